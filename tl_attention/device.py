@@ -1,0 +1,42 @@
+"""What the kernels may use of the GPU, and what it could do at best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tl_attention.errors import InputError
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """Limits of one Hopper SM and the device's peak.
+
+    Sources: CUDA C++ Programming Guide, technical specifications per compute capability (9.0);
+    NVIDIA H100 Tensor Core GPU datasheet (SXM, dense).
+    """
+
+    arch: str = "sm_90a"
+    sms: int = 132
+    shared_bytes_per_block: int = 232_448
+    registers_per_sm: int = 65_536
+    registers_per_thread: int = 255
+    registers_granule: int = 8
+    peak_tflops: float = 989.0
+
+    def registers_available(self, threads: int) -> int:
+        """Registers that each thread of a block may have when the block has the SM to itself."""
+        share = self.registers_per_sm // threads // self.registers_granule * self.registers_granule
+        return min(share, self.registers_per_thread)
+
+
+HOPPER = DeviceSpec()
+
+
+def require_hopper(capability: tuple[int, int], name: str) -> None:
+    """Raise unless the device is of compute capability 9.0."""
+    if capability != (9, 0):
+        major, minor = capability
+        raise InputError(
+            f"device: {name} has compute capability {major}.{minor}, expected 9.0 (H100, H200): "
+            "the kernels use wgmma, which only sm_90a has"
+        )

@@ -1,0 +1,1 @@
+"""The TileLang kernel. Only this folder and `compile.py` import tilelang."""

@@ -1,0 +1,162 @@
+"""Proves a Program against source order by value numbering, and says in words which dependence it breaks.
+
+Every statement is run on symbols: the value it writes is named by the statement and the values that it read. A
+Program is legal when each read, and the results after the loop, see the value that source order gives them, for
+every number of blocks up to two more than twice its span, whichever way asynchronous work falls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tl_attention.errors import ScheduleRefused
+from tl_attention.machine import EARLY, LATE, Deadlock, Policy, execute
+from tl_attention.program import Program
+from tl_attention.statements import BY_NAME, INPUTS, LOADS, NAMES, NUMBER, RESULTS, RING
+
+AFTER_LOOP = "the output"
+
+
+@dataclass(frozen=True)
+class Write:
+    """A value: the instance that wrote it and the name of what it wrote."""
+
+    statement: str
+    block: int
+    value: int
+
+    def precedes(self, statement: str, block: int) -> bool:
+        """Whether this write comes before (statement, block) in source order."""
+        return (self.block, NUMBER[self.statement]) < (block, NUMBER[statement])
+
+
+@dataclass(frozen=True)
+class Violation:
+    """The first read that sees another value than in source order."""
+
+    statement: str
+    block: int
+    buffer: str
+    expected: Write
+    found: Write | None
+    words: str
+
+
+class _WrongRead(Exception):
+    def __init__(self, statement: str, block: int, buffer: str, found: Write | None):
+        self.statement, self.block, self.buffer, self.found = statement, block, buffer, found
+
+
+class _Symbols:
+    """State of the machine over symbols. With `expected`, every read is compared."""
+
+    def __init__(self, numbers: dict, expected: dict[tuple[str, int, str], Write] | None = None):
+        self.numbers = numbers
+        self.expected = expected
+        self.reads: dict[tuple[str, int, str], Write] = {}
+        start = numbers.setdefault("before the loop", 0)
+        self.buffers = {buffer: Write(NAMES[0], -1, start) for s in BY_NAME.values() for buffer in s.writes}
+        self.rings: dict[tuple[str, int], Write] = {}
+
+    def run(self, statement: str, block: int, slot: dict[str, int]) -> None:
+        entry = BY_NAME[statement]
+        inputs = [self._read(statement, block, buffer, slot) for buffer in entry.reads if buffer not in INPUTS]
+        # A statement without such inputs writes the same constant every time, but for the ones that read the block.
+        varies = block if entry.kind == "load" or statement == "mask" else None
+        key = (statement, varies, *(write.value for write in inputs))
+        written = Write(statement, block, self.numbers.setdefault(key, len(self.numbers)))
+        for buffer in entry.writes:
+            if buffer in RING:
+                self.rings[buffer, slot[RING[buffer]]] = written
+            else:
+                self.buffers[buffer] = written
+
+    def results(self, blocks: int) -> None:
+        for buffer in RESULTS:
+            self._read(AFTER_LOOP, blocks, buffer, {})
+
+    def _read(self, statement: str, block: int, buffer: str, slot: dict[str, int]) -> Write:
+        if buffer in RING:
+            found = self.rings.get((buffer, slot[RING[buffer]]))
+        else:
+            found = self.buffers[buffer]
+        key = (statement, block, buffer)
+        if self.expected is not None and (found is None or found.value != self.expected[key].value):
+            raise _WrongRead(statement, block, buffer, found)
+        assert found is not None
+        self.reads[key] = found
+        return found
+
+
+def source_order(blocks: int, numbers: dict) -> dict[tuple[str, int, str], Write]:
+    """What every read sees in source order."""
+    symbols = _Symbols(numbers)
+    for block in range(blocks):
+        for name in NAMES:
+            symbols.run(name, block, dict.fromkeys(LOADS, 0))
+    symbols.results(blocks)
+    return symbols.reads
+
+
+def find_violation(program: Program, policies: tuple[Policy, ...] = (LATE, EARLY)) -> Violation | str | None:
+    """The first broken read, or a deadlock in words, or None. Fewest blocks first."""
+    numbers: dict = {}
+    for blocks in range(1, 2 * program.span + 3):
+        expected = source_order(blocks, numbers)
+        for policy in policies:
+            symbols = _Symbols(numbers, expected)
+            try:
+                execute(program, blocks, symbols, policy)
+                symbols.results(blocks)
+            except _WrongRead as wrong:
+                return _violation(program, wrong, expected[wrong.statement, wrong.block, wrong.buffer])
+            except Deadlock as deadlock:
+                return _explain_deadlock(program, deadlock)
+    return None
+
+
+def check(program: Program) -> None:
+    """Raise ScheduleRefused with the dependence that the Program breaks."""
+    violation = find_violation(program)
+    if isinstance(violation, Violation):
+        raise ScheduleRefused(violation.words)
+    if violation:
+        raise ScheduleRefused(violation)
+
+
+def _violation(program: Program, wrong: _WrongRead, expected: Write) -> Violation:
+    reader, buffer, found = wrong.statement, wrong.buffer, wrong.found
+    lag = {op.statement: op.lag for op in program.consumer + program.producer if op.kind in ("run", "issue")}
+    time = wrong.block + lag.get(reader, 0)
+
+    def at(statement: str, block: int) -> str:
+        if statement == AFTER_LOOP:
+            return AFTER_LOOP
+        if block < 0:
+            return "the code before the loop"
+        return f"{statement}({_offset(block - time)})"
+
+    needs = f"{at(reader, wrong.block)} needs what {at(expected.statement, expected.block)} wrote"
+    if found is not None and reader != AFTER_LOOP and not found.precedes(reader, wrong.block):
+        words = (
+            f"{at(found.statement, found.block)} overwrites {buffer} before {at(reader, wrong.block)}, emitted later, "
+            f"has read it: {needs}"
+        )
+    elif found is not None and reader == AFTER_LOOP and found.block > expected.block:
+        words = f"{at(found.statement, found.block)} overwrites {buffer}, which {needs}"
+    else:
+        seen = f"what {at(found.statement, found.block)} wrote" if found else "nothing"
+        words = (
+            f"{at(reader, wrong.block)} reads {buffer} before {at(expected.statement, expected.block)}, emitted later, "
+            f"has written it: {needs} and would see {seen}"
+        )
+    return Violation(reader, wrong.block, buffer, expected, found, words)
+
+
+def _explain_deadlock(program: Program, deadlock: Deadlock) -> str:
+    rings = ", ".join(f"{BY_NAME[load].writes[0]} {count}" for load, count in program.buffers.items())
+    return f"{deadlock}; no operation that is left can free it (buffers: {rings})"
+
+
+def _offset(distance: int) -> str:
+    return "t" if distance == 0 else f"t{distance:+d}"

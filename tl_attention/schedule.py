@@ -1,0 +1,256 @@
+"""`Schedule`: the frozen description of one kernel, and every rule that it must meet by itself.
+
+Rules that need the problem or the device are in `limits.py`; dependences are proved in `legality.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from tl_attention.errors import InputError
+from tl_attention.statements import BY_NAME, LOADS, NAMES, NUMBER
+
+PRODUCER = -1
+KEYS_OF_ORDER = ("group", "order", "stage")
+
+
+def _to_name(statement: Any) -> Any:
+    """A statement's number or name, to its name."""
+    if isinstance(statement, int) and not isinstance(statement, bool) and 0 <= statement < len(NAMES):
+        return NAMES[statement]
+    if isinstance(statement, str) and statement in NUMBER:
+        return statement
+    raise PydanticCustomError(
+        "statement",
+        "{found} is no statement, expected a number 0 to {last} or one of {names}",
+        {"found": repr(statement)[:40], "last": len(NAMES) - 1, "names": ", ".join(NAMES)},
+    )
+
+
+StatementName = Annotated[
+    str,
+    BeforeValidator(_to_name),
+    WithJsonSchema({"anyOf": [{"enum": list(NAMES)}, {"type": "integer", "minimum": 0, "maximum": len(NAMES) - 1}]}),
+]
+Position = Annotated[StrictInt, Field(ge=PRODUCER)]
+
+
+class RuleBroken(ValueError):
+    """A rule between keys is broken; `key` is the path to blame, such as ("order", 2)."""
+
+    def __init__(self, message: str, *key: str | int):
+        super().__init__(message)
+        self.key = key
+
+
+class Schedule(BaseModel):
+    """One schedule: tile, threads, ring depth, and the order, stage and group of the loop's statements.
+
+    `group` partitions the 15 statements (names or numbers 0 to 14 in source order). `order` and `stage` have one
+    entry per group. A group of stage s works on KV block t - s in steady-state iteration t; `order` is its
+    position in the iteration. `-1` in both marks a producer group: one load, run ahead by `num_stages` buffers.
+    `lowering: inferred` leaves order, stage and group to the compiler.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", title="tl-attention schedule")
+
+    lowering: Literal["pipelined", "inferred"] = "pipelined"
+    block_M: Annotated[StrictInt, Field(ge=64, le=256, multiple_of=64, description="query rows of one tile")]
+    block_N: Annotated[StrictInt, Field(ge=16, le=256, multiple_of=16, description="keys of one KV block")]
+    threads: Annotated[StrictInt, Field(ge=128, le=1024, multiple_of=128, description="threads of one block")]
+    num_stages: Annotated[StrictInt, Field(ge=1, le=8, description="buffers that each producer group fills")]
+    group: tuple[tuple[StatementName, ...], ...] = ()
+    order: tuple[Position, ...] = ()
+    stage: tuple[Position, ...] = ()
+    kv_order: Literal["ascending", "descending"] = "ascending"
+
+    @model_validator(mode="after")
+    def _obeys_every_rule(self) -> Schedule:
+        for rule in RULES:
+            rule(self)
+        return self
+
+    @property
+    def has_program(self) -> bool:
+        """Whether this schedule orders the loop itself."""
+        return self.lowering != "inferred"
+
+    @property
+    def producers(self) -> tuple[str, ...]:
+        """Loads that run ahead, in the order in which the producer issues them."""
+        return tuple(g[0] for g, order in zip(self.group, self.order) if order == PRODUCER)
+
+    @property
+    def emission(self) -> tuple[tuple[tuple[str, ...], int], ...]:
+        """(statements, stage) of each ordered group, in the order of the steady state."""
+        placed = [(order, g, stage) for g, order, stage in zip(self.group, self.order, self.stage) if order != PRODUCER]
+        return tuple((g, stage) for _, g, stage in sorted(placed, key=lambda entry: entry[0]))
+
+    @property
+    def depth(self) -> int:
+        """Pipeline stages of the ordered groups."""
+        return 1 + max((stage for _, stage in self.emission), default=0)
+
+    @property
+    def label(self) -> str:
+        """The schedule in one word; `Schedule.from_label` reads it back.
+
+        Each group is its statement numbers, then `p` for a producer or `o<order>s<stage>`.
+        """
+        parts = [self.lowering, f"{self.block_M}x{self.block_N}", f"t{self.threads}", f"n{self.num_stages}"]
+        if self.kv_order == "descending":
+            parts.append("desc")
+        for group, order, stage in zip(self.group, self.order, self.stage):
+            place = "p" if order == PRODUCER else f"o{order}s{stage}"
+            parts.append(_runs([NUMBER[name] for name in group]) + place)
+        return "_".join(parts)
+
+    @classmethod
+    def from_label(cls, label: str) -> Schedule:
+        """The schedule whose `label` this is. Raises InputError."""
+        head = re.fullmatch(r"([a-z_]+?)_(\d+)x(\d+)_t(\d+)_n(\d+)(_desc)?((?:_[^_]+)*)", label)
+        if head is None:
+            raise InputError(f"label: {label[:80]!r} is not a schedule's label, expected such as {EXAMPLE_LABEL}")
+        fields: dict[str, Any] = dict(zip(("block_M", "block_N", "threads", "num_stages"), map(int, head.groups()[1:5])))
+        fields |= {"lowering": head[1], "kv_order": "descending" if head[6] else "ascending"}
+        groups, orders, stages = [], [], []
+        for part in head[7].split("_")[1:]:
+            match = re.fullmatch(r"(\d+(?:[-+]\d+)*)(?:p|o(\d+)s(\d+))", part)
+            if match is None:
+                raise InputError(f"label: {part!r} in {label[:80]!r} is not a group, expected such as 3-11o3s0 or 0p")
+            groups.append(_from_runs(match[1]))
+            orders.append(int(match[2] or PRODUCER))
+            stages.append(int(match[3] or PRODUCER))
+        try:
+            return cls(**fields, group=groups, order=orders, stage=stages)
+        except ValueError as error:
+            raise InputError(f"label: {label[:80]!r}: {first_error(error)[1]}") from None
+
+
+EXAMPLE_LABEL = "pipelined_128x128_t256_n2_0p_1-2o0s0_3-11o3s0_12o1s1_13p_14o2s1"
+
+
+def first_error(error: ValueError) -> tuple[tuple[str | int, ...], str]:
+    """(key path, message) of the first thing that pydantic or a rule objected to."""
+    details = getattr(error, "errors", None)
+    if details is None:
+        return getattr(error, "key", ()), str(error)
+    first = details()[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, RuleBroken):
+        return cause.key, str(cause)
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        return first["loc"][:-1], f"key {first['loc'][-1]!r} is missing"
+    if first["type"] == "extra_forbidden":
+        return first["loc"], f"unknown key, expected one of {', '.join(Schedule.model_fields)}"
+    if first["type"] != "statement":
+        message = f"{message[0].lower()}{message[1:]}, found {str(first['input'])[:40]!r}"
+    return first["loc"], message
+
+
+def _runs(numbers: list[int]) -> str:
+    """[3, 4, 5, 9] -> 3-5+9."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return "+".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _from_runs(text: str) -> list[int]:
+    numbers: list[int] = []
+    for run in text.split("+"):
+        first, _, last = run.partition("-")
+        numbers += range(int(first), min(int(last or first), len(NAMES)) + 1)
+    return numbers
+
+
+# --- the rules, each stated once -------------------------------------------------------------------------------
+
+
+def _inferred_has_no_order(s: Schedule) -> None:
+    given = [key for key in KEYS_OF_ORDER if getattr(s, key)]
+    if s.lowering == "inferred" and given:
+        raise RuleBroken(f"lowering inferred leaves the order to the compiler, remove {given[0]!r}", given[0])
+    missing = [key for key in KEYS_OF_ORDER if not getattr(s, key)]
+    if s.lowering != "inferred" and missing:
+        raise RuleBroken(f"key {missing[0]!r} is missing or empty, lowering {s.lowering} needs it", missing[0])
+
+
+def _one_entry_per_group(s: Schedule) -> None:
+    for key in ("order", "stage"):
+        if len(getattr(s, key)) != len(s.group):
+            raise RuleBroken(f"{len(getattr(s, key))} entries, expected one per group, {len(s.group)}", key)
+
+
+def _groups_partition_the_statements(s: Schedule) -> None:
+    seen: dict[str, int] = {}
+    for index, group in enumerate(s.group):
+        if not group:
+            raise RuleBroken("an empty group, expected at least one statement", "group", index)
+        for name in group:
+            if name in seen:
+                raise RuleBroken(f"statement {name} ({NUMBER[name]}) is in group {seen[name]} already", "group", index)
+            seen[name] = index
+    missing = [name for name in NAMES if name not in seen]
+    if s.group and missing:
+        raise RuleBroken(f"statement {missing[0]} ({NUMBER[missing[0]]}) is in no group", "group")
+
+
+def _producers_are_single_loads(s: Schedule) -> None:
+    for index, (group, order, stage) in enumerate(zip(s.group, s.order, s.stage)):
+        if (order == PRODUCER) != (stage == PRODUCER):
+            key = "order" if order == PRODUCER else "stage"
+            raise RuleBroken(f"-1 for {'+'.join(group)}, expected -1 in both order and stage or in neither", key, index)
+        if order == PRODUCER and (len(group) != 1 or BY_NAME[group[0]].kind != "load"):
+            raise RuleBroken(
+                f"-1 marks a producer, which is exactly one load ({' or '.join(LOADS)}), found {'+'.join(group)}",
+                "order", index,
+            )
+
+
+def _order_is_a_permutation(s: Schedule) -> None:
+    placed = [(order, index) for index, order in enumerate(s.order) if order != PRODUCER]
+    seen: dict[int, int] = {}
+    for order, index in placed:
+        if order in seen:
+            raise RuleBroken(f"position {order} is taken by group {seen[order]} already", "order", index)
+        seen[order] = index
+    missing = [position for position in range(len(placed)) if position not in seen]
+    if missing:
+        raise RuleBroken(f"position {missing[0]} is missing, expected each of 0 to {len(placed) - 1} once", "order")
+
+
+def _stages_have_no_gap(s: Schedule) -> None:
+    used = {stage for stage in s.stage if stage != PRODUCER}
+    gaps = [stage for stage in range(max(used, default=0)) if stage not in used]
+    if gaps:
+        raise RuleBroken(f"no group has stage {gaps[0]}, expected every stage from 0 to {max(used)}", "stage")
+
+
+def _threads_fit_the_tile(s: Schedule) -> None:
+    # A warpgroup's wgmma has 64 rows, and TileLang 0.1.15 lays out acc_s for exactly that.
+    if s.threads != 2 * s.block_M:
+        raise RuleBroken(
+            f"{s.threads} threads do not fit block_M {s.block_M}: each warpgroup of 128 threads computes 64 rows, "
+            f"so expected 2 * {s.block_M} = {2 * s.block_M}",
+            "threads",
+        )
+
+
+RULES = (
+    _inferred_has_no_order,
+    _groups_partition_the_statements,
+    _one_entry_per_group,
+    _producers_are_single_loads,
+    _order_is_a_permutation,
+    _stages_have_no_gap,
+    _threads_fit_the_tile,
+)
