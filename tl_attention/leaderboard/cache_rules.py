@@ -49,7 +49,7 @@ def kept_outputs(tree: ast.Module, names: Names) -> Found:
                 kept.add(name)
         for node in own_nodes(kernel):
             if isinstance(node, ast.Return) and node.value is not None and _read_from(node.value, kept):
-                yield node.lineno, "custom_kernel returns an object that the module keeps between calls: a replayed output."
+                yield node.lineno, "custom_kernel returns what the module keeps between calls: a replayed output."
 
 
 def _key_places(node: ast.AST) -> list[ast.expr]:

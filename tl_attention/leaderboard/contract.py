@@ -137,7 +137,7 @@ def _directive_violations(text: str) -> Iterator[tuple[int, str]]:
         key = words[1].lower() if len(words) > 1 else ""
         name = DIRECTIVE_NAMES.get(key)
         if not in_first_block:
-            yield number, f"The directive {line.strip()[:60]!r} is outside the first comment block, so it does not count."
+            yield number, f"The directive {line.strip()[:60]!r} does not count outside the first comment block."
         elif words[0] != DIRECTIVE:
             yield number, f"The directive starts with {words[0][:40]!r}, expected {DIRECTIVE!r}."
         elif name is None:

@@ -78,7 +78,7 @@ class Evaluation:
 def class_lines(evaluation: Evaluation) -> Iterator[str]:
     """What the public class harness prints: one line a test, then the check."""
     for number, row in enumerate(evaluation.rows):
-        yield f"{evaluation.mode}.{number}: {_class_values(row)}"
+        yield f"{evaluation.mode}.{number}: {_one_line(_class_values(row))}"
     yield f"check: {_verdict(evaluation.accepted)}"
 
 
@@ -88,8 +88,7 @@ def popcorn_lines(evaluation: Evaluation) -> Iterator[str]:
     yield f"{mode}-count: {len(evaluation.rows)}"
     for number, row in enumerate(evaluation.rows):
         for key, value in _popcorn_values(row, mode):
-            # One line a value is all that the protocol can carry.
-            yield f"{mode}.{number}.{key}: {' '.join(str(value).split())}"
+            yield f"{mode}.{number}.{key}: {_one_line(value)}"
     yield f"check: {_verdict(evaluation.accepted)}"
 
 
@@ -114,6 +113,11 @@ def _popcorn_values(row: Row, mode: str) -> Iterator[tuple[str, object]]:
         yield "runs", row.timing.n
         for name in ("mean", "std", "err", "best", "worst"):
             yield name, getattr(row.timing, f"{name}_ms") * NS_PER_MS
+
+
+def _one_line(value: object) -> str:
+    """Both protocols are read line by line."""
+    return " ".join(str(value).split())
 
 
 def _verdict(passed: bool) -> str:

@@ -15,7 +15,15 @@ from tl_attention.leaderboard.names import Names, is_string
 
 Found = Iterator[tuple[int, str]]
 
-LAUNCHERS = ("os.exec", "os.popen", "os.posix_spawn", "os.spawn", "os.system", "subprocess.", "asyncio.create_subprocess")
+LAUNCHERS = (
+    "asyncio.create_subprocess",
+    "os.exec",
+    "os.popen",
+    "os.posix_spawn",
+    "os.spawn",
+    "os.system",
+    "subprocess.",
+)
 INSTALLER = r"\b(?:pip3?|apt|apt-get|aptitude|conda|mamba|micromamba|uv|easy_install)\b"
 INSTALLATION = re.compile(rf"{INSTALLER}.*\binstall\b|\bconda\s+create\b", re.DOTALL)
 TIMERS = ("torch.cuda.Event", "torch.Event", "torch.cuda.synchronize", "torch.accelerator.synchronize", "time.")
@@ -83,8 +91,9 @@ def patched_timers(tree: ast.Module, names: Names) -> Found:
             if _is_timer(name) or node.attr in TIMER_METHODS:
                 yield node.lineno, f"{name or node.attr} is replaced: a patched timer."
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
-            if names.dotted(node.value) == "sys.modules" and is_string(node.slice) and _is_timer(f"{node.slice.value}."):
-                yield node.lineno, f"sys.modules[{node.slice.value!r}] is replaced: a patched timer."
+            module = node.slice.value if is_string(node.slice) else ""
+            if names.dotted(node.value) == "sys.modules" and _is_timer(f"{module}."):
+                yield node.lineno, f"sys.modules[{module!r}] is replaced: a patched timer."
         elif isinstance(node, ast.Call) and len(node.args) >= 1:
             name = _patched_by_call(node, names)
             if _is_timer(name):

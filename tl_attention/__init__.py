@@ -1,0 +1,24 @@
+"""FlashAttention forward for H100-class GPUs in TileLang, whose pipeline schedule is a YAML file."""
+
+from typing import Any
+
+__version__ = "0.1.0"
+__all__ = ["InputError", "Schedule", "ScheduleRefused", "attention", "load_schedule"]
+
+_HOME = {
+    "attention": ("tl_attention.op", "attention"),
+    "Schedule": ("tl_attention.schedule", "Schedule"),
+    "load_schedule": ("tl_attention.schedule_file", "load"),
+    "InputError": ("tl_attention.errors", "InputError"),
+    "ScheduleRefused": ("tl_attention.errors", "ScheduleRefused"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Late, so that `tl-attention list` starts without torch and tilelang.
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    module, attribute = _HOME[name]
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,117 @@
+"""Compiles a schedule's kernel for sm_90a and reports what came out. Needs nvcc, no GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import Any
+
+from tl_attention.errors import InputError
+
+from tl_attention.lowering import kernel_arguments
+from tl_attention.schedule import Schedule
+
+TARGET = {"kind": "cuda", "arch": "sm_90a"}
+PASS_CONFIGS: dict[str, object] = {"tl.enable_fast_math": True}
+
+
+@dataclass(frozen=True)
+class StaticReport:
+    """What ptxas gave one kernel: registers per thread, bytes per thread of stack (spills), bytes per block."""
+
+    registers: int
+    stack_bytes: int
+    shared_bytes: int
+
+    def __str__(self) -> str:
+        spills = f"{self.stack_bytes} bytes of spills" if self.stack_bytes else "no spills"
+        return f"{self.registers} registers, {spills}, {self.shared_bytes:,} bytes of shared memory"
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A compiled kernel; call `kernel(q, k, v, output, softmax_scale)`."""
+
+    kernel: Any
+    source: str
+    host_source: str
+
+    def __call__(self, *arguments: Any) -> None:
+        self.kernel(*arguments)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the generated device code: schedules that share it are the same kernel."""
+        return hashlib.sha256(self.source.encode()).hexdigest()[:12]
+
+    @cached_property
+    def cubin(self) -> bytes:
+        """The machine code, from TileLang's binary cache or built again."""
+        from tilelang.cuda.backend import tilelang_callback_cuda_compile
+        from tvm.target import Target
+
+        return bytes(tilelang_callback_cuda_compile(self.source, Target(TARGET), PASS_CONFIGS))
+
+    @cached_property
+    def report(self) -> StaticReport:
+        """Registers and spills read off the cubin, shared memory off the launch."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "kernel.cubin"
+            path.write_bytes(self.cubin)
+            usage = subprocess.run(
+                [_cuobjdump(), "--dump-resource-usage", str(path)], capture_output=True, text=True, check=True
+            ).stdout
+        match = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)", usage)
+        assert match, f"cuobjdump printed no resource usage: {usage[:200]}"
+        from tl_attention.leaderboard.host_plan import parse_host_source
+
+        registers, stack = int(match[1]), int(match[2])
+        return StaticReport(registers, stack, parse_host_source(self.host_source).shared_bytes)
+
+
+def compile_kernel(
+    schedule: Schedule, *, head_dim: int, dtype: str, causal: bool, sizes: tuple[int, int, int, int] | None = None
+) -> CompiledKernel:
+    """Compile the schedule's kernel, or take it from TileLang's disk cache.
+
+    `sizes` fixes (batch, heads, seq_q, seq_kv); without it one kernel serves all sizes. The schedule must have been
+    checked. Raises InputError with the compiler's last word when it cannot be built.
+    """
+    import tilelang
+
+    from tl_attention.kernel.attention import attention_kernel
+
+    logging.getLogger("tilelang").setLevel(logging.ERROR)
+    program = attention_kernel(
+        head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes, **kernel_arguments(schedule)
+    )
+    try:
+        kernel = tilelang.compile(program, target=TARGET, pass_configs=PASS_CONFIGS, execution_backend="tvm_ffi")
+    except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
+        raise InputError(f"{schedule.label}: TileLang cannot compile it: {_last_line(error)}") from error
+    return CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source())
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1][:300]}" if lines else type(error).__name__
+
+
+def _cuobjdump() -> str:
+    """The cuobjdump of the pip package, or the one on the PATH."""
+    try:
+        packaged = [f.locate() for f in files("nvidia-cuda-cuobjdump") or () if f.name == "cuobjdump"]
+    except PackageNotFoundError:
+        packaged = []
+    for candidate in (*packaged, shutil.which("cuobjdump"), "/usr/local/cuda/bin/cuobjdump"):
+        if candidate and Path(candidate).is_file():
+            return str(candidate)
+    raise InputError("cuobjdump was not found: install the package nvidia-cuda-cuobjdump, which this project pins")

@@ -1,0 +1,63 @@
+"""What a schedule needs of the SM: shared memory and registers, with the arithmetic in the refusal."""
+
+from __future__ import annotations
+
+from tl_attention.device import HOPPER, DeviceSpec
+from tl_attention.errors import ScheduleRefused
+from tl_attention.problem import DTYPE_BYTES, HEAD_DIMS
+from tl_attention.program import derive
+from tl_attention.schedule import Schedule
+
+# Row vectors (scores_max, scores_max_prev, scores_scale, scores_sum, logsum): two rows of each per thread.
+ROW_VECTOR_REGISTERS = 2 * 5
+
+
+def ring_buffers(schedule: Schedule) -> tuple[int, int]:
+    """Buffers of K_shared and of V_shared."""
+    if not schedule.has_program:
+        return schedule.num_stages, schedule.num_stages
+    buffers = derive(schedule).buffers
+    return buffers["load_k"], buffers["load_v"]
+
+
+def shared_bytes(schedule: Schedule, head_dim: int) -> int:
+    """Dynamic shared memory of one block: Q_shared and the rings of K_shared and V_shared."""
+    rows = schedule.block_M + sum(ring_buffers(schedule)) * schedule.block_N
+    return rows * head_dim * DTYPE_BYTES
+
+
+def accumulator_registers(schedule: Schedule, head_dim: int) -> int:
+    """Registers per thread of the fragments that live across statements.
+
+    A thread holds block_M / threads of a row's columns: acc_s in fp32, acc_s_cast packed by two, acc_o in fp32.
+    """
+    acc_s = schedule.block_M * schedule.block_N // schedule.threads
+    acc_o = schedule.block_M * head_dim // schedule.threads
+    return acc_s + acc_s // 2 + acc_o + ROW_VECTOR_REGISTERS
+
+
+def check_head_dim(head_dim: int) -> None:
+    """Raise unless the kernels support it."""
+    if head_dim not in HEAD_DIMS:
+        raise ScheduleRefused(f"head_dim {head_dim} is not supported, expected one of {HEAD_DIMS}")
+
+
+def check_fits(schedule: Schedule, head_dim: int, device: DeviceSpec = HOPPER) -> None:
+    """Raise ScheduleRefused when the tile cannot fit the SM."""
+    check_head_dim(head_dim)
+    M, N = schedule.block_M, schedule.block_N
+    k, v = ring_buffers(schedule)
+    need, limit = shared_bytes(schedule, head_dim), device.shared_bytes_per_block
+    if need > limit:
+        raise ScheduleRefused(
+            f"needs {need:,} bytes of shared memory, the SM has {limit:,}: "
+            f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {head_dim} * {DTYPE_BYTES} bytes; "
+            "use a smaller tile or fewer buffers"
+        )
+    registers, available = accumulator_registers(schedule, head_dim), device.registers_available(schedule.threads)
+    if registers > available:
+        raise ScheduleRefused(
+            f"needs {registers} registers per thread for fragments alone, {schedule.threads} threads have {available}: "
+            f"acc_s {M}*{N}/{schedule.threads}, half as much for acc_s_cast, acc_o {M}*{head_dim}/{schedule.threads}, "
+            f"{ROW_VECTOR_REGISTERS} for row vectors; use a smaller block_N"
+        )

@@ -1,0 +1,34 @@
+"""Schedule -> the arguments of `T.Pipelined` and of the kernel around it. No tilelang here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tl_attention.program import Program, derive
+from tl_attention.schedule import Schedule
+from tl_attention.statements import NAMES
+
+
+def kernel_arguments(schedule: Schedule) -> dict[str, Any]:
+    """What `kernel.attention.attention_kernel` takes from the schedule."""
+    program = derive(schedule) if schedule.has_program else None
+    return {
+        "block_M": schedule.block_M,
+        "block_N": schedule.block_N,
+        "threads": schedule.threads,
+        "pipeline": pipeline_arguments(program) if program else {"num_stages": schedule.num_stages},
+        "least_blocks": program.least_blocks if program else 1,
+        "descending": schedule.kv_order == "descending",
+    }
+
+
+def pipeline_arguments(program: Program) -> dict[str, list[int]]:
+    """`order` and `stage` of T.Pipelined, one entry per statement in source order.
+
+    Never together with `num_stages`: TileLang 0.1.15 then drops both without a word.
+    """
+    emitted = [op for op in program.consumer if op.kind in ("run", "issue")]
+    first, _ = program.iterations_around
+    position = {op.statement: index for index, op in enumerate(emitted)}
+    lag = {op.statement: op.lag for op in emitted}
+    return {"order": [position[name] for name in NAMES], "stage": [lag[name] - first for name in NAMES]}

@@ -1,0 +1,112 @@
+"""`attention(q, k, v)`: the compiled kernel as a PyTorch function."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tl_attention.compile import CompiledKernel, compile_kernel
+from tl_attention.device import require_hopper
+from tl_attention.errors import InputError
+from tl_attention.legality import check
+from tl_attention.limits import check_fits
+from tl_attention.problem import AttentionShape
+from tl_attention.program import derive
+from tl_attention.schedule import Schedule
+from tl_attention.schedule_file import load
+
+# CUDA's limit for a grid's y and z.
+MAX_GRID_YZ = 65_535
+DEFAULT_SCHEDULE = Schedule.from_label("pipelined_128x128_t256_n2_0p_1-2o0s0_3-11o3s0_12o1s1_13p_14o2s1")
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *,
+    causal: bool = False, scale: float | None = None, schedule: Schedule | str | Path | None = None,
+    specialize: bool = False,
+) -> Tensor:
+    """softmax(scale q k^T) v on the current CUDA stream of q's device.
+
+    Layout: q (batch, heads, seq_q, head_dim), k and v (batch, heads, seq_kv, head_dim), all fp16 or all bf16, on one
+    Hopper GPU; head_dim 64 or 128; any sizes of at least 1. Products accumulate in fp32.
+
+    Args:
+        causal: query i sees keys 0 .. seq_kv - seq_q + i; needs seq_kv >= seq_q.
+        scale: factor of the scores, positive; 1 / sqrt(head_dim) by default.
+        schedule: a Schedule, a label or the path of a schedule file; the seed schedule by default.
+        specialize: compile for exactly these sizes instead of for all.
+
+    Returns: the output, q's shape and dtype, contiguous. No gradient is recorded.
+    Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused for a schedule that cannot run.
+    """
+    shape = _checked_shape(q, k, v, causal)
+    scale = shape.head_dim**-0.5 if scale is None else _checked_scale(scale)
+    resolved = _resolve(schedule)
+    sizes = (shape.batch, shape.heads, shape.seq_q, shape.seq_kv) if specialize else None
+    kernel = _kernel(resolved, shape.head_dim, shape.dtype, causal, sizes)
+    output = torch.empty_like(q, memory_format=torch.contiguous_format)
+    with torch.cuda.device(q.device):
+        kernel(q.contiguous(), k.contiguous(), v.contiguous(), output, scale)
+    return output
+
+
+_compile_lock = threading.Lock()
+
+
+def _kernel(schedule: Schedule, head_dim: int, dtype: str, causal: bool, sizes: Any) -> CompiledKernel:
+    # TileLang's tracer keeps state in globals, so two threads may not compile at once.
+    with _compile_lock:
+        return _compiled(schedule, head_dim, dtype, causal, sizes)
+
+
+@functools.cache
+def _compiled(schedule: Schedule, head_dim: int, dtype: str, causal: bool, sizes: Any) -> CompiledKernel:
+    check_fits(schedule, head_dim)
+    if schedule.has_program:
+        check(derive(schedule))
+    return compile_kernel(schedule, head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes)
+
+
+def _resolve(schedule: Schedule | str | Path | None) -> Schedule:
+    if schedule is None:
+        return DEFAULT_SCHEDULE
+    if isinstance(schedule, Schedule):
+        return schedule
+    if isinstance(schedule, Path) or str(schedule).endswith((".yaml", ".yml")):
+        return load(schedule)
+    return Schedule.from_label(str(schedule))
+
+
+def _checked_scale(scale: float) -> float:
+    if not isinstance(scale, (int, float)) or not 0 < scale < float("inf"):
+        raise InputError(f"attention: scale is {scale!r}, expected a positive number")
+    return float(scale)
+
+
+def _checked_shape(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> AttentionShape:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, Tensor) or tensor.dim() != 4:
+            found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise InputError(f"attention: {name} is {found}, expected a tensor (batch, heads, seq, head_dim)")
+        if tensor.device != q.device or tensor.dtype != q.dtype:
+            raise InputError(
+                f"attention: {name} is {tensor.dtype} on {tensor.device}, expected q's {q.dtype} on {q.device}"
+            )
+    if k.shape != v.shape or k.shape[:2] != q.shape[:2] or k.shape[3] != q.shape[3]:
+        raise InputError(
+            f"attention: q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not match, "
+            "expected q (batch, heads, seq_q, head_dim) and k, v (batch, heads, seq_kv, head_dim)"
+        )
+    batch, heads, seq_q, head_dim = q.shape
+    shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, str(q.dtype).removeprefix("torch."), causal)
+    if max(batch, heads) > MAX_GRID_YZ:
+        raise InputError(f"attention: batch {batch} and heads {heads}, expected at most {MAX_GRID_YZ} of each")
+    if q.device.type != "cuda":
+        raise InputError(f"attention: the tensors are on {q.device}, expected a CUDA device (H100, H200)")
+    require_hopper(torch.cuda.get_device_capability(q.device), torch.cuda.get_device_name(q.device))
+    return shape

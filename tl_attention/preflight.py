@@ -1,0 +1,23 @@
+"""Every check that needs no compiler: the limits of the SM, then the dependences."""
+
+from __future__ import annotations
+
+from tl_attention.errors import ScheduleRefused
+from tl_attention.legality import check
+from tl_attention.limits import check_fits, ring_buffers
+from tl_attention.program import derive
+from tl_attention.schedule import Schedule
+
+
+def refuse_unless_safe(schedule: Schedule, head_dim: int) -> None:
+    """Raise ScheduleRefused with the limit or the dependence that the schedule breaks."""
+    check_fits(schedule, head_dim)
+    if not schedule.has_program:
+        return
+    if not schedule.producers and schedule.num_stages != max(ring_buffers(schedule)):
+        k, v = ring_buffers(schedule)
+        raise ScheduleRefused(
+            f"num_stages is {schedule.num_stages}, but no load is a producer and the places of the loads give "
+            f"{k} buffers of K_shared and {v} of V_shared: expected num_stages {max(k, v)}"
+        )
+    check(derive(schedule))
