@@ -16,8 +16,12 @@ from typing import Any
 
 from tl_attention.errors import InputError
 
+from tl_attention.leaderboard.host_plan import parse_host_source
 from tl_attention.lowering import kernel_arguments
+from tl_attention.problem import DTYPE_BYTES
+from tl_attention.program import derive
 from tl_attention.schedule import Schedule
+from tl_attention.statements import RING
 
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
 PASS_CONFIGS: dict[str, object] = {"tl.enable_fast_math": True}
@@ -53,6 +57,11 @@ class CompiledKernel:
         return hashlib.sha256(self.source.encode()).hexdigest()[:12]
 
     @cached_property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of one block, off the launch."""
+        return parse_host_source(self.host_source).shared_bytes
+
+    @cached_property
     def cubin(self) -> bytes:
         """The machine code, from TileLang's binary cache or built again."""
         from tilelang.cuda.backend import tilelang_callback_cuda_compile
@@ -71,10 +80,8 @@ class CompiledKernel:
             ).stdout
         match = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)", usage)
         assert match, f"cuobjdump printed no resource usage: {usage[:200]}"
-        from tl_attention.leaderboard.host_plan import parse_host_source
-
         registers, stack = int(match[1]), int(match[2])
-        return StaticReport(registers, stack, parse_host_source(self.host_source).shared_bytes)
+        return StaticReport(registers, stack, self.shared_bytes)
 
 
 def compile_kernel(
@@ -88,8 +95,10 @@ def compile_kernel(
     import tilelang
 
     from tl_attention.kernel.attention import attention_kernel
+    from tl_attention.kernel.lowered import check_lowered, lowered_loop
 
-    logging.getLogger("tilelang").setLevel(logging.ERROR)
+    for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
+        logging.getLogger(chatty).setLevel(logging.ERROR)
     program = attention_kernel(
         head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes, **kernel_arguments(schedule)
     )
@@ -97,7 +106,12 @@ def compile_kernel(
         kernel = tilelang.compile(program, target=TARGET, pass_configs=PASS_CONFIGS, execution_backend="tvm_ffi")
     except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
         raise InputError(f"{schedule.label}: TileLang cannot compile it: {_last_line(error)}") from error
-    return CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source())
+    compiled = CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source())
+    if schedule.has_program:
+        slot = schedule.block_N * head_dim * DTYPE_BYTES
+        loop = lowered_loop(compiled.source, compiled.shared_bytes, dict.fromkeys(RING, slot))
+        check_lowered(derive(schedule), loop, schedule.label)
+    return compiled
 
 
 def _last_line(error: Exception) -> str:

@@ -54,5 +54,7 @@ def compile_all(
                 results[candidate] = Compiled(error=f"the compiler took more than {COMPILE_TIMEOUT_S} s")
             except ProcessExpired as died:
                 results[candidate] = Compiled(error=f"the compiler died with exit code {died.exitcode}")
+            except Exception as error:
+                results[candidate] = Compiled(error=f"{type(error).__name__}: {error}")
             progress(candidate)
     return results

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tl_attention import peers, timing
 from tl_attention.candidate import Candidate
-from tl_attention.compile import compile_kernel
+from tl_attention.compile import CompiledKernel, compile_kernel
 from tl_attention.problem import AttentionShape
 from tl_attention.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
 
@@ -40,13 +40,20 @@ def _references(shape: AttentionShape, seed: int) -> tuple[Tensor, Tensor]:
     return attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
 
 
+@functools.lru_cache(maxsize=None)
+def _kernel(candidate: Candidate) -> CompiledKernel:
+    assert candidate.schedule is not None
+    shape = candidate.shape
+    return compile_kernel(
+        candidate.schedule, head_dim=shape.head_dim, dtype=shape.dtype, causal=shape.causal, sizes=candidate.sizes
+    )
+
+
 def _implementation(candidate: Candidate, shape: AttentionShape, seed: int) -> Callable[[], Tensor]:
     q, k, v = _inputs(shape, seed)
     if candidate.schedule is None:
         return peers.build(candidate.name, shape, q, k, v)
-    kernel = compile_kernel(
-        candidate.schedule, head_dim=shape.head_dim, dtype=shape.dtype, causal=shape.causal, sizes=candidate.sizes
-    )
+    kernel = _kernel(candidate)
     output = _output(shape)
     scale = shape.head_dim**-0.5
 

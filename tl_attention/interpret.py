@@ -34,11 +34,11 @@ class Tile:
     """
 
     def __init__(
-        self, schedule: Schedule, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor, *,
+        self, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor, *, block_M: int, block_N: int, kv_order: str,
         index: int, blocks: int, scale: float, observer: Observer | None = None,
     ):
-        M, N = schedule.block_M, schedule.block_N
-        self.block_M, self.block_N, self.kv_order = M, N, schedule.kv_order
+        M, N = block_M, block_N
+        self.block_M, self.block_N, self.kv_order = M, N, kv_order
         self.shape, self.blocks, self.observer = shape, blocks, observer
         self.scale = scale * LOG2_E
         self.first_row = index * M
@@ -168,10 +168,10 @@ STATEMENT_CODE: Mapping[str, Callable[[Tile], None]] = {
 
 
 def interpret(
-    program: Program, schedule: Schedule, q: Tensor, k: Tensor, v: Tensor, *,
+    program: Program, q: Tensor, k: Tensor, v: Tensor, *, block_M: int, block_N: int, kv_order: str = "ascending",
     causal: bool, scale: float, policy: Policy, observer: Observer | None = None,
 ) -> Tensor:
-    """Attention by the Program on the CPU.
+    """Attention by the Program on the CPU, in tiles of block_M queries and block_N keys of any size.
 
     q (batch, heads, seq_q, head_dim), k and v (batch, heads, seq_kv, head_dim), fp16 or bf16; returns q's shape and
     dtype. Raises machine.Deadlock.
@@ -179,15 +179,16 @@ def interpret(
     batch, heads, seq_q, head_dim = q.shape
     shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, str(q.dtype).removeprefix("torch."), causal)
     output = torch.empty_like(q)
-    M, N = schedule.block_M, schedule.block_N
     for b in range(batch):
         for h in range(heads):
-            for index in range(row_tiles(shape, M)):
-                blocks = kv_blocks(shape, M, N, index, program.least_blocks)
-                tile = Tile(schedule, shape, q[b, h], k[b, h], v[b, h], index=index, blocks=blocks, scale=scale,
-                            observer=observer)
+            for index in range(row_tiles(shape, block_M)):
+                blocks = kv_blocks(shape, block_M, block_N, index, program.least_blocks)
+                tile = Tile(
+                    shape, q[b, h], k[b, h], v[b, h], block_M=block_M, block_N=block_N, kv_order=kv_order,
+                    index=index, blocks=blocks, scale=scale, observer=observer,
+                )
                 execute(program, blocks, tile, policy)
-                rows = output[b, h, index * M:(index + 1) * M]
+                rows = output[b, h, index * block_M:(index + 1) * block_M]
                 rows.copy_(tile.result()[:len(rows)])
     return output
 
@@ -200,9 +201,10 @@ def verify(
     seq_kv = seq_q + 3 * schedule.block_N + 5
     q, k, v = make_inputs(1, 1, seq_q, seq_kv, head_dim, getattr(torch, dtype), seed)
     options = {"causal": causal, "scale": head_dim**-0.5}
+    tile = {"block_M": schedule.block_M, "block_N": schedule.block_N, "kv_order": schedule.kv_order}
     exact = attention_fp64(q, k, v, **options)
     peer = attention_same_precision(q, k, v, **options)
     return {
-        name: compare(interpret(program, schedule, q, k, v, policy=policy, **options), exact, peer)
+        name: compare(interpret(program, q, k, v, policy=policy, **tile, **options), exact, peer)
         for name, policy in POLICIES.items()
     }

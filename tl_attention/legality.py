@@ -32,8 +32,10 @@ class Write:
 
 @dataclass(frozen=True)
 class Violation:
-    """The first read that sees another value than in source order."""
+    """The first read that sees another value than in source order, in a loop over `blocks` KV blocks."""
 
+    blocks: int
+    policy: Policy
     statement: str
     block: int
     buffer: str
@@ -54,8 +56,14 @@ class _Symbols:
         self.numbers = numbers
         self.expected = expected
         self.reads: dict[tuple[str, int, str], Write] = {}
-        start = numbers.setdefault("before the loop", 0)
-        self.buffers = {buffer: Write(NAMES[0], -1, start) for s in BY_NAME.values() for buffer in s.writes}
+        # Before the loop scores_max is -inf, as max_init makes it, and every other buffer a value of its own.
+        first = {"scores_max": ("max_init", None)}
+        self.buffers = {
+            buffer: Write(NAMES[0], -1, numbers.setdefault(first.get(buffer, ("start", buffer)), len(numbers)))
+            for s in BY_NAME.values() for buffer in s.writes
+        }
+        # The kernel starts with acc_o = 0, which no factor changes: block 0 is right without its rescale.
+        self.zero = self.buffers["acc_o"].value
         self.rings: dict[tuple[str, int], Write] = {}
 
     def run(self, statement: str, block: int, slot: dict[str, int]) -> None:
@@ -64,7 +72,10 @@ class _Symbols:
         # A statement without such inputs writes the same constant every time, but for the ones that read the block.
         varies = block if entry.kind == "load" or statement == "mask" else None
         key = (statement, varies, *(write.value for write in inputs))
-        written = Write(statement, block, self.numbers.setdefault(key, len(self.numbers)))
+        value = self.numbers.setdefault(key, len(self.numbers))
+        if statement == "rescale" and inputs[0].value == self.zero:
+            value = self.zero
+        written = Write(statement, block, value)
         for buffer in entry.writes:
             if buffer in RING:
                 self.rings[buffer, slot[RING[buffer]]] = written
@@ -109,7 +120,8 @@ def find_violation(program: Program, policies: tuple[Policy, ...] = (LATE, EARLY
                 execute(program, blocks, symbols, policy)
                 symbols.results(blocks)
             except _WrongRead as wrong:
-                return _violation(program, wrong, expected[wrong.statement, wrong.block, wrong.buffer])
+                read = expected[wrong.statement, wrong.block, wrong.buffer]
+                return _violation(program, blocks, policy, wrong, read)
             except Deadlock as deadlock:
                 return _explain_deadlock(program, deadlock)
     return None
@@ -124,7 +136,7 @@ def check(program: Program) -> None:
         raise ScheduleRefused(violation)
 
 
-def _violation(program: Program, wrong: _WrongRead, expected: Write) -> Violation:
+def _violation(program: Program, blocks: int, policy: Policy, wrong: _WrongRead, expected: Write) -> Violation:
     reader, buffer, found = wrong.statement, wrong.buffer, wrong.found
     lag = {op.statement: op.lag for op in program.consumer + program.producer if op.kind in ("run", "issue")}
     time = wrong.block + lag.get(reader, 0)
@@ -150,7 +162,7 @@ def _violation(program: Program, wrong: _WrongRead, expected: Write) -> Violatio
             f"{at(reader, wrong.block)} reads {buffer} before {at(expected.statement, expected.block)}, emitted later, "
             f"has written it: {needs} and would see {seen}"
         )
-    return Violation(reader, wrong.block, buffer, expected, found, words)
+    return Violation(blocks, policy, reader, wrong.block, buffer, expected, found, words)
 
 
 def _explain_deadlock(program: Program, deadlock: Deadlock) -> str:

@@ -15,7 +15,7 @@ stays in flight until an operation needs its result or overwrites its operands.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Iterator, Literal
 
 from tl_attention.schedule import Schedule
@@ -247,7 +247,3 @@ def phases(program: Program, role: str = CONSUMER) -> Phases:
     )
 
 
-def without(program: Program, index: int, role: str = CONSUMER) -> Program:
-    """The Program with one operation removed, for tests of the readers."""
-    ops = getattr(program, role)
-    return replace(program, **{role: ops[:index] + ops[index + 1:]})

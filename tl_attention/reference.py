@@ -29,6 +29,13 @@ class ErrorReport:
     def ok(self) -> bool:
         return self.finite and self.max_abs <= self.budget_max_abs and self.rms <= self.budget_rms
 
+    @property
+    def of_budget(self) -> float:
+        """The larger of the two errors, as a part of its budget."""
+        if not self.finite:
+            return float("inf")
+        return max(self.rms / self.budget_rms, self.max_abs / self.budget_max_abs)
+
     def __str__(self) -> str:
         if not self.finite:
             return "the output holds NaN or infinity"

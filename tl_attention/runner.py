@@ -135,7 +135,7 @@ class _Run:
                 derive(schedule), schedule, head_dim=shape.head_dim, dtype=shape.dtype, causal=shape.causal,
                 seed=self.seed,
             )
-            worst = max(errors.values(), key=lambda e: e.rms / e.budget_rms if e.finite else float("inf"))
+            worst = max(errors.values(), key=lambda e: e.of_budget)
             status = "checked_on_cpu" if all(e.ok for e in errors.values()) else "wrong"
             reason = "no GPU: verified by the interpreter, nothing was timed" if status != "wrong" else str(worst)
             self._finish(candidate, status=status, reason=reason, **_error(worst))
@@ -154,7 +154,7 @@ class _Run:
                 except CallFailed as failed:
                     self._finish(candidate, status=failed.status, reason=f"verifying {shape}: {failed}")
                     break
-                worst = report
+                worst = report if worst is None else max(worst, report, key=lambda e: e.of_budget)
                 if not report.ok or not stable:
                     status = "unstable" if report.ok else "wrong"
                     reason = "repeats on the same inputs differ" if report.ok else str(report)

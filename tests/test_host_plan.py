@@ -1,0 +1,97 @@
+"""How a kernel's launch is read off the host code that TileLang generates, and what is refused there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tl_attention.compile import compile_kernel
+from tl_attention.errors import InputError
+from tl_attention.leaderboard.host_plan import HostPlan, parse_host_source
+from tl_attention.schedule import Schedule
+from tl_attention.schedule_file import load
+
+INFERRED = Schedule(lowering="inferred", block_M=128, block_N=128, threads=256, num_stages=2)
+SCHEDULES = {"seed": load(Path(__file__).parents[1] / "schedules" / "seed.yaml"), "inferred": INFERRED}
+SIZES = {"batch": 2, "heads": 3, "seq_q": 200, "seq_kv": 300}
+
+
+@pytest.fixture(scope="module")
+def host_sources() -> dict[str, str]:
+    compiled = {
+        name: compile_kernel(schedule, head_dim=128, dtype="float16", causal=False)
+        for name, schedule in SCHEDULES.items()
+    }
+    return {name: kernel.host_source for name, kernel in compiled.items()}
+
+
+@pytest.fixture(scope="module")
+def plans(host_sources: dict[str, str]) -> dict[str, HostPlan]:
+    return {name: parse_host_source(source) for name, source in host_sources.items()}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_plan_is_the_launch(plans, name):
+    plan = plans[name]
+    assert plan.kernel == "attention_kernel"
+    assert [extent.at(SIZES) for extent in plan.grid] == [2, 3, 2]
+    assert plan.block == ({"seed": 256, "inferred": 384}[name], 1, 1)
+    # Q once, K and V twice: 5 tiles of 128 x 128 in fp16.
+    assert plan.shared_bytes == 5 * 128 * 128 * 2
+    assert {size.name: (size.tensor, size.axis) for size in plan.sizes} == {
+        "batch": ("Q", 0), "heads": ("Q", 1), "seq_q": ("Q", 2), "seq_kv": ("K", 2),
+    }  # fmt: skip
+    assert {p.name for p in plan.parameters if p.kind == "int"} == set(SIZES)
+    assert [p.name for p in plan.parameters if p.kind == "float"] == ["softmax_scale"]
+
+
+@pytest.mark.parametrize(
+    "name, tensors", [("seed", ("Output",)), ("inferred", ("K", "Output", "Q", "V"))], ids=["seed", "inferred"]
+)
+def test_the_descriptors_cover_their_tensors(plans, name, tensors):
+    descriptors = {descriptor.tensor: descriptor for descriptor in plans[name].descriptors}
+    assert tuple(sorted(descriptors)) == tensors
+    for tensor, descriptor in descriptors.items():
+        rows = 300 if tensor in "KV" else 200
+        assert [extent.at(SIZES) for extent in descriptor.dims] == [128, rows, 3, 2]
+        assert [extent.at(SIZES) for extent in descriptor.strides] == [256, rows * 256, 3 * rows * 256]
+        # 64 fp16 fill the 128 bytes of the swizzle (3); rows come 128 at a time.
+        assert (descriptor.dtype, descriptor.box, descriptor.swizzle) == (6, (64, 128, 1, 1), 3)
+        assert descriptor.name in {p.name for p in plans[name].parameters if p.kind == "pointer"}
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("((int64_t)((seq_q + 127) >> 7))", "((int64_t)((seq_k + 127) >> 7))", "seq_k in .* expected one of the sizes"),
+        ("((int64_t)((seq_q + 127) >> 7))", "((int64_t)(seq_q - 1))", "Sub in the expression"),
+        ("((int64_t)((seq_q + 127) >> 7))", "((int64_t)(seq_q > 0 ? 1 : 2))", "the expression"),
+        ("  (((TVMFFIAny*)stack_ffi_any)[15].v_int64)", "    (((TVMFFIAny*)stack_ffi_any)[15].v_int64)", "the line"),
+        ("((TVMFFIAny*)stack_ffi_any)[8].v_float64", "((TVMFFIAny*)stack_ffi_any)[8].v_bool", "the line"),
+        ("(TVMFFIAny*) stack_ffi_any, 16", "(TVMFFIAny*) other, 16", "the line"),
+        ("stack_ffi_any, 16,", "stack_ffi_any, 40,", "takes 40 arguments, and not all were set"),
+        ("(attention_kernel_packed,", "(__tvm_other_packed,", "a call of __tvm_other"),
+        ("(__tvm_tensormap_create_tiled_packed,", "(__tvm_tensormap_create_im2col_packed,",
+         "im2col TMA descriptors are not supported"),
+        ("(__tvm_tensormap_create_tiled_packed,", "(first_kernel_packed,", "after the kernel first_kernel"),
+        ("((int64_t)4);", "((int64_t)3);", "rank 3 with 24 arguments"),
+    ],
+)  # fmt: skip
+def test_host_code_of_another_form_is_refused(host_sources, old, new, message):
+    source = host_sources["seed"]
+    assert old in source
+    with pytest.raises(InputError, match=message):
+        parse_host_source(source.replace(old, new))
+
+
+def test_host_code_without_a_launch_is_refused():
+    with pytest.raises(InputError, match="no kernel launch: not in the form that TileLang 0.1.15 writes"):
+        parse_host_source("int main() { return 0; }\n")
+
+
+def test_division_rounds_as_in_c(host_sources):
+    # What TileLang writes for block_M 192.
+    tiles = "(((seq_q + 191) / 192) + (((seq_q + 191) % 192) >> 31))"
+    extent = parse_host_source(host_sources["seed"].replace("((seq_q + 127) >> 7)", tiles)).grid[0]
+    assert [extent.at({"seq_q": rows}) for rows in (1, 192, 193)] == [1, 1, 2]
