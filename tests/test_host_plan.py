@@ -8,7 +8,7 @@ import pytest
 
 from tl_attention.compile import compile_kernel
 from tl_attention.errors import InputError
-from tl_attention.leaderboard.host_plan import HostPlan, parse_host_source
+from tl_attention.host_plan import HostPlan, parse_host_source
 from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import load
 

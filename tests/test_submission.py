@@ -22,7 +22,7 @@ from tl_attention.errors import InputError
 from tl_attention.leaderboard import submission
 from tl_attention.leaderboard.contract import MAX_BYTES, violations
 from tl_attention.leaderboard.headers import header_closure, pack
-from tl_attention.leaderboard.host_plan import parse_host_source
+from tl_attention.host_plan import parse_host_source
 from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import load
 

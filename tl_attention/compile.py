@@ -16,7 +16,7 @@ from typing import Any
 
 from tl_attention.errors import InputError
 
-from tl_attention.leaderboard.host_plan import parse_host_source
+from tl_attention.host_plan import parse_host_source
 from tl_attention.lowering import kernel_arguments
 from tl_attention.problem import DTYPE_BYTES
 from tl_attention.program import derive

@@ -26,8 +26,7 @@ class LoweredLoop:
 
     def trips_at(self, **sizes: int) -> int:
         """The steady state's trips for the first row tile, at the given seq_q and seq_kv."""
-        expression = self.trips.replace("((int)blockIdx.x)", "0").replace("/", "//")
-        return int(eval(expression, {"__builtins__": {}, "min": min, "max": max}, dict(sizes)))
+        return int(eval(self.trips.replace("((int)blockIdx.x)", "0"), {"min": min, "max": max}, dict(sizes)))
 
 
 def lowered_loop(source: str, shared_bytes: int, slot_bytes: Mapping[str, int]) -> LoweredLoop:

@@ -17,7 +17,7 @@ from tl_attention.compile import PASS_CONFIGS, TARGET, compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.leaderboard.contract import FORBIDDEN_WORD, violations
 from tl_attention.leaderboard.headers import digests, header_closure, pack, tilelang_include_folders
-from tl_attention.leaderboard.host_plan import HostPlan, parse_host_source
+from tl_attention.host_plan import HostPlan, parse_host_source
 from tl_attention.lowering import kernel_arguments
 from tl_attention.preflight import refuse_unless_safe
 from tl_attention.schedule import Schedule
