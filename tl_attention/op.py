@@ -13,10 +13,8 @@ from torch import Tensor
 from tl_attention.compile import CompiledKernel, compile_kernel
 from tl_attention.device import require_hopper
 from tl_attention.errors import InputError
-from tl_attention.legality import check
-from tl_attention.limits import check_fits
+from tl_attention.preflight import refuse_unless_safe
 from tl_attention.problem import AttentionShape
-from tl_attention.program import derive
 from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import load
 
@@ -41,7 +39,7 @@ def attention(
         schedule: a Schedule, a label or the path of a schedule file; the seed schedule by default.
         specialize: compile for exactly these sizes instead of for all.
 
-    Returns: the output, q's shape and dtype, contiguous. No gradient is recorded.
+    Returns: the output, q's shape and dtype, contiguous. There is no backward.
     Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused for a schedule that cannot run.
     """
     shape = _checked_shape(q, k, v, causal)
@@ -66,9 +64,7 @@ def _kernel(schedule: Schedule, head_dim: int, dtype: str, causal: bool, sizes: 
 
 @functools.cache
 def _compiled(schedule: Schedule, head_dim: int, dtype: str, causal: bool, sizes: Any) -> CompiledKernel:
-    check_fits(schedule, head_dim)
-    if schedule.has_program:
-        check(derive(schedule))
+    refuse_unless_safe(schedule, head_dim)
     return compile_kernel(schedule, head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes)
 
 
@@ -104,6 +100,8 @@ def _checked_shape(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> AttentionSh
         )
     batch, heads, seq_q, head_dim = q.shape
     shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, str(q.dtype).removeprefix("torch."), causal)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        raise InputError("attention: an input requires a gradient, and there is no backward: call it under torch.no_grad()")
     if max(batch, heads) > MAX_GRID_YZ:
         raise InputError(f"attention: batch {batch} and heads {heads}, expected at most {MAX_GRID_YZ} of each")
     if q.device.type != "cuda":

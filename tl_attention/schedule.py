@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, W
 from pydantic_core import PydanticCustomError
 
 from tl_attention.errors import InputError
+from tl_attention.schedule_errors import RuleBroken, first_error, shown
 from tl_attention.statements import BY_NAME, LOADS, NAMES, NUMBER
 
 PRODUCER = -1
@@ -27,7 +28,7 @@ def _to_name(statement: Any) -> Any:
     raise PydanticCustomError(
         "statement",
         "{found} is no statement, expected a number 0 to {last} or one of {names}",
-        {"found": repr(statement)[:40], "last": len(NAMES) - 1, "names": ", ".join(NAMES)},
+        {"found": shown(statement), "last": len(NAMES) - 1, "names": ", ".join(NAMES)},
     )
 
 
@@ -36,15 +37,8 @@ StatementName = Annotated[
     BeforeValidator(_to_name),
     WithJsonSchema({"anyOf": [{"enum": list(NAMES)}, {"type": "integer", "minimum": 0, "maximum": len(NAMES) - 1}]}),
 ]
-Position = Annotated[StrictInt, Field(ge=PRODUCER)]
-
-
-class RuleBroken(ValueError):
-    """A rule between keys is broken; `key` is the path to blame, such as ("order", 2)."""
-
-    def __init__(self, message: str, *key: str | int):
-        super().__init__(message)
-        self.key = key
+# There are at most as many groups as statements.
+Position = Annotated[StrictInt, Field(ge=PRODUCER, le=len(NAMES) - 1)]
 
 
 class Schedule(BaseModel):
@@ -58,15 +52,42 @@ class Schedule(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", title="tl-attention schedule")
 
-    lowering: Literal["pipelined", "inferred"] = "pipelined"
+    lowering: Annotated[
+        Literal["pipelined", "inferred"],
+        Field(description="pipelined: T.Pipelined with this order and stage; inferred: the compiler decides both"),
+    ] = "pipelined"
     block_M: Annotated[StrictInt, Field(ge=64, le=256, multiple_of=64, description="query rows of one tile")]
     block_N: Annotated[StrictInt, Field(ge=16, le=256, multiple_of=16, description="keys of one KV block")]
-    threads: Annotated[StrictInt, Field(ge=128, le=1024, multiple_of=128, description="threads of one block")]
-    num_stages: Annotated[StrictInt, Field(ge=1, le=8, description="buffers that each producer group fills")]
-    group: tuple[tuple[StatementName, ...], ...] = ()
-    order: tuple[Position, ...] = ()
-    stage: tuple[Position, ...] = ()
-    kv_order: Literal["ascending", "descending"] = "ascending"
+    threads: Annotated[
+        StrictInt, Field(ge=128, le=512, multiple_of=128, description="threads of one block, exactly 2 * block_M")
+    ]
+    num_stages: Annotated[
+        StrictInt, Field(ge=1, le=8, description="buffers of K_shared and of V_shared that each producer group fills")
+    ]
+    group: Annotated[
+        tuple[tuple[StatementName, ...], ...],
+        Field(description=(
+            "the 15 statements, each in exactly one group, by name or by number 0 to 14 in source order; "
+            "a group is contiguous in the order and shares a stage"
+        )),
+    ] = ()
+    order: Annotated[
+        tuple[Position, ...],
+        Field(description=(
+            "one entry per group: its position in the steady-state iteration, each of 0 to n-1 once; "
+            "-1 marks a producer group, exactly one load, which runs ahead"
+        )),
+    ] = ()
+    stage: Annotated[
+        tuple[Position, ...],
+        Field(description=(
+            "one entry per group: with stage s it works on KV block t - s in steady-state iteration t; every stage "
+            "from 0 to the largest is used; -1 where order is -1"
+        )),
+    ] = ()
+    kv_order: Annotated[
+        Literal["ascending", "descending"], Field(description="in which order the KV blocks are visited")
+    ] = "ascending"
 
     @model_validator(mode="after")
     def _obeys_every_rule(self) -> Schedule:
@@ -112,45 +133,33 @@ class Schedule(BaseModel):
     @classmethod
     def from_label(cls, label: str) -> Schedule:
         """The schedule whose `label` this is. Raises InputError."""
-        head = re.fullmatch(r"([a-z_]+?)_(\d+)x(\d+)_t(\d+)_n(\d+)(_desc)?((?:_[^_]+)*)", label)
+        head = re.fullmatch(rf"([a-z_]+?)_({N})x({N})_t({N})_n({N})(_desc)?((?:_[^_]+)*)", label)
         if head is None:
             raise InputError(f"label: {label[:80]!r} is not a schedule's label, expected such as {EXAMPLE_LABEL}")
         fields: dict[str, Any] = dict(zip(("block_M", "block_N", "threads", "num_stages"), map(int, head.groups()[1:5])))
         fields |= {"lowering": head[1], "kv_order": "descending" if head[6] else "ascending"}
         groups, orders, stages = [], [], []
         for part in head[7].split("_")[1:]:
-            match = re.fullmatch(r"(\d+(?:[-+]\d+)*)(?:p|o(\d+)s(\d+))", part)
+            match = re.fullmatch(rf"({N}(?:-{N})?(?:\+{N}(?:-{N})?)*)(?:p|o({N})s({N}))", part)
             if match is None:
-                raise InputError(f"label: {part!r} in {label[:80]!r} is not a group, expected such as 3-11o3s0 or 0p")
+                raise InputError(f"label: {part[:40]!r} in {label[:80]!r} is not a group, expected such as 3-11o3s0 or 0p")
             groups.append(_from_runs(match[1]))
             orders.append(int(match[2] or PRODUCER))
             stages.append(int(match[3] or PRODUCER))
         try:
-            return cls(**fields, group=groups, order=orders, stage=stages)
+            schedule = cls(**fields, group=groups, order=orders, stage=stages)
         except ValueError as error:
-            raise InputError(f"label: {label[:80]!r}: {first_error(error)[1]}") from None
+            key, message = first_error(error, tuple(cls.model_fields))
+            where = f"{key[0]}: " if key else ""
+            raise InputError(f"label: {label[:80]!r}: {where}{message}") from None
+        if schedule.label != label:
+            raise InputError(f"label: {label[:80]!r} is not spelled as labels are, expected {schedule.label}")
+        return schedule
 
 
+# A number of a label; longer ones fit no key.
+N = "[0-9]{1,6}"
 EXAMPLE_LABEL = "pipelined_128x128_t256_n2_0p_1-2o0s0_3-11o3s0_12o1s1_13p_14o2s1"
-
-
-def first_error(error: ValueError) -> tuple[tuple[str | int, ...], str]:
-    """(key path, message) of the first thing that pydantic or a rule objected to."""
-    details = getattr(error, "errors", None)
-    if details is None:
-        return getattr(error, "key", ()), str(error)
-    first = details()[0]
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, RuleBroken):
-        return cause.key, str(cause)
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "missing":
-        return first["loc"][:-1], f"key {first['loc'][-1]!r} is missing"
-    if first["type"] == "extra_forbidden":
-        return first["loc"], f"unknown key, expected one of {', '.join(Schedule.model_fields)}"
-    if first["type"] != "statement":
-        message = f"{message[0].lower()}{message[1:]}, found {str(first['input'])[:40]!r}"
-    return first["loc"], message
 
 
 def _runs(numbers: list[int]) -> str:
@@ -197,11 +206,13 @@ def _groups_partition_the_statements(s: Schedule) -> None:
             raise RuleBroken("an empty group, expected at least one statement", "group", index)
         for name in group:
             if name in seen:
-                raise RuleBroken(f"statement {name} ({NUMBER[name]}) is in group {seen[name]} already", "group", index)
+                where = "twice" if seen[name] == index else f"in group {seen[name]} already"
+                raise RuleBroken(f"statement {name} ({NUMBER[name]}) is {where}", "group", index)
             seen[name] = index
     missing = [name for name in NAMES if name not in seen]
     if s.group and missing:
-        raise RuleBroken(f"statement {missing[0]} ({NUMBER[missing[0]]}) is in no group", "group")
+        named = ", ".join(f"{name} ({NUMBER[name]})" for name in missing)
+        raise RuleBroken(f"in no group: {named}; expected each of the {len(NAMES)} statements in one", "group")
 
 
 def _producers_are_single_loads(s: Schedule) -> None:
@@ -222,10 +233,9 @@ def _order_is_a_permutation(s: Schedule) -> None:
     for order, index in placed:
         if order in seen:
             raise RuleBroken(f"position {order} is taken by group {seen[order]} already", "order", index)
+        if order >= len(placed):
+            raise RuleBroken(f"position {order}, expected each of 0 to {len(placed) - 1} once", "order", index)
         seen[order] = index
-    missing = [position for position in range(len(placed)) if position not in seen]
-    if missing:
-        raise RuleBroken(f"position {missing[0]} is missing, expected each of 0 to {len(placed) - 1} once", "order")
 
 
 def _stages_have_no_gap(s: Schedule) -> None:

@@ -1,0 +1,66 @@
+"""Sizes, limits and the problem's arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+from mutations import shipped
+
+from tl_attention.device import HOPPER, require_hopper
+from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.limits import check_fits, shared_bytes
+from tl_attention.problem import AttentionShape
+from tl_attention.schedule_file import load
+from tl_attention.tiling import kv_blocks, kv_index
+
+
+def test_flops_count_unmasked_pairs_only():
+    assert AttentionShape(4, 64, 8192, 8192, 128).flops == 4 * 4 * 64 * 8192 * 8192 * 128 == 8_796_093_022_208
+    causal = AttentionShape(1, 1, 3, 5, 64, causal=True)
+    assert causal.pairs == 3 + 4 + 5 and causal.past_len == 2
+
+
+def test_bytes_are_each_tensor_once():
+    assert AttentionShape(2, 3, 10, 20, 64).bytes_moved == 2 * 3 * (10 + 20 + 20 + 10) * 64 * 2
+
+
+@pytest.mark.parametrize("text", ["4,64,8192", "4,64,8192,128,128,1", "a,b,c,d", "", "4,64,0,128", "4,64,8192,96",
+                                  "-1,64,8192,128", "1e3,1,1,64"])
+def test_shapes_that_are_none_are_refused(text):
+    with pytest.raises(InputError, match="^shape: .*expected"):
+        AttentionShape.parse(text)
+
+
+def test_causal_needs_as_many_keys_as_queries():
+    with pytest.raises(InputError, match="seq_kv >= seq_q, got seq_q 9 and seq_kv 8"):
+        AttentionShape.parse("1,1,9,8,64", causal=True)
+
+
+def test_a_tile_beyond_shared_memory_is_refused_with_the_arithmetic():
+    four = load("schedules/seed_stages4.yaml")
+    with pytest.raises(ScheduleRefused, match=r"294,912 bytes .* 232,448: \(block_M 128 \+ \(4 \+ 4 buffers\)"):
+        check_fits(four, 128)
+    check_fits(four, 64)
+    assert shared_bytes(four, 128) == (128 + 8 * 128) * 128 * 2
+
+
+def test_a_tile_beyond_the_registers_is_refused_with_the_arithmetic():
+    wide = shipped()["seed"].model_copy(update={"block_M": 192, "threads": 384, "block_N": 160})
+    with pytest.raises(ScheduleRefused, match="194 registers per thread .* 384 threads have 168"):
+        check_fits(wide, 128)
+
+
+def test_registers_available_are_the_sms_share():
+    assert [HOPPER.registers_available(threads) for threads in (128, 256, 384)] == [255, 255, 168]
+
+
+def test_only_hopper_is_supported():
+    require_hopper((9, 0), "NVIDIA H200")
+    with pytest.raises(InputError, match="NVIDIA A100 has compute capability 8.0, expected 9.0"):
+        require_hopper((8, 0), "NVIDIA A100")
+
+
+def test_causal_tiles_stop_at_the_diagonal_and_short_loops_are_padded():
+    shape = AttentionShape(1, 1, 512, 512, 64, causal=True)
+    assert [kv_blocks(shape, 128, 64, tile) for tile in range(4)] == [2, 4, 6, 8]
+    assert kv_blocks(AttentionShape(1, 1, 1, 1, 64), 128, 64, 0, at_least=3) == 3
+    assert [kv_index(step, 3, "descending") for step in range(3)] == [2, 1, 0]

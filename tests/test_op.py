@@ -1,0 +1,141 @@
+"""`attention(q, k, v)`: what it refuses, on any machine, and what it computes, on a Hopper GPU."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from mutations import mutate, shipped
+
+from tl_attention import InputError, ScheduleRefused, attention, runner
+from tl_attention.candidate import Candidate
+from tl_attention.legality import find_violation
+from tl_attention.preflight import refuse_unless_safe
+from tl_attention.problem import AttentionShape
+from tl_attention.program import derive
+from tl_attention.records import ResultsFile
+from tl_attention.reference import attention_fp64, attention_same_precision, compare, make_inputs
+
+
+def half(*size: int, dtype=torch.float16, **options) -> torch.Tensor:
+    return torch.zeros(*size, dtype=dtype, **options)
+
+
+REFUSED = {
+    "not a tensor": (([1.0], half(1, 1, 4, 64), half(1, 1, 4, 64)), {}, "q is list, expected a tensor"),
+    "three dimensions": ((half(1, 4, 64), half(1, 1, 4, 64), half(1, 1, 4, 64)), {}, r"q is \(1, 4, 64\), expected"),
+    "head_dim": ((half(1, 1, 4, 96),) * 3, {}, "head_dim 96 is not supported"),
+    "dtype": ((half(1, 1, 4, 64, dtype=torch.float32),) * 3, {}, "dtype 'float32' is not supported"),
+    "mixed dtypes": (
+        (half(1, 1, 4, 64), half(1, 1, 4, 64, dtype=torch.bfloat16), half(1, 1, 4, 64)), {}, "k is torch.bfloat16",
+    ),
+    "heads": ((half(1, 8, 4, 64), half(1, 2, 4, 64), half(1, 2, 4, 64)), {}, "do not match"),
+    "k and v": ((half(1, 1, 4, 64), half(1, 1, 4, 64), half(1, 1, 5, 64)), {}, "do not match"),
+    "causal": ((half(1, 1, 5, 64), half(1, 1, 4, 64), half(1, 1, 4, 64)), {"causal": True}, "needs seq_kv >= seq_q"),
+    "empty": ((half(1, 1, 0, 64),) * 3, {}, "seq_q is 0"),
+    "grid": ((half(70_000, 1, 1, 64),) * 3, {}, "at most 65535"),
+    "gradient": ((half(1, 1, 4, 64, requires_grad=True),) * 3, {}, "requires a gradient"),
+    "device": ((half(1, 1, 4, 64),) * 3, {}, "the tensors are on cpu, expected a CUDA device"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_supported_is_refused_in_one_line(name):
+    tensors, options, words = REFUSED[name]
+    with pytest.raises(InputError, match=words) as error:
+        attention(*tensors, **options)
+    assert "\n" not in str(error.value)
+
+
+
+def check(output, q, k, v, *, causal=False, scale=None) -> None:
+    scale = scale or q.shape[-1] ** -0.5
+    exact = attention_fp64(q, k, v, causal=causal, scale=scale)
+    error = compare(output, exact, attention_same_precision(q, k, v, causal=causal, scale=scale))
+    assert error.ok, str(error)
+
+
+def fresh(*size: int, dtype=torch.float16, device="cuda"):
+    return make_inputs(*size, dtype, seed=random.SystemRandom().randrange(2**31), device=device)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["seed", "source_order", "inferred", "prefetch_late", "three_stages"])
+def test_every_kind_of_problem_on_ragged_sizes(name, causal, head_dim, dtype):
+    for sizes in ((1, 1, 1, 1), (2, 3, 1, 300), (1, 2, 129, 129), (3, 1, 200, 333), (1, 2, 1000, 1777)):
+        q, k, v = fresh(*sizes, head_dim, dtype=dtype)
+        check(attention(q, k, v, causal=causal, schedule=f"schedules/{name}.yaml"), q, k, v, causal=causal)
+
+
+@pytest.mark.gpu
+def test_descending_order_with_rows_that_see_no_key_of_the_first_blocks():
+    schedule = shipped()["seed"].model_copy(update={"kv_order": "descending"})
+    q, k, v = fresh(1, 2, 300, 900, 128)
+    check(attention(q, k, v, causal=True, schedule=schedule), q, k, v, causal=True)
+
+
+@pytest.mark.gpu
+def test_scale_strides_and_fixed_sizes():
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in fresh(2, 4, 150, 260, 128))
+    assert not q.is_contiguous()
+    check(attention(q, k, v, scale=0.3), q, k, v, scale=0.3)
+    check(attention(q, k, v, specialize=True), q, k, v)
+    with pytest.raises(InputError, match="scale is -1"):
+        attention(q, k, v, scale=-1.0)
+
+
+@pytest.mark.gpu
+def test_an_unsafe_schedule_is_refused_before_it_runs():
+    q, k, v = fresh(1, 1, 64, 64, 128)
+    with pytest.raises(ScheduleRefused, match="bytes of shared memory"):
+        attention(q, k, v, schedule="schedules/seed_stages4.yaml")
+
+
+@pytest.mark.gpu
+def test_it_runs_on_the_current_stream_of_every_device():
+    for index in range(torch.cuda.device_count()):
+        device = torch.device("cuda", index)
+        attention(*fresh(1, 1, 8, 8, 128, device=device))
+        torch.cuda.synchronize(device)
+        with torch.cuda.device(device):
+            side = torch.cuda.Stream()
+            with torch.cuda.stream(side):
+                q, k, v = fresh(1, 8, 512, 512, 128, device=device)
+                values = torch.zeros_like(v)
+                # The values arrive late on the side stream: a launch on another stream would read zeros.
+                torch.cuda._sleep(200_000_000)
+                values.copy_(v)
+                output = attention(q, k, values)
+            side.synchronize()
+        check(output, q, k, v)
+
+
+@pytest.mark.gpu
+def test_forty_accepted_mutants_are_right_to_the_last_one(tmp_path):
+    class Silent:
+        def phase(self, name, total): ...
+        def advance(self, what): ...
+
+    rng = random.Random(7)
+    accepted: dict[str, Candidate] = {}
+    while len(accepted) < 56:
+        schedule = mutate(rng.choice(list(shipped().values())), rng)
+        try:
+            refuse_unless_safe(schedule, 128)
+        except ScheduleRefused:
+            continue
+        assert find_violation(derive(schedule)) is None
+        shape = AttentionShape(2, 3, 300, 700, 128, rng.choice(("float16", "bfloat16")), rng.random() < 0.5)
+        accepted[schedule.label] = Candidate(f"mutant{len(accepted)}", shape, schedule)
+    results = ResultsFile(tmp_path / "rows.jsonl")
+    rows = runner.run(list(accepted.values()), runner.Options(rounds=1, with_peers=False), results, Silent())
+    failed = {row.label: f"{row.status}: {row.reason}" for row in rows if row.status not in ("ok", "compile_error")}
+    assert not failed
+    not_compiled = [row for row in rows if row.status == "compile_error"]
+    print(f"\n{len(rows) - len(not_compiled)} mutants right, {len(not_compiled)} that TileLang 0.1.15 cannot compile")
+    assert all("Downcast from tirx" in row.reason for row in not_compiled), [row.reason for row in not_compiled]
+    assert len(rows) - len(not_compiled) >= 40

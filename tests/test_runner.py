@@ -1,0 +1,158 @@
+"""Every candidate ends as one row with a status and a reason, whatever becomes of it. The GPU is played by a stand-in."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from mutations import shipped
+
+from tl_attention import gpu_worker, runner
+from tl_attention.candidate import Candidate
+from tl_attention.compile import StaticReport
+from tl_attention.compile_pool import Compiled
+from tl_attention.errors import InputError
+from tl_attention.peers import MATMUL, MATMUL_FLOPS
+from tl_attention.pool import CallFailed
+from tl_attention.problem import AttentionShape
+from tl_attention.records import ResultsFile, read_rows
+from tl_attention.reference import ErrorReport
+
+SHAPE = AttentionShape(1, 2, 256, 256, 128)
+GOOD = ErrorReport(1e-4, 1e-4, 2e-4, 2e-4, True)
+
+
+class Silent:
+    def phase(self, name: str, total: int) -> None: ...
+    def advance(self, what: str) -> None: ...
+
+
+class Gpu:
+    """Answers the runner's calls as a worker process would; `faults` maps (call, candidate's name) to what happens."""
+
+    faults: dict = {}
+    capability = [9, 0]
+    sampled: list[str] = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception): ...
+
+    def call(self, function, *arguments, timeout_s):
+        if function is gpu_worker.describe_device:
+            return {"device": "stand-in", "capability": list(self.capability), "versions": {"torch": "0"}}
+        if function is gpu_worker.available_peers:
+            return ["cudnn"]
+        if function is gpu_worker.unload:
+            return None
+        name = arguments[0].name
+        fault = self.faults.get((function.__name__, name))
+        if isinstance(fault, CallFailed):
+            raise fault
+        if function is gpu_worker.verify:
+            return fault or (GOOD, True)
+        if function is gpu_worker.sample:
+            self.sampled.append(name)
+            return [1.0 if name == MATMUL else 2.0, 3.0, 2.0, 2.0], 1600
+        return None
+
+
+def compiled(candidates, progress):
+    return {
+        c: Compiled(error="nvcc said no") if c.name == "unbuildable" else Compiled(c.label[:9], StaticReport(200, 0, 1024))
+        for c in candidates
+    }
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setattr(runner, "Worker", Gpu)
+    monkeypatch.setattr(runner, "compile_all", compiled)
+    monkeypatch.setattr("tl_attention.timing.PAUSE_S", 0.0)
+    monkeypatch.setattr(Gpu, "faults", {})
+    monkeypatch.setattr(Gpu, "sampled", [])
+    return Gpu
+
+
+def rows_of(tmp_path, names, **options):
+    results = ResultsFile(tmp_path / "rows.jsonl")
+    candidates = [Candidate(name, SHAPE, shipped().get(name, shipped()["seed"])) for name in names]
+    rows = runner.run(candidates, runner.Options(rounds=2, **options), results, Silent())
+    assert read_rows(results.path) == rows, "what is returned is what is recorded"
+    return {row.name: row for row in rows}
+
+
+def test_a_timed_row_carries_times_rate_and_method(gpu, tmp_path):
+    row = rows_of(tmp_path, ["seed"])["seed"]
+    assert (row.status, row.n, row.median_ms, row.sm_clock_mhz) == ("ok", 8, 2.0, 1600)
+    assert row.tflops == pytest.approx(SHAPE.flops / 2.0 / 1e9)
+    assert row.matmul_tflops == pytest.approx(MATMUL_FLOPS / 2.0 / 1e9)
+    assert row.percent_of_matmul == pytest.approx(100 * row.tflops / row.matmul_tflops)
+    assert "2 rounds" in row.method and row.device == "stand-in" and row.versions == {"torch": "0"}
+    assert row.verified_shapes > 5 and row.error_rms == GOOD.rms
+
+
+def test_peers_are_verified_and_timed_beside_ours(gpu, tmp_path):
+    rows = rows_of(tmp_path, ["seed"])
+    assert rows["cudnn"].sizes == "peer" and rows["cudnn"].median_ms == 2.0
+    assert rows_of(tmp_path / "b", ["seed"], with_peers=False).keys() == {"seed"}
+
+
+def test_candidates_are_interleaved_in_alternating_order(gpu, tmp_path):
+    rows_of(tmp_path, ["seed", "source_order"], with_peers=False)
+    assert gpu.sampled == [MATMUL, "seed", "source_order", "source_order", "seed", MATMUL]
+
+
+def test_every_failure_is_a_row_and_the_others_go_on(gpu, tmp_path):
+    gpu.faults = {
+        ("verify", "wrong"): (ErrorReport(1.0, 1.0, 2e-4, 2e-4, True), True),
+        ("verify", "nan"): (ErrorReport(0.0, 0.0, 2e-4, 2e-4, False), True),
+        ("verify", "moving"): (GOOD, False),
+        ("verify", "hangs"): CallFailed("timeout", "no answer within 120 s: killed"),
+        ("sample", "crashes"): CallFailed("crashed", "the worker process died with exit code 1"),
+        ("load", "late"): CallFailed("error", "RuntimeError: out of memory"),
+    }
+    names = ["seed", "wrong", "nan", "moving", "hangs", "crashes", "late", "unbuildable", "seed_stages4"]
+    rows = rows_of(tmp_path, names)
+    assert {name: rows[name].status for name in names} == {
+        "seed": "ok", "wrong": "wrong", "nan": "wrong", "moving": "unstable", "hangs": "timeout",
+        "crashes": "crashed", "late": "error", "unbuildable": "compile_error", "seed_stages4": "refused",
+    }
+    assert all(rows[name].reason for name in names if name != "seed")
+    assert "294,912 bytes of shared memory" in rows["seed_stages4"].reason
+    assert "NaN" in rows["nan"].reason and "repeats" in rows["moving"].reason
+
+
+def test_after_a_crash_in_timing_the_others_are_timed_again_from_the_start(gpu, tmp_path):
+    gpu.faults = {("sample", "source_order"): CallFailed("crashed", "gone")}
+    rows = rows_of(tmp_path, ["seed", "source_order"], with_peers=False)
+    assert rows["source_order"].status == "crashed"
+    assert rows["seed"].n == 8, "samples of the process that died are not mixed with the next one's"
+
+
+def test_rows_with_the_same_generated_code_are_marked(gpu, tmp_path):
+    rows = rows_of(tmp_path, ["seed", "source_order"], with_peers=False)
+    assert rows["seed"].same_code_as is None and rows["source_order"].same_code_as == "seed"
+
+
+def test_an_unsupported_gpu_is_refused_in_one_line(gpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "capability", [8, 0])
+    with pytest.raises(InputError, match="compute capability 8.0, expected 9.0"):
+        rows_of(tmp_path, ["seed"])
+
+
+def test_rows_recorded_before_an_interruption_stay(gpu, tmp_path):
+    gpu.faults = {("sample", MATMUL): CallFailed("crashed", "gone")}
+    with pytest.raises(CallFailed, match="matrix product"):
+        rows_of(tmp_path, ["seed_stages4", "seed"])
+    kept = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["status"] for row in kept] == ["refused"]
+
+
+def test_without_a_gpu_schedules_are_compiled_and_interpreted(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "compile_all", compiled)
+    results = ResultsFile(tmp_path / "rows.jsonl")
+    rows = runner.run([Candidate("seed", SHAPE, shipped()["seed"])], runner.Options(), results, Silent())
+    assert rows[0].status == "checked_on_cpu" and rows[0].error_rms <= rows[0].error_rms_budget
+    assert "nothing was timed" in rows[0].reason and rows[0].median_ms is None

@@ -1,0 +1,75 @@
+"""What pydantic or a rule objected to in a schedule, as one line that says what was expected and what was found."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Sequence
+
+KeyPath = tuple[str | int, ...]
+FOUND_CHARACTERS = 40
+
+
+class RuleBroken(ValueError):
+    """A rule between keys is broken; `key` is the path to blame, such as ("order", 2)."""
+
+    def __init__(self, message: str, *key: str | int):
+        super().__init__(message)
+        self.key = key
+
+
+def first_error(error: ValueError, keys: Sequence[str] = ()) -> tuple[KeyPath, str]:
+    """(key path, message) of what to mend first; `keys` are those that a schedule has."""
+    details = getattr(error, "errors", None)
+    if details is None:
+        return getattr(error, "key", ()), str(error)
+    # A mistyped key is also a missing one: the name that the file has is the one to show.
+    found = sorted(details(), key=lambda detail: detail["type"] != "extra_forbidden")[0]
+    cause = found.get("ctx", {}).get("error")
+    if isinstance(cause, RuleBroken):
+        return cause.key, str(cause)
+    if found["type"] == "missing":
+        return found["loc"][:-1], f"key {found['loc'][-1]!r} is missing"
+    if found["type"] == "extra_forbidden":
+        return found["loc"], f"unknown key, {_closest(str(found['loc'][-1]), keys)}"
+    if found["type"] == "statement":
+        return found["loc"], found["msg"]
+    return found["loc"], f"{_expected(found)}, found {shown(found['input'])}"
+
+
+def shown(value: Any) -> str:
+    """A value as a YAML file would spell it, shortened."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "a mapping of keys"
+    if isinstance(value, (list, tuple)):
+        return _short(f"the list [{', '.join(shown(item) for item in value[:FOUND_CHARACTERS])}]")
+    return _short(repr(value) if isinstance(value, (str, float)) else str(value))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= FOUND_CHARACTERS else f"{text[:FOUND_CHARACTERS]}..."
+
+
+def _expected(detail: dict[str, Any]) -> str:
+    context = detail.get("ctx", {})
+    words = {
+        "int_type": "expected an integer",
+        "int_parsing_size": "expected a smaller integer",
+        "tuple_type": "expected a list, such as [0, 1]",
+        "greater_than_equal": f"expected at least {context.get('ge')}",
+        "less_than_equal": f"expected at most {context.get('le')}",
+        "multiple_of": f"expected a multiple of {context.get('multiple_of')}",
+        "literal_error": f"expected {context.get('expected')}",
+    }
+    message = detail["msg"]
+    return words.get(detail["type"], f"{message[:1].lower()}{message[1:]}")
+
+
+def _closest(key: str, keys: Sequence[str]) -> str:
+    by_lower = {name.lower(): name for name in keys}
+    close = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.7)
+    guess = f"did you mean {by_lower[close[0]]}? " if close else ""
+    return f"{guess}Expected one of {', '.join(keys)}" if guess else f"expected one of {', '.join(keys)}"
