@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 import torch
@@ -122,7 +123,7 @@ def test_forty_accepted_mutants_are_right_to_the_last_one(tmp_path):
 
     rng = random.Random(7)
     accepted: dict[str, Candidate] = {}
-    while len(accepted) < 56:
+    while len(accepted) < 80:
         schedule = mutate(rng.choice(list(shipped().values())), rng)
         try:
             refuse_unless_safe(schedule, 128)
@@ -133,9 +134,11 @@ def test_forty_accepted_mutants_are_right_to_the_last_one(tmp_path):
         accepted[schedule.label] = Candidate(f"mutant{len(accepted)}", shape, schedule)
     results = ResultsFile(tmp_path / "rows.jsonl")
     rows = runner.run(list(accepted.values()), runner.Options(rounds=1, with_peers=False), results, Silent())
-    failed = {row.label: f"{row.status}: {row.reason}" for row in rows if row.status not in ("ok", "compile_error")}
-    assert not failed
-    not_compiled = [row for row in rows if row.status == "compile_error"]
-    print(f"\n{len(rows) - len(not_compiled)} mutants right, {len(not_compiled)} that TileLang 0.1.15 cannot compile")
-    assert all("Downcast from tirx" in row.reason for row in not_compiled), [row.reason for row in not_compiled]
-    assert len(rows) - len(not_compiled) >= 40
+    reasons = {row.label: f"{row.status}: {row.reason}" for row in rows}
+    counts = Counter(row.status for row in rows)
+    print(f"\n{dict(counts)}")
+    # TileLang 0.1.15 miscompiles or cannot compile some orders: refused, by name, before they run.
+    assert set(counts) <= {"ok", "refused", "compile_error"}, reasons
+    assert all("TileLang 0.1.15 generates is not safe" in r for r in reasons.values() if r.startswith("refused")), reasons
+    assert all("Downcast from tirx" in r for r in reasons.values() if r.startswith("compile_error")), reasons
+    assert counts["ok"] >= 40

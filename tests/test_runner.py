@@ -19,6 +19,10 @@ from tl_attention.records import ResultsFile, read_rows
 from tl_attention.reference import ErrorReport
 
 SHAPE = AttentionShape(1, 2, 256, 256, 128)
+BROKEN = {
+    "unbuildable": Compiled(status="compile_error", error="nvcc said no"),
+    "racing": Compiled(status="refused", error="mma0(1) does not wait for load_k(1)"),
+}
 GOOD = ErrorReport(1e-4, 1e-4, 2e-4, 2e-4, True)
 
 
@@ -60,8 +64,7 @@ class Gpu:
 
 def compiled(candidates, progress):
     return {
-        c: Compiled(error="nvcc said no") if c.name == "unbuildable" else Compiled(c.label[:9], StaticReport(200, 0, 1024))
-        for c in candidates
+        c: BROKEN.get(c.name, Compiled(c.label[:9], StaticReport(200, 0, 1024))) for c in candidates
     }
 
 
@@ -113,11 +116,12 @@ def test_every_failure_is_a_row_and_the_others_go_on(gpu, tmp_path):
         ("sample", "crashes"): CallFailed("crashed", "the worker process died with exit code 1"),
         ("load", "late"): CallFailed("error", "RuntimeError: out of memory"),
     }
-    names = ["seed", "wrong", "nan", "moving", "hangs", "crashes", "late", "unbuildable", "seed_stages4"]
+    names = ["seed", "wrong", "nan", "moving", "hangs", "crashes", "late", "unbuildable", "racing", "seed_stages4"]
     rows = rows_of(tmp_path, names)
     assert {name: rows[name].status for name in names} == {
         "seed": "ok", "wrong": "wrong", "nan": "wrong", "moving": "unstable", "hangs": "timeout",
-        "crashes": "crashed", "late": "error", "unbuildable": "compile_error", "seed_stages4": "refused",
+        "crashes": "crashed", "late": "error", "unbuildable": "compile_error", "racing": "refused",
+        "seed_stages4": "refused",
     }
     assert all(rows[name].reason for name in names if name != "seed")
     assert "294,912 bytes of shared memory" in rows["seed_stages4"].reason

@@ -18,10 +18,8 @@ from tl_attention.errors import InputError
 
 from tl_attention.host_plan import parse_host_source
 from tl_attention.lowering import kernel_arguments
-from tl_attention.problem import DTYPE_BYTES
 from tl_attention.program import derive
 from tl_attention.schedule import Schedule
-from tl_attention.statements import RING
 
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
 PASS_CONFIGS: dict[str, object] = {"tl.enable_fast_math": True}
@@ -90,12 +88,13 @@ def compile_kernel(
     """Compile the schedule's kernel, or take it from TileLang's disk cache.
 
     `sizes` fixes (batch, heads, seq_q, seq_kv); without it one kernel serves all sizes. The schedule must have been
-    checked. Raises InputError with the compiler's last word when it cannot be built.
+    checked. Raises InputError with the compiler's last word when it cannot be built, and ScheduleRefused when what
+    TileLang generated is not what the schedule says.
     """
     import tilelang
 
     from tl_attention.kernel.attention import attention_kernel
-    from tl_attention.kernel.lowered import check_lowered, lowered_loop
+    from tl_attention.kernel.lowered import check_generated
 
     for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
@@ -108,9 +107,7 @@ def compile_kernel(
         raise InputError(f"{schedule.label}: TileLang cannot compile it: {_last_line(error)}") from error
     compiled = CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source())
     if schedule.has_program:
-        slot = schedule.block_N * head_dim * DTYPE_BYTES
-        loop = lowered_loop(compiled.source, compiled.shared_bytes, dict.fromkeys(RING, slot))
-        check_lowered(derive(schedule), loop, schedule.label)
+        check_generated(schedule, derive(schedule), compiled.source, compiled.shared_bytes, head_dim, sizes)
     return compiled
 
 

@@ -6,12 +6,13 @@ import multiprocessing
 import os
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
-from typing import Callable, Sequence
+from typing import Callable, Literal, Sequence
 
-from pebble import ProcessExpired, ProcessPool
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from tl_attention.candidate import Candidate
 from tl_attention.compile import StaticReport, compile_kernel
+from tl_attention.errors import ScheduleRefused
 
 COMPILE_TIMEOUT_S = 300
 # One compilation keeps a core busy and takes 1 to 2 GB.
@@ -20,10 +21,11 @@ MAX_WORKERS = 16
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the compiler made of a candidate; `error` when it failed."""
+    """What the compiler made of a candidate; without it `status` and `error` say why."""
 
     fingerprint: str | None = None
     report: StaticReport | None = None
+    status: Literal["ok", "refused", "compile_error"] = "ok"
     error: str = ""
 
 
@@ -34,8 +36,10 @@ def _compile(candidate: Candidate) -> Compiled:
         kernel = compile_kernel(
             candidate.schedule, head_dim=shape.head_dim, dtype=shape.dtype, causal=shape.causal, sizes=candidate.sizes
         )
+    except ScheduleRefused as refusal:
+        return Compiled(status="refused", error=str(refusal))
     except ValueError as error:
-        return Compiled(error=str(error))
+        return Compiled(status="compile_error", error=str(error))
     return Compiled(kernel.fingerprint, kernel.report)
 
 
@@ -48,13 +52,18 @@ def compile_all(
     with ProcessPool(max_workers=workers, context=multiprocessing.get_context("spawn")) as pool:
         futures = {c: pool.schedule(_compile, args=[c], timeout=COMPILE_TIMEOUT_S) for c in candidates}
         for candidate, future in futures.items():
-            try:
-                results[candidate] = future.result()
-            except FutureTimeout:
-                results[candidate] = Compiled(error=f"the compiler took more than {COMPILE_TIMEOUT_S} s")
-            except ProcessExpired as died:
-                results[candidate] = Compiled(error=f"the compiler died with exit code {died.exitcode}")
-            except Exception as error:
-                results[candidate] = Compiled(error=f"{type(error).__name__}: {error}")
+            results[candidate] = _result(future)
             progress(candidate)
     return results
+
+
+def _result(future: ProcessFuture) -> Compiled:
+    try:
+        return future.result()
+    except FutureTimeout:
+        error = f"the compiler took more than {COMPILE_TIMEOUT_S} s"
+    except ProcessExpired as died:
+        error = f"the compiler died with exit code {died.exitcode}"
+    except Exception as failure:
+        error = f"{type(failure).__name__}: {failure}"
+    return Compiled(status="compile_error", error=error)

@@ -7,22 +7,26 @@ from typing import Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from tl_attention.records import Row
-from tl_attention.report import by_problem, reasons, terminal_table
+from tl_attention.report import COLUMNS, by_problem, cells, headings, reasons, reference_row, title
 
 # Wide enough for every column where the output is a file.
-FILE_WIDTH = 180
+FILE_WIDTH = 200
+# Names that lose their meaning when they are broken over lines.
+UNBROKEN = ("schedule", "status", "submission")
 
 
 class ProgressBar:
     """Implements runner.Progress on the terminal's stderr; one line per phase where stderr is a file."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True)
+        self._console = Console(stderr=True, markup=False)
         self._progress = Progress(
-            TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("{task.fields[what]}"), console=self._console, disable=not self._console.is_terminal,
+            TextColumn("{task.description:28}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("{task.fields[what]}", markup=False), console=self._console,
+            disable=not self._console.is_terminal,
         )
         self._task: TaskID | None = None
 
@@ -35,7 +39,7 @@ class ProgressBar:
 
     def phase(self, name: str, total: int) -> None:
         if not self._console.is_terminal:
-            self._console.print(f"{name}: {total} steps")
+            self._console.print(f"{name}: {total} steps", highlight=False, soft_wrap=True)
         self._task = self._progress.add_task(name, total=total, what="")
 
     def advance(self, what: str) -> None:
@@ -43,15 +47,39 @@ class ProgressBar:
         self._progress.update(self._task, advance=1, what=what)
 
 
+def stdout_console() -> Console:
+    """Stdout; what is printed is data, so brackets in it are no markup."""
+    console = Console(markup=False, highlight=False)
+    return console if console.is_terminal else Console(markup=False, highlight=False, width=FILE_WIDTH)
+
+
+def table_of(heading: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table with a heading above it."""
+    table = Table(title=heading, title_justify="left")
+    for name in names:
+        table.add_column(name, no_wrap=name in UNBROKEN, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def show_tables(
+    tables: Sequence[Sequence[Row]], columns: Sequence[str] = tuple(COLUMNS), baseline: str | None = None
+) -> None:
+    """One table for each problem, then the reasons."""
+    console = stdout_console()
+    for rows in tables:
+        reference = reference_row(rows, baseline)
+        lines = [cells(row, columns, reference) for row in rows]
+        console.print(table_of(title(rows), headings(columns, baseline), lines))
+    for reason in (reason for rows in tables for reason in reasons(rows)):
+        console.print(reason, soft_wrap=True)
+
+
 def show(rows: Sequence[Row], path: Path) -> None:
     """Tables, reasons, and where the record is."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=FILE_WIDTH)
-    for group in by_problem(rows):
-        console.print(terminal_table(group))
-    for reason in reasons(rows):
-        console.print(reason, markup=False, highlight=False, soft_wrap=True)
+    show_tables(by_problem(rows))
+    console = stdout_console()
     if not any(row.median_ms for row in rows):
-        console.print("nothing was timed: this machine has no GPU", markup=False)
-    console.print(f"{len(rows)} rows in {path}", markup=False, highlight=False)
+        console.print("nothing was timed: this machine has no GPU", soft_wrap=True)
+    console.print(f"{len(rows)} rows in {path}", soft_wrap=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import os
-from dataclasses import asdict, dataclass, field
+import stat
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from tl_attention.errors import InputError
+from tl_attention.problem import AttentionShape
 
 Status = Literal[
     "ok", "refused", "compile_error", "wrong", "unstable", "timeout", "crashed", "error", "checked_on_cpu"
@@ -50,52 +54,126 @@ class Row:
     run: str = ""
 
     def to_json(self) -> str:
-        return json.dumps({key: value for key, value in asdict(self).items() if value not in (None, "", {})})
+        """One line. What is not known is left out, and so is an error that is not a number: JSON has none such."""
+        return json.dumps({key: value for key, value in asdict(self).items() if _says_something(value)})
+
+    @property
+    def shape(self) -> AttentionShape:
+        """The problem. Raises InputError or TypeError for one that is none."""
+        return AttentionShape(**self.problem)
+
+
+def _says_something(value: Any) -> bool:
+    return value not in (None, "", {}) and not (isinstance(value, float) and not math.isfinite(value))
 
 
 class ResultsFile:
-    """Appends rows, each flushed to the disk before the next; a row that cannot be written leaves no half line."""
+    """Appends lines, each on the disk before the next; a line that cannot be written leaves no half of it.
+
+    A context manager: at its end a file that it made and that got no line is removed.
+    """
 
     def __init__(self, path: Path):
         self.path = path
         self.written = 0
+        self._is_new = not path.exists()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab", buffering=0)
+            # Neither a pipe nor /dev/null can be cut back or synchronised.
+            self._is_regular = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
+            self._separator = b"" if self._ends_a_line() else b"\n"
         except OSError as error:
             raise InputError(f"{path}: results cannot be written: {error.strerror}") from None
 
     def append(self, row: Row) -> None:
         """Write one row. Raises InputError on a full or failing disk; the rows before it stay."""
-        end = self._file.seek(0, os.SEEK_END)
-        data = (row.to_json() + "\n").encode()
+        self.append_json(row.to_json(), of=row.name)
+
+    def append_json(self, text: str, *, of: str) -> None:
+        """Write one line of JSON; `of` names it in the error."""
+        end = self._file.seek(0, os.SEEK_END) if self._is_regular else 0
+        view = memoryview(self._separator + text.encode() + b"\n")
         try:
-            view = memoryview(data)
             while view:
                 view = view[self._file.write(view):]
-            os.fsync(self._file.fileno())
+            if self._is_regular:
+                os.fsync(self._file.fileno())
         except OSError as error:
-            self._file.truncate(end)
+            if self._is_regular:
+                self._file.truncate(end)
             raise InputError(
-                f"{self.path}: the row of {row.name} cannot be written: {error.strerror}; "
+                f"{self.path}: the row of {of} cannot be written: {error.strerror}; "
                 f"the {self.written} rows before it are kept"
             ) from None
+        self._separator = b""
         self.written += 1
 
     def close(self) -> None:
         self._file.close()
+        if self._is_new and self._is_regular and not self.written:
+            self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> ResultsFile:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _ends_a_line(self) -> bool:
+        """Whether what the file holds ends a line; a process that was killed in mid-write leaves one that does not."""
+        if not self._is_regular or self._is_new:
+            return True
+        with self.path.open("rb") as file:
+            if not file.seek(0, os.SEEK_END):
+                return True
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a results file. Raises InputError with the line that is no row."""
+    """The rows of a results file, blank lines skipped. Raises InputError with the line that is no row."""
     try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
-    rows = []
-    for number, line in enumerate(lines, 1):
-        try:
-            rows.append(Row(**json.loads(line)))
-        except (ValueError, TypeError):
-            raise InputError(f"{path}:{number}: not a row of results") from None
-    return rows
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a text file: byte {error.start} is not UTF-8") from None
+    return [_row(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+
+
+@functools.cache
+def _validator() -> Any:
+    # Late: writing rows does not need it.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Row)
+
+
+def _row(line: str, where: str) -> Row:
+    from pydantic import ValidationError
+
+    from tl_attention.schedule_errors import first_error
+
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        raise InputError(f"{where}: not JSON, expected one row of results a line") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{where}: not a row of results, expected a JSON object, found {line.strip()[:40]!r}")
+    names = tuple(f.name for f in fields(Row))
+    unknown = [name for name in values if name not in names]
+    if unknown:
+        raise InputError(
+            f"{where}: {unknown[0][:40]!r} is no field of a row: not the results of run or bench, or those of another "
+            f"version; expected {', '.join(names)}"
+        )
+    try:
+        row = _validator().validate_json(line, strict=True)
+        row.shape
+    except ValidationError as error:
+        key, message = first_error(error)
+        raise InputError(f"{where}: {'.'.join(map(str, key))}: {message}") from None
+    except (TypeError, InputError) as error:
+        raise InputError(f"{where}: problem: {str(error).removeprefix('AttentionShape.__init__() ')}") from None
+    return row

@@ -2,17 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Callable, Sequence
 
-from rich.table import Table
-
+from tl_attention.errors import InputError
 from tl_attention.records import Row
 
-COLUMNS = (
-    "schedule", "sizes", "status", "ms (p10-p90)", "TFLOPS", "% of matmul", "error/budget", "registers", "spills",
-    "shared kB", "code",
-)
 PEER_BASELINE = "cudnn"
+Cell = Callable[[Row], str]
+
+
+def _number(value: float | None, digits: int = 0, scale: float = 1.0) -> str:
+    return "" if value is None else f"{value / scale:.{digits}f}"
+
+
+def _times(row: Row) -> str:
+    if row.median_ms is None:
+        return ""
+    spread = f" ({row.p10_ms:.3f}-{row.p90_ms:.3f})" if row.p10_ms is not None and row.p90_ms is not None else ""
+    return f"{row.median_ms:.3f}{spread}"
+
+
+def _error(row: Row) -> str:
+    return _number(row.error_rms / row.error_rms_budget, 2) if row.error_rms and row.error_rms_budget else ""
+
+
+def _code(row: Row) -> str:
+    return f"{row.fingerprint or ''} = {row.same_code_as}" if row.same_code_as else row.fingerprint or ""
+
+
+# Column, its heading, and the cell that it takes from a row. `ratio` compares rows, so `cells` computes it.
+COLUMNS: dict[str, tuple[str, Cell]] = {
+    "schedule": ("schedule", lambda row: row.name),
+    "sizes": ("sizes", lambda row: row.sizes),
+    "status": ("status", lambda row: row.status),
+    "ms": ("ms (p10-p90)", _times),
+    "tflops": ("TFLOPS", lambda row: _number(row.tflops)),
+    "matmul": ("% of matmul", lambda row: _number(row.percent_of_matmul, 1)),
+    "ratio": ("speed / {baseline}", lambda row: ""),
+    "error": ("error/budget", _error),
+    "registers": ("registers", lambda row: _number(row.registers)),
+    "spills": ("spills", lambda row: _number(row.stack_bytes)),
+    "shared": ("shared kB", lambda row: _number(row.shared_bytes, 0, 1024)),
+    "code": ("code", _code),
+}
+
+
+def parse_columns(text: str | None) -> tuple[str, ...]:
+    """`schedule,ms,ratio` -> names of COLUMNS, all of them for None. Raises InputError."""
+    if text is None:
+        return tuple(COLUMNS)
+    names = tuple(part.strip() for part in text.split(","))
+    for name in names:
+        if name not in COLUMNS:
+            raise InputError(f"columns: {name[:40]!r} is no column, expected some of {', '.join(COLUMNS)}")
+        if names.count(name) > 1:
+            raise InputError(f"columns: {name!r} is given twice, expected once")
+    return names
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:
@@ -20,52 +65,45 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (row.median_ms is None, row.median_ms or 0.0, row.status, row.name))
 
 
-def cells(row: Row) -> tuple[str, ...]:
-    """One row's cells, in the order of COLUMNS."""
-    times = f"{row.median_ms:.3f} ({row.p10_ms:.3f}-{row.p90_ms:.3f})" if row.median_ms is not None else ""
-    error = f"{row.error_rms / row.error_rms_budget:.2f}" if row.error_rms and row.error_rms_budget else ""
-    code = row.fingerprint or ""
-    return (
-        row.name,
-        row.sizes,
-        row.status,
-        times,
-        f"{row.tflops:.0f}" if row.tflops else "",
-        f"{row.percent_of_matmul:.1f}" if row.percent_of_matmul else "",
-        error,
-        str(row.registers or ""),
-        "" if row.stack_bytes is None else str(row.stack_bytes),
-        f"{row.shared_bytes / 1024:.0f}" if row.shared_bytes else "",
-        f"{code} = {row.same_code_as}" if row.same_code_as else code,
-    )
-
-
-def title(row: Row) -> str:
-    """The problem, device and clock that a table's rows share."""
-    p = row.problem
-    seq = p["seq_q"] if p["seq_q"] == p["seq_kv"] else f"{p['seq_q']}/{p['seq_kv']}"
-    problem = f"({p['batch']}, {p['heads']}, {seq}, {p['head_dim']}) {p['dtype']}{' causal' if p['causal'] else ''}"
-    matmul = f", matrix product {row.matmul_tflops:.0f} TFLOPS" if row.matmul_tflops else ""
-    return f"{problem}, {row.device or 'no GPU'}{matmul}"
-
-
 def by_problem(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows of one problem together, ranked."""
-    groups: dict[str, list[Row]] = {}
+    """Rows of one problem in one run together, ranked: times of two runs are not compared."""
+    groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        groups.setdefault(str(row.problem), []).append(row)
+        groups.setdefault((row.run, str(row.shape)), []).append(row)
     return [ranked(group) for group in groups.values()]
 
 
-def terminal_table(rows: Sequence[Row]) -> Table:
-    """A table of one problem's rows."""
-    heading = next((row for row in rows if row.matmul_tflops), rows[0])
-    table = Table(title=title(heading), title_justify="left")
-    for column in COLUMNS:
-        table.add_column(column, no_wrap=column in ("schedule", "status"), overflow="fold")
-    for row in rows:
-        table.add_row(*cells(row))
-    return table
+def check_baseline(rows: Sequence[Row], baseline: str | None) -> None:
+    """Raise InputError unless some row can be compared with the named baseline; the default may be absent."""
+    timed = sorted({row.name for row in rows if row.median_ms is not None})
+    if baseline is not None and baseline not in timed:
+        raise InputError(
+            f"baseline: no timed row is named {baseline[:40]!r}, expected one of {', '.join(timed) or 'none: no times'}"
+        )
+
+
+def cells(row: Row, columns: Sequence[str] = tuple(COLUMNS), reference: Row | None = None) -> tuple[str, ...]:
+    """One row's cells; `reference` is the row that the ratio is relative to."""
+    return tuple(_ratio(row, reference) if column == "ratio" else COLUMNS[column][1](row) for column in columns)
+
+
+def headings(columns: Sequence[str] = tuple(COLUMNS), baseline: str | None = None) -> tuple[str, ...]:
+    """The headings of these columns."""
+    return tuple(COLUMNS[column][0].format(baseline=baseline or PEER_BASELINE) for column in columns)
+
+
+def reference_row(rows: Sequence[Row], baseline: str | None = None) -> Row | None:
+    """The baseline's row among those of one table; the faster one of a schedule with both kinds of sizes."""
+    named = [row for row in rows if row.name == (baseline or PEER_BASELINE) and row.median_ms]
+    return min(named, key=lambda row: row.median_ms or 0.0, default=None)
+
+
+def title(rows: Sequence[Row]) -> str:
+    """The problem, device and matrix product that a table's rows share, and the run that they are of."""
+    row = next((row for row in rows if row.matmul_tflops), rows[0])
+    matmul = f", matrix product {row.matmul_tflops:.0f} TFLOPS" if row.matmul_tflops else ""
+    run = f", {row.run}" if row.run else ""
+    return f"{row.shape}, {row.device or 'no GPU'}{matmul}{run}"
 
 
 def reasons(rows: Sequence[Row]) -> list[str]:
@@ -73,11 +111,21 @@ def reasons(rows: Sequence[Row]) -> list[str]:
     return [f"{row.name} ({row.sizes}): {row.status}: {row.reason}" for row in rows if row.reason]
 
 
-def markdown_table(rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> str:
-    """The same table in Markdown, with only some columns if wanted."""
-    keep = [COLUMNS.index(column) for column in columns]
-    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    for row in rows:
-        values = cells(row)
-        lines.append("| " + " | ".join(values[index] for index in keep) + " |")
-    return "\n".join(lines)
+def markdown_table(
+    rows: Sequence[Row], columns: Sequence[str] = tuple(COLUMNS), baseline: str | None = None
+) -> str:
+    """One problem's rows in Markdown, with only some columns if wanted."""
+    reference = reference_row(rows, baseline)
+    lines = [_line(headings(columns, baseline)), "|" + " --- |" * len(columns)]
+    return "\n".join(lines + [_line(cells(row, columns, reference)) for row in rows])
+
+
+def _ratio(row: Row, reference: Row | None) -> str:
+    if reference is None or not row.median_ms or not reference.median_ms:
+        return ""
+    return f"{reference.median_ms / row.median_ms:.3f}"
+
+
+def _line(values: Sequence[str]) -> str:
+    # A bar in a name would start a cell of its own.
+    return "| " + " | ".join(value.replace("|", "\\|") for value in values) + " |"

@@ -115,7 +115,7 @@ class _Run:
         first_with: dict[tuple[str, str], str] = {}
         for candidate, compiled in compile_all(pending, lambda c: self.progress.advance(str(c))).items():
             if compiled.error:
-                self._finish(candidate, status="compile_error", reason=compiled.error)
+                self._finish(candidate, status=compiled.status, reason=compiled.error)
                 continue
             assert compiled.fingerprint is not None
             self._update(candidate, **_static(compiled))

@@ -190,7 +190,7 @@ def _inferred_has_no_order(s: Schedule) -> None:
         raise RuleBroken(f"lowering inferred leaves the order to the compiler, remove {given[0]!r}", given[0])
     missing = [key for key in KEYS_OF_ORDER if not getattr(s, key)]
     if s.lowering != "inferred" and missing:
-        raise RuleBroken(f"key {missing[0]!r} is missing or empty, lowering {s.lowering} needs it", missing[0])
+        raise RuleBroken(f"missing or empty, lowering {s.lowering} needs it", missing[0])
 
 
 def _one_entry_per_group(s: Schedule) -> None:

@@ -28,7 +28,7 @@ def first_error(error: ValueError, keys: Sequence[str] = ()) -> tuple[KeyPath, s
     if isinstance(cause, RuleBroken):
         return cause.key, str(cause)
     if found["type"] == "missing":
-        return found["loc"][:-1], f"key {found['loc'][-1]!r} is missing"
+        return found["loc"], "the key is missing"
     if found["type"] == "extra_forbidden":
         return found["loc"], f"unknown key, {_closest(str(found['loc'][-1]), keys)}"
     if found["type"] == "statement":
@@ -58,6 +58,7 @@ def _expected(detail: dict[str, Any]) -> str:
     words = {
         "int_type": "expected an integer",
         "int_parsing_size": "expected a smaller integer",
+        "string_unicode": "expected text",
         "tuple_type": "expected a list, such as [0, 1]",
         "greater_than_equal": f"expected at least {context.get('ge')}",
         "less_than_equal": f"expected at most {context.get('le')}",

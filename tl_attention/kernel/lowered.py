@@ -1,54 +1,110 @@
-"""Holds the Program to the loop as TileLang lowered it: ring buffers and trips of the steady state.
+"""Proves the generated kernel against the Program: same order, enough waits, barriers and buffers.
 
-Read off the generated CUDA, which is what runs.
+`T.Pipelined` derives the waits for the loads itself, and TileLang 0.1.15 gets some orders wrong without a word (a
+load that was committed last is not waited for). So what it generated is checked, not what it was asked for.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import Mapping
+from typing import Iterator, Sequence
 
-from tl_attention.errors import InputError
-from tl_attention.program import Program
-from tl_attention.statements import RING
+from tl_attention.errors import ScheduleRefused
+from tl_attention.kernel.generated import Event, ring_buffers, unrolled
+from tl_attention.problem import DTYPE_BYTES
+from tl_attention.program import CONSUMER, Program
+from tl_attention.schedule import Schedule
+from tl_attention.statements import LOADS, PRODUCTS, READER
 
-SHARED = re.compile(r"void\* (\w+) = \(\(void\*\)\(\(char\*\)buf_dyn_shmem \+ (\d+)\)\);")
-LOOP = re.compile(r"^  for \(int (\w+) = 0; \1 < (.+); \+\+\1\) \{$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class LoweredLoop:
-    """Buffers of each ring, and the trip count of the steady state as a C expression over the runtime sizes."""
-
-    buffers: dict[str, int]
-    trips: str
-
-    def trips_at(self, **sizes: int) -> int:
-        """The steady state's trips for the first row tile, at the given seq_q and seq_kv."""
-        return int(eval(self.trips.replace("((int)blockIdx.x)", "0"), {"min": min, "max": max}, dict(sizes)))
+LOAD_OF = {reader: load for load, reader in READER.items()}
 
 
-def lowered_loop(source: str, shared_bytes: int, slot_bytes: Mapping[str, int]) -> LoweredLoop:
-    """Read the loop off the generated source. `slot_bytes` gives the size of one buffer of each ring."""
-    starts = {name: int(offset) for name, offset in SHARED.findall(source)}
-    ends = sorted([*starts.values(), shared_bytes])
-    buffers = {
-        RING[name]: (ends[ends.index(starts[name]) + 1] - starts[name]) // slot_bytes[name] for name in RING
-    }
-    loops = [
-        (match[2], source[match.end():source.find("\n  }\n", match.end())]) for match in LOOP.finditer(source)
-    ]
-    steady = [trips for trips, body in loops if "wgmma_ss" in body and "wgmma_rs" in body]
-    assert steady, "no loop of the generated code holds both products"
-    return LoweredLoop(buffers, steady[0])
+def check_generated(
+    schedule: Schedule, program: Program, source: str, shared_bytes: int, head_dim: int,
+    sizes: tuple[int, int, int, int] | None = None,
+) -> None:
+    """Raise ScheduleRefused where the generated code is not what the Program says, or races.
 
-
-def check_lowered(program: Program, loop: LoweredLoop, label: str) -> None:
-    """Raise InputError where the kernel is not what the Program says."""
+    Unrolls the code of the first row tile for every short loop and one long one, or for the fixed `sizes`.
+    """
+    found = ring_buffers(source, shared_bytes, schedule.block_N * head_dim * DTYPE_BYTES)
     for load, expected in program.buffers.items():
-        if loop.buffers[load] != expected:
-            raise InputError(
-                f"{label}: TileLang made {loop.buffers[load]} buffers for {load}, the Program has {expected}: "
-                "the proof does not hold for this kernel"
+        _require(
+            found[load] == expected, f"it has {found[load]} buffers for {load}, the Program has {expected}"
+        )
+    events = unrolled(source)
+    for seq_q, seq_kv in [sizes[2:]] if sizes else _lengths(schedule, program):
+        try:
+            run = events({"seq_q": seq_q, "seq_kv": seq_kv})
+        except (NameError, SyntaxError) as error:
+            raise _refusal(f"its structure cannot be read: {error}") from None
+        blocks = sum(event.kind == "mma0" for event in run)
+        _same_order(program, run, blocks)
+        _no_race(program, run)
+
+
+def _lengths(schedule: Schedule, program: Program) -> list[tuple[int, int]]:
+    """(seq_q, seq_kv) of loops from one block to beyond the Program's span, causal or not."""
+    counts = [*range(1, program.span + 2), 2 * program.span + 2]
+    return [(min(schedule.block_M, n * schedule.block_N), n * schedule.block_N) for n in counts]
+
+
+def _refusal(what: str) -> ScheduleRefused:
+    return ScheduleRefused(f"the kernel that TileLang 0.1.15 generates is not safe: {what}")
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise _refusal(what)
+
+
+def _same_order(program: Program, run: Sequence[Event], blocks: int) -> None:
+    """Loads and products follow each other as in the Program."""
+    expected = [
+        (step.op.statement, step.block) for step in program.roles(blocks)[CONSUMER] if step.op.kind == "issue"
+    ]
+    _require(
+        list(_numbered(run)) == expected, f"over {blocks} blocks its loads and products are not in the Program's order"
+    )
+
+
+def _numbered(run: Sequence[Event]) -> Iterator[tuple[str, int]]:
+    """(statement, block) of each load and product: the n-th of its kind works on block n."""
+    count = dict.fromkeys((*LOADS, *PRODUCTS), 0)
+    for event in run:
+        name = event.ring if event.kind == "load" else event.kind
+        if name in count:
+            yield name, count[name]
+            count[name] += 1
+
+
+def _no_race(program: Program, run: Sequence[Event]) -> None:
+    """Every load has arrived, for all threads, before it is read, and is read, by all, before it is overwritten."""
+    numbered = _numbered(run)
+    groups: list[set[tuple[str, int]]] = [set()]
+    arrived: set[tuple[str, int]] = set()
+    visible: set[tuple[str, int]] = set()
+    read: set[tuple[str, int]] = set()
+    free: set[tuple[str, int]] = set()
+    for event in run:
+        if event.kind == "load":
+            name, block = next(numbered)
+            before = (name, block - program.buffers[name])
+            _require(
+                before[1] < 0 or before in free,
+                f"{name}({block}) overwrites the buffer that {READER[name]}({before[1]}) reads, with no barrier between",
             )
+            groups[-1].add((name, block))
+        elif event.kind == "commit":
+            groups.append(set())
+        elif event.kind == "wait":
+            done = len(groups) - 1 - event.outstanding
+            arrived.update(*groups[:max(0, done)])
+        elif event.kind == "sync":
+            visible |= arrived
+            free |= read
+        elif event.kind in PRODUCTS:
+            product, block = next(numbered)
+            load = LOAD_OF[product]
+            _require((load, block) in visible, f"{product}({block}) does not wait for {load}({block})")
+            # `lowering: pipelined` waits for each product where it issues it.
+            read.add((load, block))

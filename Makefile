@@ -1,0 +1,21 @@
+# `make run`: the main job. `make test`: the tests. Both make .venv first.
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/ready
+
+.PHONY: run test clean
+
+# With a Hopper GPU: compile, verify and time every schedule, ranked. Without: compile, verify on the CPU, report.
+run: $(READY)
+	$(VENV)/bin/python -m tl_attention bench schedules/*.yaml $(ARGS)
+
+test: $(READY)
+	$(VENV)/bin/python -m pytest -n auto $(ARGS)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)

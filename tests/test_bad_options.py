@@ -1,0 +1,144 @@
+"""Bad options, outputs and machines: one line on stderr, exit code 2, no traceback, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tl_attention.device import require_hopper
+from tl_attention.errors import InputError
+
+ROOT = Path(__file__).parents[1]
+
+OPTIONS = {
+    "head_dim": (["--shape", "4,64,8192,96"], ["head_dim 96 is not supported", "(64, 128)"]),
+    "shape of words": (["--shape", "big"], ["'big' is not a shape", "batch,heads,seq,head_dim"]),
+    "shape with x": (["--shape", "4x64x8192x128"], ["is not a shape", "4,64,8192,128"]),
+    "shape of three": (["--shape", "4,64,8192"], ["is not a shape"]),
+    "shape of six": (["--shape", "1,1,1,1,1,64"], ["is not a shape"]),
+    "empty shape": (["--shape", ""], ["'' is not a shape"]),
+    "shape of zero": (["--shape", "0,64,8192,128"], ["batch is 0", "at least 1"]),
+    "negative shape": (["--shape", "1,-64,8192,128"], ["heads is -64", "at least 1"]),
+    "float in shape": (["--shape", "1,64,8192.0,128"], ["is not a shape"]),
+    "5000 digits": (["--shape", f"{'9' * 5000},1,1,128"], ["is not a shape"]),
+    "causal": (["--shape", "1,2,65,64,128", "--causal"], ["causal", "seq_q 65 and seq_kv 64", "no key"]),
+    "dtype": (["--dtype", "fp8"], ["--dtype", "'fp8' is not one of", "fp16"]),
+    "rounds": (["--rounds", "0"], ["--rounds", "x>=1"]),
+    "seed": (["--seed", "-1"], ["--seed", "0<=x"]),
+    "sizes": (["--sizes", "dynamic"], ["--sizes", "'runtime', 'fixed', 'both'"]),
+    "unknown option": (["--warmup", "3"], ["No such option", "--warmup", "--help"]),
+    "option without value": (["--shape"], ["--shape", "requires an argument"]),
+    "second schedule": (["schedules/seed.yaml"], ["unexpected extra argument"]),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_bad_option_is_told_before_anything_starts(name, error_of, seed_path) -> None:
+    options, words = OPTIONS[name]
+    message = error_of("run", seed_path, *options)
+    assert [word for word in words if word not in message] == [], message
+
+
+def test_check_tells_a_head_dim_that_no_kernel_has(error_of, seed_path) -> None:
+    assert error_of("check", seed_path, "--head-dim", "96") == "head_dim 96 is not supported, expected one of (64, 128)"
+    assert "'x' is not a valid integer" in error_of("check", seed_path, "--head-dim", "x")
+
+
+def test_an_unknown_command_lists_the_commands(error_of) -> None:
+    message = error_of("verify")
+    assert "no command 'verify', expected one of bench, check, explain, list, report, run" in message
+
+
+def test_no_command_shows_the_help_and_fails(cli) -> None:
+    result = cli()
+    assert result.exit_code == 2 and not result.stdout and "Commands:" in result.stderr
+
+
+def test_a_missing_argument_is_told(error_of) -> None:
+    assert "Missing argument 'SCHEDULE'" in error_of("run")
+
+
+def test_no_schedules_at_all_is_told(error_of, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in ("list", "check", "bench"):
+        assert error_of(command) == "no schedule files: none were named and schedules/ has none"
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_a_results_file_that_cannot_be_written_is_told_before_anything_starts(command, error_of, tmp_path, seed_path):
+    (tmp_path / "file").write_text("")
+    for path, reason in (
+        (tmp_path, "Is a directory"), (tmp_path / "file" / "rows.jsonl", "Not a directory"),
+        (Path("/proc/none/rows.jsonl"), "No such file"),
+    ):
+        assert f"{path}: results cannot be written: " in error_of(command, seed_path, "--output", path), reason
+
+
+def test_a_schema_that_cannot_be_written_is_told(error_of, tmp_path) -> None:
+    assert f"{tmp_path}: cannot be written: Is a directory" in error_of("schema", "--output", tmp_path)
+
+
+def test_another_gpu_than_hopper_is_told() -> None:
+    with pytest.raises(InputError, match=r"A100 has compute capability 8\.0, expected 9\.0 \(H100, H200\)"):
+        require_hopper((8, 0), "A100")
+
+
+def test_run_on_another_gpu_ends_in_one_line_and_leaves_no_empty_file(cli, seed_path, tmp_path, monkeypatch) -> None:
+    from tl_attention import runner
+
+    class A100:
+        __enter__ = lambda self: self
+        __exit__ = lambda self, *exception: None
+
+        def call(self, function, *arguments, timeout_s):
+            assert function is runner.gpu_worker.describe_device
+            return {"device": "A100", "capability": [8, 0], "versions": {}}
+
+    monkeypatch.setattr(runner, "Worker", A100)
+    monkeypatch.setattr(runner, "compile_all", lambda pending, progress: {})
+    result = cli("run", seed_path, "--output", tmp_path / "rows.jsonl")
+    assert result.exit_code == 2 and not result.stdout and list(tmp_path.iterdir()) == []
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "A100 has compute capability 8.0, expected 9.0" in errors[0]
+
+
+PROCESSES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
+    "a python object": (lambda folder: ["check", str(folder / "object.yaml")], "tags are not allowed"),
+    "deep nesting": (lambda folder: ["list", str(folder / "deep.yaml")], "nested deeper than 8"),
+    "no such file": (lambda folder: ["run", str(folder / "none.yaml")], "No such file"),
+    "unknown command": (lambda folder: ["verify"], "no command 'verify'"),
+}
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_in_a_process_of_its_own_bad_input_leaves_one_line_and_exit_code_2(name, tmp_path) -> None:
+    arguments, words = PROCESSES[name]
+    (tmp_path / "object.yaml").write_text(f"block_M: !!python/object/apply:os.mkdir [{tmp_path}/made]\n")
+    (tmp_path / "deep.yaml").write_text("x: " + "[" * 50_000)
+    done = subprocess.run(
+        [sys.executable, "-m", "tl_attention", *arguments(tmp_path)], capture_output=True, text=True, timeout=30,
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and words in done.stderr
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("target, code", [("/dev/full", 2), ("pipe", 1)])
+def test_a_standard_output_that_cannot_be_written_leaves_no_traceback(target, code, seed_path) -> None:
+    if target == "pipe":
+        reading, writing = os.pipe()
+        os.close(reading)
+    else:
+        writing = os.open(target, os.O_WRONLY)
+    done = subprocess.run(
+        [sys.executable, "-m", "tl_attention", "explain", str(seed_path)], stdout=writing, stderr=subprocess.PIPE,
+        text=True, timeout=30, cwd=ROOT,
+    )
+    os.close(writing)
+    assert done.returncode == code and done.stderr.count("\n") <= 1 and "Traceback" not in done.stderr

@@ -1,0 +1,191 @@
+"""The command line: what each command prints, what it leaves, and that the light ones start without torch."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import tl_attention
+from tl_attention.cli import main
+from tl_attention.records import read_rows
+from tl_attention.schedule_file import load
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+BLOCKED = "import sys; sys.modules.update(torch=None, tilelang=None, tvm=None, numpy=None); "
+INFERRED = str(ROOT / "schedules" / "inferred.yaml")
+
+
+def python(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=30, cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+@pytest.mark.parametrize("command, words", [
+    (["list"], "seed  "), (["check", "schedules/seed.yaml", INFERRED], "proved safe"),
+    (["explain", "schedules/seed.yaml"], "Steady state"), (["explain", INFERRED], "the compiler decides"),
+    (["report", "rows.jsonl"], "seed"), (["submit", "--help"], "--evaluate"), (["run", "--help"], "--shape"),
+], ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "")
+def test_a_light_command_starts_without_torch_and_tilelang(command, words, tmp_path) -> None:
+    (tmp_path / "schedules").symlink_to(ROOT / "schedules")
+    (tmp_path / "rows.jsonl").write_text(
+        '{"name": "seed", "label": "x", "sizes": "runtime", "status": "ok", "problem": {"batch": 1, "heads": 1, '
+        '"seq_q": 1, "seq_kv": 1, "head_dim": 64, "dtype": "float16", "causal": false}}\n'
+    )
+    done = python("-c", f"{BLOCKED}from tl_attention.cli import main; main({command!r})", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert words in done.stdout
+
+
+def test_the_block_of_the_test_above_does_stop_torch() -> None:
+    done = python("-c", f"{BLOCKED}import tl_attention.op")
+    assert done.returncode == 1 and "torch" in done.stderr
+
+
+def test_the_console_script_and_python_m_are_the_same_program() -> None:
+    module, _, name = PROJECT["scripts"]["tl-attention"].partition(":")
+    assert getattr(importlib.import_module(module), name) is main
+    assert importlib.import_module("tl_attention.__main__").main is main
+    shown = python("-m", "tl_attention", "--help")
+    assert shown.returncode == 0 and shown.stdout.startswith("Usage: tl-attention [OPTIONS]")
+
+
+def test_the_version_is_that_of_the_project(cli) -> None:
+    assert cli("--version").stdout.strip() == tl_attention.__version__ == PROJECT["version"]
+
+
+def test_list_shows_every_shipped_schedule_with_its_label(cli, schedules_dir, monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    lines = dict(line.split() for line in cli("list").stdout.splitlines())
+    assert lines == {path.stem: load(path).label for path in schedules_dir.glob("*.yaml")}
+
+
+def test_check_says_what_is_proved_and_what_has_no_program(cli, seed_path) -> None:
+    result = cli("check", seed_path, INFERRED, "--head-dim", 64)
+    assert result.exit_code == 0 and not result.stderr
+    assert result.stdout.splitlines() == [
+        f"{seed_path}: proved safe at head_dim 64", f"{INFERRED}: fits; no Program to prove at head_dim 64",
+    ]
+
+
+def test_a_file_that_is_named_twice_is_looked_at_once(cli, seed_path) -> None:
+    assert cli("check", seed_path, seed_path).stdout.count("proved safe") == 1
+
+
+@pytest.mark.parametrize("model", ["synchronous", "asynchronous"])
+def test_explain_shows_the_phases_and_proves_them(model, cli, seed_path) -> None:
+    result = cli("explain", seed_path, "--model", model)
+    assert result.exit_code == 0 and result.stdout.startswith(load(seed_path).label)
+    for words in (f"{model} model", "Prologue", "Steady state", "Epilogue", "\nproved: every read"):
+        assert words in result.stdout
+
+
+def test_explain_of_inferred_says_that_there_is_no_program(cli) -> None:
+    result = cli("explain", INFERRED)
+    assert result.exit_code == 0 and "There is no Program to prove or to show" in result.stdout
+    assert "proved:" not in result.stdout
+
+
+@pytest.fixture
+def fake_runner(monkeypatch):
+    """Rows without compiling: what `runner.run` is given, and rows of the status that a test wants."""
+    from tl_attention import runner
+    from tl_attention.records import Row
+
+    calls: list[tuple] = []
+
+    def run(candidates, options, results, progress):
+        calls.append((candidates, options))
+        rows = []
+        for candidate in candidates:
+            problem = {name: getattr(candidate.shape, name) for name in
+                       ("batch", "heads", "seq_q", "seq_kv", "head_dim", "dtype", "causal")}
+            sizes = "fixed" if candidate.fixed else "runtime"
+            rows.append(Row(candidate.name, candidate.label, sizes, problem, run.status, reason="because"))
+            results.append(rows[-1])
+        return rows
+
+    run.status, run.calls = "ok", calls
+    monkeypatch.setattr(runner, "run", run)
+    return run
+
+
+@pytest.mark.parametrize("status, code", [
+    ("ok", 0), ("checked_on_cpu", 0), ("refused", 2), ("wrong", 1), ("unstable", 1), ("compile_error", 1), ("timeout", 1),
+])
+def test_the_exit_code_of_bench_says_what_became_of_its_rows(status, code, cli, fake_runner, tmp_path, seed_path) -> None:
+    fake_runner.status = status
+    result = cli("bench", seed_path, "--output", tmp_path / "rows.jsonl")
+    assert result.exit_code == code
+    assert f"seed (runtime): {status}: because" in result.stdout and f"2 rows in {tmp_path / 'rows.jsonl'}" in result.stdout
+    assert [row.status for row in read_rows(tmp_path / "rows.jsonl")] == [status, status]
+
+
+def test_run_takes_one_dtype_and_bench_both_unless_told(cli, fake_runner, tmp_path, seed_path) -> None:
+    output = ("--output", tmp_path / "rows.jsonl")
+    for arguments in (("run", seed_path), ("bench", seed_path), ("bench", seed_path, "--dtype", "bf16")):
+        assert cli(*arguments, *output).exit_code == 0
+    dtypes = [[candidate.shape.dtype for candidate in candidates] for candidates, _ in fake_runner.calls]
+    assert dtypes == [["float16"], ["float16", "bfloat16"], ["bfloat16"]]
+
+
+def test_the_options_of_run_reach_the_runner(cli, fake_runner, tmp_path, seed_path) -> None:
+    result = cli(
+        "run", seed_path, "--shape", "1,2,64,128,64", "--causal", "--sizes", "both", "--rounds", 7, "--seed", 3,
+        "--dtype", "fp16", "--dtype", "float16", "--output", tmp_path / "rows.jsonl",
+    )
+    assert result.exit_code == 0
+    [(candidates, options)] = fake_runner.calls
+    assert [(str(c.shape), c.fixed) for c in candidates] == [
+        ("(1, 2, 64/128, 64) float16 causal", False), ("(1, 2, 64/128, 64) float16 causal", True),
+    ]
+    assert (options.rounds, options.seed, options.with_peers) == (7, 3, False)
+
+
+def test_results_go_to_a_new_file_of_results_unless_told(cli, fake_runner, tmp_path, seed_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli("run", seed_path).exit_code == 0
+    [path] = (tmp_path / "results").iterdir()
+    assert path.name.startswith("run-") and path.suffix == ".jsonl" and len(read_rows(path)) == 1
+
+
+def test_two_files_of_the_same_name_keep_their_folders(cli, fake_runner, tmp_path, seed_path) -> None:
+    other = tmp_path / "seed.yaml"
+    other.write_text(seed_path.read_text().replace("num_stages: 2", "num_stages: 1"))
+    cli("bench", seed_path, other, INFERRED, "--dtype", "fp16", "--output", tmp_path / "rows.jsonl")
+    assert [row.name for row in read_rows(tmp_path / "rows.jsonl")] == [str(seed_path), str(other), "inferred"]
+
+
+def test_a_machine_that_fails_is_told_in_one_line_and_is_no_bad_input(cli, seed_path, tmp_path, monkeypatch) -> None:
+    from tl_attention import runner
+    from tl_attention.pool import CallFailed
+
+    def run(*arguments):
+        raise CallFailed("timeout", "no answer within 120 s: killed")
+
+    monkeypatch.setattr(runner, "run", run)
+    result = cli("run", seed_path, "--output", tmp_path / "rows.jsonl")
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1
+    assert result.stderr.startswith("error: the machine failed, not a schedule: no answer within 120 s: killed; 0 rows")
+
+
+def test_an_interrupt_is_told_and_what_was_recorded_stays(cli, seed_path, tmp_path, monkeypatch) -> None:
+    from tl_attention import runner
+    from tl_attention.records import Row
+
+    def run(candidates, options, results, progress):
+        results.append(Row("seed", "x", "runtime", {}, "ok"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run", run)
+    result = cli("bench", seed_path, "--output", tmp_path / "rows.jsonl")
+    assert result.exit_code == 130 and "rows already recorded are kept" in result.stderr
+    assert (tmp_path / "rows.jsonl").read_text().count("\n") == 1

@@ -1,0 +1,46 @@
+"""Tests marked gpu are left out without a GPU, and the run's last lines say how many."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = """
+import pytest
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("number", range(3))
+def test_on_the_gpu(number):
+    assert False
+
+def test_here():
+    pass
+"""
+
+
+def run_pytest(folder: Path, *options: str) -> str:
+    shutil.copy(Path(__file__).with_name("conftest.py"), folder / "conftest.py")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
+    (folder / "test_sample.py").write_text(TESTS)
+    # Also where this machine has a GPU: none is visible.
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "xdist"])
+def test_a_run_without_gpu_says_how_many_gpu_tests_it_left_out(tmp_path: Path, options: tuple[str, ...]) -> None:
+    output = run_pytest(tmp_path, *options)
+    assert output.count("gpu: 3 tests left out, no GPU here") == 1
+    assert "1 passed" in output
+
+
+def test_tests_that_were_not_asked_for_are_not_counted(tmp_path: Path) -> None:
+    assert "left out" not in run_pytest(tmp_path, "-k", "here")

@@ -1,0 +1,156 @@
+"""The record of a run: what is written stays, no half line is left, and what is read is checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tl_attention.errors import InputError
+from tl_attention.records import ResultsFile, Row, read_rows
+
+PROBLEM = {"batch": 1, "heads": 2, "seq_q": 64, "seq_kv": 64, "head_dim": 128, "dtype": "float16", "causal": False}
+ROW = Row(
+    "seed", "pipelined_128x128", "runtime", PROBLEM, "ok", error_rms=1e-4, error_rms_budget=2e-4, median_ms=1.5,
+    p10_ms=1.4, p90_ms=1.6, n=40, tflops=600.0, registers=168, stack_bytes=0, versions={"torch": "2.13"}, run="now",
+)
+REFUSED = Row("wide", "pipelined_128x256", "runtime", PROBLEM, "refused", reason="needs 294,912 bytes")
+
+
+def test_rows_read_back_as_they_were_written(tmp_path) -> None:
+    with ResultsFile(tmp_path / "new" / "rows.jsonl") as results:
+        results.append(ROW)
+        results.append(REFUSED)
+    assert read_rows(results.path) == [ROW, REFUSED]
+
+
+def test_each_row_is_in_the_file_before_the_next_is_written(tmp_path) -> None:
+    results = ResultsFile(tmp_path / "rows.jsonl")
+    for count in (1, 2, 3):
+        results.append(ROW)
+        assert len(read_rows(results.path)) == results.written == count
+    results.close()
+
+
+def test_an_error_that_is_no_number_leaves_valid_json(tmp_path) -> None:
+    text = replace(ROW, error_rms=float("nan"), error_max_abs=float("inf")).to_json()
+    row = json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+    assert "error_rms" not in row and "error_max_abs" not in row and row["error_rms_budget"] == 2e-4
+
+
+def test_rows_are_added_to_a_file_that_is_there(tmp_path) -> None:
+    for _ in range(2):
+        with ResultsFile(tmp_path / "rows.jsonl") as results:
+            results.append(ROW)
+    assert read_rows(results.path) == [ROW, ROW]
+
+
+def test_a_line_that_a_killed_process_left_half_written_does_not_swallow_the_next_row(tmp_path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(ROW.to_json() + "\n" + ROW.to_json()[:50])
+    with ResultsFile(path) as results:
+        results.append(REFUSED)
+    assert json.loads(path.read_text().splitlines()[-1])["name"] == "wide"
+    with pytest.raises(InputError, match=r"rows\.jsonl:2: not JSON"):
+        read_rows(path)
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from tl_attention.errors import InputError
+from tl_attention.records import ResultsFile
+sys.path.insert(0, sys.argv[2])
+from test_records import ROW
+results = ResultsFile(Path(sys.argv[1]))
+results.append(ROW)
+size = results.path.stat().st_size
+# The next row fits by half.
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + size // 2, resource.RLIM_INFINITY))
+for _ in range(2):
+    try:
+        results.append(ROW)
+    except InputError as error:
+        print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+results.append(ROW)
+"""
+
+
+def test_a_row_that_fits_by_half_leaves_the_rows_before_it_and_no_half_line(tmp_path) -> None:
+    path = tmp_path / "rows.jsonl"
+    here = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(path), str(here)], capture_output=True, text=True, timeout=30,
+        env=os.environ | {"PYTHONPATH": str(here.parent)},
+    )
+    assert done.returncode == 0, done.stderr
+    line = f"{path}: the row of seed cannot be written: File too large; the 1 rows before it are kept"
+    assert done.stdout.splitlines() == [line, line]
+    assert read_rows(path) == [ROW, ROW], "the one before and the one after the disk was full"
+
+
+def test_a_full_device_is_told_and_a_null_device_takes_all() -> None:
+    with ResultsFile(Path("/dev/full")) as results:
+        with pytest.raises(InputError, match="/dev/full: the row of seed cannot be written: No space left on device"):
+            results.append(ROW)
+    with ResultsFile(Path("/dev/null")) as results:
+        results.append(ROW)
+    assert Path("/dev/full").exists() and Path("/dev/null").exists()
+
+
+def test_a_file_that_got_no_row_is_removed_unless_it_was_there_before(tmp_path) -> None:
+    ResultsFile(tmp_path / "new.jsonl").close()
+    (tmp_path / "old.jsonl").touch()
+    ResultsFile(tmp_path / "old.jsonl").close()
+    assert [path.name for path in tmp_path.iterdir()] == ["old.jsonl"]
+
+
+@pytest.mark.parametrize("name, reason", [(".", "Is a directory"), ("file/rows.jsonl", "exists|Not a directory")])
+def test_a_path_that_cannot_be_written_is_told_at_once(name, reason, tmp_path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=f"results cannot be written: .*({reason})"):
+        ResultsFile(tmp_path / name)
+
+
+FIELDS = json.loads(ROW.to_json())
+BAD_LINES = {
+    "no JSON": ("seed 1.5 ms", "not JSON, expected one row of results a line"),
+    "half a line": (ROW.to_json()[:60], "not JSON"),
+    "deep": ("[" * 100_000, "not JSON"),
+    "a list": ("[1, 2]", "expected a JSON object, found '[1, 2]'"),
+    "unknown field": (json.dumps(FIELDS | {"spills": 3}), "'spills' is no field of a row"),
+    "an evaluation": (json.dumps({"submission": "x.py", "rows": []}), "'submission' is no field of a row"),
+    "missing field": (json.dumps({"name": "seed"}), "label: the key is missing"),
+    "status": (json.dumps(FIELDS | {"status": "fine"}), "status: expected 'ok', 'refused'"),
+    "text for a time": (json.dumps(FIELDS | {"median_ms": "1.5"}), "median_ms: "),
+    "true for a count": (json.dumps(FIELDS | {"n": True}), "n: expected an integer, found true"),
+    "problem without heads": (json.dumps(FIELDS | {"problem": {"batch": 1}}), "problem: missing"),
+    "problem of no size": (json.dumps(FIELDS | {"problem": PROBLEM | {"batch": 0}}), "problem: shape: batch is 0"),
+    "problem with more": (json.dumps(FIELDS | {"problem": PROBLEM | {"x": 1}}), "problem: got an unexpected keyword"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LINES)
+def test_a_line_that_is_no_row_is_told_with_its_number(name, tmp_path, error_of) -> None:
+    line, words = BAD_LINES[name]
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{ROW.to_json()}\n\n{line}\n")
+    message = error_of("report", path)
+    assert message.startswith(f"{path}:3: ") and words in message
+
+
+def test_a_file_of_an_older_version_that_lacks_newer_fields_is_read(tmp_path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({name: FIELDS[name] for name in ("name", "label", "sizes", "problem", "status")}))
+    assert read_rows(path) == [Row("seed", "pipelined_128x128", "runtime", PROBLEM, "ok")]
+
+
+def test_a_binary_file_is_told(tmp_path, error_of) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(b"\xff\xfe")
+    assert "not a text file: byte 0 is not UTF-8" in error_of("report", tmp_path / "rows.jsonl")

@@ -1,0 +1,27 @@
+"""The command line. Each command imports what it needs: list, check and explain start without torch or tilelang."""
+
+from __future__ import annotations
+
+import click
+
+from tl_attention import __version__
+from tl_attention.cli.errors import OneLineErrors
+from tl_attention.cli.measure import bench, report, run
+from tl_attention.cli.schedules import check, explain, list_command, schema
+from tl_attention.cli.submit import submit
+
+
+@click.group(
+    cls=OneLineErrors, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(__version__, message="%(version)s")
+@click.pass_context
+def main(context: click.Context) -> None:
+    """FlashAttention forward whose pipeline schedule is a YAML file."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(2)
+
+
+for command in (list_command, check, explain, schema, run, bench, report, submit):
+    main.add_command(command)

@@ -1,0 +1,127 @@
+"""The commands that compile, verify and time, and the one that shows what they recorded."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from pathlib import Path
+from typing import Any, Iterable, Sequence
+
+import click
+
+from tl_attention.cli.errors import naming, say
+from tl_attention.cli.schedules import file_argument, files_argument, files_or_all, load_all
+from tl_attention.errors import InputError
+from tl_attention.problem import DTYPE_NAMES, AttentionShape
+
+RESULTS = Path("results")
+DEFAULT_SHAPE = "4,64,8192,128"
+FAILED = 1
+# Rows that are not a failure: a refusal is the answer to a schedule that cannot run.
+GOOD = ("ok", "refused", "checked_on_cpu")
+
+
+def stamp() -> str:
+    """Now, as it stands in the names of results."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+
+
+def run_options(command: Any) -> Any:
+    """The options that `run` and `bench` share."""
+    options = [
+        click.option("--shape", default=DEFAULT_SHAPE, show_default=True,
+                     help="batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim"),
+        click.option("--dtype", "dtypes", multiple=True, type=click.Choice(sorted(DTYPE_NAMES)),
+                     help="may be given twice  [default: fp16 for run, fp16 and bf16 for bench]"),
+        click.option("--causal", is_flag=True),
+        click.option("--sizes", type=click.Choice(["runtime", "fixed", "both"]), default="runtime", show_default=True,
+                     help="sizes read at run time, or compiled for exactly this shape"),
+        click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True),
+        click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="of the inputs  [default: fresh, recorded]"),
+        click.option("--output", type=click.Path(path_type=Path), help="JSON lines  [default: a new file in results/]"),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@file_argument
+@run_options
+def run(schedule: Path, **options: Any) -> None:
+    """Compile, verify and time one schedule; without a GPU compile it and verify it on the CPU."""
+    _measure([schedule], command="run", default_dtypes=("fp16",), with_peers=False, **options)
+
+
+@click.command()
+@files_argument
+@run_options
+@click.option("--peers/--no-peers", default=True, show_default=True, help="cuDNN, FlashAttention-2 and -3 beside ours")
+def bench(schedules: tuple[Path, ...], peers: bool, **options: Any) -> None:
+    """Compile, verify and time many schedules, ranked (schedules/*.yaml by default)."""
+    paths = files_or_all(schedules)
+    _measure(paths, command="bench", default_dtypes=("fp16", "bf16"), with_peers=peers, **options)
+
+
+def _measure(
+    paths: Sequence[Path], *, command: str, default_dtypes: Iterable[str], with_peers: bool, shape: str,
+    dtypes: Sequence[str], causal: bool, sizes: str, rounds: int, seed: int | None, output: Path | None,
+) -> None:
+    # A mistake in any file or size is told before the first slow import.
+    schedules = load_all(paths)
+    shapes = [AttentionShape.parse(shape, dtype=dtype, causal=causal) for dtype in dtypes or default_dtypes]
+    if command == "run":
+        from tl_attention.preflight import refuse_unless_safe
+
+        with naming(paths[0]):
+            refuse_unless_safe(schedules[0][1], shapes[0].head_dim)
+
+    from tl_attention.records import ResultsFile
+
+    with ResultsFile(output or RESULTS / f"{command}-{stamp()}.jsonl") as results:
+        from tl_attention import runner
+        from tl_attention.candidate import Candidate
+        from tl_attention.console import ProgressBar, show
+        from tl_attention.pool import CallFailed
+
+        fixed = {"runtime": (False,), "fixed": (True,), "both": (False, True)}[sizes]
+        candidates = [
+            Candidate(name, problem, schedule, is_fixed)
+            for problem in dict.fromkeys(shapes) for name, schedule in schedules for is_fixed in fixed
+        ]
+        try:
+            with ProgressBar() as progress:
+                rows = runner.run(candidates, runner.Options(rounds, with_peers, seed), results, progress)
+        except CallFailed as failed:
+            say(f"the machine failed, not a schedule: {failed}; {results.written} rows are in {results.path}")
+            sys.exit(FAILED)
+    show(rows, results.path)
+    if any(row.status not in GOOD for row in rows):
+        sys.exit(FAILED)
+    if all(row.status == "refused" for row in rows if row.sizes != "peer"):
+        sys.exit(2)
+
+
+@click.command()
+@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--markdown", is_flag=True, help="tables in Markdown")
+@click.option("--columns", help="only these, separated by commas")
+@click.option("--baseline", help="what the ratio is relative to: a peer or schedule  [default: cudnn where present]")
+def report(results: tuple[Path, ...], markdown: bool, columns: str | None, baseline: str | None) -> None:
+    """The tables of recorded rows, one for each run and problem."""
+    from tl_attention.records import read_rows
+    from tl_attention.report import by_problem, check_baseline, markdown_table, parse_columns, title
+
+    chosen = parse_columns(columns)
+    rows = [row for path in results for row in read_rows(path)]
+    if not rows:
+        raise InputError(f"{results[0]}: no rows, expected the JSON lines that run or bench recorded")
+    tables = by_problem(rows)
+    check_baseline(rows, baseline)
+    if not markdown:
+        from tl_attention.console import show_tables
+
+        show_tables(tables, chosen, baseline)
+        return
+    texts = [f"{title(table)}\n\n{markdown_table(table, chosen, baseline)}" for table in tables]
+    click.echo("\n\n".join(texts))

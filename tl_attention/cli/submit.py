@@ -1,0 +1,130 @@
+"""`submit`: pack a schedule into one file for the leaderboard, and run such files under its contract."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Sequence
+
+import click
+
+from tl_attention.cli.errors import fail, naming
+from tl_attention.cli.measure import FAILED, RESULTS, stamp
+from tl_attention.errors import InputError
+
+DEFAULT_OUTPUT = Path("leaderboard_submit.py")
+LEADERBOARD = Path(__file__).parents[1] / "leaderboard"
+BASELINES = {"cudnn": LEADERBOARD / "baseline_cudnn.py"}
+SCHEDULE_SUFFIXES = (".yaml", ".yml")
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--embed", type=click.Choice(["tilelang", "cuda"]), default="tilelang", show_default=True,
+              help="what a packed schedule carries: the TileLang program, or the CUDA generated from it")
+@click.option("-o", "--output", type=click.Path(path_type=Path),
+              help=f"of the packed file  [default: {DEFAULT_OUTPUT}]; with --evaluate the JSON lines  [default: a new "
+                   f"file in {RESULTS}/]")
+@click.option("--evaluate", is_flag=True, help="run schedules or submission files as the leaderboard does")
+@click.option("--against", type=click.Choice(sorted(BASELINES)), help="with --evaluate: run this baseline too")
+@click.option("--lines", type=click.Path(path_type=Path),
+              help="with --evaluate: a file of test lines  [default: the leaderboard's three]")
+@click.option("--mode", type=click.Choice(["test", "benchmark"]), help="with --evaluate  [default: benchmark]")
+@click.option("--protocol", type=click.Choice(["class", "popcorn"]),
+              help="with --evaluate: whose output lines  [default: class]")
+@click.option("--device", type=click.Choice(["cuda", "cpu"]),
+              help="with --evaluate; cpu tries the harness only  [default: cuda]")
+def submit(files: tuple[Path, ...], embed: str, output: Path | None, evaluate: bool, **options: Any) -> None:
+    """Pack a schedule for the leaderboard, or --evaluate schedules and submission files under its contract."""
+    if evaluate:
+        _evaluate(list(dict.fromkeys(files)), embed, output, **options)
+        return
+    stray = next((name for name, value in options.items() if value is not None), None)
+    if stray:
+        raise InputError(f"--{stray} says how to evaluate: expected it with --evaluate")
+    if len(files) > 1:
+        raise InputError(f"{len(files)} schedules, expected one: each submission is a file of its own")
+    packed = _pack(files[0], output or DEFAULT_OUTPUT, embed)
+    click.echo(f"wrote {packed}, {packed.stat().st_size:,} bytes, {embed}")
+
+
+def _pack(schedule: Path, output: Path, embed: str) -> Path:
+    """Write the schedule's submission. A rule of the servers that it would break is the user's to know, in one line."""
+    from tl_attention.leaderboard import submission
+
+    if schedule.suffix not in SCHEDULE_SUFFIXES:
+        raise InputError(f"{schedule}: expected a schedule, NAME.yaml; a submission file is run with --evaluate")
+    with naming(schedule):
+        broken = submission.write(schedule, output, embed)  # type: ignore[arg-type]
+    if broken:
+        fail(f"{schedule}: not written, the submission would break {len(broken)} rules: {' '.join(broken)}")
+    return output
+
+
+def _evaluate(
+    files: Sequence[Path], embed: str, output: Path | None, *, against: str | None, lines: Path | None,
+    mode: str | None, protocol: str | None, device: str | None,
+) -> None:
+    from tl_attention.leaderboard import contract, results, table
+    from tl_attention.leaderboard.evaluate import evaluate
+    from tl_attention.records import ResultsFile
+
+    tests = contract.read_test_lines(lines) if lines else contract.RANKED_LINES
+    names = [path.stem if [p.stem for p in files].count(path.stem) == 1 else str(path) for path in files]
+    evaluations: list[tuple[str, results.Evaluation]] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="submit-") as folder,
+        ResultsFile(output or RESULTS / f"evaluate-{stamp()}.jsonl") as record,
+    ):
+        # All are packed, and so found to be right, before the first is run.
+        submissions = [
+            (name, _submission(path, Path(folder) / f"{number}", embed))
+            for number, (name, path) in enumerate(zip(names, files, strict=True))
+        ]
+        if against:
+            submissions.append((against, BASELINES[against]))
+        for name, path in submissions:
+            found = evaluate(path, tests, mode=mode or "benchmark", device=device or "cuda")
+            record.append_json(json.dumps({"name": name} | found.to_json()), of=name)
+            evaluations.append((name, found))
+            _print_lines(name, found, protocol or "class", of=len(submissions))
+
+    from tl_attention.console import stdout_console, table_of
+
+    heading = f"{evaluations[0][1].mode}, {evaluations[0][1].environment.get('device_name', 'unknown device')}"
+    console = stdout_console()
+    console.print(table_of(heading, table.headings(against), table.lines(evaluations, against)))
+    console.print(f"{len(evaluations)} evaluations in {record.path}", soft_wrap=True)
+    # The baseline is there to compare with; its own verdict is in the table.
+    judged = [found for name, found in evaluations[: len(files)]]
+    if not all(found.accepted and found.tight and not found.violations for found in judged):
+        sys.exit(FAILED)
+
+
+def _submission(path: Path, folder: Path, embed: str) -> Path:
+    """The file itself, or the one that a schedule is packed into."""
+    if path.suffix not in SCHEDULE_SUFFIXES:
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read, expected a submission file: {error.strerror}") from None
+        return path
+    folder.mkdir()
+    return _pack(path, folder / f"{path.stem}.py", embed)
+
+
+def _print_lines(name: str, found: Any, protocol: str, *, of: int) -> None:
+    from tl_attention.leaderboard import results
+
+    if of > 1:
+        click.echo(f"# {name}")
+    for line in (results.class_lines if protocol == "class" else results.popcorn_lines)(found):
+        click.echo(line)
+    for rule in found.violations:
+        click.echo(f"# breaks a rule: {rule}")
+    if found.parent_import.status != "pass":
+        click.echo(f"# import: {found.parent_import.status}: {found.parent_import.reason}")
+    if found.accepted and not found.tight:
+        click.echo("# accepted, but not within 1e-3")
