@@ -122,7 +122,7 @@ def test_a_mistake_in_a_schedule_is_told_in_one_line_with_file_and_line(name, er
 PRODUCERS = {
     "of a product": ("[1, 2]", "order: [-1, 0, 3, 1, -1, -1]", "stage: [-1, 0, 0, 0, -1, -1]", "order[5]", "mma1"),
     "of the softmax": ("[1, 2]", "order: [-1, 0, -1, 1, -1, 2]", "stage: [-1, 0, -1, 1, -1, 1]", "order[2]", "exp"),
-    "with a second statement": ("[2]", "order: [-1, 0, 3, 1, -1, 2]", "stage: [-1, 0, 0, 1, -1, 1]", "order[0]", "mask"),
+    "of two statements": ("[2]", "order: [-1, 0, 3, 1, -1, 2]", "stage: [-1, 0, 0, 1, -1, 1]", "order[0]", "mask"),
 }
 
 

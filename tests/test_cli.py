@@ -119,14 +119,16 @@ def fake_runner(monkeypatch):
 
 
 @pytest.mark.parametrize("status, code", [
-    ("ok", 0), ("checked_on_cpu", 0), ("refused", 2), ("wrong", 1), ("unstable", 1), ("compile_error", 1), ("timeout", 1),
+    ("ok", 0), ("checked_on_cpu", 0), ("refused", 2),
+    ("wrong", 1), ("unstable", 1), ("compile_error", 1), ("timeout", 1), ("crashed", 1), ("error", 1),
 ])
-def test_the_exit_code_of_bench_says_what_became_of_its_rows(status, code, cli, fake_runner, tmp_path, seed_path) -> None:
+def test_the_exit_code_of_bench_says_what_became_of_its_rows(status, code, cli, fake_runner, tmp_path, seed_path):
     fake_runner.status = status
-    result = cli("bench", seed_path, "--output", tmp_path / "rows.jsonl")
+    output = tmp_path / "rows.jsonl"
+    result = cli("bench", seed_path, "--output", output)
     assert result.exit_code == code
-    assert f"seed (runtime): {status}: because" in result.stdout and f"2 rows in {tmp_path / 'rows.jsonl'}" in result.stdout
-    assert [row.status for row in read_rows(tmp_path / "rows.jsonl")] == [status, status]
+    assert f"seed (runtime): {status}: because" in result.stdout and f"2 rows in {output}" in result.stdout
+    assert [row.status for row in read_rows(output)] == [status, status]
 
 
 def test_run_takes_one_dtype_and_bench_both_unless_told(cli, fake_runner, tmp_path, seed_path) -> None:

@@ -143,7 +143,7 @@ def test_the_popcorn_protocol_and_the_test_mode_are_taken(cli, files, fake_evalu
     ]
 
 
-def test_a_schedule_is_packed_and_evaluated_under_its_own_name(cli, files, fake_evaluate, seed_path, monkeypatch) -> None:
+def test_a_schedule_is_packed_and_evaluated_under_its_name(cli, files, fake_evaluate, seed_path, monkeypatch) -> None:
     monkeypatch.setattr(submission, "write", lambda schedule, output, embed: output.write_text(CLEAN) and [])
     result = cli("submit", "--evaluate", seed_path, "sdpa.py", "--lines", "lines.txt")
     assert result.exit_code == 0 and [call["name"] for call in fake_evaluate.calls] == ["seed", "sdpa"]

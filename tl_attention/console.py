@@ -80,6 +80,6 @@ def show(rows: Sequence[Row], path: Path) -> None:
     """Tables, reasons, and where the record is."""
     show_tables(by_problem(rows))
     console = stdout_console()
-    if not any(row.median_ms for row in rows):
+    if any(row.status == "checked_on_cpu" for row in rows):
         console.print("nothing was timed: this machine has no GPU", soft_wrap=True)
     console.print(f"{len(rows)} rows in {path}", soft_wrap=True)

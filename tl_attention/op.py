@@ -18,8 +18,6 @@ from tl_attention.problem import AttentionShape
 from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import load
 
-# CUDA's limit for a grid's y and z.
-MAX_GRID_YZ = 65_535
 DEFAULT_SCHEDULE = Schedule.from_label("pipelined_128x128_t256_n2_0p_1-2o0s0_3-11o3s0_12o1s1_13p_14o2s1")
 
 
@@ -102,8 +100,6 @@ def _checked_shape(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> AttentionSh
     shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, str(q.dtype).removeprefix("torch."), causal)
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise InputError("attention: an input requires a gradient, and there is no backward: call it under torch.no_grad()")
-    if max(batch, heads) > MAX_GRID_YZ:
-        raise InputError(f"attention: batch {batch} and heads {heads}, expected at most {MAX_GRID_YZ} of each")
     if q.device.type != "cuda":
         raise InputError(f"attention: the tensors are on {q.device}, expected a CUDA device (H100, H200)")
     require_hopper(torch.cuda.get_device_capability(q.device), torch.cuda.get_device_name(q.device))

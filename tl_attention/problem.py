@@ -10,6 +10,8 @@ DTYPES = ("float16", "bfloat16")
 DTYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16", **{name: name for name in DTYPES}}
 HEAD_DIMS = (64, 128)
 DTYPE_BYTES = 2
+# CUDA's limit for a grid's y (heads) and z (batch).
+MAX_GRID_YZ = 65_535
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class AttentionShape:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"shape: {name} is {value!r}, expected an integer of at least 1")
+        if max(self.batch, self.heads) > MAX_GRID_YZ:
+            raise InputError(f"shape: batch {self.batch} and heads {self.heads}, expected at most {MAX_GRID_YZ} of each")
         if self.head_dim not in HEAD_DIMS:
             raise InputError(f"shape: head_dim {self.head_dim} is not supported, expected one of {HEAD_DIMS}")
         if self.dtype not in DTYPES:

@@ -136,13 +136,14 @@ class Schedule(BaseModel):
         head = re.fullmatch(rf"([a-z_]+?)_({N})x({N})_t({N})_n({N})(_desc)?((?:_[^_]+)*)", label)
         if head is None:
             raise InputError(f"label: {label[:80]!r} is not a schedule's label, expected such as {EXAMPLE_LABEL}")
-        fields: dict[str, Any] = dict(zip(("block_M", "block_N", "threads", "num_stages"), map(int, head.groups()[1:5])))
-        fields |= {"lowering": head[1], "kv_order": "descending" if head[6] else "ascending"}
+        fields: dict[str, Any] = {"lowering": head[1], "kv_order": "descending" if head[6] else "ascending"}
+        fields |= zip(("block_M", "block_N", "threads", "num_stages"), map(int, head.groups()[1:5]))
         groups, orders, stages = [], [], []
         for part in head[7].split("_")[1:]:
             match = re.fullmatch(rf"({N}(?:-{N})?(?:\+{N}(?:-{N})?)*)(?:p|o({N})s({N}))", part)
             if match is None:
-                raise InputError(f"label: {part[:40]!r} in {label[:80]!r} is not a group, expected such as 3-11o3s0 or 0p")
+                expected = "expected such as 3-11o3s0 or 0p"
+                raise InputError(f"label: {part[:40]!r} in {label[:80]!r} is not a group, {expected}")
             groups.append(_from_runs(match[1]))
             orders.append(int(match[2] or PRODUCER))
             stages.append(int(match[3] or PRODUCER))

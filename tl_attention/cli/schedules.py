@@ -49,7 +49,7 @@ def list_command(schedules: tuple[Path, ...]) -> None:
     problems = Problems()
     for path in paths:
         with problems.of(path):
-            click.echo(f"{path.stem:{width}}  {load(path).label}")
+            click.echo(f"{click.format_filename(path.stem):{width}}  {load(path).label}")
     problems.finish()
 
 
@@ -68,7 +68,7 @@ def check(schedules: tuple[Path, ...], head_dim: int) -> None:
             schedule = load(path)
             refuse_unless_safe(schedule, head_dim)
             proved = "proved safe" if schedule.has_program else "fits; no Program to prove"
-            click.echo(f"{path}: {proved} at head_dim {head_dim}")
+            click.echo(f"{click.format_filename(path)}: {proved} at head_dim {head_dim}")
     problems.finish()
 
 
