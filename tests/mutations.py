@@ -45,10 +45,9 @@ def mutate(schedule: Schedule, rng: random.Random) -> Schedule:
                 change(groups, order, stage, rng)
         rank = {o: index for index, o in enumerate(sorted(o for o in order if o != PRODUCER))}
         try:
-            mutant = schedule.model_copy(update={"num_stages": num_stages})
-            return Schedule(
-                **{**mutant.model_dump(), "group": groups, "order": [rank.get(o, PRODUCER) for o in order], "stage": stage}
-            )
+            positions = [rank.get(o, PRODUCER) for o in order]
+            changed = {"num_stages": num_stages, "group": groups, "order": positions, "stage": stage}
+            return Schedule(**{**schedule.model_dump(), **changed})
         except ValueError:
             continue
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from mutations import shipped
@@ -44,7 +46,9 @@ def test_fp64_attention_is_pytorchs():
     q, k, v = (x.double() for x in make_inputs(2, 2, 50, 80, 64, torch.float32, 0))
     mask = torch.ones(50, 80, dtype=torch.bool).tril(30)
     for causal in (False, True):
-        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask if causal else None, scale=0.3)
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask if causal else None, scale=0.3
+        )
         torch.testing.assert_close(attention_fp64(q, k, v, causal=causal, scale=0.3), expected, rtol=1e-12, atol=1e-12)
 
 
@@ -77,8 +81,6 @@ def test_the_budget_rejects(change):
 def test_late_and_early_differ_in_when_products_run():
     """With its waits taken out, a Program is wrong when products are late and right when they are early."""
     program = derive(shipped()["seed"], "asynchronous")
-    from dataclasses import replace
-
     unwaited = replace(program, consumer=tuple(
         op for op in program.consumer if (op.kind, op.statement) != ("wait", "mma0")
     ))

@@ -47,7 +47,9 @@ def tile(problem: SmallProblem, blocks: int, kv_order: str, observer) -> Tile:
                 scale=SCALE, observer=observer)
 
 
-def named_read(violation: Violation, program: Program, problem: SmallProblem, kv_order: str) -> list[torch.Tensor | None]:
+def named_read(
+    violation: Violation, program: Program, problem: SmallProblem, kv_order: str
+) -> list[torch.Tensor | None]:
     """The value of the read that a refusal names: in source order, and in the refused Program."""
     values: list[torch.Tensor | None] = []
     key = (violation.statement, violation.block, violation.buffer)

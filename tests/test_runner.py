@@ -1,4 +1,4 @@
-"""Every candidate ends as one row with a status and a reason, whatever becomes of it. The GPU is played by a stand-in."""
+"""Every candidate ends as one row with a status and a reason, whatever becomes of it. A stand-in plays the GPU."""
 
 from __future__ import annotations
 

@@ -27,15 +27,11 @@ def explain(schedule: Schedule, model: str = "synchronous") -> str:
     if program.producer:
         loads = ", ".join(f"{op.statement}(j)" for op in program.producer if op.kind == "issue")
         rules = "; ".join(
-            f"{load} takes a buffer once {_reader(load)}(j-{program.buffers[load]}) has released it"
+            f"{load}(j) takes a buffer once {READER[load]}(j-{program.buffers[load]}) has released it"
             for load in dict.fromkeys(op.statement for op in program.producer)
         )
         parts.insert(2, f"Producer, for j = 0, 1, ...: {loads}\n  {rules}\n")
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
-
-
-def _reader(load: str) -> str:
-    return READER[load]
 
 
 def _heading(program: Program) -> str:
@@ -44,7 +40,8 @@ def _heading(program: Program) -> str:
         "synchronous": "every product is waited for at once; loads are issued by the threads that compute",
         "asynchronous": "products stay in flight until an operation needs them; a producer issues the loads",
     }[program.model]
-    return f"{program.model} model: {note}\nbuffers: {rings}; the loop runs at least {program.least_blocks} blocks"
+    least = f"; the loop runs at least {program.least_blocks} blocks" if program.least_blocks > 1 else ""
+    return f"{program.model} model: {note}\nbuffers: {rings}{least}"
 
 
 def _lines(steps: tuple[Step, ...], time: int | None) -> list[str]:

@@ -69,7 +69,8 @@ class _Run:
         return not any(self.roles.values())
 
     def events(self) -> list[Event]:
-        events: list[Event] = [(role, "step", 0) for role, steps in self.roles.items() if steps and self._ready(steps[0])]
+        ready = [role for role, steps in self.roles.items() if steps and self._ready(steps[0])]
+        events: list[Event] = [(role, "step", 0) for role in ready]
         events += [("product", *self.products[0])] if self.products else []
         return events + [("load", name, block) for name, block in self.loads]
 

@@ -38,7 +38,8 @@ def attention(
         specialize: compile for exactly these sizes instead of for all.
 
     Returns: the output, q's shape and dtype, contiguous. There is no backward.
-    Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused for a schedule that cannot run.
+    Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused, one of them, for a schedule
+        that cannot run.
     """
     shape = _checked_shape(q, k, v, causal)
     scale = shape.head_dim**-0.5 if scale is None else _checked_scale(scale)
@@ -99,7 +100,9 @@ def _checked_shape(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> AttentionSh
     batch, heads, seq_q, head_dim = q.shape
     shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, str(q.dtype).removeprefix("torch."), causal)
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
-        raise InputError("attention: an input requires a gradient, and there is no backward: call it under torch.no_grad()")
+        raise InputError(
+            "attention: an input requires a gradient, and there is no backward: call it under torch.no_grad()"
+        )
     if q.device.type != "cuda":
         raise InputError(f"attention: the tensors are on {q.device}, expected a CUDA device (H100, H200)")
     require_hopper(torch.cuda.get_device_capability(q.device), torch.cuda.get_device_name(q.device))

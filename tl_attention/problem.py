@@ -35,7 +35,9 @@ class AttentionShape:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"shape: {name} is {value!r}, expected an integer of at least 1")
         if max(self.batch, self.heads) > MAX_GRID_YZ:
-            raise InputError(f"shape: batch {self.batch} and heads {self.heads}, expected at most {MAX_GRID_YZ} of each")
+            raise InputError(
+                f"shape: batch {self.batch} and heads {self.heads}, expected at most {MAX_GRID_YZ} of each"
+            )
         if self.head_dim not in HEAD_DIMS:
             raise InputError(f"shape: head_dim {self.head_dim} is not supported, expected one of {HEAD_DIMS}")
         if self.dtype not in DTYPES:

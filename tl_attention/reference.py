@@ -39,7 +39,8 @@ class ErrorReport:
     def __str__(self) -> str:
         if not self.finite:
             return "the output holds NaN or infinity"
-        return f"rms {self.rms:.2e} (budget {self.budget_rms:.2e}), max {self.max_abs:.2e} (budget {self.budget_max_abs:.2e})"
+        rms = f"rms {self.rms:.2e} (budget {self.budget_rms:.2e})"
+        return f"{rms}, max {self.max_abs:.2e} (budget {self.budget_max_abs:.2e})"
 
 
 def _part(error: float, budget: float) -> float:

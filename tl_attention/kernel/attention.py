@@ -111,7 +111,10 @@ def attention_kernel(
             T.fill(logsum, 0)
             T.fill(scores_max, -T.infinity(accum_dtype))
             for k in T.Pipelined(blocks, **pipeline):
-                MMA0(K, Q_shared, K_shared, acc_s, bz, by, first_row, kv_block(k, blocks, descending), seq_kv, past_len, causal)
+                MMA0(
+                    K, Q_shared, K_shared, acc_s, bz, by, first_row, kv_block(k, blocks, descending), seq_kv, past_len,
+                    causal,
+                )
                 Softmax(acc_s, acc_s_cast, scores_max, scores_max_prev, scores_scale, scores_sum, logsum, scale)
                 Rescale(acc_o, scores_scale)
                 MMA1(V, V_shared, acc_s_cast, acc_o, bz, by, kv_block(k, blocks, descending))

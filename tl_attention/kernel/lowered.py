@@ -91,7 +91,7 @@ def _no_race(program: Program, run: Sequence[Event]) -> None:
             before = (name, block - program.buffers[name])
             _require(
                 before[1] < 0 or before in free,
-                f"{name}({block}) overwrites the buffer that {READER[name]}({before[1]}) reads, with no barrier between",
+                f"{name}({block}) overwrites what {READER[name]}({before[1]}) reads, with no barrier between",
             )
             groups[-1].add((name, block))
         elif event.kind == "commit":
