@@ -79,7 +79,7 @@ MISTAKES = {
     "threads of two tiles": ("256", "512", 6, ["512 threads do not fit block_M 128", "2 * 128 = 256"]),
     "threads of no warpgroup": ("256", "200", 6, ["threads: expected a multiple of 128", "found 200"]),
     # Words.
-    "lowering": ("pipelined", "Pipelined", 3, ["lowering: expected 'pipelined' or 'inferred'", "'Pipelined'"]),
+    "lowering": ("pipelined", "Pipelined", 3, ["lowering: expected 'pipelined', 'warp_specialized' or 'inferred'", "'Pipelined'"]),
     "kv_order": ("", "kv_order: down\n", 12, ["kv_order: expected 'ascending' or 'descending'", "'down'"]),
     "inferred with group": ("pipelined", "inferred", 9, ["group", "leaves the order to the compiler", "remove"]),
     # The statements of the groups.

@@ -18,7 +18,7 @@ from tl_attention.lowering import kernel_arguments
 from tl_attention.program import derive
 from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import load
-from tl_attention.statements import STATEMENTS
+from tl_attention.statements import SOURCE
 
 TILELANG_KIND = {"load": {"copy"}, "product": {"gemm"}, "vector": {"copy", "fill", "parallel", "reduce"}}
 
@@ -33,8 +33,8 @@ def test_the_statement_table_is_what_tilelang_traced(causal, sizes, kv_order, dt
         head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes, **kernel_arguments(schedule)
     )
     traced = traced_statements(kernel)
-    assert len(traced) == len(STATEMENTS)
-    for found, entry in zip(traced, STATEMENTS):
+    assert len(traced) == len(SOURCE.statements)
+    for found, entry in zip(traced, SOURCE.statements):
         assert found.reads == set(entry.reads), entry.name
         assert found.writes == set(entry.writes), entry.name
         assert found.kind in TILELANG_KIND[entry.kind], entry.name
@@ -44,7 +44,7 @@ def test_the_inferred_kernel_has_the_same_statements():
     arguments = kernel_arguments(load("schedules/inferred.yaml"))
     assert arguments["pipeline"] == {"num_stages": 2}
     kernel = attention_kernel(head_dim=128, dtype="float16", causal=False, **arguments)
-    assert len(traced_statements(kernel)) == len(STATEMENTS)
+    assert len(traced_statements(kernel)) == len(SOURCE.statements)
 
 
 @pytest.mark.parametrize("name,causal", [("seed", True), ("prefetch", False), ("prefetch_late", False)])

@@ -16,7 +16,7 @@ from tl_attention.legality import AFTER_LOOP, Violation, find_violation
 from tl_attention.machine import EARLY, LATE, Deadlock, execute
 from tl_attention.problem import AttentionShape
 from tl_attention.program import Program, derive
-from tl_attention.statements import LOADS, NAMES, RESULTS
+from tl_attention.statements import LOADS, RESULTS
 
 MODELS = ("synchronous", "asynchronous")
 BLOCK_COUNTS = (1, 3, 7)
@@ -40,11 +40,11 @@ def outcomes(program: Program, problems: dict[int, SmallProblem], kv_order: str)
     return results
 
 
-def tile(problem: SmallProblem, blocks: int, kv_order: str, observer) -> Tile:
+def tile(program: Program, problem: SmallProblem, blocks: int, kv_order: str, observer) -> Tile:
     q, k, v = (x[0, 0] for x in problem.inputs)
     shape = AttentionShape(1, 1, len(q), len(k), q.shape[1], causal=True)
     return Tile(shape, q, k, v, block_M=BLOCK_M, block_N=BLOCK_N, kv_order=kv_order, index=0, blocks=blocks,
-                scale=SCALE, observer=observer)
+                scale=SCALE, table=program.table, observer=observer)
 
 
 def named_read(
@@ -55,10 +55,12 @@ def named_read(
     key = (violation.statement, violation.block, violation.buffer)
     for run_source in (True, False):
         seen: dict[tuple, torch.Tensor] = {}
-        state = tile(problem, violation.blocks, kv_order, lambda s, b, buffer, x: seen.setdefault((s, b, buffer), x))
+        state = tile(
+            program, problem, violation.blocks, kv_order, lambda s, b, buffer, x: seen.setdefault((s, b, buffer), x)
+        )
         if run_source:
             for block in range(violation.blocks):
-                for name in NAMES:
+                for name in program.table.names:
                     state.run(name, block, dict.fromkeys(LOADS, 0))
         else:
             with suppress(Deadlock):  # The read that differs may come before a deadlock.

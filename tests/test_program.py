@@ -9,7 +9,7 @@ from tl_attention.legality import find_violation
 from tl_attention.lowering import pipeline_arguments
 from tl_attention.program import CONSUMER, PRODUCER, Op, derive, phases
 from tl_attention.schedule import Schedule
-from tl_attention.statements import LOADS, NAMES, PRODUCTS
+from tl_attention.statements import LOADS, PRODUCTS
 
 MODELS = ("synchronous", "asynchronous")
 CASES = [(name, model) for name in shipped() for model in MODELS]
@@ -63,7 +63,7 @@ def test_every_instance_is_issued_waited_for_and_released_exactly_once(name, mod
     program = derive(shipped()[name], model)
     for blocks in (1, 2, 3, 9):
         steps = [step for role in program.roles(blocks).values() for step in role]
-        for statement in NAMES:
+        for statement in program.table.names:
             kinds = ["run"] if statement not in LOADS + PRODUCTS else ["issue", "wait"]
             kinds += ["acquire", "release"] if statement in LOADS else []
             for kind in kinds:

@@ -96,7 +96,7 @@ LABELS = {
     EXAMPLE_LABEL.replace("o2s1", "o9s1"): "position 9, expected each of 0 to 3 once",
     EXAMPLE_LABEL.replace("o2s1", "o2"): "'14o2' in",
     EXAMPLE_LABEL.replace("o2s1", "p"): "-1 marks a producer",
-    EXAMPLE_LABEL.replace("pipelined", "fast"): "lowering: expected 'pipelined' or 'inferred', found 'fast'",
+    EXAMPLE_LABEL.replace("pipelined", "fast"): "lowering: expected 'pipelined', 'warp_specialized' or 'inferred', found 'fast'",
     EXAMPLE_LABEL.replace("n2", f"n{'9' * 5000}"): "is not a schedule's label",
     EXAMPLE_LABEL.replace("n2", "n\uff12"): "is not a schedule's label",
     EXAMPLE_LABEL + "\n": "label: ",

@@ -93,12 +93,13 @@ def compile_kernel(
     """
     import tilelang
 
-    from tl_attention.kernel.attention import attention_kernel
+    from tl_attention.kernel import attention, warp_specialized
     from tl_attention.kernel.lowered import check_generated
 
     for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
-    program = attention_kernel(
+    module = warp_specialized if schedule.lowering == "warp_specialized" else attention
+    program = module.attention_kernel(
         head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes, **kernel_arguments(schedule)
     )
     try:
@@ -106,7 +107,7 @@ def compile_kernel(
     except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
         raise InputError(f"{schedule.label}: TileLang cannot compile it: {_last_line(error)}") from error
     compiled = CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source())
-    if schedule.has_program:
+    if schedule.lowering == "pipelined":
         check_generated(schedule, derive(schedule), compiled.source, compiled.shared_bytes, head_dim, sizes)
     return compiled
 

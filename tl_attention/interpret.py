@@ -17,7 +17,7 @@ from tl_attention.problem import AttentionShape
 from tl_attention.program import Program
 from tl_attention.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.schedule import Schedule
-from tl_attention.statements import RING
+from tl_attention.statements import RING, WARP_SPECIALIZED, Table
 from tl_attention.tiling import kv_blocks, kv_index, row_tiles
 
 LOG2_E = math.log2(math.e)
@@ -35,8 +35,9 @@ class Tile:
 
     def __init__(
         self, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor, *, block_M: int, block_N: int, kv_order: str,
-        index: int, blocks: int, scale: float, observer: Observer | None = None,
+        index: int, blocks: int, scale: float, table: Table, observer: Observer | None = None,
     ):
+        self.code = {**STATEMENT_CODE, **(SPECIALIZED_CODE if table == WARP_SPECIALIZED else {})}
         M, N = block_M, block_N
         self.block_M, self.block_N, self.kv_order = M, N, kv_order
         self.shape, self.blocks, self.observer = shape, blocks, observer
@@ -59,7 +60,7 @@ class Tile:
     def run(self, statement: str, block: int, slot: dict[str, int]) -> None:
         """Execute one statement for loop step `block`."""
         self.statement, self.block, self.slot = statement, block, slot
-        STATEMENT_CODE[statement](self)
+        self.code[statement](self)
 
     def __getitem__(self, buffer: str) -> Tensor:
         value = self.buffers.get(self._key(buffer), self.unwritten)
@@ -102,16 +103,29 @@ def _load(t: Tile) -> None:
     t[buffer] = _rows(t.inputs[t.statement], t.first_key, t.block_N)
 
 
-def _mask(t: Tile) -> None:
+def _hidden(t: Tile) -> Tensor:
+    """True where a query of the tile may not see a key of the block."""
     keys = t.first_key + torch.arange(t.block_N)[None, :]
     hidden = (keys >= t.shape.seq_kv).expand(t.block_M, t.block_N)
     if t.shape.causal:
         hidden = hidden | (keys > t.first_row + torch.arange(t.block_M)[:, None] + t.shape.past_len)
-    t["acc_s"] = torch.where(hidden, float("-inf"), 0.0)
+    return hidden
+
+
+def _mask(t: Tile) -> None:
+    t["acc_s"] = torch.where(_hidden(t), float("-inf"), 0.0)
 
 
 def _mma0(t: Tile) -> None:
     t["acc_s"] = t["acc_s"] + t["Q_shared"] @ t["K_shared"].T
+
+
+def _mma0_cleared(t: Tile) -> None:
+    t["acc_s"] = t["Q_shared"] @ t["K_shared"].T
+
+
+def _mask_after(t: Tile) -> None:
+    t["acc_s"] = torch.where(_hidden(t), float("-inf"), t["acc_s"])
 
 
 def _max_prev(t: Tile) -> None:
@@ -166,6 +180,11 @@ STATEMENT_CODE: Mapping[str, Callable[[Tile], None]] = {
     "load_v": _load, "mma1": _mma1,
 }
 
+# Where the warp-specialised kernel does it otherwise: see statements.WARP_SPECIALIZED.
+SPECIALIZED_CODE: Mapping[str, Callable[[Tile], None]] = {
+    "mma0": _mma0_cleared, "mask": _mask_after,
+}
+
 
 def interpret(
     program: Program, q: Tensor, k: Tensor, v: Tensor, *, block_M: int, block_N: int, kv_order: str = "ascending",
@@ -185,7 +204,7 @@ def interpret(
                 blocks = kv_blocks(shape, block_M, block_N, index, program.least_blocks)
                 tile = Tile(
                     shape, q[b, h], k[b, h], v[b, h], block_M=block_M, block_N=block_N, kv_order=kv_order,
-                    index=index, blocks=blocks, scale=scale, observer=observer,
+                    index=index, blocks=blocks, scale=scale, table=program.table, observer=observer,
                 )
                 execute(program, blocks, tile, policy)
                 rows = output[b, h, index * block_M:(index + 1) * block_M]

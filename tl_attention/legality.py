@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tl_attention.errors import ScheduleRefused
 from tl_attention.machine import EARLY, LATE, Deadlock, Policy, execute
 from tl_attention.program import Program
-from tl_attention.statements import BY_NAME, INPUTS, LOADS, NAMES, NUMBER, RESULTS, RING
+from tl_attention.statements import BY_NAME, INPUTS, LOADS, RESULTS, RING, Table
 
 AFTER_LOOP = "the output"
 
@@ -24,10 +24,6 @@ class Write:
     statement: str
     block: int
     value: int
-
-    def precedes(self, statement: str, block: int) -> bool:
-        """Whether this write comes before (statement, block) in source order."""
-        return (self.block, NUMBER[self.statement]) < (block, NUMBER[statement])
 
 
 @dataclass(frozen=True)
@@ -52,35 +48,47 @@ class _WrongRead(Exception):
 class _Symbols:
     """State of the machine over symbols. With `expected`, every read is compared."""
 
-    def __init__(self, numbers: dict, expected: dict[tuple[str, int, str], Write] | None = None):
+    def __init__(self, table: Table, numbers: dict, expected: dict[tuple[str, int, str], Write] | None = None):
+        self.statements = table.by_name
         self.numbers = numbers
         self.expected = expected
         self.reads: dict[tuple[str, int, str], Write] = {}
         # Before the loop scores_max is -inf, as max_init makes it, and every other buffer a value of its own.
         first = {"scores_max": ("max_init", None)}
         self.buffers = {
-            buffer: Write(NAMES[0], -1, numbers.setdefault(first.get(buffer, ("start", buffer)), len(numbers)))
-            for s in BY_NAME.values() for buffer in s.writes
+            buffer: Write(table.names[0], -1, numbers.setdefault(first.get(buffer, ("start", buffer)), len(numbers)))
+            for s in table.statements for buffer in s.writes
         }
-        # The kernel starts with acc_o = 0, which no factor changes: block 0 is right without its rescale.
         self.zero = self.buffers["acc_o"].value
+        self.minus_inf = self.buffers["scores_max"].value
         self.rings: dict[tuple[str, int], Write] = {}
 
     def run(self, statement: str, block: int, slot: dict[str, int]) -> None:
-        entry = BY_NAME[statement]
+        entry = self.statements[statement]
         inputs = [self._read(statement, block, buffer, slot) for buffer in entry.reads if buffer not in INPUTS]
         # A statement without such inputs writes the same constant every time, but for the ones that read the block.
         varies = block if entry.kind == "load" or statement == "mask" else None
         key = (statement, varies, *(write.value for write in inputs))
-        value = self.numbers.setdefault(key, len(self.numbers))
-        if statement == "rescale" and inputs[0].value == self.zero:
-            value = self.zero
+        value = self._identity(statement, [write.value for write in inputs])
+        if value is None:
+            value = self.numbers.setdefault(key, len(self.numbers))
         written = Write(statement, block, value)
         for buffer in entry.writes:
             if buffer in RING:
                 self.rings[buffer, slot[RING[buffer]]] = written
             else:
                 self.buffers[buffer] = written
+
+    def _identity(self, statement: str, inputs: list[int]) -> int | None:
+        """The value of an input that the statement passes on unchanged, to the bit: then no order is wrong for it."""
+        if statement == "max_prev":
+            return inputs[0]
+        # acc_o starts at 0, which no factor changes, and scores_max at -inf, which changes no maximum.
+        if statement == "rescale" and inputs[0] == self.zero:
+            return self.zero
+        if statement == "max_merge" and self.minus_inf in inputs:
+            return next((value for value in inputs if value != self.minus_inf), self.minus_inf)
+        return None
 
     def results(self, blocks: int) -> None:
         for buffer in RESULTS:
@@ -99,11 +107,11 @@ class _Symbols:
         return found
 
 
-def source_order(blocks: int, numbers: dict) -> dict[tuple[str, int, str], Write]:
+def source_order(table: Table, blocks: int, numbers: dict) -> dict[tuple[str, int, str], Write]:
     """What every read sees in source order."""
-    symbols = _Symbols(numbers)
+    symbols = _Symbols(table, numbers)
     for block in range(blocks):
-        for name in NAMES:
+        for name in table.names:
             symbols.run(name, block, dict.fromkeys(LOADS, 0))
     symbols.results(blocks)
     return symbols.reads
@@ -113,9 +121,9 @@ def find_violation(program: Program, policies: tuple[Policy, ...] = (LATE, EARLY
     """The first broken read, or a deadlock in words, or None. Fewest blocks first."""
     numbers: dict = {}
     for blocks in range(1, 2 * program.span + 3):
-        expected = source_order(blocks, numbers)
+        expected = source_order(program.table, blocks, numbers)
         for policy in policies:
-            symbols = _Symbols(numbers, expected)
+            symbols = _Symbols(program.table, numbers, expected)
             try:
                 execute(program, blocks, symbols, policy)
                 symbols.results(blocks)
@@ -149,7 +157,11 @@ def _violation(program: Program, blocks: int, policy: Policy, wrong: _WrongRead,
         return f"{statement}({_offset(block - time)})"
 
     needs = f"{at(reader, wrong.block)} needs what {at(expected.statement, expected.block)} wrote"
-    if found is not None and reader != AFTER_LOOP and not found.precedes(reader, wrong.block):
+    number = program.table.number
+    if (
+        found is not None and reader != AFTER_LOOP
+        and (found.block, number[found.statement]) >= (wrong.block, number[reader])
+    ):
         words = (
             f"{at(found.statement, found.block)} overwrites {buffer} before {at(reader, wrong.block)}, emitted later, "
             f"has read it: {needs}"

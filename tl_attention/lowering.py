@@ -1,20 +1,22 @@
-"""Schedule -> the arguments of `T.Pipelined` and of the kernel around it. No tilelang here."""
+"""Schedule -> the arguments of the TileLang program that it asks for. No tilelang here."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tl_attention.program import Program, derive
+from tl_attention.program import CONSUMER, Program, Step, derive, phases
 from tl_attention.schedule import Schedule
 from tl_attention.statements import NAMES
 
 
 def kernel_arguments(schedule: Schedule) -> dict[str, Any]:
-    """What `kernel.attention.attention_kernel` takes from the schedule."""
+    """What the `attention_kernel` of the schedule's lowering takes from it."""
+    tile = {"block_M": schedule.block_M, "block_N": schedule.block_N}
+    if schedule.lowering == "warp_specialized":
+        return {**tile, **specialized_arguments(derive(schedule))}
     program = derive(schedule) if schedule.has_program else None
     return {
-        "block_M": schedule.block_M,
-        "block_N": schedule.block_N,
+        **tile,
         "threads": schedule.threads,
         "pipeline": pipeline_arguments(program) if program else {"num_stages": schedule.num_stages},
         "least_blocks": program.least_blocks if program else 1,
@@ -32,3 +34,20 @@ def pipeline_arguments(program: Program) -> dict[str, list[int]]:
     position = {op.statement: index for index, op in enumerate(emitted)}
     lag = {op.statement: op.lag for op in emitted}
     return {"order": [position[name] for name in NAMES], "stage": [lag[name] - first for name in NAMES]}
+
+
+def specialized_arguments(program: Program) -> dict[str, Any]:
+    """The Program's phases as `kernel.warp_specialized` emits them."""
+    view = phases(program, CONSUMER)
+
+    def iteration(t: int, steps: tuple[Step, ...]) -> tuple[int, list[tuple[str, str, int, int]]]:
+        return t, [(s.op.kind, s.op.statement, s.op.lag, s.outstanding) for s in steps]
+
+    return {
+        "buffers": (program.buffers["load_k"], program.buffers["load_v"]),
+        "loads": [op.statement for op in program.producer if op.kind == "issue"],
+        "prologue": [iteration(t, steps) for t, steps in view.prologue],
+        "steady": iteration(*view.steady),
+        "epilogue": [iteration(t - view.blocks, steps) for t, steps in view.epilogue],
+        "least_blocks": program.least_blocks,
+    }

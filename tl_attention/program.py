@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from typing import Iterator, Literal
 
 from tl_attention.schedule import Schedule
-from tl_attention.statements import BY_NAME, LOADS, PRODUCTS, READER, RING, Statement
+from tl_attention.statements import (
+    FUSED, LOADS, MASK_BEFORE, PRODUCTS, READER, RING, SOURCE, WARP_SPECIALIZED, Statement, Table,
+)
 
 Model = Literal["synchronous", "asynchronous"]
 Kind = Literal["run", "issue", "wait", "acquire", "release"]
@@ -52,6 +54,7 @@ class Step:
 class Program:
     """The operations of one iteration for each role, and the number of buffers of each load's ring."""
 
+    table: Table
     model: Model
     consumer: tuple[Op, ...]
     producer: tuple[Op, ...]
@@ -74,11 +77,16 @@ class Program:
     def least_blocks(self) -> int:
         """Blocks that the loop runs at least: short loops get blocks that are masked whole.
 
-        TileLang 0.1.15 guards each part of the prologue by itself, and with it the wait for a load that an earlier
-        part issued; a loop this long has no such guard.
+        In the synchronous model TileLang 0.1.15 guards each part of the prologue by itself, and with it the wait for a
+        load that an earlier part issued; a loop this long has no such guard. In the asynchronous model prologue,
+        steady state and epilogue are emitted one after another, and together are this long.
         """
-        first, last = self.iterations_around
-        return max(1, last - first - 1) if self.model == "synchronous" else 1
+        if self.model == "synchronous":
+            first, last = self.iterations_around
+            return max(1, last - first - 1)
+        view = phases(self)
+        start, _ = view.steady
+        return max(1, start - (view.epilogue[0][0] - view.blocks if view.epilogue else 0))
 
     @property
     def span(self) -> int:
@@ -108,11 +116,19 @@ def _unroll(ops: tuple[Op, ...], blocks: int) -> Iterator[Step]:
                 yield Step(op, block)
 
 
-def derive(schedule: Schedule, model: Model = "synchronous") -> Program:
-    """The Program of a schedule that orders the loop itself. It need not be legal: see `legality.check`."""
+def derive(schedule: Schedule, model: Model | None = None) -> Program:
+    """The Program of a schedule that orders the loop itself. It need not be legal: see `legality.check`.
+
+    `model` is the lowering's own by default. Raises ValueError for a lowering without a Program.
+    """
     if not schedule.has_program:
         raise ValueError(f"lowering {schedule.lowering} has no Program: the compiler decides the order")
+    specialized = schedule.lowering == "warp_specialized"
+    model = model or own_model(schedule)
+    table = WARP_SPECIALIZED if specialized else SOURCE
     emission = [(statement, stage) for group, stage in schedule.emission for statement in group]
+    if specialized:
+        emission = _without_fused(emission)
     producers = schedule.producers
     if model == "synchronous" and producers:
         ahead = schedule.num_stages - 1
@@ -120,9 +136,25 @@ def derive(schedule: Schedule, model: Model = "synchronous") -> Program:
         emission = [(load, stage_of[READER[load]] - ahead) for load in producers] + emission
         producers = ()
     buffers = {load: schedule.num_stages if load in producers else _placed_buffers(load, emission) for load in LOADS}
-    iteration = _Iteration(emission, buffers, model)
+    iteration = _Iteration(emission, table, model)
     producer = tuple(Op(kind, load, 0) for load in producers for kind in ("acquire", "issue"))
-    return Program(model, tuple(iteration.ops()), producer, buffers)
+    return Program(table, model, tuple(iteration.ops()), producer, buffers)
+
+
+def own_model(schedule: Schedule) -> Model:
+    """How the schedule's lowering drives the machine."""
+    return "asynchronous" if schedule.lowering == "warp_specialized" else "synchronous"
+
+
+def _without_fused(emission: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """The order of the warp-specialised kernel's statements: fused ones gone, the mask where acc_s is first read."""
+    kept = []
+    for name, stage in emission:
+        if name == MASK_BEFORE:
+            kept.append(("mask", stage))
+        if name not in FUSED and name != "mask":
+            kept.append((name, stage))
+    return kept
 
 
 def _placed_buffers(load: str, emission: list[tuple[str, int]]) -> int:
@@ -137,9 +169,9 @@ def _placed_buffers(load: str, emission: list[tuple[str, int]]) -> int:
 class _Iteration:
     """Derives the operations of one iteration from the emission order."""
 
-    def __init__(self, emission: list[tuple[str, int]], buffers: dict[str, int], model: Model):
+    def __init__(self, emission: list[tuple[str, int]], table: Table, model: Model):
         self.emission = emission
-        self.buffers = buffers
+        self.statements = table.by_name
         self.model = model
         self.place = {name: index for index, (name, _) in enumerate(emission)}
         self.stage = dict(emission)
@@ -148,7 +180,7 @@ class _Iteration:
 
     def ops(self) -> Iterator[Op]:
         for place, (name, lag) in enumerate(self.emission):
-            statement = BY_NAME[name]
+            statement = self.statements[name]
             yield from self._waits_before(place)
             for buffer in statement.reads:
                 if buffer in RING:
@@ -168,7 +200,7 @@ class _Iteration:
     def _completion(self, product: str, lag: int) -> Iterator[Op]:
         """Wait for a product, then release the ring buffers that it was the last to read."""
         yield Op("wait", product, lag)
-        for buffer in BY_NAME[product].reads:
+        for buffer in self.statements[product].reads:
             if buffer in RING:
                 yield Op("release", RING[buffer], lag)
 
@@ -196,7 +228,7 @@ class _Iteration:
         length = len(self.emission)
         for step in range(start + 1, start + 1 + 2 * length):
             place, passed = step % length, step // length
-            if self._conflict(BY_NAME[name], BY_NAME[self.emission[place][0]]):
+            if self._conflict(self.statements[name], self.statements[self.emission[place][0]]):
                 return place, passed + passed_before
         raise AssertionError(f"nothing ever needs {name}")
 

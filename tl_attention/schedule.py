@@ -1,6 +1,7 @@
-"""`Schedule`: the frozen description of one kernel, and every rule that it must meet by itself.
+"""`Schedule`: the frozen description of one kernel.
 
-Rules that need the problem or the device are in `limits.py`; dependences are proved in `legality.py`.
+The rules that it meets by itself are in `schedule_rules.py`, those that need the problem or the device in `limits.py`;
+dependences are proved in `legality.py`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, W
 from pydantic_core import PydanticCustomError
 
 from tl_attention.errors import InputError
-from tl_attention.schedule_errors import RuleBroken, first_error, shown
-from tl_attention.statements import BY_NAME, LOADS, NAMES, NUMBER
-
-PRODUCER = -1
-KEYS_OF_ORDER = ("group", "order", "stage")
+from tl_attention.schedule_errors import first_error, shown
+from tl_attention.schedule_rules import PRODUCER, RULES
+from tl_attention.statements import NAMES, NUMBER
 
 
 def _to_name(statement: Any) -> Any:
@@ -47,19 +46,22 @@ class Schedule(BaseModel):
     `group` partitions the 15 statements (names or numbers 0 to 14 in source order). `order` and `stage` have one
     entry per group. A group of stage s works on KV block t - s in steady-state iteration t; `order` is its
     position in the iteration. `-1` in both marks a producer group: one load, run ahead by `num_stages` buffers.
-    `lowering: inferred` leaves order, stage and group to the compiler.
+    `lowering: inferred` leaves order, stage and group to the compiler; `warp_specialized` adds a producer warpgroup.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", title="tl-attention schedule")
 
     lowering: Annotated[
-        Literal["pipelined", "inferred"],
-        Field(description="pipelined: T.Pipelined with this order and stage; inferred: the compiler decides both"),
+        Literal["pipelined", "warp_specialized", "inferred"],
+        Field(description=(
+            "pipelined: T.Pipelined with this order and stage; warp_specialized: a producer warp loads, products stay "
+            "in flight; inferred: the compiler decides order and stage"
+        )),
     ] = "pipelined"
     block_M: Annotated[StrictInt, Field(ge=64, le=256, multiple_of=64, description="query rows of one tile")]
     block_N: Annotated[StrictInt, Field(ge=16, le=256, multiple_of=16, description="keys of one KV block")]
     threads: Annotated[
-        StrictInt, Field(ge=128, le=512, multiple_of=128, description="threads of one block, exactly 2 * block_M")
+        StrictInt, Field(ge=128, le=512, multiple_of=128, description="threads that compute, exactly 2 * block_M")
     ]
     num_stages: Annotated[
         StrictInt, Field(ge=1, le=8, description="buffers of K_shared and of V_shared that each producer group fills")
@@ -180,88 +182,3 @@ def _from_runs(text: str) -> list[int]:
         first, _, last = run.partition("-")
         numbers += range(int(first), min(int(last or first), len(NAMES)) + 1)
     return numbers
-
-
-# --- the rules, each stated once -------------------------------------------------------------------------------
-
-
-def _inferred_has_no_order(s: Schedule) -> None:
-    given = [key for key in KEYS_OF_ORDER if getattr(s, key)]
-    if s.lowering == "inferred" and given:
-        raise RuleBroken(f"lowering inferred leaves the order to the compiler, remove {given[0]!r}", given[0])
-    missing = [key for key in KEYS_OF_ORDER if not getattr(s, key)]
-    if s.lowering != "inferred" and missing:
-        raise RuleBroken(f"missing or empty, lowering {s.lowering} needs it", missing[0])
-
-
-def _one_entry_per_group(s: Schedule) -> None:
-    for key in ("order", "stage"):
-        if len(getattr(s, key)) != len(s.group):
-            raise RuleBroken(f"{len(getattr(s, key))} entries, expected one per group, {len(s.group)}", key)
-
-
-def _groups_partition_the_statements(s: Schedule) -> None:
-    seen: dict[str, int] = {}
-    for index, group in enumerate(s.group):
-        if not group:
-            raise RuleBroken("an empty group, expected at least one statement", "group", index)
-        for name in group:
-            if name in seen:
-                where = "twice" if seen[name] == index else f"in group {seen[name]} already"
-                raise RuleBroken(f"statement {name} ({NUMBER[name]}) is {where}", "group", index)
-            seen[name] = index
-    missing = [name for name in NAMES if name not in seen]
-    if s.group and missing:
-        named = ", ".join(f"{name} ({NUMBER[name]})" for name in missing)
-        raise RuleBroken(f"in no group: {named}; expected each of the {len(NAMES)} statements in one", "group")
-
-
-def _producers_are_single_loads(s: Schedule) -> None:
-    for index, (group, order, stage) in enumerate(zip(s.group, s.order, s.stage)):
-        if (order == PRODUCER) != (stage == PRODUCER):
-            key = "order" if order == PRODUCER else "stage"
-            raise RuleBroken(f"-1 for {'+'.join(group)}, expected -1 in both order and stage or in neither", key, index)
-        if order == PRODUCER and (len(group) != 1 or BY_NAME[group[0]].kind != "load"):
-            raise RuleBroken(
-                f"-1 marks a producer, which is exactly one load ({' or '.join(LOADS)}), found {'+'.join(group)}",
-                "order", index,
-            )
-
-
-def _order_is_a_permutation(s: Schedule) -> None:
-    placed = [(order, index) for index, order in enumerate(s.order) if order != PRODUCER]
-    seen: dict[int, int] = {}
-    for order, index in placed:
-        if order in seen:
-            raise RuleBroken(f"position {order} is taken by group {seen[order]} already", "order", index)
-        if order >= len(placed):
-            raise RuleBroken(f"position {order}, expected each of 0 to {len(placed) - 1} once", "order", index)
-        seen[order] = index
-
-
-def _stages_have_no_gap(s: Schedule) -> None:
-    used = {stage for stage in s.stage if stage != PRODUCER}
-    gaps = [stage for stage in range(max(used, default=0)) if stage not in used]
-    if gaps:
-        raise RuleBroken(f"no group has stage {gaps[0]}, expected every stage from 0 to {max(used)}", "stage")
-
-
-def _threads_fit_the_tile(s: Schedule) -> None:
-    # A warpgroup's wgmma has 64 rows, and TileLang 0.1.15 lays out acc_s for exactly that.
-    if s.threads != 2 * s.block_M:
-        raise RuleBroken(
-            f"{s.threads} threads do not fit block_M {s.block_M}: each warpgroup of 128 threads computes 64 rows, "
-            f"so expected 2 * {s.block_M} = {2 * s.block_M}",
-            "threads",
-        )
-
-
-RULES = (
-    _inferred_has_no_order,
-    _groups_partition_the_statements,
-    _one_entry_per_group,
-    _producers_are_single_loads,
-    _order_is_a_permutation,
-    _stages_have_no_gap,
-    _threads_fit_the_tile,
-)

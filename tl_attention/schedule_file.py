@@ -11,8 +11,9 @@ import yaml
 from pydantic.json_schema import GenerateJsonSchema
 
 from tl_attention.errors import InputError
-from tl_attention.schedule import KEYS_OF_ORDER, Schedule
+from tl_attention.schedule import Schedule
 from tl_attention.schedule_errors import first_error, shown
+from tl_attention.schedule_rules import KEYS_OF_ORDER
 
 MAX_BYTES = 64 * 1024
 MAX_NESTING = 8
@@ -44,7 +45,7 @@ def json_schema() -> str:
     for key in KEYS_OF_ORDER:
         schema["properties"][key]["maxItems"] = schema["properties"]["order"]["items"]["maximum"] + 1
     schema["properties"]["group"]["items"] |= {"minItems": 1, "uniqueItems": True}
-    # The rules between keys that JSON Schema can say: see RULES in schedule.py.
+    # The rules between keys that JSON Schema can say: see schedule_rules.py.
     schema["allOf"] = [
         {
             "if": {"properties": {"lowering": {"const": "inferred"}}, "required": ["lowering"]},
@@ -53,6 +54,10 @@ def json_schema() -> str:
                 "properties": {key: {"minItems": 1} for key in KEYS_OF_ORDER},
                 "required": list(KEYS_OF_ORDER),
             },
+        },
+        {
+            "if": {"properties": {"lowering": {"const": "warp_specialized"}}, "required": ["lowering"]},
+            "then": {"properties": {"kv_order": {"const": "descending"}}, "required": ["kv_order"]},
         },
         *(
             {

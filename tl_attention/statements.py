@@ -1,12 +1,14 @@
-"""The 15 statements of the attention loop: what each reads, writes and is.
+"""The statements of the attention loop: what each reads, writes and is. One table for each kernel.
 
-The table describes the kernel in `kernel/attention.py`; `kernel/trace.py` reads the same facts off the
-kernel as TileLang traced it, and a test holds the two together.
+`SOURCE` has the 15 statements that schedules speak of, and describes `kernel/attention.py`; `kernel/trace.py` reads the
+same facts off that kernel as TileLang traced it, and a test holds the two together. `WARP_SPECIALIZED` describes
+`kernel/warp_specialized.py`, where three of the 15 are part of another.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 
@@ -26,11 +28,30 @@ class Statement:
     formula: str
 
 
+@dataclass(frozen=True)
+class Table:
+    """The statements of one kernel's loop, in source order."""
+
+    statements: tuple[Statement, ...]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(statement.name for statement in self.statements)
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names)}
+
+    @cached_property
+    def by_name(self) -> dict[str, Statement]:
+        return {statement.name: statement for statement in self.statements}
+
+
 def _statement(macro: str, kind: str, name: str, reads: str, writes: str, formula: str) -> Statement:
     return Statement(name, macro, kind, tuple(reads.split()), tuple(writes.split()), formula)  # type: ignore[arg-type]
 
 
-STATEMENTS: tuple[Statement, ...] = (
+SOURCE = Table((
     _statement("MMA0", "load", "load_k", "K", "K_shared", "K_shared = K[k]"),
     _statement("MMA0", "vector", "mask", "", "acc_s", "acc_s = 0, or -inf where masked"),
     _statement("MMA0", "product", "mma0", "Q_shared K_shared acc_s", "acc_s", "acc_s += Q_shared @ K_shared^T"),
@@ -55,13 +76,30 @@ STATEMENTS: tuple[Statement, ...] = (
     _statement("Rescale", "vector", "rescale", "acc_o scores_scale", "acc_o", "acc_o *= scores_scale"),
     _statement("MMA1", "load", "load_v", "V", "V_shared", "V_shared = V[k]"),
     _statement("MMA1", "product", "mma1", "acc_s_cast V_shared acc_o", "acc_o", "acc_o += acc_s_cast @ V_shared"),
-)
+))
 
-NAMES: tuple[str, ...] = tuple(statement.name for statement in STATEMENTS)
-NUMBER: dict[str, int] = {name: number for number, name in enumerate(NAMES)}
-BY_NAME: dict[str, Statement] = {statement.name: statement for statement in STATEMENTS}
-LOADS: tuple[str, ...] = tuple(s.name for s in STATEMENTS if s.kind == "load")
-PRODUCTS: tuple[str, ...] = tuple(s.name for s in STATEMENTS if s.kind == "product")
+# mma0 clears its accumulator, so the mask comes after it, and only for blocks at a boundary; row_max starts from the
+# maximum so far.
+_CHANGED = {
+    "mma0": _statement("MMA0", "product", "mma0", "Q_shared K_shared", "acc_s", "acc_s = Q_shared @ K_shared^T"),
+    "mask": _statement("MMA0", "vector", "mask", "acc_s", "acc_s", "acc_s = -inf where masked"),
+    "row_max": _statement(
+        "Softmax", "vector", "row_max", "acc_s scores_max", "scores_max", "scores_max = max(scores_max, max_j acc_s)"
+    ),
+}
+# Statement -> the one that it is part of, or runs right before, in the warp-specialised kernel.
+FUSED = {"max_init": "row_max", "max_merge": "row_max"}
+MASK_BEFORE = "row_max"
+WARP_SPECIALIZED = Table(tuple(
+    _CHANGED.get(name, SOURCE.by_name[name])
+    for name in ("load_k", "mma0", "mask", *(n for n in SOURCE.names[3:] if n not in FUSED))
+))
+
+NAMES: tuple[str, ...] = SOURCE.names
+NUMBER: dict[str, int] = SOURCE.number
+BY_NAME: dict[str, Statement] = SOURCE.by_name
+LOADS: tuple[str, ...] = tuple(s.name for s in SOURCE.statements if s.kind == "load")
+PRODUCTS: tuple[str, ...] = tuple(s.name for s in SOURCE.statements if s.kind == "product")
 
 # Buffers with several slots, by the load that fills them. Everything else in the table has exactly one version.
 RING: dict[str, str] = {BY_NAME[load].writes[0]: load for load in LOADS}
@@ -71,5 +109,5 @@ INPUTS: frozenset[str] = frozenset({"Q_shared", "K", "V"})
 RESULTS: tuple[str, ...] = ("acc_o", "logsum")
 # The load that a product's shared-memory operand comes from.
 READER: dict[str, str] = {
-    RING[buffer]: s.name for s in STATEMENTS for buffer in s.reads if buffer in RING
+    RING[buffer]: s.name for s in SOURCE.statements for buffer in s.reads if buffer in RING
 }

@@ -1,0 +1,115 @@
+"""Every rule that a schedule must meet by itself, each stated once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tl_attention.schedule_errors import RuleBroken
+from tl_attention.statements import BY_NAME, FUSED, LOADS, NAMES, NUMBER
+
+if TYPE_CHECKING:
+    from tl_attention.schedule import Schedule
+
+PRODUCER = -1
+KEYS_OF_ORDER = ("group", "order", "stage")
+
+def _inferred_has_no_order(s: Schedule) -> None:
+    given = [key for key in KEYS_OF_ORDER if getattr(s, key)]
+    if s.lowering == "inferred" and given:
+        raise RuleBroken(f"lowering inferred leaves the order to the compiler, remove {given[0]!r}", given[0])
+    missing = [key for key in KEYS_OF_ORDER if not getattr(s, key)]
+    if s.lowering != "inferred" and missing:
+        raise RuleBroken(f"missing or empty, lowering {s.lowering} needs it", missing[0])
+
+
+def _one_entry_per_group(s: Schedule) -> None:
+    for key in ("order", "stage"):
+        if len(getattr(s, key)) != len(s.group):
+            raise RuleBroken(f"{len(getattr(s, key))} entries, expected one per group, {len(s.group)}", key)
+
+
+def _groups_partition_the_statements(s: Schedule) -> None:
+    seen: dict[str, int] = {}
+    for index, group in enumerate(s.group):
+        if not group:
+            raise RuleBroken("an empty group, expected at least one statement", "group", index)
+        for name in group:
+            if name in seen:
+                where = "twice" if seen[name] == index else f"in group {seen[name]} already"
+                raise RuleBroken(f"statement {name} ({NUMBER[name]}) is {where}", "group", index)
+            seen[name] = index
+    missing = [name for name in NAMES if name not in seen]
+    if s.group and missing:
+        named = ", ".join(f"{name} ({NUMBER[name]})" for name in missing)
+        raise RuleBroken(f"in no group: {named}; expected each of the {len(NAMES)} statements in one", "group")
+
+
+def _producers_are_single_loads(s: Schedule) -> None:
+    for index, (group, order, stage) in enumerate(zip(s.group, s.order, s.stage)):
+        if (order == PRODUCER) != (stage == PRODUCER):
+            key = "order" if order == PRODUCER else "stage"
+            raise RuleBroken(f"-1 for {'+'.join(group)}, expected -1 in both order and stage or in neither", key, index)
+        if order == PRODUCER and (len(group) != 1 or BY_NAME[group[0]].kind != "load"):
+            raise RuleBroken(
+                f"-1 marks a producer, which is exactly one load ({' or '.join(LOADS)}), found {'+'.join(group)}",
+                "order", index,
+            )
+
+
+def _order_is_a_permutation(s: Schedule) -> None:
+    placed = [(order, index) for index, order in enumerate(s.order) if order != PRODUCER]
+    seen: dict[int, int] = {}
+    for order, index in placed:
+        if order in seen:
+            raise RuleBroken(f"position {order} is taken by group {seen[order]} already", "order", index)
+        if order >= len(placed):
+            raise RuleBroken(f"position {order}, expected each of 0 to {len(placed) - 1} once", "order", index)
+        seen[order] = index
+
+
+def _stages_have_no_gap(s: Schedule) -> None:
+    used = {stage for stage in s.stage if stage != PRODUCER}
+    gaps = [stage for stage in range(max(used, default=0)) if stage not in used]
+    if gaps:
+        raise RuleBroken(f"no group has stage {gaps[0]}, expected every stage from 0 to {max(used)}", "stage")
+
+
+def _threads_fit_the_tile(s: Schedule) -> None:
+    # A warpgroup's wgmma has 64 rows, and TileLang 0.1.15 lays out acc_s for exactly that.
+    if s.threads != 2 * s.block_M:
+        raise RuleBroken(
+            f"{s.threads} threads do not fit block_M {s.block_M}: each warpgroup of 128 threads computes 64 rows, "
+            f"so expected 2 * {s.block_M} = {2 * s.block_M}",
+            "threads",
+        )
+
+
+def _specialized_is_what_the_kernel_does(s: Schedule) -> None:
+    if s.lowering != "warp_specialized":
+        return
+    placed = [load for load in LOADS if load not in s.producers]
+    if placed:
+        raise RuleBroken(f"{placed[0]} has a position, expected -1: a producer warp issues every load", "order")
+    if s.kv_order != "descending":
+        raise RuleBroken(
+            "expected descending, the only order of this lowering: blocks that need a mask come first, and only they "
+            "are masked", "kv_order",
+        )
+    group_of = {name: index for index, group in enumerate(s.group) for name in group}
+    for name, partner in {**FUSED, "mask": "mma0"}.items():
+        if group_of[name] != group_of[partner]:
+            raise RuleBroken(
+                f"{name} is part of {partner} in this lowering, expected both in one group", "group", group_of[name]
+            )
+
+
+RULES = (
+    _inferred_has_no_order,
+    _groups_partition_the_statements,
+    _one_entry_per_group,
+    _producers_are_single_loads,
+    _order_is_a_permutation,
+    _stages_have_no_gap,
+    _threads_fit_the_tile,
+    _specialized_is_what_the_kernel_does,
+)
