@@ -107,7 +107,7 @@ def compile_kernel(
     except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
         raise InputError(f"{schedule.label}: TileLang cannot compile it: {_last_line(error)}") from error
     compiled = CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source())
-    if schedule.lowering == "pipelined":
+    if schedule.has_program:
         check_generated(schedule, derive(schedule), compiled.source, compiled.shared_bytes, head_dim, sizes)
     return compiled
 

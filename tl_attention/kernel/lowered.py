@@ -6,12 +6,12 @@ load that was committed last is not waited for). So what it generated is checked
 
 from __future__ import annotations
 
-from typing import Iterator, Sequence
+from typing import Callable, Iterator, Sequence
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.kernel.generated import Event, ring_buffers, unrolled
+from tl_attention.kernel.generated import Event, barrier_counts, ring_buffers, unrolled
 from tl_attention.problem import DTYPE_BYTES
-from tl_attention.program import CONSUMER, Program
+from tl_attention.program import CONSUMER, PRODUCER, Program
 from tl_attention.schedule import Schedule
 from tl_attention.statements import LOADS, PRODUCTS, READER
 
@@ -26,6 +26,9 @@ def check_generated(
 
     Unrolls the code of the first row tile for every short loop and one long one, or for the fixed `sizes`.
     """
+    if schedule.lowering == "warp_specialized":
+        _check_roles(schedule, program, source, sizes)
+        return
     found = ring_buffers(source, shared_bytes, schedule.block_N * head_dim * DTYPE_BYTES)
     for load, expected in program.buffers.items():
         _require(
@@ -33,10 +36,7 @@ def check_generated(
         )
     events = unrolled(source)
     for seq_q, seq_kv in [sizes[2:]] if sizes else _lengths(schedule, program):
-        try:
-            run = events({"seq_q": seq_q, "seq_kv": seq_kv})
-        except (NameError, SyntaxError) as error:
-            raise _refusal(f"its structure cannot be read: {error}") from None
+        run = _read(events, seq_q, seq_kv)
         blocks = sum(event.kind == "mma0" for event in run)
         _same_order(program, run, blocks)
         _no_race(program, run)
@@ -46,6 +46,13 @@ def _lengths(schedule: Schedule, program: Program) -> list[tuple[int, int]]:
     """(seq_q, seq_kv) of loops from one block to beyond the Program's span, causal or not."""
     counts = [*range(1, program.span + 2), 2 * program.span + 2]
     return [(min(schedule.block_M, n * schedule.block_N), n * schedule.block_N) for n in counts]
+
+
+def _read(events: Callable[..., list[Event]], seq_q: int, seq_kv: int, thread: int = 0) -> list[Event]:
+    try:
+        return events({"seq_q": seq_q, "seq_kv": seq_kv}, thread)
+    except (NameError, SyntaxError) as error:
+        raise _refusal(f"its structure cannot be read: {error}") from None
 
 
 def _refusal(what: str) -> ScheduleRefused:
@@ -108,3 +115,49 @@ def _no_race(program: Program, run: Sequence[Event]) -> None:
             _require((load, block) in visible, f"{product}({block}) does not wait for {load}({block})")
             # `lowering: pipelined` waits for each product where it issues it.
             read.add((load, block))
+
+
+# --- the warp-specialised kernel -------------------------------------------------------------------------------
+
+
+def _check_roles(
+    schedule: Schedule, program: Program, source: str, sizes: tuple[int, int, int, int] | None
+) -> None:
+    """Both roles run the Program's operations, in its order, on the barriers, slots and parities that it means."""
+    warps = str(schedule.threads // 32)
+    expected_counts = {"K_full": {"32"}, "V_full": {"32"}, "K_free": {warps}, "V_free": {warps}}
+    found_counts = {name: counts for name, counts in barrier_counts(source).items() if name != "Q_full"}
+    _require(found_counts == expected_counts, f"its mbarriers count {found_counts}, expected {expected_counts}")
+    events = unrolled(source)
+    for seq_q, seq_kv in [sizes[2:]] if sizes else _lengths(schedule, program):
+        for role, thread in ((CONSUMER, 0), (PRODUCER, schedule.threads)):
+            run = [event for event in _read(events, seq_q, seq_kv, thread) if event.ring != "Q"]
+            if role == CONSUMER:
+                blocks = sum(event.kind == "mma0" for event in run)
+            expected = list(_barrier_view(program, role, blocks))
+            # __syncthreads follows the barriers' initialisation, before the roles part.
+            found = [event for event in run if event.kind != "sync"]
+            for number, (want, got) in enumerate(zip(expected, found)):
+                _require(want == got, f"operation {number} of the {role} is {got}, the Program has {want}")
+            _require(len(expected) == len(found), f"the {role} runs {len(found)} operations, not {len(expected)}")
+
+
+def _barrier_view(program: Program, role: str, blocks: int) -> Iterator[Event]:
+    """The Program's operations as events of the generated code."""
+    for step in program.roles(blocks)[role]:
+        name, kind = step.op.statement, step.op.kind
+        if kind == "run":
+            continue
+        if name in PRODUCTS:
+            yield Event(name) if kind == "issue" else Event("products wait", outstanding=step.outstanding)
+            continue
+        slot, lap = step.block % program.buffers[name], step.block // program.buffers[name] % 2
+        if kind == "wait":
+            yield Event("wait full", name, slot=slot, parity=lap)
+        elif kind == "acquire":
+            yield Event("wait free", name, slot=slot, parity=lap ^ 1)
+        elif kind == "release":
+            yield Event("arrive free", name, slot=slot)
+        else:
+            yield Event("tma load", name)
+            yield Event("arrive full", name, slot=slot)

@@ -87,6 +87,11 @@ def attention_kernel(
                 T.mbarrier_wait_parity(V_full[(t - lag) % buffers[1]], (t - lag) // buffers[1] % 2)
             if kind == "wait" and (name == "mma0" or name == "mma1"):
                 T.wait_wgmma(outstanding)
+                # The wait names no register: without this the compiler may move a use of the result before it.
+                if name == "mma0":
+                    T.warpgroup_fence_operand(state[3], 0, block_M * block_N // consumers)
+                else:
+                    T.warpgroup_fence_operand(state[5], 0, block_M * head_dim // consumers)
             # One arrival per warp: its lanes have passed the product's wait together.
             if kind == "release" and name == "load_k":
                 if T.shuffle_elect(WARP):
