@@ -9,16 +9,17 @@ from mutations import shipped
 
 from tl_attention.compile import compile_kernel
 from tl_attention.errors import ScheduleRefused
-from tl_attention.kernel.attention import attention_kernel
+from tl_attention.kernel.pipelined import attention_kernel
 from tl_attention.kernel.generated import ring_buffers, unrolled
 from tl_attention.kernel.lowered import check_generated
-from tl_attention.kernel.trace import traced_statements
+from tl_attention.kernel import warp_specialized
+from tl_attention.kernel.trace import specialized_statements, traced_statements
 from tl_attention.limits import accumulator_registers, shared_bytes
 from tl_attention.lowering import kernel_arguments
 from tl_attention.program import derive
 from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import load
-from tl_attention.statements import SOURCE
+from tl_attention.statements import SOURCE, WARP_SPECIALIZED
 
 TILELANG_KIND = {"load": {"copy"}, "product": {"gemm"}, "vector": {"copy", "fill", "parallel", "reduce"}}
 
@@ -38,6 +39,47 @@ def test_the_statement_table_is_what_tilelang_traced(causal, sizes, kv_order, dt
         assert found.reads == set(entry.reads), entry.name
         assert found.writes == set(entry.writes), entry.name
         assert found.kind in TILELANG_KIND[entry.kind], entry.name
+
+
+@pytest.mark.parametrize("name", ["ws_fa3", "ws_seed", "ws_source_order"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_specialised_table_is_what_tilelang_traced(name, causal):
+    """In the Program's order; the mask only in the loop over boundary blocks."""
+    schedule = shipped()[name]
+    kernel = warp_specialized.attention_kernel(
+        head_dim=128, dtype="float16", causal=causal, **kernel_arguments(schedule)
+    )
+    emitted = [op.statement for op in derive(schedule).consumer if op.kind in ("run", "issue")]
+    loops = specialized_statements(kernel)
+    assert len(loops) == (2 if causal else 1)
+    for loop, masked in zip(loops, (True, False) if causal else (False,)):
+        names = [statement for statement in emitted if masked or statement != "mask"]
+        assert len(loop) == len(names)
+        for found, statement in zip(loop, names):
+            entry = WARP_SPECIALIZED.by_name[statement]
+            assert (found.reads, found.writes) == (set(entry.reads), set(entry.writes)), statement
+
+
+SPECIALISED_FAULTS = {
+    "a wait that lets a product go": ("tl::wait_wgmma<0>();", "tl::wait_wgmma<1>();", "the Program has Event"),
+    "a release lost": ("K_free[0].arrive();", "", "the Program has Event"),
+    "the other parity": ("K_full[0].wait(0)", "K_full[0].wait(1)", "parity=1.*the Program has.*parity=0"),
+    "a barrier that counts one warp less": ("K_free[0].init(8)", "K_free[0].init(7)", "its mbarriers count"),
+    "a product left out": ("tl::wgmma_rs<", "tl::wgmma_nothing<", "the Program has Event"),
+    "a producer that does not acquire": ("V_free[(step & 1)].wait(", "(", "the producer"),
+}
+
+
+@pytest.mark.parametrize("name", SPECIALISED_FAULTS)
+def test_a_specialised_kernel_with_a_fault_is_refused(name):
+    schedule = shipped()["ws_fa3"]
+    compiled = compile_kernel(schedule, head_dim=128, dtype="float16", causal=False)
+    before, after, words = SPECIALISED_FAULTS[name]
+    assert before in compiled.source
+    with pytest.raises(ScheduleRefused, match=words):
+        check_generated(
+            schedule, derive(schedule), compiled.source.replace(before, after, 1), compiled.shared_bytes, 128
+        )
 
 
 def test_the_inferred_kernel_has_the_same_statements():

@@ -93,12 +93,12 @@ def compile_kernel(
     """
     import tilelang
 
-    from tl_attention.kernel import attention, warp_specialized
+    from tl_attention.kernel import pipelined, warp_specialized
     from tl_attention.kernel.lowered import check_generated
 
     for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
-    module = warp_specialized if schedule.lowering == "warp_specialized" else attention
+    module = warp_specialized if schedule.lowering == "warp_specialized" else pipelined
     program = module.attention_kernel(
         head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes, **kernel_arguments(schedule)
     )

@@ -40,14 +40,14 @@ def specialized_arguments(program: Program) -> dict[str, Any]:
     """The Program's phases as `kernel.warp_specialized` emits them."""
     view = phases(program, CONSUMER)
 
-    def iteration(t: int, steps: tuple[Step, ...]) -> tuple[int, list[tuple[str, str, int, int]]]:
-        return t, [(s.op.kind, s.op.statement, s.op.lag, s.outstanding) for s in steps]
+    def iteration(t: int, steps: tuple[Step, ...]) -> tuple[int, tuple[tuple[str, str, int, int], ...]]:
+        return t, tuple((s.op.kind, s.op.statement, s.op.lag, s.outstanding) for s in steps)
 
     return {
         "buffers": (program.buffers["load_k"], program.buffers["load_v"]),
-        "loads": [op.statement for op in program.producer if op.kind == "issue"],
-        "prologue": [iteration(t, steps) for t, steps in view.prologue],
+        "loads": tuple(op.statement for op in program.producer if op.kind == "issue"),
+        "prologue": tuple(iteration(t, steps) for t, steps in view.prologue),
         "steady": iteration(*view.steady),
-        "epilogue": [iteration(t - view.blocks, steps) for t, steps in view.epilogue],
+        "epilogue": tuple(iteration(t - view.blocks, steps) for t, steps in view.epilogue),
         "least_blocks": program.least_blocks,
     }

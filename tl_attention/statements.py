@@ -1,6 +1,6 @@
 """The statements of the attention loop: what each reads, writes and is. One table for each kernel.
 
-`SOURCE` has the 15 statements that schedules speak of, and describes `kernel/attention.py`; `kernel/trace.py` reads the
+`SOURCE` has the 15 statements that schedules speak of, and describes `kernel/pipelined.py`; `kernel/trace.py` reads the
 same facts off that kernel as TileLang traced it, and a test holds the two together. `WARP_SPECIALIZED` describes
 `kernel/warp_specialized.py`, where three of the 15 are part of another.
 """

@@ -27,6 +27,24 @@ def traced_statements(prim_func: tirx.PrimFunc) -> list[TracedStatement]:
     return [_traced(statement) for statement in _entries(loop.body) if not isinstance(statement, tirx.Bind)]
 
 
+def specialized_statements(prim_func: tirx.PrimFunc) -> list[list[TracedStatement]]:
+    """The statements of each loop that holds both products, in emission order; loads, waits and barriers left out."""
+    loops: list[tirx.For] = []
+
+    def collect(node: object) -> None:
+        if isinstance(node, tirx.For) and node.kind == tirx.ForKind.SERIAL:
+            loops.append(node)
+
+    post_order_visit(prim_func.body, collect)
+    found = []
+    for loop in loops:
+        traced = [_traced(entry) for entry in _entries(loop.body) if not isinstance(entry, (tirx.Bind, tirx.IfThenElse))]
+        statements = [statement for statement in traced if statement.writes]
+        if sum(statement.kind == "wgmma_gemm" for statement in statements) == 2:
+            found.append(statements)
+    return found
+
+
 def _pipelined_loop(prim_func: tirx.PrimFunc) -> tirx.For:
     loops: list[tirx.For] = []
 

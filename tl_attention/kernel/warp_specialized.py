@@ -6,7 +6,7 @@ can need a mask, so the others run without.
 
 import tilelang.language as T
 
-from tl_attention.kernel.attention import LOG2_E, Rescale, finite
+from tl_attention.kernel.macros import LOG2_E, Rescale, finite
 
 WARP = 32
 WARPGROUP = 128
@@ -18,7 +18,7 @@ REGISTERS = {2: (240, 24), 3: (160, 32)}
 def attention_kernel(
     *, head_dim, dtype, causal, block_M, block_N, buffers, loads, prologue, steady, epilogue, least_blocks, sizes=None
 ):
-    """The prim_func attention(Q, K, V, Output, softmax_scale), as `attention.attention_kernel`'s.
+    """The prim_func attention(Q, K, V, Output, softmax_scale), as `pipelined.attention_kernel`'s.
 
     `buffers` gives the depth of K_shared and V_shared, `loads` the producer's order. `prologue`, `steady` and `epilogue`
     are iterations as (t, [(kind, statement, lag, outstanding), ...]); an epilogue's t counts from the number of blocks.

@@ -73,7 +73,7 @@ def tilelang_form(schedule: Schedule, *, name: str) -> str:
         name=_checked_name(name),
         label=schedule.label,
         version=_tilelang_version(),
-        program=_program_text(),
+        program=_program_text(schedule),
         target=_literal(TARGET),
         pass_configs=_literal(PASS_CONFIGS),
         schedule=_call(kernel_arguments(schedule)),
@@ -130,13 +130,22 @@ def _tilelang_version() -> str:
     return tilelang.__version__.split("+")[0]
 
 
-def _program_text() -> str:
-    """kernel/attention.py as it is, with the imports that the rest of the file needs beside its own."""
-    text = (PACKAGE / "kernel" / "attention.py").read_text(encoding="utf-8").rstrip()
-    own = "import tilelang.language as T\n"
-    imports = [line for line in text.splitlines() if line.startswith(("import ", "from "))]
-    assert imports == [own.strip()], f"kernel/attention.py imports {imports}, expected tilelang.language alone"
-    return text.replace(own, f"import tilelang\n{own}import torch\n", 1)
+def _program_text(schedule: Schedule) -> str:
+    """The macros and the schedule's kernel as they are, with the imports that the rest of the file needs."""
+    module = "warp_specialized.py" if schedule.lowering == "warp_specialized" else "pipelined.py"
+    parts = ["import tilelang\nimport tilelang.language as T\nimport torch"]
+    for file in ("macros.py", module):
+        text = (PACKAGE / "kernel" / file).read_text(encoding="utf-8")
+        imports = {line for line in text.splitlines() if line.startswith(("import ", "from "))}
+        ours = {line for line in imports if line.startswith("from tl_attention.kernel.macros import ")}
+        assert imports - ours == {"import tilelang.language as T"}, f"kernel/{file} imports {imports}"
+        for line in imports:
+            text = text.replace(f"{line}\n", "", 1)
+        # The module's docstring stays, as a comment on what follows.
+        docstring, code = text.removeprefix('"""').split('"""', 1)
+        comment = "\n".join(f"# {line}".rstrip() for line in docstring.strip().splitlines())
+        parts.append(f"{comment}\n\n{code.strip()}")
+    return "\n\n\n".join(parts)
 
 
 def _parameters(source: str, plan: HostPlan) -> tuple[tuple[str, str], ...]:
@@ -213,22 +222,25 @@ def _call(arguments: Mapping[str, Any], indent: str = "") -> str:
     """The text of a call of dict with one argument a line, also for a dict inside it."""
     lines = ["dict("]
     for key, value in arguments.items():
-        text = _call(value, indent + "    ") if isinstance(value, dict) else _literal(value)
+        text = _call(value, indent + "    ") if isinstance(value, dict) else _literal(value, indent + "    ")
         lines.append(f"{indent}    {key}={text},")
     return "\n".join([*lines, f"{indent})"])
 
 
-def _literal(value: Any) -> str:
+def _literal(value: Any, indent: str = "") -> str:
     """The text of a constant, its strings in double quotes; a dict or tuple that is too long gets one item a line."""
     if isinstance(value, str):
         return json.dumps(value)
+    inner = indent + "    "
     if isinstance(value, dict):
-        items, brackets = [f"{_literal(key)}: {_literal(item)}" for key, item in value.items()], "{}"
+        items, brackets = [f"{_literal(key)}: {_literal(item, inner)}" for key, item in value.items()], "{}"
     elif isinstance(value, tuple):
-        items, brackets = [_literal(item) for item in value], "()"
+        items, brackets = [_literal(item, inner) for item in value], "()"
     else:
         return repr(value)
-    line = f"{brackets[0]}{', '.join(items)}{brackets[1]}"
-    if len(line) <= WIDTH and len(items) != 1 or brackets == "{}" and len(items) == 1:
+    comma = "," if brackets == "()" and len(items) == 1 else ""
+    line = f"{brackets[0]}{', '.join(items)}{comma}{brackets[1]}"
+    if len(indent + line) <= WIDTH and "\n" not in line:
         return line
-    return "\n".join([brackets[0], *(f"    {item}," for item in items), brackets[1]])
+    return "\n".join([brackets[0], *(f"{inner}{item}," for item in items), f"{indent}{brackets[1]}"])
+
