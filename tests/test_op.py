@@ -12,6 +12,7 @@ from mutations import mutate, shipped
 from tl_attention import InputError, ScheduleRefused, attention, runner
 from tl_attention.candidate import Candidate
 from tl_attention.legality import find_violation
+from tl_attention.op import DEFAULT_SCHEDULE
 from tl_attention.preflight import refuse_unless_safe
 from tl_attention.problem import AttentionShape
 from tl_attention.program import derive
@@ -65,7 +66,9 @@ def fresh(*size: int, dtype=torch.float16, device="cuda"):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", ["seed", "source_order", "inferred", "prefetch_late", "three_stages"])
+@pytest.mark.parametrize("name", [
+    "seed", "source_order", "inferred", "prefetch_late", "three_stages", "ws_fa3", "ws_seed", "ws_source_order",
+])
 def test_every_kind_of_problem_on_ragged_sizes(name, causal, head_dim, dtype):
     for sizes in ((1, 1, 1, 1), (2, 3, 1, 300), (1, 2, 129, 129), (3, 1, 200, 333), (1, 2, 1000, 1777)):
         q, k, v = fresh(*sizes, head_dim, dtype=dtype)
@@ -115,16 +118,22 @@ def test_it_runs_on_the_current_stream_of_every_device():
         check(output, q, k, v)
 
 
+def test_the_default_schedule_is_a_shipped_one():
+    assert DEFAULT_SCHEDULE == shipped()["ws_fa3"]
+
+
 @pytest.mark.gpu
-def test_forty_accepted_mutants_are_right_to_the_last_one(tmp_path):
+@pytest.mark.parametrize("lowering,count", [("pipelined", 80), ("warp_specialized", 60)])
+def test_accepted_mutants_are_right_to_the_last_one(lowering, count, tmp_path):
     class Silent:
         def phase(self, name, total): ...
         def advance(self, what): ...
 
     rng = random.Random(7)
     accepted: dict[str, Candidate] = {}
-    while len(accepted) < 80:
-        schedule = mutate(rng.choice(list(shipped().values())), rng)
+    sources = [schedule for schedule in shipped().values() if schedule.lowering == lowering]
+    while len(accepted) < count:
+        schedule = mutate(rng.choice(sources), rng)
         try:
             refuse_unless_safe(schedule, 128)
         except ScheduleRefused:

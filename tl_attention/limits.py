@@ -11,6 +11,17 @@ from tl_attention.schedule import Schedule
 # Row vectors (scores_max, scores_max_prev, scores_scale, scores_sum, logsum): two rows of each per thread.
 ROW_VECTOR_REGISTERS = 2 * 5
 
+# Registers per thread of the warpgroups that compute and of the producer's, by block_M: with the producer they share
+# the SM's 65,536. With one warpgroup the launch gives every thread 255 already.
+SPLIT_REGISTERS: dict[int, tuple[int, int]] = {128: (240, 24), 192: (160, 32)}
+
+
+def registers_available(schedule: Schedule, device: DeviceSpec = HOPPER) -> int:
+    """Registers that each thread that computes may have."""
+    if schedule.lowering != "warp_specialized":
+        return device.registers_available(schedule.threads)
+    return SPLIT_REGISTERS.get(schedule.block_M, (device.registers_per_thread, 0))[0]
+
 
 def ring_buffers(schedule: Schedule) -> tuple[int, int]:
     """Buffers of K_shared and of V_shared."""
@@ -54,7 +65,7 @@ def check_fits(schedule: Schedule, head_dim: int, device: DeviceSpec = HOPPER) -
             f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {head_dim} * {DTYPE_BYTES} bytes; "
             "use a smaller tile or fewer buffers"
         )
-    registers, available = accumulator_registers(schedule, head_dim), device.registers_available(schedule.threads)
+    registers, available = accumulator_registers(schedule, head_dim), registers_available(schedule, device)
     if registers > available:
         raise ScheduleRefused(
             f"needs {registers} registers per thread for fragments alone, {schedule.threads} threads have {available}: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tl_attention.limits import SPLIT_REGISTERS
 from tl_attention.program import CONSUMER, Program, Step, derive, phases
 from tl_attention.schedule import Schedule
 from tl_attention.statements import NAMES
@@ -13,7 +14,7 @@ def kernel_arguments(schedule: Schedule) -> dict[str, Any]:
     """What the `attention_kernel` of the schedule's lowering takes from it."""
     tile = {"block_M": schedule.block_M, "block_N": schedule.block_N}
     if schedule.lowering == "warp_specialized":
-        return {**tile, **specialized_arguments(derive(schedule))}
+        return {**tile, **specialized_arguments(derive(schedule)), "registers": SPLIT_REGISTERS.get(schedule.block_M)}
     program = derive(schedule) if schedule.has_program else None
     return {
         **tile,

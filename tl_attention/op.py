@@ -18,7 +18,9 @@ from tl_attention.problem import AttentionShape
 from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import load
 
-DEFAULT_SCHEDULE = Schedule.from_label("pipelined_128x128_t256_n2_0p_1-2o0s0_3-11o3s0_12o1s1_13p_14o2s1")
+DEFAULT_SCHEDULE = Schedule.from_label(
+    "warp_specialized_128x176_t256_n2_desc_0p_1-2o0s0_3-10o2s0_11o3s0_12o4s0_13p_14o1s1"
+)
 
 
 def attention(
@@ -34,7 +36,7 @@ def attention(
     Args:
         causal: query i sees keys 0 .. seq_kv - seq_q + i; needs seq_kv >= seq_q.
         scale: factor of the scores, positive; 1 / sqrt(head_dim) by default.
-        schedule: a Schedule, a label or the path of a schedule file; the seed schedule by default.
+        schedule: a Schedule, a label or the path of a schedule file; `schedules/ws_fa3.yaml` by default.
         specialize: compile for exactly these sizes instead of for all.
 
     Returns: the output, q's shape and dtype, contiguous. There is no backward.

@@ -87,6 +87,8 @@ def _threads_fit_the_tile(s: Schedule) -> None:
 def _specialized_is_what_the_kernel_does(s: Schedule) -> None:
     if s.lowering != "warp_specialized":
         return
+    if s.block_M > 192:
+        raise RuleBroken(f"{s.block_M}, expected at most 192: the registers of 3 warpgroups and a producer", "block_M")
     placed = [load for load in LOADS if load not in s.producers]
     if placed:
         raise RuleBroken(f"{placed[0]} has a position, expected -1: a producer warp issues every load", "order")

@@ -10,18 +10,17 @@ from tl_attention.kernel.macros import LOG2_E, Rescale, finite
 
 WARP = 32
 WARPGROUP = 128
-# Registers per thread of a consumer and of the producer warpgroup, by the number of consumers: they share 65,536.
-# With one consumer the launch gives each thread 255 already.
-REGISTERS = {2: (240, 24), 3: (160, 32)}
 
 
 def attention_kernel(
-    *, head_dim, dtype, causal, block_M, block_N, buffers, loads, prologue, steady, epilogue, least_blocks, sizes=None
+    *, head_dim, dtype, causal, block_M, block_N, buffers, loads, prologue, steady, epilogue, least_blocks,
+    registers=None, sizes=None
 ):
     """The prim_func attention(Q, K, V, Output, softmax_scale), as `pipelined.attention_kernel`'s.
 
     `buffers` gives the depth of K_shared and V_shared, `loads` the producer's order. `prologue`, `steady` and `epilogue`
-    are iterations as (t, [(kind, statement, lag, outstanding), ...]); an epilogue's t counts from the number of blocks.
+    are iterations as (t, ((kind, statement, lag, outstanding), ...)); an epilogue's t counts from the number of blocks.
+    `registers` are those of a consumer and of a producer thread (setmaxnreg), None to leave them as launched.
     """
     batch, heads, seq_q, seq_kv = sizes or T.dynamic("batch, heads, seq_q, seq_kv")
     accum_dtype = "float32"
@@ -147,8 +146,8 @@ def attention_kernel(
             tx = T.get_thread_binding()
 
             if tx >= consumers:
-                if consumers // WARPGROUP in REGISTERS:
-                    T.set_max_nreg(REGISTERS[consumers // WARPGROUP][1], 0)
+                if registers:
+                    T.set_max_nreg(registers[1], 0)
                 if tx < consumers + WARP:
                     T.tma_copy(
                         Q[bz, by, first_row : first_row + block_M, :], Q_shared, barrier=Q_full,
@@ -162,8 +161,8 @@ def attention_kernel(
                             else:
                                 load(V, V_shared, V_full, V_free, buffers[1], j, blocks - 1 - j, bz, by)
             else:
-                if consumers // WARPGROUP in REGISTERS:
-                    T.set_max_nreg(REGISTERS[consumers // WARPGROUP][0], 1)
+                if registers:
+                    T.set_max_nreg(registers[0], 1)
                 state = (
                     Q_shared, K_shared, V_shared, acc_s, acc_s_cast, acc_o, scores_max, scores_max_prev, scores_scale,
                     scores_sum, logsum, scale, first_row, past_len,
