@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -28,11 +29,28 @@ def test_both_dtypes_are_shown():
     assert README.count("<!-- results/") == 2
 
 
-def test_the_headline_is_the_seeds_row():
-    rows = [row for row in read_rows(ROOT / "results/bench-h200-L.jsonl") if row.problem["dtype"] == "float16"]
-    seed, cudnn = (next(r for r in rows if (r.name, r.sizes) == key) for key in (("seed", "fixed"), ("cudnn", "peer")))
-    assert f"**{seed.median_ms:.2f} ms**" in README
-    assert f"**{cudnn.median_ms / seed.median_ms:.2f} of cuDNN's speed**" in README
+def median_ms(record: str, dtype: str, name: str) -> float:
+    rows = read_rows(ROOT / "results" / record)
+    return next(
+        r.median_ms for r in rows if (r.name, r.problem["dtype"]) == (name, dtype) and r.sizes in ("runtime", "peer")
+    )
+
+
+def test_the_headline_is_the_records():
+    ours, cudnn = (median_ms("bench-h200-L.jsonl", "float16", name) for name in ("ws_fa3", "cudnn"))
+    assert f"**{ours:.2f} ms**" in README
+    assert f"**{cudnn / ours:.2f} of cuDNN's speed**" in README
+    bf16, fa3 = (median_ms("bench-h200-L.jsonl", "bfloat16", name) for name in ("ws_fa3", "fa3"))
+    assert f"is {fa3 / bf16:.2f} of FlashAttention-3's" in README
+    assert f"FlashAttention-3 is {bf16 / fa3:.2f} times as fast in\n  bf16" in README
+    bf16, fa3 = (median_ms("bench-h200-L-causal.jsonl", "bfloat16", name) for name in ("ws_fa3", "fa3"))
+    assert f"{bf16 / fa3:.2f} times causal" in README
+
+
+def test_the_submissions_times_are_the_records():
+    for line in (ROOT / "results/evaluate-h200.jsonl").read_text().splitlines():
+        timing = json.loads(line)["rows"][-1]["timing"]
+        assert f"| {timing['n']} | {timing['best_ms']:.2f} | {timing['mean_ms']:.2f} |" in README
 
 
 def test_the_steady_state_shown_is_the_one_explained():

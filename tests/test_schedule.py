@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tl_attention.errors import InputError
-from tl_attention.op import DEFAULT_SCHEDULE
 from tl_attention.schedule import EXAMPLE_LABEL, Schedule
 from tl_attention.schedule_file import load
 from tl_attention.statements import LOADS, NAMES, NUMBER
@@ -78,8 +77,8 @@ def test_a_label_is_one_word_of_a_command_line() -> None:
         assert set(schedule.label) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-+")
 
 
-def test_the_example_and_the_default_of_attention_are_the_seed() -> None:
-    assert SEED.label == EXAMPLE_LABEL and DEFAULT_SCHEDULE == SEED
+def test_the_example_of_a_label_is_the_seed() -> None:
+    assert SEED.label == EXAMPLE_LABEL
 
 
 LABELS = {
