@@ -82,6 +82,14 @@ def kv_block(step, blocks, descending):
 
 WARP = 32
 WARPGROUP = 128
+# A wait names no register, so ptxas moves it up, before the exponentials that the product should overlap. A store that
+# depends on an exponential, and never happens, holds it behind that one.
+PRELUDE = """
+__device__ __forceinline__ void tl_attention_pin(const float* exponential) {
+  asm volatile("{.reg .pred p; setp.lt.f32 p, %0, 0fBF800000; @p st.shared.f32 [%1], %0;}"
+               :: "f"(exponential[0]), "r"(0) : "memory");
+}
+"""
 
 
 def attention_kernel(
@@ -156,6 +164,8 @@ def attention_kernel(
                 T.mbarrier_wait_parity(K_full[(t - lag) % buffers[0]], (t - lag) // buffers[0] % 2)
             if kind == "wait" and name == "load_v":
                 T.mbarrier_wait_parity(V_full[(t - lag) % buffers[1]], (t - lag) // buffers[1] % 2)
+            if kind == "pin":
+                T.call_extern("handle", "tl_attention_pin", state[3].data)
             if kind == "wait" and (name == "mma0" or name == "mma1"):
                 T.wait_wgmma(outstanding)
                 # The wait names no register: without this the compiler may move a use of the result before it.
@@ -189,7 +199,9 @@ def attention_kernel(
         Output: T.Tensor([batch, heads, seq_q, head_dim], dtype),
         softmax_scale: T.float32,
     ):
-        with T.Kernel(T.ceildiv(seq_q, block_M), heads, batch, threads=consumers + WARPGROUP) as (bx, by, bz):
+        with T.Kernel(
+            T.ceildiv(seq_q, block_M), heads, batch, threads=consumers + WARPGROUP, prelude=PRELUDE
+        ) as (bx, by, bz):
             Q_shared = T.alloc_shared([block_M, head_dim], dtype)
             K_shared = T.alloc_shared([buffers[0], block_N, head_dim], dtype)
             V_shared = T.alloc_shared([buffers[1], block_N, head_dim], dtype)
@@ -313,6 +325,7 @@ SCHEDULE = dict(
             ("run", "exp", 0, 0),
             ("run", "row_sum", 0, 0),
             ("run", "logsum", 0, 0),
+            ("pin", "exp", 1, 0),
             ("wait", "mma1", 1, 0),
             ("release", "load_v", 1, 0),
             ("run", "cast", 0, 0),

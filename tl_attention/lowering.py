@@ -38,11 +38,23 @@ def pipeline_arguments(program: Program) -> dict[str, list[int]]:
 
 
 def specialized_arguments(program: Program) -> dict[str, Any]:
-    """The Program's phases as `kernel.warp_specialized` emits them."""
+    """The Program's phases as `kernel.warp_specialized` emits them.
+
+    A `pin` stands before each wait for MMA1 that follows exponentials: the kernel holds the wait behind one of them.
+    """
     view = phases(program, CONSUMER)
 
     def iteration(t: int, steps: tuple[Step, ...]) -> tuple[int, tuple[tuple[str, str, int, int], ...]]:
-        return t, tuple((s.op.kind, s.op.statement, s.op.lag, s.outstanding) for s in steps)
+        operations = []
+        exponentials = False
+        for step in steps:
+            op = step.op
+            if op.kind == "wait" and op.statement == "mma1" and exponentials:
+                operations.append(("pin", "exp", op.lag, 0))
+            # acc_s holds exponentials until the next product writes it.
+            exponentials = op.statement == "exp" or exponentials and op.statement != "mma0"
+            operations.append((op.kind, op.statement, op.lag, step.outstanding))
+        return t, tuple(operations)
 
     return {
         "buffers": (program.buffers["load_k"], program.buffers["load_v"]),
