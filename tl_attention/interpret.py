@@ -198,10 +198,11 @@ def interpret(
     batch, heads, seq_q, head_dim = q.shape
     shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, str(q.dtype).removeprefix("torch."), causal)
     output = torch.empty_like(q)
+    least_blocks = program.least_blocks
     for b in range(batch):
         for h in range(heads):
             for index in range(row_tiles(shape, block_M)):
-                blocks = kv_blocks(shape, block_M, block_N, index, program.least_blocks)
+                blocks = kv_blocks(shape, block_M, block_N, index, least_blocks)
                 tile = Tile(
                     shape, q[b, h], k[b, h], v[b, h], block_M=block_M, block_N=block_N, kv_order=kv_order,
                     index=index, blocks=blocks, scale=scale, table=program.table, observer=observer,

@@ -6,7 +6,7 @@ import datetime
 import secrets
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Protocol, Sequence
+from typing import Any, Protocol, Sequence
 
 from tl_attention import gpu_worker, interpret, timing
 from tl_attention.candidate import Candidate, verification_shapes

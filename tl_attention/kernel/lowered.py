@@ -92,7 +92,13 @@ def _no_race(program: Program, run: Sequence[Event]) -> None:
     visible: set[tuple[str, int]] = set()
     read: set[tuple[str, int]] = set()
     free: set[tuple[str, int]] = set()
+    in_flight: set[tuple[str, int]] = set()
     for event in run:
+        # The synchronous model: each product is waited for where it is issued.
+        done = event.kind == "products wait" and event.outstanding == 0
+        _require(not in_flight or done, f"a product that reads {sorted(in_flight)} is not waited for at once")
+        read |= in_flight
+        in_flight = set()
         if event.kind == "load":
             name, block = next(numbered)
             before = (name, block - program.buffers[name])
@@ -104,8 +110,7 @@ def _no_race(program: Program, run: Sequence[Event]) -> None:
         elif event.kind == "commit":
             groups.append(set())
         elif event.kind == "wait":
-            done = len(groups) - 1 - event.outstanding
-            arrived.update(*groups[:max(0, done)])
+            arrived.update(*groups[:max(0, len(groups) - 1 - event.outstanding)])
         elif event.kind == "sync":
             visible |= arrived
             free |= read
@@ -113,8 +118,7 @@ def _no_race(program: Program, run: Sequence[Event]) -> None:
             product, block = next(numbered)
             load = LOAD_OF[product]
             _require((load, block) in visible, f"{product}({block}) does not wait for {load}({block})")
-            # `lowering: pipelined` waits for each product where it issues it.
-            read.add((load, block))
+            in_flight = {(load, block)}
 
 
 # --- the warp-specialised kernel -------------------------------------------------------------------------------

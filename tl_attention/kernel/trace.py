@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilelang import tvm
+import tilelang  # noqa: F401  (puts the TVM that it bundles on the path)
 from tvm import tirx
 from tvm.tirx.stmt_functor import post_order_visit
 
