@@ -5,13 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-import shutil
-import subprocess
-import tempfile
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, files
-from pathlib import Path
 from typing import Any
 
 from tl_attention.errors import InputError
@@ -19,6 +14,7 @@ from tl_attention.errors import InputError
 from tl_attention.host_plan import parse_host_source
 from tl_attention.lowering import kernel_arguments
 from tl_attention.program import derive
+from tl_attention.sass import Loop, check_not_serialised, cuobjdump, read_loops
 from tl_attention.schedule import Schedule
 
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
@@ -27,11 +23,12 @@ PASS_CONFIGS: dict[str, object] = {"tl.enable_fast_math": True}
 
 @dataclass(frozen=True)
 class StaticReport:
-    """What ptxas gave one kernel: registers per thread, bytes per thread of stack (spills), bytes per block."""
+    """What ptxas gave one kernel: registers per thread, bytes per thread of stack (spills), bytes per block, loops."""
 
     registers: int
     stack_bytes: int
     shared_bytes: int
+    loops: tuple[Loop, ...] = ()
 
     def __str__(self) -> str:
         spills = f"{self.stack_bytes} bytes of spills" if self.stack_bytes else "no spills"
@@ -69,17 +66,17 @@ class CompiledKernel:
 
     @cached_property
     def report(self) -> StaticReport:
-        """Registers and spills read off the cubin, shared memory off the launch."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "kernel.cubin"
-            path.write_bytes(self.cubin)
-            usage = subprocess.run(
-                [_cuobjdump(), "--dump-resource-usage", str(path)], capture_output=True, text=True, check=True
-            ).stdout
+        """Registers, spills and loops read off the cubin, shared memory off the launch.
+
+        Raises ScheduleRefused for serialised products. Not in `compile_kernel`: such a kernel is slow but right, and
+        disassembling it would take half a second of each process that calls it.
+        """
+        usage = cuobjdump(self.cubin, "--dump-resource-usage")
         match = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)", usage)
         assert match, f"cuobjdump printed no resource usage: {usage[:200]}"
-        registers, stack = int(match[1]), int(match[2])
-        return StaticReport(registers, stack, self.shared_bytes)
+        loops = read_loops(self.cubin)
+        check_not_serialised(loops)
+        return StaticReport(int(match[1]), int(match[2]), self.shared_bytes, loops)
 
 
 def compile_kernel(
@@ -115,15 +112,3 @@ def compile_kernel(
 def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1][:300]}" if lines else type(error).__name__
-
-
-def _cuobjdump() -> str:
-    """The cuobjdump of the pip package, or the one on the PATH."""
-    try:
-        packaged = [f.locate() for f in files("nvidia-cuda-cuobjdump") or () if f.name == "cuobjdump"]
-    except PackageNotFoundError:
-        packaged = []
-    for candidate in (*packaged, shutil.which("cuobjdump"), "/usr/local/cuda/bin/cuobjdump"):
-        if candidate and Path(candidate).is_file():
-            return str(candidate)
-    raise InputError("cuobjdump was not found: install the package nvidia-cuda-cuobjdump, which this project pins")

@@ -36,11 +36,11 @@ def _compile(candidate: Candidate) -> Compiled:
         kernel = compile_kernel(
             candidate.schedule, head_dim=shape.head_dim, dtype=shape.dtype, causal=shape.causal, sizes=candidate.sizes
         )
+        return Compiled(kernel.fingerprint, kernel.report)
     except ScheduleRefused as refusal:
         return Compiled(status="refused", error=str(refusal))
     except ValueError as error:
         return Compiled(status="compile_error", error=str(error))
-    return Compiled(kernel.fingerprint, kernel.report)
 
 
 def compile_all(

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from tl_attention.records import Row
-from tl_attention.report import COLUMNS, by_problem, cells, headings, reasons, reference_row, title
+from tl_attention.report import COLUMNS, by_problem, cells, headings, loop_lines, reasons, reference_row, title
 
 # Wide enough for every column where the output is a file.
 FILE_WIDTH = 200
@@ -64,21 +64,24 @@ def table_of(heading: str, names: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 
 def show_tables(
-    tables: Sequence[Sequence[Row]], columns: Sequence[str] = tuple(COLUMNS), baseline: str | None = None
+    tables: Sequence[Sequence[Row]], columns: Sequence[str] = tuple(COLUMNS), baseline: str | None = None,
+    loops: bool = False,
 ) -> None:
-    """One table for each problem, then the reasons."""
+    """One table for each problem, with the loops of its kernels if wanted, then the reasons."""
     console = stdout_console()
     for rows in tables:
         reference = reference_row(rows, baseline)
         lines = [cells(row, columns, reference) for row in rows]
         console.print(table_of(title(rows), headings(columns, baseline), lines))
+        for line in loop_lines(rows) if loops else ():
+            console.print(line, soft_wrap=True)
     for reason in (reason for rows in tables for reason in reasons(rows)):
         console.print(reason, soft_wrap=True)
 
 
-def show(rows: Sequence[Row], path: Path) -> None:
-    """Tables, reasons, and where the record is."""
-    show_tables(by_problem(rows))
+def show(rows: Sequence[Row], path: Path, loops: bool = False) -> None:
+    """Tables, with the loops of the kernels if wanted, reasons, and where the record is."""
+    show_tables(by_problem(rows), loops=loops)
     console = stdout_console()
     if any(row.status == "checked_on_cpu" for row in rows):
         console.print("nothing was timed: this machine has no GPU", soft_wrap=True)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from tl_attention.errors import InputError
 from tl_attention.problem import AttentionShape
+from tl_attention.sass import Loop
 
 Status = Literal[
     "ok", "refused", "compile_error", "wrong", "unstable", "timeout", "crashed", "error", "checked_on_cpu"
@@ -34,6 +35,7 @@ class Row:
     registers: int | None = None
     stack_bytes: int | None = None
     shared_bytes: int | None = None
+    loops: tuple[Loop, ...] = ()
     error_rms: float | None = None
     error_rms_budget: float | None = None
     error_max_abs: float | None = None
@@ -64,7 +66,7 @@ class Row:
 
 
 def _says_something(value: Any) -> bool:
-    return value not in (None, "", {}) and not (isinstance(value, float) and not math.isfinite(value))
+    return value not in (None, "", {}, ()) and not (isinstance(value, float) and not math.isfinite(value))
 
 
 class ResultsFile:

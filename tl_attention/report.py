@@ -6,6 +6,7 @@ from typing import Callable, Sequence
 
 from tl_attention.errors import InputError
 from tl_attention.records import Row
+from tl_attention.sass import describe
 
 PEER_BASELINE = "cudnn"
 Cell = Callable[[Row], str]
@@ -109,6 +110,11 @@ def title(rows: Sequence[Row]) -> str:
 def reasons(rows: Sequence[Row]) -> list[str]:
     """Why each row that is not ok is not."""
     return [f"{row.name} ({row.sizes}): {row.status}: {row.reason}" for row in rows if row.reason]
+
+
+def loop_lines(rows: Sequence[Row]) -> list[str]:
+    """The loops of each row's machine code; rows recorded before they were read, and peers, have none."""
+    return [f"{row.name} ({row.sizes}): {loop}" for row in rows for loop in describe(row.loops)]
 
 
 def markdown_table(

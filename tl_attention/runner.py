@@ -223,7 +223,7 @@ def _static(compiled: Compiled) -> dict[str, Any]:
     assert report is not None
     return {
         "fingerprint": compiled.fingerprint, "registers": report.registers, "stack_bytes": report.stack_bytes,
-        "shared_bytes": report.shared_bytes,
+        "shared_bytes": report.shared_bytes, "loops": report.loops,
     }
 
 

@@ -95,7 +95,7 @@ def _measure(
         except CallFailed as failed:
             say(f"the machine failed, not a schedule: {failed}; {results.written} rows are in {results.path}")
             sys.exit(FAILED)
-    show(rows, results.path)
+    show(rows, results.path, loops=command == "run")
     if any(row.status not in GOOD for row in rows):
         sys.exit(FAILED)
     if all(row.status == "refused" for row in rows if row.sizes != "peer"):
@@ -106,11 +106,14 @@ def _measure(
 @click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--markdown", is_flag=True, help="tables in Markdown")
 @click.option("--columns", help="only these, separated by commas")
+@click.option("--loops", is_flag=True, help="the loops of each kernel's machine code too, as run shows them")
 @click.option("--baseline", help="what the ratio is relative to: a peer or schedule  [default: cudnn where present]")
-def report(results: tuple[Path, ...], markdown: bool, columns: str | None, baseline: str | None) -> None:
+def report(
+    results: tuple[Path, ...], markdown: bool, columns: str | None, loops: bool, baseline: str | None
+) -> None:
     """The tables of recorded rows, one for each run and problem."""
     from tl_attention.records import read_rows
-    from tl_attention.report import by_problem, check_baseline, markdown_table, parse_columns, title
+    from tl_attention.report import by_problem, check_baseline, loop_lines, markdown_table, parse_columns, title
 
     chosen = parse_columns(columns)
     rows = [row for path in results for row in read_rows(path)]
@@ -121,7 +124,9 @@ def report(results: tuple[Path, ...], markdown: bool, columns: str | None, basel
     if not markdown:
         from tl_attention.console import show_tables
 
-        show_tables(tables, chosen, baseline)
+        show_tables(tables, chosen, baseline, loops)
         return
     texts = [f"{title(table)}\n\n{markdown_table(table, chosen, baseline)}" for table in tables]
+    if loops:
+        texts = ["\n".join([text, "", "```", *loop_lines(table), "```"]) for text, table in zip(texts, tables)]
     click.echo("\n\n".join(texts))
