@@ -10,7 +10,7 @@ from mutations import shipped
 
 from tl_attention.interpret import POLICIES, interpret, verify
 from tl_attention.machine import EARLY, LATE
-from tl_attention.program import derive
+from tl_attention.derivation import derive
 from tl_attention.reference import attention_fp64, attention_same_precision, compare, make_inputs
 
 MODELS = ("synchronous", "asynchronous")

@@ -16,7 +16,7 @@ from tl_attention.kernel import warp_specialized
 from tl_attention.kernel.trace import specialized_statements, traced_statements
 from tl_attention.limits import accumulator_registers, shared_bytes
 from tl_attention.lowering import kernel_arguments
-from tl_attention.program import derive
+from tl_attention.derivation import derive
 from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import load
 from tl_attention.statements import SOURCE, WARP_SPECIALIZED

@@ -8,7 +8,7 @@ from mutations import shipped
 from tl_attention.errors import ScheduleRefused
 from tl_attention.legality import check
 from tl_attention.preflight import refuse_unless_safe
-from tl_attention.program import derive
+from tl_attention.derivation import derive
 from tl_attention.schedule import Schedule
 
 SOFTMAX = list(range(3, 12))

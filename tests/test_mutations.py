@@ -15,7 +15,8 @@ from tl_attention.interpret import POLICIES, Tile
 from tl_attention.legality import AFTER_LOOP, Violation, find_violation
 from tl_attention.machine import EARLY, LATE, Deadlock, execute
 from tl_attention.problem import AttentionShape
-from tl_attention.program import Program, derive
+from tl_attention.derivation import derive
+from tl_attention.program import Program
 from tl_attention.statements import LOADS, RESULTS
 
 MODELS = ("synchronous", "asynchronous")

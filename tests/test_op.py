@@ -15,7 +15,7 @@ from tl_attention.legality import find_violation
 from tl_attention.op import DEFAULT_SCHEDULE
 from tl_attention.preflight import refuse_unless_safe
 from tl_attention.problem import AttentionShape
-from tl_attention.program import derive
+from tl_attention.derivation import derive
 from tl_attention.records import ResultsFile
 from tl_attention.reference import attention_fp64, attention_same_precision, compare, make_inputs
 

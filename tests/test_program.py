@@ -7,7 +7,8 @@ from mutations import shipped
 
 from tl_attention.legality import find_violation
 from tl_attention.lowering import pipeline_arguments
-from tl_attention.program import CONSUMER, PRODUCER, Op, derive, phases
+from tl_attention.derivation import derive
+from tl_attention.program import CONSUMER, PRODUCER, Op, phases
 from tl_attention.schedule import Schedule
 from tl_attention.statements import LOADS, PRODUCTS
 

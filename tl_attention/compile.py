@@ -13,7 +13,7 @@ from tl_attention.errors import InputError
 
 from tl_attention.host_plan import parse_host_source
 from tl_attention.lowering import kernel_arguments
-from tl_attention.program import derive
+from tl_attention.derivation import derive
 from tl_attention.sass import Loop, check_not_serialised, cuobjdump, read_loops
 from tl_attention.schedule import Schedule
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tl_attention.program import Phases, Program, Step, derive, phases
+from tl_attention.derivation import derive
+from tl_attention.program import Phases, Program, Step, phases
 from tl_attention.schedule import Schedule
 from tl_attention.statements import BY_NAME, PRODUCTS, READER
 

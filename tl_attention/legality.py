@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tl_attention.errors import ScheduleRefused
 from tl_attention.machine import EARLY, LATE, Deadlock, Policy, execute
 from tl_attention.program import Program
-from tl_attention.statements import BY_NAME, INPUTS, LOADS, RESULTS, RING, Table
+from tl_attention.statements import BY_NAME, INPUTS, LOADS, RING, Table, whole
 
 AFTER_LOOP = "the output"
 
@@ -50,6 +50,7 @@ class _Symbols:
 
     def __init__(self, table: Table, numbers: dict, expected: dict[tuple[str, int, str], Write] | None = None):
         self.statements = table.by_name
+        self.results_of = table.results
         self.numbers = numbers
         self.expected = expected
         self.reads: dict[tuple[str, int, str], Write] = {}
@@ -59,7 +60,8 @@ class _Symbols:
             buffer: Write(table.names[0], -1, numbers.setdefault(first.get(buffer, ("start", buffer)), len(numbers)))
             for s in table.statements for buffer in s.writes
         }
-        self.zero = self.buffers["acc_o"].value
+        # acc_o is 0, and so is each of its segments.
+        self.zeros = {write.value for buffer, write in self.buffers.items() if whole(buffer) == "acc_o"}
         self.minus_inf = self.buffers["scores_max"].value
         self.rings: dict[tuple[str, int], Write] = {}
 
@@ -84,14 +86,14 @@ class _Symbols:
         if statement == "max_prev":
             return inputs[0]
         # acc_o starts at 0, which no factor changes, and scores_max at -inf, which changes no maximum.
-        if statement == "rescale" and inputs[0] == self.zero:
-            return self.zero
+        if whole(statement) == "rescale" and inputs[0] in self.zeros:
+            return inputs[0]
         if statement == "max_merge" and self.minus_inf in inputs:
             return next((value for value in inputs if value != self.minus_inf), self.minus_inf)
         return None
 
     def results(self, blocks: int) -> None:
-        for buffer in RESULTS:
+        for buffer in self.results_of:
             self._read(AFTER_LOOP, blocks, buffer, {})
 
     def _read(self, statement: str, block: int, buffer: str, slot: dict[str, int]) -> Write:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tl_attention.device import HOPPER, DeviceSpec
 from tl_attention.errors import ScheduleRefused
 from tl_attention.problem import DTYPE_BYTES, HEAD_DIMS
-from tl_attention.program import derive
+from tl_attention.derivation import derive
 from tl_attention.schedule import Schedule
 
 # Row vectors (scores_max, scores_max_prev, scores_scale, scores_sum, logsum): two rows of each per thread.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tl_attention.limits import SPLIT_REGISTERS
-from tl_attention.program import CONSUMER, Program, Step, derive, phases
+from tl_attention.derivation import derive
+from tl_attention.program import CONSUMER, Program, Step, phases
 from tl_attention.schedule import Schedule
 from tl_attention.statements import NAMES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tl_attention.errors import ScheduleRefused
 from tl_attention.legality import check
 from tl_attention.limits import check_fits, ring_buffers
-from tl_attention.program import derive
+from tl_attention.derivation import derive
 from tl_attention.schedule import Schedule
 
 

@@ -16,7 +16,7 @@ from tl_attention.errors import InputError
 from tl_attention.peers import MATMUL, MATMUL_FLOPS
 from tl_attention.pool import CallFailed, Worker
 from tl_attention.preflight import refuse_unless_safe
-from tl_attention.program import derive
+from tl_attention.derivation import derive
 from tl_attention.records import ResultsFile, Row
 from tl_attention.reference import ErrorReport
 

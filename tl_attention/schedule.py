@@ -13,16 +13,24 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, W
 from pydantic_core import PydanticCustomError
 
 from tl_attention.errors import InputError
+from tl_attention.option_label import options_from_label, options_label
+from tl_attention.options import KernelOptions, Releases, SoftmaxOptions, Split, Waits
 from tl_attention.schedule_errors import first_error, shown
 from tl_attention.schedule_rules import PRODUCER, RULES
-from tl_attention.statements import NAMES, NUMBER
+from tl_attention.statements import (
+    NAMES, NUMBER, SOURCE, SPLITTABLE, WARP_SPECIALIZED, Table, chunk_names, split_table, whole,
+)
+
+
+# A chunk of a split statement.
+CHUNK = re.compile(rf"({'|'.join(SPLITTABLE)})\.([0-9]|1[0-5])")
 
 
 def _to_name(statement: Any) -> Any:
     """A statement's number or name, to its name."""
     if isinstance(statement, int) and not isinstance(statement, bool) and 0 <= statement < len(NAMES):
         return NAMES[statement]
-    if isinstance(statement, str) and statement in NUMBER:
+    if isinstance(statement, str) and (statement in NUMBER or CHUNK.fullmatch(statement)):
         return statement
     raise PydanticCustomError(
         "statement",
@@ -34,10 +42,14 @@ def _to_name(statement: Any) -> Any:
 StatementName = Annotated[
     str,
     BeforeValidator(_to_name),
-    WithJsonSchema({"anyOf": [{"enum": list(NAMES)}, {"type": "integer", "minimum": 0, "maximum": len(NAMES) - 1}]}),
+    WithJsonSchema({"anyOf": [
+        {"enum": list(NAMES)}, {"type": "integer", "minimum": 0, "maximum": len(NAMES) - 1},
+        {"type": "string", "pattern": f"^{CHUNK.pattern}$"},
+    ]}),
 ]
-# There are at most as many groups as statements.
-Position = Annotated[StrictInt, Field(ge=PRODUCER, le=len(NAMES) - 1)]
+# There are at most as many groups as statements, with each of the four that can be split in 16.
+MOST_GROUPS = len(NAMES) + len(SPLITTABLE) * 15
+Position = Annotated[StrictInt, Field(ge=PRODUCER, le=MOST_GROUPS - 1)]
 
 
 class Schedule(BaseModel):
@@ -90,6 +102,11 @@ class Schedule(BaseModel):
     kv_order: Annotated[
         Literal["ascending", "descending"], Field(description="in which order the KV blocks are visited")
     ] = "ascending"
+    kernel: KernelOptions = KernelOptions()
+    softmax: SoftmaxOptions = SoftmaxOptions()
+    split: Split = Split()
+    wait_before: Waits = Waits()
+    release_before: Releases = Releases()
 
     @model_validator(mode="after")
     def _obeys_every_rule(self) -> Schedule:
@@ -101,6 +118,23 @@ class Schedule(BaseModel):
     def has_program(self) -> bool:
         """Whether this schedule orders the loop itself."""
         return self.lowering != "inferred"
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """The statements that the groups partition: the 15 of the source, or the chunks that `split` makes of them."""
+        return tuple(chunk for name in NAMES for chunk in chunk_names(name, self.split.columns(name)))
+
+    @property
+    def table(self) -> Table:
+        """The statements of the lowering's kernel, chunks as `split` says."""
+        base = WARP_SPECIALIZED if self.lowering == "warp_specialized" else SOURCE
+        chunks = {name: columns for name in SPLITTABLE if (columns := self.split.columns(name))}
+        return split_table(base, chunks) if chunks else base
+
+    def buffers(self, load: str) -> int:
+        """Buffers that a producer group's load fills."""
+        own = {"load_k": self.kernel.k_stages, "load_v": self.kernel.v_stages}[load]
+        return self.num_stages if own is None else own
 
     @property
     def producers(self) -> tuple[str, ...]:
@@ -122,27 +156,29 @@ class Schedule(BaseModel):
     def label(self) -> str:
         """The schedule in one word; `Schedule.from_label` reads it back.
 
-        Each group is its statement numbers, then `p` for a producer or `o<order>s<stage>`.
+        Each group is its statement numbers, then `p` for a producer or `o<order>s<stage>`. Options that are not the
+        default follow, each after a `~`.
         """
         parts = [self.lowering, f"{self.block_M}x{self.block_N}", f"t{self.threads}", f"n{self.num_stages}"]
         if self.kv_order == "descending":
             parts.append("desc")
         for group, order, stage in zip(self.group, self.order, self.stage):
             place = "p" if order == PRODUCER else f"o{order}s{stage}"
-            parts.append(_runs([NUMBER[name] for name in group]) + place)
-        return "_".join(parts)
+            parts.append(_runs(group) + place)
+        return "~".join(["_".join(parts), *options_label(self)])
 
     @classmethod
     def from_label(cls, label: str) -> Schedule:
         """The schedule whose `label` this is. Raises InputError."""
-        head = re.fullmatch(rf"([a-z_]+?)_({N})x({N})_t({N})_n({N})(_desc)?((?:_[^_]+)*)", label)
+        order_part, *option_parts = label.split("~")
+        head = re.fullmatch(rf"([a-z_]+?)_({N})x({N})_t({N})_n({N})(_desc)?((?:_[^_]+)*)", order_part)
         if head is None:
             raise InputError(f"label: {label[:80]!r} is not a schedule's label, expected such as {EXAMPLE_LABEL}")
         fields: dict[str, Any] = {"lowering": head[1], "kv_order": "descending" if head[6] else "ascending"}
         fields |= zip(("block_M", "block_N", "threads", "num_stages"), map(int, head.groups()[1:5]))
         groups, orders, stages = [], [], []
         for part in head[7].split("_")[1:]:
-            match = re.fullmatch(rf"({N}(?:-{N})?(?:\+{N}(?:-{N})?)*)(?:p|o({N})s({N}))", part)
+            match = re.fullmatch(rf"({RUN}(?:\+{RUN})*)(?:p|o({N})s({N}))", part)
             if match is None:
                 expected = "expected such as 3-11o3s0 or 0p"
                 raise InputError(f"label: {part[:40]!r} in {label[:80]!r} is not a group, {expected}")
@@ -150,7 +186,7 @@ class Schedule(BaseModel):
             orders.append(int(match[2] or PRODUCER))
             stages.append(int(match[3] or PRODUCER))
         try:
-            schedule = cls(**fields, group=groups, order=orders, stage=stages)
+            schedule = cls(**fields, group=groups, order=orders, stage=stages, **options_from_label(option_parts))
         except ValueError as error:
             key, message = first_error(error, tuple(cls.model_fields))
             where = f"{key[0]}: " if key else ""
@@ -162,23 +198,31 @@ class Schedule(BaseModel):
 
 # A number of a label; longer ones fit no key.
 N = "[0-9]{1,6}"
+RUN = rf"(?:{N}\.{N}|{N}(?:-{N})?)"
 EXAMPLE_LABEL = "pipelined_128x128_t256_n2_0p_1-2o0s0_3-11o3s0_12o1s1_13p_14o2s1"
 
 
-def _runs(numbers: list[int]) -> str:
-    """[3, 4, 5, 9] -> 3-5+9."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
+def _runs(group: tuple[str, ...]) -> str:
+    """Statements 3, 4, 5, 9 and chunk 1 of 8 -> 3-5+9+8.1."""
+    runs: list[list[int | str]] = []
+    for name in group:
+        number = NUMBER[whole(name)]
+        if name != whole(name):
+            runs.append([f"{number}.{name.partition('.')[2]}"] * 2)
+        elif runs and isinstance(runs[-1][1], int) and number == runs[-1][1] + 1:
             runs[-1][1] = number
         else:
             runs.append([number, number])
     return "+".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def _from_runs(text: str) -> list[int]:
-    numbers: list[int] = []
+def _from_runs(text: str) -> list[int | str]:
+    statements: list[int | str] = []
     for run in text.split("+"):
+        number, dot, chunk = run.partition(".")
+        if dot:
+            statements.append(f"{NAMES[int(number)]}.{chunk}" if int(number) < len(NAMES) else run)
+            continue
         first, _, last = run.partition("-")
-        numbers += range(int(first), min(int(last or first), len(NAMES)) + 1)
-    return numbers
+        statements += range(int(first), min(int(last or first), len(NAMES)) + 1)
+    return statements

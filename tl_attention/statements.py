@@ -7,8 +7,9 @@ same facts off that kernel as TileLang traced it, and a test holds the two toget
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Literal
 
 
@@ -30,7 +31,10 @@ class Statement:
 
 @dataclass(frozen=True)
 class Table:
-    """The statements of one kernel's loop, in source order."""
+    """The statements of one kernel's loop, in source order.
+
+    Where statements are split into chunks (`exp.0`), buffers are too: `acc_s[0:48]`.
+    """
 
     statements: tuple[Statement, ...]
 
@@ -45,6 +49,12 @@ class Table:
     @cached_property
     def by_name(self) -> dict[str, Statement]:
         return {statement.name: statement for statement in self.statements}
+
+    @cached_property
+    def results(self) -> tuple[str, ...]:
+        """The buffers that the code after the loop reads."""
+        written = dict.fromkeys(buffer for statement in self.statements for buffer in statement.writes)
+        return tuple(buffer for buffer in written if whole(buffer) in RESULTS)
 
 
 def _statement(macro: str, kind: str, name: str, reads: str, writes: str, formula: str) -> Statement:
@@ -111,3 +121,67 @@ RESULTS: tuple[str, ...] = ("acc_o", "logsum")
 READER: dict[str, str] = {
     RING[buffer]: s.name for s in SOURCE.statements for buffer in s.reads if buffer in RING
 }
+
+# The statements that can be split, and the buffers that they walk over column by column.
+SPLITTABLE: dict[str, tuple[str, ...]] = {
+    "exp": ("acc_s",), "row_sum": ("acc_s",), "cast": ("acc_s", "acc_s_cast"), "rescale": ("acc_o",)
+}
+# Buffers with the same columns are cut at the same places.
+_SAME_COLUMNS = (("acc_s", "acc_s_cast"), ("acc_o",))
+
+
+def whole(name: str) -> str:
+    """The statement or buffer that a chunk belongs to: `exp` of exp.0, `acc_s` of acc_s[0:48]."""
+    return name.partition(".")[0].partition("[")[0]
+
+
+def chunk_names(statement: str, columns: tuple[int, ...] | None) -> tuple[str, ...]:
+    """The names of a statement's chunks, or its own if it is whole."""
+    return (statement,) if columns is None else tuple(f"{statement}.{index}" for index in range(len(columns)))
+
+
+def chunk_range(columns: tuple[int, ...], index: int) -> tuple[int, int]:
+    """(first column, end) of a chunk."""
+    edges = (0, *accumulate(columns))
+    return edges[index], edges[index + 1]
+
+
+def split_table(table: Table, split: dict[str, tuple[int, ...]]) -> Table:
+    """The table with the statements of `split` cut into chunks of these columns."""
+    segments: dict[str, list[str]] = {}
+    ends: dict[str, list[tuple[int, int]]] = {}
+    for family in _SAME_COLUMNS:
+        cuts = sorted({0} | {
+            edge for statement, columns in split.items() if set(SPLITTABLE[statement]) & set(family)
+            for edge in accumulate(columns)
+        })
+        if len(cuts) > 1:
+            for buffer in family:
+                ends[buffer] = list(zip(cuts, cuts[1:]))
+                segments[buffer] = [f"{buffer}[{first}:{end}]" for first, end in ends[buffer]]
+
+    def cut(buffers: tuple[str, ...], statement: str, bounds: tuple[int, int] | None) -> tuple[str, ...]:
+        found: list[str] = []
+        for buffer in buffers:
+            if buffer not in segments:
+                found.append(buffer)
+                continue
+            inside = bounds if bounds and buffer in SPLITTABLE[statement] else (0, ends[buffer][-1][1])
+            found += [
+                segment for segment, (first, end) in zip(segments[buffer], ends[buffer])
+                if inside[0] <= first and end <= inside[1]
+            ]
+        return tuple(found)
+
+    statements: list[Statement] = []
+    for s in table.statements:
+        columns = split.get(s.name)
+        for index, name in enumerate(chunk_names(s.name, columns)):
+            bounds = chunk_range(columns, index) if columns else None
+            # A row sum adds up: every chunk but the first continues the one before.
+            reads = (*s.reads, *s.writes) if s.name == "row_sum" and index else s.reads
+            formula = s.formula + (f", columns {bounds[0]} to {bounds[1]}" if bounds else "")
+            statements.append(replace(
+                s, name=name, formula=formula, reads=cut(reads, s.name, bounds), writes=cut(s.writes, s.name, bounds)
+            ))
+    return Table(tuple(statements))

@@ -80,7 +80,7 @@ def explain(schedule: Path, model: str) -> None:
     """Prologue, steady state and epilogue in text: who waits for whom."""
     from tl_attention.explain import explain as text
     from tl_attention.legality import check as prove
-    from tl_attention.program import derive
+    from tl_attention.derivation import derive
 
     loaded = load(schedule)
     with naming(schedule):
