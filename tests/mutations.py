@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from tl_attention.derivation import derive
 from tl_attention.interpret import interpret
 from tl_attention.machine import Policy
-from tl_attention.program import Op, Program
+from tl_attention.options import SoftmaxOptions
+from tl_attention.program import Model, Op, Program
 from tl_attention.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.schedule import PRODUCER, Schedule
 from tl_attention.schedule_file import load
-from tl_attention.statements import LOADS
+from tl_attention.statements import FUSED, LOADS, WARP_SPECIALIZED, chunk_names, split_table, whole
 
 SCHEDULES = Path(__file__).parent.parent / "schedules"
 HEAD_DIM = 64
@@ -25,10 +29,64 @@ SCALE = HEAD_DIM**-0.5
 torch.set_num_threads(1)
 
 
+@cache
 def shipped() -> dict[str, Schedule]:
     """Every shipped schedule that has a Program, by name."""
     loaded = {path.stem: load(path) for path in sorted(SCHEDULES.glob("*.yaml"))}
     return {name: schedule for name, schedule in loaded.items() if schedule.has_program}
+
+
+def with_options(schedule: Schedule, rng: random.Random) -> Schedule:
+    """The warp-specialised schedule with random options, chunks where the statement stood, each in its own group."""
+    split = {name: _widths(8, 16, rng) for name in ("exp", "row_sum", "cast") if rng.random() < 0.5}
+    if rng.random() < 0.5:
+        split["rescale"] = _widths(HEAD_DIM // 16, 16, rng)
+    entries: list[tuple[list[str], float, int]] = []
+    seen: set[str] = set()
+    for group, order, stage in zip(schedule.group, schedule.order, schedule.stage):
+        # Chunks that the schedule has already become one statement again, where the first of them stood.
+        names = [name for name in dict.fromkeys(map(whole, group)) if name not in seen]
+        seen |= set(names)
+        parts = [part for name in names for part in chunk_names(name, split.get(name))]
+        together = order == PRODUCER or "mma0" in parts
+        units = [parts] if together else [[name] for name in parts if name not in FUSED]
+        units = [[*_parts_of(unit[0]), *unit] if not together else unit for unit in units]
+        entries += [(unit, order if together else order + i / 100, stage) for i, unit in enumerate(units)]
+    rank = {o: index for index, o in enumerate(sorted(order for _, order, _ in entries if order != PRODUCER))}
+    places = [name for unit, order, _ in entries if order != PRODUCER for name in unit if name not in (*FUSED, "mask")]
+    kernel = {key: rng.randint(1, 3) for key in ("k_stages", "v_stages") if rng.random() < 0.5}
+    softmax: dict[str, Any] = {"rescale_threshold": rng.choice((0.0, 0.5, 1.0, 8.0))}
+    if rng.random() < 0.5:
+        softmax["exp2_polynomial"] = {
+            "every": rng.randint(1, 3), "first": rng.randint(0, 2), "degree": rng.randint(3, 5)
+        }
+    return Schedule(**schedule.model_dump() | {
+        "block_N": 16 * BLOCK_N, "group": [unit for unit, _, _ in entries], "stage": [stage for _, _, stage in entries],
+        "order": [rank.get(order, PRODUCER) for _, order, _ in entries], "split": split, "kernel": kernel,
+        "softmax": softmax,
+        "wait_before": {name: rng.choice(places) for name in ("mma0", "mma1") if rng.random() < 0.3},
+        "release_before": {name: rng.choice(places) for name in LOADS if rng.random() < 0.3},
+    })
+
+
+def _parts_of(statement: str) -> list[str]:
+    """The statements that are part of this one; of a split statement, part of its first chunk."""
+    return [part for part, partner in FUSED.items() if statement in (partner, f"{partner}.0")]
+
+
+def _widths(units: int, unit: int, rng: random.Random) -> list[int]:
+    cuts = sorted(rng.sample(range(1, units), rng.randint(1, min(3, units - 1))))
+    return [unit * (b - a) for a, b in zip([0, *cuts], [*cuts, units])]
+
+
+def derive_small(schedule: Schedule, model: Model) -> Program:
+    """The schedule's Program, with the columns of its chunks as those of the small problem: a sixteenth."""
+    program = derive(schedule, model)
+    widths = {
+        name: tuple(width if name == "rescale" else width // 16 for width in columns)
+        for name, columns in schedule.split if columns
+    }
+    return replace(program, table=split_table(WARP_SPECIALIZED, widths)) if widths else program
 
 
 def mutate(schedule: Schedule, rng: random.Random) -> Schedule:
@@ -135,10 +193,12 @@ class SmallProblem:
         self.exact = attention_fp64(*self.inputs, causal=True, scale=SCALE)
         self.peer = attention_same_precision(*self.inputs, causal=True, scale=SCALE)
 
-    def run(self, program: Program, policy: Policy, kv_order: str = "ascending", observer=None) -> ErrorReport:
+    def run(
+        self, program: Program, policy: Policy, kv_order: str = "ascending", softmax: SoftmaxOptions = SoftmaxOptions()
+    ) -> ErrorReport:
         """Interpret the Program on the problem. Raises Deadlock."""
         output = interpret(
             program, *self.inputs, block_M=BLOCK_M, block_N=BLOCK_N, kv_order=kv_order, causal=True, scale=SCALE,
-            policy=policy, observer=observer,
+            policy=policy, softmax=softmax,
         )
         return compare(output, self.exact, self.peer)

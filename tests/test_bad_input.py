@@ -98,11 +98,12 @@ MISTAKES = {
     # Order and stage.
     "position repeated": (ORDER, ORDER.replace("3,", "2,"), 10, ["order[5]: position 2 is taken by group 2 already"]),
     "position too large": (ORDER, ORDER.replace("3,", "4,"), 10, ["order[2]: position 4", "0 to 3 once"]),
-    "position far too large": (ORDER, ORDER.replace("3,", "9" * 30 + ","), 10, ["order[2]: expected at most 14"]),
+    "position far too large": (ORDER, ORDER.replace("3,", "9" * 30 + ","), 10, ["order[2]: position 999999", "0 to 3"]),
     "position below -1": (ORDER, ORDER.replace("[-1,", "[-2,"), 10, ["order[0]: expected at least -1", "found -2"]),
     "order too short": (ORDER, "order: [-1, 0, 3, 1, -1]", 10, ["order: 5 entries", "one per group, 6"]),
     "stage too long": (STAGE, "stage: [-1, 0, 0, 1, -1, 1, 1]", 11, ["stage: 7 entries", "one per group, 6"]),
     "stage gap": (STAGE, "stage: [-1, 0, 0, 2, -1, 2]", 11, ["no group has stage 1", "every stage from 0 to 2"]),
+    "stage far too large": (STAGE, STAGE.replace("0,", "9" * 30 + ",", 1), 11, ["no group has stage", "every stage"]),
     "no stage 0": (STAGE, "stage: [-1, 1, 1, 1, -1, 1]", 11, ["no group has stage 0"]),
     "producer in order only": (STAGE, STAGE.replace("[-1,", "[0, "), 10, ["order[0]: -1 for load_k", "both"]),
     "producer in stage only": (ORDER, ORDER.replace("[-1,", "[4, "), 11, ["stage[0]: -1 for load_k", "both"]),

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 from mutations import shipped
+from specialized import CHUNKED, REST, TWO, fa3
 
-from tl_attention.interpret import POLICIES, interpret, verify
-from tl_attention.machine import EARLY, LATE
 from tl_attention.derivation import derive
+from tl_attention.interpret import POLICIES, exp2, interpret, on_fma_units, verify
+from tl_attention.machine import EARLY, LATE
+from tl_attention.options import Exp2Polynomial, SoftmaxOptions
 from tl_attention.reference import attention_fp64, attention_same_precision, compare, make_inputs
 
 MODELS = ("synchronous", "asynchronous")
@@ -90,3 +92,98 @@ def test_late_and_early_differ_in_when_products_run():
     run = {"block_M": 64, "block_N": 16, **options}
     assert compare(interpret(unwaited, q, k, v, policy=EARLY, **run), exact, peer).ok
     assert not compare(interpret(unwaited, q, k, v, policy=LATE, **run), exact, peer).ok
+
+
+@pytest.mark.parametrize("options", [
+    {"rescale_threshold": 1.0}, {"rescale_threshold": 15.0}, {"fused_scale": False, "row_sum": "row"},
+    {"exp2_polynomial": {"every": 1, "degree": 3}}, {"exp2_polynomial": {"every": 4, "first": 3, "degree": 5}},
+    {"rescale_threshold": 8.0, "exp2_polynomial": {"every": 2}},
+])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_softmax_is_right(options, dtype):
+    schedule = fa3(*REST, softmax=options)
+    for causal in (False, True):
+        errors = verify(derive(schedule), schedule, head_dim=64, dtype=dtype, causal=causal, seed=5)
+        assert all(error.ok for error in errors.values()), {k: str(e) for k, e in errors.items()}
+
+
+def run(schedule, softmax: SoftmaxOptions = SoftmaxOptions(), observer=None, block_N: int = 176) -> torch.Tensor:
+    q, k, v = make_inputs(1, 1, 128, 704, 64, torch.float16, 0)
+    return interpret(
+        derive(schedule), q, k, v, block_M=128, block_N=block_N, kv_order="descending", causal=True, scale=0.125,
+        policy=LATE, softmax=softmax, observer=observer,
+    )
+
+
+@pytest.mark.parametrize("split", [
+    TWO, {"exp": (16, 160), "cast": (96, 80)}, {"rescale": (16, 48)},
+    {"exp": (48, 128), "row_sum": (16, 64, 96), "cast": (96, 48, 32), "rescale": (32, 32)},
+])
+def test_chunks_give_the_same_bits_but_for_the_order_of_the_sum(split):
+    names = [f"{name}.{i}" if name in split else name for name in REST for i in range(len(split.get(name, (0,))))]
+    got, want = run(fa3(*names, split=split)), run(fa3(*REST))
+    if "row_sum" not in split:
+        assert torch.equal(got, want)
+    torch.testing.assert_close(got, want, rtol=2e-3, atol=1e-5)
+
+
+def test_the_maximum_is_kept_in_a_row_until_it_would_grow_by_more_than_the_threshold():
+    """Row by row, no exponential past 2^threshold, and the output does not tell."""
+    kept: dict[float, list[torch.Tensor]] = {}
+    for threshold in (0.0, 1.0, 15.0):
+        maxima: list[torch.Tensor] = []
+
+        def observe(statement, block, buffer, value):
+            if (statement, buffer) == ("exp", "scores_max"):
+                maxima.append(value)
+            if (statement, buffer) == ("cast", "acc_s"):
+                assert 0.0 <= value.min() and value.max() <= 2.0**threshold * (1 + 1e-5)
+
+        # The first of so small blocks hides all of some rows.
+        output = run(fa3(*REST), SoftmaxOptions(rescale_threshold=threshold), observe, block_N=48)
+        torch.testing.assert_close(output, run(fa3(*REST)), rtol=2e-3, atol=1e-4)
+        kept[threshold] = maxima
+    changes = {t: sum(int((a != b).sum()) for a, b in zip(m, m[1:])) for t, m in kept.items()}
+    assert changes[0.0] > changes[1.0] > 0, changes
+    # From -inf the next maximum is always taken.
+    assert changes[15.0] == int((kept[15.0][0] == float("-inf")).sum()) > 0
+    # A row keeps its maximum by itself: some grow in a block in which others do not.
+    assert any(0 < int((a != b).sum()) < len(a) for a, b in zip(kept[1.0][1:], kept[1.0][2:]))
+
+
+def test_the_polynomial_computes_the_elements_of_its_registers():
+    """Thread 0 of a warpgroup holds rows 0 and 8, columns 0 and 1 of every eight: registers in the order of wgmma."""
+    thread_0 = [(i, 8 * g + c) for g in range(6) for i in (0, 8) for c in (0, 1)]
+    for every, first in ((1, 0), (4, 0), (3, 2), (5, 7)):
+        chosen = on_fma_units(Exp2Polynomial(every=every, first=first), 64, 48)
+        assert [bool(chosen[i, j]) for i, j in thread_0] == [r >= first and (r - first) % every == 0 for r in range(24)]
+        # Every thread of every warp does the same with its own.
+        assert torch.equal(chosen[:16, :8].repeat(4, 1), chosen[:, :8]) and torch.equal(chosen[0], chosen[7])
+        assert torch.equal(chosen[:, 0::2][:, :4], chosen[:, 0:1].expand(-1, 4))
+
+
+@pytest.mark.parametrize("degree, error", [(2, 2.1e-3), (3, 8.6e-5), (4, 3.1e-6), (5, 3.3e-7)])
+def test_the_polynomial_is_within_its_error_in_fp32_over_the_whole_range(degree, error):
+    x = torch.linspace(-125, 15, 100_001)
+    assert (exp2(x, degree).double() / 2.0 ** x.double() - 1).abs().max() <= error
+    low = exp2(torch.tensor([0.0, -127.0, -1000.0, float("-inf")]), degree)
+    assert low[0] == 1.0 and (low[1:] <= 2.0**-127).all() and (low[1:] >= 0).all()
+
+
+def test_the_chosen_exponentials_are_the_polynomials_and_the_others_are_not():
+    seen: dict[bool, list[torch.Tensor]] = {}
+    options = SoftmaxOptions(exp2_polynomial=Exp2Polynomial(every=3, first=1, degree=2))
+    for softmax in (SoftmaxOptions(), options):
+        values = seen.setdefault(softmax == options, [])
+
+
+        def observe(statement, block, buffer, value):
+            if (statement, buffer) == ("cast", "acc_s"):
+                values.append(value)
+
+        run(fa3(*CHUNKED, split=TWO), softmax, observe)
+    chosen = on_fma_units(options.exp2_polynomial, 128, 176)
+    exact, polynomial = seen[False][-1], seen[True][-1]
+    assert torch.equal(exact[~chosen], polynomial[~chosen])
+    error = (polynomial[chosen] / exact[chosen] - 1).abs()
+    assert 1e-3 < error.max() < 2.1e-3

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from mutations import shipped
+from specialized import REST, fa3
 
 from tl_attention.device import HOPPER, require_hopper
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.limits import check_fits, shared_bytes
+from tl_attention.limits import (
+    accumulator_registers, barrier_bytes, check_fits, registers_available, ring_buffers, shared_bytes,
+)
 from tl_attention.problem import AttentionShape
+from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import load
 from tl_attention.tiling import kv_blocks, kv_index
 
@@ -47,6 +53,64 @@ def test_a_tile_beyond_the_registers_is_refused_with_the_arithmetic():
     wide = shipped()["seed"].model_copy(update={"block_M": 192, "threads": 384, "block_N": 160})
     with pytest.raises(ScheduleRefused, match="194 registers per thread .* 384 threads have 168"):
         check_fits(wide, 128)
+
+
+def specialized(rows: int = 128, **changes) -> Schedule:
+    return Schedule(**fa3(*REST).model_dump() | {"block_M": rows, "threads": 2 * rows} | changes)
+
+
+def test_k_and_v_have_rings_of_their_own_depth():
+    three = specialized(kernel={"k_stages": 3, "v_stages": 1})
+    assert ring_buffers(three) == (3, 1)
+    assert shared_bytes(three, 128) == (128 + (3 + 1) * 176) * 128 * 2
+    with pytest.raises(ScheduleRefused, match=(
+        r"needs 259,072 bytes of shared memory, the SM has 232,448: \(block_M 128 \+ \(3 \+ 2 buffers\) \* block_N "
+        r"176\) \* head_dim 128 \* 2 bytes after 1,024 that hold 112 of mbarriers; use"
+    )):
+        check_fits(specialized(kernel={"k_stages": 3}), 128)
+
+
+@pytest.mark.parametrize("rows, kernel, expected", [
+    (128, {}, 8 * 2 * (2 + 2 + 2)),
+    (128, {"k_stages": 3, "v_stages": 1}, 8 * 2 * (2 + 3 + 1)),
+    (192, {}, 8 * 2 * (3 + 2 + 2)),
+    (64, {"tile_scheduler": "dynamic", "cluster": 1}, 8 * 2 * (1 + 2 + 2 + 2) + 2 * 4),
+])
+def test_the_mbarriers_stand_in_static_shared_memory(rows, kernel, expected):
+    assert barrier_bytes(specialized(rows, kernel=kernel)) == expected
+    assert barrier_bytes(shipped()["seed"]) == 0
+
+
+def test_static_and_dynamic_shared_memory_fit_together_to_the_byte():
+    """The rings begin at a multiple of 1,024, after the mbarriers."""
+    needed = (128 + 4 * 176) * 128 * 2 + 1024
+    check_fits(specialized(), 128, replace(HOPPER, shared_bytes_per_block=needed))
+    with pytest.raises(ScheduleRefused, match=f"needs {needed:,} bytes of shared memory, the SM has {needed - 1:,}"):
+        check_fits(specialized(), 128, replace(HOPPER, shared_bytes_per_block=needed - 1))
+
+
+def test_chunks_of_rescale_fill_head_dim():
+    halves = fa3("exp", "row_sum", "cast", "rescale.0", "rescale.1", split={"rescale": (96, 32)})
+    check_fits(halves, 128)
+    with pytest.raises(ScheduleRefused, match=r"^split.rescale: 96 \+ 32 = 128 columns, expected head_dim 64$"):
+        check_fits(halves, 64)
+
+
+def test_registers_are_those_of_the_schedule_or_of_its_tile():
+    assert registers_available(specialized()) == 240
+    assert registers_available(specialized(192)) == 160
+    assert registers_available(specialized(64)) == 255
+    assert registers_available(specialized(kernel={"registers": (216, 32)})) == 216
+    with pytest.raises(ScheduleRefused, match=r"needs 206 registers per thread .* have 200: acc_s 128\*176/256"):
+        check_fits(specialized(kernel={"registers": (200, 32)}), 128)
+
+
+def test_q_in_registers_takes_half_of_what_acc_o_takes():
+    q = {"kernel": {"q_operand": "registers"}}
+    assert accumulator_registers(specialized(**q), 128) - accumulator_registers(specialized(), 128) == 128 * 128 // 512
+    check_fits(specialized(**q), 128)
+    with pytest.raises(ScheduleRefused, match=r"needs 250 registers .* acc_o 128\*128/256, half as much for Q, 10 "):
+        check_fits(specialized(block_N=192, **q), 128)
 
 
 def test_registers_available_are_the_sms_share():

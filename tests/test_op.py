@@ -12,7 +12,7 @@ from mutations import mutate, shipped
 from tl_attention import InputError, ScheduleRefused, attention, runner
 from tl_attention.candidate import Candidate
 from tl_attention.legality import find_violation
-from tl_attention.op import DEFAULT_SCHEDULE
+from tl_attention.op import DEFAULT_CAUSAL_SCHEDULE, DEFAULT_SCHEDULE
 from tl_attention.preflight import refuse_unless_safe
 from tl_attention.problem import AttentionShape
 from tl_attention.derivation import derive
@@ -67,7 +67,7 @@ def fresh(*size: int, dtype=torch.float16, device="cuda"):
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", [
-    "seed", "source_order", "inferred", "prefetch_late", "three_stages", "ws_fa3", "ws_seed", "ws_source_order",
+    "seed", "source_order", "inferred", "prefetch_late", "three_stages", "best", "best_causal", "fa3_overlap", "ws_seed", "ws_source_order",
 ])
 def test_every_kind_of_problem_on_ragged_sizes(name, causal, head_dim, dtype):
     for sizes in ((1, 1, 1, 1), (2, 3, 1, 300), (1, 2, 129, 129), (3, 1, 200, 333), (1, 2, 1000, 1777)):
@@ -119,7 +119,7 @@ def test_it_runs_on_the_current_stream_of_every_device():
 
 
 def test_the_default_schedule_is_a_shipped_one():
-    assert DEFAULT_SCHEDULE == shipped()["ws_fa3"]
+    assert (DEFAULT_SCHEDULE, DEFAULT_CAUSAL_SCHEDULE) == (shipped()["best"], shipped()["best_causal"])
 
 
 @pytest.mark.gpu

@@ -18,7 +18,7 @@ from tl_attention.problem import AttentionShape
 from tl_attention.records import ResultsFile, Row, read_rows
 from tl_attention.sass import Loop, check_not_serialised, describe, parse, steady
 
-NAME = "ws_fa3"
+NAME = "fa3_overlap"
 SCHEDULE = shipped()[NAME]
 OPTIONS = {"head_dim": 128, "dtype": "float16", "causal": False}
 

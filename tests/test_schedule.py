@@ -74,7 +74,7 @@ def test_the_label_shows_every_field(field, value) -> None:
 
 def test_a_label_is_one_word_of_a_command_line() -> None:
     for schedule in (*RANDOM, *SHIPPED.values()):
-        assert set(schedule.label) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-+")
+        assert set(schedule.label) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-+~.=")
 
 
 def test_the_example_of_a_label_is_the_seed() -> None:

@@ -140,5 +140,5 @@ def test_a_mistake_in_a_list_over_many_lines_is_shown_at_its_own_line(tmp_path) 
     path = tmp_path / "lines.yaml"
     path.write_text(yaml.safe_dump(SEED | {"order": [-1, 0, 3, 1, -1, 99]}, default_flow_style=False, sort_keys=False))
     line = path.read_text().splitlines().index("- 99") + 1
-    with pytest.raises(InputError, match=rf"lines\.yaml:{line}: order\[5\]: expected at most 14, found 99"):
+    with pytest.raises(InputError, match=rf"lines\.yaml:{line}: order\[5\]: position 99, expected each of 0 to 3"):
         load(path)

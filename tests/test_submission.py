@@ -31,7 +31,7 @@ SEED_FILE = ROOT / "schedules" / "seed.yaml"
 COMMITTED = ROOT / "leaderboard_submit.py"
 INFERRED = Schedule(lowering="inferred", block_M=128, block_N=128, threads=256, num_stages=2)
 SCHEDULES = {
-    "seed": load(SEED_FILE), "inferred": INFERRED, "ws_fa3": load(ROOT / "schedules" / "ws_fa3.yaml"),
+    "seed": load(SEED_FILE), "inferred": INFERRED, "best": load(ROOT / "schedules" / "best.yaml"),
 }
 FORMS = {"tilelang": submission.tilelang_form, "cuda": submission.cuda_form}
 SIZES = {"batch": 2, "heads": 3, "seq_q": 200, "seq_kv": 300}
@@ -101,7 +101,7 @@ def test_holds_no_path_of_this_machine(texts, name, form):
 
 
 def test_the_committed_file_is_what_the_generator_makes(texts):
-    assert COMMITTED.read_text(encoding="utf-8") == texts["ws_fa3", "tilelang"]
+    assert COMMITTED.read_text(encoding="utf-8") == texts["best", "tilelang"]
 
 
 def test_another_process_makes_the_same_text(texts, tmp_path):
@@ -116,7 +116,7 @@ def test_another_process_makes_the_same_text(texts, tmp_path):
         assert (tmp_path / f"{form}.py").read_text(encoding="utf-8") == texts["seed", form]
 
 
-@pytest.mark.parametrize("name,module", [("seed", "pipelined.py"), ("ws_fa3", "warp_specialized.py")])
+@pytest.mark.parametrize("name,module", [("seed", "pipelined.py"), ("best", "warp_specialized.py")])
 def test_the_tilelang_form_shows_the_program_as_it_is(texts, name, module):
     for file in ("macros.py", module):
         program = (ROOT / "tl_attention" / "kernel" / file).read_text(encoding="utf-8")

@@ -16,9 +16,20 @@ from tl_attention.lowering import kernel_arguments
 from tl_attention.derivation import derive
 from tl_attention.sass import Loop, check_not_serialised, cuobjdump, read_loops
 from tl_attention.schedule import Schedule
+from tl_attention.tile_counter import tile_counter
 
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
-PASS_CONFIGS: dict[str, object] = {"tl.enable_fast_math": True}
+FAST_MATH = "tl.enable_fast_math"
+NO_BOUND_CHECKS = "tl.disable_safe_memory_legalize"
+
+
+def pass_configs(schedule: Schedule) -> dict[str, object]:
+    """TileLang's options for the schedule's lowering.
+
+    The warp-specialised kernel loads by TMA, which checks bounds itself, and checks the rows that it stores; TileLang
+    would check every index of every store again.
+    """
+    return {FAST_MATH: True, **({NO_BOUND_CHECKS: True} if schedule.lowering == "warp_specialized" else {})}
 
 
 @dataclass(frozen=True)
@@ -42,9 +53,10 @@ class CompiledKernel:
     kernel: Any
     source: str
     host_source: str
+    takes_counter: bool = False
 
     def __call__(self, *arguments: Any) -> None:
-        self.kernel(*arguments)
+        self.kernel(*arguments, *([tile_counter(arguments[0].device)] if self.takes_counter else []))
 
     @property
     def fingerprint(self) -> str:
@@ -62,7 +74,7 @@ class CompiledKernel:
         from tilelang.cuda.backend import tilelang_callback_cuda_compile
         from tvm.target import Target
 
-        return bytes(tilelang_callback_cuda_compile(self.source, Target(TARGET), PASS_CONFIGS))
+        return bytes(tilelang_callback_cuda_compile(self.source, Target(TARGET), {FAST_MATH: True}))
 
     @cached_property
     def report(self) -> StaticReport:
@@ -100,10 +112,11 @@ def compile_kernel(
         head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes, **kernel_arguments(schedule)
     )
     try:
-        kernel = tilelang.compile(program, target=TARGET, pass_configs=PASS_CONFIGS, execution_backend="tvm_ffi")
+        kernel = tilelang.compile(program, target=TARGET, pass_configs=pass_configs(schedule), execution_backend="tvm_ffi")
     except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
         raise InputError(f"{schedule.label}: TileLang cannot compile it: {_last_line(error)}") from error
-    compiled = CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source())
+    dynamic = schedule.kernel.tile_scheduler == "dynamic" and schedule.lowering == "warp_specialized"
+    compiled = CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source(), dynamic)
     if schedule.has_program:
         check_generated(schedule, derive(schedule), compiled.source, compiled.shared_bytes, head_dim, sizes)
     return compiled

@@ -6,7 +6,7 @@ from typing import Iterator
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.options import Releases, Waits
-from tl_attention.program import Model, Op, Program
+from tl_attention.program import Model, Op, Program, offset
 from tl_attention.schedule import Schedule
 from tl_attention.statements import FUSED, LOADS, MASK_BEFORE, PRODUCTS, READER, RING, Statement, Table
 
@@ -26,9 +26,9 @@ def derive(schedule: Schedule, model: Model | None = None) -> Program:
         emission = _without_fused(emission)
     producers = schedule.producers
     if model == "synchronous" and producers:
-        ahead = schedule.num_stages - 1
         stage_of = dict(emission)
-        emission = [(load, stage_of[READER[load]] - ahead) for load in producers] + emission
+        ahead = {load: schedule.buffers(load) - 1 for load in producers}
+        emission = [(load, stage_of[READER[load]] - ahead[load]) for load in producers] + emission
         producers = ()
     buffers = {load: schedule.buffers(load) if load in producers else _placed_buffers(load, emission) for load in LOADS}
     iteration = _Iteration(emission, table, model, schedule.wait_before, schedule.release_before)
@@ -62,100 +62,93 @@ def _placed_buffers(load: str, emission: list[tuple[str, int]]) -> int:
 
 
 class _Iteration:
-    """Derives the operations of one iteration from the emission order."""
+    """Derives the operations of one iteration from the emission order.
+
+    When a product must be done is (iterations since it was issued, place in the order before which).
+    """
 
     def __init__(self, emission: list[tuple[str, int]], table: Table, model: Model, waits: Waits, releases: Releases):
         self.emission = emission
         self.statements = table.by_name
-        self.model = model
         self.place = {name: index for index, (name, _) in enumerate(emission)}
         self.stage = dict(emission)
-        # (place, lag) before which each product must be done.
-        self.done = {name: self._done_before(name) for name in PRODUCTS}
-        if model == "asynchronous":
-            self.done = {name: self._earlier(name, getattr(waits, name)) for name in PRODUCTS}
-        self.released = {load: self._later(load, getattr(releases, load)) for load in LOADS}
+        if model == "synchronous":
+            self.done = {name: (0, self.place[name] + 1) for name in PRODUCTS}
+        else:
+            derived = self._in_issue_order({name: self._first_conflict(name) for name in PRODUCTS})
+            asked = {name: self._earlier(name, before, derived[name]) for name, before in waits if before}
+            self.done = self._in_issue_order(derived | asked) | asked
+        self.released = {load: self._later(load, before) for load, before in releases if before}
 
     def ops(self) -> Iterator[Op]:
         for place, (name, lag) in enumerate(self.emission):
             statement = self.statements[name]
-            yield from self._waits_before(place)
-            for load, at in self.released.items():
-                if at and at[0] == place:
-                    yield Op("release", load, at[1])
+            yield from self._completions(place)
             for buffer in statement.reads:
                 if buffer in RING:
                     yield Op("wait", RING[buffer], lag)
             if statement.kind == "load":
                 yield Op("acquire", name, lag)
             yield Op("run" if statement.kind == "vector" else "issue", name, lag)
-            if statement.kind == "product" and self.model == "synchronous":
-                yield from self._completion(name, lag)
+        yield from self._completions(len(self.emission))
 
-    def _waits_before(self, place: int) -> Iterator[Op]:
-        due = [(name, lag) for name, (at, lag) in self.done.items() if at == place]
+    def _completions(self, place: int) -> Iterator[Op]:
+        """The waits for products before this place, each with the releases of what the product was the last to read."""
+        due = [(name, self.stage[name] + passed) for name, (passed, at) in self.done.items() if at == place]
         # In issue order: the oldest block first, then by place.
-        for name, lag in sorted(due, key=lambda entry: (-entry[1] + self.stage[entry[0]], self.place[entry[0]])):
-            yield from self._completion(name, lag)
+        for name, lag in sorted(due, key=lambda entry: (self.stage[entry[0]] - entry[1], self.place[entry[0]])):
+            yield Op("wait", name, lag)
+            for buffer in self.statements[name].reads:
+                if buffer in RING and RING[buffer] not in self.released:
+                    yield Op("release", RING[buffer], lag)
+        for load, (at, lag) in self.released.items():
+            if at == place:
+                yield Op("release", load, lag)
 
-    def _completion(self, product: str, lag: int) -> Iterator[Op]:
-        """Wait for a product, then release the ring buffers that it was the last to read."""
-        yield Op("wait", product, lag)
-        for buffer in self.statements[product].reads:
-            if buffer in RING and self.released[RING[buffer]] is None:
-                yield Op("release", RING[buffer], lag)
-
-    def _earlier(self, product: str, before: str | None) -> tuple[int, int]:
-        """Where the product is waited for: at `before`, the last time that it comes up by the derived place."""
-        place, lag = self.done[product]
-        if before is None:
-            return place, lag
-        wanted = self.place[before]
-        passed = lag - self.stage[product] - (wanted > place)
-        if (passed, wanted) <= (0, self.place[product]):
-            raise ScheduleRefused(
-                f"wait_before: {before} comes before {product} is issued again; expected a statement between {product} "
-                f"and {self.emission[place][0]}, which needs its result"
+    def _in_issue_order(self, done: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+        """Products complete in issue order, so one is also done where a later one has to be."""
+        return {
+            name: min(
+                (passed + (self.place[other] < self.place[name]), place) for other, (passed, place) in done.items()
             )
-        return wanted, self.stage[product] + passed
+            for name in done
+        }
 
-    def _later(self, load: str, before: str | None) -> tuple[int, int] | None:
-        """Where the load's buffer is released, or None for right after its reader is waited for."""
-        if before is None:
-            return None
-        place, lag = self.done[READER[load]]
-        wanted = self.place[before]
-        return wanted, lag + (wanted < place)
+    def _earlier(self, product: str, before: str, derived: tuple[int, int]) -> tuple[int, int]:
+        """When a product is done that is waited for at `before`, the last time that it comes up by the derived place."""
+        passed, place = derived
+        wanted = self._named(before)
+        earlier = (passed - (wanted > place), wanted)
+        if earlier <= (0, self.place[product]):
+            block = offset(-self.stage[product] - passed)
+            needs, stage = self.emission[place]
+            raise ScheduleRefused(
+                f"wait_before.{product}: {before} does not come between the issue of {product}({block}) and "
+                f"{needs}({offset(-stage)}), by which it must be done"
+            )
+        return earlier
 
-    def _done_before(self, name: str) -> tuple[int, int] | None:
-        """The place, and the lag there, before which product `name` must be done: as late as is legal.
+    def _later(self, load: str, before: str) -> tuple[int, int]:
+        """(place, lag there) of the release of a load's buffer: the first `before` after its reader is done."""
+        reader = READER[load]
+        passed, place = self.done[reader]
+        wanted = self._named(before)
+        return wanted, self.stage[reader] + passed + (wanted < place)
 
-        Products complete in issue order, so a product is also done where a later one has to be.
-        """
-        if self.model == "synchronous":
-            return (-1, 0)
-        own = self._first_conflict(name)
-        others = [
-            self._first_conflict(other, issued_after=name) for other in PRODUCTS if other != name
-        ]
-        place, passed = min([own, *others], key=lambda where: (where[1], where[0]))
-        return place, self.stage[name] + passed
+    def _named(self, statement: str) -> int:
+        """The place of a statement that a schedule names: the mask, which it cannot, goes with the one behind it."""
+        return self.place["mask" if statement == MASK_BEFORE else statement]
 
-    def _first_conflict(self, name: str, issued_after: str | None = None) -> tuple[int, int]:
-        """(place, iterations passed since `name`, or `issued_after`, was issued) of the first conflicting statement.
-
-        With `issued_after`, the first instance of `name` that is issued after that product counts.
-        """
-        start = self.place[name]
-        passed_before = 0 if issued_after is None or start > self.place[issued_after] else 1
-        length = len(self.emission)
-        for step in range(start + 1, start + 1 + 2 * length):
-            place, passed = step % length, step // length
-            if self._conflict(self.statements[name], self.statements[self.emission[place][0]]):
-                return place, passed + passed_before
+    def _first_conflict(self, name: str) -> tuple[int, int]:
+        """When a product must be done: before the first statement that conflicts with it."""
+        product, length = self.statements[name], len(self.emission)
+        for step in range(self.place[name] + 1, self.place[name] + 1 + 2 * length):
+            if self._conflict(product, self.statements[self.emission[step % length][0]]):
+                return step // length, step % length
         raise AssertionError(f"nothing ever needs {name}")
 
-    def _conflict(self, product: Statement, later: Statement) -> bool:
+    @staticmethod
+    def _conflict(product: Statement, later: Statement) -> bool:
         """Whether `product` must be done before `later` starts."""
         if later.kind == "load":
             # A load that is issued in the order overwrites a ring buffer that the product reads.

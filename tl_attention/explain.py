@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Iterator
+
 from tl_attention.derivation import derive
-from tl_attention.program import Phases, Program, Step, phases
+from tl_attention.option_label import changed_options
+from tl_attention.program import Model, Phases, Program, Step, offset, phases
 from tl_attention.schedule import Schedule
 from tl_attention.statements import BY_NAME, PRODUCTS, READER
 
 
-def explain(schedule: Schedule, model: str = "synchronous") -> str:
-    """Prologue, steady state and epilogue of the schedule's Program."""
+def explain(schedule: Schedule, model: Model | None = None) -> str:
+    """Prologue, steady state and epilogue of the schedule's Program, in the lowering's own model by default."""
     if not schedule.has_program:
         return (
             f"{schedule.label}\n\nlowering inferred: the compiler decides order, stages and waits (T.Pipelined with "
             f"num_stages={schedule.num_stages}).\nThere is no Program to prove or to show; the kernel is verified on "
             "the GPU only.\n"
         )
-    program = derive(schedule, model)  # type: ignore[arg-type]
+    program = derive(schedule, model)
     view = phases(program)
     parts = [
         schedule.label,
-        _heading(program),
+        "\n".join((_heading(program), *(f"option: {words}" for words in _options(schedule)))),
         "Steady state, iteration t:\n" + _steady(view),
         _edge("Prologue", view, first=True),
         _edge("Epilogue", view, first=False),
@@ -45,11 +48,51 @@ def _heading(program: Program) -> str:
     return f"{program.model} model: {note}\nbuffers: {rings}{least}"
 
 
+def _options(schedule: Schedule) -> Iterator[str]:
+    """What the schedule chooses otherwise than by default. The numbers of buffers stand in the heading."""
+    for path, value in changed_options(schedule):
+        key, name = path.split(".")
+        if path in WORDS:
+            yield WORDS[path].format(value)
+        elif isinstance(value, str) and f"{path}={value}" in WORDS:
+            yield WORDS[f"{path}={value}"]
+        elif key == "split":
+            yield f"{name} in chunks of {' + '.join(map(str, value))} columns"
+        elif key == "wait_before":
+            yield f"{name} is waited for before {value}, no later"
+        elif key == "release_before":
+            yield f"{BY_NAME[name].writes[0]} is released before {value}, no earlier"
+        elif path not in ("kernel.k_stages", "kernel.v_stages"):
+            yield f"{path} {value}"
+
+
+WORDS = {
+    "kernel.tile_scheduler=one_tile": "one thread block per row tile, not persistent",
+    "kernel.tile_scheduler=dynamic": "persistent, the next row tile comes from a counter in global memory",
+    "kernel.tile_order=sections": "row tiles in sections of heads whose K and V fit in L2, the longest tiles first",
+    "kernel.cluster": "no cluster, every thread block loads its own K and V",
+    "kernel.ping_pong": "ping-pong, the two warpgroups take turns to issue their products",
+    "kernel.q_operand=registers": "MMA0 reads Q from registers",
+    "kernel.output=direct": "each thread stores the 4 bytes of output that it holds",
+    "kernel.output=tma": "the output leaves by TMA, through the rows of Q_shared",
+    "kernel.waits=exact": "a product's wait stands exactly after the chunk of exponentials that the order has before it",
+    "kernel.waits=free": "ptxas may move a product's wait up, before exponentials that the order has before it",
+    "kernel.registers": "setmaxnreg {0[0]} for threads that compute, {0[1]} for the producer's",
+    "softmax.fused_scale": "acc_s is scaled before the exponent, not by its FMA",
+    "softmax.row_sum=row": "row_sum reduces over the row in every block, not once after the loop",
+    "softmax.rescale_threshold": "a row keeps its maximum, and acc_o its scale, until it would grow by more than 2^{0:g}",
+    "softmax.exp2_polynomial": (
+        "1 in {0.every} exponentials of a thread, from its exponential {0.first} on, by a polynomial of degree {0.degree} "
+        "on the FMA units, the others by MUFU.EX2"
+    ),
+}
+
+
 def _lines(steps: tuple[Step, ...], time: int | None) -> list[str]:
     """One line per step; vector statements that follow each other share a line."""
     lines: list[str] = []
     for step in steps:
-        block = f"{step.block}" if time is None else _relative(step.block - time)
+        block = f"{step.block}" if time is None else offset(step.block - time)
         what = f"{step.op.statement}({block})"
         if step.op.kind == "run":
             if lines and lines[-1].startswith("  run "):
@@ -61,10 +104,6 @@ def _lines(steps: tuple[Step, ...], time: int | None) -> list[str]:
         else:
             lines.append(f"  {step.op.kind:8} {what}")
     return lines
-
-
-def _relative(distance: int) -> str:
-    return "t" if distance == 0 else f"t{distance:+d}"
 
 
 def _steady(view: Phases) -> str:
@@ -82,5 +121,3 @@ def _edge(name: str, view: Phases, *, first: bool) -> str:
         parts.append(f" iteration {at}")
         parts += [f" {line}" for line in _lines(steps, time)]
     return "\n".join(parts)
-
-

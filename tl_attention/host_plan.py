@@ -19,8 +19,9 @@ from tl_attention.errors import InputError
 SET_DEVICE = "__tvm_set_device"
 CREATE_TILED = "__tvm_tensormap_create_tiled"
 CREATE_IM2COL = "__tvm_tensormap_create_im2col"
-# The kernel's own parameters are followed by grid x y z, block x y z and the bytes of dynamic shared memory.
-LAUNCH_ARGUMENTS = 7
+# The kernel's own parameters, the last of which is a float, are followed by the cluster's x y z if there is one, the
+# grid's x or x y z, the block's x y z and the bytes of dynamic shared memory.
+CLUSTER = {5: False, 7: False, 8: True, 10: True}
 
 SLOT = re.compile(r"  \(\(\(TVMFFIAny\*\)stack_ffi_any\)\[(\d+)\]\.(v_int64|v_ptr|v_float64)\) = (.+);")
 SLOT_HEADER = re.compile(r" +\(\(\(TVMFFIAny\*\)stack_ffi_any\)\[\d+\]\.(?:type_index|zero_padding)\) = \d+;")
@@ -113,6 +114,7 @@ class HostPlan:
     parameters: tuple[Parameter, ...]
     grid: tuple[Expression, Expression, Expression]
     block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
     shared_bytes: int
 
 
@@ -202,18 +204,23 @@ def _launch(
     kernel: str, slots: list[_Slot], sizes: tuple[Size, ...], descriptors: tuple[Descriptor, ...]
 ) -> HostPlan:
     known = frozenset(size.name for size in sizes)
-    if len(slots) <= LAUNCH_ARGUMENTS:
-        raise _unknown(f"{kernel} takes {len(slots)} arguments, expected its own and {LAUNCH_ARGUMENTS} of the launch")
-    own, launch = slots[:-LAUNCH_ARGUMENTS], slots[-LAUNCH_ARGUMENTS:]
-    x, y, z = (slot.expression(known) for slot in launch[:3])
-    threads_x, threads_y, threads_z, shared_bytes = (slot.integer() for slot in launch[3:])
+    floats = [index for index, slot in enumerate(slots) if slot.member == "v_float64"]
+    split = floats[-1] + 1 if floats else 0
+    own, launch = slots[:split], slots[split:]
+    if not own or len(launch) not in CLUSTER:
+        raise _unknown(f"{kernel} takes {len(own)} arguments and {len(launch)} of the launch")
+    cluster = tuple(slot.integer() for slot in launch[:3]) if CLUSTER[len(launch)] else (1, 1, 1)
+    grid = [slot.expression(known) for slot in launch[3 if CLUSTER[len(launch)] else 0 : -4]]
+    threads_x, threads_y, threads_z, shared_bytes = (slot.integer() for slot in launch[-4:])
+    one = Expression("1")
     return HostPlan(
         kernel,
         sizes,
         descriptors,
         tuple(_parameter(slot) for slot in own),
-        (x, y, z),
+        (grid[0], *(grid[1:] or (one, one))),  # type: ignore[arg-type]
         (threads_x, threads_y, threads_z),
+        cluster,  # type: ignore[arg-type]
         shared_bytes,
     )
 

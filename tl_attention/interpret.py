@@ -12,12 +12,14 @@ from typing import Callable, Mapping
 import torch
 from torch import Tensor
 
+from tl_attention.exp2 import COEFFICIENTS, LOWEST
 from tl_attention.machine import EARLY, LATE, Policy, execute
+from tl_attention.options import Exp2Polynomial, SoftmaxOptions
 from tl_attention.problem import AttentionShape
 from tl_attention.program import Program
 from tl_attention.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.schedule import Schedule
-from tl_attention.statements import RING, WARP_SPECIALIZED, Table
+from tl_attention.statements import RING, Table, whole
 from tl_attention.tiling import kv_blocks, kv_index, row_tiles
 
 LOG2_E = math.log2(math.e)
@@ -28,16 +30,20 @@ Observer = Callable[[str, int, str, Tensor], None]
 class Tile:
     """The buffers of one row tile of one head; `tile[name]` reads a buffer, `tile[name] = x` writes it.
 
-    acc_s is (block_M, block_N) fp32, acc_s_cast the same in the inputs' dtype, acc_o (block_M, head_dim) fp32, the
+    A chunk of a split statement works on `columns` of whole buffers. acc_s is (block_M, block_N) fp32, acc_s_cast the same in the inputs' dtype, acc_o (block_M, head_dim) fp32, the
     row vectors (block_M,) fp32. Ring buffers are read and written in the slot of the statement that runs.
     `observer(statement, block, buffer, value)` sees every read.
     """
 
     def __init__(
         self, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor, *, block_M: int, block_N: int, kv_order: str,
-        index: int, blocks: int, scale: float, table: Table, observer: Observer | None = None,
+        index: int, blocks: int, scale: float, table: Table, softmax: SoftmaxOptions = SoftmaxOptions(),
+        observer: Observer | None = None,
     ):
-        self.code = {**STATEMENT_CODE, **(SPECIALIZED_CODE if table == WARP_SPECIALIZED else {})}
+        self.code = {**STATEMENT_CODE, **(SPECIALIZED_CODE if table.specialized else {})}
+        self.statements = table.by_name
+        self.columns = slice(None)
+        self.softmax = softmax
         M, N = block_M, block_N
         self.block_M, self.block_N, self.kv_order = M, N, kv_order
         self.shape, self.blocks, self.observer = shape, blocks, observer
@@ -60,7 +66,9 @@ class Tile:
     def run(self, statement: str, block: int, slot: dict[str, int]) -> None:
         """Execute one statement for loop step `block`."""
         self.statement, self.block, self.slot = statement, block, slot
-        self.code[statement](self)
+        columns = self.statements[statement].columns
+        self.columns = slice(*columns) if columns else slice(None)
+        self.code[whole(statement)](self)
 
     def __getitem__(self, buffer: str) -> Tensor:
         value = self.buffers.get(self._key(buffer), self.unwritten)
@@ -70,6 +78,12 @@ class Tile:
 
     def __setitem__(self, buffer: str, value: Tensor) -> None:
         self.buffers[self._key(buffer)] = value
+
+    def write_columns(self, buffer: str, value: Tensor) -> None:
+        """Write the columns of the statement that runs; values that were read before stay as they were."""
+        changed = self.buffers[buffer].clone()
+        changed[:, self.columns] = value
+        self[buffer] = changed
 
     def _key(self, buffer: str) -> object:
         return (buffer, self.slot[RING[buffer]]) if buffer in RING else buffer
@@ -140,6 +154,13 @@ def _row_max(t: Tile) -> None:
     t["scores_max"] = torch.maximum(t["scores_max"], t["acc_s"].amax(dim=1))
 
 
+def _row_max_kept(t: Tile) -> None:
+    # From -inf every maximum is new: the difference is infinite, or no number and no less than anything.
+    old = t["scores_max"]
+    new = torch.maximum(old, t["acc_s"].amax(dim=1))
+    t["scores_max"] = torch.where((new - old) * t.scale <= t.softmax.rescale_threshold, old, new)
+
+
 def _max_merge(t: Tile) -> None:
     t["scores_max"] = torch.maximum(t["scores_max"], t["scores_max_prev"])
 
@@ -149,11 +170,38 @@ def _scale(t: Tile) -> None:
 
 
 def _exp(t: Tile) -> None:
-    t["acc_s"] = torch.exp2((t["acc_s"] - _finite_max(t)[:, None]) * t.scale)
+    exponents = (t["acc_s"][:, t.columns] - _finite_max(t)[:, None]) * t.scale
+    values = torch.exp2(exponents)
+    if polynomial := t.softmax.exp2_polynomial:
+        chosen = on_fma_units(polynomial, t.block_M, t.block_N)[:, t.columns]
+        values = torch.where(chosen, exp2(exponents, polynomial.degree), values)
+    t.write_columns("acc_s", values)
+
+
+def on_fma_units(polynomial: Exp2Polynomial, rows: int, columns: int) -> Tensor:
+    """True for the elements of a tile whose exponentials the polynomial computes, by their place in a wgmma fragment."""
+    i, j = torch.arange(rows)[:, None], torch.arange(columns)[None, :]
+    register = 4 * (j // 8) + 2 * (i // 8 % 2) + j % 2
+    return (register >= polynomial.first) & ((register - polynomial.first) % polynomial.every == 0)
+
+
+def exp2(x: Tensor, degree: int) -> Tensor:
+    """2^x in fp32 by the polynomial of this degree."""
+    x = x.clamp(min=LOWEST)
+    power = torch.zeros_like(x)
+    for coefficient in reversed(COEFFICIENTS[degree]):
+        power = power * (x - x.floor()) + coefficient
+    return torch.ldexp(power, x.floor())
 
 
 def _row_sum(t: Tile) -> None:
     t["scores_sum"] = t["acc_s"].sum(dim=1)
+
+
+def _row_sum_added(t: Tile) -> None:
+    # The first chunk scales the sum so far, the others only add to it.
+    before = t["logsum"] if t.columns.start else t["logsum"] * t["scores_scale"]
+    t["logsum"] = before + t["acc_s"][:, t.columns].sum(dim=1)
 
 
 def _logsum(t: Tile) -> None:
@@ -161,11 +209,11 @@ def _logsum(t: Tile) -> None:
 
 
 def _cast(t: Tile) -> None:
-    t["acc_s_cast"] = t["acc_s"].to(t.dtype).float()
+    t.write_columns("acc_s_cast", t["acc_s"][:, t.columns].to(t.dtype).float())
 
 
 def _rescale(t: Tile) -> None:
-    t["acc_o"] = t["acc_o"] * t["scores_scale"][:, None]
+    t.write_columns("acc_o", t["acc_o"][:, t.columns] * t["scores_scale"][:, None])
 
 
 def _mma1(t: Tile) -> None:
@@ -182,13 +230,14 @@ STATEMENT_CODE: Mapping[str, Callable[[Tile], None]] = {
 
 # Where the warp-specialised kernel does it otherwise: see statements.WARP_SPECIALIZED.
 SPECIALIZED_CODE: Mapping[str, Callable[[Tile], None]] = {
-    "mma0": _mma0_cleared, "mask": _mask_after,
+    "mma0": _mma0_cleared, "mask": _mask_after, "row_max": _row_max_kept, "row_sum": _row_sum_added,
 }
 
 
 def interpret(
     program: Program, q: Tensor, k: Tensor, v: Tensor, *, block_M: int, block_N: int, kv_order: str = "ascending",
-    causal: bool, scale: float, policy: Policy, observer: Observer | None = None,
+    causal: bool, scale: float, policy: Policy, softmax: SoftmaxOptions = SoftmaxOptions(),
+    observer: Observer | None = None,
 ) -> Tensor:
     """Attention by the Program on the CPU, in tiles of block_M queries and block_N keys of any size.
 
@@ -205,7 +254,7 @@ def interpret(
                 blocks = kv_blocks(shape, block_M, block_N, index, least_blocks)
                 tile = Tile(
                     shape, q[b, h], k[b, h], v[b, h], block_M=block_M, block_N=block_N, kv_order=kv_order,
-                    index=index, blocks=blocks, scale=scale, table=program.table, observer=observer,
+                    index=index, blocks=blocks, scale=scale, table=program.table, softmax=softmax, observer=observer,
                 )
                 execute(program, blocks, tile, policy)
                 rows = output[b, h, index * block_M:(index + 1) * block_M]
@@ -221,7 +270,7 @@ def verify(
     seq_kv = seq_q + 3 * schedule.block_N + 5
     q, k, v = make_inputs(1, 1, seq_q, seq_kv, head_dim, getattr(torch, dtype), seed)
     options = {"causal": causal, "scale": head_dim**-0.5}
-    tile = {"block_M": schedule.block_M, "block_N": schedule.block_N, "kv_order": schedule.kv_order}
+    tile = {key: getattr(schedule, key) for key in ("block_M", "block_N", "kv_order", "softmax")}
     exact = attention_fp64(q, k, v, **options)
     peer = attention_same_precision(q, k, v, **options)
     return {

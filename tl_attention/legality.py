@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.machine import EARLY, LATE, Deadlock, Policy, execute
-from tl_attention.program import Program
+from tl_attention.program import Program, offset
 from tl_attention.statements import BY_NAME, INPUTS, LOADS, RING, Table, whole
 
 AFTER_LOOP = "the output"
@@ -156,7 +156,7 @@ def _violation(program: Program, blocks: int, policy: Policy, wrong: _WrongRead,
             return AFTER_LOOP
         if block < 0:
             return "the code before the loop"
-        return f"{statement}({_offset(block - time)})"
+        return f"{statement}({offset(block - time)})"
 
     needs = f"{at(reader, wrong.block)} needs what {at(expected.statement, expected.block)} wrote"
     number = program.table.number
@@ -182,7 +182,3 @@ def _violation(program: Program, blocks: int, policy: Policy, wrong: _WrongRead,
 def _explain_deadlock(program: Program, deadlock: Deadlock) -> str:
     rings = ", ".join(f"{BY_NAME[load].writes[0]} {count}" for load, count in program.buffers.items())
     return f"{deadlock}; no operation that is left can free it (buffers: {rings})"
-
-
-def _offset(distance: int) -> str:
-    return "t" if distance == 0 else f"t{distance:+d}"

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from tl_attention.derivation import derive
 from tl_attention.device import HOPPER, DeviceSpec
 from tl_attention.errors import ScheduleRefused
 from tl_attention.problem import DTYPE_BYTES, HEAD_DIMS
-from tl_attention.derivation import derive
 from tl_attention.schedule import Schedule
+from tl_attention.tiling import ceildiv
 
 # Row vectors (scores_max, scores_max_prev, scores_scale, scores_sum, logsum): two rows of each per thread.
 ROW_VECTOR_REGISTERS = 2 * 5
 
-# Registers per thread of the warpgroups that compute and of the producer's, by block_M: with the producer they share
-# the SM's 65,536. With one warpgroup the launch gives every thread 255 already.
+WARPGROUP_ROWS = 64
+MBARRIER_BYTES, TILE_NUMBER_BYTES = 8, 4
+# Dynamic shared memory follows the static, from where swizzled tiles may start.
+DYNAMIC_ALIGNMENT = 1024
+
+# Registers per thread of the warpgroups that compute and of the producer's, by block_M, unless the schedule says
+# otherwise: with the producer they share the SM's 65,536. With one warpgroup the launch gives every thread 255 already.
 SPLIT_REGISTERS: dict[int, tuple[int, int]] = {128: (240, 24), 192: (160, 32)}
 
 
@@ -20,7 +26,8 @@ def registers_available(schedule: Schedule, device: DeviceSpec = HOPPER) -> int:
     """Registers that each thread that computes may have."""
     if schedule.lowering != "warp_specialized":
         return device.registers_available(schedule.threads)
-    return SPLIT_REGISTERS.get(schedule.block_M, (device.registers_per_thread, 0))[0]
+    split = schedule.kernel.registers or SPLIT_REGISTERS.get(schedule.block_M)
+    return split[0] if split else device.registers_per_thread
 
 
 def ring_buffers(schedule: Schedule) -> tuple[int, int]:
@@ -37,14 +44,29 @@ def shared_bytes(schedule: Schedule, head_dim: int) -> int:
     return rows * head_dim * DTYPE_BYTES
 
 
+def barrier_bytes(schedule: Schedule) -> int:
+    """Static shared memory of one block of the warp-specialised kernel.
+
+    An mbarrier for full and one for free: of each warpgroup's rows of Q, of each buffer of K and V, and, where a counter
+    gives the tiles, of the two buffers that hold the number of the next one.
+    """
+    if schedule.lowering != "warp_specialized":
+        return 0
+    tiles = 2 if schedule.kernel.tile_scheduler == "dynamic" else 0
+    pairs = schedule.block_M // WARPGROUP_ROWS + sum(ring_buffers(schedule)) + tiles
+    return pairs * 2 * MBARRIER_BYTES + tiles * TILE_NUMBER_BYTES
+
+
 def accumulator_registers(schedule: Schedule, head_dim: int) -> int:
     """Registers per thread of the fragments that live across statements.
 
-    A thread holds block_M / threads of a row's columns: acc_s in fp32, acc_s_cast packed by two, acc_o in fp32.
+    A thread holds block_M / threads of a row's columns: acc_s in fp32, acc_s_cast packed by two, acc_o in fp32, and Q
+    packed by two where MMA0 reads it from registers.
     """
     acc_s = schedule.block_M * schedule.block_N // schedule.threads
     acc_o = schedule.block_M * head_dim // schedule.threads
-    return acc_s + acc_s // 2 + acc_o + ROW_VECTOR_REGISTERS
+    q = acc_o // 2 if schedule.kernel.q_operand == "registers" else 0
+    return acc_s + acc_s // 2 + acc_o + q + ROW_VECTOR_REGISTERS
 
 
 def check_head_dim(head_dim: int) -> None:
@@ -58,17 +80,26 @@ def check_fits(schedule: Schedule, head_dim: int, device: DeviceSpec = HOPPER) -
     check_head_dim(head_dim)
     M, N = schedule.block_M, schedule.block_N
     k, v = ring_buffers(schedule)
-    need, limit = shared_bytes(schedule, head_dim), device.shared_bytes_per_block
+    barriers = barrier_bytes(schedule)
+    static = ceildiv(barriers, DYNAMIC_ALIGNMENT) * DYNAMIC_ALIGNMENT
+    need, limit = static + shared_bytes(schedule, head_dim), device.shared_bytes_per_block
     if need > limit:
+        before = f" after {static:,} that hold {barriers} of mbarriers" if static else ""
         raise ScheduleRefused(
             f"needs {need:,} bytes of shared memory, the SM has {limit:,}: "
-            f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {head_dim} * {DTYPE_BYTES} bytes; "
+            f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {head_dim} * {DTYPE_BYTES} bytes{before}; "
             "use a smaller tile or fewer buffers"
+        )
+    widths = schedule.split.rescale
+    if widths and sum(widths) != head_dim:
+        raise ScheduleRefused(
+            f"split.rescale: {' + '.join(map(str, widths))} = {sum(widths)} columns, expected head_dim {head_dim}"
         )
     registers, available = accumulator_registers(schedule, head_dim), registers_available(schedule, device)
     if registers > available:
         raise ScheduleRefused(
             f"needs {registers} registers per thread for fragments alone, {schedule.threads} threads have {available}: "
             f"acc_s {M}*{N}/{schedule.threads}, half as much for acc_s_cast, acc_o {M}*{head_dim}/{schedule.threads}, "
-            f"{ROW_VECTOR_REGISTERS} for row vectors; use a smaller block_N"
+            f"{'half as much for Q, ' if schedule.kernel.q_operand == 'registers' else ''}{ROW_VECTOR_REGISTERS} for row "
+            "vectors; use a smaller block_N"
         )

@@ -18,8 +18,14 @@ from tl_attention.problem import AttentionShape
 from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import load
 
+# schedules/best.yaml and schedules/best_causal.yaml.
 DEFAULT_SCHEDULE = Schedule.from_label(
-    "warp_specialized_128x176_t256_n2_desc_0p_1-2o0s0_3-10o2s0_11o3s0_12o4s0_13p_14o1s1"
+    "warp_specialized_128x176_t256_n2_desc_0p_1-2o0s0_3-7+8.0+8.1+9-10o2s0_11o3s0_12o4s0_13p_14o1s1"
+    "~kernel.ping_pong=on~split.exp=48+128~wait_before.mma1=exp.1"
+)
+DEFAULT_CAUSAL_SCHEDULE = Schedule.from_label(
+    "warp_specialized_128x128_t256_n2_desc_0p_1-2o0s0_3-7+8.0o2s0_12o3s0_8.1+9-11o4s0_13p_14o1s1"
+    "~kernel.tile_scheduler=dynamic~kernel.cluster=1~kernel.ping_pong=on~split.exp=32+96"
 )
 
 
@@ -36,7 +42,8 @@ def attention(
     Args:
         causal: query i sees keys 0 .. seq_kv - seq_q + i; needs seq_kv >= seq_q.
         scale: factor of the scores, positive; 1 / sqrt(head_dim) by default.
-        schedule: a Schedule, a label or the path of a schedule file; `schedules/ws_fa3.yaml` by default.
+        schedule: a Schedule, a label or the path of a schedule file; by default `schedules/best.yaml`, and
+            `schedules/best_causal.yaml` if causal.
         specialize: compile for exactly these sizes instead of for all.
 
     Returns: the output, q's shape and dtype, contiguous. There is no backward.
@@ -45,7 +52,7 @@ def attention(
     """
     shape = _checked_shape(q, k, v, causal)
     scale = shape.head_dim**-0.5 if scale is None else _checked_scale(scale)
-    resolved = _resolve(schedule)
+    resolved = _resolve(schedule, causal)
     sizes = (shape.batch, shape.heads, shape.seq_q, shape.seq_kv) if specialize else None
     kernel = _kernel(resolved, shape.head_dim, shape.dtype, causal, sizes)
     output = torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -69,9 +76,9 @@ def _compiled(schedule: Schedule, head_dim: int, dtype: str, causal: bool, sizes
     return compile_kernel(schedule, head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes)
 
 
-def _resolve(schedule: Schedule | str | Path | None) -> Schedule:
+def _resolve(schedule: Schedule | str | Path | None, causal: bool) -> Schedule:
     if schedule is None:
-        return DEFAULT_SCHEDULE
+        return DEFAULT_CAUSAL_SCHEDULE if causal else DEFAULT_SCHEDULE
     if isinstance(schedule, Schedule):
         return schedule
     if isinstance(schedule, Path) or str(schedule).endswith((".yaml", ".yml")):

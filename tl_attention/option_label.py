@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Iterator
 
 from pydantic import BaseModel
@@ -13,20 +14,30 @@ if TYPE_CHECKING:
     from tl_attention.schedule import Schedule
 
 
+def changed_options(schedule: Schedule) -> Iterator[tuple[str, Any]]:
+    """(path such as kernel.cluster, value) of each option that is not the default."""
+    for key in OPTION_KEYS:
+        yield from _changed(key, getattr(schedule, key))
+
+
 def options_label(schedule: Schedule) -> list[str]:
-    """One `key=value` for each option that is not the default."""
-    return [part for key in OPTION_KEYS for part in _parts(key, getattr(schedule, key))]
+    """One `path=value` for each of them, and for each such key of an option that has its own."""
+    return [part for path, value in changed_options(schedule) for part in _parts(path, value)]
 
 
-def _parts(prefix: str, options: BaseModel) -> Iterator[str]:
+def _changed(prefix: str, options: BaseModel) -> Iterator[tuple[str, Any]]:
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)
-        if value == field.default and not isinstance(value, BaseModel):
-            continue
-        if isinstance(value, BaseModel):
-            yield from _parts(f"{prefix}.{name}", value)
-        else:
-            yield f"{prefix}.{name}={_text(value)}"
+        if value != field.default:
+            yield f"{prefix}.{name}", value
+
+
+def _parts(path: str, value: Any) -> Iterator[str]:
+    if isinstance(value, BaseModel):
+        for inner, inner_value in _changed(path, value):
+            yield from _parts(inner, inner_value)
+    else:
+        yield f"{path}={_text(value)}"
 
 
 def _text(value: Any) -> str:
@@ -36,30 +47,33 @@ def _text(value: Any) -> str:
 
 
 def options_from_label(parts: list[str]) -> dict[str, Any]:
-    """The nested fields that these parts give; pydantic checks them. Raises InputError for a part without a value."""
+    """The nested fields that these parts give; pydantic checks them. Raises InputError for a part that is no option."""
     fields: dict[str, Any] = {}
     for part in parts:
         path, equals, text = part.partition("=")
-        *keys, last = path.split(".")
-        if not equals or not keys:
+        if not equals or not PATH.fullmatch(path):
             raise InputError(f"label: {part[:40]!r} is not an option, expected such as kernel.cluster=1")
+        *keys, last = path.split(".")
         inner = fields
         for key in keys:
             inner = inner.setdefault(key, {})
             if not isinstance(inner, dict):
                 raise InputError(f"label: {part[:40]!r} is inside of an option that has a value already")
-        inner[last] = _value(last, text)
+        inner[last] = _value(text)
     return fields
 
 
-def _value(key: str, text: str) -> Any:
+PATH = re.compile(rf"({'|'.join(OPTION_KEYS)})(\.[a-z0-9_]{{1,30}}){{1,2}}")
+# What `_text` makes of a float that a schedule may have; a longer number fits no key.
+FLOAT = re.compile(r"(?=.{3,24}$)[0-9]+(\.[0-9]+|(\.[0-9]+)?e-[0-9]+)", re.ASCII)
+INTEGER = re.compile(r"[0-9]{1,6}", re.ASCII)
+
+
+def _value(text: str) -> Any:
     if text in ("on", "off"):
         return text == "on"
     if "+" in text:
-        return [_value(key, item) for item in text.split("+")]
-    if text.isascii() and text.isdigit() and len(text) < 7:
+        return [_value(item) for item in text.split("+")]
+    if INTEGER.fullmatch(text):
         return int(text)
-    # The one option that is no whole number.
-    if key == "rescale_threshold" and text.replace(".", "", 1).isdigit() and len(text) < 12:
-        return float(text)
-    return text
+    return float(text) if FLOAT.fullmatch(text) else text

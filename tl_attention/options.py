@@ -9,9 +9,16 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
+from tl_attention.statement_name import MOST_CHUNKS, StatementName
+
 
 class _Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Registers = Annotated[
+    tuple[Annotated[StrictInt, Field(ge=24, le=240, multiple_of=8)], ...], Field(min_length=2, max_length=2)
+]
 
 
 class KernelOptions(_Options):
@@ -38,7 +45,8 @@ class KernelOptions(_Options):
         )),
     ] = "rows"
     cluster: Annotated[
-        Literal[1, 2], Field(description="2: two blocks of neighbouring row tiles share each K and V load (TMA multicast)")
+        StrictInt,
+        Field(ge=1, le=2, description="2: two blocks of neighbouring row tiles share each load of K and V (multicast)"),
     ] = 2
     ping_pong: Annotated[
         StrictBool, Field(description="warpgroups take turns to issue their products, by named barriers")
@@ -49,13 +57,20 @@ class KernelOptions(_Options):
     output: Annotated[
         Literal["direct", "vector", "tma"],
         Field(description=(
-            "direct: each thread stores the 4 bytes that it holds; vector: lanes exchange them and store 16 bytes; tma: "
-            "through the rows of Q_shared"
+            "direct: each thread stores the 4 bytes that it holds; vector: lanes exchange them and store 16 bytes; "
+            "tma: through the rows of Q_shared"
         )),
     ] = "vector"
+    waits: Annotated[
+        Literal["exact", "loose", "free"],
+        Field(description=(
+            "what keeps a product's wait behind the chunk of exponentials that comes before it in the order: exact: all "
+            "of the chunk before it, all the others after it; loose: the chunk's last one before it; free: nothing"
+        )),
+    ] = "loose"
     registers: Annotated[
-        tuple[StrictInt, StrictInt] | None,
-        Field(description="registers of a thread that computes and of a producer's (setmaxnreg); by block_M by default"),
+        Registers | None,
+        Field(description="registers of a thread that computes and of the producer's (setmaxnreg); else by block_M"),
     ] = None
 
 
@@ -63,8 +78,8 @@ class Exp2Polynomial(_Options):
     """Which exponentials are computed by polynomial on the FMA units instead of MUFU.EX2."""
 
     every: Annotated[StrictInt, Field(ge=1, le=64, description="every n-th exponential of a thread")]
-    first: Annotated[StrictInt, Field(ge=0, le=127, description="the first of them")] = 0
-    degree: Annotated[StrictInt, Field(ge=2, le=5, description="degree of the polynomial")] = 3
+    first: Annotated[StrictInt, Field(ge=0, le=127, description="the first of them, counted from 0")] = 0
+    degree: Annotated[StrictInt, Field(ge=2, le=5, description="its degree; exp2.py has the error of each")] = 3
 
 
 class SoftmaxOptions(_Options):
@@ -75,18 +90,20 @@ class SoftmaxOptions(_Options):
     ] = True
     row_sum: Annotated[
         Literal["thread", "row"],
-        Field(description="thread: sums per thread, reduced once after the loop; row: reduced over the row in every block"),
+        Field(description="thread: summed per thread, reduced once after the loop; row: over the row in each block"),
     ] = "thread"
+    # At 16 an exponential could be 65,536, which fp16 does not have.
     rescale_threshold: Annotated[
-        StrictFloat, Field(ge=0, le=16, description=(
-            "the maximum is kept, and acc_o not rescaled, while it would grow by less than this, in base-2 exponents"
+        StrictFloat, Field(ge=0, le=15, description=(
+            "a row's maximum is kept, and its acc_o not rescaled, while it would grow by no more than this, in base-2 "
+            "exponents"
         )),
     ] = 0.0
     exp2_polynomial: Annotated[Exp2Polynomial | None, Field(description="exponentials on the FMA units")] = None
 
 
 Columns = Annotated[
-    tuple[Annotated[StrictInt, Field(ge=16, multiple_of=16)], ...], Field(min_length=2, max_length=16)
+    tuple[Annotated[StrictInt, Field(ge=16, multiple_of=16)], ...], Field(min_length=2, max_length=MOST_CHUNKS)
 ]
 
 
@@ -106,15 +123,15 @@ class Split(_Options):
 class Waits(_Options):
     """Statements before which a product is waited for, earlier than a dependence asks."""
 
-    mma0: str | None = None
-    mma1: str | None = None
+    mma0: Annotated[StatementName | None, Field(description="wait for MMA0 right before this statement")] = None
+    mma1: Annotated[StatementName | None, Field(description="wait for MMA1 right before this statement")] = None
 
 
 class Releases(_Options):
     """Statements before which a buffer is released, later than right after its last reader is done."""
 
-    load_k: str | None = None
-    load_v: str | None = None
+    load_k: Annotated[StatementName | None, Field(description="release K_shared right before this statement")] = None
+    load_v: Annotated[StatementName | None, Field(description="release V_shared right before this statement")] = None
 
 
 OPTION_KEYS = ("kernel", "softmax", "split", "wait_before", "release_before")

@@ -1,16 +1,16 @@
-"""Every check that needs no compiler: the limits of the SM, then the dependences."""
+"""Every check that needs no compiler: the limits of the SM, the dependences, and how the roles go together."""
 
 from __future__ import annotations
 
-from tl_attention.errors import ScheduleRefused
-from tl_attention.legality import check
-from tl_attention.limits import check_fits, ring_buffers
+from tl_attention import legality, races
 from tl_attention.derivation import derive
+from tl_attention.errors import ScheduleRefused
+from tl_attention.limits import check_fits, ring_buffers
 from tl_attention.schedule import Schedule
 
 
 def refuse_unless_safe(schedule: Schedule, head_dim: int) -> None:
-    """Raise ScheduleRefused with the limit or the dependence that the schedule breaks."""
+    """Raise ScheduleRefused with the limit or the dependence that the schedule breaks, or how its roles go wrong."""
     check_fits(schedule, head_dim)
     if not schedule.has_program:
         return
@@ -20,4 +20,7 @@ def refuse_unless_safe(schedule: Schedule, head_dim: int) -> None:
             f"num_stages is {schedule.num_stages}, but no load is a producer and the places of the loads give "
             f"{k} buffers of K_shared and {v} of V_shared: expected num_stages {max(k, v)}"
         )
-    check(derive(schedule))
+    program = derive(schedule)
+    legality.check(program)
+    if schedule.lowering == "warp_specialized":
+        races.check(schedule, program)

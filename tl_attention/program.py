@@ -113,6 +113,11 @@ def _unroll(ops: tuple[Op, ...], blocks: int) -> Iterator[Step]:
                 yield Step(op, block)
 
 
+def offset(distance: int) -> str:
+    """A block relative to iteration t: `t`, `t-1`."""
+    return "t" if distance == 0 else f"t{distance:+d}"
+
+
 @dataclass(frozen=True)
 class Phases:
     """A role's steps split where they repeat: `prologue` and `epilogue` iterations around the `steady` one.

@@ -9,56 +9,30 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from tl_attention.errors import InputError
 from tl_attention.option_label import options_from_label, options_label
 from tl_attention.options import KernelOptions, Releases, SoftmaxOptions, Split, Waits
-from tl_attention.schedule_errors import first_error, shown
+from tl_attention.schedule_errors import dotted, first_error
 from tl_attention.schedule_rules import PRODUCER, RULES
+from tl_attention.statement_name import StatementName
 from tl_attention.statements import (
     NAMES, NUMBER, SOURCE, SPLITTABLE, WARP_SPECIALIZED, Table, chunk_names, split_table, whole,
 )
 
 
-# A chunk of a split statement.
-CHUNK = re.compile(rf"({'|'.join(SPLITTABLE)})\.([0-9]|1[0-5])")
-
-
-def _to_name(statement: Any) -> Any:
-    """A statement's number or name, to its name."""
-    if isinstance(statement, int) and not isinstance(statement, bool) and 0 <= statement < len(NAMES):
-        return NAMES[statement]
-    if isinstance(statement, str) and (statement in NUMBER or CHUNK.fullmatch(statement)):
-        return statement
-    raise PydanticCustomError(
-        "statement",
-        "{found} is no statement, expected a number 0 to {last} or one of {names}",
-        {"found": shown(statement), "last": len(NAMES) - 1, "names": ", ".join(NAMES)},
-    )
-
-
-StatementName = Annotated[
-    str,
-    BeforeValidator(_to_name),
-    WithJsonSchema({"anyOf": [
-        {"enum": list(NAMES)}, {"type": "integer", "minimum": 0, "maximum": len(NAMES) - 1},
-        {"type": "string", "pattern": f"^{CHUNK.pattern}$"},
-    ]}),
-]
-# There are at most as many groups as statements, with each of the four that can be split in 16.
-MOST_GROUPS = len(NAMES) + len(SPLITTABLE) * 15
-Position = Annotated[StrictInt, Field(ge=PRODUCER, le=MOST_GROUPS - 1)]
+Position = Annotated[StrictInt, Field(ge=PRODUCER)]
 
 
 class Schedule(BaseModel):
     """One schedule: tile, threads, ring depth, and the order, stage and group of the loop's statements.
 
-    `group` partitions the 15 statements (names or numbers 0 to 14 in source order). `order` and `stage` have one
-    entry per group. A group of stage s works on KV block t - s in steady-state iteration t; `order` is its
-    position in the iteration. `-1` in both marks a producer group: one load, run ahead by `num_stages` buffers.
-    `lowering: inferred` leaves order, stage and group to the compiler; `warp_specialized` adds a producer warpgroup.
+    `group` partitions the 15 statements (names or numbers 0 to 14 in source order), or the chunks that `split` makes
+    of them. `order` and `stage` have one entry per group. A group of stage s works on KV block t - s in steady-state
+    iteration t; `order` is its position in the iteration. `-1` in both marks a producer group: one load, run ahead by
+    `num_stages` buffers. `lowering: inferred` leaves order, stage and group to the compiler; `warp_specialized` adds a
+    producer warpgroup, and takes the keys after `kv_order`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", title="tl-attention schedule")
@@ -81,8 +55,8 @@ class Schedule(BaseModel):
     group: Annotated[
         tuple[tuple[StatementName, ...], ...],
         Field(description=(
-            "the 15 statements, each in exactly one group, by name or by number 0 to 14 in source order; "
-            "a group is contiguous in the order and shares a stage"
+            "the 15 statements, each in exactly one group, by name or by number 0 to 14 in source order, a split one "
+            "by its chunks; a group is contiguous in the order and shares a stage"
         )),
     ] = ()
     order: Annotated[
@@ -102,11 +76,18 @@ class Schedule(BaseModel):
     kv_order: Annotated[
         Literal["ascending", "descending"], Field(description="in which order the KV blocks are visited")
     ] = "ascending"
-    kernel: KernelOptions = KernelOptions()
-    softmax: SoftmaxOptions = SoftmaxOptions()
-    split: Split = Split()
-    wait_before: Waits = Waits()
-    release_before: Releases = Releases()
+    kernel: Annotated[KernelOptions, Field(description="how the kernel uses the machine")] = KernelOptions()
+    softmax: Annotated[SoftmaxOptions, Field(description="how the softmax is computed")] = SoftmaxOptions()
+    split: Annotated[
+        Split, Field(description="statements cut into column chunks, which group names: exp into exp.0, exp.1, ...")
+    ] = Split()
+    wait_before: Annotated[
+        Waits, Field(description="statements before which a product is waited for, earlier than a dependence asks")
+    ] = Waits()
+    release_before: Annotated[
+        Releases,
+        Field(description="statements before which a buffer is released, later than when its last reader is done"),
+    ] = Releases()
 
     @model_validator(mode="after")
     def _obeys_every_rule(self) -> Schedule:
@@ -188,9 +169,8 @@ class Schedule(BaseModel):
         try:
             schedule = cls(**fields, group=groups, order=orders, stage=stages, **options_from_label(option_parts))
         except ValueError as error:
-            key, message = first_error(error, tuple(cls.model_fields))
-            where = f"{key[0]}: " if key else ""
-            raise InputError(f"label: {label[:80]!r}: {where}{message}") from None
+            key, message = first_error(error, cls)
+            raise InputError(f"label: {label[:80]!r}: {dotted(key)}{message}") from None
         if schedule.label != label:
             raise InputError(f"label: {label[:80]!r} is not spelled as labels are, expected {schedule.label}")
         return schedule

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any, Sequence
+from typing import Any, Sequence, get_args
+
+from pydantic import BaseModel
 
 KeyPath = tuple[str | int, ...]
 FOUND_CHARACTERS = 40
@@ -17,8 +19,8 @@ class RuleBroken(ValueError):
         self.key = key
 
 
-def first_error(error: ValueError, keys: Sequence[str] = ()) -> tuple[KeyPath, str]:
-    """(key path, message) of what to mend first; `keys` are those that a schedule has."""
+def first_error(error: ValueError, model: type[BaseModel]) -> tuple[KeyPath, str]:
+    """(key path, message) of what to mend first in the fields of `model`."""
     details = getattr(error, "errors", None)
     if details is None:
         return getattr(error, "key", ()), str(error)
@@ -30,10 +32,16 @@ def first_error(error: ValueError, keys: Sequence[str] = ()) -> tuple[KeyPath, s
     if found["type"] == "missing":
         return found["loc"], "the key is missing"
     if found["type"] == "extra_forbidden":
-        return found["loc"], f"unknown key, {_closest(str(found['loc'][-1]), keys)}"
+        return found["loc"], f"unknown key, {_closest(str(found['loc'][-1]), _keys(model, found['loc'][:-1]))}"
     if found["type"] == "statement":
         return found["loc"], found["msg"]
     return found["loc"], f"{_expected(found)}, found {shown(found['input'])}"
+
+
+def dotted(key: KeyPath) -> str:
+    """("order", 2) -> `order[2]: `."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
+    return f"{text.removeprefix('.')}: " if text else ""
 
 
 def shown(value: Any) -> str:
@@ -59,7 +67,12 @@ def _expected(detail: dict[str, Any]) -> str:
         "int_type": "expected an integer",
         "int_parsing_size": "expected a smaller integer",
         "string_unicode": "expected text",
+        "float_type": "expected a number",
+        "bool_type": "expected true or false",
+        "model_type": "expected a mapping of keys",
         "tuple_type": "expected a list, such as [0, 1]",
+        "too_short": f"expected at least {context.get('min_length')} entries",
+        "too_long": f"expected at most {context.get('max_length')} entries",
         "greater_than_equal": f"expected at least {context.get('ge')}",
         "less_than_equal": f"expected at most {context.get('le')}",
         "multiple_of": f"expected a multiple of {context.get('multiple_of')}",
@@ -67,6 +80,15 @@ def _expected(detail: dict[str, Any]) -> str:
     }
     message = detail["msg"]
     return words.get(detail["type"], f"{message[:1].lower()}{message[1:]}")
+
+
+def _keys(model: type[BaseModel], path: KeyPath) -> tuple[str, ...]:
+    """The keys of the model that a path leads to."""
+    for part in path:
+        annotation = model.model_fields[str(part)].annotation
+        models = (choice for choice in (annotation, *get_args(annotation)) if isinstance(choice, type))
+        model = next(choice for choice in models if issubclass(choice, BaseModel))
+    return tuple(model.model_fields)
 
 
 def _closest(key: str, keys: Sequence[str]) -> str:

@@ -11,16 +11,22 @@ import yaml
 from pydantic.json_schema import GenerateJsonSchema
 
 from tl_attention.errors import InputError
+from tl_attention.options import OPTION_KEYS
 from tl_attention.schedule import Schedule
-from tl_attention.schedule_errors import first_error, shown
+from tl_attention.schedule_errors import dotted, first_error, shown
 from tl_attention.schedule_rules import KEYS_OF_ORDER
+from tl_attention.statement_name import MOST_CHUNKS
+from tl_attention.statements import NAMES, SPLITTABLE
 
 MAX_BYTES = 64 * 1024
 MAX_NESTING = 8
 SCHEMA_NAME = "schedule.schema.json"
-KEYS = tuple(Schedule.model_fields)
 YAML_TAG = "tag:yaml.org,2002:"
-DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)")
+# What YAML 1.1 and YAML 1.2 both read as the same number: 0200, 0x80, 1_28 and 2:08 are all 128 to YAML 1.1 alone.
+DECIMAL = {
+    f"{YAML_TAG}int": (re.compile(r"-?(0|[1-9][0-9]*)"), "integer, expected one such as 128"),
+    f"{YAML_TAG}float": (re.compile(r"[^_:]*"), "number, expected one such as 8.0"),
+}
 
 
 def load(path: str | Path) -> Schedule:
@@ -30,44 +36,60 @@ def load(path: str | Path) -> Schedule:
     node = _compose(text, path)
     if not isinstance(node, yaml.MappingNode):
         raise InputError(f"{path}:{node.start_mark.line + 1}: expected a mapping of keys, such as block_M: 128")
-    _no_repeated_keys(node, path)
     fields = _construct(node, path)
     try:
         return Schedule(**fields)
     except ValueError as error:
-        key, message = first_error(error, KEYS)
-        raise InputError(f"{path}:{_line(node, key)}: {_dotted(key)}{message}") from None
+        key, message = first_error(error, Schedule)
+        raise InputError(f"{path}:{_line(node, key)}: {dotted(key)}{message}") from None
 
 
 def json_schema() -> str:
     """The JSON Schema of a schedule file, as committed beside the schedules."""
     schema = Schedule.model_json_schema(schema_generator=_UntitledKeys)
+    keys = schema["properties"]
+    keys["group"]["items"] |= {"minItems": 1, "uniqueItems": True}
     for key in KEYS_OF_ORDER:
-        schema["properties"][key]["maxItems"] = schema["properties"]["order"]["items"]["maximum"] + 1
-    schema["properties"]["group"]["items"] |= {"minItems": 1, "uniqueItems": True}
+        keys[key]["maxItems"] = len(NAMES) + len(SPLITTABLE) * (MOST_CHUNKS - 1)
+    whole = {"maxItems": len(NAMES), "items": {"maximum": len(NAMES) - 1}}
     # The rules between keys that JSON Schema can say: see schedule_rules.py.
     schema["allOf"] = [
-        {
-            "if": {"properties": {"lowering": {"const": "inferred"}}, "required": ["lowering"]},
-            "then": {"properties": {key: {"maxItems": 0} for key in KEYS_OF_ORDER}},
-            "else": {
-                "properties": {key: {"minItems": 1} for key in KEYS_OF_ORDER},
-                "required": list(KEYS_OF_ORDER),
-            },
-        },
-        {
-            "if": {"properties": {"lowering": {"const": "warp_specialized"}}, "required": ["lowering"]},
-            "then": {"properties": {"kv_order": {"const": "descending"}}, "required": ["kv_order"]},
-        },
-        *(
+        _if(
+            {"lowering": {"const": "inferred"}},
+            {"properties": {key: {"maxItems": 0} for key in KEYS_OF_ORDER}},
+            {"properties": {key: {"minItems": 1} for key in KEYS_OF_ORDER}, "required": list(KEYS_OF_ORDER)},
+        ),
+        _if(
+            {"lowering": {"const": "warp_specialized"}},
             {
-                "if": {"properties": {"block_M": {"const": rows}}, "required": ["block_M"]},
-                "then": {"properties": {"threads": {"const": 2 * rows}}},
-            }
+                "properties": {"kv_order": {"const": "descending"}, "block_M": {"maximum": 192}},
+                "required": ["kv_order"],
+            },
+            {"properties": {key: {"maxProperties": 0} for key in OPTION_KEYS}},
+        ),
+        _if({"split": {}}, {}, {"properties": {"order": whole, "stage": whole}}),
+        *(
+            _if({"block_M": {"const": rows}}, {"properties": {"threads": {"const": 2 * rows}}})
             for rows in (64, 128, 192, 256)
+        ),
+        _if(_kernel("ping_pong", True), {"properties": {"block_M": {"const": 128}}}),
+        _if(_kernel("output", "tma"), {"properties": {"block_M": {"maximum": 128}}}),
+        _if(
+            _kernel("tile_scheduler", "dynamic"),
+            {"properties": {"kernel": {"properties": {"cluster": {"const": 1}}, "required": ["cluster"]}}},
         ),
     ]
     return json.dumps({"$schema": GenerateJsonSchema.schema_dialect} | schema, indent=2) + "\n"
+
+
+def _if(given: dict[str, Any], then: dict[str, Any], otherwise: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A rule for files that have these keys with these values, and for those that have not."""
+    rule = {"if": {"properties": given, "required": list(given)}, "then": then}
+    return rule | ({"else": otherwise} if otherwise else {})
+
+
+def _kernel(key: str, value: Any) -> dict[str, Any]:
+    return {"kernel": {"properties": {key: {"const": value}}, "required": [key]}}
 
 
 class _UntitledKeys(GenerateJsonSchema):
@@ -137,24 +159,39 @@ def _not_yaml(error: yaml.MarkedYAMLError) -> str:
     return f"{mark.line + 1 if mark else 1}: not YAML: {problem}"
 
 
-def _construct(node: yaml.MappingNode, path: Path) -> dict[str, Any]:
-    fields = {}
+def _construct(node: yaml.MappingNode, path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The keys of a mapping, and of the mappings in it, each once. `_compose` has bounded the nesting."""
+    fields: dict[str, Any] = {}
+    lines: dict[str, int] = {}
     for key, value in node.value:
-        for scalar in _scalars(value):
-            if scalar.tag == f"{YAML_TAG}int" and not DECIMAL.fullmatch(scalar.value):
-                # 0200, 0x80, 1_28 and 2:08 are all 128 to YAML 1.1, and something else to YAML 1.2.
-                raise InputError(
-                    f"{path}:{scalar.start_mark.line + 1}: {key.value}: {scalar.value[:40]!r} is not a decimal "
-                    "integer, expected one such as 128"
-                )
-        try:
-            fields[key.value] = yaml.SafeLoader("").construct_document(value)
-        except (yaml.YAMLError, ValueError, OverflowError):
-            # Scalars that only look like a date, a number or a merge key.
-            found = shown(value.value) if isinstance(value, yaml.ScalarNode) else "one in this list"
-            line = value.start_mark.line + 1
-            raise InputError(f"{path}:{line}: {key.value}: a value that YAML cannot read, found {found}") from None
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode) or key.tag != f"{YAML_TAG}str":
+            found = shown(key.value) if isinstance(key, yaml.ScalarNode) else "a list or a mapping"
+            raise InputError(f"{path}:{line}: a key must be a word, such as block_M, found {found}")
+        name = (*above, key.value)
+        if key.value in lines:
+            raise InputError(f"{path}:{line}: {dotted(name)}given on line {lines[key.value]} already")
+        lines[key.value] = line
+        nested = isinstance(value, yaml.MappingNode)
+        fields[key.value] = _construct(value, path, name) if nested else _value(value, path, dotted(name))
     return fields
+
+
+def _value(node: yaml.Node, path: Path, name: str) -> Any:
+    for scalar in _scalars(node):
+        if scalar.tag in DECIMAL:
+            form, words = DECIMAL[scalar.tag]
+            if not form.fullmatch(scalar.value):
+                where = f"{path}:{scalar.start_mark.line + 1}"
+                raise InputError(f"{where}: {name}{scalar.value[:40]!r} is not a decimal {words}")
+    try:
+        return yaml.SafeLoader("").construct_document(node)
+    except (yaml.YAMLError, ValueError, OverflowError):
+        # Scalars that only look like a date, a number or a merge key.
+        found = shown(node.value) if isinstance(node, yaml.ScalarNode) else "one in this list"
+        raise InputError(
+            f"{path}:{node.start_mark.line + 1}: {name}a value that YAML cannot read, found {found}"
+        ) from None
 
 
 def _scalars(node: yaml.Node) -> list[yaml.ScalarNode]:
@@ -164,18 +201,6 @@ def _scalars(node: yaml.Node) -> list[yaml.ScalarNode]:
     if isinstance(node, yaml.SequenceNode):
         return [scalar for part in node.value for scalar in _scalars(part)]
     return [node] if isinstance(node, yaml.ScalarNode) else []
-
-
-def _no_repeated_keys(node: yaml.MappingNode, path: Path) -> None:
-    seen: dict[str, int] = {}
-    for key, _ in node.value:
-        line = key.start_mark.line + 1
-        if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
-            found = shown(key.value) if isinstance(key, yaml.ScalarNode) else "a list or a mapping"
-            raise InputError(f"{path}:{line}: a key must be a word, such as block_M, found {found}")
-        if key.value in seen:
-            raise InputError(f"{path}:{line}: {key.value}: given on line {seen[key.value]} already")
-        seen[key.value] = line
 
 
 def _line(node: yaml.Node, key: tuple[str | int, ...]) -> int:
@@ -194,9 +219,3 @@ def _line(node: yaml.Node, key: tuple[str | int, ...]) -> int:
             break
         node = child
     return line
-
-
-def _dotted(key: tuple[str | int, ...]) -> str:
-    """("order", 2) -> `order[2]: `."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
-    return f"{text.removeprefix('.')}: " if text else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tl_attention.device import HOPPER
 from tl_attention.options import OPTION_KEYS
 from tl_attention.schedule_errors import RuleBroken
 from tl_attention.statements import FUSED, LOADS, NUMBER, whole
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 PRODUCER = -1
 KEYS_OF_ORDER = ("group", "order", "stage")
+
 
 def _inferred_has_no_order(s: Schedule) -> None:
     given = [key for key in KEYS_OF_ORDER if getattr(s, key)]
@@ -39,14 +41,17 @@ def _groups_partition_the_statements(s: Schedule) -> None:
                 where = "twice" if seen[name] == index else f"in group {seen[name]} already"
                 raise RuleBroken(f"statement {_named(name)} is {where}", "group", index)
             if name not in s.statements:
-                columns = s.split.columns(whole(name))
-                parts = f"it is split into {len(columns)} chunks" if columns else "it is not split"
-                raise RuleBroken(f"no statement {name}: {parts} (key split)", "group", index)
+                raise RuleBroken(f"no statement {name} in this schedule: {_parts(s, whole(name))}", "group", index)
             seen[name] = index
     missing = [name for name in s.statements if name not in seen]
     if s.group and missing:
         named = ", ".join(map(_named, missing))
         raise RuleBroken(f"in no group: {named}; expected each of the {len(s.statements)} statements in one", "group")
+
+
+def _parts(s: Schedule, name: str) -> str:
+    widths = s.split.columns(name)
+    return f"split.{name} cuts it into {name}.0 to {name}.{len(widths) - 1}" if widths else f"{name} is not split"
 
 
 def _named(name: str) -> str:
@@ -78,9 +83,9 @@ def _order_is_a_permutation(s: Schedule) -> None:
 
 def _stages_have_no_gap(s: Schedule) -> None:
     used = {stage for stage in s.stage if stage != PRODUCER}
-    gaps = [stage for stage in range(max(used, default=0)) if stage not in used]
-    if gaps:
-        raise RuleBroken(f"no group has stage {gaps[0]}, expected every stage from 0 to {max(used)}", "stage")
+    gap = next((stage for stage in range(max(used, default=0)) if stage not in used), None)
+    if gap is not None:
+        raise RuleBroken(f"no group has stage {gap}, expected every stage from 0 to {max(used)}", "stage")
 
 
 def _threads_fit_the_tile(s: Schedule) -> None:
@@ -108,6 +113,7 @@ def _specialized_is_what_the_kernel_does(s: Schedule) -> None:
         )
     group_of = {name: index for index, group in enumerate(s.group) for name in group}
     for name, partner in {**FUSED, "mask": "mma0"}.items():
+        partner = partner if partner in group_of else f"{partner}.0"
         if group_of[name] != group_of[partner]:
             raise RuleBroken(
                 f"{name} is part of {partner} in this lowering, expected both in one group", "group", group_of[name]
@@ -117,51 +123,71 @@ def _specialized_is_what_the_kernel_does(s: Schedule) -> None:
 def _options_belong_to_the_lowering(s: Schedule) -> None:
     given = [key for key in OPTION_KEYS if getattr(s, key) != type(getattr(s, key))()]
     if s.lowering != "warp_specialized" and given:
-        raise RuleBroken(f"only lowering warp_specialized has it, remove it from lowering {s.lowering}", given[0])
+        raise RuleBroken(f"only lowering warp_specialized takes it, remove it from lowering {s.lowering}", given[0])
 
 
 def _chunks_fill_the_tile(s: Schedule) -> None:
+    # The columns of rescale are head_dim's: see limits.py.
     for name in ("exp", "row_sum", "cast"):
-        columns = s.split.columns(name)
-        if columns and sum(columns) != s.block_N:
-            raise RuleBroken(f"{sum(columns)} columns in total, expected block_N {s.block_N}", "split", name)
+        widths = s.split.columns(name)
+        if widths and sum(widths) != s.block_N:
+            raise RuleBroken(f"{sum(widths)} columns in total, expected block_N {s.block_N}", "split", name)
+
+
+def _row_sums_in_chunks_are_per_thread(s: Schedule) -> None:
+    if s.split.row_sum and s.softmax.row_sum != "thread":
+        raise RuleBroken(
+            "split, expected softmax.row_sum: thread (a row is reduced as a whole)", "split", "row_sum"
+        )
+
+
+def _waits_and_releases_have_a_place(s: Schedule) -> None:
     for key in ("wait_before", "release_before"):
-        for what, statement in getattr(s, key):
-            if statement is not None and statement not in s.statements:
-                raise RuleBroken(f"{statement!r} is no statement of this schedule", key, what)
-            if statement in (*FUSED, "mask", *LOADS):
-                raise RuleBroken(f"{statement} has no place of its own in this lowering", key, what)
+        for what, name in getattr(s, key):
+            if name is not None and name not in s.statements:
+                raise RuleBroken(f"no statement {name} in this schedule: {_parts(s, whole(name))}", key, what)
+            if name in (*FUSED, "mask", *LOADS):
+                raise RuleBroken(f"{name} has no place of its own here, expected another statement", key, what)
 
 
-def _scheduler_suits_the_cluster(s: Schedule) -> None:
+def _the_polynomial_has_exponentials(s: Schedule) -> None:
+    # A thread holds two of every eight columns, of two rows.
+    polynomial, exponentials = s.softmax.exp2_polynomial, s.block_N // 2
+    if polynomial and polynomial.first >= exponentials:
+        raise RuleBroken(
+            f"{polynomial.first}, expected at most {exponentials - 1}: a thread computes block_N / 2 = {exponentials} "
+            "exponentials of a block", "softmax", "exp2_polynomial", "first",
+        )
+
+
+def _kernel_suits_the_tile(s: Schedule) -> None:
     if s.kernel.tile_scheduler == "dynamic" and s.kernel.cluster != 1:
         raise RuleBroken(
             "dynamic takes tiles for one block, expected with cluster: 1 (blocks of a cluster need the same tile pair)",
             "kernel", "tile_scheduler",
         )
     if s.kernel.ping_pong and s.block_M != 128:
-        raise RuleBroken("two warpgroups take turns, expected block_M 128", "kernel", "ping_pong")
+        raise RuleBroken(f"two warpgroups take turns, expected block_M 128, found {s.block_M}", "kernel", "ping_pong")
     if s.kernel.output == "tma" and s.block_M > 128:
         # TileLang 0.1.15 computes the address of a third warpgroup's rows wrongly.
-        raise RuleBroken("tma, expected block_M of at most 128", "kernel", "output")
+        raise RuleBroken(f"tma, expected block_M of at most 128, found {s.block_M}", "kernel", "output")
 
 
-def _registers_are_setmaxnregs(s: Schedule) -> None:
-    registers = s.kernel.registers
-    if registers is None:
+def _registers_fit_the_sm(s: Schedule) -> None:
+    if s.kernel.registers is None:
         return
-    if any(count % 8 or not 24 <= count <= 240 for count in registers):
-        raise RuleBroken(f"{list(registers)}, expected multiples of 8 from 24 to 240", "kernel", "registers")
-    total = 128 * (s.threads // 128 * registers[0] + registers[1])
-    if total > 65_536:
+    computes, loads = s.kernel.registers
+    total, available = s.threads * computes + 128 * loads, HOPPER.registers_per_sm
+    if total > available:
         raise RuleBroken(
-            f"{list(registers)} take {total:,} registers, the SM has 65,536: 128 threads for the producer, {s.threads} "
-            "that compute", "kernel", "registers",
+            f"[{computes}, {loads}] take {total:,} registers, the SM has {available:,}: {s.threads} threads that "
+            "compute, 128 of the producer", "kernel", "registers",
         )
 
 
 RULES = (
     _inferred_has_no_order,
+    _options_belong_to_the_lowering,
     _groups_partition_the_statements,
     _one_entry_per_group,
     _producers_are_single_loads,
@@ -169,8 +195,10 @@ RULES = (
     _stages_have_no_gap,
     _threads_fit_the_tile,
     _specialized_is_what_the_kernel_does,
-    _options_belong_to_the_lowering,
     _chunks_fill_the_tile,
-    _scheduler_suits_the_cluster,
-    _registers_are_setmaxnregs,
+    _row_sums_in_chunks_are_per_thread,
+    _waits_and_releases_have_a_place,
+    _the_polynomial_has_exponentials,
+    _kernel_suits_the_tile,
+    _registers_fit_the_sm,
 )

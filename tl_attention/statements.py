@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Literal
+from typing import Iterator, Literal
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Statement:
 
     `reads` and `writes` name buffers of the kernel. A `load` is asynchronous and fills a ring buffer; a `product`
     is a wgmma that may be in flight after it was issued; a `vector` statement is done when the next one starts.
+    `columns` are the first column and the end of a chunk, None for a whole statement.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Statement:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     formula: str
+    columns: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ class Table:
     @cached_property
     def by_name(self) -> dict[str, Statement]:
         return {statement.name: statement for statement in self.statements}
+
+    @cached_property
+    def specialized(self) -> bool:
+        """Whether these are the warp-specialised kernel's, where some statements are part of others."""
+        return not any(name in self.by_name for name in FUSED)
 
     @cached_property
     def results(self) -> tuple[str, ...]:
@@ -89,16 +96,19 @@ SOURCE = Table((
 ))
 
 # mma0 clears its accumulator, so the mask comes after it, and only for blocks at a boundary; row_max starts from the
-# maximum so far.
+# maximum so far, and row_sum adds to the sum so far.
 _CHANGED = {
     "mma0": _statement("MMA0", "product", "mma0", "Q_shared K_shared", "acc_s", "acc_s = Q_shared @ K_shared^T"),
     "mask": _statement("MMA0", "vector", "mask", "acc_s", "acc_s", "acc_s = -inf where masked"),
     "row_max": _statement(
         "Softmax", "vector", "row_max", "acc_s scores_max", "scores_max", "scores_max = max(scores_max, max_j acc_s)"
     ),
+    "row_sum": _statement(
+        "Softmax", "vector", "row_sum", "acc_s logsum scores_scale", "logsum", "logsum = logsum scores_scale + sum_j acc_s"
+    ),
 }
 # Statement -> the one that it is part of, or runs right before, in the warp-specialised kernel.
-FUSED = {"max_init": "row_max", "max_merge": "row_max"}
+FUSED = {"max_init": "row_max", "max_merge": "row_max", "logsum": "row_sum"}
 MASK_BEFORE = "row_max"
 WARP_SPECIALIZED = Table(tuple(
     _CHANGED.get(name, SOURCE.by_name[name])
@@ -122,12 +132,9 @@ READER: dict[str, str] = {
     RING[buffer]: s.name for s in SOURCE.statements for buffer in s.reads if buffer in RING
 }
 
-# The statements that can be split, and the buffers that they walk over column by column.
-SPLITTABLE: dict[str, tuple[str, ...]] = {
-    "exp": ("acc_s",), "row_sum": ("acc_s",), "cast": ("acc_s", "acc_s_cast"), "rescale": ("acc_o",)
-}
-# Buffers with the same columns are cut at the same places.
-_SAME_COLUMNS = (("acc_s", "acc_s_cast"), ("acc_o",))
+# The statements that can be split, and the buffers whose columns their chunks cut.
+_SCORES, _OUTPUT = ("acc_s", "acc_s_cast"), ("acc_o",)
+SPLITTABLE: dict[str, tuple[str, ...]] = {"exp": _SCORES, "row_sum": _SCORES, "cast": _SCORES, "rescale": _OUTPUT}
 
 
 def whole(name: str) -> str:
@@ -148,40 +155,30 @@ def chunk_range(columns: tuple[int, ...], index: int) -> tuple[int, int]:
 
 def split_table(table: Table, split: dict[str, tuple[int, ...]]) -> Table:
     """The table with the statements of `split` cut into chunks of these columns."""
-    segments: dict[str, list[str]] = {}
-    ends: dict[str, list[tuple[int, int]]] = {}
-    for family in _SAME_COLUMNS:
-        cuts = sorted({0} | {
-            edge for statement, columns in split.items() if set(SPLITTABLE[statement]) & set(family)
-            for edge in accumulate(columns)
-        })
-        if len(cuts) > 1:
-            for buffer in family:
-                ends[buffer] = list(zip(cuts, cuts[1:]))
-                segments[buffer] = [f"{buffer}[{first}:{end}]" for first, end in ends[buffer]]
+    segments: dict[str, list[tuple[int, int]]] = {}
+    for buffers in (_SCORES, _OUTPUT):
+        ends = {end for name, widths in split.items() if SPLITTABLE[name] == buffers for end in accumulate(widths)}
+        cuts = [0, *sorted(ends)]
+        segments |= {buffer: list(zip(cuts, cuts[1:])) for buffer in buffers if ends}
 
-    def cut(buffers: tuple[str, ...], statement: str, bounds: tuple[int, int] | None) -> tuple[str, ...]:
-        found: list[str] = []
+    def touched(buffers: tuple[str, ...], columns: tuple[int, int] | None) -> Iterator[str]:
         for buffer in buffers:
             if buffer not in segments:
-                found.append(buffer)
-                continue
-            inside = bounds if bounds and buffer in SPLITTABLE[statement] else (0, ends[buffer][-1][1])
-            found += [
-                segment for segment, (first, end) in zip(segments[buffer], ends[buffer])
-                if inside[0] <= first and end <= inside[1]
-            ]
-        return tuple(found)
+                yield buffer
+            for first, end in segments.get(buffer, ()):
+                if columns is None or columns[0] <= first and end <= columns[1]:
+                    yield f"{buffer}[{first}:{end}]"
 
     statements: list[Statement] = []
     for s in table.statements:
-        columns = split.get(s.name)
-        for index, name in enumerate(chunk_names(s.name, columns)):
-            bounds = chunk_range(columns, index) if columns else None
-            # A row sum adds up: every chunk but the first continues the one before.
-            reads = (*s.reads, *s.writes) if s.name == "row_sum" and index else s.reads
-            formula = s.formula + (f", columns {bounds[0]} to {bounds[1]}" if bounds else "")
+        widths = split.get(s.name)
+        for index, name in enumerate(chunk_names(s.name, widths)):
+            columns = chunk_range(widths, index) if widths else None
+            # A row sum adds up: the first chunk scales the sum so far, the others only add to it.
+            reads = tuple(b for b in s.reads if b != "scores_scale") if s.name == "row_sum" and index else s.reads
             statements.append(replace(
-                s, name=name, formula=formula, reads=cut(reads, s.name, bounds), writes=cut(s.writes, s.name, bounds)
+                s, name=name, columns=columns, reads=tuple(touched(reads, columns)),
+                writes=tuple(touched(s.writes, columns)),
+                formula=s.formula + (f", columns {columns[0]} to {columns[1]}" if columns else ""),
             ))
     return Table(tuple(statements))

@@ -74,9 +74,10 @@ def check(schedules: tuple[Path, ...], head_dim: int) -> None:
 
 @click.command()
 @file_argument
-@click.option("--model", type=click.Choice(["synchronous", "asynchronous"]), default="synchronous", show_default=True,
-              help="synchronous: as `lowering: pipelined` runs it; asynchronous: products and loads in flight")
-def explain(schedule: Path, model: str) -> None:
+@click.option("--model", type=click.Choice(["synchronous", "asynchronous"]),
+              help="synchronous: as `lowering: pipelined` runs it; asynchronous: products and loads in flight, as "
+                   "`warp_specialized` does; by default the lowering's own")
+def explain(schedule: Path, model: str | None) -> None:
     """Prologue, steady state and epilogue in text: who waits for whom."""
     from tl_attention.explain import explain as text
     from tl_attention.legality import check as prove
@@ -84,7 +85,7 @@ def explain(schedule: Path, model: str) -> None:
 
     loaded = load(schedule)
     with naming(schedule):
-        click.echo(text(loaded, model), nl=False)
+        click.echo(text(loaded, model), nl=False)  # type: ignore[arg-type]
         if loaded.has_program:
             prove(derive(loaded, model))  # type: ignore[arg-type]
             click.echo("\nproved: every read sees the value that source order gives it")

@@ -1,57 +1,40 @@
 """Reads the generated CUDA as the sequence of loads, waits, barriers and products that a thread runs.
 
-Only structure is read: loops, branches and calls. Loops and branches without such a call in them are left out; what is
-left depends on the sizes and the thread's role alone, and is unrolled for given ones.
+Only structure is read: loops, branches, integer variables, and calls. What depends on data has no such call in it and
+is left out; the rest depends on the sizes and the thread's role alone, and is unrolled for given ones.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Callable, Iterator, Sequence
 
+from tl_attention.kernel.calls import CALLS, PLACE, Make, Names, Place
+from tl_attention.kernel.expression import UNREADABLE, value
+from tl_attention.roles import WARP, Event
 from tl_attention.statements import RING
 
 FOR = re.compile(r"for \(int (\w+) = 0; \1 < (.+); \+\+\1\) \{$")
 IF = re.compile(r"if \((.+)\) \{$")
-RING_OF = {buffer[0]: load for buffer, load in RING.items()}
+ELECT = re.compile(r"tl::tl_shuffle_elect<(\d+)>\(\)$")
+DECLARED = re.compile(r"\bint (\w+)(?= =|[,)])")
+ASSIGNED = re.compile(r"(?:int )?(\w+) = (.+);$")
 SHARED = re.compile(r"void\* (\w+) = \(\(void\*\)\(\(char\*\)buf_dyn_shmem \+ (\d+)\)\);")
-CALLS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("load", re.compile(r"tl::cp_async_gs\w*<\d+>\(\(&\(\(\(half_t\*\)(\w+)\)|"
-                        r"tl::cp_async_gs\w*<\d+>\(\(&\(\(\(bfloat16_t\*\)(\w+)\)")),
-    ("commit", re.compile(r"tl::cp_async_commit\(")),
-    ("wait", re.compile(r"tl::cp_async_wait<(\d+)>")),
-    ("sync", re.compile(r"__syncthreads\(")),
-    ("mma0", re.compile(r"tl::wgmma_ss<")),
-    ("mma1", re.compile(r"tl::wgmma_rs<")),
-    ("products wait", re.compile(r"tl::(?:warpgroup_wait|wait_wgmma)<(\d+)>")),
-    ("tma load", re.compile(r"tl::tma_load\((\w)_desc")),
-)
-BARRIER = re.compile(r"(\w)_(full|free)\[(.+)\]\.(wait|arrive)\((.*)\);$")
-BARRIER_COUNT = re.compile(r"(\w_(?:full|free))\[\d+\]\.init\((\d+)\);")
+# What is there once for each instruction that a tile takes.
+OF_A_TILE = {"load", "mma", "read", "write", "store"}
 
 
 @dataclass(frozen=True)
-class Event:
-    """One call: its kind as in CALLS, or `wait full`, `arrive full`, `wait free`, `arrive free` for an mbarrier.
-
-    `ring` is the buffer's load (`Q` for Q_shared), `outstanding` what a wait leaves in flight, `slot` and `parity` those
-    of the mbarrier.
-    """
-
+class _Step:
     kind: str
-    ring: str = ""
-    outstanding: int = 0
-    slot: int = 0
-    parity: int = 0
+    make: Make
 
 
 @dataclass(frozen=True)
-class _Barrier:
-    kind: str
-    ring: str
-    slot: str
-    parity: str
+class _Assignment:
+    variable: str
+    expression: str
 
 
 @dataclass(frozen=True)
@@ -62,10 +45,19 @@ class _Loop:
 
 
 @dataclass(frozen=True)
+class _While:
+    body: tuple
+
+
+@dataclass(frozen=True)
 class _Branch:
     condition: str
     body: tuple
     otherwise: tuple
+
+
+class _Break(Exception):
+    """Leaves a `while`."""
 
 
 def ring_buffers(source: str, shared_bytes: int, slot_bytes: int) -> dict[str, int]:
@@ -75,91 +67,117 @@ def ring_buffers(source: str, shared_bytes: int, slot_bytes: int) -> dict[str, i
     return {load: (ends[ends.index(starts[name]) + 1] - starts[name]) // slot_bytes for name, load in RING.items()}
 
 
-def barrier_counts(source: str) -> dict[str, set[str]]:
-    """Arrivals that each mbarrier of the rings waits for, as initialised."""
-    counts: dict[str, set[str]] = {}
-    for name, count in BARRIER_COUNT.findall(source):
-        counts.setdefault(name, set()).add(count)
-    return counts
-
-
 def unrolled(source: str) -> Callable[..., list[Event]]:
-    """A function from the runtime sizes, and a thread's index, to the events of the first row tile, in order."""
-    lines = iter(source[source.index("__launch_bounds__"):].splitlines()[1:])
-    tree = _block(lines)[0]
-    return lambda sizes, thread=0: list(_run(tree, {**sizes, "thread": thread}))
+    """A function from the sizes, by name, and the Place of a thread to the events of that thread, in order."""
+    body = source[source.index("__launch_bounds__"):]
+    lines = iter(body.splitlines()[1:])
+    tree = _Reader(set(DECLARED.findall(body))).block(lines, WARP)[0]
+
+    def events(sizes: Names, place: Place = Place()) -> list[Event]:
+        thread = {
+            "threadIdx_x": place.x, "threadIdx_y": place.y, "blockIdx_x": place.block,
+            "tl__block_rank_in_cluster": lambda: place.rank,
+        }
+        return list(_joined(_run(tree, {**sizes, **thread, PLACE: place})))
+
+    return events
 
 
-def _block(lines: Iterator[str]) -> tuple[tuple, bool]:
-    """(the nodes up to the closing brace, whether an else branch follows)."""
-    nodes: list = []
-    for line in lines:
-        text = line.strip()
-        loop, branch = FOR.match(text), IF.match(text)
-        if loop:
-            body, _ = _block(lines)
-            nodes += _loop(loop[1], loop[2], body)
-        elif branch:
-            body, has_else = _block(lines)
-            otherwise = _block(lines)[0] if has_else else ()
-            nodes += _branch(branch[1], body, otherwise)
-        elif text == "{":
-            nodes += _block(lines)[0]
-        elif text.startswith("}"):
-            return tuple(nodes), "else" in text
-        else:
-            nodes += _events(text)
-    return tuple(nodes), False
+class _Reader:
+    """Lines to nodes. `lanes` says how many lanes of a warp run a line."""
+
+    def __init__(self, integers: set[str]):
+        self.integers = integers
+
+    def block(self, lines: Iterator[str], lanes: int) -> tuple[tuple, bool]:
+        """(the nodes up to the closing brace, whether an else branch follows)."""
+        nodes: list = []
+        for line in lines:
+            text = line.strip()
+            loop, branch = FOR.match(text), IF.match(text)
+            if loop:
+                nodes += _loop(loop[1], loop[2], self.block(lines, lanes)[0])
+            elif branch:
+                nodes += self._branch(branch[1], lines, lanes)
+            elif text == "while (1) {":
+                nodes.append(_While(self.block(lines, lanes)[0]))
+            elif text.endswith("{ break; }"):
+                nodes.append(_Branch(text[len("if ("):text.rindex(") {")], (_Step("break", _leave),), ()))
+            elif text == "{":
+                nodes += self.block(lines, lanes)[0]
+            elif text.startswith("}"):
+                return tuple(nodes), "else" in text
+            else:
+                nodes += self._line(text, lanes)
+        return tuple(nodes), False
+
+    def _branch(self, condition: str, lines: Iterator[str], lanes: int) -> list:
+        elected = ELECT.match(condition)
+        body, has_else = self.block(lines, WARP // int(elected[1]) if elected and elected[1] != "0" else lanes)
+        otherwise = self.block(lines, lanes)[0] if has_else else ()
+        # A tile with fewer rows than the threads could copy at once: some threads load, for all it is one load.
+        some_load = "threadIdx" in condition and {getattr(node, "kind", "") for node in body} == {"load"}
+        if elected or some_load:
+            return list(body)
+        return [_Branch(condition, body, otherwise)] if body or otherwise else []
+
+    def _line(self, text: str, lanes: int) -> list:
+        for kind, pattern, builder in CALLS:
+            match = pattern.search(text)
+            if match and kind != "harmless":
+                return [_Step(kind, builder(match, lanes))]
+            if match:
+                break
+        assigned = ASSIGNED.match(text)
+        return [_Assignment(assigned[1], assigned[2])] if assigned and assigned[1] in self.integers else []
 
 
 def _loop(variable: str, trips: str, body: Sequence) -> list:
     # The copies of one tile, or the instructions of one product: one event.
-    if body and all(isinstance(node, Event) and node == body[0] for node in body):
-        return [body[0]]
+    if body and all(isinstance(node, _Step) and node.kind in OF_A_TILE for node in body):
+        trips, body = "1", body[:1]
     return [_Loop(variable, trips, tuple(body))] if body else []
 
 
-def _branch(condition: str, body: tuple, otherwise: tuple) -> list:
-    # A tile with fewer rows than the threads could copy at once: some threads load, for all it is one load.
-    if "threadIdx" in condition and {getattr(node, "kind", "") for node in body} == {"load"}:
-        return list(body)
-    # One lane of a warp, for the warp.
-    if "tl_shuffle_elect" in condition:
-        return list(body)
-    return [_Branch(condition, body, otherwise)] if body or otherwise else []
+def _leave(names: Names) -> None:
+    raise _Break
 
 
-def _events(text: str) -> list[Event | _Barrier]:
-    barrier = BARRIER.match(text)
-    if barrier:
-        ring, state, slot, call, parity = barrier.groups()
-        return [_Barrier(f"{call} {state}", RING_OF.get(ring, ring), slot, parity or "0")]
-    for kind, pattern in CALLS:
-        match = pattern.search(text)
-        if match and kind == "load":
-            return [Event("load", ring=RING[match[1] or match[2]])]
-        if match and kind == "tma load":
-            return [Event(kind, ring=RING_OF.get(match[1], match[1]))]
-        if match:
-            return [Event(kind, outstanding=int(match[1]) if match.groups() else 0)]
-    return []
-
-
-def _run(nodes: Sequence, names: dict[str, int]) -> Iterator[Event]:
+def _run(nodes: Sequence, names: Names) -> Iterator[Event]:
     for node in nodes:
-        if isinstance(node, Event):
-            yield node
-        elif isinstance(node, _Barrier):
-            yield Event(node.kind, node.ring, slot=_value(node.slot, names), parity=_value(node.parity, names))
+        if isinstance(node, _Step):
+            event = node.make(names)
+            if event:
+                yield event
+        elif isinstance(node, _Assignment):
+            # One that cannot be read is missed where it is needed.
+            try:
+                names[node.variable] = value(node.expression, names)
+            except UNREADABLE:
+                names.pop(node.variable, None)
         elif isinstance(node, _Loop):
-            for trip in range(_value(node.trips, names)):
-                yield from _run(node.body, {**names, node.variable: trip})
+            for trip in range(value(node.trips, names)):
+                names[node.variable] = trip
+                yield from _run(node.body, names)
+        elif isinstance(node, _While):
+            try:
+                for _ in range(names[PLACE].tiles):
+                    yield from _run(node.body, names)
+            except _Break:
+                pass
         else:
-            yield from _run(node.body if _value(node.condition, names) else node.otherwise, names)
+            yield from _run(node.body if value(node.condition, names) else node.otherwise, names)
 
 
-def _value(expression: str, names: Mapping[str, int]) -> int:
-    text = expression.replace("((int)blockIdx.x)", "0").replace("((int)threadIdx.x)", "thread")
-    text = text.replace("(int64_t)", "").replace("/", "//")
-    text = text.replace("&&", " and ").replace("||", " or ")
-    return eval(text, {"__builtins__": {}, "min": min, "max": max}, dict(names))
+def _joined(run: Iterator[Event]) -> Iterator[Event]:
+    """Arrivals at one barrier of several blocks, as one event."""
+    last: Event | None = None
+    for event in run:
+        if last and last.kind == event.kind == "arrive" and replace(last, blocks=event.blocks) == event != last:
+            last = replace(last, blocks=last.blocks + event.blocks)
+            continue
+        if last:
+            yield last
+        last = event
+    if last:
+        yield last

@@ -1,21 +1,30 @@
 """Proves the generated kernel against the Program: same order, enough waits, barriers and buffers.
 
 `T.Pipelined` derives the waits for the loads itself, and TileLang 0.1.15 gets some orders wrong without a word (a
-load that was committed last is not waited for). So what it generated is checked, not what it was asked for.
+load that was committed last is not waited for). So what it generated is checked, not what it was asked for. The
+warp-specialised kernel is held to the events of its roles, which `races.py` has proved.
 """
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Callable, Iterator, Sequence
 
+from tl_attention.device import HOPPER
 from tl_attention.errors import ScheduleRefused
-from tl_attention.kernel.generated import Event, barrier_counts, ring_buffers, unrolled
+from tl_attention.kernel.calls import Names, Place
+from tl_attention.kernel.expression import UNREADABLE
+from tl_attention.kernel.generated import ring_buffers, unrolled
 from tl_attention.problem import DTYPE_BYTES
-from tl_attention.program import CONSUMER, PRODUCER, Program
+from tl_attention.program import CONSUMER, Program
+from tl_attention.roles import CLUSTER, LOAD_OF, NAMED, NOT_A_TURN, ROWS, WARP, Event, Process, Roles
 from tl_attention.schedule import Schedule
 from tl_attention.statements import LOADS, PRODUCTS, READER
 
-LOAD_OF = {reader: load for load, reader in READER.items()}
+# What the checks of the pipelined kernel read.
+SYNCHRONOUS = {"load", "commit", "wait", "sync", "products wait", *PRODUCTS}
+# Tiles of a block that are unrolled: with them its barriers and variables have been through every change of tile.
+TILES = 4
 
 
 def check_generated(
@@ -24,19 +33,20 @@ def check_generated(
 ) -> None:
     """Raise ScheduleRefused where the generated code is not what the Program says, or races.
 
-    Unrolls the code of the first row tile for every short loop and one long one, or for the fixed `sizes`.
+    Unrolls the code of the first row tiles for every short loop and one long one, or for the fixed `sizes`.
     """
-    if schedule.lowering == "warp_specialized":
-        _check_roles(schedule, program, source, sizes)
-        return
     found = ring_buffers(source, shared_bytes, schedule.block_N * head_dim * DTYPE_BYTES)
     for load, expected in program.buffers.items():
         _require(
             found[load] == expected, f"it has {found[load]} buffers for {load}, the Program has {expected}"
         )
+    if schedule.lowering == "warp_specialized":
+        _check_roles(schedule, program, source, head_dim, sizes)
+        return
     events = unrolled(source)
     for seq_q, seq_kv in [sizes[2:]] if sizes else _lengths(schedule, program):
-        run = _read(events, seq_q, seq_kv)
+        names = {"seq_q": seq_q, "seq_kv": seq_kv}
+        run = [event for event in _read(events, names) if event.kind in SYNCHRONOUS]
         blocks = sum(event.kind == "mma0" for event in run)
         _same_order(program, run, blocks)
         _no_race(program, run)
@@ -48,10 +58,10 @@ def _lengths(schedule: Schedule, program: Program) -> list[tuple[int, int]]:
     return [(min(schedule.block_M, n * schedule.block_N), n * schedule.block_N) for n in counts]
 
 
-def _read(events: Callable[..., list[Event]], seq_q: int, seq_kv: int, thread: int = 0) -> list[Event]:
+def _read(events: Callable[..., list[Event]], names: Names, place: Place = Place()) -> list[Event]:
     try:
-        return events({"seq_q": seq_q, "seq_kv": seq_kv}, thread)
-    except (NameError, SyntaxError) as error:
+        return events(names, place)
+    except UNREADABLE as error:
         raise _refusal(f"its structure cannot be read: {error}") from None
 
 
@@ -78,7 +88,7 @@ def _numbered(run: Sequence[Event]) -> Iterator[tuple[str, int]]:
     """(statement, block) of each load and product: the n-th of its kind works on block n."""
     count = dict.fromkeys((*LOADS, *PRODUCTS), 0)
     for event in run:
-        name = event.ring if event.kind == "load" else event.kind
+        name = event.name if event.kind == "load" else event.kind
         if name in count:
             yield name, count[name]
             count[name] += 1
@@ -95,7 +105,7 @@ def _no_race(program: Program, run: Sequence[Event]) -> None:
     in_flight: set[tuple[str, int]] = set()
     for event in run:
         # The synchronous model: each product is waited for where it is issued.
-        done = event.kind == "products wait" and event.outstanding == 0
+        done = event.kind == "products wait" and event.value == 0
         _require(not in_flight or done, f"a product that reads {sorted(in_flight)} is not waited for at once")
         read |= in_flight
         in_flight = set()
@@ -110,7 +120,7 @@ def _no_race(program: Program, run: Sequence[Event]) -> None:
         elif event.kind == "commit":
             groups.append(set())
         elif event.kind == "wait":
-            arrived.update(*groups[:max(0, len(groups) - 1 - event.outstanding)])
+            arrived.update(*groups[:max(0, len(groups) - 1 - event.value)])
         elif event.kind == "sync":
             visible |= arrived
             free |= read
@@ -125,43 +135,94 @@ def _no_race(program: Program, run: Sequence[Event]) -> None:
 
 
 def _check_roles(
-    schedule: Schedule, program: Program, source: str, sizes: tuple[int, int, int, int] | None
+    schedule: Schedule, program: Program, source: str, head_dim: int, sizes: tuple[int, int, int, int] | None
 ) -> None:
-    """Both roles run the Program's operations, in its order, on the barriers, slots and parities that it means."""
-    warps = str(schedule.threads // 32)
-    expected_counts = {"K_full": {"32"}, "V_full": {"32"}, "K_free": {warps}, "V_free": {warps}}
-    found_counts = {name: counts for name, counts in barrier_counts(source).items() if name != "Q_full"}
-    _require(found_counts == expected_counts, f"its mbarriers count {found_counts}, expected {expected_counts}")
+    """The threads of each role run its events, in their order, on mbarriers that count as they should.
+
+    `races.py` proves these events, and no others: what else could make threads wait for each other is refused.
+    """
+    roles = Roles.of(schedule, program)
+    counts = {
+        Event("init", name, slot, count)
+        for name, count in roles.counts.items() for slot in range(roles.slots(name.partition("_")[0]))
+    }
+    elements = {"Q": ROWS * head_dim, "K": schedule.block_N * head_dim, "V": schedule.block_N * head_dim}
     events = unrolled(source)
-    for seq_q, seq_kv in [sizes[2:]] if sizes else _lengths(schedule, program):
-        for role, thread in ((CONSUMER, 0), (PRODUCER, schedule.threads)):
-            run = [event for event in _read(events, seq_q, seq_kv, thread) if event.ring != "Q"]
-            if role == CONSUMER:
-                blocks = sum(event.kind == "mma0" for event in run)
-            expected = list(_barrier_view(program, role, blocks))
-            # __syncthreads follows the barriers' initialisation, before the roles part.
-            found = [event for event in run if event.kind != "sync"]
-            for number, (want, got) in enumerate(zip(expected, found)):
-                _require(want == got, f"operation {number} of the {role} is {got}, the Program has {want}")
-            _require(len(expected) == len(found), f"the {role} runs {len(found)} operations, not {len(expected)}")
+    for names in [_named(sizes)] if sizes else _sizes(schedule, program):
+
+        def run(process: Process, lane: int = 0) -> list[Event]:
+            group = process.warpgroup if process.warpgroup >= 0 else roles.warpgroups
+            place = Place(
+                lane, group, process.block, process.block, elements, TILES, next_tile=lambda tile: tile + HOPPER.sms
+            )
+            return _after_start(_read(events, names, place), counts)
+
+        tiles = _tiles(run(roles.processes[0]), schedule.block_N)
+        users: dict[tuple[int, int], Process] = {}
+        for process in roles.processes:
+            expected = tuple(roles.events(process, tiles))
+            for lane in (0, process.warps * WARP - 1):
+                found = [event for event in run(process, lane) if not _harmless(event, process, expected, users)]
+                _same(found, expected, str(process))
+        idle = [Event("sync", CLUSTER)] * 2 if roles.cluster > 1 else []
+        _same(run(roles.processes[0], lane=WARP), idle, "an idle warp")
 
 
-def _barrier_view(program: Program, role: str, blocks: int) -> Iterator[Event]:
-    """The Program's operations as events of the generated code."""
-    for step in program.roles(blocks)[role]:
-        name, kind = step.op.statement, step.op.kind
-        if kind == "run":
-            continue
-        if name in PRODUCTS:
-            yield Event(name) if kind == "issue" else Event("products wait", outstanding=step.outstanding)
-            continue
-        slot, lap = step.block % program.buffers[name], step.block // program.buffers[name] % 2
-        if kind == "wait":
-            yield Event("wait full", name, slot=slot, parity=lap)
-        elif kind == "acquire":
-            yield Event("wait free", name, slot=slot, parity=lap ^ 1)
-        elif kind == "release":
-            yield Event("arrive free", name, slot=slot)
-        else:
-            yield Event("tma load", name)
-            yield Event("arrive full", name, slot=slot)
+def _sizes(schedule: Schedule, program: Program) -> Iterator[dict[str, int]]:
+    """One row tile for each head, then several: heads enough for every block to get TILES."""
+    for seq_q, seq_kv in _lengths(schedule, program):
+        yield _named((1, TILES * HOPPER.sms, seq_q, seq_kv))
+    rows = (TILES + 1) * schedule.block_M * schedule.kernel.cluster
+    yield _named((1, TILES * HOPPER.sms, rows, max(rows, schedule.block_N * (program.span + 2))))
+
+
+def _named(sizes: tuple[int, int, int, int]) -> dict[str, int]:
+    return dict(zip(("batch", "heads", "seq_q", "seq_kv"), sizes))
+
+
+def _after_start(run: list[Event], counts: set[Event]) -> list[Event]:
+    """The events after the mbarriers are initialised for the whole block, which is the first thing to happen."""
+    inits = [event for event in run if event.kind == "init"]
+    _require(
+        set(inits) == counts and len(inits) == len(counts),
+        f"its mbarriers are initialised as {_words(inits)}, expected {_words(sorted(counts, key=str))}",
+    )
+    start = [*inits, Event("init fence"), Event("sync")]
+    _require(run[:len(start)] == start, "its mbarriers are not initialised before anything else")
+    return run[len(start):]
+
+
+def _tiles(producer: Sequence[Event], block_N: int) -> list[int]:
+    """KV blocks of each tile, off the rows of K and V that the producer loads: from the last block to the first."""
+    rows = {ring: [e.step for e in producer if (e.kind, e.name) == ("load", ring)] for ring in ("K", "V")}
+    ends = [place for place, row in enumerate(rows["K"], 1) if row == 0]
+    tiles = [end - start for start, end in zip([0, *ends], ends)]
+    down = [block_N * block for blocks in tiles for block in reversed(range(blocks))]
+    for ring, found in rows.items():
+        _require(bool(down) and found == down, f"its producer loads rows {found[:20]} of {ring}, not block after block")
+    return tiles
+
+
+def _harmless(event: Event, process: Process, expected: Sequence[Event], users: dict[tuple[int, int], Process]) -> bool:
+    """Whether it concerns the process alone: a fence, or a barrier for its own threads that nobody else uses."""
+    if event.kind not in ("sync", "fence") or event in expected:
+        return False
+    if event.kind == "fence":
+        return True
+    own = event.name == NAMED and event.index >= NOT_A_TURN and event.value == process.warps * WARP
+    return own and users.setdefault((process.block, event.index), process) == process
+
+
+def _same(found: Sequence[Event], expected: Sequence[Event], who: str) -> None:
+    for number, (got, want) in enumerate(zip_longest(found, expected)):
+        if got != want or _operands(got) != _operands(want):
+            raise _refusal(f"operation {number} of {who} is {got or 'missing'}, expected {want or 'none'}")
+
+
+def _operands(event: Event | None) -> set[tuple[str, int]]:
+    """The shared buffers that a product reads."""
+    return {read[:2] for read in event.reads} if event and event.kind in PRODUCTS else set()
+
+
+def _words(events: Sequence[Event]) -> str:
+    return ", ".join(f"{event.name}[{event.index}] {event.value}" for event in events)

@@ -1,204 +1,304 @@
 """FlashAttention forward emitted from a Program: a producer warp loads, warpgroups compute with products in flight.
 
-Waits, acquires and releases stand where the Program has them. KV blocks are visited from the last: only the first ones
-can need a mask, so the others run without.
+Waits, acquires and releases stand where the Program has them. threadIdx.y is the warpgroup: 64 rows each, then the
+producer. A block works on one row tile after another, and its rings go on from tile to tile. The last KV block comes
+first: only the first ones can need a mask, so the others run without.
 """
+
+from types import SimpleNamespace
 
 import tilelang.language as T
 
-from tl_attention.kernel.macros import LOG2_E, Rescale, finite
-
-WARP = 32
-WARPGROUP = 128
-# A wait names no register, so ptxas moves it up, before the exponentials that the product should overlap. A store that
-# depends on an exponential, and never happens, holds it behind that one.
-PRELUDE = """
-__device__ __forceinline__ void tl_attention_pin(const float* exponential) {
-  asm volatile("{.reg .pred p; setp.lt.f32 p, %0, 0fBF800000; @p st.shared.f32 [%1], %0;}"
-               :: "f"(exponential[0]), "r"(0) : "memory");
-}
-"""
+from tl_attention.kernel.device_code import prelude
+from tl_attention.kernel.macros import LOG2_E
+from tl_attention.kernel.output import WARP, WARPGROUP, store_output
+from tl_attention.kernel.tiles import row_tile_and_head, section_heads
+from tl_attention.kernel.vector import ROWS, per_thread_layout, vector_statements
 
 
 def attention_kernel(
-    *, head_dim, dtype, causal, block_M, block_N, buffers, loads, prologue, steady, epilogue, least_blocks,
-    registers=None, sizes=None
+    *, head_dim, dtype, causal, block_M, block_N, buffers, loads, prologue, steady, epilogue, least_blocks, chunks, sms,
+    registers, tile_scheduler, tile_order, cluster, ping_pong, q_operand, output, fused_scale, row_sum,
+    rescale_threshold, exp2_polynomial, sizes=None
 ):
     """The prim_func attention(Q, K, V, Output, softmax_scale), as `pipelined.attention_kernel`'s.
 
     `buffers` gives the depth of K_shared and V_shared, `loads` the producer's order. `prologue`, `steady` and `epilogue`
-    are iterations as (t, ((kind, statement, lag, outstanding), ...)); an epilogue's t counts from the number of blocks.
-    `registers` are those of a consumer and of a producer thread (setmaxnreg), None to leave them as launched.
+    are iterations as (t, ((kind, statement, lag, argument), ...)); an epilogue's t counts from the number of blocks.
+    `chunks` gives (first, end) columns of split statements, `sms` how many SMs there are, `registers` those of a
+    consumer and of a producer thread (setmaxnreg) or None, `exp2_polynomial` (every, first, coefficients) or None; the
+    rest are the schedule's options. With the dynamic tile scheduler there is one more argument, TileCounter: int32
+    (2,), zero, and zero again when the kernel is done.
     """
     batch, heads, seq_q, seq_kv = sizes or T.dynamic("batch, heads, seq_q, seq_kv")
     accum_dtype = "float32"
-    consumers = 2 * block_M
-    warps = consumers // WARP
+    warpgroups = block_M // ROWS
+    warps = 4 * warpgroups
+    persistent, dynamic = tile_scheduler != "one_tile", tile_scheduler == "dynamic"
+    clusters = sms // cluster
+    q_in_registers = q_operand == "registers"
     first_steady, steady_ops = steady
     last_steady = epilogue[0][0] if epilogue else 0
-    mask_lag = next(lag for kind, name, lag, _ in steady_ops if name == "mask")
-    # The last block may be ragged; a causal tile's diagonal crosses up to this many blocks.
-    boundary_blocks = 1 + (-(-block_M // block_N) if causal else 0)
+    # Up to this many iterations after the last block that needs a mask, a statement still works on it.
+    masked_lag = max(lag for kind, _, lag, _ in steady_ops if kind == "run")
+    run = vector_statements(
+        block_N=block_N, head_dim=head_dim, causal=causal, seq_kv=seq_kv, chunks=chunks, fused_scale=fused_scale,
+        row_sum=row_sum, rescale_threshold=rescale_threshold, exp2_polynomial=exp2_polynomial,
+    )
 
-    def seen(scores_max, masked):
-        # Once the boundary blocks are done every row has seen a key.
-        return finite(scores_max) if masked else scores_max
-
-    @T.macro
-    def run(name, step, kv, masked, state):
-        """One vector statement, or the issue of one product, for loop step `step`."""
-        (Q_shared, K_shared, V_shared, acc_s, acc_s_cast, acc_o, scores_max, scores_max_prev, scores_scale, scores_sum,
-         logsum, scale, first_row, past_len) = state
-        if name == "mma0":
-            T.wgmma_gemm(
-                Q_shared, K_shared[step % buffers[0], :, :], acc_s, transpose_B=True, clear_accum=True,
-                policy=T.GemmWarpPolicy.FullRow,
-            )
-        if name == "mask" and masked:
-            for i, j in T.Parallel(block_M, block_N):
-                hidden = kv * block_N + j >= seq_kv
-                if causal:
-                    hidden = T.Or(hidden, kv * block_N + j > first_row + i + past_len)
-                acc_s[i, j] = T.if_then_else(hidden, -T.infinity(accum_dtype), acc_s[i, j])
-        if name == "max_prev":
-            T.copy(scores_max, scores_max_prev)
-        if name == "row_max":
-            T.reduce_max(acc_s, scores_max, dim=1, clear=False)
-        if name == "scale":
-            for i in T.Parallel(block_M):
-                scores_scale[i] = T.exp2(scores_max_prev[i] * scale - seen(scores_max[i], masked) * scale)
-        if name == "exp":
-            for i, j in T.Parallel(block_M, block_N):
-                acc_s[i, j] = T.exp2(acc_s[i, j] * scale - seen(scores_max[i], masked) * scale)
-        if name == "row_sum":
-            T.reduce_sum(acc_s, scores_sum, dim=1)
-        if name == "logsum":
-            for i in T.Parallel(block_M):
-                logsum[i] = logsum[i] * scores_scale[i] + scores_sum[i]
-        if name == "cast":
-            T.copy(acc_s, acc_s_cast)
-        if name == "rescale":
-            Rescale(acc_o, scores_scale)
-        if name == "mma1":
-            T.wgmma_gemm(acc_s_cast, V_shared[step % buffers[1], :, :], acc_o, policy=T.GemmWarpPolicy.FullRow)
+    store = store_output(head_dim=head_dim, dtype=dtype, seq_q=seq_q, output=output, row_sum=row_sum)
 
     @T.macro
-    def emit(operations, t, blocks, masked, state, K_full, K_free, V_full, V_free):
-        """The operations of iteration t."""
-        for kind, name, lag, outstanding in operations:
-            if kind == "run" or kind == "issue":
-                run(name, t - lag, blocks - 1 - (t - lag), masked, state)
+    def release(free, slot):
+        """One arrival per warp, at every block that loads into the slot: its lanes have waited together."""
+        if T.shuffle_elect(WARP):
+            if cluster == 1:
+                T.mbarrier_arrive(free[slot])
+            else:
+                for rank in T.unroll(cluster):
+                    T.ptx_arrive_cluster_barrier(free[slot], rank)
+
+    @T.macro
+    def emit(operations, t, base, blocks, first_row, masked, wg, s):
+        """The operations of iteration t; the rings stand at step `base` when the tile begins."""
+        for kind, name, lag, argument in operations:
+            if kind == "run":
+                run(name, blocks - 1 - (t - lag), first_row, masked, s)
+            if kind == "issue" and name == "mma0":
+                T.wgmma_gemm(
+                    s.Q_local if q_in_registers else s.Q_shared[wg, :, :],
+                    s.K_shared[(base + t - lag) % buffers[0], :, :], s.acc_s,
+                    transpose_B=True, clear_accum=True, policy=T.GemmWarpPolicy.FullRow,
+                )
+            if kind == "issue" and name == "mma1":
+                # The first one clears acc_o, which nothing else initialises.
+                T.wgmma_gemm(
+                    s.acc_s_cast, s.V_shared[(base + t - lag) % buffers[1], :, :], s.acc_o,
+                    clear_accum=t - lag == 0, policy=T.GemmWarpPolicy.FullRow,
+                )
             if kind == "wait" and name == "load_k":
-                T.mbarrier_wait_parity(K_full[(t - lag) % buffers[0]], (t - lag) // buffers[0] % 2)
+                T.mbarrier_wait_parity(s.K_full[(base + t - lag) % buffers[0]], (base + t - lag) // buffers[0] % 2)
             if kind == "wait" and name == "load_v":
-                T.mbarrier_wait_parity(V_full[(t - lag) % buffers[1]], (t - lag) // buffers[1] % 2)
-            if kind == "pin":
-                T.call_extern("handle", "tl_attention_pin", state[3].data)
-            if kind == "wait" and (name == "mma0" or name == "mma1"):
-                T.wait_wgmma(outstanding)
-                # The wait names no register: without this the compiler may move a use of the result before it.
-                if name == "mma0":
-                    T.warpgroup_fence_operand(state[3], 0, block_M * block_N // consumers)
-                else:
-                    T.warpgroup_fence_operand(state[5], 0, block_M * head_dim // consumers)
-            # One arrival per warp: its lanes have passed the product's wait together.
+                T.mbarrier_wait_parity(s.V_full[(base + t - lag) % buffers[1]], (base + t - lag) // buffers[1] % 2)
+            # A wait names no register: without the fence the compiler may move a use of the result before it.
+            if kind == "wait" and name == "mma0":
+                T.wait_wgmma(argument)
+                T.warpgroup_fence_operand(s.acc_s, 0, block_N // 2)
+            if kind == "wait" and name == "mma1":
+                T.wait_wgmma(argument)
+                T.warpgroup_fence_operand(s.acc_o, 0, head_dim // 2)
+            if kind == "hold":
+                T.call_extern("handle", f"tl_attention_hold<{lag}, {argument}>", s.acc_s.data, s.scale)
+            if kind == "hold_last":
+                T.call_extern("handle", f"tl_attention_hold_last<{argument}>", s.acc_s.data, s.scale)
+            if kind == "resume":
+                T.call_extern("handle", "tl_attention_resume", s.scores_max.data, s.scale)
             if kind == "release" and name == "load_k":
-                if T.shuffle_elect(WARP):
-                    T.mbarrier_arrive(K_free[(t - lag) % buffers[0]])
+                release(s.K_free, (base + t - lag) % buffers[0])
             if kind == "release" and name == "load_v":
+                release(s.V_free, (base + t - lag) % buffers[1])
+            if kind == "release" and name == "load_q":
                 if T.shuffle_elect(WARP):
-                    T.mbarrier_arrive(V_free[(t - lag) % buffers[1]])
+                    T.mbarrier_arrive(s.Q_free[wg])
+            if kind == "turn":
+                T.sync_threads(1 + wg, 2 * WARPGROUP)
+            if kind == "pass":
+                T.named_barrier_arrive(2 - wg, 2 * WARPGROUP)
 
     @T.macro
-    def load(source, ring, full, free, depth, step, kv, bz, by):
-        """Acquire a buffer of the ring and fill it with KV block `kv`."""
+    def load(source, ring, full, free, depth, step, kv, head, bz):
+        """Acquire a buffer of the ring and fill it with KV block `kv`; a cluster's first block loads for all."""
         T.mbarrier_wait_parity(free[step % depth], step // depth % 2 ^ 1)
         T.tma_copy(
-            source[bz, by, kv * block_N : (kv + 1) * block_N, :], ring[step % depth, :, :],
+            source[bz, head, kv * block_N : (kv + 1) * block_N, :], ring[step % depth, :, :],
             barrier=full[step % depth], leader_scope_threads=WARP,
+            cluster_mask=2**cluster - 1 if cluster > 1 else None,
         )
         T.mbarrier_arrive(full[step % depth])
 
-    @T.prim_func
-    def attention(
-        Q: T.Tensor([batch, heads, seq_q, head_dim], dtype),
-        K: T.Tensor([batch, heads, seq_kv, head_dim], dtype),
-        V: T.Tensor([batch, heads, seq_kv, head_dim], dtype),
-        Output: T.Tensor([batch, heads, seq_q, head_dim], dtype),
-        softmax_scale: T.float32,
-    ):
+    @T.macro
+    def produce(turn, base, blocks, first_row, head, bz, Q, K, V, s):
+        """The loads of one tile. Q comes after the first blocks: its buffer is free later than theirs."""
+        for j in T.serial(blocks):
+            for name in loads:
+                if name == "load_k":
+                    load(K, s.K_shared, s.K_full, s.K_free, buffers[0], base + j, blocks - 1 - j, head, bz)
+                else:
+                    load(V, s.V_shared, s.V_full, s.V_free, buffers[1], base + j, blocks - 1 - j, head, bz)
+            if j == 0:
+                for wg in range(warpgroups):
+                    T.mbarrier_wait_parity(s.Q_free[wg], turn % 2 ^ 1)
+                    T.tma_copy(
+                        Q[bz, head, first_row + wg * ROWS : first_row + (wg + 1) * ROWS, :], s.Q_shared[wg, :, :],
+                        barrier=s.Q_full[wg], leader_scope_threads=WARP,
+                    )
+                    T.mbarrier_arrive(s.Q_full[wg])
+
+    @T.macro
+    def consume(turn, base, blocks, first_row, visible, wg, s):
+        """One tile's rows of one warpgroup, up to acc_o and logsum. Blocks below `visible` need no mask."""
+        T.fill(s.logsum, 0)
+        T.fill(s.scores_max, -T.infinity(accum_dtype))
+        T.mbarrier_wait_parity(s.Q_full[wg], turn % 2)
+        if q_in_registers:
+            T.copy(s.Q_shared[wg, :, :], s.Q_local)
+            if T.shuffle_elect(WARP):
+                T.mbarrier_arrive(s.Q_free[wg])
+        for t, operations in prologue:
+            emit(operations, t, base, blocks, first_row, True, wg, s)
+        # Steady state: first the iterations that mask, then the rest.
+        end = blocks + last_steady
+        unmasked = T.max(T.min(blocks - visible + masked_lag, end), first_steady)
+        # Without the diagonal the last block alone can be ragged, and short loops are padded by a few.
+        if causal or least_blocks + masked_lag > first_steady:
+            for t in T.serial(unmasked - first_steady):
+                emit(steady_ops, t + first_steady, base, blocks, first_row, True, wg, s)
+        for t in T.serial(end - unmasked):
+            emit(steady_ops, t + unmasked, base, blocks, first_row, False, wg, s)
+        for t, operations in epilogue:
+            emit(operations, blocks + t, base, blocks, first_row, True, wg, s)
+
+    @T.macro
+    def work(is_producer, wg, block, Q, K, V, Output, TileCounter, s):
+        """Tile after tile, by the producer warp or by one warpgroup that computes."""
+        # Variables: TileLang would put the expressions into the loops.
+        tile = T.alloc_var("int32")
+        turn = T.alloc_var("int32")
+        base = T.alloc_var("int32")
+        first_row = T.alloc_var("int32")
+        head = T.alloc_var("int32")
+        bz = T.alloc_var("int32")
+        blocks = T.alloc_var("int32")
+        visible = T.alloc_var("int32")
+        row_tiles = T.ceildiv(seq_q, block_M * cluster)
+        tile = block // cluster
+        turn = 0
+        base = 0
+        while tile < row_tiles * heads * batch:
+            first_row = row_tile_and_head(tile, row_tiles, batch * heads, s.section, tile_order, causal)[0] * cluster
+            head = row_tile_and_head(tile, row_tiles, batch * heads, s.section, tile_order, causal)[1]
+            # Blocks of a cluster load together: as many KV blocks as its last row needs.
+            blocks = T.ceildiv(seq_kv, block_N)
+            if causal:
+                blocks = T.min(blocks, T.ceildiv((first_row + cluster) * block_M + seq_kv - seq_q, block_N))
+            blocks = T.max(blocks, least_blocks)
+            first_row = (first_row + s.rank) * block_M
+            bz = head // heads
+            head = head % heads
+            if is_producer:
+                produce(turn, base, blocks, first_row, head, bz, Q, K, V, s)
+                if dynamic:
+                    # After the loads: the counter takes a microsecond to answer.
+                    T.mbarrier_wait_parity(s.tile_free[turn % 2], turn // 2 % 2 ^ 1)
+                    if T.shuffle_elect(WARP):
+                        s.next_tile[turn % 2] = T.atomic_add(TileCounter[0], 1, return_prev=True) + sms
+                    T.mbarrier_arrive(s.tile_full[turn % 2])
+            else:
+                first_row += wg * ROWS
+                visible = seq_kv // block_N
+                if causal:
+                    visible = T.min(visible, (first_row + s.past_len + 1) // block_N)
+                consume(turn, base, blocks, first_row, visible, wg, s)
+                store(first_row, head, bz, wg, Output, s)
+            base += blocks
+            if dynamic:
+                T.mbarrier_wait_parity(s.tile_full[turn % 2], turn // 2 % 2)
+                tile = s.next_tile[turn % 2]
+                if not is_producer:
+                    if T.shuffle_elect(WARP):
+                        T.mbarrier_arrive(s.tile_free[turn % 2])
+            elif persistent:
+                tile += clusters
+            else:
+                tile = row_tiles * heads * batch
+            turn += 1
+
+    @T.macro
+    def kernel(Q, K, V, Output, softmax_scale, TileCounter):
+        grid = clusters * cluster if persistent else T.ceildiv(seq_q, block_M * cluster) * cluster * heads * batch
         with T.Kernel(
-            T.ceildiv(seq_q, block_M), heads, batch, threads=consumers + WARPGROUP, prelude=PRELUDE
-        ) as (bx, by, bz):
-            Q_shared = T.alloc_shared([block_M, head_dim], dtype)
+            grid, threads=(WARPGROUP, warpgroups + 1), cluster_dims=cluster,
+            prelude=prelude(exp2_polynomial[2] if exp2_polynomial else None),
+        ) as (block,):
+            Q_shared = T.alloc_shared([warpgroups, ROWS, head_dim], dtype)
             K_shared = T.alloc_shared([buffers[0], block_N, head_dim], dtype)
             V_shared = T.alloc_shared([buffers[1], block_N, head_dim], dtype)
-            acc_s = T.alloc_fragment([block_M, block_N], accum_dtype)
-            acc_s_cast = T.alloc_fragment([block_M, block_N], dtype)
-            acc_o = T.alloc_fragment([block_M, head_dim], accum_dtype)
-            scores_max = T.alloc_fragment([block_M], accum_dtype)
-            scores_max_prev = T.alloc_fragment([block_M], accum_dtype)
-            scores_scale = T.alloc_fragment([block_M], accum_dtype)
-            scores_sum = T.alloc_fragment([block_M], accum_dtype)
-            logsum = T.alloc_fragment([block_M], accum_dtype)
+            acc_s = T.alloc_fragment([ROWS, block_N], accum_dtype)
+            acc_s_cast = T.alloc_fragment([ROWS, block_N], dtype)
+            acc_o = T.alloc_fragment([ROWS, head_dim], accum_dtype)
+            scores_max = T.alloc_fragment([ROWS], accum_dtype)
+            scores_max_prev = T.alloc_fragment([ROWS], accum_dtype)
+            scores_scale = T.alloc_fragment([ROWS], accum_dtype)
+            logsum = T.alloc_fragment([ROWS, 4] if row_sum == "thread" else [ROWS], accum_dtype)
+            if row_sum == "thread":
+                T.annotate_layout({logsum: per_thread_layout()})
             # A full barrier counts the producer warp's lanes and the bytes, a free one the warps that compute.
-            Q_full = T.alloc_barrier(WARP)
+            Q_full = T.alloc_barrier([WARP] * warpgroups)
+            Q_free = T.alloc_barrier([4] * warpgroups)
             K_full = T.alloc_barrier([WARP] * buffers[0])
             V_full = T.alloc_barrier([WARP] * buffers[1])
-            K_free = T.alloc_barrier([warps] * buffers[0])
-            V_free = T.alloc_barrier([warps] * buffers[1])
-
-            first_row = bx * block_M
-            past_len = seq_kv - seq_q
-            scale = softmax_scale * LOG2_E
-            real_blocks = T.ceildiv(seq_kv, block_N)
-            if causal:
-                real_blocks = T.min(real_blocks, T.ceildiv(first_row + block_M + past_len, block_N))
-            blocks = T.max(real_blocks, least_blocks)
-            tx = T.get_thread_binding()
-
-            if tx >= consumers:
+            K_free = T.alloc_barrier([warps * cluster] * buffers[0])
+            V_free = T.alloc_barrier([warps * cluster] * buffers[1])
+            Q_local = T.alloc_fragment([ROWS, head_dim], dtype) if q_in_registers else None
+            tile_full = T.alloc_barrier([WARP] * 2) if dynamic else None
+            tile_free = T.alloc_barrier([warps] * 2) if dynamic else None
+            next_tile = T.alloc_shared([2], "int32", scope="shared") if dynamic else None
+            s = SimpleNamespace(
+                Q_shared=Q_shared, K_shared=K_shared, V_shared=V_shared, Q_local=Q_local, acc_s=acc_s,
+                acc_s_cast=acc_s_cast, acc_o=acc_o, scores_max=scores_max, scores_max_prev=scores_max_prev,
+                scores_scale=scores_scale, logsum=logsum, Q_full=Q_full, Q_free=Q_free,
+                K_full=K_full, K_free=K_free, V_full=V_full, V_free=V_free, tile_full=tile_full, tile_free=tile_free,
+                next_tile=next_tile, scale=softmax_scale * LOG2_E, past_len=seq_kv - seq_q,
+                section=section_heads(batch * heads, seq_kv, head_dim),
+                rank=T.block_rank_in_cluster() if cluster > 1 else 0,
+            )
+            if cluster > 1:
+                T.cluster_sync()
+            tx = T.get_thread_binding(0)
+            ty = T.get_thread_binding(1)
+            if ty == warpgroups:
                 if registers:
                     T.set_max_nreg(registers[1], 0)
-                if tx < consumers + WARP:
-                    T.tma_copy(
-                        Q[bz, by, first_row : first_row + block_M, :], Q_shared, barrier=Q_full,
-                        leader_scope_threads=WARP,
-                    )
-                    T.mbarrier_arrive(Q_full)
-                    for j in T.serial(blocks):
-                        for name in loads:
-                            if name == "load_k":
-                                load(K, K_shared, K_full, K_free, buffers[0], j, blocks - 1 - j, bz, by)
-                            else:
-                                load(V, V_shared, V_full, V_free, buffers[1], j, blocks - 1 - j, bz, by)
+                if tx < WARP:
+                    work(True, 0, block, Q, K, V, Output, TileCounter, s)
+                    if dynamic:
+                        # The last block leaves the counter as it found it.
+                        if T.shuffle_elect(WARP):
+                            if T.atomic_add(TileCounter[1], 1, return_prev=True) == sms - 1:
+                                TileCounter[0] = 0
+                                TileCounter[1] = 0
             else:
                 if registers:
                     T.set_max_nreg(registers[0], 1)
-                state = (
-                    Q_shared, K_shared, V_shared, acc_s, acc_s_cast, acc_o, scores_max, scores_max_prev, scores_scale,
-                    scores_sum, logsum, scale, first_row, past_len,
-                )
-                T.fill(acc_o, 0)
-                T.fill(logsum, 0)
-                T.fill(scores_max, -T.infinity(accum_dtype))
-                T.mbarrier_wait_parity(Q_full, 0)
-                for t, operations in prologue:
-                    emit(operations, t, blocks, True, state, K_full, K_free, V_full, V_free)
-                # Steady state: first the iterations that mask, then the rest.
-                end = blocks + last_steady
-                unmasked = T.max(
-                    T.min(boundary_blocks + (blocks - real_blocks) + mask_lag, end), first_steady
-                )
-                if causal or boundary_blocks + mask_lag > first_steady or least_blocks > 1:
-                    for t in T.serial(unmasked - first_steady):
-                        emit(steady_ops, t + first_steady, blocks, True, state, K_full, K_free, V_full, V_free)
-                for t in T.serial(end - unmasked):
-                    emit(steady_ops, t + unmasked, blocks, False, state, K_full, K_free, V_full, V_free)
-                for t, operations in epilogue:
-                    emit(operations, blocks + t, blocks, True, state, K_full, K_free, V_full, V_free)
-                for i, j in T.Parallel(block_M, head_dim):
-                    acc_o[i, j] /= logsum[i]
-                T.copy(acc_o, Output[bz, by, first_row : first_row + block_M, :])
+                # A value that every lane of a warp is known to share, so that the products' descriptors are too.
+                wg = T.alloc_var("int32")
+                wg = T.call_extern("int32", "__shfl_sync", T.uint32(0xFFFFFFFF), ty, 0)
+                if ping_pong:
+                    if wg == 1:
+                        T.named_barrier_arrive(1, 2 * WARPGROUP)
+                work(False, wg, block, Q, K, V, Output, TileCounter, s)
+                if ping_pong:
+                    if wg == 0:
+                        T.sync_threads(1, 2 * WARPGROUP)
+            if cluster > 1:
+                T.cluster_sync()
+
+    q_shape, kv_shape = [batch, heads, seq_q, head_dim], [batch, heads, seq_kv, head_dim]
+    if dynamic:
+
+        @T.prim_func
+        def attention(
+            Q: T.Tensor(q_shape, dtype), K: T.Tensor(kv_shape, dtype), V: T.Tensor(kv_shape, dtype),
+            Output: T.Tensor(q_shape, dtype), softmax_scale: T.float32, TileCounter: T.Tensor([2], "int32"),
+        ):
+            kernel(Q, K, V, Output, softmax_scale, TileCounter)
+    else:
+
+        @T.prim_func
+        def attention(
+            Q: T.Tensor(q_shape, dtype), K: T.Tensor(kv_shape, dtype), V: T.Tensor(kv_shape, dtype),
+            Output: T.Tensor(q_shape, dtype), softmax_scale: T.float32,
+        ):
+            kernel(Q, K, V, Output, softmax_scale, None)
 
     return attention

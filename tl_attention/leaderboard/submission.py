@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, Literal
 
-from tl_attention.compile import PASS_CONFIGS, TARGET, compile_kernel
+from tl_attention.compile import FAST_MATH, NO_BOUND_CHECKS, TARGET, compile_kernel, pass_configs
 from tl_attention.errors import InputError
 from tl_attention.leaderboard.contract import FORBIDDEN_WORD, violations
 from tl_attention.leaderboard.headers import digests, header_closure, pack, tilelang_include_folders
@@ -30,10 +30,17 @@ TEMPLATES = Path(__file__).parent / "templates"
 # The leaderboard's only problem: fp16, non-causal, this head_dim.
 HEAD_DIM = 128
 TENSORS = ("Q", "K", "V", "Output")
+# The kernel of each lowering, what it imports before it.
+KERNEL_FILES = {
+    "pipelined": ("macros.py", "pipelined.py"),
+    "inferred": ("macros.py", "pipelined.py"),
+    "warp_specialized": (
+        "macros.py", "device_code.py", "tiles.py", "vector.py", "output.py", "warp_specialized.py"
+    ),
+}
 # Columns of a constant, left of which its name still fits into 120.
 WIDTH = 100
 
-FAST_MATH = "tl.enable_fast_math"
 NVCC_FLAGS = ("-cubin", "-O3", "-std=c++20", "-gencode", "arch=compute_90a,code=sm_90a")
 
 SIGNATURE = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+), \d+\) (\w+)\((.*)\) \{')
@@ -53,6 +60,11 @@ def write(schedule_path: Path, output: Path, embed: Form) -> list[str]:
     """
     schedule = load(schedule_path)
     refuse_unless_safe(schedule, HEAD_DIM)
+    if schedule.kernel.tile_scheduler == "dynamic":
+        raise InputError(
+            f"{schedule_path}: kernel.tile_scheduler: dynamic takes a counter that a submission does not pass, expected "
+            "static or one_tile"
+        )
     form = {"tilelang": tilelang_form, "cuda": cuda_form}.get(embed)
     if form is None:
         raise InputError(f"embed: {embed!r} is unknown, expected tilelang or cuda")
@@ -75,7 +87,7 @@ def tilelang_form(schedule: Schedule, *, name: str) -> str:
         version=_tilelang_version(),
         program=_program_text(schedule),
         target=_literal(TARGET),
-        pass_configs=_literal(PASS_CONFIGS),
+        pass_configs=_literal(pass_configs(schedule)),
         schedule=_call(kernel_arguments(schedule)),
     )
 
@@ -102,10 +114,11 @@ def cuda_form(schedule: Schedule, *, name: str) -> str:
         sizes=_literal({size.name: (size.tensor, size.axis) for size in plan.sizes}),
         size_names=", ".join(size.name for size in plan.sizes),
         block=_literal(plan.block),
+        cluster=_literal(plan.cluster),
         shared_bytes=str(plan.shared_bytes),
         grid=_tuple(extent.text for extent in plan.grid),
         descriptors=_descriptors(plan),
-        nvcc_flags=_literal(_nvcc_flags(PASS_CONFIGS)),
+        nvcc_flags=_literal(_nvcc_flags(pass_configs(schedule))),
         headers=_literal(digests(headers)),
         headers_xz="\n".join(pack(headers, avoid=FORBIDDEN_WORD)),
         plain_megabytes=f"{sum(len(text.encode()) for text in headers.values()) / 1e6:.1f}",
@@ -132,13 +145,13 @@ def _tilelang_version() -> str:
 
 def _program_text(schedule: Schedule) -> str:
     """The macros and the schedule's kernel as they are, with the imports that the rest of the file needs."""
-    module = "warp_specialized.py" if schedule.lowering == "warp_specialized" else "pipelined.py"
-    parts = ["import tilelang\nimport tilelang.language as T\nimport torch"]
-    for file in ("macros.py", module):
+    parts = ["from types import SimpleNamespace\n\nimport tilelang\nimport tilelang.language as T\nimport torch"]
+    for file in KERNEL_FILES[schedule.lowering]:
         text = (PACKAGE / "kernel" / file).read_text(encoding="utf-8")
         imports = {line for line in text.splitlines() if line.startswith(("import ", "from "))}
-        ours = {line for line in imports if line.startswith("from tl_attention.kernel.macros import ")}
-        assert imports - ours == {"import tilelang.language as T"}, f"kernel/{file} imports {imports}"
+        others = {line for line in imports if not line.startswith("from tl_attention.kernel.")}
+        known = {"import tilelang.language as T", "from types import SimpleNamespace"}
+        assert others <= known, f"kernel/{file} imports {others}"
         for line in imports:
             text = text.replace(f"{line}\n", "", 1)
         # The module's docstring stays, as a comment on what follows.
@@ -189,7 +202,8 @@ def _check_names(parameters: tuple[tuple[str, str], ...], plan: HostPlan) -> Non
 
 def _nvcc_flags(pass_configs: Mapping[str, object]) -> tuple[str, ...]:
     """The flags that TileLang's options turn into; only fast math is known to become exactly one flag."""
-    unknown = sorted(set(pass_configs) - {FAST_MATH})
+    # What TileLang checks is in the generated code already.
+    unknown = sorted(set(pass_configs) - {FAST_MATH, NO_BOUND_CHECKS})
     if unknown:
         raise InputError(f"pass option {unknown[0]!r} is not supported in a submission that carries CUDA")
     return (*NVCC_FLAGS, *(["--use_fast_math"] if pass_configs.get(FAST_MATH) else []))
@@ -222,7 +236,8 @@ def _call(arguments: Mapping[str, Any], indent: str = "") -> str:
     """The text of a call of dict with one argument a line, also for a dict inside it."""
     lines = ["dict("]
     for key, value in arguments.items():
-        text = _call(value, indent + "    ") if isinstance(value, dict) else _literal(value, indent + "    ")
+        named = isinstance(value, dict) and value and all(name.isidentifier() for name in value)
+        text = _call(value, indent + "    ") if named else _literal(value, indent + "    ")
         lines.append(f"{indent}    {key}={text},")
     return "\n".join([*lines, f"{indent})"])
 

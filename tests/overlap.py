@@ -1,0 +1,23 @@
+"""Warp-specialised schedules for tests: FlashAttention-3's order, and what else can be made of its groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mutations import shipped
+
+from tl_attention.options import KernelOptions
+from tl_attention.schedule import Schedule
+
+FORMS: dict[str, dict[str, Any]] = {
+    "overlap": {},
+    "source order": {"order": (-1, 0, 1, 2, 3, -1, 4), "stage": (-1, 0, 0, 0, 0, -1, 0)},
+    "three stages": {"block_N": 128, "order": (-1, 4, 2, 3, 0, -1, 1), "stage": (-1, 0, 1, 1, 2, -1, 2)},
+    "one warpgroup": {"block_M": 64, "block_N": 128, "threads": 128},
+    "three warpgroups": {"block_M": 192, "block_N": 96, "threads": 384},
+}
+
+
+def overlap(form: str = "overlap", **kernel: Any) -> Schedule:
+    """A schedule of this form, with these kernel options."""
+    return shipped()["fa3_overlap"].model_copy(update={**FORMS[form], "kernel": KernelOptions(**kernel)})

@@ -1,0 +1,57 @@
+"""Schedules of the warp-specialised lowering with options: one by hand, and a random sample."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, get_args
+
+from mutations import shipped, with_options
+
+from tl_attention.options import KernelOptions, SoftmaxOptions
+from tl_attention.schedule import Schedule
+
+SPECIALIZED = [schedule for schedule in shipped().values() if schedule.lowering == "warp_specialized"]
+# The statements up to the maximum; those after it, whole and with the exponentials in two chunks.
+FIRST = ["max_prev", "max_init", "row_max", "max_merge", "scale"]
+REST = ("exp", "row_sum", "cast", "rescale")
+CHUNKED = ("exp.0", "exp.1", "row_sum", "cast", "rescale")
+TWO = {"exp": (48, 128)}
+
+
+def fa3(*softmax: str, split: dict[str, Any] | None = None, mma1: int = 0, **options: Any) -> Schedule:
+    """FlashAttention-3's schedule with the vector statements after the maximum in this order, each in its own group.
+
+    MMA1(t-1) is issued after `mma1` of them; before all of them by default, right after MMA0(t).
+    """
+    statements = [FIRST, *([name, "logsum"] if name in ("row_sum", "row_sum.0") else [name] for name in softmax)]
+    groups = [["load_k"], ["mask", "mma0"], *statements[:mma1], ["mma1"], *statements[mma1:], ["load_v"]]
+    places = len(groups) - 2
+    return Schedule(
+        lowering="warp_specialized", kv_order="descending", block_M=128, block_N=176, threads=256, num_stages=2,
+        group=groups, order=[-1, *range(places), -1], split=split or {},
+        stage=[-1, *(1 if group == ["mma1"] else 0 for group in groups[1:-1]), -1], **options,
+    )
+
+
+def random_options(seed: int) -> Schedule:
+    """Any well-formed schedule with options: not one that fits, or a legal one, usually."""
+    rng = random.Random(seed)
+    schedule = with_options(rng.choice(SPECIALIZED), rng).model_dump()
+    for key, options in (("kernel", KernelOptions), ("softmax", SoftmaxOptions)):
+        words = {name: get_args(field.annotation) for name, field in options.model_fields.items()}
+        words = {name: choices for name, choices in words.items() if choices and isinstance(choices[0], str)}
+        schedule[key] |= {name: rng.choice(choices) for name, choices in words.items()}
+    schedule["kernel"] |= {
+        "cluster": rng.randint(1, 2), "ping_pong": rng.random() < 0.5, "registers": rng.choice((None, (160, 24))),
+    }
+    schedule["softmax"] |= {
+        "fused_scale": rng.random() < 0.5,
+        "rescale_threshold": rng.choice((0, 8, 8.0, 15, rng.random(), rng.random() * 1e-9, rng.uniform(0, 15))),
+    }
+    try:
+        return Schedule(**schedule)
+    except ValueError:
+        return random_options(seed + 1_000_000)
+
+
+RANDOM = [random_options(seed) for seed in range(300)]

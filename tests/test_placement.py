@@ -1,0 +1,192 @@
+"""Split statements, and waits and releases that a schedule places: what they derive, and what is refused in words."""
+
+from __future__ import annotations
+
+import pytest
+from specialized import CHUNKED, REST, TWO, fa3
+
+from tl_attention.derivation import derive
+from tl_attention.errors import ScheduleRefused
+from tl_attention.legality import check, find_violation
+from tl_attention.schedule import Schedule
+from tl_attention.statements import WARP_SPECIALIZED, chunk_names, split_table
+
+
+def steady(schedule: Schedule, model: str = "asynchronous") -> list[str]:
+    """The steady state's operations in short: `wait mma1-1`, `run exp.0+0`."""
+    return [f"{op.kind} {op.statement}{-op.lag:+d}" for op in derive(schedule, model).consumer]
+
+
+def before(schedule: Schedule, operation: str, model: str = "asynchronous") -> str:
+    """The statement that runs, or is issued, next after an operation."""
+    ops = steady(schedule, model)
+    return next(op for op in ops[ops.index(operation) + 1:] if op.startswith(("run", "issue")))
+
+
+def refusal(schedule: Schedule) -> str:
+    with pytest.raises(ScheduleRefused) as error:
+        check(derive(schedule))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_the_chunks_of_a_table_read_and_write_the_segments_of_their_columns():
+    split = {"exp": (48, 128), "cast": (96, 80), "row_sum": (96, 80), "rescale": (64, 64)}
+    table = split_table(WARP_SPECIALIZED, split)
+    segments = ("acc_s[0:48]", "acc_s[48:96]", "acc_s[96:176]")
+    entry = table.by_name
+    assert entry["mma0"].writes == entry["mask"].writes == segments
+    assert entry["exp.0"].writes == segments[:1] and entry["exp.1"].writes == segments[1:]
+    assert entry["exp.1"].reads == (*segments[1:], "scores_max") and entry["exp.1"].columns == (48, 176)
+    assert entry["row_sum.0"].reads == (*segments[:2], "logsum", "scores_scale")
+    assert entry["row_sum.1"].reads == (segments[2], "logsum")
+    assert entry["cast.1"].writes == ("acc_s_cast[96:176]",) and entry["cast.1"].reads == segments[2:]
+    assert entry["mma1"].reads[:3] == tuple(f"acc_s_cast{segment.removeprefix('acc_s')}" for segment in segments)
+    assert entry["rescale.1"].writes == ("acc_o[64:128]",) and entry["mma1"].writes == ("acc_o[0:64]", "acc_o[64:128]")
+    assert table.results == ("logsum", "acc_o[0:64]", "acc_o[64:128]")
+    assert table.specialized and entry["scale"].columns is None
+
+
+@pytest.mark.parametrize("split", [
+    TWO, {"cast": (16, 160)}, {"rescale": (64, 64)}, {"row_sum": (96, 80)},
+    {"exp": (48, 128), "row_sum": (16, 160), "cast": (96, 48, 32), "rescale": (32, 32, 64)},
+])
+@pytest.mark.parametrize("model", ["synchronous", "asynchronous"])
+def test_chunks_in_the_place_of_their_statement_are_proved_and_wait_where_it_does(split, model):
+    names = [part for name in REST for part in chunk_names(name, split.get(name))]
+    program = derive(fa3(*names, split=split), model)
+    assert find_violation(program) is None
+    assert before(fa3(*names, split=split), "wait mma1-1") == f"run {chunk_names('cast', split.get('cast'))[0]}+0"
+
+
+def test_chunks_may_stand_between_the_products():
+    """MMA1(t-1) is issued behind half of the exponentials, or a chunk is cast as soon as it is there."""
+    check(derive(fa3(*CHUNKED, split=TWO, mma1=2)))
+    parts = ("exp.0", "cast.0", "exp.1", "cast.1", "row_sum", "rescale.1", "rescale.0")
+    split = {"exp": (48, 128), "cast": (48, 128), "rescale": (64, 64)}
+    early = fa3(*parts, split=split)
+    check(derive(early))
+    assert before(early, "wait mma1-1") == "run cast.0+0", "cast.0 is the first to overwrite MMA1's operand"
+    late = fa3("exp.0", "exp.1", "row_sum", "rescale.1", "cast.0", "cast.1", "rescale.0", split=split)
+    assert before(late, "wait mma1-1") == "run rescale.1+0", "rescale.1 is the first to touch MMA1's result"
+
+
+RESCALE_SPLIT = fa3("exp", "row_sum", "cast", "rescale.0", "rescale.1", split={"rescale": (64, 64)})
+REFUSED = {
+    "a chunk before the maximum": (
+        Schedule(**fa3(*CHUNKED, split=TWO).model_dump() | {"order": (-1, 0, 1, 3, 4, 2, 5, 6, 7, -1)}),
+        "exp.1(t) reads acc_s[48:176] before mask(t), emitted later, has written it: exp.1(t) needs what mask(t) wrote",
+    ),
+    "a chunk behind its sum": (
+        fa3("exp.0", "row_sum", "exp.1", "cast", "rescale", split=TWO),
+        "row_sum(t) reads acc_s[48:176] before exp.1(t), emitted later, has written it: row_sum(t) needs what exp.1(t)",
+    ),
+    "a cast before its exponentials": (
+        fa3("exp.0", "cast.0", "cast.1", "exp.1", "row_sum", "rescale", split=TWO | {"cast": (64, 112)}),
+        "cast.0(t) reads acc_s[48:64] before exp.1(t), emitted later, has written it",
+    ),
+    "sums in the wrong order": (
+        fa3("exp", "row_sum.1", "row_sum.0", "cast", "rescale", split={"row_sum": (96, 80)}),
+        "row_sum.1(t) reads logsum before row_sum.0(t), emitted later, has written it",
+    ),
+    "half of acc_o rescaled too late": (
+        Schedule(**RESCALE_SPLIT.model_dump() | {"stage": (-1, 0, 1, 0, 0, 0, 0, 0, 1, -1)}),
+        "mma1(t-1) overwrites acc_o[64:128] before rescale.1(t-1), emitted later, has read it",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_chunk_that_breaks_a_dependence_is_refused_in_words(name):
+    schedule, words = REFUSED[name]
+    assert words in refusal(schedule)
+
+
+def test_sums_in_the_right_order_are_proved_and_add_up():
+    check(derive(fa3("exp.0", "row_sum.0", "exp.1", "row_sum.1", "cast", "rescale",
+                     split={"exp": (96, 80), "row_sum": (96, 80)})))
+
+
+@pytest.mark.parametrize("place", ["row_max", "scale", "exp.0", "exp.1", "row_sum", "cast"])
+def test_a_wait_shows_up_where_it_is_asked_for_with_its_release(place):
+    placed = fa3(*CHUNKED, split=TWO, wait_before={"mma1": place})
+    check(derive(placed))
+    ops = steady(placed)
+    at = ops.index("run mask+0" if place == "row_max" else f"run {place}+0")
+    assert ops[at - 2:at] == ["wait mma1-1", "release load_v-1"] and ops.count("wait mma1-1") == 1
+
+
+def test_a_product_is_also_done_where_a_later_one_is_waited_for():
+    """MMA0(t) is issued before MMA1(t-1): their waits, and both buffers' releases, move up together."""
+    together = fa3(*CHUNKED, split=TWO, mma1=0, wait_before={"mma1": "max_prev"})
+    ops = steady(together)
+    at = ops.index("issue mma1-1") + 1
+    assert ops[at:at + 4] == ["wait mma0+0", "release load_k+0", "wait mma1-1", "release load_v-1"]
+    check(derive(together))
+    # A wait that is asked for stays, though nothing is in flight there any more.
+    both = fa3(*CHUNKED, split=TWO, wait_before={"mma1": "max_prev", "mma0": "row_max"})
+    ops = steady(both)
+    # The mask goes with row_max.
+    assert ops[ops.index("run mask+0") - 2:][:2] == ["wait mma0+0", "release load_k+0"]
+    check(derive(both))
+
+
+def test_a_wait_may_be_asked_for_in_the_iteration_after_the_issue():
+    """Three stages issue MMA0(t) last, and wait for it in the next iteration before row_max."""
+    label = "warp_specialized_128x128_t256_n2_desc_0p_1-2o3s0_3-11o2s1_12o0s2_13p_14o1s2"
+    three = Schedule.from_label(label).model_dump()
+    for place, after in (("rescale", "issue mma0+0"), ("max_prev", "issue mma1-2"), ("row_max", "run max_prev-1")):
+        placed = Schedule(**three | {"wait_before": {"mma0": place}})
+        check(derive(placed))
+        ops = steady(placed)
+        assert ops[ops.index("wait mma0-1") - 1] == after or (place, ops[0]) == ("rescale", "wait mma0-1")
+
+
+@pytest.mark.parametrize("product, place, words", [
+    ("mma1", "mma0", "mma0 does not come between the issue of mma1(t-1) and cast(t), by which it must be done"),
+    ("mma1", "rescale", "rescale does not come between the issue of mma1(t-1) and cast(t)"),
+    ("mma1", "mma1", "mma1 does not come between the issue of mma1(t-1) and cast(t)"),
+    ("mma0", "exp.1", "exp.1 does not come between the issue of mma0(t) and mask(t)"),
+])
+def test_a_wait_before_the_issue_or_behind_the_need_is_refused_in_words(product, place, words):
+    with pytest.raises(ScheduleRefused) as error:
+        derive(fa3(*CHUNKED, split=TWO, wait_before={product: place}))
+    assert str(error.value).startswith(f"wait_before.{product}: {words}")
+
+
+@pytest.mark.parametrize("model", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("place, block", [
+    ("exp.0", 0), ("exp.1", 0), ("rescale", 0), ("mma0", -1), ("mma1", -1), ("max_prev", -1),
+])
+def test_a_release_shows_up_where_it_is_asked_for_or_in_the_next_iteration(place, block, model):
+    placed = fa3(*CHUNKED, split=TWO, release_before={"load_k": place})
+    check(derive(placed))
+    if model == "synchronous" and place in ("mma1", "max_prev"):
+        block = 0  # MMA0 is done at once, and they come after it.
+    ops = steady(placed, model)
+    assert ops.count(f"release load_k{block:+d}") == 1
+    assert before(placed, f"release load_k{block:+d}", model)[:-2].endswith(f" {place}")
+
+
+def test_a_release_goes_with_a_wait_that_is_placed_too():
+    placed = fa3(*CHUNKED, split=TWO, wait_before={"mma1": "exp.1"}, release_before={"load_v": "row_sum"})
+    ops = steady(placed)
+    assert before(placed, "wait mma1-1") == "run exp.1+0" and before(placed, "release load_v-1") == "run row_sum+0"
+    assert ops.count("release load_v-1") == 1
+    check(derive(placed))
+
+
+def test_a_release_that_comes_too_late_for_the_producer_deadlocks_with_one_buffer_and_not_with_two():
+    """K(t) is released before MMA1(t), an iteration later, behind the wait for K(t+1) in the same buffer."""
+    late = {"release_before": {"load_k": "mma1"}}
+    check(derive(fa3(*CHUNKED, split=TWO, **late)))
+    words = refusal(fa3(*CHUNKED, split=TWO, kernel={"k_stages": 1}, **late))
+    assert words.startswith("deadlock: the consumer waits to wait load_k(1); the producer waits to acquire load_k(1)")
+    assert words.endswith("(buffers: K_shared 1, V_shared 2)")
+    check(derive(fa3(*CHUNKED, split=TWO, kernel={"k_stages": 1}, release_before={"load_k": "rescale"})))
+
+
+def test_the_rings_have_the_depths_of_their_own():
+    program = derive(fa3(*REST, kernel={"k_stages": 3, "v_stages": 1}))
+    assert program.buffers == {"load_k": 3, "load_v": 1} and find_violation(program) is None
+    assert derive(fa3(*REST, kernel={"k_stages": 3, "v_stages": 1}), "synchronous").buffers == program.buffers

@@ -1,0 +1,98 @@
+"""CUDA device functions for what TileLang cannot say; a kernel includes them as its prelude.
+
+A thread of a warpgroup holds acc_s and acc_o as wgmma leaves them: register 4 g + 2 h + c is row lane / 4 + 8 h of its
+warp's 16 rows, column 8 g + 2 (lane % 4) + c.
+"""
+
+# A wait names no register, so ptxas moves it up, before the exponentials that the product should overlap. A store that
+# depends on an exponential, and never happens (the scale is positive), holds it behind that one. ptxas also takes the
+# exponentials in its own order: `hold` every second four of a chunk, and make the rest depend on a load after the wait
+# that never happens either, to have exactly the chunk before the wait.
+HOLD = """
+template <int first, int end> __device__ __forceinline__ void tl_attention_hold(const float* acc_s, float scale) {
+  #pragma unroll
+  for (int i = first; i + 4 <= end; i += 8)
+    asm volatile("{.reg .pred p; setp.lt.f32 p, %4, 0f00000000; @p st.volatile.shared.v4.f32 [%5], {%0, %1, %2, %3};}"
+                 :: "f"(acc_s[i]), "f"(acc_s[i + 1]), "f"(acc_s[i + 2]), "f"(acc_s[i + 3]), "f"(scale), "r"(0)
+                 : "memory");
+}
+template <int last> __device__ __forceinline__ void tl_attention_hold_last(const float* acc_s, float scale) {
+  asm volatile("{.reg .pred p; setp.lt.f32 p, %1, 0f00000000; @p st.volatile.shared.f32 [%2], %0;}"
+               :: "f"(acc_s[last]), "f"(scale), "r"(0) : "memory");
+}
+__device__ __forceinline__ void tl_attention_resume(float* scores_max, float scale) {
+  asm volatile("{.reg .pred p; setp.lt.f32 p, %2, 0f00000000; @p ld.volatile.shared.v2.f32 {%0, %1}, [%3];}"
+               : "+f"(scores_max[0]), "+f"(scores_max[1]) : "f"(scale), "r"(0) : "memory");
+}
+"""
+
+# A warp's plain stores would write 16 bytes of each of 8 rows. The four lanes of a row transpose four registers among
+# them instead, two columns packed in each, so that each lane stores 16 bytes and a row gets 64.
+STORE = """
+template <bool bf16> __device__ __forceinline__ unsigned tl_attention_pack(float low, float high) {
+  unsigned packed;
+  if constexpr (bf16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+template <int head_dim, bool bf16>
+__device__ __forceinline__ void tl_attention_store(const float* acc_o, void* output, int rows) {
+  const int lane = threadIdx.x % 32, member = lane % 4, row = threadIdx.x / 32 * 16 + lane / 4;
+  #pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    #pragma unroll
+    for (int chunk = 0; chunk < head_dim / 32; ++chunk) {
+      unsigned part[4];
+      #pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const float* pair = acc_o + (4 * chunk + n) * 4 + 2 * half;
+        part[n] = tl_attention_pack<bf16>(pair[0], pair[1]);
+      }
+      #pragma unroll
+      for (int bit = 1; bit < 4; bit *= 2) {
+        const bool upper = member & bit;
+        #pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          if (n & bit) continue;
+          const unsigned got = __shfl_xor_sync(0xffffffff, upper ? part[n] : part[n + bit], bit);
+          if (upper) part[n] = got; else part[n + bit] = got;
+        }
+      }
+      if (row + 8 * half < rows) {
+        ((uint4*)output)[(row + 8 * half) * (head_dim / 8) + 4 * chunk + member] =
+            make_uint4(part[0], part[1], part[2], part[3]);
+      }
+    }
+  }
+}
+"""
+
+# Whether any row of the warp has a new maximum: the others are scaled by exactly 1.
+GREW = """
+__device__ __forceinline__ bool tl_attention_grew(const float* scores_scale) {
+  return __any_sync(0xffffffff, scores_scale[0] != 1.0f || scores_scale[1] != 1.0f);
+}
+"""
+
+
+def exp2_polynomial(coefficients):
+    """tl_attention_exp2(x) = 2^floor(x) p(x - floor(x)), on the FMA units; x below -127 counts as -127.
+
+    `coefficients` of p, the constant first: `tl_attention/exp2.py`.
+    """
+    horner = f"{coefficients[-1]!r}f"
+    for coefficient in reversed(coefficients[:-1]):
+        horner = f"fmaf({horner}, fraction, {coefficient!r}f)"
+    return f"""
+__device__ __forceinline__ float tl_attention_exp2(float x) {{
+  x = fmaxf(x, -127.0f);
+  const float whole = floorf(x), fraction = x - whole;
+  const float power = {horner};
+  return __int_as_float(__float_as_int(power) + ((int)whole << 23));
+}}
+"""
+
+
+def prelude(polynomial):
+    """Everything that the kernel may call."""
+    return HOLD + STORE + GREW + (exp2_polynomial(polynomial) if polynomial else "")

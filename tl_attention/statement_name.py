@@ -1,0 +1,38 @@
+"""How a schedule names a statement: by name, by number in source order, or a chunk of a split one as `exp.0`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from tl_attention.schedule_errors import shown
+from tl_attention.statements import NAMES, NUMBER, SPLITTABLE
+
+MOST_CHUNKS = 16
+CHUNK = re.compile(rf"({'|'.join(SPLITTABLE)})\.([0-9]|1[0-5])")
+
+
+def _to_name(statement: Any) -> Any:
+    """A statement's number or name, to its name."""
+    if isinstance(statement, int) and not isinstance(statement, bool) and 0 <= statement < len(NAMES):
+        return NAMES[statement]
+    if isinstance(statement, str) and (statement in NUMBER or CHUNK.fullmatch(statement)):
+        return statement
+    raise PydanticCustomError(
+        "statement",
+        "{found} is no statement, expected a number 0 to {last} or one of {names}",
+        {"found": shown(statement), "last": len(NAMES) - 1, "names": ", ".join(NAMES)},
+    )
+
+
+StatementName = Annotated[
+    str,
+    BeforeValidator(_to_name),
+    WithJsonSchema({"anyOf": [
+        {"enum": list(NAMES)}, {"type": "integer", "minimum": 0, "maximum": len(NAMES) - 1},
+        {"type": "string", "pattern": f"^{CHUNK.pattern}$"},
+    ]}),
+]
