@@ -27,7 +27,7 @@ def test_the_header_shows_the_options_that_differ_from_the_default() -> None:
         "ping-pong, the two warpgroups take turns to issue their products",
         "setmaxnreg 240 for threads that compute, 24 for the producer's",
         "row_sum reduces over the row in every block, not once after the loop",
-        "a row keeps its maximum, and acc_o its scale, until it would grow by more than 2^8",
+        "a row keeps its maximum, and its acc_o, until it would grow by more than 2^8",
         "1 in 4 exponentials of a thread, from its exponential 2 on, by a polynomial of degree 3 on the FMA units, the "
         "others by MUFU.EX2",
         "exp in chunks of 48 + 128 columns",

@@ -27,7 +27,7 @@ MODELS = ("synchronous", "asynchronous")
 BLOCK_COUNTS = (1, 3, 7)
 # The small problem has no columns for the chunks of a real one: `derive_small`.
 WHOLE = [schedule for schedule in shipped().values() if schedule.split == Split()]
-MUTANTS, MUTANTS_WITH_OPTIONS, SHARDS = 600, 400, 4
+MUTANTS, MUTANTS_WITH_OPTIONS, SHARDS = 480, 480, 4
 
 
 class Problems(dict):

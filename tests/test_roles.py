@@ -119,7 +119,8 @@ def moved(process: Process, event: tuple, before: tuple):
 def ids_swapped(process: Process):
     def change(events: Events) -> None:
         events[process][:] = [
-            replace(event, index=3 - event.index) if event.name == "named barrier" else event for event in events[process]
+            replace(event, index=3 - event.index) if event.name == "named barrier" else event
+            for event in events[process]
         ]
 
     return change
@@ -135,12 +136,16 @@ PRODUCER_1, FIRST_1 = Process(1, -1, 1), Process(1, 0, 4)
 PING_PONG, DYNAMIC = {"ping_pong": True}, {"cluster": 1, "tile_scheduler": "dynamic", "k_stages": 4, "v_stages": 4}
 # Options, the fault, the reason.
 FAULTS = {
-    "a release lost": ({}, removed(FIRST, "arrive", "K_free"), r"^deadlock: .*the producer of block 0 waits for K_free\[0\]"),
+    "a release lost": (
+        {}, removed(FIRST, "arrive", "K_free"), r"^deadlock: .*the producer of block 0 waits for K_free\[0\]",
+    ),
     "the last release lost": (
         {}, removed(SECOND, "arrive", "V_free", -1), r"^left over: V_free\[\d\] of block \d waits for 4 of 16 arrivals",
     ),
     "a release of V lost": ({}, removed(FIRST_1, "arrive", "V_free"), r"deadlock: .* waits for V_free\[0\] of block 0"),
-    "the release of Q lost": ({}, removed(SECOND, "arrive", "Q_free"), r"deadlock: .* waits for Q_free\[1\] of block 0"),
+    "the release of Q lost": (
+        {}, removed(SECOND, "arrive", "Q_free"), r"deadlock: .* waits for Q_free\[1\] of block 0",
+    ),
     "a release that one block does not get": (
         {}, changed(FIRST_1, "arrive", "K_free", blocks=(1,)), r"deadlock: .*producer of block 0 waits for K_free\[0\]",
     ),
@@ -166,7 +171,9 @@ FAULTS = {
     ),
     "Q released twice": (
         {"output": "tma", "q_operand": "registers"},
-        lambda events: events[FIRST].insert(place(events[FIRST], "wait", "K_full"), Event("arrive", "Q_free", 0, 1, (0,))),
+        lambda events: events[FIRST].insert(
+            place(events[FIRST], "wait", "K_full"), Event("arrive", "Q_free", 0, 1, (0,))
+        ),
         r"arrives for phase 1 of Q_free\[0\] of block 0, which may still be in phase 0",
     ),
     "a wait for K on the other parity": (
@@ -200,7 +207,9 @@ FAULTS = {
             place(events[PRODUCER_1], "arrive", "K_full"), Event("load", "K", 0, blocks=(0, 1), step=0)
         ), r"producer of block 1 loads K\(0\) over K\(0\), which warpgroup 0 of block 0",
     ),
-    "a tile that is a block longer for one warpgroup": ({}, a_block_more, r"^deadlock: .*warpgroup 0 of block 0 waits for K_full"),
+    "a tile that is a block longer for one warpgroup": (
+        {}, a_block_more, r"^deadlock: .*warpgroup 0 of block 0 waits for K_full",
+    ),
     "a block that starts alone": (
         {}, lambda events: [run.pop(0) for run in events.values()], r"reaches block \d, which may not have started",
     ),
@@ -218,11 +227,15 @@ FAULTS = {
         r"warpgroup 1 of block 0 arrives for phase 1 of named barrier\[1\] of block 0, which may still be in phase 0",
     ),
     "the last turn not taken": (
-        PING_PONG, removed(FIRST, "sync", "named", -1), r"left over: named barrier\[1\] of block 0 waits for 128 of 256",
+        PING_PONG, removed(FIRST, "sync", "named", -1),
+        r"left over: named barrier\[1\] of block 0 waits for 128 of 256 arrivals",
     ),
-    "turns of the other warpgroup": (PING_PONG, ids_swapped(FIRST), r"arrives for phase 1 of named barrier\[1\] of block 0"),
+    "turns of the other warpgroup": (
+        PING_PONG, ids_swapped(FIRST), r"arrives for phase 1 of named barrier\[1\] of block 0",
+    ),
     "a tile's number not waited for": (
-        DYNAMIC, removed(SECOND, "wait", "tile_full"), r"warpgroup 1 of block 0 reads tile\(0\) and has not waited for it",
+        DYNAMIC, removed(SECOND, "wait", "tile_full"),
+        r"warpgroup 1 of block 0 reads tile\(0\) and has not waited for it",
     ),
     "a tile's number not released": (
         DYNAMIC, removed(SECOND, "arrive", "tile_free"), r"deadlock: the producer of block 0 waits for tile_free\[0\]",
@@ -233,7 +246,9 @@ FAULTS = {
     ),
 }
 COUNTS = {
-    "K_free one too few": ("K_free", -1, r"K_free\[0\] of block 0 counts 15 arrivals: warpgroup \d of block \d makes 4"),
+    "K_free one too few": (
+        "K_free", -1, r"K_free\[0\] of block 0 counts 15 arrivals: warpgroup \d of block \d makes 4",
+    ),
     "K_free one too many": ("K_free", 1, r"deadlock: the producer of block 0 waits for K_free\[0\] of block 0"),
     "K_free without the other block": ("K_free", -8, r"phase 0 of K_free\[0\] of block 1 can end before the producer"),
     "V_free without a warpgroup": (
@@ -271,14 +286,14 @@ def test_a_barrier_that_counts_wrongly_is_refused(name):
 
 @pytest.mark.parametrize("options", ["as shipped", "ping-pong", "dynamic ping-pong", "both", "one K buffer"])
 def test_no_barrier_operation_can_be_left_out(options):
-    """But the last release of Q. Block 1 loads nothing, so that it need not wait for a buffer that block 0 waits for."""
+    """But the last release of Q. Block 1 loads nothing, so it need not wait for a buffer that block 0 waits for."""
     roles = roles_of(overlap(**OPTIONS[options]))
     rng = random.Random(0)
     whole = events_of(roles, TILES)
     places = [
         (process, index) for process, events in whole.items() for index, event in enumerate(events)
         if event.kind in ("wait", "arrive", "expect", "sync", "signal", "load", "take") and event.value != 128
-        and process != PRODUCER_1 and index != max(i for i, e in enumerate(events) if e.kind == "arrive" and "Q" in e.name)
+        and process != PRODUCER_1 and index != place(events, "arrive", "Q", -1)
     ]
     for process, index in rng.sample(places, 60):
         events = {**whole, process: [*whole[process][:index], *whole[process][index + 1:]]}

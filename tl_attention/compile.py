@@ -21,15 +21,17 @@ from tl_attention.tile_counter import tile_counter
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
 FAST_MATH = "tl.enable_fast_math"
 NO_BOUND_CHECKS = "tl.disable_safe_memory_legalize"
+NO_INIT_CHECKS = "tl.disable_buffer_init_check"
 
 
 def pass_configs(schedule: Schedule) -> dict[str, object]:
     """TileLang's options for the schedule's lowering.
 
     The warp-specialised kernel loads by TMA, which checks bounds itself, and checks the rows that it stores; TileLang
-    would check every index of every store again.
+    would check every index of every store again. Its first MMA1 clears acc_o, which may have been scaled before.
     """
-    return {FAST_MATH: True, **({NO_BOUND_CHECKS: True} if schedule.lowering == "warp_specialized" else {})}
+    specialized = {NO_BOUND_CHECKS: True, NO_INIT_CHECKS: True} if schedule.lowering == "warp_specialized" else {}
+    return {FAST_MATH: True, **specialized}
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ class _Iteration:
         }
 
     def _earlier(self, product: str, before: str, derived: tuple[int, int]) -> tuple[int, int]:
-        """When a product is done that is waited for at `before`, the last time that it comes up by the derived place."""
+        """When a product is done that is waited for at `before`, the last one that comes by the derived place."""
         passed, place = derived
         wanted = self._named(before)
         earlier = (passed - (wanted > place), wanted)

@@ -75,15 +75,15 @@ WORDS = {
     "kernel.q_operand=registers": "MMA0 reads Q from registers",
     "kernel.output=direct": "each thread stores the 4 bytes of output that it holds",
     "kernel.output=tma": "the output leaves by TMA, through the rows of Q_shared",
-    "kernel.waits=exact": "a product's wait stands exactly after the chunk of exponentials that the order has before it",
-    "kernel.waits=free": "ptxas may move a product's wait up, before exponentials that the order has before it",
+    "kernel.waits=exact": "a product's wait stands right behind the chunk of exponentials before it in the order",
+    "kernel.waits=free": "ptxas may move a product's wait before exponentials that come first in the order",
     "kernel.registers": "setmaxnreg {0[0]} for threads that compute, {0[1]} for the producer's",
     "softmax.fused_scale": "acc_s is scaled before the exponent, not by its FMA",
     "softmax.row_sum=row": "row_sum reduces over the row in every block, not once after the loop",
-    "softmax.rescale_threshold": "a row keeps its maximum, and acc_o its scale, until it would grow by more than 2^{0:g}",
+    "softmax.rescale_threshold": "a row keeps its maximum, and its acc_o, until it would grow by more than 2^{0:g}",
     "softmax.exp2_polynomial": (
-        "1 in {0.every} exponentials of a thread, from its exponential {0.first} on, by a polynomial of degree {0.degree} "
-        "on the FMA units, the others by MUFU.EX2"
+        "1 in {0.every} exponentials of a thread, from its exponential {0.first} on, by a polynomial of degree "
+        "{0.degree} on the FMA units, the others by MUFU.EX2"
     ),
 }
 

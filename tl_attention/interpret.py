@@ -30,9 +30,10 @@ Observer = Callable[[str, int, str, Tensor], None]
 class Tile:
     """The buffers of one row tile of one head; `tile[name]` reads a buffer, `tile[name] = x` writes it.
 
-    A chunk of a split statement works on `columns` of whole buffers. acc_s is (block_M, block_N) fp32, acc_s_cast the same in the inputs' dtype, acc_o (block_M, head_dim) fp32, the
-    row vectors (block_M,) fp32. Ring buffers are read and written in the slot of the statement that runs.
-    `observer(statement, block, buffer, value)` sees every read.
+    acc_s is (block_M, block_N) fp32, acc_s_cast the same in the inputs' dtype, acc_o (block_M, head_dim) fp32, the
+    row vectors (block_M,) fp32. Ring buffers are read and written in the slot of the statement that runs, and a chunk
+    of a split statement works on its `columns` of a whole buffer. `observer(statement, block, buffer, value)` sees
+    every read.
     """
 
     def __init__(
@@ -179,7 +180,7 @@ def _exp(t: Tile) -> None:
 
 
 def on_fma_units(polynomial: Exp2Polynomial, rows: int, columns: int) -> Tensor:
-    """True for the elements of a tile whose exponentials the polynomial computes, by their place in a wgmma fragment."""
+    """True for the elements of a tile whose exponentials the polynomial computes, by their wgmma register."""
     i, j = torch.arange(rows)[:, None], torch.arange(columns)[None, :]
     register = 4 * (j // 8) + 2 * (i // 8 % 2) + j % 2
     return (register >= polynomial.first) & ((register - polynomial.first) % polynomial.every == 0)

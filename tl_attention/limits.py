@@ -47,8 +47,8 @@ def shared_bytes(schedule: Schedule, head_dim: int) -> int:
 def barrier_bytes(schedule: Schedule) -> int:
     """Static shared memory of one block of the warp-specialised kernel.
 
-    An mbarrier for full and one for free: of each warpgroup's rows of Q, of each buffer of K and V, and, where a counter
-    gives the tiles, of the two buffers that hold the number of the next one.
+    An mbarrier for full and one for free: of each warpgroup's rows of Q, of each buffer of K and V, and, where a
+    counter gives the tiles, of the two numbers of the next tiles.
     """
     if schedule.lowering != "warp_specialized":
         return 0
@@ -95,11 +95,11 @@ def check_fits(schedule: Schedule, head_dim: int, device: DeviceSpec = HOPPER) -
         raise ScheduleRefused(
             f"split.rescale: {' + '.join(map(str, widths))} = {sum(widths)} columns, expected head_dim {head_dim}"
         )
+    q = "half as much for Q, " if schedule.kernel.q_operand == "registers" else ""
     registers, available = accumulator_registers(schedule, head_dim), registers_available(schedule, device)
     if registers > available:
         raise ScheduleRefused(
             f"needs {registers} registers per thread for fragments alone, {schedule.threads} threads have {available}: "
             f"acc_s {M}*{N}/{schedule.threads}, half as much for acc_s_cast, acc_o {M}*{head_dim}/{schedule.threads}, "
-            f"{'half as much for Q, ' if schedule.kernel.q_operand == 'registers' else ''}{ROW_VECTOR_REGISTERS} for row "
-            "vectors; use a smaller block_N"
+            f"{q}{ROW_VECTOR_REGISTERS} for row vectors; use a smaller block_N"
         )

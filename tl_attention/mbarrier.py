@@ -49,8 +49,11 @@ class Barrier:
         self.waiters: dict[Agent, int] = defaultdict(int)
         self.ended = self.expected = self.loads = self.bytes = 0
         self.pending = count
+        # Of this phase and of the last: what comes before its end, and the blocks that its arrivals were for.
         self.clock: Clock = []
         self.last: Clock = []
+        self.blocks: set[tuple[int, ...]] = set()
+        self.last_blocks: set[tuple[int, ...]] = set()
 
     def __str__(self) -> str:
         return self.name
@@ -74,8 +77,9 @@ class Barrier:
         agent.waited[self].append(agent.now)
         return True
 
-    def arrive(self, agent: Agent, arrivals: int) -> bool:
-        """So many arrivals of an agent, all for one phase; whether they end it."""
+    def arrive(self, agent: Agent, arrivals: int, blocks: tuple[int, ...] = ()) -> bool:
+        """So many arrivals of an agent, all for one phase, at this barrier of each of `blocks`; whether they end it."""
+        self.blocks.add(blocks)
         self.must_be_in(agent, agent.arrived[self], "arrives")
         agent.arrived[self] += 1
         if arrivals > self.pending:
@@ -99,7 +103,9 @@ class Barrier:
     def must_be_in(self, agent: Agent, phase: int, does: str) -> None:
         """Refuse what an agent does for a phase if the one before may not have ended."""
         if agent.clock[self.number] < phase:
-            raise ScheduleRefused(f"{agent} {does} for phase {phase} of {self}, which may still be in phase {phase - 1}")
+            raise ScheduleRefused(
+                f"{agent} {does} for phase {phase} of {self}, which may still be in phase {phase - 1}"
+            )
 
     def _join(self, clock: Clock) -> bool:
         """Something that counts, at `clock`; whether the phase ends with it."""
@@ -118,5 +124,6 @@ class Barrier:
         self.ended += 1
         self.pending = self.count
         self.last, self.clock = self.clock, []
+        self.last_blocks, self.blocks = self.blocks, set()
         self.last[self.number] = self.ended
         return True

@@ -64,7 +64,7 @@ class KernelOptions(_Options):
     waits: Annotated[
         Literal["exact", "loose", "free"],
         Field(description=(
-            "what keeps a product's wait behind the chunk of exponentials that comes before it in the order: exact: all "
+            "what keeps a product's wait behind the chunk of exponentials that comes before it in order: exact: all "
             "of the chunk before it, all the others after it; loose: the chunk's last one before it; free: nothing"
         )),
     ] = "loose"

@@ -37,8 +37,8 @@ def prove(
 ) -> None:
     """Raise ScheduleRefused, in one line, where the roles of one cluster could race or deadlock.
 
-    `counts` has the arrivals that each mbarrier waits for. `reverse` runs the roles from the last one, `late` has a load
-    land only when nothing else can go on: the verdict is the same.
+    `counts` has the arrivals that each mbarrier waits for. `reverse` runs the roles from the last one, `late` has a
+    load land only when nothing else can go on: the verdict is the same.
     """
     run = _Run(roles, counts, late)
     agents = run.agents[::-1] if reverse else run.agents
@@ -148,9 +148,10 @@ class _Run:
         for block in event.blocks:
             self._reach(agent, block)
             barrier = self._barrier(block, event)
-            if barrier.arrive(agent, event.value * agent.process.warps):
+            ends = barrier.arrive(agent, event.value * agent.process.warps, event.blocks)
+            if ends and barrier.last_blocks == {event.blocks}:
                 ended.append(barrier)
-        # One moment: who sees one of these phases end knows of the others.
+        # One moment, in every order, as all their arrivals are the same: who sees one phase end knows of the others.
         for barrier in ended:
             for other in ended:
                 barrier.last[other.number] = other.ended

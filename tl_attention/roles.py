@@ -23,7 +23,7 @@ ROWS = 64  # of a warpgroup
 GROUP = WARP * WARPS_OF_A_GROUP
 CLUSTER, NAMED, TILE, Q = "cluster", "named barrier", "tile", "Q"
 # Named barriers: two warpgroups wait at TURN and TURN + 1 for their turns, warpgroup w at OWN + w for its own warps.
-TURN, NOT_A_TURN, OWN = 1, 3, 4
+TURN, NOT_A_TURN, MEETING, OWN = 1, 3, 3, 4
 # The buffer that a load fills: K of K_shared.
 RING_OF = {load: BY_NAME[load].writes[0].removesuffix("_shared") for load in LOADS}
 LOAD_OF = {product: load for load, product in READER.items()}
@@ -174,6 +174,8 @@ class Roles:
                 yield free_q
             yield from self._tile(group, base, blocks, () if self.q_in_registers else q, free_q)
             if self.output_through_q:
+                # TileLang lets all warpgroups meet before one writes where it believes that others read.
+                yield Event("sync", NAMED, MEETING, GROUP * self.warpgroups)
                 ours = Event("sync", NAMED, OWN + group, GROUP)
                 yield from (Event("write", Q, group, reads=q), Event("fence"), ours)
                 yield from (Event("store", Q, group, reads=q), Event("stored"), ours, free_q)
@@ -186,7 +188,7 @@ class Roles:
     def _tile(self, group: int, base: int, blocks: int, q: tuple[Read, ...], free_q: Event) -> Iterator[Event]:
         """The Program's operations for one tile of `blocks` KV blocks, the rings being at step `base`.
 
-        With `q`, the products read Q_shared; it is free once the last of them is waited for, unless the output needs it.
+        With `q`, the products read Q_shared: it is free once the last of them is waited for, but for the output.
         """
         iterations: dict[int, list[Step]] = {}
         for step in self.program.roles(blocks)[CONSUMER]:

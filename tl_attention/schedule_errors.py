@@ -19,8 +19,8 @@ class RuleBroken(ValueError):
         self.key = key
 
 
-def first_error(error: ValueError, model: type[BaseModel]) -> tuple[KeyPath, str]:
-    """(key path, message) of what to mend first in the fields of `model`."""
+def first_error(error: ValueError, model: type[BaseModel] | None = None) -> tuple[KeyPath, str]:
+    """(key path, message) of what to mend first; `model` tells which keys there are."""
     details = getattr(error, "errors", None)
     if details is None:
         return getattr(error, "key", ()), str(error)
@@ -82,8 +82,10 @@ def _expected(detail: dict[str, Any]) -> str:
     return words.get(detail["type"], f"{message[:1].lower()}{message[1:]}")
 
 
-def _keys(model: type[BaseModel], path: KeyPath) -> tuple[str, ...]:
+def _keys(model: type[BaseModel] | None, path: KeyPath) -> tuple[str, ...]:
     """The keys of the model that a path leads to."""
+    if model is None:
+        return ()
     for part in path:
         annotation = model.model_fields[str(part)].annotation
         models = (choice for choice in (annotation, *get_args(annotation)) if isinstance(choice, type))

@@ -104,7 +104,8 @@ _CHANGED = {
         "Softmax", "vector", "row_max", "acc_s scores_max", "scores_max", "scores_max = max(scores_max, max_j acc_s)"
     ),
     "row_sum": _statement(
-        "Softmax", "vector", "row_sum", "acc_s logsum scores_scale", "logsum", "logsum = logsum scores_scale + sum_j acc_s"
+        "Softmax", "vector", "row_sum", "acc_s logsum scores_scale", "logsum",
+        "logsum = logsum scores_scale + sum_j acc_s",
     ),
 }
 # Statement -> the one that it is part of, or runs right before, in the warp-specialised kernel.

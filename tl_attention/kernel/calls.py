@@ -23,6 +23,7 @@ HARMLESS = (
     r"reinterpret_cast<Barrier\*>|tl::AllReduce<tl::\w+, (?:[1-9]|[12]\d|3[0-2]), "
 )
 IN_SHARED = r"\(\(\w+\*\)(\w)_shared\)"
+MATRIX = rf"(?:\(\(void\*\)\(\(char\*\))?\(&\({IN_SHARED}\[(.+?)\]\)\)(?: \+ (.+)\)\))?"
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,10 @@ def _tma_load(match: re.Match, lanes: int) -> Make:
 
 def _descriptor(match: re.Match, lanes: int) -> Make:
     """A matrix in shared memory: its buffer, and where in it, in bytes."""
-    name, buffer, element, behind = match.groups()
-    offset = behind.strip("+) ") or "0"
+    name, buffer, element, offset = match.groups()
 
     def make(names: Names) -> None:
-        names[name] = (buffer, ELEMENT_BYTES * value(element, names) + value(offset, names))
+        names[name] = (buffer, ELEMENT_BYTES * value(element, names) + value(offset or "0", names))
 
     return make
 
@@ -128,7 +128,7 @@ def _product(match: re.Match, lanes: int) -> Make:
         for descriptor in re.findall(r"\bdesc_\w+", match.string):
             buffer, offset = names[descriptor]
             reads.append((buffer, _slot(buffer, offset // ELEMENT_BYTES, names), 0))
-        ring, slot, _ = next(read for read in reads if read[0] in "KV")
+        ring, slot, _ = [read for read in reads if read[0] in "KV"][0]
         return Event("mma0" if ring == "K" else "mma1", ring, slot, reads=tuple(reads))
 
     return make
@@ -167,7 +167,7 @@ CALLS: tuple[tuple[str, re.Pattern[str], Builder], ...] = tuple(
         ("products wait", r"tl::(?:warpgroup_wait|wait_wgmma)<(\d+)>", _plain("products wait")),
         ("barrier", r"^(\w+_(?:full|free))\[(.+)\]\.(init|wait|arrive|expect_transaction)\((.*)\);$", _mbarrier),
         ("load", r"tl::tma_load(_multicast)?\((.+)\);", _tma_load),
-        ("descriptor", rf"tl::initialize_wgmma_descriptor<.*>\((\w+), .*\(&\({IN_SHARED}\[(.+?)\]\)\)(.*)\);", _descriptor),
+        ("descriptor", rf"tl::initialize_wgmma_descriptor<.*>\((\w+), {MATRIX}\);", _descriptor),
         ("descriptor", r"tl::increase_descriptor_offset<int>\((\w+), (.+)\);", _offset),
         ("mma", r"tl::wgmma_[rs]s<", _product),
         ("write", rf"^\*\(\w+\*\)\({IN_SHARED} \+ (.+)\) = ", _shared("write")),
@@ -178,6 +178,6 @@ CALLS: tuple[tuple[str, re.Pattern[str], Builder], ...] = tuple(
         ("take", r"^next_tile\[(.+)\] = ", _take),
         ("next", r"^(\w+) = next_tile\[(.+)\];", _next_tile),
         ("harmless", HARMLESS, lambda match, lanes: lambda names: None),
-        ("unknown", r"sync|[Bb]arrier|arrive|wait|tl::tma", lambda match, lanes: lambda names: Event(f"{match.string!r}")),
+        ("unknown", r"sync|[Bb]arrier|arrive|wait|tl::tma", lambda match, lanes: lambda names: Event(match.string)),
     )
 )

@@ -17,7 +17,7 @@ CASTS = {"int", "int64_t", "uint", "uint16_t"}
 CLOSING = {"(": ")", "[": "]"}
 FUNCTIONS = {"__builtins__": {}, "min": min, "max": max, "__shfl_sync": lambda mask, of_every_lane, lane: of_every_lane}
 # What an expression that is not one of integers raises.
-UNREADABLE = (NameError, SyntaxError, TypeError, LookupError, ZeroDivisionError)
+UNREADABLE = (NameError, SyntaxError, TypeError, ValueError, LookupError, ZeroDivisionError)
 
 
 def value(text: str, names: Mapping[str, Any]) -> int:

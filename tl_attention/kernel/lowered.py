@@ -7,12 +7,13 @@ warp-specialised kernel is held to the events of its roles, which `races.py` has
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from itertools import zip_longest
-from typing import Callable, Iterator, Sequence
+from typing import Iterator, Sequence
 
 from tl_attention.device import HOPPER
 from tl_attention.errors import ScheduleRefused
-from tl_attention.kernel.calls import Names, Place
+from tl_attention.kernel.calls import Place
 from tl_attention.kernel.expression import UNREADABLE
 from tl_attention.kernel.generated import ring_buffers, unrolled
 from tl_attention.problem import DTYPE_BYTES
@@ -43,10 +44,11 @@ def check_generated(
     if schedule.lowering == "warp_specialized":
         _check_roles(schedule, program, source, head_dim, sizes)
         return
-    events = unrolled(source)
+    with _readable():
+        events = unrolled(source)
     for seq_q, seq_kv in [sizes[2:]] if sizes else _lengths(schedule, program):
-        names = {"seq_q": seq_q, "seq_kv": seq_kv}
-        run = [event for event in _read(events, names) if event.kind in SYNCHRONOUS]
+        with _readable():
+            run = [event for event in events({"seq_q": seq_q, "seq_kv": seq_kv}) if event.kind in SYNCHRONOUS]
         blocks = sum(event.kind == "mma0" for event in run)
         _same_order(program, run, blocks)
         _no_race(program, run)
@@ -58,9 +60,11 @@ def _lengths(schedule: Schedule, program: Program) -> list[tuple[int, int]]:
     return [(min(schedule.block_M, n * schedule.block_N), n * schedule.block_N) for n in counts]
 
 
-def _read(events: Callable[..., list[Event]], names: Names, place: Place = Place()) -> list[Event]:
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Refuses code that cannot be read."""
     try:
-        return events(names, place)
+        yield
     except UNREADABLE as error:
         raise _refusal(f"its structure cannot be read: {error}") from None
 
@@ -147,7 +151,8 @@ def _check_roles(
         for name, count in roles.counts.items() for slot in range(roles.slots(name.partition("_")[0]))
     }
     elements = {"Q": ROWS * head_dim, "K": schedule.block_N * head_dim, "V": schedule.block_N * head_dim}
-    events = unrolled(source)
+    with _readable():
+        events = unrolled(source)
     for names in [_named(sizes)] if sizes else _sizes(schedule, program):
 
         def run(process: Process, lane: int = 0) -> list[Event]:
@@ -155,7 +160,9 @@ def _check_roles(
             place = Place(
                 lane, group, process.block, process.block, elements, TILES, next_tile=lambda tile: tile + HOPPER.sms
             )
-            return _after_start(_read(events, names, place), counts)
+            with _readable():
+                found = events(names, place)
+            return _after_start(found, counts)
 
         tiles = _tiles(run(roles.processes[0]), schedule.block_N)
         users: dict[tuple[int, int], Process] = {}

@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, Literal
 
-from tl_attention.compile import FAST_MATH, NO_BOUND_CHECKS, TARGET, compile_kernel, pass_configs
+from tl_attention.compile import FAST_MATH, NO_BOUND_CHECKS, NO_INIT_CHECKS, TARGET, compile_kernel, pass_configs
 from tl_attention.errors import InputError
 from tl_attention.leaderboard.contract import FORBIDDEN_WORD, violations
 from tl_attention.leaderboard.headers import digests, header_closure, pack, tilelang_include_folders
@@ -202,8 +202,8 @@ def _check_names(parameters: tuple[tuple[str, str], ...], plan: HostPlan) -> Non
 
 def _nvcc_flags(pass_configs: Mapping[str, object]) -> tuple[str, ...]:
     """The flags that TileLang's options turn into; only fast math is known to become exactly one flag."""
-    # What TileLang checks is in the generated code already.
-    unknown = sorted(set(pass_configs) - {FAST_MATH, NO_BOUND_CHECKS})
+    # TileLang's checks are in the generated code or not.
+    unknown = sorted(set(pass_configs) - {FAST_MATH, NO_BOUND_CHECKS, NO_INIT_CHECKS})
     if unknown:
         raise InputError(f"pass option {unknown[0]!r} is not supported in a submission that carries CUDA")
     return (*NVCC_FLAGS, *(["--use_fast_math"] if pass_configs.get(FAST_MATH) else []))
