@@ -154,7 +154,9 @@ def test_a_kernels_loop_has_the_instructions_that_its_tile_needs(compiled):
     rescaled_rows = 2
     assert loop.exponentials == loop.counts["MUFU"] == scores + rescaled_rows == 90
     assert loop.spills == 0 and 500 < loop.instructions < 900
-    assert loop.counts["FFMA"] >= scores and loop.counts["FADD"] >= scores and loop.counts["FMNMX"] >= scores
+    assert loop.counts["FFMA"] >= scores and loop.counts["FMNMX"] >= scores
+    # The first addition of a row is part of the FMA that scales the sum so far.
+    assert loop.counts["FADD"] >= scores - rescaled_rows
     assert len(loop.product_waits) == 2 and len(loop.barrier_waits) >= 2 and len(loop.arrives) >= 2
     for places in (loop.product_waits, loop.barrier_waits, loop.arrives):
         assert list(places) == sorted(places) and 0 <= places[0] <= places[-1] <= 90

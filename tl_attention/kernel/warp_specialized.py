@@ -142,8 +142,10 @@ def attention_kernel(
         T.mbarrier_wait_parity(s.Q_full[wg], turn % 2)
         if q_in_registers:
             T.copy(s.Q_shared[wg, :, :], s.Q_local)
-            if T.shuffle_elect(WARP):
-                T.mbarrier_arrive(s.Q_free[wg])
+            # Otherwise the output still goes through it.
+            if output != "tma":
+                if T.shuffle_elect(WARP):
+                    T.mbarrier_arrive(s.Q_free[wg])
         for t, operations in prologue:
             emit(operations, t, base, blocks, first_row, True, wg, s)
         # Steady state: first the iterations that mask, then the rest.
