@@ -37,14 +37,35 @@ def median_ms(record: str, dtype: str, name: str) -> float:
 
 
 def test_the_headline_is_the_records():
-    ours, cudnn = (median_ms("bench-h200-L.jsonl", "float16", name) for name in ("ws_fa3", "cudnn"))
+    ours, cudnn = (median_ms("bench-h200-L.jsonl", "float16", name) for name in ("best", "cudnn"))
     assert f"**{ours:.2f} ms**" in README
     assert f"**{cudnn / ours:.2f} of cuDNN's speed**" in README
-    bf16, fa3 = (median_ms("bench-h200-L.jsonl", "bfloat16", name) for name in ("ws_fa3", "fa3"))
+    bf16, fa3 = (median_ms("bench-h200-L.jsonl", "bfloat16", name) for name in ("best", "fa3"))
     assert f"is {fa3 / bf16:.2f} of FlashAttention-3's" in README
-    assert f"FlashAttention-3 is {bf16 / fa3:.2f} times as fast in\n  bf16" in README
-    bf16, fa3 = (median_ms("bench-h200-L-causal.jsonl", "bfloat16", name) for name in ("ws_fa3", "fa3"))
-    assert f"{bf16 / fa3:.2f} times causal" in README
+    bf16, fa3 = (median_ms("bench-h200-L-causal.jsonl", "bfloat16", name) for name in ("best_causal", "fa3"))
+    assert f"`schedules/best_causal.yaml` is {fa3 / bf16:.2f} of it" in README
+
+
+@pytest.mark.parametrize("dtype,peer", [("bfloat16", "fa3"), ("bfloat16", "cudnn"), ("float16", "cudnn")])
+def test_the_grid_is_the_records(dtype, peer):
+    found: dict[tuple[bool, int], dict[str, float]] = {}
+    for row in read_rows(ROOT / "results/grid-h200.jsonl"):
+        if row.problem["dtype"] == dtype:
+            cell = found.setdefault((row.problem["causal"], row.problem["seq_kv"]), {})
+            cell[row.name.replace("best_causal", "best")] = row.median_ms
+    for causal in (False, True):
+        cells = [found[causal, 1024 << power] for power in range(6)]
+        assert "| " + " | ".join(f"{cell[peer] / cell['best']:.3f}" for cell in cells) + " |" in README
+
+
+def test_every_experiment_has_its_prediction_and_outcome():
+    text = (ROOT / "results/experiments-h200.md").read_text()
+    rows = {row.name: row for row in read_rows(ROOT / "results/experiments-h200.jsonl")}
+    for path in sorted((ROOT / "schedules/experiments").glob("*.yaml")):
+        prediction = re.search(r"^# Prediction: (.*)$", path.read_text(), re.MULTILINE)[1]
+        median = rows[path.stem].median_ms
+        outcome = f"{median:.2f}, " if median else rows[path.stem].status
+        assert re.search(rf"^\| {path.stem} \|.*\| {re.escape(prediction)} \| {re.escape(outcome)}", text, re.MULTILINE)
 
 
 def test_the_submissions_times_are_the_records():

@@ -27,15 +27,12 @@ def attention_kernel(
     are iterations as (t, ((kind, statement, lag, argument), ...)); an epilogue's t counts from the number of blocks.
     `chunks` gives (first, end) columns of split statements, `sms` how many SMs there are, `registers` those of a
     consumer and of a producer thread (setmaxnreg) or None, `exp2_polynomial` (every, first, coefficients) or None; the
-    rest are the schedule's options. With the dynamic tile scheduler there is one more argument, TileCounter: int32
-    (2,), zero, and zero again when the kernel is done.
+    rest are the schedule's options. The dynamic tile scheduler takes TileCounter too: int32 (2,), zero before and after.
     """
     batch, heads, seq_q, seq_kv = sizes or T.dynamic("batch, heads, seq_q, seq_kv")
     accum_dtype = "float32"
-    warpgroups = block_M // ROWS
-    warps = 4 * warpgroups
+    warpgroups, warps, clusters = block_M // ROWS, block_M // 16, sms // cluster
     persistent, dynamic = tile_scheduler != "one_tile", tile_scheduler == "dynamic"
-    clusters = sms // cluster
     q_in_registers = q_operand == "registers"
     first_steady, steady_ops = steady
     last_steady = epilogue[0][0] if epilogue else 0
@@ -45,7 +42,6 @@ def attention_kernel(
         block_N=block_N, head_dim=head_dim, causal=causal, seq_kv=seq_kv, chunks=chunks, fused_scale=fused_scale,
         row_sum=row_sum, rescale_threshold=rescale_threshold, exp2_polynomial=exp2_polynomial,
     )
-
     store = store_output(head_dim=head_dim, dtype=dtype, seq_q=seq_q, output=output, row_sum=row_sum)
 
     @T.macro
@@ -142,16 +138,15 @@ def attention_kernel(
         T.mbarrier_wait_parity(s.Q_full[wg], turn % 2)
         if q_in_registers:
             T.copy(s.Q_shared[wg, :, :], s.Q_local)
-            # Otherwise the output still goes through it.
-            if output != "tma":
-                if T.shuffle_elect(WARP):
-                    T.mbarrier_arrive(s.Q_free[wg])
+        if q_in_registers and output != "tma":
+            if T.shuffle_elect(WARP):
+                T.mbarrier_arrive(s.Q_free[wg])
         for t, operations in prologue:
             emit(operations, t, base, blocks, first_row, True, wg, s)
         # Steady state: first the iterations that mask, then the rest.
         end = blocks + last_steady
         unmasked = T.max(T.min(blocks - visible + masked_lag, end), first_steady)
-        # Without the diagonal the last block alone can be ragged, and short loops are padded by a few.
+        # Without the diagonal only the last block can be ragged, and a short loop padded.
         if causal or least_blocks + masked_lag > first_steady:
             for t in T.serial(unmasked - first_steady):
                 emit(steady_ops, t + first_steady, base, blocks, first_row, True, wg, s)
@@ -182,7 +177,7 @@ def attention_kernel(
             # Blocks of a cluster load together: as many KV blocks as its last row needs.
             blocks = T.ceildiv(seq_kv, block_N)
             if causal:
-                blocks = T.min(blocks, T.ceildiv((first_row + cluster) * block_M + seq_kv - seq_q, block_N))
+                blocks = T.min(blocks, T.ceildiv((first_row + cluster) * block_M + s.past_len, block_N))
             blocks = T.max(blocks, least_blocks)
             first_row = (first_row + s.rank) * block_M
             bz = head // heads
@@ -234,7 +229,7 @@ def attention_kernel(
             logsum = T.alloc_fragment([ROWS, 4] if row_sum == "thread" else [ROWS], accum_dtype)
             if row_sum == "thread":
                 T.annotate_layout({logsum: per_thread_layout()})
-            # A full barrier counts the producer warp's lanes and the bytes, a free one the warps that compute.
+            # A full barrier counts the producer warp's lanes, and bytes; a free one the warps that compute.
             Q_full = T.alloc_barrier([WARP] * warpgroups)
             Q_free = T.alloc_barrier([4] * warpgroups)
             K_full = T.alloc_barrier([WARP] * buffers[0])
@@ -272,7 +267,7 @@ def attention_kernel(
             else:
                 if registers:
                     T.set_max_nreg(registers[0], 1)
-                # A value that every lane of a warp is known to share, so that the products' descriptors are too.
+                # Known to be the same in all lanes of a warp, and so are the products' descriptors.
                 wg = T.alloc_var("int32")
                 wg = T.call_extern("int32", "__shfl_sync", T.uint32(0xFFFFFFFF), ty, 0)
                 if ping_pong:
@@ -287,7 +282,6 @@ def attention_kernel(
 
     q_shape, kv_shape = [batch, heads, seq_q, head_dim], [batch, heads, seq_kv, head_dim]
     if dynamic:
-
         @T.prim_func
         def attention(
             Q: T.Tensor(q_shape, dtype), K: T.Tensor(kv_shape, dtype), V: T.Tensor(kv_shape, dtype),
@@ -295,7 +289,6 @@ def attention_kernel(
         ):
             kernel(Q, K, V, Output, softmax_scale, TileCounter)
     else:
-
         @T.prim_func
         def attention(
             Q: T.Tensor(q_shape, dtype), K: T.Tensor(kv_shape, dtype), V: T.Tensor(kv_shape, dtype),
