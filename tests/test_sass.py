@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from mutations import shipped
+from mutations import SCHEDULES, shipped
 
 from tl_attention import compile_pool, sass
 from tl_attention.candidate import Candidate
@@ -17,6 +17,7 @@ from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.problem import AttentionShape
 from tl_attention.records import ResultsFile, Row, read_rows
 from tl_attention.sass import Loop, check_not_serialised, describe, parse, steady
+from tl_attention.schedule_file import load
 
 NAME = "fa3_overlap"
 SCHEDULE = shipped()[NAME]
@@ -161,6 +162,17 @@ def test_a_kernels_loop_has_the_instructions_that_its_tile_needs(compiled):
     for places in (loop.product_waits, loop.barrier_waits, loop.arrives):
         assert list(places) == sorted(places) and 0 <= places[0] <= places[-1] <= 90
     assert "spills" in str(compiled.report) and "HGMMA" not in str(compiled.report)
+
+
+@pytest.mark.parametrize("columns", [32, 80])
+def test_the_wait_is_where_the_schedule_has_it(columns):
+    # A thread has two rows and every fourth pair of columns; the two exponentials of scores_scale may come before.
+    schedule = load(SCHEDULES / "experiments" / f"wait_exactly_after_{columns}.yaml")
+    compiled = compile_kernel(schedule, **OPTIONS)
+    loop = steady(compiled.report.loops)
+    assert columns // 2 <= max(loop.product_waits) <= columns // 2 + 3
+    # The buffer of V is released right there, to both blocks of the cluster.
+    assert all(place - max(loop.product_waits) <= 2 for place in loop.arrives)
 
 
 def test_products_that_ptxas_serialised_are_refused(serialised):

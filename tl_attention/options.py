@@ -1,6 +1,6 @@
 """The optional keys of a schedule: what `lowering: warp_specialized` lets it choose beyond order, stage and group.
 
-Defaults are the best measured; `results/experiments-h200.jsonl` has the measurements of the others.
+`results/experiments-h200.md` has what each was predicted to do, and did.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class SoftmaxOptions(_Options):
     """How the softmax is computed."""
 
     fused_scale: Annotated[
-        StrictBool, Field(description="the scale is part of the exponent's FMA, else acc_s is scaled first")
+        StrictBool, Field(description="the scale is part of the exponent's FMA, else it multiplies the difference to scores_max")
     ] = True
     row_sum: Annotated[
         Literal["thread", "row"],
