@@ -218,7 +218,7 @@ def per_thread_layout():
 def vector_statements(
     *, block_N, head_dim, causal, seq_kv, chunks, fused_scale, row_sum, rescale_threshold, exp2_polynomial
 ):
-    """The macro run(statement, kv, first_row, masked, s): one statement for KV block `kv` and the rows from `first_row`.
+    """The macro run(statement, kv, first_row, masked, s): one statement for KV block `kv`, rows from `first_row`.
 
     `s` holds acc_s, acc_s_cast, acc_o, scores_max, scores_max_prev, scores_scale, logsum, scale (of base-2
     exponents) and past_len, the keys before query 0. `masked` blocks may have hidden keys, and rows that have seen
@@ -363,11 +363,11 @@ def attention_kernel(
 ):
     """The prim_func attention(Q, K, V, Output, softmax_scale), as `pipelined.attention_kernel`'s.
 
-    `buffers` gives the depth of K_shared and V_shared, `loads` the producer's order. `prologue`, `steady` and `epilogue`
+    `buffers` gives the depths of K_shared and V_shared, `loads` the producer's order. `prologue`, `steady`, `epilogue`
     are iterations as (t, ((kind, statement, lag, argument), ...)); an epilogue's t counts from the number of blocks.
     `chunks` gives (first, end) columns of split statements, `sms` how many SMs there are, `registers` those of a
     consumer and of a producer thread (setmaxnreg) or None, `exp2_polynomial` (every, first, coefficients) or None; the
-    rest are the schedule's options. The dynamic tile scheduler takes TileCounter too: int32 (2,), zero before and after.
+    rest are the schedule's options. The dynamic tile scheduler takes TileCounter: int32 (2,), zero before and after.
     """
     batch, heads, seq_q, seq_kv = sizes or T.dynamic("batch, heads, seq_q, seq_kv")
     accum_dtype = "float32"

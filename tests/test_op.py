@@ -75,7 +75,9 @@ def fresh(*size: int, dtype=torch.float16, device="cuda"):
     "ws_fa3_192x96", "ws_fa3_64x128",
 ])
 def test_every_kind_of_problem_on_ragged_sizes(name, causal, head_dim, dtype):
-    for sizes in ((1, 1, 1, 1), (2, 3, 1, 300), (1, 2, 129, 129), (3, 1, 200, 333), (1, 2, 1000, 1777), (3, 50, 290, 333)):
+    for sizes in (
+        (1, 1, 1, 1), (2, 3, 1, 300), (1, 2, 129, 129), (3, 1, 200, 333), (1, 2, 1000, 1777), (3, 50, 290, 333)
+    ):
         q, k, v = fresh(*sizes, head_dim, dtype=dtype)
         check(attention(q, k, v, causal=causal, schedule=f"schedules/{name}.yaml"), q, k, v, causal=causal)
 

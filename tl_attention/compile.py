@@ -114,7 +114,9 @@ def compile_kernel(
         head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes, **kernel_arguments(schedule)
     )
     try:
-        kernel = tilelang.compile(program, target=TARGET, pass_configs=pass_configs(schedule), execution_backend="tvm_ffi")
+        kernel = tilelang.compile(
+            program, target=TARGET, pass_configs=pass_configs(schedule), execution_backend="tvm_ffi"
+        )
     except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
         raise InputError(f"{schedule.label}: TileLang cannot compile it: {_last_line(error)}") from error
     dynamic = schedule.kernel.tile_scheduler == "dynamic" and schedule.lowering == "warp_specialized"

@@ -9,7 +9,7 @@ from tl_attention.problem import DTYPE_BYTES, HEAD_DIMS
 from tl_attention.schedule import Schedule
 from tl_attention.tiling import ceildiv
 
-# Row vectors (scores_max, scores_max_prev, scores_scale, scores_sum or a temporary, logsum): two rows of each per thread.
+# Row vectors (scores_max, scores_max_prev, scores_scale, logsum, a temporary): two rows of each per thread.
 ROW_VECTOR_REGISTERS = 2 * 5
 
 WARPGROUP_ROWS = 64

@@ -55,7 +55,9 @@ def specialized_arguments(schedule: Schedule) -> dict[str, Any]:
     return {
         "buffers": (program.buffers["load_k"], program.buffers["load_v"]),
         "loads": tuple(op.statement for op in program.producer if op.kind == "issue"),
-        "prologue": tuple((t, _operations(_without_idle_rescale(steps), schedule, chunks)) for t, steps in view.prologue),
+        "prologue": tuple(
+            (t, _operations(_without_idle_rescale(steps), schedule, chunks)) for t, steps in view.prologue
+        ),
         "steady": (view.steady[0], _operations(view.steady[1], schedule, chunks)),
         "epilogue": tuple(_with_q_release(epilogue)) if _releases_q(schedule) else tuple(epilogue),
         "least_blocks": program.least_blocks,
@@ -79,7 +81,9 @@ def _chunks(schedule: Schedule) -> dict[str, tuple[int, int]]:
     return {name: chunk_range(widths, int(name.partition(".")[2])) for name, widths in columns.items() if widths}
 
 
-def _operations(steps: tuple[Step, ...], schedule: Schedule, chunks: dict[str, tuple[int, int]]) -> tuple[Operation, ...]:
+def _operations(
+    steps: tuple[Step, ...], schedule: Schedule, chunks: dict[str, tuple[int, int]]
+) -> tuple[Operation, ...]:
     """One iteration, with what holds waits and releases behind the exponentials that come before them in the order."""
     operations: list[Operation] = []
     columns: tuple[int, int] | None = None

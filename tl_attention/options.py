@@ -86,7 +86,8 @@ class SoftmaxOptions(_Options):
     """How the softmax is computed."""
 
     fused_scale: Annotated[
-        StrictBool, Field(description="the scale is part of the exponent's FMA, else it multiplies the difference to scores_max")
+        StrictBool,
+        Field(description="the scale is part of the exponent's FMA, else it multiplies the difference to scores_max"),
     ] = True
     row_sum: Annotated[
         Literal["thread", "row"],

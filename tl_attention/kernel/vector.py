@@ -15,7 +15,7 @@ def per_thread_layout():
 def vector_statements(
     *, block_N, head_dim, causal, seq_kv, chunks, fused_scale, row_sum, rescale_threshold, exp2_polynomial
 ):
-    """The macro run(statement, kv, first_row, masked, s): one statement for KV block `kv` and the rows from `first_row`.
+    """The macro run(statement, kv, first_row, masked, s): one statement for KV block `kv`, rows from `first_row`.
 
     `s` holds acc_s, acc_s_cast, acc_o, scores_max, scores_max_prev, scores_scale, logsum, scale (of base-2
     exponents) and past_len, the keys before query 0. `masked` blocks may have hidden keys, and rows that have seen

@@ -23,11 +23,11 @@ def attention_kernel(
 ):
     """The prim_func attention(Q, K, V, Output, softmax_scale), as `pipelined.attention_kernel`'s.
 
-    `buffers` gives the depth of K_shared and V_shared, `loads` the producer's order. `prologue`, `steady` and `epilogue`
+    `buffers` gives the depths of K_shared and V_shared, `loads` the producer's order. `prologue`, `steady`, `epilogue`
     are iterations as (t, ((kind, statement, lag, argument), ...)); an epilogue's t counts from the number of blocks.
     `chunks` gives (first, end) columns of split statements, `sms` how many SMs there are, `registers` those of a
     consumer and of a producer thread (setmaxnreg) or None, `exp2_polynomial` (every, first, coefficients) or None; the
-    rest are the schedule's options. The dynamic tile scheduler takes TileCounter too: int32 (2,), zero before and after.
+    rest are the schedule's options. The dynamic tile scheduler takes TileCounter: int32 (2,), zero before and after.
     """
     batch, heads, seq_q, seq_kv = sizes or T.dynamic("batch, heads, seq_q, seq_kv")
     accum_dtype = "float32"

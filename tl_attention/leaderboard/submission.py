@@ -62,8 +62,8 @@ def write(schedule_path: Path, output: Path, embed: Form) -> list[str]:
     refuse_unless_safe(schedule, HEAD_DIM)
     if schedule.kernel.tile_scheduler == "dynamic":
         raise InputError(
-            f"{schedule_path}: kernel.tile_scheduler: dynamic takes a counter that a submission does not pass, expected "
-            "static or one_tile"
+            f"{schedule_path}: kernel.tile_scheduler: dynamic takes a counter that a submission does not pass, "
+            "expected static or one_tile"
         )
     form = {"tilelang": tilelang_form, "cuda": cuda_form}.get(embed)
     if form is None:
