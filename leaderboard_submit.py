@@ -249,6 +249,12 @@ def vector_statements(
         return T.And(column >= chunks[name][0], column < chunks[name][1])
 
     @T.macro
+    def rescale(name, s):
+        for i, j in T.Parallel(ROWS, head_dim):
+            if name == "rescale" or inside(name, j):
+                s.acc_o[i, j] *= s.scores_scale[i]
+
+    @T.macro
     def run(name, kv, first_row, masked, s):
         statement = name.partition(".")[0]
         if statement == "mask" and masked:
@@ -269,12 +275,9 @@ def vector_statements(
         if statement == "scale":
             for i in T.Parallel(ROWS):
                 s.scores_scale[i] = T.exp2(exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s.scale))
-        if statement == "exp" and name == statement:
+        if statement == "exp":
             for i, j in T.Parallel(ROWS, block_N):
-                s.acc_s[i, j] = exp2(exponent(s.acc_s[i, j], seen(s.scores_max[i], masked), s.scale), i, j)
-        if statement == "exp" and name != statement:
-            for i, j in T.Parallel(ROWS, block_N):
-                if inside(name, j):
+                if name == statement or inside(name, j):
                     s.acc_s[i, j] = exp2(exponent(s.acc_s[i, j], seen(s.scores_max[i], masked), s.scale), i, j)
         if statement == "row_sum" and per_thread:
             if name == statement or chunks[name][0] == 0:
@@ -295,14 +298,10 @@ def vector_statements(
                 if inside(name, j):
                     s.acc_s_cast[i, j] = s.acc_s[i, j]
         if statement == "rescale" and rescale_threshold == 0:
-            for i, j in T.Parallel(ROWS, head_dim):
-                if name == statement or inside(name, j):
-                    s.acc_o[i, j] *= s.scores_scale[i]
+            rescale(name, s)
         if statement == "rescale" and rescale_threshold > 0:
             if T.call_extern("bool", "tl_attention_grew", s.scores_scale.data):
-                for i, j in T.Parallel(ROWS, head_dim):
-                    if name == statement or inside(name, j):
-                        s.acc_o[i, j] *= s.scores_scale[i]
+                rescale(name, s)
 
     return run
 

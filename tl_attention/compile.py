@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from tl_attention.derivation import derive
 from tl_attention.errors import InputError
-
 from tl_attention.host_plan import parse_host_source
 from tl_attention.lowering import kernel_arguments
-from tl_attention.derivation import derive
 from tl_attention.sass import Loop, check_not_serialised, cuobjdump, read_loops
 from tl_attention.schedule import Schedule
 from tl_attention.tile_counter import tile_counter
@@ -119,7 +118,7 @@ def compile_kernel(
         )
     except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
         raise InputError(f"{schedule.label}: TileLang cannot compile it: {_last_line(error)}") from error
-    dynamic = schedule.kernel.tile_scheduler == "dynamic" and schedule.lowering == "warp_specialized"
+    dynamic = schedule.kernel.tile_scheduler == "dynamic"
     compiled = CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source(), dynamic)
     if schedule.has_program:
         check_generated(schedule, derive(schedule), compiled.source, compiled.shared_bytes, head_dim, sizes)

@@ -6,13 +6,13 @@ from tl_attention.derivation import derive
 from tl_attention.device import HOPPER, DeviceSpec
 from tl_attention.errors import ScheduleRefused
 from tl_attention.problem import DTYPE_BYTES, HEAD_DIMS
+from tl_attention.roles import ROWS
 from tl_attention.schedule import Schedule
 from tl_attention.tiling import ceildiv
 
 # Row vectors (scores_max, scores_max_prev, scores_scale, logsum, a temporary): two rows of each per thread.
 ROW_VECTOR_REGISTERS = 2 * 5
 
-WARPGROUP_ROWS = 64
 MBARRIER_BYTES, TILE_NUMBER_BYTES = 8, 4
 # Dynamic shared memory follows the static, from where swizzled tiles may start.
 DYNAMIC_ALIGNMENT = 1024
@@ -53,7 +53,7 @@ def barrier_bytes(schedule: Schedule) -> int:
     if schedule.lowering != "warp_specialized":
         return 0
     tiles = 2 if schedule.kernel.tile_scheduler == "dynamic" else 0
-    pairs = schedule.block_M // WARPGROUP_ROWS + sum(ring_buffers(schedule)) + tiles
+    pairs = schedule.block_M // ROWS + sum(ring_buffers(schedule)) + tiles
     return pairs * 2 * MBARRIER_BYTES + tiles * TILE_NUMBER_BYTES
 
 

@@ -22,8 +22,9 @@ WARPS_OF_A_GROUP = 4
 ROWS = 64  # of a warpgroup
 GROUP = WARP * WARPS_OF_A_GROUP
 CLUSTER, NAMED, TILE, Q = "cluster", "named barrier", "tile", "Q"
-# Named barriers: two warpgroups wait at TURN and TURN + 1 for their turns, warpgroup w at OWN + w for its own warps.
-TURN, NOT_A_TURN, MEETING, OWN = 1, 3, 3, 4
+# Named barriers: two warpgroups wait at TURN and TURN + 1 for their turns, all of them at MEETING, the first id that
+# TileLang takes itself, and warpgroup w at OWN + w for its own warps.
+TURN, MEETING, OWN = 1, 3, 4
 # The buffer that a load fills: K of K_shared.
 RING_OF = {load: BY_NAME[load].writes[0].removesuffix("_shared") for load in LOADS}
 LOAD_OF = {product: load for load, product in READER.items()}

@@ -18,7 +18,7 @@ from tl_attention.kernel.expression import UNREADABLE
 from tl_attention.kernel.generated import ring_buffers, unrolled
 from tl_attention.problem import DTYPE_BYTES
 from tl_attention.program import CONSUMER, Program
-from tl_attention.roles import CLUSTER, LOAD_OF, NAMED, NOT_A_TURN, ROWS, WARP, Event, Process, Roles
+from tl_attention.roles import CLUSTER, LOAD_OF, MEETING, NAMED, ROWS, WARP, Event, Process, Roles
 from tl_attention.schedule import Schedule
 from tl_attention.statements import LOADS, PRODUCTS, READER
 
@@ -216,7 +216,7 @@ def _harmless(event: Event, process: Process, expected: Sequence[Event], users: 
         return False
     if event.kind == "fence":
         return True
-    own = event.name == NAMED and event.index >= NOT_A_TURN and event.value == process.warps * WARP
+    own = event.name == NAMED and event.index >= MEETING and event.value == process.warps * WARP
     return own and users.setdefault((process.block, event.index), process) == process
 
 
