@@ -182,22 +182,34 @@ def prelude(polynomial):
 
 # K and V of the heads of a section fit in the L2 cache of an H100 (50 MB) beside everything else.
 SECTION_BYTES = 32 << 20
+# The heads that taper have so many tiles for each worker; 2 to 6 are as fast.
+TAPER = 4
 
 
-def row_tile_and_head(tile, row_tiles, heads, section, order, causal):
-    """(row tile, head of all batches) of the tile-th tile.
+def tile_places(*, workers, order, causal):
+    """The function place(tile, row_tiles, heads, section): (row tile, head of all batches) of the tile-th tile.
 
     `rows`: the tiles of a head one after another. `sections`: the longest tiles of `section` heads, then their next.
-    A causal head's last tile is its longest, and comes first.
+    `tapered`: rows, but the last heads are one section, since the last of many `workers` (blocks, or clusters) to take
+    a long tile keeps the others waiting. A causal head's last tile is its longest, and comes first.
     """
-    if order == "rows":
-        row, head = tile % row_tiles, tile // row_tiles
-    else:
-        first = tile // (section * row_tiles) * section
-        inside = tile % (section * row_tiles)
-        width = T.min(section, heads - first)
-        row, head = inside // width, first + inside % width
-    return (row_tiles - 1 - row if causal else row), head
+
+    def place(tile, row_tiles, heads, section):
+        if order == "rows":
+            row, head = tile % row_tiles, tile // row_tiles
+        elif order == "tapered":
+            width = T.min(heads, T.ceildiv(TAPER * workers, row_tiles))
+            inside = tile - (heads - width) * row_tiles
+            row = T.if_then_else(inside < 0, tile % row_tiles, inside // width)
+            head = T.if_then_else(inside < 0, tile // row_tiles, heads - width + inside % width)
+        else:
+            first = tile // (section * row_tiles) * section
+            inside = tile % (section * row_tiles)
+            width = T.min(section, heads - first)
+            row, head = inside // width, first + inside % width
+        return (row_tiles - 1 - row if causal else row), head
+
+    return place
 
 
 def section_heads(heads, seq_kv, head_dim):
@@ -216,7 +228,7 @@ def per_thread_layout():
 
 
 def vector_statements(
-    *, block_N, head_dim, causal, seq_kv, chunks, fused_scale, row_sum, rescale_threshold, exp2_polynomial
+    *, block_N, head_dim, causal, seq_kv, chunks, fused_scale, row_max, row_sum, rescale_threshold, exp2_polynomial
 ):
     """The macro run(statement, kv, first_row, masked, s): one statement for KV block `kv`, rows from `first_row`.
 
@@ -226,6 +238,7 @@ def vector_statements(
     """
     minus_inf = -T.infinity("float32")
     per_thread = row_sum == "thread"
+    in_place = rescale_threshold == 0
 
     def seen(scores_max, masked):
         # Once the boundary blocks are done every row has seen a key.
@@ -255,6 +268,20 @@ def vector_statements(
                 s.acc_o[i, j] *= s.scores_scale[i]
 
     @T.macro
+    def maximum(row_maximum, s):
+        """The maximum of acc_s, and of scores_max where row_maximum is that."""
+        if row_max == "thread":
+            of_thread = T.alloc_fragment([ROWS, 4], "float32")
+            T.annotate_layout({of_thread: per_thread_layout()})
+            for i, lane in T.Parallel(ROWS, 4):
+                of_thread[i, lane] = s.scores_max[i]
+            for i, j in T.Parallel(ROWS, block_N):
+                of_thread[i, j // 2 % 4] = T.max(of_thread[i, j // 2 % 4], s.acc_s[i, j])
+            T.reduce_max(of_thread, row_maximum, dim=1)
+        else:
+            T.reduce_max(s.acc_s, row_maximum, dim=1, clear=not in_place)
+
+    @T.macro
     def run(name, kv, first_row, masked, s):
         statement = name.partition(".")[0]
         if statement == "mask" and masked:
@@ -264,11 +291,11 @@ def vector_statements(
                 )
         if statement == "max_prev":
             T.copy(s.scores_max, s.scores_max_prev)
-        if statement == "row_max" and rescale_threshold == 0:
-            T.reduce_max(s.acc_s, s.scores_max, dim=1, clear=False)
-        if statement == "row_max" and rescale_threshold > 0:
+        if statement == "row_max" and in_place:
+            maximum(s.scores_max, s)
+        if statement == "row_max" and not in_place:
             block_max = T.alloc_fragment([ROWS], "float32")
-            T.reduce_max(s.acc_s, block_max, dim=1)
+            maximum(block_max, s)
             for i in T.Parallel(ROWS):
                 grows = (block_max[i] - s.scores_max[i]) * s.scale > T.float32(rescale_threshold)
                 s.scores_max[i] = T.if_then_else(grows, block_max[i], s.scores_max[i])
@@ -357,8 +384,8 @@ def store_output(*, head_dim, dtype, seq_q, output, row_sum):
 
 def attention_kernel(
     *, head_dim, dtype, causal, block_M, block_N, buffers, loads, prologue, steady, epilogue, least_blocks, chunks, sms,
-    registers, tile_scheduler, tile_order, cluster, ping_pong, q_operand, output, fused_scale, row_sum,
-    rescale_threshold, exp2_polynomial, sizes=None
+    registers, tile_scheduler, tile_order, cluster, ping_pong, q_operand, output, fused_scale, row_max,
+    row_sum, rescale_threshold, exp2_polynomial, sizes=None
 ):
     """The prim_func attention(Q, K, V, Output, softmax_scale), as `pipelined.attention_kernel`'s.
 
@@ -379,8 +406,9 @@ def attention_kernel(
     masked_lag = max(lag for kind, _, lag, _ in steady_ops if kind == "run")
     run = vector_statements(
         block_N=block_N, head_dim=head_dim, causal=causal, seq_kv=seq_kv, chunks=chunks, fused_scale=fused_scale,
-        row_sum=row_sum, rescale_threshold=rescale_threshold, exp2_polynomial=exp2_polynomial,
+        row_max=row_max, row_sum=row_sum, rescale_threshold=rescale_threshold, exp2_polynomial=exp2_polynomial,
     )
+    tile_at = tile_places(workers=clusters, order=tile_order, causal=causal)
     store = store_output(head_dim=head_dim, dtype=dtype, seq_q=seq_q, output=output, row_sum=row_sum)
 
     @T.macro
@@ -511,8 +539,8 @@ def attention_kernel(
         turn = 0
         base = 0
         while tile < row_tiles * heads * batch:
-            first_row = row_tile_and_head(tile, row_tiles, batch * heads, s.section, tile_order, causal)[0] * cluster
-            head = row_tile_and_head(tile, row_tiles, batch * heads, s.section, tile_order, causal)[1]
+            first_row = tile_at(tile, row_tiles, batch * heads, s.section)[0] * cluster
+            head = tile_at(tile, row_tiles, batch * heads, s.section)[1]
             # Blocks of a cluster load together: as many KV blocks as its last row needs.
             blocks = T.ceildiv(seq_kv, block_N)
             if causal:
@@ -726,6 +754,7 @@ SCHEDULE = dict(
     q_operand="shared",
     output="vector",
     fused_scale=True,
+    row_max="row",
     row_sum="thread",
     rescale_threshold=0.0,
     exp2_polynomial=None,

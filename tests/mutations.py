@@ -54,8 +54,11 @@ def with_options(schedule: Schedule, rng: random.Random) -> Schedule:
         entries += [(unit, order if together else order + i / 100, stage) for i, unit in enumerate(units)]
     rank = {o: index for index, o in enumerate(sorted(order for _, order, _ in entries if order != PRODUCER))}
     places = [name for unit, order, _ in entries if order != PRODUCER for name in unit if name not in (*FUSED, "mask")]
-    kernel = {key: rng.randint(1, 3) for key in ("k_stages", "v_stages") if rng.random() < 0.5}
-    softmax: dict[str, Any] = {"rescale_threshold": rng.choice((0.0, 0.5, 1.0, 8.0))}
+    kernel: dict[str, Any] = {key: rng.randint(1, 3) for key in ("k_stages", "v_stages") if rng.random() < 0.5}
+    kernel["tile_order"] = rng.choice(("rows", "tapered", "sections"))
+    softmax: dict[str, Any] = {
+        "rescale_threshold": rng.choice((0.0, 0.5, 1.0, 8.0)), "row_max": rng.choice(("thread", "row"))
+    }
     if rng.random() < 0.5:
         softmax["exp2_polynomial"] = {
             "every": rng.randint(1, 3), "first": rng.randint(0, 2), "degree": rng.randint(3, 5)

@@ -18,14 +18,21 @@ def options(text: str) -> list[str]:
 def test_the_header_shows_the_options_that_differ_from_the_default() -> None:
     text = explain(fa3(
         *CHUNKED, split=TWO, wait_before={"mma1": "exp.1"}, release_before={"load_k": "exp.1"},
-        kernel={"cluster": 1, "tile_scheduler": "dynamic", "registers": (240, 24), "k_stages": 3, "ping_pong": True},
-        softmax={"rescale_threshold": 8, "exp2_polynomial": {"every": 4, "first": 2}, "row_sum": "row"},
+        kernel={
+            "cluster": 1, "tile_scheduler": "dynamic", "tile_order": "tapered", "registers": (240, 24), "k_stages": 3,
+            "ping_pong": True,
+        },
+        softmax={
+            "rescale_threshold": 8, "exp2_polynomial": {"every": 4, "first": 2}, "row_sum": "row", "row_max": "thread",
+        },
     ))
     assert options(text) == [
         "persistent, the next row tile comes from a counter in global memory",
+        "the last heads' row tiles together, the longest first, so that it ends with short ones",
         "no cluster, every thread block loads its own K and V",
         "ping-pong, the two warpgroups take turns to issue their products",
         "setmaxnreg 240 for threads that compute, 24 for the producer's",
+        "row_max goes on from the row's maximum so far in every thread",
         "row_sum reduces over the row in every block, not once after the loop",
         "a row keeps its maximum, and its acc_o, until it would grow by more than 2^8",
         "1 in 4 exponentials of a thread, from its exponential 2 on, by a polynomial of degree 3 on the FMA units, the "

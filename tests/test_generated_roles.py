@@ -21,7 +21,9 @@ from tl_attention.schedule import Schedule
 # Form, causal, kernel options.
 VARIANTS: dict[str, tuple[str, bool, dict[str, Any]]] = {
     "ping-pong": ("overlap", True, {"ping_pong": True}),
-    "dynamic": ("overlap", False, {"ping_pong": True, "cluster": 1, "tile_scheduler": "dynamic"}),
+    "dynamic": (
+        "overlap", True, {"ping_pong": True, "cluster": 1, "tile_scheduler": "dynamic", "tile_order": "tapered"}
+    ),
     "registers": ("one warpgroup", False, {"q_operand": "registers", "tile_scheduler": "one_tile"}),
     "three stages": ("three stages", True, {"tile_order": "sections", "k_stages": 1}),
     "three warpgroups": ("three warpgroups", False, {"v_stages": 1}),

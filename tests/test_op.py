@@ -76,7 +76,8 @@ def fresh(*size: int, dtype=torch.float16, device="cuda"):
 ])
 def test_every_kind_of_problem_on_ragged_sizes(name, causal, head_dim, dtype):
     for sizes in (
-        (1, 1, 1, 1), (2, 3, 1, 300), (1, 2, 129, 129), (3, 1, 200, 333), (1, 2, 1000, 1777), (3, 50, 290, 333)
+        (1, 1, 1, 1), (2, 3, 1, 300), (1, 2, 129, 129), (3, 1, 200, 333), (1, 2, 1000, 1777), (3, 50, 290, 333),
+        (7, 90, 130, 200),
     ):
         q, k, v = fresh(*sizes, head_dim, dtype=dtype)
         check(attention(q, k, v, causal=causal, schedule=f"schedules/{name}.yaml"), q, k, v, causal=causal)

@@ -69,6 +69,7 @@ def _options(schedule: Schedule) -> Iterator[str]:
 WORDS = {
     "kernel.tile_scheduler=one_tile": "one thread block per row tile, not persistent",
     "kernel.tile_scheduler=dynamic": "persistent, the next row tile comes from a counter in global memory",
+    "kernel.tile_order=tapered": "the last heads' row tiles together, the longest first, so that it ends with short ones",
     "kernel.tile_order=sections": "row tiles in sections of heads whose K and V fit in L2, the longest tiles first",
     "kernel.cluster": "no cluster, every thread block loads its own K and V",
     "kernel.ping_pong": "ping-pong, the two warpgroups take turns to issue their products",
@@ -79,6 +80,7 @@ WORDS = {
     "kernel.waits=free": "ptxas may move a product's wait before exponentials that come first in the order",
     "kernel.registers": "setmaxnreg {0[0]} for threads that compute, {0[1]} for the producer's",
     "softmax.fused_scale": "acc_s is scaled before the exponent, not by its FMA",
+    "softmax.row_max=thread": "row_max goes on from the row's maximum so far in every thread",
     "softmax.row_sum=row": "row_sum reduces over the row in every block, not once after the loop",
     "softmax.rescale_threshold": "a row keeps its maximum, and its acc_o, until it would grow by more than 2^{0:g}",
     "softmax.exp2_polynomial": (

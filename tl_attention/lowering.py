@@ -65,7 +65,7 @@ def specialized_arguments(schedule: Schedule) -> dict[str, Any]:
         "sms": HOPPER.sms,
         "registers": kernel.registers or SPLIT_REGISTERS.get(schedule.block_M),
         **{key: getattr(kernel, key) for key in KERNEL_ARGUMENTS},
-        **{key: getattr(softmax, key) for key in ("fused_scale", "row_sum", "rescale_threshold")},
+        **{key: getattr(softmax, key) for key in ("fused_scale", "row_max", "row_sum", "rescale_threshold")},
         "exp2_polynomial": polynomial and (polynomial.every, polynomial.first, COEFFICIENTS[polynomial.degree]),
     }
 

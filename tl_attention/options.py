@@ -38,10 +38,11 @@ class KernelOptions(_Options):
         )),
     ] = "static"
     tile_order: Annotated[
-        Literal["rows", "sections"],
+        Literal["rows", "tapered", "sections"],
         Field(description=(
-            "rows: the tiles of a head together; sections: as many heads together as the L2 cache holds, their longest "
-            "tiles first. Causal tiles go from the longest to the shortest in either"
+            "rows: the tiles of a head together, the longest first; tapered: the same, but the last heads' together, so "
+            "that the kernel ends with short ones; sections: as many heads together as the L2 cache holds, their "
+            "longest tiles first"
         )),
     ] = "rows"
     cluster: Annotated[
@@ -89,6 +90,13 @@ class SoftmaxOptions(_Options):
         StrictBool,
         Field(description="the scale is part of the exponent's FMA, else it multiplies the difference to scores_max"),
     ] = True
+    row_max: Annotated[
+        Literal["thread", "row"],
+        Field(description=(
+            "thread: each thread goes on from the row's maximum so far, then the row's threads compare; row: each "
+            "starts from nothing, and the row's maximum so far is compared last"
+        )),
+    ] = "row"
     row_sum: Annotated[
         Literal["thread", "row"],
         Field(description="thread: summed per thread, reduced once after the loop; row: over the row in each block"),

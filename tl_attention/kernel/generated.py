@@ -18,7 +18,7 @@ from tl_attention.statements import RING
 FOR = re.compile(r"for \(int (\w+) = 0; \1 < (.+); \+\+\1\) \{$")
 IF = re.compile(r"if \((.+)\) \{$")
 ELECT = re.compile(r"tl::tl_shuffle_elect<(\d+)>\(\)$")
-DECLARED = re.compile(r"\bint (\w+)(?= =|[,)])")
+DECLARED = re.compile(r"\bint (\w+)(?= =|[,);])")
 ASSIGNED = re.compile(r"(?:int )?(\w+) = (.+);$")
 SHARED = re.compile(r"void\* (\w+) = \(\(void\*\)\(\(char\*\)buf_dyn_shmem \+ (\d+)\)\);")
 # What is there once for each instruction that a tile takes.

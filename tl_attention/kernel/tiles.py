@@ -7,22 +7,34 @@ import tilelang.language as T
 
 # K and V of the heads of a section fit in the L2 cache of an H100 (50 MB) beside everything else.
 SECTION_BYTES = 32 << 20
+# The heads that taper have so many tiles for each worker; 2 to 6 are as fast.
+TAPER = 4
 
 
-def row_tile_and_head(tile, row_tiles, heads, section, order, causal):
-    """(row tile, head of all batches) of the tile-th tile.
+def tile_places(*, workers, order, causal):
+    """The function place(tile, row_tiles, heads, section): (row tile, head of all batches) of the tile-th tile.
 
     `rows`: the tiles of a head one after another. `sections`: the longest tiles of `section` heads, then their next.
-    A causal head's last tile is its longest, and comes first.
+    `tapered`: rows, but the last heads are one section, since the last of many `workers` (blocks, or clusters) to take
+    a long tile keeps the others waiting. A causal head's last tile is its longest, and comes first.
     """
-    if order == "rows":
-        row, head = tile % row_tiles, tile // row_tiles
-    else:
-        first = tile // (section * row_tiles) * section
-        inside = tile % (section * row_tiles)
-        width = T.min(section, heads - first)
-        row, head = inside // width, first + inside % width
-    return (row_tiles - 1 - row if causal else row), head
+
+    def place(tile, row_tiles, heads, section):
+        if order == "rows":
+            row, head = tile % row_tiles, tile // row_tiles
+        elif order == "tapered":
+            width = T.min(heads, T.ceildiv(TAPER * workers, row_tiles))
+            inside = tile - (heads - width) * row_tiles
+            row = T.if_then_else(inside < 0, tile % row_tiles, inside // width)
+            head = T.if_then_else(inside < 0, tile // row_tiles, heads - width + inside % width)
+        else:
+            first = tile // (section * row_tiles) * section
+            inside = tile % (section * row_tiles)
+            width = T.min(section, heads - first)
+            row, head = inside // width, first + inside % width
+        return (row_tiles - 1 - row if causal else row), head
+
+    return place
 
 
 def section_heads(heads, seq_kv, head_dim):

@@ -13,7 +13,7 @@ def per_thread_layout():
 
 
 def vector_statements(
-    *, block_N, head_dim, causal, seq_kv, chunks, fused_scale, row_sum, rescale_threshold, exp2_polynomial
+    *, block_N, head_dim, causal, seq_kv, chunks, fused_scale, row_max, row_sum, rescale_threshold, exp2_polynomial
 ):
     """The macro run(statement, kv, first_row, masked, s): one statement for KV block `kv`, rows from `first_row`.
 
@@ -23,6 +23,7 @@ def vector_statements(
     """
     minus_inf = -T.infinity("float32")
     per_thread = row_sum == "thread"
+    in_place = rescale_threshold == 0
 
     def seen(scores_max, masked):
         # Once the boundary blocks are done every row has seen a key.
@@ -52,6 +53,20 @@ def vector_statements(
                 s.acc_o[i, j] *= s.scores_scale[i]
 
     @T.macro
+    def maximum(row_maximum, s):
+        """The maximum of acc_s, and of scores_max where row_maximum is that."""
+        if row_max == "thread":
+            of_thread = T.alloc_fragment([ROWS, 4], "float32")
+            T.annotate_layout({of_thread: per_thread_layout()})
+            for i, lane in T.Parallel(ROWS, 4):
+                of_thread[i, lane] = s.scores_max[i]
+            for i, j in T.Parallel(ROWS, block_N):
+                of_thread[i, j // 2 % 4] = T.max(of_thread[i, j // 2 % 4], s.acc_s[i, j])
+            T.reduce_max(of_thread, row_maximum, dim=1)
+        else:
+            T.reduce_max(s.acc_s, row_maximum, dim=1, clear=not in_place)
+
+    @T.macro
     def run(name, kv, first_row, masked, s):
         statement = name.partition(".")[0]
         if statement == "mask" and masked:
@@ -61,11 +76,11 @@ def vector_statements(
                 )
         if statement == "max_prev":
             T.copy(s.scores_max, s.scores_max_prev)
-        if statement == "row_max" and rescale_threshold == 0:
-            T.reduce_max(s.acc_s, s.scores_max, dim=1, clear=False)
-        if statement == "row_max" and rescale_threshold > 0:
+        if statement == "row_max" and in_place:
+            maximum(s.scores_max, s)
+        if statement == "row_max" and not in_place:
             block_max = T.alloc_fragment([ROWS], "float32")
-            T.reduce_max(s.acc_s, block_max, dim=1)
+            maximum(block_max, s)
             for i in T.Parallel(ROWS):
                 grows = (block_max[i] - s.scores_max[i]) * s.scale > T.float32(rescale_threshold)
                 s.scores_max[i] = T.if_then_else(grows, block_max[i], s.scores_max[i])

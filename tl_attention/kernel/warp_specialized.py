@@ -12,14 +12,14 @@ import tilelang.language as T
 from tl_attention.kernel.device_code import prelude
 from tl_attention.kernel.macros import LOG2_E
 from tl_attention.kernel.output import WARP, WARPGROUP, store_output
-from tl_attention.kernel.tiles import row_tile_and_head, section_heads
+from tl_attention.kernel.tiles import section_heads, tile_places
 from tl_attention.kernel.vector import ROWS, per_thread_layout, vector_statements
 
 
 def attention_kernel(
     *, head_dim, dtype, causal, block_M, block_N, buffers, loads, prologue, steady, epilogue, least_blocks, chunks, sms,
-    registers, tile_scheduler, tile_order, cluster, ping_pong, q_operand, output, fused_scale, row_sum,
-    rescale_threshold, exp2_polynomial, sizes=None
+    registers, tile_scheduler, tile_order, cluster, ping_pong, q_operand, output, fused_scale, row_max,
+    row_sum, rescale_threshold, exp2_polynomial, sizes=None
 ):
     """The prim_func attention(Q, K, V, Output, softmax_scale), as `pipelined.attention_kernel`'s.
 
@@ -40,8 +40,9 @@ def attention_kernel(
     masked_lag = max(lag for kind, _, lag, _ in steady_ops if kind == "run")
     run = vector_statements(
         block_N=block_N, head_dim=head_dim, causal=causal, seq_kv=seq_kv, chunks=chunks, fused_scale=fused_scale,
-        row_sum=row_sum, rescale_threshold=rescale_threshold, exp2_polynomial=exp2_polynomial,
+        row_max=row_max, row_sum=row_sum, rescale_threshold=rescale_threshold, exp2_polynomial=exp2_polynomial,
     )
+    tile_at = tile_places(workers=clusters, order=tile_order, causal=causal)
     store = store_output(head_dim=head_dim, dtype=dtype, seq_q=seq_q, output=output, row_sum=row_sum)
 
     @T.macro
@@ -172,8 +173,8 @@ def attention_kernel(
         turn = 0
         base = 0
         while tile < row_tiles * heads * batch:
-            first_row = row_tile_and_head(tile, row_tiles, batch * heads, s.section, tile_order, causal)[0] * cluster
-            head = row_tile_and_head(tile, row_tiles, batch * heads, s.section, tile_order, causal)[1]
+            first_row = tile_at(tile, row_tiles, batch * heads, s.section)[0] * cluster
+            head = tile_at(tile, row_tiles, batch * heads, s.section)[1]
             # Blocks of a cluster load together: as many KV blocks as its last row needs.
             blocks = T.ceildiv(seq_kv, block_N)
             if causal:

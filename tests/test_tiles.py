@@ -1,0 +1,57 @@
+"""The orders of row tiles: each takes every tile once, and what it promises about long ones."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Sequence
+
+import pytest
+import tilelang.language as T
+from tvm import arith
+
+from tl_attention.kernel.tiles import TAPER, section_heads, tile_places
+
+SMS = 132
+
+
+def places(order: str, row_tiles: int, heads: int, section: int = 5) -> list[tuple[int, int]]:
+    """(row tile, head) of each tile, causal, as the expressions of the kernel give them."""
+    place = tile_places(workers=SMS, order=order, causal=True)
+    simplify = arith.Analyzer().simplify
+
+    def at(tile: int) -> tuple[int, int]:
+        row, head = place(*(T.int32(number) for number in (tile, row_tiles, heads, section)))
+        return int(simplify(row)), int(simplify(head))
+
+    return [at(tile) for tile in range(row_tiles * heads)]
+
+
+def longest_wait(found: Sequence[tuple[int, int]]) -> float:
+    """What the workers wait for the last one, over their work: each takes the next tile, of row + 1 blocks."""
+    ends = [0] * SMS
+    for row, _ in found:
+        heapq.heapreplace(ends, ends[0] + row + 1)
+    return max(ends) / (sum(row + 1 for row, _ in found) / SMS) - 1
+
+
+@pytest.mark.parametrize("order", ["rows", "tapered", "sections"])
+@pytest.mark.parametrize("row_tiles,heads", [(1, 1), (1, 700), (7, 3), (7, 120), (40, 33), (300, 4)])
+def test_every_tile_is_taken_once(order, row_tiles, heads):
+    everything = {(row, head) for row in range(row_tiles) for head in range(heads)}
+    found = places(order, row_tiles, heads)
+    assert len(found) == len(everything) and set(found) == everything
+
+
+@pytest.mark.parametrize("row_tiles,heads", [(8, 512), (16, 256), (32, 128), (64, 64)])
+def test_tapered_ends_with_short_tiles(row_tiles, heads):
+    rows, tapered = places("rows", row_tiles, heads), places("tapered", row_tiles, heads)
+    together = -(-TAPER * SMS // row_tiles) * row_tiles
+    assert tapered[:-together] == rows[:-together]
+    assert [row for row, _ in tapered[-together:]] == sorted((row for row, _ in rows[-together:]), reverse=True)
+    assert longest_wait(tapered) < 0.013 < 0.027 < longest_wait(rows)
+
+
+@pytest.mark.parametrize("heads,seq_kv,head_dim,expected", [(512, 1024, 128, 64), (4, 1024, 128, 4), (9, 1 << 20, 64, 1)])
+def test_a_section_fits_the_cache(heads, seq_kv, head_dim, expected):
+    sizes = (T.int32(size) for size in (heads, seq_kv))
+    assert int(arith.Analyzer().simplify(section_heads(*sizes, head_dim))) == expected
