@@ -59,7 +59,7 @@ def check(output, q, k, v, *, causal=False, scale=None) -> None:
     assert error.ok, str(error)
 
 
-EXPERIMENTS = SCHEDULES / "experiments"
+EXPERIMENTS = sorted((SCHEDULES / "experiments").rglob("*.yaml"))
 
 
 def fresh(*size: int, dtype=torch.float16, device="cuda"):
@@ -139,11 +139,20 @@ def test_200_repetitions_are_bitwise_equal(causal):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_option_is_right(path):
     for causal in (False, True):
         q, k, v = fresh(3, 50, 290, 333, 128, dtype=torch.bfloat16)
         check(attention(q, k, v, causal=causal, schedule=path), q, k, v, causal=causal)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+def test_q_in_registers_and_the_output_through_its_buffer(causal):
+    schedule = load(SCHEDULES / "experiments/q_registers.yaml")
+    both = schedule.model_copy(update={"kernel": schedule.kernel.model_copy(update={"output": "tma"})})
+    q, k, v = fresh(3, 50, 290, 333, 128, dtype=torch.bfloat16)
+    check(attention(q, k, v, causal=causal, schedule=both), q, k, v, causal=causal)
 
 
 @pytest.mark.gpu
@@ -157,7 +166,7 @@ def test_accepted_mutants_are_right_to_the_last_one(lowering, count, tmp_path):
     accepted: dict[str, Candidate] = {}
     sources = [schedule for schedule in shipped().values() if schedule.lowering == lowering]
     if lowering == "warp_specialized":
-        sources += [load(path) for path in sorted(EXPERIMENTS.glob("*.yaml"))]
+        sources += [load(path) for path in EXPERIMENTS]
     while len(accepted) < count:
         schedule = mutate(rng.choice(sources), rng)
         try:

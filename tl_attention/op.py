@@ -24,9 +24,9 @@ DEFAULT_SCHEDULE = Schedule.from_label(
     "~kernel.ping_pong=on~split.exp=48+128~wait_before.mma1=exp.1"
 )
 DEFAULT_CAUSAL_SCHEDULE = Schedule.from_label(
-    "warp_specialized_128x128_t256_n2_desc_0p_1-2o0s0_3-7+8.0+8.1+9-10o2s0_11o3s0_12o4s0_13p_14o1s1"
+    "warp_specialized_128x128_t256_n2_desc_0p_1-2o0s0_3-7+8.0+8.1+9.0+9.1+10o2s0_11o3s0_12o4s0_13p_14o1s1"
     "~kernel.v_stages=3~kernel.tile_scheduler=dynamic~kernel.tile_order=tapered~kernel.cluster=1~kernel.ping_pong=on"
-    "~softmax.row_max=thread~split.exp=32+96~wait_before.mma1=exp.1"
+    "~softmax.row_max=thread~split.exp=32+96~split.row_sum=32+96~wait_before.mma1=exp.1"
 )
 
 
