@@ -54,7 +54,7 @@ def vector_statements(
 
     @T.macro
     def maximum(row_maximum, s):
-        """The maximum of acc_s, and of scores_max where row_maximum is that."""
+        """The maximum of acc_s, or of it and scores_max: what compares it with scores_max sees no difference."""
         if row_max == "thread":
             of_thread = T.alloc_fragment([ROWS, 4], "float32")
             T.annotate_layout({of_thread: per_thread_layout()})
