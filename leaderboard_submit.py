@@ -13,6 +13,18 @@ import tilelang.language as T
 import torch
 
 
+# Warpgroups, and the named barriers by which they wait for each other.
+
+WARP = 32
+WARPS = 4  # of a warpgroup
+WARPGROUP = WARPS * WARP
+ROWS = 64  # of a warpgroup: wgmma's M
+
+# Two warpgroups wait at TURN and TURN + 1 for their turns, all of them at MEETING, the first id that TileLang takes
+# itself, and warpgroup w at OWN + w for its own warps.
+TURN, MEETING, OWN = 1, 3, 4
+
+
 # The four macros of the attention loop, and what the kernels share.
 #
 # Online softmax as in FlashAttention-2 (Dao, 2023, algorithm 1), in base 2: exp(x) = exp2(x log2 e).
@@ -84,8 +96,8 @@ def kv_block(step, blocks, descending):
 
 # A wait names no register, so ptxas moves it up, before the exponentials that the product should overlap. A store that
 # depends on an exponential, and never happens (the scale is positive), holds it behind that one. ptxas also takes the
-# exponentials in its own order: `hold` every second four of a chunk, and make the rest depend on a load after the wait
-# that never happens either, to have exactly the chunk before the wait.
+# exponentials in its own order: to have exactly a chunk before the wait, `hold` four in eight of it (enough, says
+# tests/test_sass.py), and make the rest depend on a load after the wait that never happens either.
 HOLD = """
 template <int first, int end> __device__ __forceinline__ void tl_attention_hold(const float* acc_s, float scale) {
   #pragma unroll
@@ -182,7 +194,7 @@ def prelude(polynomial):
 
 # K and V of the heads of a section fit in the L2 cache of an H100 (50 MB) beside everything else.
 SECTION_BYTES = 32 << 20
-# The heads that taper have so many tiles for each worker; 2 to 6 are as fast.
+# So many tiles for each worker are taken from the last heads together, the longest first.
 TAPER = 4
 
 
@@ -213,18 +225,20 @@ def tile_places(*, workers, order, causal):
 
 
 def section_heads(heads, seq_kv, head_dim):
-    """Heads of a section: K and V take 4 bytes for each of their elements' positions."""
+    """Heads of a section: K and V together take 4 bytes for each key and column."""
     return T.max(1, T.min(heads, SECTION_BYTES // (seq_kv * head_dim * 4)))
 
 
 # The vector statements of the warp-specialised kernel, on the 64 rows of one warpgroup.
 
-ROWS = 64  # of a warpgroup
-
-
 def per_thread_layout():
     """Layout of a (64, 4) fragment: what each of the four lanes that share a row of an accumulator has of it."""
     return T.Fragment([ROWS, 4], forward_fn=lambda i, lane: (i // 16 * 32 + i % 8 * 4 + lane, i // 8 % 2))
+
+
+def lane_of(column):
+    """Which of the four lanes that share a row has this column of an accumulator: `device_code.py` has the layout."""
+    return column // 2 % 4
 
 
 def vector_statements(
@@ -238,6 +252,7 @@ def vector_statements(
     """
     minus_inf = -T.infinity("float32")
     per_thread = row_sum == "thread"
+    # Without a threshold row_max overwrites scores_max, and every block rescales.
     in_place = rescale_threshold == 0
 
     def seen(scores_max, masked):
@@ -269,14 +284,14 @@ def vector_statements(
 
     @T.macro
     def maximum(row_maximum, s):
-        """The maximum of acc_s, or of it and scores_max: what compares it with scores_max sees no difference."""
+        """row_maximum = that of acc_s, or of acc_s and scores_max: the caller takes the larger of both anyway."""
         if row_max == "thread":
             of_thread = T.alloc_fragment([ROWS, 4], "float32")
             T.annotate_layout({of_thread: per_thread_layout()})
             for i, lane in T.Parallel(ROWS, 4):
                 of_thread[i, lane] = s.scores_max[i]
             for i, j in T.Parallel(ROWS, block_N):
-                of_thread[i, j // 2 % 4] = T.max(of_thread[i, j // 2 % 4], s.acc_s[i, j])
+                of_thread[i, lane_of(j)] = T.max(of_thread[i, lane_of(j)], s.acc_s[i, j])
             T.reduce_max(of_thread, row_maximum, dim=1)
         else:
             T.reduce_max(s.acc_s, row_maximum, dim=1, clear=not in_place)
@@ -312,7 +327,7 @@ def vector_statements(
                     s.logsum[i, lane] *= s.scores_scale[i]
             for i, j in T.Parallel(ROWS, block_N):
                 if name == statement or inside(name, j):
-                    s.logsum[i, j // 2 % 4] += s.acc_s[i, j]
+                    s.logsum[i, lane_of(j)] += s.acc_s[i, j]
         if statement == "row_sum" and not per_thread:
             row_total = T.alloc_fragment([ROWS], "float32")
             T.reduce_sum(s.acc_s, row_total, dim=1)
@@ -324,9 +339,9 @@ def vector_statements(
             for i, j in T.Parallel(ROWS, block_N):
                 if inside(name, j):
                     s.acc_s_cast[i, j] = s.acc_s[i, j]
-        if statement == "rescale" and rescale_threshold == 0:
+        if statement == "rescale" and in_place:
             rescale(name, s)
-        if statement == "rescale" and rescale_threshold > 0:
+        if statement == "rescale" and not in_place:
             if T.call_extern("bool", "tl_attention_grew", s.scores_scale.data):
                 rescale(name, s)
 
@@ -334,10 +349,6 @@ def vector_statements(
 
 
 # How a warpgroup of the warp-specialised kernel writes its rows of the output.
-
-WARP = 32
-WARPGROUP = 128
-
 
 def store_output(*, head_dim, dtype, seq_q, output, row_sum):
     """The macro store(first_row, head, bz, wg, Output, s): Output = acc_o / logsum for 64 rows, as `output` says."""
@@ -366,10 +377,10 @@ def store_output(*, head_dim, dtype, seq_q, output, row_sum):
         if output == "tma":
             T.copy(s.acc_o, s.Q_shared[wg, :, :])
             T.fence_proxy_async()
-            T.sync_threads(4 + wg, WARPGROUP)
+            T.sync_threads(OWN + wg, WARPGROUP)
             T.tma_copy(s.Q_shared[wg, :, :], Output[bz, head, first_row : first_row + ROWS, :])
             T.tma_store_wait(0)
-            T.sync_threads(4 + wg, WARPGROUP)
+            T.sync_threads(OWN + wg, WARPGROUP)
             if T.shuffle_elect(WARP):
                 T.mbarrier_arrive(s.Q_free[wg])
 
@@ -397,7 +408,8 @@ def attention_kernel(
     """
     batch, heads, seq_q, seq_kv = sizes or T.dynamic("batch, heads, seq_q, seq_kv")
     accum_dtype = "float32"
-    warpgroups, warps, clusters = block_M // ROWS, block_M // 16, sms // cluster
+    warpgroups, warps, clusters = block_M // ROWS, block_M // ROWS * WARPS, sms // cluster
+    depths = dict(zip(("load_k", "load_v"), buffers))
     persistent, dynamic = tile_scheduler != "one_tile", tile_scheduler == "dynamic"
     q_in_registers = q_operand == "registers"
     first_steady, steady_ops = steady
@@ -411,9 +423,15 @@ def attention_kernel(
     tile_at = tile_places(workers=clusters, order=tile_order, causal=causal)
     store = store_output(head_dim=head_dim, dtype=dtype, seq_q=seq_q, output=output, row_sum=row_sum)
 
+    def slot(load_name, step):
+        return step % depths[load_name]
+
+    def parity(load_name, step):
+        return step // depths[load_name] % 2
+
     @T.macro
     def release(free, slot):
-        """One arrival per warp, at every block that loads into the slot: its lanes have waited together."""
+        """One arrival per warp, whose lanes have waited together, at each block that a load into the slot writes."""
         if T.shuffle_elect(WARP):
             if cluster == 1:
                 T.mbarrier_arrive(free[slot])
@@ -430,19 +448,17 @@ def attention_kernel(
             if kind == "issue" and name == "mma0":
                 T.wgmma_gemm(
                     s.Q_local if q_in_registers else s.Q_shared[wg, :, :],
-                    s.K_shared[(base + t - lag) % buffers[0], :, :], s.acc_s,
+                    s.ring["load_k"][slot("load_k", base + t - lag), :, :], s.acc_s,
                     transpose_B=True, clear_accum=True, policy=T.GemmWarpPolicy.FullRow,
                 )
             if kind == "issue" and name == "mma1":
                 # The first one clears acc_o, which nothing else initialises.
                 T.wgmma_gemm(
-                    s.acc_s_cast, s.V_shared[(base + t - lag) % buffers[1], :, :], s.acc_o,
+                    s.acc_s_cast, s.ring["load_v"][slot("load_v", base + t - lag), :, :], s.acc_o,
                     clear_accum=t - lag == 0, policy=T.GemmWarpPolicy.FullRow,
                 )
-            if kind == "wait" and name == "load_k":
-                T.mbarrier_wait_parity(s.K_full[(base + t - lag) % buffers[0]], (base + t - lag) // buffers[0] % 2)
-            if kind == "wait" and name == "load_v":
-                T.mbarrier_wait_parity(s.V_full[(base + t - lag) % buffers[1]], (base + t - lag) // buffers[1] % 2)
+            if kind == "wait" and name in depths:
+                T.mbarrier_wait_parity(s.full[name][slot(name, base + t - lag)], parity(name, base + t - lag))
             # A wait names no register: without the fence the compiler may move a use of the result before it.
             if kind == "wait" and name == "mma0":
                 T.wait_wgmma(argument)
@@ -451,43 +467,38 @@ def attention_kernel(
                 T.wait_wgmma(argument)
                 T.warpgroup_fence_operand(s.acc_o, 0, head_dim // 2)
             if kind == "hold":
-                T.call_extern("handle", f"tl_attention_hold<{lag}, {argument}>", s.acc_s.data, s.scale)
+                T.call_extern("handle", f"tl_attention_hold<{argument[0]}, {argument[1]}>", s.acc_s.data, s.scale)
             if kind == "hold_last":
                 T.call_extern("handle", f"tl_attention_hold_last<{argument}>", s.acc_s.data, s.scale)
             if kind == "resume":
                 T.call_extern("handle", "tl_attention_resume", s.scores_max.data, s.scale)
-            if kind == "release" and name == "load_k":
-                release(s.K_free, (base + t - lag) % buffers[0])
-            if kind == "release" and name == "load_v":
-                release(s.V_free, (base + t - lag) % buffers[1])
+            if kind == "release" and name in depths:
+                release(s.free[name], slot(name, base + t - lag))
             if kind == "release" and name == "load_q":
                 if T.shuffle_elect(WARP):
                     T.mbarrier_arrive(s.Q_free[wg])
             if kind == "turn":
-                T.sync_threads(1 + wg, 2 * WARPGROUP)
+                T.sync_threads(TURN + wg, 2 * WARPGROUP)
             if kind == "pass":
-                T.named_barrier_arrive(2 - wg, 2 * WARPGROUP)
+                T.named_barrier_arrive(TURN + 1 - wg, 2 * WARPGROUP)
 
     @T.macro
-    def load(source, ring, full, free, depth, step, kv, head, bz):
+    def load(name, source, step, kv, head, bz, s):
         """Acquire a buffer of the ring and fill it with KV block `kv`; a cluster's first block loads for all."""
-        T.mbarrier_wait_parity(free[step % depth], step // depth % 2 ^ 1)
+        T.mbarrier_wait_parity(s.free[name][slot(name, step)], parity(name, step) ^ 1)
         T.tma_copy(
-            source[bz, head, kv * block_N : (kv + 1) * block_N, :], ring[step % depth, :, :],
-            barrier=full[step % depth], leader_scope_threads=WARP,
+            source[bz, head, kv * block_N : (kv + 1) * block_N, :], s.ring[name][slot(name, step), :, :],
+            barrier=s.full[name][slot(name, step)], leader_scope_threads=WARP,
             cluster_mask=2**cluster - 1 if cluster > 1 else None,
         )
-        T.mbarrier_arrive(full[step % depth])
+        T.mbarrier_arrive(s.full[name][slot(name, step)])
 
     @T.macro
     def produce(turn, base, blocks, first_row, head, bz, Q, K, V, s):
         """The loads of one tile. Q comes after the first blocks: its buffer is free later than theirs."""
         for j in T.serial(blocks):
             for name in loads:
-                if name == "load_k":
-                    load(K, s.K_shared, s.K_full, s.K_free, buffers[0], base + j, blocks - 1 - j, head, bz)
-                else:
-                    load(V, s.V_shared, s.V_full, s.V_free, buffers[1], base + j, blocks - 1 - j, head, bz)
+                load(name, K if name == "load_k" else V, base + j, blocks - 1 - j, head, bz, s)
             if j == 0:
                 for wg in range(warpgroups):
                     T.mbarrier_wait_parity(s.Q_free[wg], turn % 2 ^ 1)
@@ -598,7 +609,7 @@ def attention_kernel(
                 T.annotate_layout({logsum: per_thread_layout()})
             # A full barrier counts the producer warp's lanes, and bytes; a free one the warps that compute.
             Q_full = T.alloc_barrier([WARP] * warpgroups)
-            Q_free = T.alloc_barrier([4] * warpgroups)
+            Q_free = T.alloc_barrier([WARPS] * warpgroups)
             K_full = T.alloc_barrier([WARP] * buffers[0])
             V_full = T.alloc_barrier([WARP] * buffers[1])
             K_free = T.alloc_barrier([warps * cluster] * buffers[0])
@@ -608,22 +619,21 @@ def attention_kernel(
             tile_free = T.alloc_barrier([warps] * 2) if dynamic else None
             next_tile = T.alloc_shared([2], "int32", scope="shared") if dynamic else None
             s = SimpleNamespace(
-                Q_shared=Q_shared, K_shared=K_shared, V_shared=V_shared, Q_local=Q_local, acc_s=acc_s,
-                acc_s_cast=acc_s_cast, acc_o=acc_o, scores_max=scores_max, scores_max_prev=scores_max_prev,
-                scores_scale=scores_scale, logsum=logsum, Q_full=Q_full, Q_free=Q_free,
-                K_full=K_full, K_free=K_free, V_full=V_full, V_free=V_free, tile_full=tile_full, tile_free=tile_free,
-                next_tile=next_tile, scale=softmax_scale * LOG2_E, past_len=seq_kv - seq_q,
+                Q_shared=Q_shared, Q_local=Q_local, ring={"load_k": K_shared, "load_v": V_shared},
+                full={"load_k": K_full, "load_v": V_full}, free={"load_k": K_free, "load_v": V_free}, Q_full=Q_full,
+                Q_free=Q_free, acc_s=acc_s, acc_s_cast=acc_s_cast, acc_o=acc_o, scores_max=scores_max,
+                scores_max_prev=scores_max_prev, scores_scale=scores_scale, logsum=logsum, tile_full=tile_full,
+                tile_free=tile_free, next_tile=next_tile, scale=softmax_scale * LOG2_E, past_len=seq_kv - seq_q,
                 section=section_heads(batch * heads, seq_kv, head_dim),
                 rank=T.block_rank_in_cluster() if cluster > 1 else 0,
             )
             if cluster > 1:
                 T.cluster_sync()
-            tx = T.get_thread_binding(0)
             ty = T.get_thread_binding(1)
             if ty == warpgroups:
                 if registers:
                     T.set_max_nreg(registers[1], 0)
-                if tx < WARP:
+                if T.get_thread_binding(0) < WARP:
                     work(True, 0, block, Q, K, V, Output, TileCounter, s)
                     if dynamic:
                         # The last block leaves the counter as it found it.
@@ -639,11 +649,11 @@ def attention_kernel(
                 wg = T.call_extern("int32", "__shfl_sync", T.uint32(0xFFFFFFFF), ty, 0)
                 if ping_pong:
                     if wg == 1:
-                        T.named_barrier_arrive(1, 2 * WARPGROUP)
+                        T.named_barrier_arrive(TURN, 2 * WARPGROUP)
                 work(False, wg, block, Q, K, V, Output, TileCounter, s)
                 if ping_pong:
                     if wg == 0:
-                        T.sync_threads(1, 2 * WARPGROUP)
+                        T.sync_threads(TURN, 2 * WARPGROUP)
             if cluster > 1:
                 T.cluster_sync()
 

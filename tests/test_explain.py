@@ -28,7 +28,7 @@ def test_the_header_shows_the_options_that_differ_from_the_default() -> None:
     ))
     assert options(text) == [
         "persistent, the next row tile comes from a counter in global memory",
-        "the last heads' row tiles together, the longest first, so that it ends with short ones",
+        "row tiles of the last heads from the longest to the shortest, to end with these",
         "no cluster, every thread block loads its own K and V",
         "ping-pong, the two warpgroups take turns to issue their products",
         "setmaxnreg 240 for threads that compute, 24 for the producer's",

@@ -11,11 +11,11 @@ from overlap import overlap
 
 from tl_attention.compile import CompiledKernel, compile_kernel
 from tl_attention.derivation import derive
+from tl_attention.device import HOPPER
 from tl_attention.errors import ScheduleRefused
-from tl_attention.kernel.calls import Place
+from tl_attention.kernel.calls import Thread
 from tl_attention.kernel.generated import unrolled
 from tl_attention.kernel.lowered import check_generated
-from tl_attention.limits import shared_bytes
 from tl_attention.schedule import Schedule
 
 # Form, causal, kernel options.
@@ -43,18 +43,22 @@ def test_the_specialised_code_runs_the_events_of_its_roles(name):
     schedule, compiled = variant(name)
     elements = {"Q": 64 * 128, "K": schedule.block_N * 128, "V": schedule.block_N * 128}
     warpgroups = schedule.block_M // 64
-    place = Place(y=warpgroups, elements=elements, tiles=3, next_tile=lambda tile: tile + 132)
+    thread = Thread(y=warpgroups, elements=elements, tiles=3, next_tile=lambda tile: tile + HOPPER.sms)
     rows = schedule.block_M * schedule.kernel.cluster
     sizes = {"batch": 2, "heads": 300, "seq_q": rows, "seq_kv": rows + 7 * schedule.block_N}
     blocks = -(-sizes["seq_kv"] // schedule.block_N)
     tiles = 1 if schedule.kernel.tile_scheduler == "one_tile" else 3
-    loads = Counter(event.name for event in unrolled(compiled.source)(sizes, place) if event.kind == "load")
+    loads = Counter(event.name for event in unrolled(compiled.source)(sizes, thread) if event.kind == "load")
     assert loads == {"K": tiles * blocks, "V": tiles * blocks, "Q": tiles * warpgroups}
 
 
 def test_fixed_sizes_of_the_specialised_kernel_are_proved_too():
-    compiled = compile_kernel(overlap(), head_dim=128, dtype="float16", causal=True, sizes=(1, 2, 100, 200))
-    assert compiled.shared_bytes >= shared_bytes(overlap(), 128)
+    schedule, sizes = overlap(), (1, 2, 100, 200)
+    compiled = compile_kernel(schedule, head_dim=128, dtype="float16", causal=True, sizes=sizes)
+    source = compiled.source.replace("wait_wgmma<0>", "wait_wgmma<1>", 1)
+    assert source != compiled.source
+    with pytest.raises(ScheduleRefused, match=r"is products wait \(1\), expected products wait \(0\)"):
+        check_generated(schedule, derive(schedule), source, compiled.shared_bytes, 128, sizes)
 
 
 EVENT = r"operation \d+ of {} of block 0 is {}, expected {}"

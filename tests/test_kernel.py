@@ -8,14 +8,14 @@ from itertools import groupby
 import pytest
 from mutations import shipped
 from overlap import overlap
+from traced import specialized_statements, traced_statements
 
 from tl_attention.compile import compile_kernel
 from tl_attention.errors import ScheduleRefused
-from tl_attention.kernel.generated import ring_buffers, unrolled
+from tl_attention.kernel.generated import allocated_buffers, unrolled
 from tl_attention.kernel.lowered import check_generated
 from tl_attention.kernel import warp_specialized
 from tl_attention.kernel.pipelined import attention_kernel
-from tl_attention.kernel.trace import specialized_statements, traced_statements
 from tl_attention.limits import accumulator_registers, shared_bytes
 from tl_attention.lowering import kernel_arguments
 from tl_attention.derivation import derive
@@ -80,7 +80,7 @@ def test_the_code_as_generated_is_the_programs(name, causal):
     schedule = shipped()[name]
     program = derive(schedule)
     compiled = compile_kernel(schedule, head_dim=128, dtype="float16", causal=causal)
-    assert ring_buffers(compiled.source, compiled.shared_bytes, schedule.block_N * 256) == program.buffers
+    assert allocated_buffers(compiled.source, compiled.shared_bytes, schedule.block_N * 256) == program.buffers
     for blocks in (program.least_blocks, 8):
         run = unrolled(compiled.source)({"seq_q": 1, "seq_kv": blocks * schedule.block_N})
         kinds = Counter(event.kind for event in run)

@@ -11,11 +11,11 @@ from mutations import SCHEDULES, mutate, shipped
 
 from tl_attention import InputError, ScheduleRefused, attention, runner
 from tl_attention.candidate import Candidate
+from tl_attention.derivation import derive
 from tl_attention.legality import find_violation
 from tl_attention.op import DEFAULT_CAUSAL_SCHEDULE, DEFAULT_SCHEDULE
 from tl_attention.preflight import refuse_unless_safe
 from tl_attention.problem import AttentionShape
-from tl_attention.derivation import derive
 from tl_attention.records import ResultsFile
 from tl_attention.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.schedule_file import load
@@ -51,7 +51,6 @@ def test_what_is_not_supported_is_refused_in_one_line(name):
     assert "\n" not in str(error.value)
 
 
-
 def check(output, q, k, v, *, causal=False, scale=None) -> None:
     scale = scale or q.shape[-1] ** -0.5
     exact = attention_fp64(q, k, v, causal=causal, scale=scale)
@@ -71,8 +70,8 @@ def fresh(*size: int, dtype=torch.float16, device="cuda"):
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", [
-    "seed", "source_order", "inferred", "prefetch_late", "three_stages", "best", "best_causal", "fa3_overlap", "ws_seed",
-    "ws_fa3_192x96", "ws_fa3_64x128",
+    "seed", "source_order", "inferred", "prefetch_late", "three_stages", "best", "best_causal", "fa3_overlap",
+    "ws_seed", "ws_fa3_192x96", "ws_fa3_64x128",
 ])
 def test_every_kind_of_problem_on_ragged_sizes(name, causal, head_dim, dtype):
     for sizes in (
@@ -80,7 +79,7 @@ def test_every_kind_of_problem_on_ragged_sizes(name, causal, head_dim, dtype):
         (7, 90, 130, 200),
     ):
         q, k, v = fresh(*sizes, head_dim, dtype=dtype)
-        check(attention(q, k, v, causal=causal, schedule=f"schedules/{name}.yaml"), q, k, v, causal=causal)
+        check(attention(q, k, v, causal=causal, schedule=SCHEDULES / f"{name}.yaml"), q, k, v, causal=causal)
 
 
 @pytest.mark.gpu
@@ -180,7 +179,6 @@ def test_accepted_mutants_are_right_to_the_last_one(lowering, count, tmp_path):
     rows = runner.run(list(accepted.values()), runner.Options(rounds=1, with_peers=False), results, Silent())
     reasons = {row.label: f"{row.status}: {row.reason}" for row in rows}
     counts = Counter(row.status for row in rows)
-    print(f"\n{dict(counts)}")
     # TileLang 0.1.15 miscompiles or cannot compile some orders: refused, by name, before they run.
     assert set(counts) <= {"ok", "refused", "compile_error"}, reasons
     known = {
@@ -188,4 +186,5 @@ def test_accepted_mutants_are_right_to_the_last_one(lowering, count, tmp_path):
         "compile_error": ("Downcast from tirx",),
     }
     assert all(any(words in row.reason for words in known[row.status]) for row in rows if row.status in known), reasons
-    assert counts["ok"] >= 40
+    # The issue of the first lowering asked for 40 that run; of this seed's mutants 70 of 80, and 90 of 100, did.
+    assert counts["ok"] >= 0.8 * count, reasons

@@ -9,14 +9,14 @@ import pytest
 import tilelang.language as T
 from tvm import arith
 
+from tl_attention.device import HOPPER
 from tl_attention.kernel.tiles import TAPER, section_heads, tile_places
 
-SMS = 132
 
 
 def places(order: str, row_tiles: int, heads: int, section: int = 5) -> list[tuple[int, int]]:
     """(row tile, head) of each tile, causal, as the expressions of the kernel give them."""
-    place = tile_places(workers=SMS, order=order, causal=True)
+    place = tile_places(workers=HOPPER.sms, order=order, causal=True)
     simplify = arith.Analyzer().simplify
 
     def at(tile: int) -> tuple[int, int]:
@@ -26,12 +26,12 @@ def places(order: str, row_tiles: int, heads: int, section: int = 5) -> list[tup
     return [at(tile) for tile in range(row_tiles * heads)]
 
 
-def longest_wait(found: Sequence[tuple[int, int]]) -> float:
-    """What the workers wait for the last one, over their work: each takes the next tile, of row + 1 blocks."""
-    ends = [0] * SMS
+def imbalance(found: Sequence[tuple[int, int]]) -> float:
+    """Time that the workers wait for the last one, over their work: each takes the next tile, of row + 1 blocks."""
+    ends = [0] * HOPPER.sms
     for row, _ in found:
         heapq.heapreplace(ends, ends[0] + row + 1)
-    return max(ends) / (sum(row + 1 for row, _ in found) / SMS) - 1
+    return max(ends) / (sum(row + 1 for row, _ in found) / HOPPER.sms) - 1
 
 
 @pytest.mark.parametrize("order", ["rows", "tapered", "sections"])
@@ -45,13 +45,16 @@ def test_every_tile_is_taken_once(order, row_tiles, heads):
 @pytest.mark.parametrize("row_tiles,heads", [(8, 512), (16, 256), (32, 128), (64, 64)])
 def test_tapered_ends_with_short_tiles(row_tiles, heads):
     rows, tapered = places("rows", row_tiles, heads), places("tapered", row_tiles, heads)
-    together = -(-TAPER * SMS // row_tiles) * row_tiles
+    together = -(-TAPER * HOPPER.sms // row_tiles) * row_tiles
     assert tapered[:-together] == rows[:-together]
     assert [row for row, _ in tapered[-together:]] == sorted((row for row, _ in rows[-together:]), reverse=True)
-    assert longest_wait(tapered) < 0.013 < 0.027 < longest_wait(rows)
+    # As on the H200 at 32 row tiles, where the tensor pipe was idle for 3 % of the time (results/counters-h200.md).
+    assert imbalance(tapered) < 0.013 and imbalance(rows) > 0.027
 
 
-@pytest.mark.parametrize("heads,seq_kv,head_dim,expected", [(512, 1024, 128, 64), (4, 1024, 128, 4), (9, 1 << 20, 64, 1)])
+@pytest.mark.parametrize("heads,seq_kv,head_dim,expected", [
+    (512, 1024, 128, 64), (4, 1024, 128, 4), (9, 1 << 20, 64, 1),
+])
 def test_a_section_fits_the_cache(heads, seq_kv, head_dim, expected):
     sizes = (T.int32(size) for size in (heads, seq_kv))
     assert int(arith.Analyzer().simplify(section_heads(*sizes, head_dim))) == expected

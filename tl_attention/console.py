@@ -39,12 +39,17 @@ class ProgressBar:
 
     def phase(self, name: str, total: int) -> None:
         if not self._console.is_terminal:
-            self._console.print(f"{name}: {total} steps", highlight=False, soft_wrap=True)
+            self._console.print(f"{name}: {counted(total, 'step')}", highlight=False, soft_wrap=True)
         self._task = self._progress.add_task(name, total=total, what="")
 
     def advance(self, what: str) -> None:
         assert self._task is not None
         self._progress.update(self._task, advance=1, what=what)
+
+
+def counted(number: int, what: str) -> str:
+    """1 step, 2 steps."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def stdout_console() -> Console:
@@ -85,4 +90,4 @@ def show(rows: Sequence[Row], path: Path, loops: bool = False) -> None:
     console = stdout_console()
     if any(row.status == "checked_on_cpu" for row in rows):
         console.print("nothing was timed: this machine has no GPU", soft_wrap=True)
-    console.print(f"{len(rows)} rows in {path}", soft_wrap=True)
+    console.print(f"{counted(len(rows), 'row')} in {path}", soft_wrap=True)

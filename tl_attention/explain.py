@@ -69,7 +69,7 @@ def _options(schedule: Schedule) -> Iterator[str]:
 WORDS = {
     "kernel.tile_scheduler=one_tile": "one thread block per row tile, not persistent",
     "kernel.tile_scheduler=dynamic": "persistent, the next row tile comes from a counter in global memory",
-    "kernel.tile_order=tapered": "the last heads' row tiles together, the longest first, so that it ends with short ones",
+    "kernel.tile_order=tapered": "row tiles of the last heads from the longest to the shortest, to end with these",
     "kernel.tile_order=sections": "row tiles in sections of heads whose K and V fit in L2, the longest tiles first",
     "kernel.cluster": "no cluster, every thread block loads its own K and V",
     "kernel.ping_pong": "ping-pong, the two warpgroups take turns to issue their products",

@@ -6,9 +6,9 @@ from tl_attention.derivation import derive
 from tl_attention.device import HOPPER, DeviceSpec
 from tl_attention.errors import ScheduleRefused
 from tl_attention.problem import DTYPE_BYTES, HEAD_DIMS
-from tl_attention.roles import ROWS
 from tl_attention.schedule import Schedule
 from tl_attention.tiling import ceildiv
+from tl_attention.warpgroup import ROWS
 
 # Row vectors (scores_max, scores_max_prev, scores_scale, logsum, a temporary): two rows of each per thread.
 ROW_VECTOR_REGISTERS = 2 * 5

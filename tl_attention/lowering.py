@@ -12,7 +12,8 @@ from tl_attention.program import CONSUMER, Program, Step, phases
 from tl_attention.schedule import Schedule
 from tl_attention.statements import NAMES, PRODUCTS, chunk_range, whole
 
-Operation = tuple[str, str, int, int]
+# Kind, statement, lag, and what the kind needs besides: products left in flight, or registers to hold.
+Operation = tuple[str, str, int, int | tuple[int, int]]
 Iteration = tuple[int, tuple[Operation, ...]]
 KERNEL_ARGUMENTS = ("tile_scheduler", "tile_order", "cluster", "ping_pong", "q_operand", "output")
 
@@ -95,7 +96,7 @@ def _operations(
             # A thread has two rows and every fourth pair of columns: N / 2 registers for N columns.
             first, end = columns[0] // 2, columns[1] // 2
             exact = schedule.kernel.waits == "exact"
-            operations.append(("hold", "exp", first, end) if exact else ("hold_last", "exp", 0, end - 1))
+            operations.append(("hold", "exp", 0, (first, end)) if exact else ("hold_last", "exp", 0, end - 1))
             columns, held = None, exact
         if whole(op.statement) == "exp" and op.kind == "run":
             if held:

@@ -47,7 +47,7 @@ class Barrier:
         self.name, self.count, self.number, self.loaded = name, count, number, loaded
         self.first = -1 if free else 0
         self.waiters: dict[Agent, int] = defaultdict(int)
-        self.ended = self.expected = self.loads = self.bytes = 0
+        self.ended = self.expected = self.loads = self.pending_loads = 0
         self.pending = count
         # Of this phase and of the last: what comes before its end, and the blocks that its arrivals were for.
         self.clock: Clock = []
@@ -61,7 +61,7 @@ class Barrier:
     @property
     def idle(self) -> bool:
         """Whether nothing has arrived since the last phase."""
-        return self.pending == self.count and not self.bytes
+        return self.pending == self.count and not self.pending_loads
 
     def passes(self, agent: Agent, parity: int) -> bool:
         """Whether a wait on `parity` passes now."""
@@ -92,12 +92,12 @@ class Barrier:
 
     def expect(self) -> None:
         """The bytes of one more load."""
-        self.bytes += 1
+        self.pending_loads += 1
         self.expected += 1
 
     def land(self, issued: Clock) -> None:
         """The bytes of a load that was issued at `issued`."""
-        self.bytes -= 1
+        self.pending_loads -= 1
         self._join(issued)
 
     def must_be_in(self, agent: Agent, phase: int, does: str) -> None:
@@ -110,7 +110,7 @@ class Barrier:
     def _join(self, clock: Clock) -> bool:
         """Something that counts, at `clock`; whether the phase ends with it."""
         self.clock = list(map(max, self.clock, clock)) if self.clock else clock[:]
-        if self.pending or self.bytes:
+        if self.pending or self.pending_loads:
             return False
         if self.loaded and self.expected <= self.ended:
             raise ScheduleRefused(f"phase {self.ended} of {self} can end before the bytes of its load are expected")

@@ -18,7 +18,7 @@ from tl_attention.problem import AttentionShape
 from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import load
 
-# schedules/best.yaml and schedules/best_causal.yaml.
+# schedules/best.yaml and schedules/best_causal.yaml, which an installed package does not have.
 DEFAULT_SCHEDULE = Schedule.from_label(
     "warp_specialized_128x176_t256_n2_desc_0p_1-2o0s0_3-7+8.0+8.1+9-10o2s0_11o3s0_12o4s0_13p_14o1s1"
     "~kernel.ping_pong=on~split.exp=48+128~wait_before.mma1=exp.1"

@@ -1,6 +1,6 @@
 """The optional keys of a schedule: what `lowering: warp_specialized` lets it choose beyond order, stage and group.
 
-`results/experiments-h200.md` has what each was predicted to do, and did.
+`results/experiments-h200.md` and `experiments-causal-h200.md` have what each was predicted to do, and did.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class KernelOptions(_Options):
     tile_order: Annotated[
         Literal["rows", "tapered", "sections"],
         Field(description=(
-            "rows: the tiles of a head together, the longest first; tapered: the same, but the last heads' together, so "
-            "that the kernel ends with short ones; sections: as many heads together as the L2 cache holds, their "
-            "longest tiles first"
+            "rows: one head after another, its longest tile first; tapered: the same, but the tiles of the last heads "
+            "from the longest to the shortest, so that the kernel ends with short ones; sections: that for as many "
+            "heads at a time as the L2 cache holds"
         )),
     ] = "rows"
     cluster: Annotated[

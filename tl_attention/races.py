@@ -1,6 +1,6 @@
 """Proves that the roles of a cluster neither race nor deadlock, in whichever order their events run.
 
-One run decides for every order: clocks tell what comes before what whatever the order. Refused is
+One run decides for every order: clocks tell what comes before what whatever the order. Refused are
 
 - an arrival, or the bytes of a load, that could count for another phase than its own;
 - a wait whose barrier could be a phase further by then;
@@ -21,8 +21,9 @@ from typing import Callable, Mapping, Sequence
 from tl_attention.errors import ScheduleRefused
 from tl_attention.mbarrier import Agent, Barrier, Clock
 from tl_attention.program import Program
-from tl_attention.roles import CLUSTER, WARP, Event, Process, Read, Roles, tile_lists
+from tl_attention.roles import CLUSTER, Event, Process, Read, Roles, tile_lists
 from tl_attention.schedule import Schedule
+from tl_attention.warpgroup import WARP
 
 
 def check(schedule: Schedule, program: Program) -> None:
@@ -127,10 +128,10 @@ class _Run:
     # --- barriers ----------------------------------------------------------------------------------------------
 
     def _barrier(self, block: int, event: Event) -> Barrier:
-        """The barrier of an event, or the full barrier of the buffer that it loads or reads."""
-        return self._named(block, event.name, event.index, event.value)
+        """The barrier that an event names, in a block."""
+        return self._barrier_at(block, event.name, event.index, event.value)
 
-    def _named(self, block: int, name: str, index: int, threads: int = 0) -> Barrier:
+    def _barrier_at(self, block: int, name: str, index: int, threads: int = 0) -> Barrier:
         key = (block if name != CLUSTER else -1, name, index)
         if key not in self.barriers:
             count = self.threads if name == CLUSTER else self.counts.get(name, threads)
@@ -176,7 +177,7 @@ class _Run:
 
     def _reach(self, agent: _Role, block: int) -> None:
         if block != agent.process.block:
-            if not agent.clock[self._named(block, CLUSTER, 0).number]:
+            if not agent.clock[self._barrier_at(block, CLUSTER, 0).number]:
                 raise ScheduleRefused(f"{agent} reaches block {block}, which may not have started")
             agent.reached_out = True
 
@@ -196,7 +197,7 @@ class _Run:
                     )
             if not self.readers[block, (*place[1:], event.step)]:
                 raise ScheduleRefused(f"{agent} loads {what}, which nobody of block {block} reads")
-            barrier = self._named(block, f"{event.name}_full", event.index)
+            barrier = self._barrier_at(block, f"{event.name}_full", event.index)
             barrier.must_be_in(agent, barrier.loads, f"loads {what}")
             self.buffers[place] = _Buffer(event.step, barrier.loads)
             barrier.loads += 1
@@ -211,14 +212,14 @@ class _Run:
         if buffer is None or buffer.step != step:
             holds = f"{name}({buffer.step})" if buffer else "nothing"
             raise ScheduleRefused(f"{agent} reads {name}({step}) in a buffer that holds {holds}")
-        if len(agent.waited[self._named(agent.process.block, f"{name}_full", index)]) <= buffer.phase:
+        if len(agent.waited[self._barrier_at(agent.process.block, f"{name}_full", index)]) <= buffer.phase:
             raise ScheduleRefused(f"{agent} reads {name}({step}) and has not waited for it")
         return buffer
 
     def _read(self, agent: _Role, event: Event) -> None:
         for read in event.reads:
             buffer = self._found(agent, read)
-            if any(buffer in product for product in agent.products):
+            if event.kind == "write" and any(buffer in product for product in agent.products):
                 raise ScheduleRefused(f"{agent} writes over {event.name}, which a product in flight reads")
             buffer.ends[agent] = agent.now
 

@@ -15,16 +15,10 @@ from typing import Iterator, Sequence
 from tl_attention.program import CONSUMER, Program, Step, phases
 from tl_attention.schedule import Schedule
 from tl_attention.statements import BY_NAME, LOADS, PRODUCTS, READER
+from tl_attention.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARPGROUP, WARPS
 
 Read = tuple[str, int, int]
-WARP = 32
-WARPS_OF_A_GROUP = 4
-ROWS = 64  # of a warpgroup
-GROUP = WARP * WARPS_OF_A_GROUP
 CLUSTER, NAMED, TILE, Q = "cluster", "named barrier", "tile", "Q"
-# Named barriers: two warpgroups wait at TURN and TURN + 1 for their turns, all of them at MEETING, the first id that
-# TileLang takes itself, and warpgroup w at OWN + w for its own warps.
-TURN, MEETING, OWN = 1, 3, 4
 # The buffer that a load fills: K of K_shared.
 RING_OF = {load: BY_NAME[load].writes[0].removesuffix("_shared") for load in LOADS}
 LOAD_OF = {product: load for load, product in READER.items()}
@@ -41,9 +35,10 @@ class Event:
     mma0, mma1          issue a product that reads the buffer, in flight until `products wait` leaves `value` of them
     read, write         by the threads themselves
     store, stored       the output by TMA, out of the buffer; `stored` waits for it, and a `fence` goes before it
+    init, init fence    in code alone: an mbarrier that counts `value` arrivals, and what shows all of them to the TMA
 
-    `reads` has the (buffer, index, step) that must be there. `step` and `reads` are what is meant: code does not show
-    it, so it takes no part in comparisons.
+    `reads` has the (buffer, index, step) that must be there. In a role's events `step` is the load's number, in those
+    read off code the row that is loaded: neither it nor `reads` takes part in ==, `kernel/lowered.py` compares them.
     """
 
     kind: str
@@ -94,7 +89,7 @@ class Roles:
     @property
     def processes(self) -> tuple[Process, ...]:
         return tuple(
-            Process(block, warpgroup, 1 if warpgroup < 0 else WARPS_OF_A_GROUP)
+            Process(block, warpgroup, 1 if warpgroup < 0 else WARPS)
             for block in range(self.cluster) for warpgroup in range(-1, self.warpgroups)
         )
 
@@ -106,8 +101,8 @@ class Roles:
     @property
     def counts(self) -> dict[str, int]:
         """The arrivals of a phase of each mbarrier: lanes of the producer warp, warps that compute."""
-        warps = WARPS_OF_A_GROUP * self.warpgroups
-        counts = {"Q_full": WARP, "Q_free": WARPS_OF_A_GROUP}
+        warps = WARPS * self.warpgroups
+        counts = {"Q_full": WARP, "Q_free": WARPS}
         for ring in RING_OF.values():
             counts |= {f"{ring}_full": WARP, f"{ring}_free": warps * self.cluster}
         return counts | ({"tile_full": WARP, "tile_free": warps} if self.dynamic else {})
@@ -164,7 +159,7 @@ class Roles:
         group, here = process.warpgroup, (process.block,)
         free_q = Event("arrive", "Q_free", group, 1, here)
         if self.ping_pong and group == 1:
-            yield Event("signal", NAMED, TURN, 2 * GROUP)
+            yield Event("signal", NAMED, TURN, 2 * WARPGROUP)
         base = 0
         for turn, blocks in enumerate(tiles):
             yield Event("wait", "Q_full", group, turn % 2)
@@ -176,15 +171,15 @@ class Roles:
             yield from self._tile(group, base, blocks, () if self.q_in_registers else q, free_q)
             if self.output_through_q:
                 # TileLang lets all warpgroups meet before one writes where it believes that others read.
-                yield Event("sync", NAMED, MEETING, GROUP * self.warpgroups)
-                ours = Event("sync", NAMED, OWN + group, GROUP)
+                yield Event("sync", NAMED, MEETING, WARPGROUP * self.warpgroups)
+                ours = Event("sync", NAMED, OWN + group, WARPGROUP)
                 yield from (Event("write", Q, group, reads=q), Event("fence"), ours)
                 yield from (Event("store", Q, group, reads=q), Event("stored"), ours, free_q)
             base += blocks
             if self.dynamic:
                 yield from (*self._next_tile(turn), Event("arrive", "tile_free", turn % 2, 1, here))
         if self.ping_pong and group == 0:
-            yield Event("sync", NAMED, TURN, 2 * GROUP)
+            yield Event("sync", NAMED, TURN, 2 * WARPGROUP)
 
     def _tile(self, group: int, base: int, blocks: int, q: tuple[Read, ...], free_q: Event) -> Iterator[Event]:
         """The Program's operations for one tile of `blocks` KV blocks, the rings being at step `base`.
@@ -204,10 +199,10 @@ class Roles:
             uses = [place for place, step in enumerate(steps) if _is_turn(step)] if self.ping_pong else []
             for place, step in enumerate(steps):
                 if uses and place == uses[0]:
-                    yield Event("sync", NAMED, TURN + group, 2 * GROUP)
+                    yield Event("sync", NAMED, TURN + group, 2 * WARPGROUP)
                 yield from self._operation(step, base, q)
                 if uses and place == uses[-1]:
-                    yield Event("signal", NAMED, TURN + 1 - group, 2 * GROUP)
+                    yield Event("signal", NAMED, TURN + 1 - group, 2 * WARPGROUP)
                 if (step.op.kind, step.op.statement, step.block) == last_use:
                     owed = not in_epilogue
                     if in_epilogue:

@@ -5,14 +5,18 @@ Every launch finds it at zero and leaves it at zero, so launches that follow eac
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-_counters: dict[tuple[int, int], Any] = {}
-
-
-def tile_counter(device: Any) -> Any:
-    """The int32 (2,) counter of the current stream of a CUDA device: tiles taken, blocks done."""
+if TYPE_CHECKING:
     import torch
+
+# By device and stream.
+_counters: dict[tuple[int, int], torch.Tensor] = {}
+
+
+def tile_counter(device: torch.device) -> torch.Tensor:
+    """The int32 (2,) counter of the current stream of a CUDA device: tiles taken, blocks done."""
+    import torch  # Late: `compile.py` needs this module where no torch may be loaded.
 
     if torch.cuda.is_current_stream_capturing():
         # A graph may be replayed on any stream, beside what runs on this one: it gets a counter of its own.

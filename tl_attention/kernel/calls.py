@@ -11,13 +11,13 @@ from tl_attention.problem import DTYPE_BYTES as ELEMENT_BYTES
 from tl_attention.roles import CLUSTER, NAMED, TILE, Event, Read
 from tl_attention.statements import RING
 
-# Names of the code and their values, and the Place under a name that no code has.
+# Names of the code and their values, and the Thread under a name that code cannot have.
 Names = dict[str, Any]
-PLACE = "the place"
+THREAD = "the thread"
 Make = Callable[[Names], Event | None]
-# Of a line and the number of a warp's lanes that run it, what makes the event from the values of the names.
+# Builds what makes an event, from a matched line and the number of a warp's lanes that run it.
 Builder = Callable[[re.Match, int], Make]
-# What looks like synchronisation: of a warp's lanes, or of nothing by itself. Fewer than a warp reduce by shuffles.
+# These look like synchronisation, but order nothing between warps: AllReduce over up to 32 threads is shuffles.
 HARMLESS = (
     r"__shfl_sync\(|tl::warpgroup_arrive\(|tl::tma_store_arrive\(|tl::prefetch_tma_descriptor\(|uint64_t \w+_mem\[|"
     r"reinterpret_cast<Barrier\*>|tl::AllReduce<tl::\w+, (?:[1-9]|[12]\d|3[0-2]), "
@@ -27,7 +27,7 @@ MATRIX = rf"(?:\(\(void\*\)\(\(char\*\))?\(&\({IN_SHARED}\[(.+?)\]\)\)(?: \+ (.+
 
 
 @dataclass(frozen=True)
-class Place:
+class Thread:
     """The thread that runs, and what its code does not say by itself.
 
     `elements` are those of one slot of each shared buffer, `tiles` how many a block works on at most, `next_tile` tells
@@ -45,7 +45,7 @@ class Place:
 
 def _slot(buffer: str, element: int, names: Names) -> int:
     """The slot of a shared buffer that an element is in; 0 where slots are not asked for."""
-    slots = names[PLACE].elements
+    slots = names[THREAD].elements
     return element // slots[buffer] if slots else 0
 
 
@@ -67,11 +67,11 @@ def _mbarrier(match: re.Match, lanes: int) -> Make:
     name, index, call, argument = match.groups()
     if call == "arrive":
         return lambda names: Event(
-            "arrive", name, value(index, names), lanes, (value(argument, names) if argument else names[PLACE].rank,)
+            "arrive", name, value(index, names), lanes, (value(argument, names) if argument else names[THREAD].rank,)
         )
     if call == "expect_transaction":
         return lambda names: Event(
-            "expect", name, value(index, names), int(argument) / ELEMENT_BYTES / names[PLACE].elements[name[0]]
+            "expect", name, value(index, names), int(argument) / ELEMENT_BYTES / names[THREAD].elements[name[0]]
         )
     return lambda names: Event(call, name, value(index, names), value(argument, names))
 
@@ -88,16 +88,17 @@ def _tma_load(match: re.Match, lanes: int) -> Make:
     """`step` is the row that it loads."""
     descriptor, barrier, address, *rest = arguments(match[2])
     name, ring = descriptor.partition("_")[0], re.match(r"(\w)_full\[(.+)\]$", barrier)
-    place = re.search(IN_SHARED + r"\[(.+)\]\)\)$", address)
-    if not ring or not place or {name} != {ring[1], place[1]}:
+    target = re.search(IN_SHARED + r"\[(.+)\]\)\)$", address)
+    if not ring or not target or {name} != {ring[1], target[1]}:
         raise SyntaxError(f"a load of {name} into {address} on {barrier}")
     mask = rest.pop(0) if match[1] else None
 
     def make(names: Names) -> Event:
-        slot = _slot(name, value(place[2], names), names)
+        slot = _slot(name, value(target[2], names), names)
         if slot != value(ring[2], names):
             raise SyntaxError(f"a load into slot {slot} of {name} on {barrier}")
-        blocks = tuple(b for b in range(16) if value(mask, names) >> b & 1) if mask else (names[PLACE].rank,)
+        masked = value(mask, names) if mask else 1 << names[THREAD].rank
+        blocks = tuple(block for block in range(masked.bit_length()) if masked >> block & 1)
         return Event("load", name, slot, blocks=blocks, step=value(rest[1], names))
 
     return make
@@ -143,12 +144,12 @@ def _shared(kind: str) -> Builder:
 
 
 def _take(match: re.Match, lanes: int) -> Make:
-    return lambda names: Event("take", TILE, value(match[1], names), blocks=(names[PLACE].rank,))
+    return lambda names: Event("take", TILE, value(match[1], names), blocks=(names[THREAD].rank,))
 
 
 def _next_tile(match: re.Match, lanes: int) -> Make:
     def make(names: Names) -> Event:
-        names[match[1]] = names[PLACE].next_tile(names[match[1]])
+        names[match[1]] = names[THREAD].next_tile(names[match[1]])
         return Event("read", TILE, value(match[2], names))
 
     return make

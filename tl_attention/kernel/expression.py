@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from functools import lru_cache
+from functools import cache
 from types import CodeType
 from typing import Any, Mapping
 
@@ -25,7 +25,7 @@ def value(text: str, names: Mapping[str, Any]) -> int:
     return eval(_compiled(text), FUNCTIONS, names)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _compiled(text: str) -> CodeType:
     return compile(_python(deque(TOKEN.findall(text))).strip(), text, "eval")
 

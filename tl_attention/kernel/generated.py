@@ -10,10 +10,11 @@ import re
 from dataclasses import dataclass, replace
 from typing import Callable, Iterator, Sequence
 
-from tl_attention.kernel.calls import CALLS, PLACE, Make, Names, Place
+from tl_attention.kernel.calls import CALLS, THREAD, Make, Names, Thread
 from tl_attention.kernel.expression import UNREADABLE, value
-from tl_attention.roles import WARP, Event
+from tl_attention.roles import Event
 from tl_attention.statements import RING
+from tl_attention.warpgroup import WARP
 
 FOR = re.compile(r"for \(int (\w+) = 0; \1 < (.+); \+\+\1\) \{$")
 IF = re.compile(r"if \((.+)\) \{$")
@@ -21,7 +22,7 @@ ELECT = re.compile(r"tl::tl_shuffle_elect<(\d+)>\(\)$")
 DECLARED = re.compile(r"\bint (\w+)(?= =|[,);])")
 ASSIGNED = re.compile(r"(?:int )?(\w+) = (.+);$")
 SHARED = re.compile(r"void\* (\w+) = \(\(void\*\)\(\(char\*\)buf_dyn_shmem \+ (\d+)\)\);")
-# What is there once for each instruction that a tile takes.
+# What stands once for every instruction of a tile: a loop of nothing else is one event.
 OF_A_TILE = {"load", "mma", "read", "write", "store"}
 
 
@@ -60,7 +61,7 @@ class _Break(Exception):
     """Leaves a `while`."""
 
 
-def ring_buffers(source: str, shared_bytes: int, slot_bytes: int) -> dict[str, int]:
+def allocated_buffers(source: str, shared_bytes: int, slot_bytes: int) -> dict[str, int]:
     """Buffers that the generated code gives each ring, by the load that fills it."""
     starts = {name: int(offset) for name, offset in SHARED.findall(source)}
     ends = sorted([*starts.values(), shared_bytes])
@@ -68,17 +69,17 @@ def ring_buffers(source: str, shared_bytes: int, slot_bytes: int) -> dict[str, i
 
 
 def unrolled(source: str) -> Callable[..., list[Event]]:
-    """A function from the sizes, by name, and the Place of a thread to the events of that thread, in order."""
+    """A function from the sizes, by name, and the Thread of a thread to the events of that thread, in order."""
     body = source[source.index("__launch_bounds__"):]
     lines = iter(body.splitlines()[1:])
     tree = _Reader(set(DECLARED.findall(body))).block(lines, WARP)[0]
 
-    def events(sizes: Names, place: Place = Place()) -> list[Event]:
-        thread = {
-            "threadIdx_x": place.x, "threadIdx_y": place.y, "blockIdx_x": place.block,
-            "tl__block_rank_in_cluster": lambda: place.rank,
+    def events(sizes: Names, thread: Thread = Thread()) -> list[Event]:
+        registers = {
+            "threadIdx_x": thread.x, "threadIdx_y": thread.y, "blockIdx_x": thread.block,
+            "tl__block_rank_in_cluster": lambda: thread.rank,
         }
-        return list(_joined(_run(tree, {**sizes, **thread, PLACE: place})))
+        return list(_joined(_run(tree, {**sizes, **registers, THREAD: thread})))
 
     return events
 
@@ -161,7 +162,7 @@ def _run(nodes: Sequence, names: Names) -> Iterator[Event]:
                 yield from _run(node.body, names)
         elif isinstance(node, _While):
             try:
-                for _ in range(names[PLACE].tiles):
+                for _ in range(names[THREAD].tiles):
                     yield from _run(node.body, names)
             except _Break:
                 pass

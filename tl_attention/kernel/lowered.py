@@ -13,14 +13,15 @@ from typing import Iterator, Sequence
 
 from tl_attention.device import HOPPER
 from tl_attention.errors import ScheduleRefused
-from tl_attention.kernel.calls import Place
+from tl_attention.kernel.calls import Thread
 from tl_attention.kernel.expression import UNREADABLE
-from tl_attention.kernel.generated import ring_buffers, unrolled
+from tl_attention.kernel.generated import allocated_buffers, unrolled
 from tl_attention.problem import DTYPE_BYTES
 from tl_attention.program import CONSUMER, Program
-from tl_attention.roles import CLUSTER, LOAD_OF, MEETING, NAMED, ROWS, WARP, Event, Process, Roles
+from tl_attention.roles import CLUSTER, LOAD_OF, NAMED, Event, Process, Roles
 from tl_attention.schedule import Schedule
 from tl_attention.statements import LOADS, PRODUCTS, READER
+from tl_attention.warpgroup import MEETING, ROWS, WARP
 
 # What the checks of the pipelined kernel read.
 SYNCHRONOUS = {"load", "commit", "wait", "sync", "products wait", *PRODUCTS}
@@ -36,7 +37,7 @@ def check_generated(
 
     Unrolls the code of the first row tiles for every short loop and one long one, or for the fixed `sizes`.
     """
-    found = ring_buffers(source, shared_bytes, schedule.block_N * head_dim * DTYPE_BYTES)
+    found = allocated_buffers(source, shared_bytes, schedule.block_N * head_dim * DTYPE_BYTES)
     for load, expected in program.buffers.items():
         _require(
             found[load] == expected, f"it has {found[load]} buffers for {load}, the Program has {expected}"
@@ -157,11 +158,11 @@ def _check_roles(
 
         def run(process: Process, lane: int = 0) -> list[Event]:
             group = process.warpgroup if process.warpgroup >= 0 else roles.warpgroups
-            place = Place(
+            thread = Thread(
                 lane, group, process.block, process.block, elements, TILES, next_tile=lambda tile: tile + HOPPER.sms
             )
             with _readable():
-                found = events(names, place)
+                found = events(names, thread)
             return _after_start(found, counts)
 
         tiles = _tiles(run(roles.processes[0]), schedule.block_N)
@@ -169,8 +170,12 @@ def _check_roles(
         for process in roles.processes:
             expected = tuple(roles.events(process, tiles))
             for lane in (0, process.warps * WARP - 1):
-                found = [event for event in run(process, lane) if not _harmless(event, process, expected, users)]
-                _same(found, expected, str(process))
+                found = run(process, lane)
+                alone = [event for event in found if event not in expected and _alone(event, process)]
+                for barrier in {event.index for event in alone if event.kind == "sync"}:
+                    user = users.setdefault((process.block, barrier), process)
+                    _require(user == process, f"{user} and {process} both use named barrier {barrier}")
+                _same([event for event in found if event not in alone], expected, str(process))
         idle = [Event("sync", CLUSTER)] * 2 if roles.cluster > 1 else []
         _same(run(roles.processes[0], lane=WARP), idle, "an idle warp")
 
@@ -202,7 +207,7 @@ def _after_start(run: list[Event], counts: set[Event]) -> list[Event]:
 def _tiles(producer: Sequence[Event], block_N: int) -> list[int]:
     """KV blocks of each tile, off the rows of K and V that the producer loads: from the last block to the first."""
     rows = {ring: [e.step for e in producer if (e.kind, e.name) == ("load", ring)] for ring in ("K", "V")}
-    ends = [place for place, row in enumerate(rows["K"], 1) if row == 0]
+    ends = [number for number, row in enumerate(rows["K"], 1) if row == 0]
     tiles = [end - start for start, end in zip([0, *ends], ends)]
     down = [block_N * block for blocks in tiles for block in reversed(range(blocks))]
     for ring, found in rows.items():
@@ -210,14 +215,10 @@ def _tiles(producer: Sequence[Event], block_N: int) -> list[int]:
     return tiles
 
 
-def _harmless(event: Event, process: Process, expected: Sequence[Event], users: dict[tuple[int, int], Process]) -> bool:
-    """Whether it concerns the process alone: a fence, or a barrier for its own threads that nobody else uses."""
-    if event.kind not in ("sync", "fence") or event in expected:
-        return False
-    if event.kind == "fence":
-        return True
+def _alone(event: Event, process: Process) -> bool:
+    """Whether it concerns the process alone: a fence, or a named barrier for as many threads as it has."""
     own = event.name == NAMED and event.index >= MEETING and event.value == process.warps * WARP
-    return own and users.setdefault((process.block, event.index), process) == process
+    return event.kind == "fence" or event.kind == "sync" and own
 
 
 def _same(found: Sequence[Event], expected: Sequence[Event], who: str) -> None:

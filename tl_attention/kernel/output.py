@@ -2,10 +2,7 @@
 
 import tilelang.language as T
 
-from tl_attention.kernel.vector import ROWS
-
-WARP = 32
-WARPGROUP = 128
+from tl_attention.warpgroup import OWN, ROWS, WARP, WARPGROUP
 
 
 def store_output(*, head_dim, dtype, seq_q, output, row_sum):
@@ -35,10 +32,10 @@ def store_output(*, head_dim, dtype, seq_q, output, row_sum):
         if output == "tma":
             T.copy(s.acc_o, s.Q_shared[wg, :, :])
             T.fence_proxy_async()
-            T.sync_threads(4 + wg, WARPGROUP)
+            T.sync_threads(OWN + wg, WARPGROUP)
             T.tma_copy(s.Q_shared[wg, :, :], Output[bz, head, first_row : first_row + ROWS, :])
             T.tma_store_wait(0)
-            T.sync_threads(4 + wg, WARPGROUP)
+            T.sync_threads(OWN + wg, WARPGROUP)
             if T.shuffle_elect(WARP):
                 T.mbarrier_arrive(s.Q_free[wg])
 

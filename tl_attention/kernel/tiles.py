@@ -7,7 +7,7 @@ import tilelang.language as T
 
 # K and V of the heads of a section fit in the L2 cache of an H100 (50 MB) beside everything else.
 SECTION_BYTES = 32 << 20
-# The heads that taper have so many tiles for each worker; 2 to 6 are as fast.
+# So many tiles for each worker are taken from the last heads together, the longest first.
 TAPER = 4
 
 
@@ -38,5 +38,5 @@ def tile_places(*, workers, order, causal):
 
 
 def section_heads(heads, seq_kv, head_dim):
-    """Heads of a section: K and V take 4 bytes for each of their elements' positions."""
+    """Heads of a section: K and V together take 4 bytes for each key and column."""
     return T.max(1, T.min(heads, SECTION_BYTES // (seq_kv * head_dim * 4)))

@@ -3,13 +3,17 @@
 import tilelang.language as T
 
 from tl_attention.kernel.macros import finite
-
-ROWS = 64  # of a warpgroup
+from tl_attention.warpgroup import ROWS
 
 
 def per_thread_layout():
     """Layout of a (64, 4) fragment: what each of the four lanes that share a row of an accumulator has of it."""
     return T.Fragment([ROWS, 4], forward_fn=lambda i, lane: (i // 16 * 32 + i % 8 * 4 + lane, i // 8 % 2))
+
+
+def lane_of(column):
+    """Which of the four lanes that share a row has this column of an accumulator: `device_code.py` has the layout."""
+    return column // 2 % 4
 
 
 def vector_statements(
@@ -23,6 +27,7 @@ def vector_statements(
     """
     minus_inf = -T.infinity("float32")
     per_thread = row_sum == "thread"
+    # Without a threshold row_max overwrites scores_max, and every block rescales.
     in_place = rescale_threshold == 0
 
     def seen(scores_max, masked):
@@ -54,14 +59,14 @@ def vector_statements(
 
     @T.macro
     def maximum(row_maximum, s):
-        """The maximum of acc_s, or of it and scores_max: what compares it with scores_max sees no difference."""
+        """row_maximum = that of acc_s, or of acc_s and scores_max: the caller takes the larger of both anyway."""
         if row_max == "thread":
             of_thread = T.alloc_fragment([ROWS, 4], "float32")
             T.annotate_layout({of_thread: per_thread_layout()})
             for i, lane in T.Parallel(ROWS, 4):
                 of_thread[i, lane] = s.scores_max[i]
             for i, j in T.Parallel(ROWS, block_N):
-                of_thread[i, j // 2 % 4] = T.max(of_thread[i, j // 2 % 4], s.acc_s[i, j])
+                of_thread[i, lane_of(j)] = T.max(of_thread[i, lane_of(j)], s.acc_s[i, j])
             T.reduce_max(of_thread, row_maximum, dim=1)
         else:
             T.reduce_max(s.acc_s, row_maximum, dim=1, clear=not in_place)
@@ -97,7 +102,7 @@ def vector_statements(
                     s.logsum[i, lane] *= s.scores_scale[i]
             for i, j in T.Parallel(ROWS, block_N):
                 if name == statement or inside(name, j):
-                    s.logsum[i, j // 2 % 4] += s.acc_s[i, j]
+                    s.logsum[i, lane_of(j)] += s.acc_s[i, j]
         if statement == "row_sum" and not per_thread:
             row_total = T.alloc_fragment([ROWS], "float32")
             T.reduce_sum(s.acc_s, row_total, dim=1)
@@ -109,9 +114,9 @@ def vector_statements(
             for i, j in T.Parallel(ROWS, block_N):
                 if inside(name, j):
                     s.acc_s_cast[i, j] = s.acc_s[i, j]
-        if statement == "rescale" and rescale_threshold == 0:
+        if statement == "rescale" and in_place:
             rescale(name, s)
-        if statement == "rescale" and rescale_threshold > 0:
+        if statement == "rescale" and not in_place:
             if T.call_extern("bool", "tl_attention_grew", s.scores_scale.data):
                 rescale(name, s)
 

@@ -11,9 +11,10 @@ import tilelang.language as T
 
 from tl_attention.kernel.device_code import prelude
 from tl_attention.kernel.macros import LOG2_E
-from tl_attention.kernel.output import WARP, WARPGROUP, store_output
+from tl_attention.kernel.output import store_output
 from tl_attention.kernel.tiles import section_heads, tile_places
-from tl_attention.kernel.vector import ROWS, per_thread_layout, vector_statements
+from tl_attention.kernel.vector import per_thread_layout, vector_statements
+from tl_attention.warpgroup import ROWS, TURN, WARP, WARPGROUP, WARPS
 
 
 def attention_kernel(
@@ -31,7 +32,8 @@ def attention_kernel(
     """
     batch, heads, seq_q, seq_kv = sizes or T.dynamic("batch, heads, seq_q, seq_kv")
     accum_dtype = "float32"
-    warpgroups, warps, clusters = block_M // ROWS, block_M // 16, sms // cluster
+    warpgroups, warps, clusters = block_M // ROWS, block_M // ROWS * WARPS, sms // cluster
+    depths = dict(zip(("load_k", "load_v"), buffers))
     persistent, dynamic = tile_scheduler != "one_tile", tile_scheduler == "dynamic"
     q_in_registers = q_operand == "registers"
     first_steady, steady_ops = steady
@@ -45,9 +47,15 @@ def attention_kernel(
     tile_at = tile_places(workers=clusters, order=tile_order, causal=causal)
     store = store_output(head_dim=head_dim, dtype=dtype, seq_q=seq_q, output=output, row_sum=row_sum)
 
+    def slot(load_name, step):
+        return step % depths[load_name]
+
+    def parity(load_name, step):
+        return step // depths[load_name] % 2
+
     @T.macro
     def release(free, slot):
-        """One arrival per warp, at every block that loads into the slot: its lanes have waited together."""
+        """One arrival per warp, whose lanes have waited together, at each block that a load into the slot writes."""
         if T.shuffle_elect(WARP):
             if cluster == 1:
                 T.mbarrier_arrive(free[slot])
@@ -64,19 +72,17 @@ def attention_kernel(
             if kind == "issue" and name == "mma0":
                 T.wgmma_gemm(
                     s.Q_local if q_in_registers else s.Q_shared[wg, :, :],
-                    s.K_shared[(base + t - lag) % buffers[0], :, :], s.acc_s,
+                    s.ring["load_k"][slot("load_k", base + t - lag), :, :], s.acc_s,
                     transpose_B=True, clear_accum=True, policy=T.GemmWarpPolicy.FullRow,
                 )
             if kind == "issue" and name == "mma1":
                 # The first one clears acc_o, which nothing else initialises.
                 T.wgmma_gemm(
-                    s.acc_s_cast, s.V_shared[(base + t - lag) % buffers[1], :, :], s.acc_o,
+                    s.acc_s_cast, s.ring["load_v"][slot("load_v", base + t - lag), :, :], s.acc_o,
                     clear_accum=t - lag == 0, policy=T.GemmWarpPolicy.FullRow,
                 )
-            if kind == "wait" and name == "load_k":
-                T.mbarrier_wait_parity(s.K_full[(base + t - lag) % buffers[0]], (base + t - lag) // buffers[0] % 2)
-            if kind == "wait" and name == "load_v":
-                T.mbarrier_wait_parity(s.V_full[(base + t - lag) % buffers[1]], (base + t - lag) // buffers[1] % 2)
+            if kind == "wait" and name in depths:
+                T.mbarrier_wait_parity(s.full[name][slot(name, base + t - lag)], parity(name, base + t - lag))
             # A wait names no register: without the fence the compiler may move a use of the result before it.
             if kind == "wait" and name == "mma0":
                 T.wait_wgmma(argument)
@@ -85,43 +91,38 @@ def attention_kernel(
                 T.wait_wgmma(argument)
                 T.warpgroup_fence_operand(s.acc_o, 0, head_dim // 2)
             if kind == "hold":
-                T.call_extern("handle", f"tl_attention_hold<{lag}, {argument}>", s.acc_s.data, s.scale)
+                T.call_extern("handle", f"tl_attention_hold<{argument[0]}, {argument[1]}>", s.acc_s.data, s.scale)
             if kind == "hold_last":
                 T.call_extern("handle", f"tl_attention_hold_last<{argument}>", s.acc_s.data, s.scale)
             if kind == "resume":
                 T.call_extern("handle", "tl_attention_resume", s.scores_max.data, s.scale)
-            if kind == "release" and name == "load_k":
-                release(s.K_free, (base + t - lag) % buffers[0])
-            if kind == "release" and name == "load_v":
-                release(s.V_free, (base + t - lag) % buffers[1])
+            if kind == "release" and name in depths:
+                release(s.free[name], slot(name, base + t - lag))
             if kind == "release" and name == "load_q":
                 if T.shuffle_elect(WARP):
                     T.mbarrier_arrive(s.Q_free[wg])
             if kind == "turn":
-                T.sync_threads(1 + wg, 2 * WARPGROUP)
+                T.sync_threads(TURN + wg, 2 * WARPGROUP)
             if kind == "pass":
-                T.named_barrier_arrive(2 - wg, 2 * WARPGROUP)
+                T.named_barrier_arrive(TURN + 1 - wg, 2 * WARPGROUP)
 
     @T.macro
-    def load(source, ring, full, free, depth, step, kv, head, bz):
+    def load(name, source, step, kv, head, bz, s):
         """Acquire a buffer of the ring and fill it with KV block `kv`; a cluster's first block loads for all."""
-        T.mbarrier_wait_parity(free[step % depth], step // depth % 2 ^ 1)
+        T.mbarrier_wait_parity(s.free[name][slot(name, step)], parity(name, step) ^ 1)
         T.tma_copy(
-            source[bz, head, kv * block_N : (kv + 1) * block_N, :], ring[step % depth, :, :],
-            barrier=full[step % depth], leader_scope_threads=WARP,
+            source[bz, head, kv * block_N : (kv + 1) * block_N, :], s.ring[name][slot(name, step), :, :],
+            barrier=s.full[name][slot(name, step)], leader_scope_threads=WARP,
             cluster_mask=2**cluster - 1 if cluster > 1 else None,
         )
-        T.mbarrier_arrive(full[step % depth])
+        T.mbarrier_arrive(s.full[name][slot(name, step)])
 
     @T.macro
     def produce(turn, base, blocks, first_row, head, bz, Q, K, V, s):
         """The loads of one tile. Q comes after the first blocks: its buffer is free later than theirs."""
         for j in T.serial(blocks):
             for name in loads:
-                if name == "load_k":
-                    load(K, s.K_shared, s.K_full, s.K_free, buffers[0], base + j, blocks - 1 - j, head, bz)
-                else:
-                    load(V, s.V_shared, s.V_full, s.V_free, buffers[1], base + j, blocks - 1 - j, head, bz)
+                load(name, K if name == "load_k" else V, base + j, blocks - 1 - j, head, bz, s)
             if j == 0:
                 for wg in range(warpgroups):
                     T.mbarrier_wait_parity(s.Q_free[wg], turn % 2 ^ 1)
@@ -232,7 +233,7 @@ def attention_kernel(
                 T.annotate_layout({logsum: per_thread_layout()})
             # A full barrier counts the producer warp's lanes, and bytes; a free one the warps that compute.
             Q_full = T.alloc_barrier([WARP] * warpgroups)
-            Q_free = T.alloc_barrier([4] * warpgroups)
+            Q_free = T.alloc_barrier([WARPS] * warpgroups)
             K_full = T.alloc_barrier([WARP] * buffers[0])
             V_full = T.alloc_barrier([WARP] * buffers[1])
             K_free = T.alloc_barrier([warps * cluster] * buffers[0])
@@ -242,22 +243,21 @@ def attention_kernel(
             tile_free = T.alloc_barrier([warps] * 2) if dynamic else None
             next_tile = T.alloc_shared([2], "int32", scope="shared") if dynamic else None
             s = SimpleNamespace(
-                Q_shared=Q_shared, K_shared=K_shared, V_shared=V_shared, Q_local=Q_local, acc_s=acc_s,
-                acc_s_cast=acc_s_cast, acc_o=acc_o, scores_max=scores_max, scores_max_prev=scores_max_prev,
-                scores_scale=scores_scale, logsum=logsum, Q_full=Q_full, Q_free=Q_free,
-                K_full=K_full, K_free=K_free, V_full=V_full, V_free=V_free, tile_full=tile_full, tile_free=tile_free,
-                next_tile=next_tile, scale=softmax_scale * LOG2_E, past_len=seq_kv - seq_q,
+                Q_shared=Q_shared, Q_local=Q_local, ring={"load_k": K_shared, "load_v": V_shared},
+                full={"load_k": K_full, "load_v": V_full}, free={"load_k": K_free, "load_v": V_free}, Q_full=Q_full,
+                Q_free=Q_free, acc_s=acc_s, acc_s_cast=acc_s_cast, acc_o=acc_o, scores_max=scores_max,
+                scores_max_prev=scores_max_prev, scores_scale=scores_scale, logsum=logsum, tile_full=tile_full,
+                tile_free=tile_free, next_tile=next_tile, scale=softmax_scale * LOG2_E, past_len=seq_kv - seq_q,
                 section=section_heads(batch * heads, seq_kv, head_dim),
                 rank=T.block_rank_in_cluster() if cluster > 1 else 0,
             )
             if cluster > 1:
                 T.cluster_sync()
-            tx = T.get_thread_binding(0)
             ty = T.get_thread_binding(1)
             if ty == warpgroups:
                 if registers:
                     T.set_max_nreg(registers[1], 0)
-                if tx < WARP:
+                if T.get_thread_binding(0) < WARP:
                     work(True, 0, block, Q, K, V, Output, TileCounter, s)
                     if dynamic:
                         # The last block leaves the counter as it found it.
@@ -273,11 +273,11 @@ def attention_kernel(
                 wg = T.call_extern("int32", "__shfl_sync", T.uint32(0xFFFFFFFF), ty, 0)
                 if ping_pong:
                     if wg == 1:
-                        T.named_barrier_arrive(1, 2 * WARPGROUP)
+                        T.named_barrier_arrive(TURN, 2 * WARPGROUP)
                 work(False, wg, block, Q, K, V, Output, TileCounter, s)
                 if ping_pong:
                     if wg == 0:
-                        T.sync_threads(1, 2 * WARPGROUP)
+                        T.sync_threads(TURN, 2 * WARPGROUP)
             if cluster > 1:
                 T.cluster_sync()
 

@@ -31,11 +31,13 @@ TEMPLATES = Path(__file__).parent / "templates"
 HEAD_DIM = 128
 TENSORS = ("Q", "K", "V", "Output")
 # The kernel of each lowering, what it imports before it.
+PIPELINED = ("kernel/macros.py", "kernel/pipelined.py")
 KERNEL_FILES = {
-    "pipelined": ("macros.py", "pipelined.py"),
-    "inferred": ("macros.py", "pipelined.py"),
+    "pipelined": PIPELINED,
+    "inferred": PIPELINED,
     "warp_specialized": (
-        "macros.py", "device_code.py", "tiles.py", "vector.py", "output.py", "warp_specialized.py"
+        "warpgroup.py", "kernel/macros.py", "kernel/device_code.py", "kernel/tiles.py", "kernel/vector.py",
+        "kernel/output.py", "kernel/warp_specialized.py",
     ),
 }
 # Columns of a constant, left of which its name still fits into 120.
@@ -147,11 +149,12 @@ def _program_text(schedule: Schedule) -> str:
     """The macros and the schedule's kernel as they are, with the imports that the rest of the file needs."""
     parts = ["from types import SimpleNamespace\n\nimport tilelang\nimport tilelang.language as T\nimport torch"]
     for file in KERNEL_FILES[schedule.lowering]:
-        text = (PACKAGE / "kernel" / file).read_text(encoding="utf-8")
+        text = (PACKAGE / file).read_text(encoding="utf-8")
         imports = {line for line in text.splitlines() if line.startswith(("import ", "from "))}
-        others = {line for line in imports if not line.startswith("from tl_attention.kernel.")}
+        packed = ("from tl_attention.kernel.", "from tl_attention.warpgroup ")
+        others = {line for line in imports if not line.startswith(packed)}
         known = {"import tilelang.language as T", "from types import SimpleNamespace"}
-        assert others <= known, f"kernel/{file} imports {others}"
+        assert others <= known, f"{file} imports {others}"
         for line in imports:
             text = text.replace(f"{line}\n", "", 1)
         # The module's docstring stays, as a comment on what follows.
