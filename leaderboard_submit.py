@@ -96,8 +96,8 @@ def kv_block(step, blocks, descending):
 
 # A wait names no register, so ptxas moves it up, before the exponentials that the product should overlap. A store that
 # depends on an exponential, and never happens (the scale is positive), holds it behind that one. ptxas also takes the
-# exponentials in its own order: to have exactly a chunk before the wait, `hold` four in eight of it (enough, says
-# tests/test_sass.py), and make the rest depend on a load after the wait that never happens either.
+# exponentials in its own order: to have exactly a chunk before the wait, `hold` all of it (a call takes four in eight),
+# and make the rest depend on a load after the wait that never happens either.
 HOLD = """
 template <int first, int end> __device__ __forceinline__ void tl_attention_hold(const float* acc_s, float scale) {
   #pragma unroll
@@ -467,7 +467,9 @@ def attention_kernel(
                 T.wait_wgmma(argument)
                 T.warpgroup_fence_operand(s.acc_o, 0, head_dim // 2)
             if kind == "hold":
-                T.call_extern("handle", f"tl_attention_hold<{argument[0]}, {argument[1]}>", s.acc_s.data, s.scale)
+                # A call holds four in eight: all of them take two.
+                for first in (argument[0], argument[0] + 4):
+                    T.call_extern("handle", f"tl_attention_hold<{first}, {argument[1]}>", s.acc_s.data, s.scale)
             if kind == "hold_last":
                 T.call_extern("handle", f"tl_attention_hold_last<{argument}>", s.acc_s.data, s.scale)
             if kind == "resume":

@@ -113,6 +113,33 @@ def mutate(schedule: Schedule, rng: random.Random) -> Schedule:
             continue
 
 
+OPTION_CHOICES: dict[str, dict[str, tuple]] = {
+    "kernel": {
+        "tile_scheduler": ("one_tile", "static", "dynamic"), "tile_order": ("rows", "tapered", "sections"),
+        "cluster": (1, 2), "ping_pong": (False, True), "q_operand": ("shared", "registers"),
+        "output": ("direct", "vector", "tma"), "waits": ("exact", "loose", "free"), "v_stages": (1, 2, 3),
+    },
+    "softmax": {
+        "fused_scale": (False, True), "row_max": ("thread", "row"), "row_sum": ("thread", "row"),
+        "rescale_threshold": (0.0, 8.0), "exp2_polynomial": (None, {"every": 4, "first": 1, "degree": 3}),
+    },
+}
+
+
+def vary_options(schedule: Schedule, rng: random.Random) -> Schedule:
+    """The warp-specialised schedule with up to four options drawn anew."""
+    while True:
+        changed = schedule.model_dump()
+        for _ in range(rng.randint(0, 4)):
+            section = rng.choice(list(OPTION_CHOICES))
+            key, values = rng.choice(list(OPTION_CHOICES[section].items()))
+            changed[section] |= {key: rng.choice(values)}
+        try:
+            return Schedule(**changed)
+        except ValueError:
+            continue
+
+
 def _placed(order: list) -> list[int]:
     return [index for index, o in enumerate(order) if o != PRODUCER]
 

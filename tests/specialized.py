@@ -42,7 +42,7 @@ def random_options(seed: int) -> Schedule:
         words = {name: choices for name, choices in words.items() if choices and isinstance(choices[0], str)}
         schedule[key] |= {name: rng.choice(choices) for name, choices in words.items()}
     schedule["kernel"] |= {
-        "cluster": rng.randint(1, 2), "ping_pong": rng.random() < 0.5, "registers": rng.choice((None, (160, 24))),
+        "cluster": rng.randint(1, 2), "ping_pong": rng.random() < 0.5, "registers": rng.choice((None, (232, 40))),
     }
     schedule["softmax"] |= {
         "fused_scale": rng.random() < 0.5,

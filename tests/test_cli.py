@@ -88,6 +88,22 @@ def test_explain_shows_the_phases_and_proves_them(model, cli, seed_path) -> None
         assert words in result.stdout
 
 
+def test_explain_proves_the_roles_too(cli, tmp_path) -> None:
+    best = ROOT / "schedules/best.yaml"
+    assert "the roles of a cluster neither race nor deadlock" in cli("explain", str(best)).stdout
+    text = best.read_text()
+    for before, after in {
+        "ping_pong: true": "ping_pong: true\n  v_stages: 1", "wait_before:\n  mma1: exp.1\n": "",
+        "[-1, 0, 2, 3, 4, -1, 1]": "[-1, 0, 1, 2, 3, -1, 4]", "[-1, 0, 0, 0, 0, -1, 1]": "[-1, 0, 0, 0, 0, -1, 0]",
+    }.items():
+        assert before in text
+        text = text.replace(before, after)
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(text)
+    result = cli("explain", str(mine))
+    assert result.exit_code == 2 and f"{mine}: refused: deadlock" in result.stderr
+
+
 def test_explain_of_inferred_says_that_there_is_no_program(cli) -> None:
     result = cli("explain", INFERRED)
     assert result.exit_code == 0 and "There is no Program to prove or to show" in result.stdout

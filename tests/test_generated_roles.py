@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import pytest
+from mutations import shipped
 from overlap import overlap
 
 from tl_attention.compile import CompiledKernel, compile_kernel
@@ -58,7 +60,42 @@ def test_fixed_sizes_of_the_specialised_kernel_are_proved_too():
     source = compiled.source.replace("wait_wgmma<0>", "wait_wgmma<1>", 1)
     assert source != compiled.source
     with pytest.raises(ScheduleRefused, match=r"is products wait \(1\), expected products wait \(0\)"):
-        check_generated(schedule, derive(schedule), source, compiled.shared_bytes, 128, sizes)
+        check_generated(schedule, derive(schedule), source, compiled.shared_bytes, 128, True, sizes)
+
+
+MASK_LOOP = re.compile(
+    r"(for \(int \w+ = 0; \w+ < \d+; \+\+\w+\) \{\s+float condval\w*;\s+if \([^;{]*\) \{\s+condval\w* = -CUDART_INF_F;)"
+)
+MARK = 9  # a named barrier that no kernel has
+
+
+# Iterations that still run masked for a statement that lags: Rescale(t-1) of the seed.
+@pytest.mark.parametrize("name,lag", [("best_causal", 0), ("best", 0), ("ws_seed", 1)])
+@pytest.mark.parametrize("seq_q,seq_kv", [(1, 1), (128, 128), (256, 1000), (700, 700), (896, 2000)])
+def test_only_blocks_with_hidden_keys_are_masked(name, lag, seq_q, seq_kv):
+    """Each mask of the generated code is marked with an event, and those of a warpgroup's tiles are counted."""
+    schedule = shipped()[name]
+    block_M, block_N, cluster = schedule.block_M, schedule.block_N, schedule.kernel.cluster
+    compiled = compile_kernel(schedule, head_dim=128, dtype="float16", causal=True)
+    source, masks = MASK_LOOP.subn(rf"tl::__sync_thread_partial({MARK}, 128);\n\1", compiled.source)
+    assert masks >= 2
+    sizes = {"batch": 1, "heads": 1, "seq_q": seq_q, "seq_kv": seq_kv}
+    clusters = HOPPER.sms // cluster
+    for tile in range(-(-seq_q // (block_M * cluster))):
+        for rank, warpgroup in product(range(cluster), range(block_M // 64)):
+            thread = Thread(
+                y=warpgroup, block=tile * cluster + rank, rank=rank, tiles=1, next_tile=lambda tile: tile + clusters
+            )
+            events = unrolled(source)(sizes, thread)
+            # Longest tiles first.
+            row_tile = -(-seq_q // (block_M * cluster)) - 1 - tile
+            first_row = (row_tile * cluster + rank) * block_M + 64 * warpgroup
+            blocks = min(-(-seq_kv // block_N), -(-((row_tile + 1) * block_M * cluster + seq_kv - seq_q) // block_N))
+            seen_by_all = min(first_row + seq_kv - seq_q + 1, seq_kv)
+            hidden = sum((block + 1) * block_N > seen_by_all for block in range(blocks))
+            found = sum((event.kind, event.index) == ("sync", MARK) for event in events)
+            # The last block comes first, in the prologue, which masks it in any case.
+            assert found == min(max(hidden + lag, 1), blocks), (tile, rank, warpgroup)
 
 
 EVENT = r"operation \d+ of {} of block 0 is {}, expected {}"
@@ -145,6 +182,13 @@ SPECIALISED_FAULTS = {
     "an output that is not complete": (
         "output through Q", r"tl::fence_proxy_async\(\);(\s+tl::__sync_thread_partial.*)", "", r"expected fence \(0\)",
     ),
+    "blocks beyond the diagonal": (
+        "ping-pong", r"blocks = min\(blocks, .*\);", "", r"it takes \d+ KV blocks for rows \[.*\] of Q, expected \d",
+    ),
+    "rows of another tile": (
+        "ping-pong", r"(tma_load\(Q_desc.*\) \+ first_row_\d+)\)", r"\1 + 128)",
+        r"block 0 loads rows \[128, 192\] of Q",
+    ),
     "a structure that cannot be read": ("ping-pong", r"int turn_\w+ = turn;", "", "cannot be read: name 'turn_"),
 }
 
@@ -156,4 +200,4 @@ def test_a_specialised_kernel_with_a_fault_is_refused(name):
     source, found = re.subn(pattern, replacement, compiled.source, count=1)
     assert found == 1
     with pytest.raises(ScheduleRefused, match=words):
-        check_generated(schedule, derive(schedule), source, compiled.shared_bytes, 128)
+        check_generated(schedule, derive(schedule), source, compiled.shared_bytes, 128, VARIANTS[kernel][1])

@@ -114,7 +114,7 @@ def test_generated_code_with_a_fault_is_refused(name):
     assert before in compiled.source
     with pytest.raises(ScheduleRefused, match=words):
         check_generated(
-            schedule, derive(schedule), compiled.source.replace(before, after), compiled.shared_bytes, 128
+            schedule, derive(schedule), compiled.source.replace(before, after), compiled.shared_bytes, 128, True
         )
 
 
@@ -127,7 +127,7 @@ def test_a_loop_that_overwrites_a_buffer_in_use_is_refused():
     for barrier in barriers[:2]:
         source = "\n".join(lines[:barrier] + lines[barrier + 1:])
         with pytest.raises(ScheduleRefused, match="with no barrier between|does not wait for"):
-            check_generated(schedule, derive(schedule), source, compiled.shared_bytes, 128)
+            check_generated(schedule, derive(schedule), source, compiled.shared_bytes, 128, False)
 
 
 def test_an_order_for_which_tilelang_waits_too_little_is_refused():

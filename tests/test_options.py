@@ -141,7 +141,14 @@ MISTAKES = SCHEMA_TOO | {
     "base 60": ("softmax: {rescale_threshold: 1:3.5}", 0, "softmax.rescale_threshold: '1:3.5' is not a decimal number"),
     "no number": ("softmax: {rescale_threshold: .nan}", 0, "softmax.rescale_threshold: expected at most 15"),
     "more registers than there are": (
-        "kernel: {registers: [240, 40]}", 0, "kernel.registers: [240, 40] take 66,560 registers, the SM has 65,536",
+        "kernel: {registers: [240, 32]}", 0,
+        "kernel.registers: [240, 32] take 65,536 registers, the block is launched with 64,512",
+    ),
+    "fewer registers than at the launch": (
+        "kernel: {registers: [160, 24]}", 0, "kernel.registers: [160, 24], expected at least 168 and at most 168",
+    ),
+    "a producer that takes registers": (
+        "kernel: {registers: [168, 176]}", 0, "kernel.registers: [168, 176], expected at least 168 and at most 168",
     ),
     "a polynomial of no exponential": (
         "softmax: {exp2_polynomial: {every: 2, first: 88}}", 0,

@@ -17,6 +17,7 @@ from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.problem import AttentionShape
 from tl_attention.records import ResultsFile, Row, read_rows
 from tl_attention.sass import Loop, check_not_serialised, describe, parse, steady
+from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import load
 
 NAME = "fa3_overlap"
@@ -164,15 +165,31 @@ def test_a_kernels_loop_has_the_instructions_that_its_tile_needs(compiled):
     assert "spills" in str(compiled.report) and "HGMMA" not in str(compiled.report)
 
 
-@pytest.mark.parametrize("columns", [32, 80])
-def test_the_wait_is_where_the_schedule_has_it(columns):
+EXACT = sorted(path for path in (SCHEDULES / "experiments").rglob("*exact*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXACT, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_the_wait_is_where_the_schedule_has_it(path):
+    schedule = load(path)
+    loop = steady(compile_kernel(schedule, **OPTIONS | {"causal": path.parent.name == "causal"}).report.loops)
     # A thread has two rows and every fourth pair of columns; the two exponentials of scores_scale may come before.
-    schedule = load(SCHEDULES / "experiments" / f"wait_exactly_after_{columns}.yaml")
-    compiled = compile_kernel(schedule, **OPTIONS)
-    loop = steady(compiled.report.loops)
-    assert columns // 2 <= max(loop.product_waits) <= columns // 2 + 3
-    # The buffer of V is released right there, to both blocks of the cluster.
-    assert all(place - max(loop.product_waits) <= 2 for place in loop.arrives)
+    columns = schedule.split.exp[0]
+    assert columns // 2 <= max(loop.product_waits) <= columns // 2 + 2
+    # The buffer of V is released right there, to each block of the cluster; that of K before the exponentials.
+    cluster = schedule.kernel.cluster
+    assert all(place == 0 for place in loop.arrives[:cluster])
+    assert all(0 <= place - max(loop.product_waits) <= 2 for place in loop.arrives[cluster:])
+
+
+def test_the_release_is_where_the_schedule_has_it():
+    options = load(SCHEDULES / "experiments/causal/waits_exact.yaml").model_dump()
+    group = [list(names) for names in options["group"]]
+    group[2] = ["max_prev", "max_init", "row_max", "max_merge", "scale", "exp.0", "exp.1", "exp.2", "row_sum", "logsum"]
+    schedule = Schedule(**options | {
+        "group": group, "split": {"exp": [32, 64, 32]}, "release_before": {"load_v": "exp.2"}
+    })
+    loop = steady(compile_kernel(schedule, **OPTIONS | {"causal": True}).report.loops)
+    assert 16 <= max(loop.product_waits) <= 18 and 48 <= loop.arrives[-1] <= 50
 
 
 def test_products_that_ptxas_serialised_are_refused(serialised):

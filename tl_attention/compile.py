@@ -98,7 +98,7 @@ def compile_kernel(
     """Compile the schedule's kernel, or take it from TileLang's disk cache.
 
     `sizes` fixes (batch, heads, seq_q, seq_kv); without it one kernel serves all sizes. The schedule must have been
-    checked. Raises InputError with the compiler's last word when it cannot be built, and ScheduleRefused when what
+    checked. Raises InputError with the compiler's error when it cannot be built, and ScheduleRefused when what
     TileLang generated is not what the schedule says.
     """
     import tilelang
@@ -117,14 +117,16 @@ def compile_kernel(
             program, target=TARGET, pass_configs=pass_configs(schedule), execution_backend="tvm_ffi"
         )
     except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
-        raise InputError(f"{schedule.label}: TileLang cannot compile it: {_last_line(error)}") from error
+        raise InputError(f"{schedule.label}: TileLang cannot compile it: {_telling_line(error)}") from error
     dynamic = schedule.kernel.tile_scheduler == "dynamic"
     compiled = CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source(), dynamic)
     if schedule.has_program:
-        check_generated(schedule, derive(schedule), compiled.source, compiled.shared_bytes, head_dim, sizes)
+        check_generated(schedule, derive(schedule), compiled.source, compiled.shared_bytes, head_dim, causal, sizes)
     return compiled
 
 
-def _last_line(error: Exception) -> str:
+def _telling_line(error: Exception) -> str:
+    """The compiler's first error, or the last line: TileLang's begin and end with what was called."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1][:300]}" if lines else type(error).__name__
+    errors = [line for line in lines if re.search(r"\b(error|fatal)\s*:", line)]
+    return f"{type(error).__name__}: {[*errors, *lines[-1:]][0][:300]}" if lines else type(error).__name__

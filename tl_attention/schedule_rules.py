@@ -8,6 +8,7 @@ from tl_attention.device import HOPPER
 from tl_attention.options import OPTION_KEYS
 from tl_attention.schedule_errors import RuleBroken
 from tl_attention.statements import FUSED, LOADS, NUMBER, whole
+from tl_attention.warpgroup import WARPGROUP
 
 if TYPE_CHECKING:
     from tl_attention.schedule import Schedule
@@ -173,15 +174,26 @@ def _kernel_suits_the_tile(s: Schedule) -> None:
         raise RuleBroken(f"tma, expected block_M of at most 128, found {s.block_M}", "kernel", "output")
 
 
-def _registers_fit_the_sm(s: Schedule) -> None:
+def _registers_fit_the_block(s: Schedule) -> None:
+    """setmaxnreg moves registers from the producer to the others, out of those that the block is launched with.
+
+    It waits for registers that are not there, for ever (PTX ISA, setmaxnreg).
+    """
     if s.kernel.registers is None:
         return
     computes, loads = s.kernel.registers
-    total, available = s.threads * computes + 128 * loads, HOPPER.registers_per_sm
+    threads = s.threads + WARPGROUP
+    launched = HOPPER.registers_available(threads)
+    if not loads <= launched <= computes:
+        raise RuleBroken(
+            f"[{computes}, {loads}], expected at least {launched} and at most {launched}: with block_M {s.block_M} a "
+            f"thread is launched with {launched}", "kernel", "registers",
+        )
+    total, available = s.threads * computes + WARPGROUP * loads, threads * launched
     if total > available:
         raise RuleBroken(
-            f"[{computes}, {loads}] take {total:,} registers, the SM has {available:,}: {s.threads} threads that "
-            "compute, 128 of the producer", "kernel", "registers",
+            f"[{computes}, {loads}] take {total:,} registers, the block is launched with {available:,}: {s.threads} "
+            f"threads that compute and {WARPGROUP} of the producer, with {launched} each", "kernel", "registers",
         )
 
 
@@ -200,5 +212,5 @@ RULES = (
     _waits_and_releases_have_a_place,
     _the_polynomial_has_exponentials,
     _kernel_suits_the_tile,
-    _registers_fit_the_sm,
+    _registers_fit_the_block,
 )

@@ -79,16 +79,20 @@ def check(schedules: tuple[Path, ...], head_dim: int) -> None:
                    "`warp_specialized` does; by default the lowering's own")
 def explain(schedule: Path, model: str | None) -> None:
     """Prologue, steady state and epilogue in text: who waits for whom."""
-    from tl_attention.explain import explain as text
-    from tl_attention.legality import check as prove
+    from tl_attention import legality, races
     from tl_attention.derivation import derive
+    from tl_attention.explain import explain as text
 
     loaded = load(schedule)
     with naming(schedule):
         click.echo(text(loaded, model), nl=False)  # type: ignore[arg-type]
         if loaded.has_program:
-            prove(derive(loaded, model))  # type: ignore[arg-type]
+            program = derive(loaded, model)  # type: ignore[arg-type]
+            legality.check(program)
             click.echo("\nproved: every read sees the value that source order gives it")
+            if loaded.lowering == "warp_specialized" and model != "synchronous":
+                races.check(loaded, program)
+                click.echo("proved: the roles of a cluster neither race nor deadlock")
 
 
 @click.command()

@@ -6,8 +6,8 @@ warp's 16 rows, column 8 g + 2 (lane % 4) + c.
 
 # A wait names no register, so ptxas moves it up, before the exponentials that the product should overlap. A store that
 # depends on an exponential, and never happens (the scale is positive), holds it behind that one. ptxas also takes the
-# exponentials in its own order: to have exactly a chunk before the wait, `hold` four in eight of it (enough, says
-# tests/test_sass.py), and make the rest depend on a load after the wait that never happens either.
+# exponentials in its own order: to have exactly a chunk before the wait, `hold` all of it (a call takes four in eight),
+# and make the rest depend on a load after the wait that never happens either.
 HOLD = """
 template <int first, int end> __device__ __forceinline__ void tl_attention_hold(const float* acc_s, float scale) {
   #pragma unroll

@@ -16,11 +16,12 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.kernel.calls import Thread
 from tl_attention.kernel.expression import UNREADABLE
 from tl_attention.kernel.generated import allocated_buffers, unrolled
-from tl_attention.problem import DTYPE_BYTES
+from tl_attention.problem import DTYPE_BYTES, AttentionShape
 from tl_attention.program import CONSUMER, Program
 from tl_attention.roles import CLUSTER, LOAD_OF, NAMED, Event, Process, Roles
 from tl_attention.schedule import Schedule
 from tl_attention.statements import LOADS, PRODUCTS, READER
+from tl_attention.tiling import kv_blocks
 from tl_attention.warpgroup import MEETING, ROWS, WARP
 
 # What the checks of the pipelined kernel read.
@@ -30,12 +31,13 @@ TILES = 4
 
 
 def check_generated(
-    schedule: Schedule, program: Program, source: str, shared_bytes: int, head_dim: int,
+    schedule: Schedule, program: Program, source: str, shared_bytes: int, head_dim: int, causal: bool,
     sizes: tuple[int, int, int, int] | None = None,
 ) -> None:
     """Raise ScheduleRefused where the generated code is not what the Program says, or races.
 
-    Unrolls the code of the first row tiles for every short loop and one long one, or for the fixed `sizes`.
+    Unrolls the code of the first row tiles for every short loop and one long one, or for the fixed `sizes`. Which head
+    and batch it loads, and what it computes and stores, are not read: that is for the numbers to show.
     """
     found = allocated_buffers(source, shared_bytes, schedule.block_N * head_dim * DTYPE_BYTES)
     for load, expected in program.buffers.items():
@@ -43,7 +45,7 @@ def check_generated(
             found[load] == expected, f"it has {found[load]} buffers for {load}, the Program has {expected}"
         )
     if schedule.lowering == "warp_specialized":
-        _check_roles(schedule, program, source, head_dim, sizes)
+        _check_roles(schedule, program, source, head_dim, causal, sizes)
         return
     with _readable():
         events = unrolled(source)
@@ -140,7 +142,8 @@ def _no_race(program: Program, run: Sequence[Event]) -> None:
 
 
 def _check_roles(
-    schedule: Schedule, program: Program, source: str, head_dim: int, sizes: tuple[int, int, int, int] | None
+    schedule: Schedule, program: Program, source: str, head_dim: int, causal: bool,
+    sizes: tuple[int, int, int, int] | None,
 ) -> None:
     """The threads of each role run its events, in their order, on mbarriers that count as they should.
 
@@ -166,6 +169,7 @@ def _check_roles(
             return _after_start(found, counts)
 
         tiles = _tiles(run(roles.processes[0]), schedule.block_N)
+        shape = AttentionShape(**names, head_dim=head_dim, causal=causal)
         users: dict[tuple[int, int], Process] = {}
         for process in roles.processes:
             expected = tuple(roles.events(process, tiles))
@@ -176,6 +180,8 @@ def _check_roles(
                     user = users.setdefault((process.block, barrier), process)
                     _require(user == process, f"{user} and {process} both use named barrier {barrier}")
                 _same([event for event in found if event not in alone], expected, str(process))
+                if process.warpgroup < 0:
+                    _check_lengths(schedule, program, shape, found, tiles, process.block)
         idle = [Event("sync", CLUSTER)] * 2 if roles.cluster > 1 else []
         _same(run(roles.processes[0], lane=WARP), idle, "an idle warp")
 
@@ -213,6 +219,24 @@ def _tiles(producer: Sequence[Event], block_N: int) -> list[int]:
     for ring, found in rows.items():
         _require(bool(down) and found == down, f"its producer loads rows {found[:20]} of {ring}, not block after block")
     return tiles
+
+
+def _check_lengths(
+    schedule: Schedule, program: Program, shape: AttentionShape, producer: Sequence[Event], tiles: Sequence[int],
+    rank: int,
+) -> None:
+    """Each tile has its own rows of Q, and the KV blocks up to the last that a row of its cluster sees."""
+    rows = [event.step for event in producer if (event.kind, event.name) == ("load", "Q")]
+    warpgroups, cluster = schedule.block_M // ROWS, schedule.kernel.cluster
+    for number, blocks in enumerate(tiles):
+        own = rows[warpgroups * number : warpgroups * (number + 1)]
+        tile = own[0] // schedule.block_M
+        expected_rows = [tile * schedule.block_M + ROWS * warpgroup for warpgroup in range(warpgroups)]
+        _require(own == expected_rows and tile % cluster == rank, f"block {rank} loads rows {own} of Q")
+        expected = kv_blocks(
+            shape, schedule.block_M * cluster, schedule.block_N, tile // cluster, program.least_blocks
+        )
+        _require(blocks == expected, f"it takes {blocks} KV blocks for rows {own} of Q, expected {expected}")
 
 
 def _alone(event: Event, process: Process) -> bool:

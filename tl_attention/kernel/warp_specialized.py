@@ -91,7 +91,9 @@ def attention_kernel(
                 T.wait_wgmma(argument)
                 T.warpgroup_fence_operand(s.acc_o, 0, head_dim // 2)
             if kind == "hold":
-                T.call_extern("handle", f"tl_attention_hold<{argument[0]}, {argument[1]}>", s.acc_s.data, s.scale)
+                # A call holds four in eight: all of them take two.
+                for first in (argument[0], argument[0] + 4):
+                    T.call_extern("handle", f"tl_attention_hold<{first}, {argument[1]}>", s.acc_s.data, s.scale)
             if kind == "hold_last":
                 T.call_extern("handle", f"tl_attention_hold_last<{argument}>", s.acc_s.data, s.scale)
             if kind == "resume":
