@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import groupby
+from typing import Any, Sequence
 
 import pytest
 from mutations import shipped
 from overlap import overlap
-from traced import specialized_statements, traced_statements
+from traced import TracedStatement, specialized_statements, traced_statements
 
 from tl_attention.compile import compile_kernel
+from tl_attention.derivation import derive
 from tl_attention.errors import ScheduleRefused
+from tl_attention.kernel import warp_specialized
 from tl_attention.kernel.generated import allocated_buffers, unrolled
 from tl_attention.kernel.lowered import check_generated
-from tl_attention.kernel import warp_specialized
 from tl_attention.kernel.pipelined import attention_kernel
 from tl_attention.limits import accumulator_registers, shared_bytes
 from tl_attention.lowering import kernel_arguments
-from tl_attention.derivation import derive
+from tl_attention.options import SoftmaxOptions
 from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import load
 from tl_attention.statements import SOURCE, whole
@@ -43,14 +44,19 @@ def test_the_statement_table_is_what_tilelang_traced(causal, sizes, kv_order, dt
         assert found.kind in TILELANG_KIND[entry.kind], entry.name
 
 
-@pytest.mark.parametrize("form", ["overlap", "source order", "three stages"])
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_specialised_table_is_what_tilelang_traced(form, causal):
-    """In the Program's order; the mask only in the loop over boundary blocks, if there is one.
+SOFTMAX: tuple[dict[str, Any], ...] = (
+    {"row_max": "thread"}, {"row_sum": "row"}, {"rescale_threshold": 8.0}, {"fused_scale": False},
+    {"rescale_threshold": 8.0, "row_max": "thread"},
+)
 
-    Vector statements in a row that write the same buffer are parts of one.
-    """
-    schedule = overlap(form)
+
+@pytest.mark.parametrize("schedule", [
+    *(overlap(form) for form in ("overlap", "source order", "three stages")),
+    *(overlap().model_copy(update={"softmax": SoftmaxOptions(**softmax)}) for softmax in SOFTMAX), shipped()["best"], shipped()["best_causal"],
+], ids=lambda schedule: schedule.label[17:])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_specialised_table_is_what_tilelang_traced(schedule, causal):
+    """In the Program's order; the mask only in the loop over boundary blocks, if there is one."""
     kernel = warp_specialized.attention_kernel(
         head_dim=128, dtype="float16", causal=causal, **kernel_arguments(schedule)
     )
@@ -58,13 +64,31 @@ def test_the_specialised_table_is_what_tilelang_traced(form, causal):
     *boundary, unmasked = specialized_statements(kernel)
     assert len(boundary) <= 1 and (boundary or not causal)
     for loop in (*boundary, unmasked):
-        names = [statement for statement in emitted if loop is not unmasked or statement != "mask"]
-        parts = [list(group) for _, group in groupby(loop, key=lambda part: (part.kind == "wgmma_gemm", part.writes))]
-        assert len(parts) == len(names)
-        for part, name in zip(parts, names):
-            entry = schedule.table.by_name[name]
-            assert set().union(*(found.reads for found in part)) == {whole(buffer) for buffer in entry.reads}, name
-            assert part[0].writes == {whole(buffer) for buffer in entry.writes}, name
+        entries = [schedule.table.by_name[name] for name in emitted if loop is not unmasked or name != "mask"]
+        expected = [
+            TracedStatement(
+                "wgmma_gemm" if entry.kind == "product" else "parallel",
+                frozenset(map(whole, entry.reads)), frozenset(map(whole, entry.writes)),
+            ) for entry in entries
+        ]
+        shared = set().union(*(part.reads | part.writes for part in expected))
+        assert merged(loop, shared) == merged(expected, shared)
+
+
+def merged(parts: Sequence[TracedStatement], shared: set[str]) -> list[tuple[bool, set[str], set[str]]]:
+    """(product, reads, writes) of parts in a row that write the same buffer; what is not shared is a part's own."""
+    found: list[tuple[bool, set[str], set[str]]] = []
+    reads: set[str] = set()
+    for part in parts:
+        reads |= part.reads & shared
+        writes, product = set(part.writes & shared), part.kind == "wgmma_gemm"
+        if writes and found and (found[-1][0], found[-1][2]) == (product, writes):
+            found[-1][1].update(reads)
+        elif writes:
+            found.append((product, reads, writes))
+        if writes:
+            reads = set()
+    return found
 
 
 def test_the_inferred_kernel_has_the_same_statements():

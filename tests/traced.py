@@ -38,8 +38,7 @@ def specialized_statements(prim_func: tirx.PrimFunc) -> list[list[TracedStatemen
     post_order_visit(prim_func.body, collect)
     found = []
     for loop in loops:
-        entries = [entry for entry in _entries(loop.body) if not isinstance(entry, (tirx.Bind, tirx.IfThenElse))]
-        traced = [_traced(entry) for entry in entries]
+        traced = [_traced(entry) for entry in _entries(loop.body) if not isinstance(entry, tirx.Bind)]
         statements = [statement for statement in traced if statement.writes]
         if sum(statement.kind == "wgmma_gemm" for statement in statements) == 2:
             found.append(statements)
