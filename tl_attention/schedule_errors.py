@@ -67,7 +67,7 @@ def _expected(detail: dict[str, Any]) -> str:
         "int_type": "expected an integer",
         "int_parsing_size": "expected a smaller integer",
         "string_unicode": "expected text",
-        "float_type": "expected a number",
+        "float_type": "expected a number, such as 8.0 or 1.0e-5",
         "bool_type": "expected true or false",
         "model_type": "expected a mapping of keys",
         "tuple_type": "expected a list, such as [0, 1]",

@@ -23,8 +23,12 @@ def _to_name(statement: Any) -> Any:
         return statement
     raise PydanticCustomError(
         "statement",
-        "{found} is no statement, expected a number 0 to {last} or one of {names}",
-        {"found": shown(statement), "last": len(NAMES) - 1, "names": ", ".join(NAMES)},
+        "{found} is no statement, expected a number 0 to {last}, one of {names}, or a chunk of {split}: exp.0 to "
+        "exp.{most}",
+        {
+            "found": shown(statement), "last": len(NAMES) - 1, "names": ", ".join(NAMES),
+            "split": " or ".join(SPLITTABLE), "most": MOST_CHUNKS - 1,
+        },
     )
 
 

@@ -1,8 +1,8 @@
 """The statements of the attention loop: what each reads, writes and is. One table for each kernel.
 
-`SOURCE` has the 15 statements that schedules speak of, and describes `kernel/pipelined.py`. `WARP_SPECIALIZED` describes
-`kernel/warp_specialized.py`, where three of the 15 are part of another. `tests/test_kernel.py` holds both to what
-TileLang traces of the kernels.
+`SOURCE` has the 15 statements that schedules speak of, and describes `kernel/pipelined.py`. `WARP_SPECIALIZED`
+describes `kernel/warp_specialized.py`, where three of the 15 are part of another. `tests/test_kernel.py` holds both to
+what TileLang traces of the kernels.
 """
 
 from __future__ import annotations
