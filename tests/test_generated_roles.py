@@ -19,6 +19,7 @@ from tl_attention.kernel.calls import Thread
 from tl_attention.kernel.generated import unrolled
 from tl_attention.kernel.lowered import check_generated
 from tl_attention.schedule import Schedule
+from tl_attention.tiling import ceildiv
 
 # Form, causal, kernel options.
 VARIANTS: dict[str, tuple[str, bool, dict[str, Any]]] = {
@@ -48,7 +49,7 @@ def test_the_specialised_code_runs_the_events_of_its_roles(name):
     thread = Thread(y=warpgroups, elements=elements, tiles=3, next_tile=lambda tile: tile + HOPPER.sms)
     rows = schedule.block_M * schedule.kernel.cluster
     sizes = {"batch": 2, "heads": 300, "seq_q": rows, "seq_kv": rows + 7 * schedule.block_N}
-    blocks = -(-sizes["seq_kv"] // schedule.block_N)
+    blocks = ceildiv(sizes["seq_kv"], schedule.block_N)
     tiles = 1 if schedule.kernel.tile_scheduler == "one_tile" else 3
     loads = Counter(event.name for event in unrolled(compiled.source)(sizes, thread) if event.kind == "load")
     assert loads == {"K": tiles * blocks, "V": tiles * blocks, "Q": tiles * warpgroups}
@@ -80,17 +81,18 @@ def test_only_blocks_with_hidden_keys_are_masked(name, lag, seq_q, seq_kv):
     source, masks = MASK_LOOP.subn(rf"tl::__sync_thread_partial({MARK}, 128);\n\1", compiled.source)
     assert masks >= 2
     sizes = {"batch": 1, "heads": 1, "seq_q": seq_q, "seq_kv": seq_kv}
-    clusters = HOPPER.sms // cluster
-    for tile in range(-(-seq_q // (block_M * cluster))):
+    clusters, rows = HOPPER.sms // cluster, block_M * cluster
+    row_tiles = ceildiv(seq_q, rows)
+    for tile in range(row_tiles):
         for rank, warpgroup in product(range(cluster), range(block_M // 64)):
             thread = Thread(
                 y=warpgroup, block=tile * cluster + rank, rank=rank, tiles=1, next_tile=lambda tile: tile + clusters
             )
             events = unrolled(source)(sizes, thread)
             # Longest tiles first.
-            row_tile = -(-seq_q // (block_M * cluster)) - 1 - tile
-            first_row = (row_tile * cluster + rank) * block_M + 64 * warpgroup
-            blocks = min(-(-seq_kv // block_N), -(-((row_tile + 1) * block_M * cluster + seq_kv - seq_q) // block_N))
+            row_tile = row_tiles - 1 - tile
+            first_row = row_tile * rows + rank * block_M + 64 * warpgroup
+            blocks = ceildiv(min(seq_kv, (row_tile + 1) * rows + seq_kv - seq_q), block_N)
             seen_by_all = min(first_row + seq_kv - seq_q + 1, seq_kv)
             hidden = sum((block + 1) * block_N > seen_by_all for block in range(blocks))
             found = sum((event.kind, event.index) == ("sync", MARK) for event in events)

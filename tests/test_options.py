@@ -87,7 +87,8 @@ LABELS = {
     "~kernel.registers=240+": "kernel.registers[1]: expected an integer",
     "~kernel.ping_pong=yes": "kernel.ping_pong: expected true or false, found 'yes'",
     "~softmax.rescale_threshold=8": "is not spelled as labels are",
-    "~softmax.rescale_threshold=1e5": "softmax.rescale_threshold: expected a number, such as 8.0 or 1.0e-5, found '1e5'",
+    "~softmax.rescale_threshold=1e5":
+        "softmax.rescale_threshold: expected a number, such as 8.0 or 1.0e-5, found '1e5'",
     "~softmax.exp2_polynomial.degree=3": "softmax.exp2_polynomial.every: the key is missing",
     "~softmax.exp2_polynomial=4": "softmax.exp2_polynomial: expected a mapping of keys, found 4",
     "~split.exp=48+128": "group[2]: no statement exp in this schedule: split.exp cuts it into exp.0 to exp.1",
@@ -123,7 +124,10 @@ SCHEMA_TOO: dict[str, tuple[str, int, str]] = {
     "a counter for a cluster": (
         "kernel:\n  tile_scheduler: dynamic", 1, "kernel.tile_scheduler: dynamic takes tiles for one block, expected",
     ),
-    "text": ("softmax: {rescale_threshold: '8'}", 0, "softmax.rescale_threshold: expected a number, such as 8.0 or 1.0e-5, found '8'"),
+    "text": (
+        "softmax: {rescale_threshold: '8'}", 0,
+        "softmax.rescale_threshold: expected a number, such as 8.0 or 1.0e-5, found '8'",
+    ),
     "a threshold of 16": ("softmax: {rescale_threshold: 16}", 0, "softmax.rescale_threshold: expected at most 15"),
     "a polynomial without every": (
         "softmax:\n  exp2_polynomial: {degree: 3}", 1, "softmax.exp2_polynomial.every: the key is missing",

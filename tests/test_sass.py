@@ -165,7 +165,7 @@ def test_a_kernels_loop_has_the_instructions_that_its_tile_needs(compiled):
     assert "spills" in str(compiled.report) and "HGMMA" not in str(compiled.report)
 
 
-EXACT = sorted(path for path in (SCHEDULES / "experiments").rglob("*exact*.yaml"))
+EXACT = sorted((SCHEDULES / "experiments").rglob("*exact*.yaml"))
 
 
 @pytest.mark.parametrize("path", EXACT, ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -17,16 +17,21 @@ MBARRIER_BYTES, TILE_NUMBER_BYTES = 8, 4
 # Dynamic shared memory follows the static, from where swizzled tiles may start.
 DYNAMIC_ALIGNMENT = 1024
 
-# Registers per thread of the warpgroups that compute and of the producer's, by block_M, unless the schedule says
-# otherwise: with the producer they share the SM's 65,536. With one warpgroup the launch gives every thread 255 already.
+# Registers per thread of the warpgroups that compute and of the producer's, by block_M: they share those of the launch.
+# With one warpgroup that gives every thread 255 already.
 SPLIT_REGISTERS: dict[int, tuple[int, int]] = {128: (240, 24), 192: (160, 32)}
+
+
+def split_registers(schedule: Schedule) -> tuple[int, ...] | None:
+    """Registers per thread that compute and of the producer's, or None where all keep those of the launch."""
+    return schedule.kernel.registers or SPLIT_REGISTERS.get(schedule.block_M)
 
 
 def registers_available(schedule: Schedule, device: DeviceSpec = HOPPER) -> int:
     """Registers that each thread that computes may have."""
     if schedule.lowering != "warp_specialized":
         return device.registers_available(schedule.threads)
-    split = schedule.kernel.registers or SPLIT_REGISTERS.get(schedule.block_M)
+    split = split_registers(schedule)
     return split[0] if split else device.registers_per_thread
 
 

@@ -7,7 +7,7 @@ from typing import Any, Iterator
 from tl_attention.derivation import derive
 from tl_attention.device import HOPPER
 from tl_attention.exp2 import COEFFICIENTS
-from tl_attention.limits import SPLIT_REGISTERS
+from tl_attention.limits import split_registers
 from tl_attention.program import CONSUMER, Program, Step, phases
 from tl_attention.schedule import Schedule
 from tl_attention.statements import NAMES, PRODUCTS, chunk_range, whole
@@ -64,7 +64,7 @@ def specialized_arguments(schedule: Schedule) -> dict[str, Any]:
         "least_blocks": program.least_blocks,
         "chunks": chunks,
         "sms": HOPPER.sms,
-        "registers": kernel.registers or SPLIT_REGISTERS.get(schedule.block_M),
+        "registers": split_registers(schedule),
         **{key: getattr(kernel, key) for key in KERNEL_ARGUMENTS},
         **{key: getattr(softmax, key) for key in ("fused_scale", "row_max", "row_sum", "rescale_threshold")},
         "exp2_polynomial": polynomial and (polynomial.every, polynomial.first, COEFFICIENTS[polynomial.degree]),

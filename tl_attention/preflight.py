@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Iterator
+
 from tl_attention import legality, races
 from tl_attention.derivation import derive
 from tl_attention.errors import ScheduleRefused
 from tl_attention.limits import check_fits, ring_buffers
+from tl_attention.program import Program
 from tl_attention.schedule import Schedule
 
 
@@ -20,7 +23,14 @@ def refuse_unless_safe(schedule: Schedule, head_dim: int) -> None:
             f"num_stages is {schedule.num_stages}, but no load is a producer and the places of the loads give "
             f"{k} buffers of K_shared and {v} of V_shared: expected num_stages {max(k, v)}"
         )
-    program = derive(schedule)
+    for _ in proofs(schedule, derive(schedule)):
+        pass
+
+
+def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
+    """What holds of the schedule's Program, in words, as each is proved. Raises ScheduleRefused where it does not."""
     legality.check(program)
-    if schedule.lowering == "warp_specialized":
+    yield "every read sees the value that source order gives it"
+    if schedule.lowering == "warp_specialized" and program.model == "asynchronous":
         races.check(schedule, program)
+        yield "the roles of a cluster neither race nor deadlock"

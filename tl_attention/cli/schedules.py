@@ -79,20 +79,17 @@ def check(schedules: tuple[Path, ...], head_dim: int) -> None:
                    "`warp_specialized` does; by default the lowering's own")
 def explain(schedule: Path, model: str | None) -> None:
     """Prologue, steady state and epilogue in text: who waits for whom."""
-    from tl_attention import legality, races
     from tl_attention.derivation import derive
     from tl_attention.explain import explain as text
+    from tl_attention.preflight import proofs
 
     loaded = load(schedule)
     with naming(schedule):
         click.echo(text(loaded, model), nl=False)  # type: ignore[arg-type]
         if loaded.has_program:
-            program = derive(loaded, model)  # type: ignore[arg-type]
-            legality.check(program)
-            click.echo("\nproved: every read sees the value that source order gives it")
-            if loaded.lowering == "warp_specialized" and model != "synchronous":
-                races.check(loaded, program)
-                click.echo("proved: the roles of a cluster neither race nor deadlock")
+            click.echo()
+            for proved in proofs(loaded, derive(loaded, model)):  # type: ignore[arg-type]
+                click.echo(f"proved: {proved}")
 
 
 @click.command()

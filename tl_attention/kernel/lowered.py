@@ -175,13 +175,13 @@ def _check_roles(
             expected = tuple(roles.events(process, tiles))
             for lane in (0, process.warps * WARP - 1):
                 found = run(process, lane)
-                alone = [event for event in found if event not in expected and _alone(event, process)]
+                alone = [event for event in found if _alone(event, process) and event not in expected]
                 for barrier in {event.index for event in alone if event.kind == "sync"}:
                     user = users.setdefault((process.block, barrier), process)
                     _require(user == process, f"{user} and {process} both use named barrier {barrier}")
                 _same([event for event in found if event not in alone], expected, str(process))
-                if process.warpgroup < 0:
-                    _check_lengths(schedule, program, shape, found, tiles, process.block)
+            if process.warpgroup < 0:
+                _check_lengths(schedule, program, shape, found, tiles, process.block)
         idle = [Event("sync", CLUSTER)] * 2 if roles.cluster > 1 else []
         _same(run(roles.processes[0], lane=WARP), idle, "an idle warp")
 

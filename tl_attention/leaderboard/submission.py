@@ -148,11 +148,12 @@ def _tilelang_version() -> str:
 def _program_text(schedule: Schedule) -> str:
     """The macros and the schedule's kernel as they are, with the imports that the rest of the file needs."""
     parts = ["from types import SimpleNamespace\n\nimport tilelang\nimport tilelang.language as T\nimport torch"]
-    for file in KERNEL_FILES[schedule.lowering]:
+    files = KERNEL_FILES[schedule.lowering]
+    packed = {f"tl_attention.{file.removesuffix('.py').replace('/', '.')}" for file in files}
+    for file in files:
         text = (PACKAGE / file).read_text(encoding="utf-8")
         imports = {line for line in text.splitlines() if line.startswith(("import ", "from "))}
-        packed = ("from tl_attention.kernel.", "from tl_attention.warpgroup ")
-        others = {line for line in imports if not line.startswith(packed)}
+        others = {line for line in imports if line.split()[1] not in packed}
         known = {"import tilelang.language as T", "from types import SimpleNamespace"}
         assert others <= known, f"{file} imports {others}"
         for line in imports:
