@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import hashlib
 import json
 import re
@@ -80,6 +81,17 @@ def test_every_experiment_has_its_prediction_and_outcome(folder, record, digits)
         median = rows[path.stem].median_ms
         outcome = f"{median:.{digits}f}, " if median else rows[path.stem].status
         assert re.search(rf"^\| {path.stem} \|.*\| {re.escape(prediction)} \| {re.escape(outcome)}", text, re.MULTILINE)
+
+
+def test_the_counters_shown_are_the_records():
+    text = (ROOT / "results/counters-h200.md").read_text()
+    with open(ROOT / "results/counters-h200.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["run"] for row in rows} == {"L", "causal", "causal, before tapered"}
+    for row in rows:
+        if row["unit"] in ("%", "cycle") and (row["run"] in ("L", "causal") or "tensor" in row["metric"]):
+            value = float(row["ours_value"].replace(",", ""))
+            assert (f"{value:.1f} %" if row["unit"] == "%" else f"{value:,.0f}") in text, row
 
 
 def test_the_submission_evaluated_is_the_one_here():
