@@ -129,7 +129,7 @@ def test_a_missing_tool_is_named_with_its_package(tool, monkeypatch):
     monkeypatch.setattr(sass.shutil, "which", lambda name: None)
     monkeypatch.setattr(sass.Path, "is_file", lambda path: False)
     with pytest.raises(InputError, match=f"{tool} was not found: install the package nvidia-cuda-{tool}"):
-        sass._tool(tool)
+        sass.tool(tool)
 
 
 # --- as ptxas makes it -----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from tl_attention.lowering import kernel_arguments
 from tl_attention.sass import Loop, check_not_serialised, cuobjdump, read_loops
 from tl_attention.schedule import Schedule
 from tl_attention.tile_counter import tile_counter
+from tl_attention.toolchain import Nvcc, in_force
 
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
 FAST_MATH = "tl.enable_fast_math"
@@ -49,11 +50,12 @@ class StaticReport:
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A compiled kernel; call `kernel(q, k, v, output, softmax_scale)`."""
+    """A compiled kernel; call `kernel(q, k, v, output, softmax_scale)`. `nvcc` made its machine code."""
 
     kernel: Any
     source: str
     host_source: str
+    nvcc: Nvcc
     takes_counter: bool = False
 
     def __call__(self, *arguments: Any) -> None:
@@ -75,7 +77,8 @@ class CompiledKernel:
         from tilelang.cuda.backend import tilelang_callback_cuda_compile
         from tvm.target import Target
 
-        return bytes(tilelang_callback_cuda_compile(self.source, Target(TARGET), {FAST_MATH: True}))
+        with in_force():
+            return bytes(tilelang_callback_cuda_compile(self.source, Target(TARGET), {FAST_MATH: True}))
 
     @cached_property
     def report(self) -> StaticReport:
@@ -95,7 +98,7 @@ class CompiledKernel:
 def compile_kernel(
     schedule: Schedule, *, head_dim: int, dtype: str, causal: bool, sizes: tuple[int, int, int, int] | None = None
 ) -> CompiledKernel:
-    """Compile the schedule's kernel, or take it from TileLang's disk cache.
+    """Compile the schedule's kernel, or take it from the disk cache of the nvcc that `toolchain.chosen` names.
 
     `sizes` fixes (batch, heads, seq_q, seq_kv); without it one kernel serves all sizes. The schedule must have been
     checked. Raises InputError with the compiler's error when it cannot be built, and ScheduleRefused when what
@@ -113,13 +116,16 @@ def compile_kernel(
         head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes, **kernel_arguments(schedule)
     )
     try:
-        kernel = tilelang.compile(
-            program, target=TARGET, pass_configs=pass_configs(schedule), execution_backend="tvm_ffi"
-        )
+        with in_force() as nvcc:
+            kernel = tilelang.compile(
+                program, target=TARGET, pass_configs=pass_configs(schedule), execution_backend="tvm_ffi"
+            )
+    except InputError:
+        raise
     except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
         raise InputError(f"{schedule.label}: TileLang cannot compile it: {_telling_line(error)}") from error
     dynamic = schedule.kernel.tile_scheduler == "dynamic"
-    compiled = CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source(), dynamic)
+    compiled = CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source(), nvcc, dynamic)
     if schedule.has_program:
         check_generated(schedule, derive(schedule), compiled.source, compiled.shared_bytes, head_dim, causal, sizes)
     return compiled

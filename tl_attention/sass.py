@@ -18,6 +18,7 @@ from typing import Iterable, Iterator, Sequence
 
 from tl_attention.errors import InputError, ScheduleRefused
 
+TOOLS = ("cuobjdump", "nvdisasm")
 # What is counted, in the order in which it is shown. MOV holds IMAD.MOV too, the same move on another pipe.
 COUNTED = (
     "HGMMA", "MUFU", "FFMA", "FMUL", "FADD", "FMNMX", "SHFL", "F2FP", "MOV", "UMOV", "R2UR", "SYNCS", "BAR", "LDL",
@@ -112,18 +113,18 @@ def check_not_serialised(loops: Sequence[Loop]) -> None:
 
 def cuobjdump(cubin: bytes, option: str) -> str:
     """What cuobjdump prints of a cubin. It disassembles with the nvdisasm that it finds on the PATH."""
-    path = os.pathsep.join([str(Path(_tool("nvdisasm")).parent), os.environ.get("PATH", "")])
+    path = os.pathsep.join([str(Path(tool("nvdisasm")).parent), os.environ.get("PATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
         return subprocess.run(
-            [_tool("cuobjdump"), option, str(file)], capture_output=True, text=True, check=True,
+            [tool("cuobjdump"), option, str(file)], capture_output=True, text=True, check=True,
             env={**os.environ, "PATH": path},
         ).stdout
 
 
-def _tool(name: str) -> str:
-    """The tool of its pip package, or the one on the PATH."""
+def tool(name: str) -> str:
+    """The path of one of TOOLS: of its pip package, or the one on the PATH."""
     package = f"nvidia-cuda-{name}"
     try:
         packaged = [f.locate() for f in files(package) or () if f.name == name]

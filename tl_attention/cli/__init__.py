@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tl_attention import __version__
+from tl_attention.cli.doctor import doctor
 from tl_attention.cli.errors import OneLineErrors
 from tl_attention.cli.measure import bench, report, run
 from tl_attention.cli.schedules import check, explain, list_command, schema
@@ -23,5 +24,5 @@ def main(context: click.Context) -> None:
         context.exit(2)
 
 
-for command in (list_command, check, explain, schema, run, bench, report, submit):
+for command in (list_command, check, explain, schema, run, bench, report, submit, doctor):
     main.add_command(command)

@@ -1,0 +1,112 @@
+"""The dependencies agree with those of every torch that people have, without asking a registry.
+
+`registry_metadata.json` holds what the registry's own Linux builds of torch 2.11 to 2.15 require, and what each extra of
+the cuda-toolkit that they pin requires (Requires-Dist of their wheels, as `pip install --dry-run --report` shows it). A
+CPU build of torch requires none of it, and would hide a conflict.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REGISTRY = json.loads((ROOT / "tests/registry_metadata.json").read_text())
+OURS = {canonicalize_name(r.name): r for r in map(Requirement, PROJECT["dependencies"])}
+LINUX = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"}
+
+
+def pins(python: str) -> dict[str, SpecifierSet]:
+    """Constraints that hold on Linux for this Python."""
+    environment = {**LINUX, "python_version": python, "python_full_version": f"{python}.0"}
+    lines = (line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
+    required = [Requirement(line) for line in lines if line]
+    return {
+        canonicalize_name(r.name): r.specifier for r in required if not r.marker or r.marker.evaluate(environment)
+    }
+
+
+def release(version: str) -> str:
+    """`13.0` of 13.0.88."""
+    return ".".join(version.split(".")[:2])
+
+
+def toolkit_of(torch: str) -> tuple[str, set[str]]:
+    """(version, extras) of the cuda-toolkit that a torch pins."""
+    needed = next(r for r in map(Requirement, REGISTRY["torch"][torch]) if r.name == "cuda-toolkit")
+    versions = [version for version in REGISTRY["cuda-toolkit"] if needed.specifier.contains(version)]
+    assert len(versions) == 1, f"torch {torch} needs {needed}, of which registry_metadata.json has {versions}"
+    return versions[0], needed.extras
+
+
+def conflicts(torch: str, ours: dict[str, Requirement], pinned: dict[str, SpecifierSet]) -> list[str]:
+    """Whatever keeps a CUDA build of this torch from being installed beside `ours` under the constraints `pinned`."""
+    toolkit, extras = toolkit_of(torch)
+    needed = [Requirement(text) for text in REGISTRY["torch"][torch]]
+    wanted = extras | (ours["cuda-toolkit"].extras if "cuda-toolkit" in ours else set())
+    needed += [Requirement(text) for extra in sorted(wanted) for text in REGISTRY["cuda-toolkit"][toolkit][extra]]
+    found = []
+    for name, requirement in [(canonicalize_name(r.name), r) for r in needed]:
+        exact = {spec.version.removesuffix(".*") for spec in requirement.specifier if spec.operator == "=="}
+        for version in exact:
+            if name in pinned and not any(requirement.specifier.contains(s.version) for s in pinned[name]):
+                found.append(f"torch {torch} needs {requirement}, constraints.txt has {pinned[name]}")
+            # A release that begins as the pin does stands for it: 13.0.88 for ==13.0.88.*
+            if name in ours and not ours[name].specifier.contains(version):
+                found.append(f"torch {torch} needs {requirement}, pyproject.toml has {ours[name]}")
+    if not ours["torch"].specifier.contains(torch):
+        found.append(f"torch {torch} is outside of pyproject.toml's {ours['torch']}")
+    return found
+
+
+@pytest.mark.parametrize("torch", REGISTRY["torch"])
+def test_every_torch_that_people_have_can_be_installed_beside_us(torch) -> None:
+    assert conflicts(torch, OURS, {}) == []
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
+def test_the_constraints_are_true_for_the_cuda_build_of_their_torch(python) -> None:
+    pinned = pins(python)
+    torch = next(version for version in REGISTRY["torch"] if pinned["torch"].contains(version))
+    assert conflicts(torch, OURS, pinned) == []
+
+
+def test_conflicts_are_found() -> None:
+    torch = {"torch": Requirement("torch>=2.11,<2.14")}
+    newer = {"cuda-toolkit": Requirement("cuda-toolkit[nvcc]>=13.3")}
+    found = conflicts("2.15.0", OURS | torch | newer, {"nvidia-cuda-runtime": SpecifierSet("==13.5.37")})
+    assert [text for text in found if "constraints.txt has ==13.5.37" in text]
+    assert [text for text in found if "pyproject.toml has cuda-toolkit[nvcc]>=13.3" in text]
+    assert "torch 2.15.0 is outside of pyproject.toml's torch<2.14,>=2.11" in found
+
+
+def test_nvcc_and_its_headers_are_of_one_toolkit_whatever_torch_pins() -> None:
+    for version, extras in REGISTRY["cuda-toolkit"].items():
+        assert {"nvcc", "cudart", "crt", "nvvm", "cccl"} <= OURS["cuda-toolkit"].extras <= set(extras)
+        parts = [Requirement(text) for extra in ("nvcc", "cudart", "crt", "nvvm") for text in extras[extra]]
+        releases = {release(next(iter(part.specifier)).version) for part in parts}
+        assert releases == {release(version)}
+
+
+def test_every_dependency_is_pinned_by_the_constraints() -> None:
+    extras = [Requirement(text) for texts in PROJECT["optional-dependencies"].values() for text in texts]
+    for requirement in (*OURS.values(), *extras):
+        specifier = pins("3.11")[canonicalize_name(requirement.name)]
+        version = next(iter(specifier)).version
+        assert str(specifier).startswith("==") and requirement.specifier.contains(version), requirement
+
+
+def test_the_installed_torch_and_toolkit_are_of_one_release() -> None:
+    """Of this very environment, where its torch is built for CUDA."""
+    needed = [Requirement(text) for text in importlib.metadata.requires("torch") or ()]
+    for requirement in needed:
+        if requirement.name.startswith(("nvidia-", "cuda-toolkit")) and requirement.marker.evaluate({"extra": ""}):
+            assert requirement.specifier.contains(importlib.metadata.version(requirement.name)), requirement

@@ -1,0 +1,155 @@
+"""Which nvcc is chosen, that each has a cache of its own, and what `doctor` says where there is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tl_attention import doctor, toolchain
+from tl_attention.environment import Gpu
+from tl_attention.errors import InputError
+
+ROOT = Path(__file__).parents[1]
+
+
+def toolkit(folder: Path, version: str, headers: str | None = None, ptxas: bool = True) -> Path:
+    """A folder that answers as a CUDA toolkit of this version does."""
+    (folder / "bin").mkdir(parents=True)
+    for tool in ("nvcc", "ptxas") if ptxas else ("nvcc",):
+        path = folder / "bin" / tool
+        path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version[:4]}, V{version}'\n")
+        path.chmod(0o755)
+    if headers:
+        major, minor = headers.split(".")
+        (folder / "include").mkdir()
+        (folder / "include/cuda_runtime_api.h").write_text(f"#define CUDART_VERSION  {major}0{minor}0\n")
+    return folder
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """Stands for what a machine has: {place: toolkit's folder}."""
+    def have(**homes: Path) -> None:
+        named = [(source.replace("_", " "), home) for source, home in homes.items()]
+        monkeypatch.setattr(toolchain, "_homes", lambda: iter(named))
+
+    return have
+
+
+def test_the_first_of_torchs_release_is_chosen_and_without_one_the_first(places, tmp_path) -> None:
+    packages = toolkit(tmp_path / "a", "13.2.86", "13.2")
+    system = toolkit(tmp_path / "b", "12.8.93", "12.8")
+    places(packages=packages, PATH=system)
+    assert toolchain.chosen("13.2").source == "packages" and toolchain.chosen("12.8").source == "PATH"
+    assert toolchain.chosen(None).version == toolchain.chosen("11.8").version == "13.2.86"
+    assert toolchain.chosen("12.8").ptxas == "12.8.93" and toolchain.chosen("12.8").release == "12.8"
+
+
+def test_a_folder_that_two_places_name_is_asked_once(places, tmp_path) -> None:
+    home = toolkit(tmp_path / "a", "13.0.88", "13.0")
+    (tmp_path / "link").symlink_to(home)
+    places(CUDA_HOME=tmp_path / "link", PATH=home)
+    assert [nvcc.source for nvcc in toolchain.found()] == ["CUDA HOME"]
+
+
+@pytest.mark.parametrize("make, words", [
+    (lambda folder: toolkit(folder, "13.5.37", "13.0"), "its headers are of CUDA 13.0, its nvcc of 13.5.37"),
+    (lambda folder: toolkit(folder, "13.5.37"), "it has no include/cuda_runtime_api.h"),
+    (lambda folder: toolkit(folder, "13.5.37", "13.5", ptxas=False), "it has no ptxas"),
+])
+def test_a_toolkit_that_cannot_compile_is_passed_over_and_named_where_it_is_the_only_one(
+    make, words, places, tmp_path
+) -> None:
+    broken, whole = make(tmp_path / "broken"), toolkit(tmp_path / "whole", "13.0.88", "13.0")
+    places(packages=broken, PATH=whole)
+    assert toolchain.chosen("13.5").home == whole.resolve()
+    places(packages=broken)
+    with pytest.raises(InputError) as error:
+        toolchain.chosen("13.0")
+    assert words in str(error.value)
+    assert "pip install 'cuda-toolkit[cccl,crt,cudart,nvcc,nvvm]==13.0.*'" in str(error.value)
+
+
+def test_what_does_not_answer_is_no_nvcc(places, tmp_path) -> None:
+    home = toolkit(tmp_path / "a", "13.0.88", "13.0")
+    (home / "bin/nvcc").write_text("#!/bin/sh\nexit 1\n")
+    places(packages=home, PATH=tmp_path / "nowhere")
+    assert not list(toolchain.found())
+    with pytest.raises(InputError, match="none that can compile in the Python packages, CUDA_HOME, the PATH and"):
+        toolchain.chosen(None)
+
+
+def test_each_compiler_has_a_cache_of_its_own_and_tilelang_is_left_as_it_was(places, tmp_path) -> None:
+    from tilelang.contrib import nvcc as tilelang_nvcc
+    from tilelang.env import env
+
+    before = tilelang_nvcc.CUDA_HOME, env.TILELANG_CACHE_DIR
+    folders = []
+    for version in ("13.0.88", "13.5.37"):
+        home = toolkit(tmp_path / version, version, version[:4])
+        places(packages=home)
+        with toolchain.in_force() as nvcc:
+            assert tilelang_nvcc.get_nvcc_compiler() == str(home.resolve() / "bin/nvcc")
+            assert Path(env.TILELANG_CACHE_DIR).parent == Path(before[1]) and nvcc.version == version
+            folders.append(env.TILELANG_CACHE_DIR)
+        assert (tilelang_nvcc.CUDA_HOME, env.TILELANG_CACHE_DIR) == before
+    assert len(set(folders)) == 2
+
+
+def test_a_compilation_that_fails_leaves_tilelang_as_it_was() -> None:
+    from tilelang.contrib import nvcc as tilelang_nvcc
+    from tilelang.env import env
+
+    before = tilelang_nvcc.CUDA_HOME, env.TILELANG_CACHE_DIR
+    with pytest.raises(ZeroDivisionError):
+        with toolchain.in_force():
+            1 / 0
+    assert (tilelang_nvcc.CUDA_HOME, env.TILELANG_CACHE_DIR) == before
+
+
+def test_doctor_says_what_compiles_and_that_run_would_work() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tl_attention", "doctor"], capture_output=True, text=True, timeout=600, cwd="/",
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    for words in ("torch ", "TileLang      0.1.15", "nvcc ", "ptxas ", "compiles      yes", "cache ", "ready: "):
+        assert words in done.stdout, done.stdout
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """The trial compilation takes seconds, and has its own test above."""
+    monkeypatch.setattr(doctor, "_trial", lambda nvcc, host: doctor.Fact("compiles", "not tried"))
+
+
+@pytest.mark.parametrize("missing, words", [
+    (lambda patch: patch.setattr(toolchain, "_homes", lambda: iter(())), "nvcc: nvcc: none that can compile"),
+    (lambda patch: patch.setitem(sys.modules, "tilelang", None), "TileLang: it cannot be imported"),
+    (lambda patch: patch.setitem(sys.modules, "torch", None), "torch: torch cannot be imported"),
+    (lambda patch: patch.setenv("PATH", "/nowhere"), "C++ compiler: nvcc needs one: apt-get install g++"),
+], ids=["nvcc", "TileLang", "torch", "C++ compiler"])
+def test_doctor_fails_with_what_is_missing(missing, words, quick, cli, monkeypatch) -> None:
+    missing(monkeypatch)
+    result = cli("doctor")
+    assert result.exit_code == 1 and f"error: {words}" in result.stderr, result.output
+    assert "ready" not in result.stdout
+
+
+def test_doctor_shows_what_nvml_tells(quick, cli, monkeypatch) -> None:
+    monkeypatch.setattr(doctor, "gpu", lambda: Gpu("NVIDIA H100", "580.1", "13.0", 700.0))
+    result = cli("doctor")
+    assert "580.1, runs CUDA up to 13.0, power limit 700 W" in result.stdout
+    monkeypatch.setattr(doctor, "gpu", lambda: None)
+    assert "driver        unknown: NVML does not answer" in cli("doctor").stdout
+
+
+def test_a_trial_that_fails_says_what_the_compiler_said(tmp_path) -> None:
+    home = toolkit(tmp_path, "13.0.88", "13.0")
+    (home / "bin/nvcc").write_text("#!/bin/sh\necho 'x.h(3): fatal error: y.h: No such file or directory'\nexit 1\n")
+    fact = doctor._trial(toolchain.Nvcc(home, "PATH", "13.0.88", "13.0.88"), "/usr/bin/g++")
+    assert fact.fault.startswith("x.h(3): fatal error: y.h: No such file or directory; the toolkit may be incomplete")

@@ -1,0 +1,34 @@
+"""`doctor`: what this machine has of what `run` needs."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tl_attention.cli.errors import say
+
+FAILED = 1
+WIDTH = 13
+
+
+@click.command()
+def doctor() -> None:
+    """Show versions, GPU, driver, nvcc and caches, and how to mend what is missing; exit 1 if `run` would fail."""
+    from tl_attention.doctor import examine
+
+    facts = []
+    for fact in examine():
+        click.echo(f"{fact.name:{WIDTH}} {fact.value}")
+        if fact.hint:
+            click.echo(f"{'':{WIDTH}} {fact.hint}")
+        facts.append(fact)
+    faulty = [fact for fact in facts if fact.fault]
+    if not faulty:
+        click.echo("ready: tl-attention run best")
+        return
+    # After all facts: stderr and stdout often end in one terminal.
+    sys.stdout.flush()
+    for fact in faulty:
+        say(f"{fact.name}: {fact.fault}")
+    sys.exit(FAILED)

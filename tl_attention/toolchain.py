@@ -1,0 +1,162 @@
+"""Which nvcc compiles the kernels, and the cache that its machine code goes to.
+
+TileLang takes CUDA_HOME's nvcc, or the first on the PATH, whatever torch's CUDA is, and its cache does not know which one
+made an entry. Here the rule is: of the nvccs of the Python packages, CUDA_HOME, the PATH and /usr/local/cuda, in this
+order, the first whose release is that of torch's CUDA; where there is none such, or torch is built without CUDA, the first.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import Any, Iterator
+
+from tl_attention.errors import InputError
+
+PACKAGE = "nvidia-cuda-nvcc"
+# What nvcc needs to compile for a GPU: itself, cicc, its own headers, the runtime's, and libcu++.
+EXTRAS = "cccl,crt,cudart,nvcc,nvvm"
+PLACES = "the Python packages, CUDA_HOME, the PATH and /usr/local/cuda"
+VERSION = re.compile(r"\bV(\d+\.\d+\.\d+)")
+HEADER = Path("include/cuda_runtime_api.h")
+HEADER_VERSION = re.compile(r"#define CUDART_VERSION\s+(\d+)")
+
+
+@dataclass(frozen=True)
+class Nvcc:
+    """One CUDA toolkit: its folder, where it was found, and the versions of its nvcc and ptxas, such as 13.0.88.
+
+    `fault` says in a few words why it cannot compile, and is empty where nothing is known against it.
+    """
+
+    home: Path
+    source: str
+    version: str
+    ptxas: str
+    fault: str = ""
+
+    @property
+    def release(self) -> str:
+        """`13.0` of 13.0.88, as torch.version.cuda has it."""
+        return self.version.rpartition(".")[0]
+
+    @property
+    def cache(self) -> str:
+        """The folder of TileLang's cache that holds what this compiler made."""
+        return f"nvcc-{self.version}-ptxas-{self.ptxas}"
+
+
+def found() -> Iterator[Nvcc]:
+    """Every nvcc of this machine that answers, each once, in the order of the rule."""
+    seen: set[Path] = set()
+    for source, home in _homes():
+        home = home.resolve()
+        if home not in seen and (home / "bin/nvcc").is_file() and (nvcc := _asked(home, source)):
+            yield nvcc
+        seen.add(home)
+
+
+def chosen(torch_cuda: str | None) -> Nvcc:
+    """The nvcc of the rule; `torch_cuda` is torch.version.cuda. Raises InputError with the command that mends it."""
+    first, faults = None, []
+    for nvcc in found():
+        if nvcc.fault:
+            faults.append(f"{nvcc.home}: {nvcc.fault}")
+        elif torch_cuda in (None, nvcc.release):
+            return nvcc
+        else:
+            first = first or nvcc
+    if first is None:
+        why = f" ({'; '.join(faults)})" if faults else ""
+        raise InputError(f"nvcc: none that can compile in {PLACES}{why}; {mending(torch_cuda)}")
+    return first
+
+
+def mending(torch_cuda: str | None) -> str:
+    """The command that installs an nvcc that matches torch's CUDA."""
+    return f"install one: pip install 'cuda-toolkit[{EXTRAS}]=={torch_cuda or '13.0'}.*'"
+
+
+@contextmanager
+def in_force() -> Iterator[Nvcc]:
+    """Inside, TileLang compiles with the chosen nvcc and keeps what it makes in that nvcc's own cache.
+
+    TileLang has no argument for either. Both are set for the time of our own compilation only, so that a program's other
+    TileLang kernels are compiled as before.
+    """
+    import torch
+    from tilelang.contrib import nvcc as tilelang_nvcc
+    from tilelang.env import env
+
+    nvcc = chosen(torch.version.cuda)
+    home, forced = tilelang_nvcc.CUDA_HOME, _cache_variable(env)._forced_value
+    tilelang_nvcc.CUDA_HOME = str(nvcc.home)
+    env.TILELANG_CACHE_DIR = str(Path(env.TILELANG_CACHE_DIR) / nvcc.cache)
+    try:
+        yield nvcc
+    finally:
+        tilelang_nvcc.CUDA_HOME = home
+        env.TILELANG_CACHE_DIR = forced
+
+
+def cache_folder() -> Path:
+    """TileLang's cache, without importing it; the chosen nvcc has a folder of its own there."""
+    return Path(os.environ.get("TILELANG_CACHE_DIR") or Path.home() / ".tilelang/cache")
+
+
+def _cache_variable(env: Any) -> Any:
+    """TileLang's descriptor of its cache folder, which holds the value that a program may have forced."""
+    return vars(type(env))["TILELANG_CACHE_DIR"]
+
+
+def _homes() -> Iterator[tuple[str, Path]]:
+    try:
+        packaged = [Path(str(file.locate())) for file in files(PACKAGE) or () if file.name == "nvcc"]
+    except PackageNotFoundError:
+        packaged = []
+    for nvcc in packaged:
+        yield "Python packages", nvcc.parent.parent
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if home := os.environ.get(variable):
+            yield variable, Path(home)
+    if on_path := shutil.which("nvcc"):
+        # Debian and others link /usr/bin/nvcc to the toolkit, which has the headers.
+        yield "PATH", Path(on_path).resolve().parent.parent
+    yield "/usr/local/cuda", Path("/usr/local/cuda")
+
+
+@functools.cache
+def _asked(home: Path, source: str) -> Nvcc | None:
+    nvcc, ptxas = _version(home / "bin/nvcc"), _version(home / "bin/ptxas")
+    if nvcc is None:
+        return None
+    fault = "it has no ptxas" if ptxas is None else _header_fault(home, nvcc)
+    return Nvcc(home, source, nvcc, ptxas or "none", fault)
+
+
+def _version(tool: Path) -> str | None:
+    try:
+        done = subprocess.run([str(tool), "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = VERSION.search(done.stdout)
+    return match[1] if match else None
+
+
+def _header_fault(home: Path, nvcc: str) -> str:
+    """nvcc refuses headers of another release, in the middle of a compilation."""
+    try:
+        text = (home / HEADER).read_text(errors="replace")
+    except OSError:
+        return f"it has no {HEADER}"
+    match = HEADER_VERSION.search(text)
+    number = int(match[1]) if match else 0
+    release = f"{number // 1000}.{number % 1000 // 10}"
+    return "" if nvcc.startswith(f"{release}.") else f"its headers are of CUDA {release}, its nvcc of {nvcc}"
