@@ -90,7 +90,7 @@ def test_a_row_that_fits_by_half_leaves_the_rows_before_it_and_no_half_line(tmp_
         env=os.environ | {"PYTHONPATH": str(here.parent)},
     )
     assert done.returncode == 0, done.stderr
-    line = f"{path}: the row of seed cannot be written: File too large; the 1 rows before it are kept"
+    line = f"{path}: the row of seed cannot be written: File too large; rows before it, which are kept: 1"
     assert done.stdout.splitlines() == [line, line]
     assert read_rows(path) == [ROW, ROW], "the one before and the one after the disk was full"
 

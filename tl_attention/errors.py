@@ -1,4 +1,4 @@
-"""The two errors that this package raises for its callers."""
+"""The two errors that this package raises for its callers, and how the terminal may show what a file holds."""
 
 
 class InputError(ValueError):
@@ -7,3 +7,8 @@ class InputError(ValueError):
 
 class ScheduleRefused(InputError):
     """A well-formed schedule that cannot run: the dependence or the limit that it breaks."""
+
+
+def printable(text: str) -> str:
+    """The text with what is not printable, an escape character for one, as its unicode_escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

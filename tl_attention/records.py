@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
-import stat
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from tl_attention.errors import InputError
+from tl_attention.line_file import LineFile
 from tl_attention.problem import AttentionShape
 from tl_attention.sass import Loop
 
@@ -70,21 +69,17 @@ def _says_something(value: Any) -> bool:
 
 
 class ResultsFile:
-    """Appends lines, each on the disk before the next; a line that cannot be written leaves no half of it.
+    """Appends rows, each on the disk before the next, to a file that other runs may append to at the same time.
 
-    A context manager: at its end a file that it made and that got no line is removed.
+    A context manager: at its end a file that it made and that nobody wrote to is removed.
     """
 
     def __init__(self, path: Path):
         self.path = path
         self.written = 0
-        self._is_new = not path.exists()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("ab", buffering=0)
-            # Neither a pipe nor /dev/null can be cut back or synchronised.
-            self._is_regular = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
-            self._separator = b"" if self._ends_a_line() else b"\n"
+            self._lines = LineFile(path)
         except OSError as error:
             raise InputError(f"{path}: results cannot be written: {error.strerror}") from None
 
@@ -94,43 +89,26 @@ class ResultsFile:
 
     def append_json(self, text: str, *, of: str) -> None:
         """Write one line of JSON; `of` names it in the error."""
-        end = self._file.seek(0, os.SEEK_END) if self._is_regular else 0
-        view = memoryview(self._separator + text.encode() + b"\n")
         try:
-            while view:
-                view = view[self._file.write(view):]
-            if self._is_regular:
-                os.fsync(self._file.fileno())
+            self._lines.append(text.encode())
         except OSError as error:
-            if self._is_regular:
-                self._file.truncate(end)
             raise InputError(
                 f"{self.path}: the row of {of} cannot be written: {error.strerror}; "
-                f"the {self.written} rows before it are kept"
+                f"rows before it, which are kept: {self.written}"
             ) from None
-        self._separator = b""
         self.written += 1
 
     def close(self) -> None:
-        self._file.close()
-        if self._is_new and self._is_regular and not self.written:
-            self.path.unlink(missing_ok=True)
+        try:
+            self._lines.close()
+        except OSError as error:
+            raise InputError(f"{self.path}: an empty file of results cannot be removed: {error.strerror}") from None
 
     def __enter__(self) -> ResultsFile:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def _ends_a_line(self) -> bool:
-        """Whether what the file holds ends a line; a process that was killed in mid-write leaves one that does not."""
-        if not self._is_regular or self._is_new:
-            return True
-        with self.path.open("rb") as file:
-            if not file.seek(0, os.SEEK_END):
-                return True
-            file.seek(-1, os.SEEK_END)
-            return file.read(1) == b"\n"
 
 
 def read_rows(path: Path) -> list[Row]:
