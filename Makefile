@@ -5,9 +5,9 @@ READY := $(VENV)/ready
 
 .PHONY: run test clean
 
-# With a Hopper GPU: compile, verify and time every schedule, ranked. Without: compile, verify on the CPU, report.
+# With a Hopper GPU: compile, verify and time every schedule, ranked. Without: compile four, verify them on the CPU.
 run: $(READY)
-	$(VENV)/bin/python -m tl_attention bench schedules/*.yaml $(ARGS)
+	$(VENV)/bin/python -m tl_attention bench $(ARGS)
 
 test: $(READY)
 	$(VENV)/bin/python -m pytest -n auto $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 
 from tl_attention.errors import InputError
@@ -40,3 +41,14 @@ def require_hopper(capability: tuple[int, int], name: str) -> None:
             f"device: {name} has compute capability {major}.{minor}, expected 9.0 (H100, H200): "
             "the kernels use wgmma, which only sm_90a has"
         )
+
+
+def visible_gpus() -> int:
+    """GPUs that the CUDA driver shows to this process. Asked of its library alone: torch takes seconds to import."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int()
+    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    return 0 if failed else count.value

@@ -15,7 +15,9 @@ from tl_attention.problem import AttentionShape
 from tl_attention.sass import Loop
 
 Status = Literal[
-    "ok", "refused", "compile_error", "wrong", "unstable", "timeout", "crashed", "error", "checked_on_cpu"
+    "ok", "refused", "compile_error", "wrong", "unstable", "timeout", "crashed", "error",
+    # Without a GPU: verified by the interpreter; only compiled.
+    "checked_on_cpu", "compiled",
 ]
 
 
@@ -113,36 +115,51 @@ class ResultsFile:
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a results file, blank lines skipped. Raises InputError with the line that is no row."""
+    return [parse_row(line, where) for where, line in read_lines(path)]
+
+
+def read_lines(path: Path) -> list[tuple[str, bytes]]:
+    """(FILE:LINE, the line) of each that is not blank. Raises InputError."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    return [(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def parse_object(line: bytes, where: str) -> dict[str, Any]:
+    """The JSON object of a line. Raises InputError that begins with `where`, as FILE:LINE."""
+    try:
+        values = json.loads(
+            line.decode("utf-8"), parse_int=_number, parse_float=_number, parse_constant=_number
+        )
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a text file: byte {error.start} is not UTF-8") from None
-    return [_row(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+        raise InputError(f"{where}: not text: byte {error.start} is not UTF-8") from None
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{where}: not JSON, expected one row of results a line") from None
+    if not isinstance(values, dict):
+        found = line.decode("utf-8").strip()[:40]
+        raise InputError(f"{where}: not a row of results, expected a JSON object, found {found!r}")
+    return values
 
 
-@functools.cache
-def _validator() -> Any:
-    # Late: writing rows does not need it.
-    from pydantic import TypeAdapter
+def _number(text: str) -> float:
+    # Python reads integers of any size, and 1e999 as infinity; neither can be shown as a time or a count.
+    if not math.isfinite(float(text)):
+        raise InputError(f"the number {text[:20]}{'...' if len(text) > 20 else ''} is not finite, or too large for a float")
+    return float(text)
 
-    return TypeAdapter(Row)
 
-
-def _row(line: str, where: str) -> Row:
+def parse_row(line: bytes, where: str) -> Row:
+    """The row of a line. Raises InputError that begins with `where`, as FILE:LINE."""
     from pydantic import ValidationError
 
     from tl_attention.schedule_errors import first_error
 
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError):
-        raise InputError(f"{where}: not JSON, expected one row of results a line") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{where}: not a row of results, expected a JSON object, found {line.strip()[:40]!r}")
     names = tuple(f.name for f in fields(Row))
-    unknown = [name for name in values if name not in names]
+    unknown = [name for name in parse_object(line, where) if name not in names]
     if unknown:
         raise InputError(
             f"{where}: {unknown[0][:40]!r} is no field of a row: not the results of run or bench, or those of another "
@@ -157,3 +174,11 @@ def _row(line: str, where: str) -> Row:
     except (TypeError, InputError) as error:
         raise InputError(f"{where}: problem: {str(error).removeprefix('AttentionShape.__init__() ')}") from None
     return row
+
+
+@functools.cache
+def _validator() -> Any:
+    # Late: writing rows does not need it.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Row)

@@ -1,10 +1,14 @@
-"""Rows as tables: for the terminal and, in Markdown, for the README."""
+"""Rows as tables, for the terminal and, in Markdown, for the README, and what is said below them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Callable, Sequence
 
-from tl_attention.errors import InputError
+from tl_attention import text_table
+from tl_attention.errors import InputError, printable
+from tl_attention.problem import DTYPES
+from tl_attention.recorded import recorded_for
 from tl_attention.records import Row
 from tl_attention.sass import describe
 
@@ -24,7 +28,10 @@ def _times(row: Row) -> str:
 
 
 def _error(row: Row) -> str:
-    return _number(row.error_rms / row.error_rms_budget, 2) if row.error_rms and row.error_rms_budget else ""
+    # The largest error: the mean one is PyTorch's own in every row, which is half of its budget.
+    if row.error_max_abs is None or not row.error_max_abs_budget:
+        return ""
+    return _number(row.error_max_abs / row.error_max_abs_budget, 2)
 
 
 def _code(row: Row) -> str:
@@ -40,18 +47,23 @@ COLUMNS: dict[str, tuple[str, Cell]] = {
     "tflops": ("TFLOPS", lambda row: _number(row.tflops)),
     "matmul": ("% of matmul", lambda row: _number(row.percent_of_matmul, 1)),
     "ratio": ("speed / {baseline}", lambda row: ""),
-    "error": ("error/budget", _error),
+    "error": ("max error / budget", _error),
     "registers": ("registers", lambda row: _number(row.registers)),
-    "spills": ("spills", lambda row: _number(row.stack_bytes)),
+    "stack": ("stack B", lambda row: _number(row.stack_bytes)),
     "shared": ("shared kB", lambda row: _number(row.shared_bytes, 0, 1024)),
     "code": ("code", _code),
 }
+# Which columns a narrow terminal keeps: what the row is of, its time, and then what explains it.
+PRIORITY = (
+    "schedule", "sizes", "status", "ms", "ratio", "tflops", "matmul", "error", "registers", "stack", "shared", "code"
+)
+NOT_TIMED = ("checked_on_cpu", "compiled")
 
 
-def parse_columns(text: str | None) -> tuple[str, ...]:
-    """`schedule,ms,ratio` -> names of COLUMNS, all of them for None. Raises InputError."""
+def parse_columns(text: str | None) -> tuple[str, ...] | None:
+    """`schedule,ms,ratio` -> names of COLUMNS; None, where nobody has chosen, stays None. Raises InputError."""
     if text is None:
-        return tuple(COLUMNS)
+        return None
     names = tuple(part.strip() for part in text.split(","))
     for name in names:
         if name not in COLUMNS:
@@ -74,9 +86,9 @@ def by_problem(rows: Sequence[Row]) -> list[list[Row]]:
     return [ranked(group) for group in groups.values()]
 
 
-def check_baseline(rows: Sequence[Row], baseline: str | None) -> None:
-    """Raise InputError unless some row can be compared with the named baseline; the default may be absent."""
-    timed = sorted({row.name for row in rows if row.median_ms is not None})
+def check_baseline(rows: Sequence[Row], baseline: str | None, also: Sequence[str] = ()) -> None:
+    """Raise InputError unless some row, or what else has times, is the named baseline; the default may be absent."""
+    timed = sorted({row.name for row in rows if row.median_ms is not None}.union(also))
     if baseline is not None and baseline not in timed:
         raise InputError(
             f"baseline: no timed row is named {baseline[:40]!r}, expected one of {', '.join(timed) or 'none: no times'}"
@@ -99,22 +111,39 @@ def reference_row(rows: Sequence[Row], baseline: str | None = None) -> Row | Non
     return min(named, key=lambda row: row.median_ms or 0.0, default=None)
 
 
+def by_run(tables: Sequence[Sequence[Row]]) -> list[list[Sequence[Row]]]:
+    """The tables of one run together."""
+    runs: dict[str, list[Sequence[Row]]] = {}
+    for rows in tables:
+        runs.setdefault(rows[0].run, []).append(rows)
+    return list(runs.values())
+
+
 def title(rows: Sequence[Row]) -> str:
     """The problem, device and matrix product that a table's rows share, and the run that they are of."""
     row = next((row for row in rows if row.matmul_tflops), rows[0])
     matmul = f", matrix product {row.matmul_tflops:.0f} TFLOPS" if row.matmul_tflops else ""
     run = f", {row.run}" if row.run else ""
-    return f"{row.shape}, {row.device or 'no GPU'}{matmul}{run}"
+    return printable(f"{row.shape}, {row.device or 'no GPU'}{matmul}{run}")
 
 
-def reasons(rows: Sequence[Row]) -> list[str]:
-    """Why each row that is not ok is not."""
-    return [f"{row.name} ({row.sizes}): {row.status}: {row.reason}" for row in rows if row.reason]
+def fitting(
+    rows: Sequence[Row], width: int, baseline: str | None = None, priority: Sequence[str] = PRIORITY
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(the columns that `width` characters hold, the others that have a value in some row); see `text_table.fitting`."""
+    names = tuple(COLUMNS)
+    reference = reference_row(rows, baseline)
+    shown, left_out = text_table.fitting(
+        headings(names, baseline), [cells(row, names, reference) for row in rows],
+        [names.index(name) for name in priority], width,
+    )
+    return tuple(names[n] for n in shown), tuple(names[n] for n in left_out)
 
 
-def loop_lines(rows: Sequence[Row]) -> list[str]:
-    """The loops of each row's machine code; rows recorded before they were read, and peers, have none."""
-    return [f"{row.name} ({row.sizes}): {loop}" for row in rows for loop in describe(row.loops)]
+def text_lines(rows: Sequence[Row], columns: Sequence[str], baseline: str | None = None) -> list[str]:
+    """One problem's rows as text."""
+    reference = reference_row(rows, baseline)
+    return text_table.lines(headings(columns, baseline), [cells(row, columns, reference) for row in rows])
 
 
 def markdown_table(
@@ -122,16 +151,61 @@ def markdown_table(
 ) -> str:
     """One problem's rows in Markdown, with only some columns if wanted."""
     reference = reference_row(rows, baseline)
-    lines = [_line(headings(columns, baseline)), "|" + " --- |" * len(columns)]
-    return "\n".join(lines + [_line(cells(row, columns, reference)) for row in rows])
+    return text_table.markdown(headings(columns, baseline), [cells(row, columns, reference) for row in rows])
+
+
+def reasons(rows: Sequence[Row]) -> list[str]:
+    """Why each row that is not ok is not; rows with the same reason together, named in a second line."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.reason:
+            groups.setdefault((row.status, row.reason), []).append(row)
+    found = []
+    for (status, reason), group in groups.items():
+        who, why = printable(_who(group, rows)), printable(reason)
+        several = f"{status}, {len(group)} rows: {why}\n    {who}"
+        found.append(several if len(group) > 1 else f"{who}: {status}: {why}")
+    return found
+
+
+def loop_lines(rows: Sequence[Row]) -> list[str]:
+    """The loops of each row's machine code; rows recorded before they were read, and peers, have none."""
+    return [f"{printable(_who([row], rows))}: {loop}" for row in rows for loop in describe(row.loops)]
+
+
+def recorded_lines(rows: Sequence[Row], recorded: Sequence[Row]) -> list[str]:
+    """For rows that no GPU has timed here: what the same code took on the same problem where it was recorded."""
+    lines = []
+    for row in rows:
+        found = recorded_for(row, recorded) if row.status in NOT_TIMED else None
+        if found and found.median_ms:
+            name = f" as {found.name}" if found.name != row.name else ""
+            lines.append(printable(
+                f"{_who([row], rows)}: {found.median_ms:.3f} ms{name}, {_number(found.tflops)} TFLOPS "
+                f"({found.device}, {found.run[:10]})"
+            ))
+    return lines
+
+
+def _who(group: Sequence[Row], rows: Sequence[Row]) -> str:
+    """`seed, best (runtime); wide (runtime, fixed)`: the rows of a group, with what tells the problems of `rows` apart."""
+    shapes = {row.shape for row in rows}
+    several_dtypes = len({shape.dtype for shape in shapes}) > 1
+    several_problems = len({replace(shape, dtype=DTYPES[0]) for shape in shapes}) > 1
+
+    def variant(row: Row) -> str:
+        return f"{row.sizes} {row.shape if several_problems else row.shape.dtype if several_dtypes else ''}".rstrip()
+
+    variants: dict[str, list[str]] = {}
+    for row in group:
+        variants.setdefault(row.name, []).append(variant(row))
+    names: dict[str, list[str]] = {}
+    for name, of_name in variants.items():
+        names.setdefault(", ".join(of_name), []).append(name)
+    return "; ".join(f"{', '.join(same)} ({which})" for which, same in names.items())
 
 
 def _ratio(row: Row, reference: Row | None) -> str:
     if reference is None or not row.median_ms or not reference.median_ms:
         return ""
     return f"{reference.median_ms / row.median_ms:.3f}"
-
-
-def _line(values: Sequence[str]) -> str:
-    # A bar in a name would start a cell of its own.
-    return "| " + " | ".join(value.replace("|", "\\|") for value in values) + " |"

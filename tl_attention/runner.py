@@ -19,6 +19,7 @@ from tl_attention.preflight import refuse_unless_safe
 from tl_attention.derivation import derive
 from tl_attention.records import ResultsFile, Row
 from tl_attention.reference import ErrorReport
+from tl_attention.schedule import Schedule
 
 START_TIMEOUT_S, VERIFY_TIMEOUT_S, SAMPLE_TIMEOUT_S = 120.0, 120.0, 60.0
 
@@ -126,20 +127,24 @@ class _Run:
     def _interpret(self) -> None:
         self.progress.phase("interpret on the CPU", len(self.drafts))
         for candidate in list(self.drafts):
-            schedule, shape = candidate.schedule, candidate.shape
+            schedule = candidate.schedule
             assert schedule is not None
-            if not schedule.has_program:
-                self._finish(candidate, status="checked_on_cpu", reason="no GPU: compiled, not verified (no Program)")
-                continue
-            errors = interpret.verify(
-                derive(schedule), schedule, head_dim=shape.head_dim, dtype=shape.dtype, causal=shape.causal,
-                seed=self.seed,
-            )
-            worst = max(errors.values(), key=lambda e: e.of_budget)
-            status = "checked_on_cpu" if all(e.ok for e in errors.values()) else "wrong"
-            reason = "no GPU: verified by the interpreter, nothing was timed" if status != "wrong" else str(worst)
-            self._finish(candidate, status=status, reason=reason, **_error(worst))
+            if schedule.has_program:
+                self._interpret_one(candidate, schedule)
+            else:
+                reason = "no GPU, and no Program that the CPU could run: neither verified nor timed"
+                self._finish(candidate, status="compiled", reason=reason)
             self.progress.advance(str(candidate))
+
+    def _interpret_one(self, candidate: Candidate, schedule: Schedule) -> None:
+        shape = candidate.shape
+        errors = interpret.verify(
+            derive(schedule), schedule, head_dim=shape.head_dim, dtype=shape.dtype, causal=shape.causal, seed=self.seed
+        )
+        worst = max(errors.values(), key=lambda e: e.of_budget)
+        status = "checked_on_cpu" if all(e.ok for e in errors.values()) else "wrong"
+        reason = "no GPU: verified by the interpreter, nothing was timed" if status != "wrong" else str(worst)
+        self._finish(candidate, status=status, reason=reason, **_error(worst))
 
     def _verify(self, worker: Worker) -> None:
         self.progress.phase("verify", len(self.drafts))

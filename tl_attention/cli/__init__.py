@@ -7,7 +7,8 @@ import click
 from tl_attention import __version__
 from tl_attention.cli.doctor import doctor
 from tl_attention.cli.errors import OneLineErrors
-from tl_attention.cli.measure import bench, report, run
+from tl_attention.cli.measure import bench, run
+from tl_attention.cli.report import report
 from tl_attention.cli.schedules import check, explain, list_command, schema
 from tl_attention.cli.submit import submit
 

@@ -1,4 +1,4 @@
-"""The commands that compile, verify and time, and the one that shows what they recorded."""
+"""The commands that compile, verify and time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ import click
 
 from tl_attention.cli.errors import naming, say
 from tl_attention.cli.schedules import file_argument, files_argument, files_or_all, load_all
+from tl_attention.device import visible_gpus
 from tl_attention.errors import InputError
 from tl_attention.problem import DTYPE_NAMES, AttentionShape
 
-RESULTS = Path("results")
+# New records; git ignores the folder, and results/ has those that are kept.
+RUNS = Path("runs")
 DEFAULT_SHAPE = "4,64,8192,128"
 FAILED = 1
 # Rows that are not a failure: a refusal is the answer to a schedule that cannot run.
-GOOD = ("ok", "refused", "checked_on_cpu")
+GOOD = ("ok", "refused", "checked_on_cpu", "compiled")
+# What bench takes where nothing can be timed: a compilation each takes 7 s of a core.
+WITHOUT_GPU = ("seed", "fa3_overlap", "best", "best_causal")
 
 
 def stamp() -> str:
@@ -38,7 +42,7 @@ def run_options(command: Any) -> Any:
                      help="sizes read at run time, or compiled for exactly this shape"),
         click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True),
         click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="of the inputs  [default: fresh, recorded]"),
-        click.option("--output", type=click.Path(path_type=Path), help="JSON lines  [default: a new file in results/]"),
+        click.option("--output", type=click.Path(path_type=Path), help="JSON lines  [default: a new file in runs/]"),
     ]
     for option in reversed(options):
         command = option(command)
@@ -56,11 +60,29 @@ def run(schedule: Path, **options: Any) -> None:
 @click.command()
 @files_argument
 @run_options
+@click.option("--all", "every", is_flag=True, help="every schedule also where there is no GPU")
 @click.option("--peers/--no-peers", default=True, show_default=True, help="cuDNN, FlashAttention-2 and -3 beside ours")
-def bench(schedules: tuple[Path, ...], peers: bool, **options: Any) -> None:
-    """Compile, verify and time many schedules, ranked (schedules/*.yaml by default)."""
-    paths = files_or_all(schedules)
+def bench(schedules: tuple[Path, ...], every: bool, peers: bool, **options: Any) -> None:
+    """Compile, verify and time many schedules, ranked.
+
+    By default schedules/*.yaml; without a GPU, where they are compiled and verified on the CPU, only seed,
+    fa3_overlap, best and best_causal, unless --all is given.
+    """
+    if every and schedules:
+        raise InputError(f"--all takes every schedule, expected no others beside it, found {schedules[0]}")
+    paths = files_or_all(schedules) if schedules else default_schedules(every)
     _measure(paths, command="bench", default_dtypes=("fp16", "bf16"), with_peers=peers, **options)
+
+
+def default_schedules(every: bool) -> list[Path]:
+    """What `bench` takes when nothing is named: all, or the few of WITHOUT_GPU where they could not be timed."""
+    paths = files_or_all(())
+    few = [path for path in paths if path.stem in WITHOUT_GPU]
+    if every or not few or visible_gpus():
+        return paths
+    names = ", ".join(path.stem for path in few)
+    click.echo(f"no GPU: {len(few)} of {len(paths)} schedules, {names}; --all takes every one", err=True)
+    return few
 
 
 def _measure(
@@ -78,7 +100,7 @@ def _measure(
 
     from tl_attention.records import ResultsFile
 
-    with ResultsFile(output or RESULTS / f"{command}-{stamp()}.jsonl") as results:
+    with ResultsFile(output or RUNS / f"{command}-{stamp()}.jsonl") as results:
         from tl_attention import runner
         from tl_attention.candidate import Candidate
         from tl_attention.console import ProgressBar, show
@@ -100,33 +122,3 @@ def _measure(
         sys.exit(FAILED)
     if all(row.status == "refused" for row in rows if row.sizes != "peer"):
         sys.exit(2)
-
-
-@click.command()
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--markdown", is_flag=True, help="tables in Markdown")
-@click.option("--columns", help="only these, separated by commas")
-@click.option("--loops", is_flag=True, help="the loops of each kernel's machine code too, as run shows them")
-@click.option("--baseline", help="what the ratio is relative to: a peer or schedule  [default: cudnn where present]")
-def report(
-    results: tuple[Path, ...], markdown: bool, columns: str | None, loops: bool, baseline: str | None
-) -> None:
-    """The tables of recorded rows, one for each run and problem."""
-    from tl_attention.records import read_rows
-    from tl_attention.report import by_problem, check_baseline, loop_lines, markdown_table, parse_columns, title
-
-    chosen = parse_columns(columns)
-    rows = [row for path in results for row in read_rows(path)]
-    if not rows:
-        raise InputError(f"{results[0]}: no rows, expected the JSON lines that run or bench recorded")
-    tables = by_problem(rows)
-    check_baseline(rows, baseline)
-    if not markdown:
-        from tl_attention.console import show_tables
-
-        show_tables(tables, chosen, baseline, loops)
-        return
-    texts = [f"{title(table)}\n\n{markdown_table(table, chosen, baseline)}" for table in tables]
-    if loops:
-        texts = ["\n".join([text, "", "```", *loop_lines(table), "```"]) for text, table in zip(texts, tables)]
-    click.echo("\n\n".join(texts))

@@ -11,7 +11,7 @@ from typing import Any, Sequence
 import click
 
 from tl_attention.cli.errors import fail, naming
-from tl_attention.cli.measure import FAILED, RESULTS, stamp
+from tl_attention.cli.measure import FAILED, RUNS, stamp
 from tl_attention.errors import InputError
 
 DEFAULT_OUTPUT = Path("leaderboard_submit.py")
@@ -26,7 +26,7 @@ SCHEDULE_SUFFIXES = (".yaml", ".yml")
               help="what a packed schedule carries: the TileLang program, or the CUDA generated from it")
 @click.option("-o", "--output", type=click.Path(path_type=Path),
               help=f"of the packed file  [default: {DEFAULT_OUTPUT}]; with --evaluate the JSON lines  [default: a new "
-                   f"file in {RESULTS}/]")
+                   f"file in {RUNS}/]")
 @click.option("--evaluate", is_flag=True, help="run schedules or submission files as the leaderboard does")
 @click.option("--against", type=click.Choice(sorted(BASELINES)), help="with --evaluate: run this baseline too")
 @click.option("--lines", type=click.Path(path_type=Path),
@@ -76,7 +76,7 @@ def _evaluate(
     evaluations: list[tuple[str, results.Evaluation]] = []
     with (
         tempfile.TemporaryDirectory(prefix="submit-") as folder,
-        ResultsFile(output or RESULTS / f"evaluate-{stamp()}.jsonl") as record,
+        ResultsFile(output or RUNS / f"evaluate-{stamp()}.jsonl") as record,
     ):
         # All are packed, and so found to be right, before the first is run.
         submissions = [
@@ -91,12 +91,11 @@ def _evaluate(
             evaluations.append((name, found))
             _print_lines(name, found, protocol or "class", of=len(submissions))
 
-    from tl_attention.console import stdout_console, table_of
+    from tl_attention.console import Output, counted, show_columns
 
-    heading = f"{evaluations[0][1].mode}, {evaluations[0][1].environment.get('device_name', 'unknown device')}"
-    console = stdout_console()
-    console.print(table_of(heading, table.headings(against), table.lines(evaluations, against)))
-    console.print(f"{len(evaluations)} evaluations in {record.path}", soft_wrap=True)
+    lines = table.lines(evaluations, against)
+    show_columns(table.title(evaluations[0][1]), table.headings(against), lines, table.PRIORITY)
+    Output().say(f"{counted(len(evaluations), 'evaluation')} in {record.path}")
     # The baseline is there to compare with; its own verdict is in the table.
     judged = [found for name, found in evaluations[: len(files)]]
     if not all(found.accepted and found.tight and not found.violations for found in judged):

@@ -8,6 +8,13 @@ from tl_attention.leaderboard.results import Evaluation, Row
 
 HEADINGS = ("submission", "test (batch, heads, seq, head_dim)", "status", "n", "best ms", "mean ms", "median ms",
             "p10-p90 ms", "max |error|", "stopped by")
+# Which columns a narrow terminal keeps; 10 and 11 are relative to a baseline.
+PRIORITY = (0, 1, 2, 5, 4, 10, 3, 11, 6, 8, 7, 9)
+
+
+def title(evaluation: Evaluation) -> str:
+    """What the evaluations of one table share."""
+    return f"{evaluation.mode}, {evaluation.environment.get('device_name', 'unknown device')}"
 
 
 def headings(baseline: str | None) -> tuple[str, ...]:

@@ -1,0 +1,114 @@
+"""`report`: the tables of what `run`, `bench` and `submit --evaluate` recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Sequence
+
+import click
+
+from tl_attention.errors import InputError, printable
+
+if TYPE_CHECKING:
+    from tl_attention.leaderboard.contract import TestLine
+    from tl_attention.leaderboard.results import Evaluation
+    from tl_attention.records import Row
+
+
+@dataclass
+class _Recorded:
+    """What files hold: rows, the evaluations that one table can hold together, and what is wrong with other lines."""
+
+    rows: list[Row] = field(default_factory=list)
+    evaluations: dict[tuple[str, tuple[TestLine, ...]], list[tuple[str, Evaluation]]] = field(default_factory=dict)
+    bad: list[str] = field(default_factory=list)
+
+
+@click.command()
+@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--markdown", is_flag=True, help="tables in Markdown, all columns unless --columns says otherwise")
+@click.option("--columns", help="of rows of run and bench, separated by commas: schedule, sizes, status, ms, tflops, "
+                                "matmul, ratio, error, registers, stack, shared, code  [default: those that fit]")
+@click.option("--loops", is_flag=True, help="the loops of each kernel's machine code too, as run shows them")
+@click.option("--baseline", help="what the ratio is relative to: a peer or schedule  [default: cudnn where present]")
+def report(
+    results: tuple[Path, ...], markdown: bool, columns: str | None, loops: bool, baseline: str | None
+) -> None:
+    """The tables of recorded rows, one for each run and problem.
+
+    A line that is no row, half of one for instance, is named on stderr and skipped. The exit code is 0 if there was
+    anything to show, and 2 if not.
+    """
+    from tl_attention.report import PEER_BASELINE, by_problem, check_baseline, parse_columns
+
+    chosen = parse_columns(columns)
+    recorded = _read(results)
+    evaluated = [name for group in recorded.evaluations.values() for name, _ in group]
+    if not recorded.rows and not evaluated:
+        more = f" ({len(recorded.bad)} such lines)" if len(recorded.bad) > 1 else ""
+        raise InputError(
+            f"{recorded.bad[0]}{more}" if recorded.bad else
+            f"{results[0]}: no rows, expected the JSON lines that run, bench or submit --evaluate recorded"
+        )
+    check_baseline(recorded.rows, baseline, also=evaluated)
+    for line in recorded.bad:
+        click.echo(f"skipped: {printable(line)}", err=True)
+    tables = by_problem(recorded.rows)
+    if markdown:
+        _print_markdown(tables, chosen, baseline, loops)
+    elif tables:
+        from tl_attention.console import show_tables
+
+        show_tables(tables, chosen, baseline, loops)
+    for (heading, _), group in recorded.evaluations.items():
+        _show_evaluations(heading, group, markdown, baseline or PEER_BASELINE)
+
+
+def _read(paths: Sequence[Path]) -> _Recorded:
+    """Everything in the files. Raises InputError for a file that cannot be read."""
+    from tl_attention.leaderboard.read_evaluation import is_evaluation, read_evaluation
+    from tl_attention.leaderboard.table import title
+    from tl_attention.records import parse_object, parse_row, read_lines
+
+    found = _Recorded()
+    for path in paths:
+        for where, line in read_lines(path):
+            try:
+                values = parse_object(line, where)
+                if not is_evaluation(values):
+                    found.rows.append(parse_row(line, where))
+                    continue
+                name, evaluation = read_evaluation(line, values, where)
+                table = f"{title(evaluation)}, {path}", tuple(row.line for row in evaluation.rows)
+                found.evaluations.setdefault(table, []).append((name, evaluation))
+            except InputError as bad:
+                found.bad.append(str(bad))
+    return found
+
+
+def _print_markdown(
+    tables: Sequence[Sequence[Row]], columns: Sequence[str] | None, baseline: str | None, loops: bool
+) -> None:
+    from tl_attention.report import COLUMNS, loop_lines, markdown_table, title
+
+    texts = [f"{title(rows)}\n\n{markdown_table(rows, columns or tuple(COLUMNS), baseline)}\n" for rows in tables]
+    if loops:
+        texts = ["\n".join([text, "```", *loop_lines(rows), "```\n"]) for text, rows in zip(texts, tables)]
+    for text in texts:
+        click.echo(text)
+
+
+def _show_evaluations(
+    heading: str, evaluations: Sequence[tuple[str, Evaluation]], markdown: bool, baseline: str
+) -> None:
+    from tl_attention.leaderboard import table
+    from tl_attention.text_table import markdown as markdown_lines
+
+    against = baseline if baseline in dict(evaluations) else None
+    if markdown:
+        click.echo(f"{printable(heading)}\n\n{markdown_lines(table.headings(against), table.lines(evaluations, against))}\n")
+        return
+    from tl_attention.console import show_columns
+
+    show_columns(heading, table.headings(against), table.lines(evaluations, against), table.PRIORITY)
