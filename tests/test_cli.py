@@ -135,7 +135,7 @@ def fake_runner(monkeypatch):
 
 
 @pytest.mark.parametrize("status, code", [
-    ("ok", 0), ("checked_on_cpu", 0), ("refused", 2),
+    ("ok", 0), ("checked_on_cpu", 0), ("compiled", 0), ("refused", 2),
     ("wrong", 1), ("unstable", 1), ("compile_error", 1), ("timeout", 1), ("crashed", 1), ("error", 1),
 ])
 def test_the_exit_code_of_bench_says_what_became_of_its_rows(status, code, cli, fake_runner, tmp_path, seed_path):
@@ -143,7 +143,8 @@ def test_the_exit_code_of_bench_says_what_became_of_its_rows(status, code, cli, 
     output = tmp_path / "rows.jsonl"
     result = cli("bench", seed_path, "--output", output)
     assert result.exit_code == code
-    assert f"seed (runtime): {status}: because" in result.stdout and f"2 rows in {output}" in result.stdout
+    assert f"{status}, 2 rows: because\n    seed (runtime float16, runtime bfloat16)\n" in result.stdout
+    assert f"2 rows in {output}" in result.stdout
     assert [row.status for row in read_rows(output)] == [status, status]
 
 
@@ -168,11 +169,43 @@ def test_the_options_of_run_reach_the_runner(cli, fake_runner, tmp_path, seed_pa
     assert (options.rounds, options.seed, options.with_peers) == (7, 3, False)
 
 
-def test_results_go_to_a_new_file_of_results_unless_told(cli, fake_runner, tmp_path, seed_path, monkeypatch) -> None:
+def test_results_go_to_a_new_file_of_runs_which_git_ignores_unless_told(cli, fake_runner, tmp_path, seed_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli("run", seed_path).exit_code == 0
-    [path] = (tmp_path / "results").iterdir()
+    [path] = (tmp_path / "runs").iterdir()
     assert path.name.startswith("run-") and path.suffix == ".jsonl" and len(read_rows(path)) == 1
+    assert "runs/" in (ROOT / ".gitignore").read_text().splitlines()
+
+
+@pytest.mark.parametrize("gpus, arguments, names", [
+    (0, [], ["best", "best_causal", "fa3_overlap", "seed"]),
+    (0, ["--all"], sorted(path.stem for path in (ROOT / "schedules").glob("*.yaml"))),
+    (1, [], sorted(path.stem for path in (ROOT / "schedules").glob("*.yaml"))),
+    (0, ["schedules/prefetch.yaml"], ["prefetch"]),
+])
+def test_without_a_gpu_bench_takes_a_few_schedules_unless_told(
+    gpus, arguments, names, cli, fake_runner, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("tl_attention.cli.measure.visible_gpus", lambda: gpus)
+    result = cli("bench", *arguments, "--dtype", "fp16", "--output", tmp_path / "rows.jsonl")
+    assert result.exit_code == 0 and [row.name for row in read_rows(tmp_path / "rows.jsonl")] == names
+    assert ("4 of" in result.stderr and "--all takes every one" in result.stderr) == (len(names) == 4)
+
+
+def test_without_a_gpu_and_without_those_few_bench_takes_what_there_is(
+    cli, fake_runner, tmp_path, seed_path, monkeypatch
+) -> None:
+    (tmp_path / "schedules").mkdir()
+    (tmp_path / "schedules/mine.yaml").write_text(seed_path.read_text())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tl_attention.cli.measure.visible_gpus", lambda: 0)
+    assert cli("bench", "--dtype", "fp16", "--output", tmp_path / "rows.jsonl").exit_code == 0
+    assert [row.name for row in read_rows(tmp_path / "rows.jsonl")] == ["mine"]
+
+
+def test_all_and_named_schedules_are_told_to_exclude_each_other(error_of, seed_path) -> None:
+    assert "--all takes every schedule, expected no others beside it" in error_of("bench", "--all", seed_path)
 
 
 def test_two_files_of_the_same_name_keep_their_folders(cli, fake_runner, tmp_path, seed_path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_a_submission_that_would_break_a_rule_is_not_written_and_fails(error_of,
 ])
 def test_bad_input_of_submit_is_told_in_one_line(arguments, words, error_of, files, seed_path, fake_evaluate) -> None:
     assert words in error_of("submit", *(argument.format(seed=seed_path) for argument in arguments))
-    assert fake_evaluate.calls == [] and not list(files.glob("results/*"))
+    assert fake_evaluate.calls == [] and not list(files.glob("runs/*"))
 
 
 def test_evaluate_without_a_gpu_says_that_it_needs_one(error_of, files, monkeypatch) -> None:
@@ -109,7 +110,7 @@ def test_a_submission_and_a_baseline_that_cannot_run_here_are_evaluated_in_one_c
     first, second = result.stdout.split("# cudnn")
     assert "benchmark.0: runs=" in first and "check: pass" in first
     assert "benchmark.0: status=error" in second and "check: fail" in second
-    [path] = Path("results").iterdir()
+    [path] = Path("runs").iterdir()
     assert path.name.startswith("evaluate-")
     recorded = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(entry["name"], entry["accepted"]) for entry in recorded] == [("sdpa", True), ("cudnn", False)]
@@ -117,17 +118,20 @@ def test_a_submission_and_a_baseline_that_cannot_run_here_are_evaluated_in_one_c
 
 
 def test_the_table_sets_submissions_beside_each_other_with_the_speed_relative_to_the_baseline(
-    cli, files, fake_evaluate
+    cli, files, fake_evaluate, monkeypatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     result = cli("submit", "--evaluate", "sdpa.py", "other.py", "--against", "cudnn")
-    assert result.exit_code == 0
+    assert result.exit_code == 0 and "also recorded" not in result.stdout
     assert [call["name"] for call in fake_evaluate.calls] == ["sdpa", "other", "baseline_cudnn"]
     assert {call["lines"] for call in fake_evaluate.calls} == {RANKED_LINES}
     assert {(call["mode"], call["device"]) for call in fake_evaluate.calls} == {("benchmark", "cuda")}
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.stdout.splitlines() if "│" in line]
+    table = result.stdout[result.stdout.rindex("----"):].splitlines()[1:-1]
+    rows = [re.split(" {2,}", line) for line in table]
     assert [row[0] for row in rows] == ["sdpa", "other", "cudnn"] * 3
     assert rows[7][1:7] == ["(4, 64, 8192, 128)", "pass", "3", "2.0000", "2.0000", "2.0000"]
     assert [row[-2:] for row in rows[6:]] == [["0.750", "0.750"], ["1.500", "1.500"], ["1.000", "1.000"]]
+    assert result.stdout.splitlines()[-1].startswith("3 evaluations in runs/evaluate-")
 
 
 def test_one_submission_prints_the_class_harness_lines_alone(cli, files, fake_evaluate) -> None:

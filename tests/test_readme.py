@@ -19,7 +19,7 @@ from tl_attention.report import by_problem, markdown_table
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-COLUMNS = ["schedule", "sizes", "status", "ms", "tflops", "matmul", "ratio", "error", "registers", "spills"]
+COLUMNS = ["schedule", "sizes", "status", "ms", "tflops", "matmul", "ratio", "error", "registers", "stack"]
 
 
 @pytest.mark.parametrize("record,dtype", re.findall(r"<!-- (results/\S+) (\w+) -->", README))

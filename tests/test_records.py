@@ -125,7 +125,14 @@ BAD_LINES = {
     "deep": ("[" * 100_000, "not JSON"),
     "a list": ("[1, 2]", "expected a JSON object, found '[1, 2]'"),
     "unknown field": (json.dumps(FIELDS | {"spills": 3}), "'spills' is no field of a row"),
-    "an evaluation": (json.dumps({"submission": "x.py", "rows": []}), "'submission' is no field of a row"),
+    "half an evaluation": (json.dumps({"submission": "x.py", "rows": []}), "evaluation: sha256: the key is missing"),
+    "not UTF-8": (b"\xff\xfe", "not text: byte 0 is not UTF-8"),
+    "a time beyond a float": (json.dumps(FIELDS | {"median_ms": 2**1024}), "the number 17976931348623159077... is not"),
+    "infinity": (json.dumps(FIELDS)[:-1] + ', "tflops": 1e999}', "the number 1e999 is not finite"),
+    "no number": (json.dumps(FIELDS | {"tflops": float("nan")}), "the number NaN is not finite"),
+    "a count beyond a float": (json.dumps(FIELDS | {"registers": 2**1024}), "is not finite, or too large"),
+    "more digits than Python reads": (json.dumps(FIELDS)[:-1] + f', "n": 1{"0" * 9999}}}', "is not finite, or too large"),
+    "an endless sequence": (json.dumps(FIELDS | {"problem": PROBLEM | {"seq_kv": 2**1024}}), "or too large for a float"),
     "missing field": (json.dumps({"name": "seed"}), "label: the key is missing"),
     "status": (json.dumps(FIELDS | {"status": "fine"}), "status: expected 'ok', 'refused'"),
     "text for a time": (json.dumps(FIELDS | {"median_ms": "1.5"}), "median_ms: "),
@@ -137,12 +144,30 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize("name", BAD_LINES)
-def test_a_line_that_is_no_row_is_told_with_its_number(name, tmp_path, error_of) -> None:
+def test_a_line_that_is_no_row_is_named_and_the_others_are_shown(name, tmp_path, cli) -> None:
     line, words = BAD_LINES[name]
     path = tmp_path / "rows.jsonl"
-    path.write_text(f"{ROW.to_json()}\n\n{line}\n")
-    message = error_of("report", path)
-    assert message.startswith(f"{path}:3: ") and words in message
+    path.write_bytes(f"{ROW.to_json()}\n\n".encode() + (line if isinstance(line, bytes) else line.encode()) + b"\n")
+    result = cli("report", path)
+    assert result.exit_code == 0 and "1.500 (1.400-1.600)" in result.stdout
+    assert result.stderr.startswith(f"skipped: {path}:3: ") and words in result.stderr
+    assert result.stderr.count("\n") == 1 and len(result.stderr) < 1000
+
+
+def test_a_file_of_bad_lines_alone_is_told_in_one_line(tmp_path, error_of) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("one\ntwo\n")
+    assert error_of("report", path) == f"{path}:1: not JSON, expected one row of results a line (2 such lines)"
+
+
+def test_every_shipped_record_is_shown_and_so_is_what_a_half_line_stands_between(cli, tmp_path) -> None:
+    shipped = sorted((Path(__file__).parents[1] / "results").glob("*.jsonl"))
+    (tmp_path / "half.jsonl").write_text(f"{ROW.to_json()}\n{ROW.to_json()[:70]}\n{REFUSED.to_json()}\n")
+    result = cli("report", *shipped, tmp_path / "half.jsonl")
+    assert result.exit_code == 0
+    assert result.stderr == f"skipped: {tmp_path}/half.jsonl:2: not JSON, expected one row of results a line\n"
+    for words in ("best_causal", "leaderboard_submit_cuda", "refused: needs 294,912 bytes"):
+        assert words in result.stdout
 
 
 def test_a_file_of_an_older_version_that_lacks_newer_fields_is_read(tmp_path) -> None:
@@ -153,4 +178,4 @@ def test_a_file_of_an_older_version_that_lacks_newer_fields_is_read(tmp_path) ->
 
 def test_a_binary_file_is_told(tmp_path, error_of) -> None:
     (tmp_path / "rows.jsonl").write_bytes(b"\xff\xfe")
-    assert "not a text file: byte 0 is not UTF-8" in error_of("report", tmp_path / "rows.jsonl")
+    assert "not text: byte 0 is not UTF-8" in error_of("report", tmp_path / "rows.jsonl")

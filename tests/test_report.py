@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from tl_attention import recorded
+from tl_attention.recorded import recorded_for
 from tl_attention.records import ResultsFile, Row
-from tl_attention.report import COLUMNS, by_problem, cells, markdown_table, parse_columns, ranked, reasons, title
+from tl_attention.report import (
+    COLUMNS, by_problem, cells, fitting, markdown_table, parse_columns, ranked, reasons, recorded_lines, text_lines, title,
+)
 
 PROBLEM = {"batch": 4, "heads": 64, "seq_q": 8192, "seq_kv": 8192, "head_dim": 128, "dtype": "float16", "causal": False}
 
@@ -20,7 +24,7 @@ def row(name: str, ms: float | None = None, **fields: Any) -> Row:
 
 
 ROWS = [
-    row("seed", 16.0, error_rms=1e-4, error_rms_budget=2e-4, registers=255, stack_bytes=0, shared_bytes=163840,
+    row("seed", 16.0, error_max_abs=3e-5, error_max_abs_budget=1e-4, registers=255, stack_bytes=0, shared_bytes=163840,
         fingerprint="897102b67f40", percent_of_matmul=70.04, matmul_tflops=712.0),
     row("wide", status="refused", reason="needs 294,912 bytes"),
     row("cudnn", 14.0), row("flash2", 28.0),
@@ -29,7 +33,7 @@ ROWS = [
 
 
 @pytest.fixture
-def recorded(tmp_path):
+def record(tmp_path):
     with ResultsFile(tmp_path / "rows.jsonl") as results:
         for entry in ROWS:
             results.append(entry)
@@ -47,14 +51,14 @@ def test_timed_rows_come_first_and_the_fastest_of_them_leads() -> None:
     assert [entry.name for entry in ranked(ROWS)] == ["cudnn", "seed", "late", "flash2", "wide"]
 
 
-def test_the_ratio_is_the_speed_relative_to_cudnn(cli, recorded) -> None:
-    text = cli("report", recorded, "--markdown").stdout
+def test_the_ratio_is_the_speed_relative_to_cudnn(cli, record) -> None:
+    text = cli("report", record, "--markdown").stdout
     assert column(text, "schedule") == ["cudnn", "seed", "late", "flash2", "wide"]
     assert column(text, "speed / cudnn") == ["1.000", "0.875", "0.700", "0.500", ""]
 
 
-def test_the_ratio_is_relative_to_the_named_baseline(cli, recorded) -> None:
-    text = cli("report", recorded, "--markdown", "--baseline", "seed", "--columns", "schedule,ratio").stdout
+def test_the_ratio_is_relative_to_the_named_baseline(cli, record) -> None:
+    text = cli("report", record, "--markdown", "--baseline", "seed", "--columns", "schedule,ratio").stdout
     assert column(text, "speed / seed") == ["1.143", "1.000", "0.800", "0.571", ""]
 
 
@@ -71,7 +75,7 @@ def test_a_baseline_with_both_kinds_of_sizes_is_its_faster_row() -> None:
 def test_every_column_shows_its_value() -> None:
     assert dict(zip(COLUMNS, cells(ROWS[0], reference=ROWS[2]))) == {
         "schedule": "seed", "sizes": "runtime", "status": "ok", "ms": "16.000 (15.900-16.100)", "tflops": "550",
-        "matmul": "70.0", "ratio": "0.875", "error": "0.50", "registers": "255", "spills": "0", "shared": "160",
+        "matmul": "70.0", "ratio": "0.875", "error": "0.30", "registers": "255", "stack": "0", "shared": "160",
         "code": "897102b67f40",
     }
 
@@ -84,11 +88,11 @@ def test_the_same_code_under_another_name_is_said() -> None:
     assert cells(ROWS[4], ("code",)) == ("897102b67f40 = seed",)
 
 
-def test_two_runs_of_a_problem_are_two_tables_since_their_times_do_not_compare(cli, recorded) -> None:
+def test_two_runs_of_a_problem_are_two_tables_since_their_times_do_not_compare(cli, record) -> None:
     assert len(by_problem([*ROWS, row("seed", 9.0, run="tuesday")])) == 2
-    with ResultsFile(recorded) as results:
+    with ResultsFile(record) as results:
         results.append(row("seed", 9.0, run="tuesday"))
-    text = cli("report", recorded, "--markdown").stdout
+    text = cli("report", record, "--markdown").stdout
     assert text.count("(4, 64, 8192, 128) float16, H200") == 2
     assert column(text.split("tuesday")[1], "speed / cudnn") == [""]
 
@@ -113,8 +117,71 @@ def test_every_row_that_failed_says_why() -> None:
     assert reasons(ROWS) == ["wide (runtime): refused: needs 294,912 bytes"]
 
 
-def test_the_terminal_shows_the_same_cells_and_the_reasons(cli, recorded) -> None:
-    result = cli("report", recorded)
+def test_the_same_reason_is_said_once_with_the_rows_that_have_it() -> None:
+    rows = [
+        row(name, status="checked_on_cpu", reason="no GPU", problem=PROBLEM | {"dtype": dtype})
+        for dtype in ("float16", "bfloat16") for name in ("seed", "best")
+    ]
+    rows.append(row("wide", status="refused", reason="too large", problem=PROBLEM | {"dtype": "bfloat16"}))
+    assert reasons(rows) == [
+        "checked_on_cpu, 4 rows: no GPU\n    seed, best (runtime float16, runtime bfloat16)",
+        "wide (runtime bfloat16): refused: too large",
+    ]
+
+
+def test_a_reason_names_the_problem_where_there_are_several() -> None:
+    rows = [row("seed", 1.0), row("wide", status="refused", reason="no", problem=PROBLEM | {"causal": True})]
+    assert reasons(rows) == ["wide (runtime (4, 64, 8192, 128) float16 causal): refused: no"]
+
+
+@pytest.mark.parametrize("width, shown, left_out", [
+    (200, "schedule sizes status ms tflops matmul ratio error registers stack shared code", ""),
+    (80, "schedule sizes status ms tflops matmul ratio", "error registers stack shared code"),
+    (66, "schedule sizes status ms ratio", "tflops matmul error registers stack shared code"),
+    (5, "schedule", "sizes status ms tflops matmul ratio error registers stack shared code"),
+])
+def test_a_narrow_terminal_keeps_the_columns_that_say_most(width, shown, left_out) -> None:
+    rows = [*ROWS, row("fa3_pipelined", 18.0)]
+    assert fitting(rows, width) == (tuple(shown.split()), tuple(left_out.split()))
+    assert max(map(len, text_lines(rows, shown.split()))) <= max(width, len("fa3_pipelined"))
+
+
+def test_columns_without_a_value_are_left_out_and_not_named() -> None:
+    assert fitting([row("wide", status="refused", reason="no")], 80) == (("schedule", "sizes", "status"), ())
+
+
+@pytest.mark.parametrize("columns", [20, 80, 100])
+def test_no_word_of_a_table_is_broken_and_what_is_left_out_is_named(columns, cli, record, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = cli("report", record).stdout
+    assert [line.split()[0] for line in text.split("---\n")[1].splitlines()[:5]] == [r.name for r in ranked(ROWS)]
+    assert "also recorded: " in text and "shared, code; tl-attention report --columns shows them" in text
+    assert cli("report", record, "--columns", "schedule,code,shared").stdout.count("also recorded") == 0
+
+
+def test_the_times_of_another_machine_are_those_of_the_same_code_and_problem() -> None:
+    here = row("mine", status="checked_on_cpu", fingerprint="f757c4ee1c97", device=None)
+    there = [
+        row("best", 9.0, fingerprint="f757c4ee1c97", problem=PROBLEM | {"causal": True}),
+        row("best", 10.0, fingerprint="f757c4ee1c97", problem=PROBLEM | {"dtype": "bfloat16"}),
+        row("mine", 11.0, fingerprint="000000000000"),
+        row("best", 12.0, fingerprint="f757c4ee1c97", device="NVIDIA H200", run="2026-11-21T10:50:27Z"),
+    ]
+    assert recorded_for(here, there) is there[3] and recorded_for(here, there[:3]) is None
+    assert recorded_lines([here], there) == ["mine (runtime): 12.000 ms as best, 733 TFLOPS (NVIDIA H200, 2026-11-21)"]
+    assert recorded_lines([replace(here, status="ok")], there) == []
+    assert recorded_for(replace(here, fingerprint=None), [replace(there[2], fingerprint=None)]) is None
+
+
+def test_the_records_that_travel_along_have_a_time_each() -> None:
+    rows = recorded.rows()
+    assert len(rows) > 100 and all(entry.median_ms for entry in rows)
+    assert {"best", "best_causal", "cudnn", "fa3"} <= {entry.name for entry in rows}
+
+
+def test_the_terminal_shows_the_same_cells_and_the_reasons(cli, record, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    result = cli("report", record)
     assert result.exit_code == 0 and "wide (runtime): refused: needs 294,912 bytes" in result.stdout
     for entry in ROWS:
         assert all(cell in result.stdout for cell in cells(entry))
@@ -127,8 +194,18 @@ def test_brackets_and_bars_in_a_name_are_shown_as_they_are(cli, tmp_path) -> Non
     assert "| a[/bold]\\|b |" in cli("report", results.path, "--markdown").stdout
 
 
+@pytest.mark.parametrize("options", [(), ("--markdown",), ("--markdown", "--loops")])
+def test_no_control_character_of_a_name_or_a_reason_reaches_the_terminal(options, cli, tmp_path) -> None:
+    with ResultsFile(tmp_path / "rows.jsonl") as results:
+        results.append(row("\x1b[31mred\n", status="refused", reason="\x1b]0;title\x07", device="\x9b1m"))
+        results.append(row("twin", 9.0, same_code_as="\x1b[31mred\n", run="\x1b[2J"))
+    text = cli("report", results.path, *options).stdout
+    assert "\\x1b[31mred\\n" in text and "twin" in text
+    assert all(c.isprintable() or c == "\n" for c in text)
+
+
 def test_columns_are_chosen_and_ordered_by_name() -> None:
-    assert parse_columns("ms, schedule") == ("ms", "schedule") and parse_columns(None) == tuple(COLUMNS)
+    assert parse_columns("ms, schedule") == ("ms", "schedule") and parse_columns(None) is None
     assert markdown_table(ROWS[:1], ("tflops", "schedule")).splitlines()[0] == "| TFLOPS | schedule |"
 
 
@@ -139,10 +216,10 @@ def test_columns_are_chosen_and_ordered_by_name() -> None:
     (["--baseline", "cuDNN"], "no timed row is named 'cuDNN', expected one of cudnn, flash2, late, seed"),
     (["--baseline", "wide"], "no timed row is named 'wide'"),
 ])
-def test_an_unknown_column_or_baseline_is_told(options, words, error_of, recorded) -> None:
-    assert words in error_of("report", recorded, *options)
+def test_an_unknown_column_or_baseline_is_told(options, words, error_of, record) -> None:
+    assert words in error_of("report", record, *options)
 
 
 def test_a_file_without_rows_is_told(error_of, tmp_path) -> None:
     (tmp_path / "rows.jsonl").touch()
-    assert "no rows, expected the JSON lines that run or bench recorded" in error_of("report", tmp_path / "rows.jsonl")
+    assert "no rows, expected the JSON lines that run, bench or submit --evaluate recorded" in error_of("report", tmp_path / "rows.jsonl")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from mutations import shipped
@@ -17,6 +18,7 @@ from tl_attention.pool import CallFailed
 from tl_attention.problem import AttentionShape
 from tl_attention.records import ResultsFile, read_rows
 from tl_attention.reference import ErrorReport
+from tl_attention.schedule_file import load
 
 SHAPE = AttentionShape(1, 2, 256, 256, 128)
 BROKEN = {
@@ -160,3 +162,22 @@ def test_without_a_gpu_schedules_are_compiled_and_interpreted(tmp_path, monkeypa
     rows = runner.run([Candidate("seed", SHAPE, shipped()["seed"])], runner.Options(), results, Silent())
     assert rows[0].status == "checked_on_cpu" and rows[0].error_rms <= rows[0].error_rms_budget
     assert "nothing was timed" in rows[0].reason and rows[0].median_ms is None
+
+
+def test_without_a_gpu_what_has_no_program_is_compiled_and_every_step_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "compile_all", compiled)
+    told = []
+
+    class Told(Silent):
+        def phase(self, name: str, total: int) -> None:
+            told.append((name, total))
+
+        def advance(self, what: str) -> None:
+            told.append(what)
+
+    inferred = load(Path(__file__).parents[1] / "schedules/inferred.yaml")
+    candidates = [Candidate("inferred", SHAPE, inferred), Candidate("seed", SHAPE, shipped()["seed"])]
+    rows = runner.run(candidates, runner.Options(), ResultsFile(tmp_path / "rows.jsonl"), Told())
+    assert [row.status for row in rows] == ["compiled", "checked_on_cpu"] and rows[0].error_max_abs is None
+    assert "no Program that the CPU could run" in rows[0].reason
+    assert told[-3:] == [("interpret on the CPU", 2), "inferred float16", "seed float16"]

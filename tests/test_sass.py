@@ -105,7 +105,7 @@ def test_the_steady_loop_is_the_shorter_one_with_most_products():
     assert steady(loops) is loops[1]
     assert [text.split(":")[0] for text in describe(loops)] == ["steady loop", "other loop", "other loop"]
     assert describe(loops)[0] == (
-        "steady loop: 12 instructions: 8 HGMMA, 1 MUFU, no spills\n    of 1 exponentials: waits for products after 1"
+        "steady loop: 12 instructions: 8 HGMMA, 1 MUFU, no spills in this loop\n    of 1 exponentials: waits for products after 1"
     )
 
 
@@ -229,7 +229,7 @@ def test_loops_are_recorded_and_rows_without_them_are_read(tmp_path):
 def test_a_report_shows_the_loops_that_it_is_asked_for(tmp_path, cli, options):
     path = recorded(tmp_path, LOOPS)
     shown = (
-        "seed (runtime): steady loop: 600 instructions: 16 HGMMA, no spills\n"
+        "seed (runtime): steady loop: 600 instructions: 16 HGMMA, no spills in this loop\n"
         "    of 66 exponentials: waits for products after 0, 12; arrives after 0, 12\n"
         "seed (runtime): other loop: 700 instructions: 16 HGMMA, 2 LDL\n"
         "    of 66 exponentials: waits for products after 0, 9; waits on mbarriers after 0, 0; arrives after 0, 9\n"

@@ -61,7 +61,7 @@ class Loop:
 
     def __str__(self) -> str:
         counts = ", ".join(f"{self.counts[name]} {name}" for name in COUNTED if name in self.counts)
-        return f"{self.instructions} instructions: {counts}{'' if self.spills else ', no spills'}"
+        return f"{self.instructions} instructions: {counts}{'' if self.spills else ', no spills in this loop'}"
 
     @property
     def places(self) -> str:

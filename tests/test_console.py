@@ -1,0 +1,95 @@
+"""What stands on the terminal and in a file: progress, and lines that no terminal breaks inside a word."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from tl_attention import console, device
+from tl_attention.text_table import fitting, lines
+
+
+class Clock:
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    monkeypatch.setattr(console, "time", clock := Clock())
+    return clock
+
+
+def steps(clock: Clock, seconds: list[float]) -> None:
+    with console.ProgressBar() as progress:
+        progress.phase("compile", len(seconds))
+        for number, duration in enumerate(seconds, 1):
+            clock.now += duration
+            progress.advance(f"seed {number}\x1b")
+
+
+def test_in_a_file_each_step_that_takes_its_time_is_a_line(clock, capsys) -> None:
+    steps(clock, [7.0, 7.4, 9.0])
+    assert capsys.readouterr().err.splitlines() == [
+        "compile: 3 steps", "  1/3 seed 1\\x1b, 7 s", "  2/3 seed 2\\x1b, 14 s", "  3/3 seed 3\\x1b, 23 s",
+    ]
+
+
+def test_in_a_file_quick_steps_share_a_line_every_few_seconds_and_the_last_has_one(clock, capsys) -> None:
+    steps(clock, [0.5] * 9)
+    assert [line.split()[0] for line in capsys.readouterr().err.splitlines()] == ["compile:", "4/9", "8/9", "9/9"]
+
+
+def test_in_a_file_a_phase_of_one_step_is_one_line(clock, capsys) -> None:
+    steps(clock, [7.0])
+    assert capsys.readouterr().err == "compile: 1 step\n"
+
+
+def test_sentences_are_whole_in_a_file(capsys) -> None:
+    console.Output().say("word " * 40, "two\n    lines")
+    assert capsys.readouterr().out.splitlines() == ["word " * 40, "two", "    lines"]
+
+
+def test_a_heading_stands_in_two_lines_where_that_saves_room() -> None:
+    assert lines(("schedule", "max error / budget"), [("seed", "0.30"), ("best", "")]) == [
+        "          max error",
+        "schedule  / budget",
+        "--------  ---------",
+        "seed      0.30",
+        "best",
+    ]
+
+
+def test_wide_characters_take_two_columns() -> None:
+    assert lines(("a", "b"), [("表", "x"), ("ab", "y")])[-2:] == ["表  x", "ab  y"]
+
+
+def test_a_column_that_does_not_fit_lets_a_narrower_one_behind_it_through() -> None:
+    table = ("name", "wide", "narrow", "empty"), [("seed", "w" * 30, "n", "")]
+    assert fitting(*table, [0, 1, 2, 3], 20) == ([0, 2], [1])
+    assert fitting(*table, [0, 2, 1, 3], 100) == ([0, 1, 2], [])
+
+
+@pytest.mark.parametrize("init, count, found", [(0, 2, 2), (0, 0, 0), (100, 0, 0)])
+def test_the_driver_tells_how_many_gpus_it_shows(init, count, found, monkeypatch) -> None:
+    class Driver:
+        def cuInit(self, flags: int) -> int:
+            return init
+
+        def cuDeviceGetCount(self, pointer) -> int:
+            pointer._obj.value = count
+            return 0
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver())
+    assert device.visible_gpus() == found
+
+
+def test_without_a_driver_there_is_no_gpu(monkeypatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    assert device.visible_gpus() == 0
