@@ -169,7 +169,9 @@ def test_the_options_of_run_reach_the_runner(cli, fake_runner, tmp_path, seed_pa
     assert (options.rounds, options.seed, options.with_peers) == (7, 3, False)
 
 
-def test_results_go_to_a_new_file_of_runs_which_git_ignores_unless_told(cli, fake_runner, tmp_path, seed_path, monkeypatch) -> None:
+def test_results_go_to_a_new_file_of_runs_which_git_ignores_unless_told(
+    cli, fake_runner, tmp_path, seed_path, monkeypatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli("run", seed_path).exit_code == 0
     [path] = (tmp_path / "runs").iterdir()

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tl_attention import recorded
-from tl_attention.recorded import recorded_for
 from tl_attention.records import ResultsFile, Row
 from tl_attention.report import (
-    COLUMNS, by_problem, cells, fitting, markdown_table, parse_columns, ranked, reasons, recorded_lines, text_lines, title,
+    COLUMNS, by_problem, cells, fitting, markdown_table, parse_columns, ranked, reasons, recorded_for, recorded_lines,
+    text_lines, title,
 )
 
 PROBLEM = {"batch": 4, "heads": 64, "seq_q": 8192, "seq_kv": 8192, "head_dim": 128, "dtype": "float16", "causal": False}
@@ -222,4 +222,5 @@ def test_an_unknown_column_or_baseline_is_told(options, words, error_of, record)
 
 def test_a_file_without_rows_is_told(error_of, tmp_path) -> None:
     (tmp_path / "rows.jsonl").touch()
-    assert "no rows, expected the JSON lines that run, bench or submit --evaluate recorded" in error_of("report", tmp_path / "rows.jsonl")
+    message = error_of("report", tmp_path / "rows.jsonl")
+    assert "no rows, expected the JSON lines that run, bench or submit --evaluate recorded" in message

@@ -105,7 +105,8 @@ def show_columns(
     shown, left_out = text_table.fitting(names, rows, [n for n in priority if n < len(names)], output.width)
     output.table(heading, text_table.lines([names[n] for n in shown], [[row[n] for n in shown] for row in rows]))
     if left_out:
-        output.say(f"also recorded: {', '.join(names[n] for n in left_out)}; a wider terminal shows them, or COLUMNS=160")
+        others = ", ".join(names[n] for n in left_out)
+        output.say(f"also recorded: {others}; a wider terminal shows them, or COLUMNS=160")
 
 
 def show_tables(

@@ -1,4 +1,4 @@
-"""The two errors that this package raises for its callers, and how the terminal may show what a file holds."""
+"""The two errors that this package raises for its callers, and how text of theirs is shown."""
 
 
 class InputError(ValueError):
@@ -10,5 +10,5 @@ class ScheduleRefused(InputError):
 
 
 def printable(text: str) -> str:
-    """The text with what is not printable, an escape character for one, as its unicode_escape."""
+    """The text with what a terminal would act on, or could not show, as escapes: a name may hold anything."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -130,9 +130,8 @@ def read_lines(path: Path) -> list[tuple[str, bytes]]:
 def parse_object(line: bytes, where: str) -> dict[str, Any]:
     """The JSON object of a line. Raises InputError that begins with `where`, as FILE:LINE."""
     try:
-        values = json.loads(
-            line.decode("utf-8"), parse_int=_number, parse_float=_number, parse_constant=_number
-        )
+        text = line.decode("utf-8")
+        values = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_number)
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: not text: byte {error.start} is not UTF-8") from None
     except InputError as error:
@@ -140,15 +139,15 @@ def parse_object(line: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise InputError(f"{where}: not JSON, expected one row of results a line") from None
     if not isinstance(values, dict):
-        found = line.decode("utf-8").strip()[:40]
-        raise InputError(f"{where}: not a row of results, expected a JSON object, found {found!r}")
+        raise InputError(f"{where}: not a row of results, expected a JSON object, found {text.strip()[:40]!r}")
     return values
 
 
 def _number(text: str) -> float:
     # Python reads integers of any size, and 1e999 as infinity; neither can be shown as a time or a count.
     if not math.isfinite(float(text)):
-        raise InputError(f"the number {text[:20]}{'...' if len(text) > 20 else ''} is not finite, or too large for a float")
+        short = text if len(text) <= 20 else f"{text[:20]}..."
+        raise InputError(f"the number {short} is not finite, or too large for a float")
     return float(text)
 
 

@@ -8,7 +8,6 @@ from typing import Callable, Sequence
 from tl_attention import text_table
 from tl_attention.errors import InputError, printable
 from tl_attention.problem import DTYPES
-from tl_attention.recorded import recorded_for
 from tl_attention.records import Row
 from tl_attention.sass import describe
 
@@ -127,15 +126,13 @@ def title(rows: Sequence[Row]) -> str:
     return printable(f"{row.shape}, {row.device or 'no GPU'}{matmul}{run}")
 
 
-def fitting(
-    rows: Sequence[Row], width: int, baseline: str | None = None, priority: Sequence[str] = PRIORITY
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(the columns that `width` characters hold, the others that have a value in some row); see `text_table.fitting`."""
+def fitting(rows: Sequence[Row], width: int, baseline: str | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(the columns that `width` characters hold, the others with a value in some row); see `text_table.fitting`."""
     names = tuple(COLUMNS)
     reference = reference_row(rows, baseline)
     shown, left_out = text_table.fitting(
         headings(names, baseline), [cells(row, names, reference) for row in rows],
-        [names.index(name) for name in priority], width,
+        [names.index(name) for name in PRIORITY], width,
     )
     return tuple(names[n] for n in shown), tuple(names[n] for n in left_out)
 
@@ -187,8 +184,15 @@ def recorded_lines(rows: Sequence[Row], recorded: Sequence[Row]) -> list[str]:
     return lines
 
 
+def recorded_for(row: Row, recorded: Sequence[Row]) -> Row | None:
+    """The first recorded row of this row's generated code and problem (sizes, dtype, mask), under any name."""
+    if row.fingerprint is None:
+        return None
+    return next((r for r in recorded if r.fingerprint == row.fingerprint and r.problem == row.problem), None)
+
+
 def _who(group: Sequence[Row], rows: Sequence[Row]) -> str:
-    """`seed, best (runtime); wide (runtime, fixed)`: the rows of a group, with what tells the problems of `rows` apart."""
+    """`seed, best (runtime); wide (runtime, fixed)`: a group of `rows`, with what tells the problems of `rows` apart."""
     shapes = {row.shape for row in rows}
     several_dtypes = len({shape.dtype for shape in shapes}) > 1
     several_problems = len({replace(shape, dtype=DTYPES[0]) for shape in shapes}) > 1

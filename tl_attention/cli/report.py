@@ -106,9 +106,10 @@ def _show_evaluations(
     from tl_attention.text_table import markdown as markdown_lines
 
     against = baseline if baseline in dict(evaluations) else None
+    names, lines = table.headings(against), table.lines(evaluations, against)
     if markdown:
-        click.echo(f"{printable(heading)}\n\n{markdown_lines(table.headings(against), table.lines(evaluations, against))}\n")
+        click.echo(f"{printable(heading)}\n\n{markdown_lines(names, lines)}\n")
         return
     from tl_attention.console import show_columns
 
-    show_columns(heading, table.headings(against), table.lines(evaluations, against), table.PRIORITY)
+    show_columns(heading, names, lines, table.PRIORITY)
