@@ -157,7 +157,14 @@ def test_a_line_that_is_no_row_is_named_and_the_others_are_shown(name, tmp_path,
 def test_a_file_of_bad_lines_alone_is_told_in_one_line(tmp_path, error_of) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("one\ntwo\n")
-    assert error_of("report", path) == f"{path}:1: not JSON, expected one row of results a line (2 such lines)"
+    assert error_of("report", path) == f"{path}:1: not JSON, expected one row of results a line (and 1 more lines)"
+
+
+def test_a_file_of_something_else_is_one_line_beside_what_is_shown(tmp_path, cli) -> None:
+    (tmp_path / "notes.md").write_text("a\n" * 50)
+    (tmp_path / "rows.jsonl").write_text(ROW.to_json())
+    result = cli("report", tmp_path / "notes.md", tmp_path / "rows.jsonl")
+    assert result.exit_code == 0 and result.stderr.count("\n") == 1 and "(and 49 more lines)" in result.stderr
 
 
 def test_every_shipped_record_is_shown_and_so_is_what_a_half_line_stands_between(cli, tmp_path) -> None:

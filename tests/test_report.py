@@ -224,3 +224,8 @@ def test_a_file_without_rows_is_told(error_of, tmp_path) -> None:
     (tmp_path / "rows.jsonl").touch()
     message = error_of("report", tmp_path / "rows.jsonl")
     assert "no rows, expected the JSON lines that run, bench or submit --evaluate recorded" in message
+
+
+def test_the_help_names_every_column(cli) -> None:
+    text = " ".join(cli("report", "--help").stdout.split())
+    assert f"separated by commas: {', '.join(COLUMNS)} " in text

@@ -105,7 +105,8 @@ def test_the_steady_loop_is_the_shorter_one_with_most_products():
     assert steady(loops) is loops[1]
     assert [text.split(":")[0] for text in describe(loops)] == ["steady loop", "other loop", "other loop"]
     assert describe(loops)[0] == (
-        "steady loop: 12 instructions: 8 HGMMA, 1 MUFU, no spills in this loop\n    of 1 exponentials: waits for products after 1"
+        "steady loop: 12 instructions: 8 HGMMA, 1 MUFU, no spills in this loop\n"
+        "    of 1 exponentials: waits for products after 1"
     )
 
 

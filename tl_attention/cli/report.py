@@ -37,8 +37,8 @@ def report(
 ) -> None:
     """The tables of recorded rows, one for each run and problem.
 
-    A line that is no row, half of one for instance, is named on stderr and skipped. The exit code is 0 if there was
-    anything to show, and 2 if not.
+    A line that is no row, half of one for instance, is named on stderr and skipped: that does not change the exit
+    code, which is 0 if there was anything to show.
     """
     from tl_attention.report import PEER_BASELINE, by_problem, check_baseline, parse_columns
 
@@ -46,11 +46,8 @@ def report(
     recorded = _read(results)
     evaluated = [name for group in recorded.evaluations.values() for name, _ in group]
     if not recorded.rows and not evaluated:
-        more = f" ({len(recorded.bad)} such lines)" if len(recorded.bad) > 1 else ""
-        raise InputError(
-            f"{recorded.bad[0]}{more}" if recorded.bad else
-            f"{results[0]}: no rows, expected the JSON lines that run, bench or submit --evaluate recorded"
-        )
+        nothing = f"{results[0]}: no rows, expected the JSON lines that run, bench or submit --evaluate recorded"
+        raise InputError(recorded.bad[0] if recorded.bad else nothing)
     check_baseline(recorded.rows, baseline, also=evaluated)
     for line in recorded.bad:
         click.echo(f"skipped: {printable(line)}", err=True)
@@ -67,24 +64,34 @@ def report(
 
 def _read(paths: Sequence[Path]) -> _Recorded:
     """Everything in the files. Raises InputError for a file that cannot be read."""
+    from tl_attention.records import read_lines
+
+    recorded = _Recorded()
+    for path in paths:
+        lines, bad = read_lines(path), []
+        for where, line in lines:
+            try:
+                _read_line(line, where, path, recorded)
+            except InputError as error:
+                bad.append(str(error))
+        # A file of something else is one mistake, however many lines it has.
+        of_something_else = len(bad) == len(lines) > 1
+        recorded.bad += [f"{bad[0]} (and {len(bad) - 1} more lines)"] if of_something_else else bad
+    return recorded
+
+
+def _read_line(line: bytes, where: str, path: Path, recorded: _Recorded) -> None:
     from tl_attention.leaderboard.read_evaluation import is_evaluation, read_evaluation
     from tl_attention.leaderboard.table import title
-    from tl_attention.records import parse_object, parse_row, read_lines
+    from tl_attention.records import parse_object, parse_row
 
-    found = _Recorded()
-    for path in paths:
-        for where, line in read_lines(path):
-            try:
-                values = parse_object(line, where)
-                if not is_evaluation(values):
-                    found.rows.append(parse_row(line, where))
-                    continue
-                name, evaluation = read_evaluation(line, values, where)
-                table = f"{title(evaluation)}, {path}", tuple(row.line for row in evaluation.rows)
-                found.evaluations.setdefault(table, []).append((name, evaluation))
-            except InputError as bad:
-                found.bad.append(str(bad))
-    return found
+    values = parse_object(line, where)
+    if not is_evaluation(values):
+        recorded.rows.append(parse_row(line, where))
+        return
+    name, evaluation = read_evaluation(line, values, where)
+    table = f"{title(evaluation)}, {path}", tuple(row.line for row in evaluation.rows)
+    recorded.evaluations.setdefault(table, []).append((name, evaluation))
 
 
 def _print_markdown(
