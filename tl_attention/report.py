@@ -192,7 +192,7 @@ def recorded_for(row: Row, recorded: Sequence[Row]) -> Row | None:
 
 
 def _who(group: Sequence[Row], rows: Sequence[Row]) -> str:
-    """`seed, best (runtime); wide (runtime, fixed)`: a group of `rows`, with what tells the problems of `rows` apart."""
+    """`seed, best (runtime); wide (runtime, fixed)`: a group of `rows`, with what tells their problems apart."""
     shapes = {row.shape for row in rows}
     several_dtypes = len({shape.dtype for shape in shapes}) > 1
     several_problems = len({replace(shape, dtype=DTYPES[0]) for shape in shapes}) > 1
