@@ -189,7 +189,7 @@ def test_without_a_gpu_bench_takes_a_few_schedules_unless_told(
     gpus, arguments, names, cli, fake_runner, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("tl_attention.cli.measure.visible_gpus", lambda: gpus)
+    monkeypatch.setattr("tl_attention.cli.measure.visible_gpus", lambda: ("GPU-0",) * gpus)
     result = cli("bench", *arguments, "--dtype", "fp16", "--output", tmp_path / "rows.jsonl")
     assert result.exit_code == 0 and [row.name for row in read_rows(tmp_path / "rows.jsonl")] == names
     assert ("4 of" in result.stderr and "--all takes every one" in result.stderr) == (len(names) == 4)
@@ -201,7 +201,7 @@ def test_without_a_gpu_and_without_those_few_bench_takes_what_there_is(
     (tmp_path / "schedules").mkdir()
     (tmp_path / "schedules/mine.yaml").write_text(seed_path.read_text())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tl_attention.cli.measure.visible_gpus", lambda: 0)
+    monkeypatch.setattr("tl_attention.cli.measure.visible_gpus", lambda: ())
     assert cli("bench", "--dtype", "fp16", "--output", tmp_path / "rows.jsonl").exit_code == 0
     assert [row.name for row in read_rows(tmp_path / "rows.jsonl")] == ["mine"]
 

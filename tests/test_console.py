@@ -73,14 +73,25 @@ def test_a_column_that_does_not_fit_lets_a_narrower_one_behind_it_through() -> N
     assert fitting(*table, [0, 2, 1, 3], 100) == ([0, 1, 2], [])
 
 
-@pytest.mark.parametrize("init, count, found", [(0, 2, 2), (0, 0, 0), (100, 0, 0)])
-def test_the_driver_tells_how_many_gpus_it_shows(init, count, found, monkeypatch) -> None:
+@pytest.mark.parametrize("init, count, found", [
+    (0, 2, ("GPU-00010101-0101-0101-0101-010101010101", "GPU-01010101-0101-0101-0101-010101010101")),
+    (0, 0, ()), (100, 0, ()),
+])
+def test_the_driver_tells_which_gpus_it_shows(init, count, found, monkeypatch) -> None:
     class Driver:
         def cuInit(self, flags: int) -> int:
             return init
 
         def cuDeviceGetCount(self, pointer) -> int:
             pointer._obj.value = count
+            return 0
+
+        def cuDeviceGet(self, pointer, number: int) -> int:
+            pointer._obj.value = number
+            return 0
+
+        def cuDeviceGetUuid_v2(self, uuid, gpu) -> int:
+            uuid[:] = bytes([gpu.value, *[1] * 15])
             return 0
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver())
@@ -92,4 +103,4 @@ def test_without_a_driver_there_is_no_gpu(monkeypatch) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert device.visible_gpus() == 0
+    assert device.visible_gpus() == ()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mutations import shipped
 
-from tl_attention import gpu_worker, runner
+from tl_attention import environment, gpu_worker, runner
 from tl_attention.candidate import Candidate
 from tl_attention.compile import StaticReport
 from tl_attention.compile_pool import Compiled
@@ -19,6 +19,7 @@ from tl_attention.problem import AttentionShape
 from tl_attention.records import ResultsFile, read_rows
 from tl_attention.reference import ErrorReport
 from tl_attention.schedule_file import load
+from tl_attention.toolchain import Nvcc
 
 SHAPE = AttentionShape(1, 2, 256, 256, 128)
 BROKEN = {
@@ -47,7 +48,7 @@ class Gpu:
 
     def call(self, function, *arguments, timeout_s):
         if function is gpu_worker.describe_device:
-            return {"device": "stand-in", "capability": list(self.capability), "versions": {"torch": "0"}}
+            return {"device": "stand-in", "capability": list(self.capability)}
         if function is gpu_worker.available_peers:
             return ["cudnn"]
         if function is gpu_worker.unload:
@@ -75,6 +76,9 @@ def gpu(monkeypatch):
     monkeypatch.setattr(runner, "Worker", Gpu)
     monkeypatch.setattr(runner, "compile_all", compiled)
     monkeypatch.setattr("tl_attention.timing.PAUSE_S", 0.0)
+    monkeypatch.setattr(runner, "chosen", lambda cuda: Nvcc(Path(), "PATH", "13.0.88", "13.0.89"))
+    monkeypatch.setattr(runner, "gpu", lambda: environment.Gpu("stand-in", "580.1", "13.0", 700.0))
+    monkeypatch.setattr(runner, "commit", lambda: "c0f9511a2b3c")
     monkeypatch.setattr(Gpu, "faults", {})
     monkeypatch.setattr(Gpu, "sampled", [])
     return Gpu
@@ -94,7 +98,7 @@ def test_a_timed_row_carries_times_rate_and_method(gpu, tmp_path):
     assert row.tflops == pytest.approx(SHAPE.flops / 2.0 / 1e9)
     assert row.matmul_tflops == pytest.approx(MATMUL_FLOPS / 2.0 / 1e9)
     assert row.percent_of_matmul == pytest.approx(100 * row.tflops / row.matmul_tflops)
-    assert "2 rounds" in row.method and row.device == "stand-in" and row.versions == {"torch": "0"}
+    assert "2 rounds" in row.method and row.device == "stand-in"
     assert row.verified_shapes > 5 and row.error_rms == GOOD.rms
 
 
@@ -126,6 +130,9 @@ def test_every_failure_is_a_row_and_the_others_go_on(gpu, tmp_path):
         "seed_stages4": "refused",
     }
     assert all(rows[name].reason for name in names if name != "seed")
+    machine = {(row.nvcc, row.ptxas, row.driver, row.power_limit_w, row.commit) for row in rows.values()}
+    assert machine == {("13.0.88", "13.0.89", "580.1", 700.0, "c0f9511a2b3c")}, "whatever became of them"
+    assert all({"tl-attention", "torch", "tilelang", "python"} <= set(row.versions) for row in rows.values())
     assert "294,912 bytes of shared memory" in rows["seed_stages4"].reason
     assert "NaN" in rows["nan"].reason and "repeats" in rows["moving"].reason
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from uuid import UUID
 
 from tl_attention.errors import InputError
 
@@ -43,12 +44,21 @@ def require_hopper(capability: tuple[int, int], name: str) -> None:
         )
 
 
-def visible_gpus() -> int:
-    """GPUs that the CUDA driver shows to this process. Asked of its library alone: torch takes seconds to import."""
+def visible_gpus() -> tuple[str, ...]:
+    """The UUIDs of the GPUs that the CUDA driver shows to this process, the first being device 0, as NVML spells them.
+
+    Asked of the driver's library alone: torch takes seconds to import.
+    """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return 0
-    count = ctypes.c_int()
-    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
-    return 0 if failed else count.value
+        return ()
+    count, device, uuid = ctypes.c_int(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return ()
+    found = []
+    for number in range(count.value):
+        if driver.cuDeviceGet(ctypes.byref(device), number) or driver.cuDeviceGetUuid_v2(uuid, device):
+            return ()
+        found.append(f"GPU-{UUID(bytes=bytes(uuid))}")
+    return tuple(found)

@@ -10,14 +10,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tl_attention import __version__
+from tl_attention.device import visible_gpus
 
 CHECKOUT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """The first GPU as NVML has it: its driver's version, the newest CUDA that it runs, such as 13.0, and its power
-    limit in watts, None where NVML does not tell."""
+    """A GPU as NVML has it: its driver's version, the newest CUDA that this runs, such as 13.0, and the power limit in
+    watts, None where NVML does not tell."""
 
     name: str
     driver: str
@@ -26,11 +27,12 @@ class Gpu:
 
 
 def software() -> dict[str, str]:
-    """Versions by name, as a row records them. Imports torch."""
+    """Versions by name, as a row records them. Imports torch and TileLang."""
+    import tilelang
     import torch
 
     versions = {
-        "tl-attention": __version__, "torch": torch.__version__, "tilelang": package("tilelang") or "none",
+        "tl-attention": __version__, "torch": torch.__version__, "tilelang": tilelang.__version__,
         "python": sys.version.split()[0],
     }
     if torch.version.cuda:
@@ -65,7 +67,7 @@ def _git(*arguments: str) -> str:
 
 @functools.cache
 def gpu() -> Gpu | None:
-    """The GPU that NVML shows first; None where there is none, or NVML does not answer."""
+    """This process's first GPU, or NVML's where CUDA shows none; None where NVML does not answer."""
     import pynvml
 
     try:
@@ -73,7 +75,9 @@ def gpu() -> Gpu | None:
     except pynvml.NVMLError:
         return None
     try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        visible = visible_gpus()
+        # NVML counts GPUs that CUDA_VISIBLE_DEVICES hides.
+        handle = pynvml.nvmlDeviceGetHandleByUUID(visible[0]) if visible else pynvml.nvmlDeviceGetHandleByIndex(0)
         cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
         return Gpu(
             pynvml.nvmlDeviceGetName(handle), pynvml.nvmlSystemGetDriverVersion(),

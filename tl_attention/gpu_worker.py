@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any, Callable
 
 import torch
@@ -104,16 +103,7 @@ def available_peers(shape: AttentionShape) -> list[str]:
 
 
 def describe_device() -> dict[str, Any] | None:
-    """The GPU and the versions, or None without a GPU."""
+    """The GPU, or None without one."""
     if not torch.cuda.is_available():
         return None
-    import tilelang
-
-    return {
-        "device": torch.cuda.get_device_name(0),
-        "capability": list(torch.cuda.get_device_capability(0)),
-        "versions": {
-            "torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version()),
-            "tilelang": tilelang.__version__, "python": sys.version.split()[0],
-        },
-    }
+    return {"device": torch.cuda.get_device_name(0), "capability": list(torch.cuda.get_device_capability(0))}

@@ -23,7 +23,10 @@ Status = Literal[
 
 @dataclass(frozen=True)
 class Row:
-    """One candidate on one problem. Times in milliseconds; `percent_of_matmul` against the same run's product."""
+    """One candidate on one problem. Times in milliseconds; `percent_of_matmul` against the same run's product.
+
+    `nvcc` and `ptxas` are the versions of the chosen ones, `driver` is "unknown" where NVML does not tell.
+    """
 
     name: str
     label: str
@@ -52,6 +55,11 @@ class Row:
     sm_clock_mhz: int | None = None
     method: str | None = None
     device: str | None = None
+    driver: str | None = None
+    power_limit_w: float | None = None
+    nvcc: str | None = None
+    ptxas: str | None = None
+    commit: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
     seed: int | None = None
     run: str = ""

@@ -12,6 +12,7 @@ from tl_attention import gpu_worker, interpret, timing
 from tl_attention.candidate import Candidate, verification_shapes
 from tl_attention.compile_pool import Compiled, compile_all
 from tl_attention.device import require_hopper
+from tl_attention.environment import commit, gpu, software
 from tl_attention.errors import InputError
 from tl_attention.peers import MATMUL, MATMUL_FLOPS
 from tl_attention.pool import CallFailed, Worker
@@ -20,6 +21,7 @@ from tl_attention.derivation import derive
 from tl_attention.records import ResultsFile, Row
 from tl_attention.reference import ErrorReport
 from tl_attention.schedule import Schedule
+from tl_attention.toolchain import chosen
 
 START_TIMEOUT_S, VERIFY_TIMEOUT_S, SAMPLE_TIMEOUT_S = 120.0, 120.0, 60.0
 
@@ -43,7 +45,10 @@ class Options:
 def run(
     candidates: Sequence[Candidate], options: Options, results: ResultsFile, progress: Progress
 ) -> list[Row]:
-    """All rows, recorded as they come: those that fail when they fail, those that are timed at the end."""
+    """All rows, recorded as they come: those that fail when they fail, those that are timed at the end.
+
+    Raises InputError where no nvcc can compile, or the GPU is none of Hopper's.
+    """
     return _Run(candidates, options, results, progress).rows()
 
 
@@ -53,6 +58,7 @@ class _Run:
         self.candidates = list(candidates)
         self.seed = options.seed if options.seed is not None else secrets.randbelow(2**31)
         self.name = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.machine = _machine()
         self.drafts: dict[Candidate, Row] = {}
         self.done: dict[Candidate, Row] = {}
 
@@ -87,7 +93,7 @@ class _Run:
             "dtype": s.dtype, "causal": s.causal,
         }
         sizes = "peer" if candidate.schedule is None else "fixed" if candidate.fixed else "runtime"
-        return Row(candidate.name, candidate.label, sizes, problem, "ok", seed=self.seed, run=self.name)
+        return Row(candidate.name, candidate.label, sizes, problem, "ok", seed=self.seed, run=self.name, **self.machine)
 
     def _finish(self, candidate: Candidate, **fields: Any) -> None:
         row = replace(self.drafts.pop(candidate), **fields)
@@ -221,6 +227,16 @@ class _Run:
                 sm_clock_mhz=times.sm_clock_mhz, tflops=rate, matmul_tflops=matmul_tflops,
                 percent_of_matmul=100 * rate / matmul_tflops, method=timing.method(self.options.rounds),
             )
+
+
+def _machine() -> dict[str, Any]:
+    """What every row of a run has in common, whatever becomes of it."""
+    versions, known = software(), gpu()
+    nvcc = chosen(versions.get("cuda"))
+    return {
+        "nvcc": nvcc.version, "ptxas": nvcc.ptxas, "commit": commit(), "versions": versions,
+        "driver": known.driver if known else "unknown", "power_limit_w": known.power_limit_w if known else None,
+    }
 
 
 def _static(compiled: Compiled) -> dict[str, Any]:
