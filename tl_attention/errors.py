@@ -1,4 +1,6 @@
-"""The two errors that this package raises for its callers."""
+"""The two errors that this package raises for its callers, and how text of theirs is shown."""
+
+from __future__ import annotations
 
 
 class InputError(ValueError):
@@ -6,4 +8,16 @@ class InputError(ValueError):
 
 
 class ScheduleRefused(InputError):
-    """A well-formed schedule that cannot run: the dependence or the limit that it breaks."""
+    """A well-formed schedule that cannot run: the dependence or the limit that it breaks.
+
+    `key` is the path of the schedule's key to blame, such as ("split", "exp"); a file's line is found by it.
+    """
+
+    def __init__(self, reason: str, *key: str | int):
+        super().__init__(reason)
+        self.key = key
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would act on, or could not show, as escapes: a name may hold anything."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -11,7 +11,7 @@ from typing import Any, Iterator, NoReturn
 
 import click
 
-from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.errors import InputError, ScheduleRefused, printable
 
 # Of stdout: the reader has gone, or its disk is full.
 CANNOT_PRINT = {errno.EPIPE, errno.ENOSPC}
@@ -50,9 +50,7 @@ class OneLineErrors(click.Group):
 
 def say(message: str) -> None:
     """One error line on stderr, whatever the message or a file's name holds."""
-    line = " ".join(message.split())
-    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-    click.echo(f"error: {printable}", err=True)
+    click.echo(f"error: {printable(' '.join(message.split()))}", err=True)
 
 
 def fail(message: str) -> NoReturn:
