@@ -63,12 +63,6 @@ def test_a_missing_argument_is_told(error_of) -> None:
     assert "Missing argument 'SCHEDULE'" in error_of("run")
 
 
-def test_no_schedules_at_all_is_told(error_of, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for command in ("list", "check", "bench"):
-        assert error_of(command) == "no schedule files: none were named and schedules/ has none"
-
-
 @pytest.mark.parametrize("command", ["run", "bench"])
 def test_a_results_file_that_cannot_be_written_is_told_before_anything_starts(command, error_of, tmp_path, seed_path):
     (tmp_path / "file").write_text("")
