@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from pathlib import Path
 
+from tl_attention import shipped
 from tl_attention.errors import InputError
-from tl_attention.shipped import folder
 
 SUFFIX = ".yaml"
 SUFFIXES = (SUFFIX, ".yml")
@@ -18,9 +19,10 @@ MOST_SUGGESTED = 3
 
 def names(under: str = "") -> list[str]:
     """The names right under a folder of schedules/, by default those at its top, sorted; none if there is no folder."""
-    if under and not NAME.fullmatch(under):
+    folder = _root() / under
+    if under and not (NAME.fullmatch(under) and os.path.isdir(folder)):
         return []
-    return sorted(f"{under}/{path.stem}" if under else path.stem for path in _root().joinpath(under).glob(f"*{SUFFIX}"))
+    return sorted(f"{under}/{path.stem}" if under else path.stem for path in folder.glob(f"*{SUFFIX}"))
 
 
 def folders() -> list[str]:
@@ -37,7 +39,7 @@ def all_names() -> list[str]:
 def path_of(name: str) -> Path | None:
     """The file of the schedule of this name, or None."""
     path = _root() / f"{name}{SUFFIX}"
-    return path if NAME.fullmatch(name) and path.is_file() else None
+    return path if NAME.fullmatch(name) and os.path.isfile(path) else None
 
 
 def unknown(text: str) -> InputError:
@@ -59,4 +61,4 @@ def closest(text: str) -> list[str]:
 
 
 def _root() -> Path:
-    return folder("schedules")
+    return shipped.folder("schedules")

@@ -36,7 +36,7 @@ def keys(a: Schedule, b: Schedule) -> list[str]:
         return ["keys: equal"]
     lines = [f"keys: {len(changed)} differ" if len(changed) > 1 else "keys: 1 differs"]
     for key in changed:
-        values = [_spelled(flat[key]) if key in flat else "not there" for flat in (before, after)]
+        values = [_spelled(flat[key]) if key in flat else "none" for flat in (before, after)]
         line = f"  {dotted(key)}{' -> '.join(values)}"
         lines += [line] if len(line) <= LINE else [f"  {dotted(key).rstrip()}", *(f"    {sign} {v}" for sign, v in zip("-+", values))]
     return lines

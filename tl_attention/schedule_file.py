@@ -7,6 +7,7 @@ its default. Every error names the file, the line and the key, also where a base
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -130,7 +131,7 @@ def _base_path(file: YamlFile, where: str) -> Path:
             raise InputError(f"{where}{catalogue.unknown(text)}")
         return path
     path = file.path.parent / text
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"{where}{path} is no file, expected one relative to {file.path}, or a schedule's name")
     return path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -125,7 +126,7 @@ def _is_submission(text: str) -> bool:
     """Whether it is a file of its own, not what a schedule is called."""
     if text.endswith(SUFFIXES) or path_of(text):
         return False
-    return text.endswith(".py") or Path(text).is_file()
+    return text.endswith(".py") or os.path.isfile(text)
 
 
 def _told_apart(files: Sequence[str]) -> list[str]:
