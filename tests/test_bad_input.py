@@ -86,10 +86,13 @@ MISTAKES = {
     "statement 15": ("[14]", "[15]", 9, ["group[5][0]: 15 is no statement", "0 to 14", "load_k, mask"]),
     "statement -1": ("[14]", "[-1]", 9, ["group[5][0]: -1 is no statement", "0 to 14"]),
     "statement foo": ("[14]", "[foo]", 9, ["group[5][0]: 'foo' is no statement", "rescale, load_v, mma1"]),
-    "statement in capitals": ("[14]", "[MMA1]", 9, ["group[5][0]: 'MMA1' is no statement, did you mean mma1? Expected"]),
-    "misspelt statement": ("[14]", "[rowmax]", 9, ["'rowmax' is no statement, did you mean row_max? Expected a number 0"]),
+    "statement in capitals": ("[14]", "[MMA1]", 9, ["group[5][0]: 'MMA1' is no statement, did you mean mma1? "]),
+    "misspelt statement": ("[14]", "[rowmax]", 9, ["'rowmax' is no statement, did you mean row_max? Expected"]),
     "misspelt chunk": ("[14]", "[exp_1]", 9, ["'exp_1' is no statement, did you mean exp.1? "]),
-    "misspelt statement of a wait": ("", "wait_before: {mma1: Rescale}\n", 12, ["wait_before.mma1: 'Rescale' is no", "mean rescale?"]),
+    "misspelt statement of a wait": (
+        "", "wait_before: {mma1: Rescale}\n", 12,
+        ["wait_before.mma1: 'Rescale' is no statement, did you mean rescale?"],
+    ),
     "statement true": ("[1, 2]", "[true, 2]", 9, ["group[1][0]: true is no statement"]),
     "statement 14.0": ("[14]", "[14.0]", 9, ["group[5][0]: 14.0 is no statement"]),
     "statement as text": ("[14]", '["14"]', 9, ["group[5][0]: '14' is no statement"]),
@@ -193,7 +196,8 @@ def test_a_file_that_is_missing_or_a_folder_is_told(command, error_of, tmp_path)
     folder.mkdir()
     missing = tmp_path / "missing.yaml"
     assert error_of(command, missing) == f"{missing}: cannot be read: No such file or directory"
-    reason = "cannot be read: Is a directory" if command == "report" else "a folder without schedules, expected files *.yaml in it"
+    no_schedules = "a folder without schedules, expected files *.yaml in it"
+    reason = "cannot be read: Is a directory" if command == "report" else no_schedules
     assert error_of(command, folder) == f"{folder}: {reason}"
 
 
@@ -234,6 +238,16 @@ def test_explain_shows_a_schedule_and_then_says_of_which_file_the_refusal_is(cli
     result = cli("explain", path)
     assert result.exit_code == 2 and "Steady state" in result.stdout
     assert result.stderr.startswith(f"error: {path}:10: refused: order: row_max(t)") and result.stderr.count("\n") == 1
+
+
+def test_explain_refuses_what_check_refuses_at_the_head_sizes_that_a_file_is_meant_for(cli, changed_seed) -> None:
+    path = changed_seed("num_stages: 2", "num_stages: 4")
+    for command in ("explain", "check"):
+        result = cli(command, path)
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"error: {path}:7: refused: num_stages: needs 294,912 bytes")
+    result = cli("explain", "seed_stages4")
+    assert result.exit_code == 0 and result.stdout.endswith("\nfits the SM at head_dim 64\n")
 
 
 @pytest.mark.parametrize("command", [["check"], ["list", "--labels"]], ids=" ".join)

@@ -51,7 +51,7 @@ def test_check_tells_a_head_dim_that_no_kernel_has(error_of, seed_path) -> None:
 
 def test_an_unknown_command_lists_the_commands(error_of) -> None:
     message = error_of("verify")
-    assert "no command 'verify', expected one of bench, check, explain, list, report, run" in message
+    assert "no command 'verify', expected one of bench, check, diff, explain, list, report, run" in message
 
 
 def test_no_command_shows_the_help_and_fails(cli) -> None:

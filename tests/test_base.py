@@ -65,8 +65,7 @@ def test_mappings_merge_key_by_key_lists_replace_and_null_is_the_default(mine) -
     path = mine(
         "base: best_causal\nsplit: {row_sum: null, exp: [64, 64]}\nkernel: {v_stages: null, output: tma}\n"
         "wait_before: null\nsoftmax: {exp2_polynomial: {every: 4}}\n"
-        "group: [[load_k], [mask, mma0], [max_prev, max_init, row_max, max_merge, scale, exp.0, exp.1, row_sum, logsum],"
-        " [cast], [rescale], [load_v], [mma1]]\n"
+        "group: [[load_k], [mask, mma0], [3, 4, 5, 6, 7, exp.0, exp.1, row_sum, logsum], [cast], [12], [load_v], [14]]\n"
     )
     found = load(path)
     assert (found.split.exp, found.split.row_sum, found.kernel.v_stages) == ((64, 64), None, None)
@@ -93,10 +92,14 @@ def test_what_a_file_says_about_itself_is_not_in_the_schedule_and_not_taken_over
 # A file; the message behind its path.
 MISTAKES = {
     "unknown base": ("base: bets\n", "1: base: no schedule is named 'bets': did you mean best? "),
-    "base of no kind": ("block_N: 64\nbase: 3\n", "2: base: expected a schedule's name or a file, such as best, found 3"),
+    "base of no kind": (
+        "block_N: 64\nbase: 3\n", "2: base: expected a schedule's name or a file, such as best, found 3",
+    ),
     "no base": ("base: null\n", "1: base: expected a schedule's name or a file, such as best, found nothing"),
     "base as a list": ("base: [best]\n", "1: base: expected a schedule's name or a file"),
-    "missing file": ("\nbase: ../no.yaml\n", "2: base: {folder}/../no.yaml is no file, expected one relative to {folder}"),
+    "missing file": (
+        "\nbase: ../no.yaml\n", "2: base: {folder}/../no.yaml is no file, expected one relative to {folder}/mine.yaml",
+    ),
     "a name that no file can have": (f"base: {'x' * 5000}.yaml\n", "1: base: {folder}/xxx"),
     "a folder": ("base: folder.yaml\n", "1: base: {folder}/folder.yaml is no file"),
     "its own base": ("base: mine.yaml\n", "1: base: a file cannot be its own base: {folder}/mine.yaml -> "),
@@ -105,17 +108,25 @@ MISTAKES = {
     "key of the file": ("base: best\nsumary: x\n", "2: sumary: unknown key, did you mean summary?"),
     "null of a key without default": ("base: best\nblock_M: null\n", "2: block_M: expected an integer, found nothing"),
     "null of an unknown key": ("base: best\nblock: null\n", "2: block: unknown key, did you mean block_N?"),
-    "own statement": ("base: best\nwait_before: {mma1: exp_1}\n", "2: wait_before.mma1: 'exp_1' is no statement, did you mean exp.1?"),
-    "a rule at the own key": ("base: best\nsplit: {exp: [16, 16]}\n", "2: split.exp: 32 columns in total, expected block_N 176"),
+    "own statement": (
+        "base: best\nwait_before: {mma1: exp_1}\n",
+        "2: wait_before.mma1: 'exp_1' is no statement, did you mean exp.1? ",
+    ),
+    "a rule at the own key": (
+        "base: best\nsplit: {exp: [16, 16]}\n", "2: split.exp: 32 columns in total, expected block_N 176",
+    ),
     "a rule at the base's key": (
         "summary: x\nbase: best\nblock_N: 128\n",
         "2: split.exp: 176 columns in total, expected block_N 128 (from base best, line 12)",
     ),
     "a list at the base's line": (
-        "base: best\nsplit: null\n", "1: group[2]: no statement exp.0 in this schedule: exp is not split (from base best, line 16)",
+        "base: best\nsplit: null\n",
+        "1: group[2]: no statement exp.0 in this schedule: exp is not split (from base best, line 16)",
     ),
     "two lines of summary": ("base: best\nsummary: |\n  a\n  b\n", "2: summary: expected one line of printable text"),
-    "escape in the summary": ('base: best\nsummary: "\\e[31m"\n', "2: summary: expected one line of printable text, found '\\x1b"),
+    "escape in the summary": (
+        'base: best\nsummary: "\\e[31m"\n', "2: summary: expected one line of printable text, found '\\x1b",
+    ),
     "long summary": (f"base: best\nsummary: {'x' * 101}\n", "2: summary: expected at most 100 characters"),
     "summary of no kind": ("base: best\nsummary: 3\n", "2: summary: expected text, found 3"),
     "head_dims of no kernel": ("base: best\nhead_dims: [64, 96]\n", "2: head_dims[1]: expected 64 or 128, found 96"),
@@ -161,7 +172,9 @@ def test_a_refusal_is_told_at_the_line_of_the_own_file_or_the_bases(mine, error_
     assert error_of("check", path).startswith(f"{path}:3: refused: wait_before.mma1: ")
 
 
-OPTIONAL = [("lowering",), ("kernel",), ("kernel", "cluster"), ("softmax", "exp2_polynomial", "degree"), ("split", "exp")]
+OPTIONAL = [
+    ("lowering",), ("kernel",), ("kernel", "cluster"), ("softmax", "exp2_polynomial", "degree"), ("split", "exp"),
+]
 
 
 @pytest.mark.parametrize("key", OPTIONAL, ids=".".join)
@@ -177,7 +190,8 @@ def test_the_schema_takes_null_for_an_optional_key_with_a_base_alone(key, valida
 
 
 @pytest.mark.parametrize("fields", [
-    {"base": "best"}, {"base": "best", "block_N": 128}, {"base": "a/b.yaml", "softmax": {"exp2_polynomial": {"degree": 3}}},
+    {"base": "best"}, {"base": "best", "block_N": 128},
+    {"base": "a/b.yaml", "softmax": {"exp2_polynomial": {"degree": 3}}},
     {"base": "best", "head_dims": [64], "summary": "x"}, {"base": "best", "lowering": "pipelined"},
 ])
 def test_the_schema_takes_a_base_and_some_of_the_keys(fields, validator) -> None:

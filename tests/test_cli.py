@@ -32,7 +32,8 @@ def python(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str
 @pytest.mark.parametrize("command, words", [
     (["list"], "seed  "), (["list", "--all"], "experiments/causal/rows"), (["check", "best", INFERRED], "proved safe"),
     (["check", "schedules/seed.yaml"], "proved safe"), (["explain", "schedules/seed.yaml"], "Steady state"),
-    (["diff", "seed", "schedules/best.yaml", "--no-code"], "program: differs"), (["schema"], "json-schema.org"), (["explain", INFERRED], "the compiler decides"),
+    (["diff", "seed", "schedules/best.yaml", "--no-code"], "program: differs"), (["schema"], "json-schema.org"),
+    (["explain", INFERRED], "the compiler decides"),
     (["report", "rows.jsonl"], "seed"), (["submit", "--help"], "--evaluate"), (["run", "--help"], "--shape"),
 ], ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "")
 def test_a_light_command_starts_without_torch_and_tilelang(command, words, tmp_path) -> None:

@@ -19,13 +19,16 @@ def parts(cli, *arguments) -> list[str]:
 
 def test_the_keys_that_differ_are_shown_from_and_to(cli) -> None:
     assert parts(cli, "best", "experiments/no_ping_pong", "--no-code") == [
-        "a: best", "b: experiments/no_ping_pong", "keys: 1 differs", "  kernel.ping_pong: true -> false", "program: equal",
+        "a: best", "b: experiments/no_ping_pong",
+        "keys: 1 differs", "  kernel.ping_pong: true -> false",
+        "program: equal",
     ]
     lines = parts(cli, "best", "fa3_overlap", "--no-code")
     assert lines[2] == "keys: 4 differ" and "  split.exp: [48, 128] -> default" in lines
     assert "  wait_before.mma1: exp.1 -> default" in lines and "  group:" in lines
     groups = [line for line in lines if line.startswith("    ")][:2]
-    assert [line[:6] for line in groups] == ["    - ", "    + "] and "exp.0, exp.1" in groups[0] and "exp.0" not in groups[1]
+    assert [line[:6] for line in groups] == ["    - ", "    + "]
+    assert "exp.0, exp.1" in groups[0] and "exp.0" not in groups[1]
 
 
 def test_equal_schedules_are_said_to_be_equal(cli, tmp_path) -> None:
@@ -88,7 +91,8 @@ def test_a_schedule_that_cannot_run_is_refused_behind_what_can_be_shown(cli, tmp
 
 @pytest.mark.parametrize("arguments, words", [
     (["best"], "Missing argument 'B'"), (["best", "bets"], "no schedule is named 'bets': did you mean best?"),
-    (["best", "seed", "--head-dim", "96"], "head_dim 96 is not supported"), (["best", "seed", "--dtype", "fp8"], "'fp8'"),
+    (["best", "seed", "--head-dim", "96"], "head_dim 96 is not supported"),
+    (["best", "seed", "--dtype", "fp8"], "'fp8'"),
 ])
 def test_bad_input_of_diff_is_told_in_one_line(arguments, words, error_of) -> None:
     assert words in error_of("diff", *arguments)

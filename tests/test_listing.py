@@ -68,7 +68,7 @@ def test_each_part_of_the_list_has_times_of_one_run(cli) -> None:
 def test_a_file_is_listed_with_the_time_of_the_schedule_that_it_is(cli, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "schedules/best.yaml", "copy.yaml")
-    Path("changed.yaml").write_text("base: best\nsummary: less\nkernel: {cluster: 1}\nblock_N: 192\nsplit: {exp: [48, 144]}\n")
+    Path("changed.yaml").write_text("base: best\nsummary: less\nblock_N: 192\nsplit: {exp: [48, 144]}\n")
     Path(f"{'long' * 20}.yaml").write_text("base: seed\n")
     output = cli("list", "copy.yaml", "changed.yaml", f"{'long' * 20}.yaml").stdout
     assert re.search(r"^copy +12\.024 +6\.582  the fastest", output, re.MULTILINE)
@@ -78,10 +78,13 @@ def test_a_file_is_listed_with_the_time_of_the_schedule_that_it_is(cli, tmp_path
 
 def test_without_a_record_the_list_has_no_times_and_no_heading(cli, records) -> None:
     lines = cli("list").stdout.splitlines()
-    assert len(lines) == len(catalogue.names()) and re.fullmatch(r"best +the fastest measured without a causal mask", lines[0])
+    assert len(lines) == len(catalogue.names())
+    assert re.fullmatch(r"best +the fastest measured without a causal mask", lines[0])
 
 
-@pytest.mark.parametrize("dtype, causal, ms", [("fp16", False, 12.024), ("float16", True, 6.582), ("bf16", False, 11.712)])
+@pytest.mark.parametrize("dtype, causal, ms", [
+    ("fp16", False, 12.024), ("float16", True, 6.582), ("bf16", False, 11.712),
+])
 def test_a_recorded_time_is_that_of_problem_l_with_sizes_read_at_run_time(dtype, causal, ms) -> None:
     row = recorded.time_of("best", dtype, causal)
     assert row is not None and (round(row.median_ms, 3), row.sizes) == (ms, "runtime")
@@ -96,7 +99,8 @@ def test_a_time_is_found_by_what_the_schedule_is_not_by_what_a_file_is_called() 
     assert recorded.time_of("experiments/no_ping_pong", "fp16", False) is None
     assert recorded.time_of("best", "fp16", False, label=resolve("seed").schedule.label).name == "seed"
     assert recorded.time_of("best", "fp16", False, label="another") is None
-    assert recorded.time_of("cudnn", "fp16", False).sizes == "peer" and recorded.time_of("nothing", "fp16", False) is None
+    assert recorded.time_of("cudnn", "fp16", False).sizes == "peer"
+    assert recorded.time_of("nothing", "fp16", False) is None
 
 
 def test_rows_are_every_timed_row_of_the_records_and_no_other(records) -> None:
@@ -104,8 +108,9 @@ def test_rows_are_every_timed_row_of_the_records_and_no_other(records) -> None:
         shutil.copy(path, records)
     # A user's own run, and the half of a line that was being written.
     shutil.copy(RESULTS / "bench-h200-L.jsonl", records / "run-20261121T105027Z.jsonl")
-    (records / "bench-20261121T105028Z.jsonl").write_text('{"name": "se')
-    expected = [row for path in RESULTS.glob("*.jsonl") if not path.name.startswith("evaluate") for row in read_rows(path)]
+    (records / "mine.jsonl").write_text('{"name": "se')
+    files = [path for path in RESULTS.glob("*.jsonl") if not path.name.startswith("evaluate")]
+    expected = [row for path in files for row in read_rows(path)]
     found = recorded.rows()
     assert len(found) == sum(row.median_ms is not None for row in expected) > 200
     assert all(row.median_ms is not None for row in found)

@@ -85,7 +85,7 @@ def test_a_label_is_a_schedule_without_a_file() -> None:
     ("schedules/seed", "no schedule is named 'schedules/seed': did you mean seed? "),
     ("block_M_192", "did you mean experiments/block_M_192? `tl-attention list --all` shows all"),
     ("rows", "did you mean experiments/causal/rows? "),
-    ("xyzzy", "no schedule is named 'xyzzy', expected a name that `tl-attention list` shows, a file NAME.yaml or a label"),
+    ("xyzzy", "no schedule is named 'xyzzy', expected a name that `tl-attention list` shows, a file NAME.yaml or a"),
     ("", "no schedule is named ''"),
     ("../schedules/best", "did you mean best? "),
     ("experiments/../best", "did you mean best? "),

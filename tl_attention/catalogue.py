@@ -1,4 +1,4 @@
-"""The schedules that ship, by name: the path under schedules/ without suffix, such as `best` or `experiments/sections`."""
+"""The schedules that ship, by name: the path under schedules/ without suffix, such as `experiments/sections`."""
 
 from __future__ import annotations
 

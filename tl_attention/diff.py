@@ -38,7 +38,8 @@ def keys(a: Schedule, b: Schedule) -> list[str]:
     for key in changed:
         values = [_spelled(flat[key]) if key in flat else "none" for flat in (before, after)]
         line = f"  {dotted(key)}{' -> '.join(values)}"
-        lines += [line] if len(line) <= LINE else [f"  {dotted(key).rstrip()}", *(f"    {sign} {v}" for sign, v in zip("-+", values))]
+        below = [f"  {dotted(key).rstrip()}", f"    - {values[0]}", f"    + {values[1]}"]
+        lines += [line] if len(line) <= LINE else below
     return lines
 
 
@@ -128,6 +129,7 @@ def _compared(before: dict[str, str], after: dict[str, str]) -> list[str]:
     same = [fact for fact in facts if before.get(fact) == after.get(fact)]
     width = max(map(len, facts))
     lines = [
-        f"  {fact:{width}}  {before.get(fact, 'none')} -> {after.get(fact, 'none')}" for fact in facts if fact not in same
+        f"  {fact:{width}}  {before.get(fact, 'none')} -> {after.get(fact, 'none')}"
+        for fact in facts if fact not in same
     ]
     return [*lines, f"  equal: {', '.join(fact.strip() for fact in same)}"] if same else lines

@@ -76,7 +76,8 @@ def _resolve(schedule: Schedule | str | Path | None, causal: bool) -> Schedule:
     if schedule is None:
         schedule = DEFAULT_CAUSAL if causal else DEFAULT
     if not isinstance(schedule, (str, Path)):
-        raise InputError(f"attention: schedule is {type(schedule).__name__}, expected a name, a file, a label or a Schedule")
+        found = type(schedule).__name__
+        raise InputError(f"attention: schedule is {found}, expected a name, a file, a label or a Schedule")
     return resolve(schedule).schedule
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
+from contextlib import suppress
 
 from tl_attention import catalogue
+from tl_attention.errors import InputError
 from tl_attention.named import resolve
 from tl_attention.problem import DTYPE_NAMES
 from tl_attention.records import Row, read_rows
@@ -21,8 +23,13 @@ LEFT_OUT = re.compile(r"evaluate-.*|.*-\d{8}T\d{6}Z")
 @functools.cache
 def rows() -> list[Row]:
     """Every timed row of the shipped records, file by file."""
-    files = [path for path in sorted(folder("results").glob("*.jsonl")) if not LEFT_OUT.fullmatch(path.stem)]
-    return [row for path in files for row in read_rows(path) if row.median_ms is not None]
+    found: list[Row] = []
+    for path in sorted(folder("results").glob("*.jsonl")):
+        if not LEFT_OUT.fullmatch(path.stem):
+            # What a user keeps beside the records, in whatever state, is no reason to show none of them.
+            with suppress(InputError):
+                found += [row for row in read_rows(path) if row.median_ms is not None]
+    return found
 
 
 def sizes_of(row: Row) -> tuple[int, ...]:
@@ -38,9 +45,10 @@ def time_of(name: str, dtype: str, causal: bool, *, label: str | None = None) ->
     """
     if label is None and catalogue.path_of(name) is not None:
         label = resolve(name).schedule.label
+    wanted = (name, "peer") if label is None else (label, "runtime")
     found = [
         row for row in rows()
-        if (row.name == name and row.sizes == "peer" if label is None else row.label == label and row.sizes == "runtime")
+        if (row.name if label is None else row.label, row.sizes) == wanted
         and row.problem["dtype"] == DTYPE_NAMES.get(dtype, dtype) and row.problem["causal"] == causal
     ]
     return next((row for row in found if sizes_of(row) == LARGE), found[0] if found else None)

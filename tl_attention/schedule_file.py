@@ -42,8 +42,8 @@ class ScheduleKeys(Schedule):
     """
 
     base: Annotated[str, Field(min_length=1, description=(
-        "the schedule whose keys hold where this file has none: a name that `tl-attention list` shows, or a file's path "
-        "relative to this one; mappings merge key by key, lists replace, null is the key's default"
+        "the schedule whose keys hold where this file has none: a name that `tl-attention list` shows, or a file's "
+        "path relative to this one; mappings merge key by key, lists replace, null is the key's default"
     ))] = ""
     summary: Annotated[
         str, Field(max_length=100, description="what it is, in one line"), AfterValidator(_one_line)
@@ -78,7 +78,8 @@ class ScheduleFile:
         """Raise InputError for a head size that the file is not meant for."""
         if head_dim not in self.head_dims:
             meant = " and ".join(map(str, self.head_dims))
-            raise InputError(self.blamed(("head_dims",), f"it is meant for head_dim {meant}, not {head_dim}", "refused: "))
+            reason = f"it is meant for head_dim {meant}, not {head_dim}"
+            raise InputError(self.blamed(("head_dims",), reason, "refused: "))
 
 
 def load(path: str | Path) -> Schedule:

@@ -31,9 +31,8 @@ def json_schema() -> str:
     for key in KEYS_OF_ORDER:
         keys[key]["maxItems"] = len(NAMES) + len(SPLITTABLE) * (MOST_CHUNKS - 1)
     whole = _loosened(schema, schema["$defs"]) | {"allOf": _rules_between_keys()}
-    return json.dumps(
-        {"$schema": GenerateJsonSchema.schema_dialect} | schema | {"if": {"required": ["base"]}, "else": whole}, indent=2
-    ) + "\n"
+    dialect = {"$schema": GenerateJsonSchema.schema_dialect}
+    return json.dumps(dialect | schema | {"if": {"required": ["base"]}, "else": whole}, indent=2) + "\n"
 
 
 def _loosened(model: dict[str, Any], models: dict[str, Any]) -> dict[str, Any]:
