@@ -8,8 +8,8 @@ from tl_attention import __version__
 from tl_attention.cli.diff import diff
 from tl_attention.cli.doctor import doctor
 from tl_attention.cli.errors import OneLineErrors
-from tl_attention.cli.measure import bench, report, run
 from tl_attention.cli.listing import list_command
+from tl_attention.cli.measure import bench, report, run
 from tl_attention.cli.schedules import check, explain, schema
 from tl_attention.cli.submit import submit
 
