@@ -65,7 +65,7 @@ def test_mappings_merge_key_by_key_lists_replace_and_null_is_the_default(mine) -
     path = mine(
         "base: best_causal\nsplit: {row_sum: null, exp: [64, 64]}\nkernel: {v_stages: null, output: tma}\n"
         "wait_before: null\nsoftmax: {exp2_polynomial: {every: 4}}\n"
-        "group: [[load_k], [mask, mma0], [3, 4, 5, 6, 7, exp.0, exp.1, row_sum, logsum], [cast], [12], [load_v], [14]]\n"
+        "group: [[load_k], [mask, mma0], [3, 4, 5, 6, 7, exp.0, exp.1, row_sum, 10], [11], [12], [13], [14]]\n"
     )
     found = load(path)
     assert (found.split.exp, found.split.row_sum, found.kernel.v_stages) == ((64, 64), None, None)
