@@ -35,8 +35,8 @@ MISTAKES = {
     "unknown key": ("", "pipeline: 3\n", 12, ["pipeline: unknown key", "expected one of lowering, block_M"]),
     "case of a key": ("block_M", "block_m", 4, ["block_m: unknown key", "did you mean block_M?"]),
     "misspelt key": ("num_stages", "num_stage", 7, ["num_stage: unknown key", "did you mean num_stages?"]),
-    "missing key": ("threads: 256\n", "", 3, ["threads: the key is missing"]),
-    "missing order": (ORDER, "", 3, ["order: missing or empty", "lowering pipelined needs it"]),
+    "missing key": ("threads: 256\n", "", 2, ["threads: the key is missing"]),
+    "missing order": (ORDER, "", 2, ["order: missing or empty", "lowering pipelined needs it"]),
     "empty order": (ORDER, "order: []", 10, ["order: missing or empty"]),
     "escape sequence in a key": ("", '"\\e[31mred": 1\n', 12, ["\\x1b[31mred: unknown key"]),
     # Types of values.
@@ -86,7 +86,13 @@ MISTAKES = {
     "statement 15": ("[14]", "[15]", 9, ["group[5][0]: 15 is no statement", "0 to 14", "load_k, mask"]),
     "statement -1": ("[14]", "[-1]", 9, ["group[5][0]: -1 is no statement", "0 to 14"]),
     "statement foo": ("[14]", "[foo]", 9, ["group[5][0]: 'foo' is no statement", "rescale, load_v, mma1"]),
-    "statement in capitals": ("[14]", "[MMA1]", 9, ["group[5][0]: 'MMA1' is no statement", "mma1"]),
+    "statement in capitals": ("[14]", "[MMA1]", 9, ["group[5][0]: 'MMA1' is no statement, did you mean mma1? "]),
+    "misspelt statement": ("[14]", "[rowmax]", 9, ["'rowmax' is no statement, did you mean row_max? Expected"]),
+    "misspelt chunk": ("[14]", "[exp_1]", 9, ["'exp_1' is no statement, did you mean exp.1? "]),
+    "misspelt statement of a wait": (
+        "", "wait_before: {mma1: Rescale}\n", 12,
+        ["wait_before.mma1: 'Rescale' is no statement, did you mean rescale?"],
+    ),
     "statement true": ("[1, 2]", "[true, 2]", 9, ["group[1][0]: true is no statement"]),
     "statement 14.0": ("[14]", "[14.0]", 9, ["group[5][0]: 14.0 is no statement"]),
     "statement as text": ("[14]", '["14"]', 9, ["group[5][0]: '14' is no statement"]),
@@ -188,26 +194,30 @@ def test_a_file_that_is_missing_or_a_folder_is_told(command, error_of, tmp_path)
     # A suffix that every command accepts; the file is what is wrong.
     folder = tmp_path / "folder.yaml"
     folder.mkdir()
-    for path, reason in ((tmp_path / "missing.yaml", "No such file"), (folder, "Is a directory")):
-        message = error_of(command, path)
-        assert message.startswith(f"{path}: cannot be read: ") and reason in message
+    missing = tmp_path / "missing.yaml"
+    assert error_of(command, missing) == f"{missing}: cannot be read: No such file or directory"
+    no_schedules = "a folder without schedules, expected files *.yaml in it"
+    reason = "cannot be read: Is a directory" if command == "report" else no_schedules
+    assert error_of(command, folder) == f"{folder}: {reason}"
 
 
 def test_a_name_that_no_terminal_should_see_is_escaped(error_of, tmp_path) -> None:
     assert "\\x1b[31m.yaml" in error_of("check", tmp_path / "\x1b[31m.yaml")
 
 
+# What is replaced in the seed, and by what; the line and the key to blame, and the reason.
 REFUSED = {
     "shared memory": (
-        "num_stages: 2", "num_stages: 4",
+        "num_stages: 2", "num_stages: 4", "7: refused: num_stages: ",
         ["needs 294,912 bytes of shared memory, the SM has 232,448", "(block_M 128 + (4 + 4 buffers) * block_N 128)"],
     ),
     "registers": (
         "block_N: 128\nthreads: 256\nnum_stages: 2", "block_N: 256\nthreads: 256\nnum_stages: 1",
+        "5: refused: block_N: ",
         ["needs 266 registers per thread for fragments alone, 256 threads have 255", "acc_s 128*256/256"],
     ),
     "dependence": (
-        ORDER, "order: [-1, 3, 0, 1, -1, 2]",
+        ORDER, "order: [-1, 3, 0, 1, -1, 2]", "10: refused: order: ",
         ["row_max(t) reads acc_s before mma0(t), emitted later, has written it"],
     ),
 }
@@ -216,10 +226,10 @@ REFUSED = {
 @pytest.mark.parametrize("command", ["check", "run", "submit"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_schedule_that_cannot_run_is_refused_with_the_reason(name, command, error_of, changed_seed) -> None:
-    old, new, words = REFUSED[name]
+    old, new, blamed, words = REFUSED[name]
     path = changed_seed(old, new)
     message = error_of(command, path)
-    assert message.startswith(f"{path}: refused: ")
+    assert message.startswith(f"{path}:{blamed}")
     assert [word for word in words if word not in message] == [], message
 
 
@@ -227,19 +237,29 @@ def test_explain_shows_a_schedule_and_then_says_of_which_file_the_refusal_is(cli
     path = changed_seed(ORDER, "order: [-1, 3, 0, 1, -1, 2]")
     result = cli("explain", path)
     assert result.exit_code == 2 and "Steady state" in result.stdout
-    assert result.stderr.startswith(f"error: {path}: refused: row_max(t)") and result.stderr.count("\n") == 1
+    assert result.stderr.startswith(f"error: {path}:10: refused: order: row_max(t)") and result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["check", "list"])
+def test_explain_refuses_what_check_refuses_at_the_head_sizes_that_a_file_is_meant_for(cli, changed_seed) -> None:
+    path = changed_seed("num_stages: 2", "num_stages: 4")
+    for command in ("explain", "check"):
+        result = cli(command, path)
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"error: {path}:7: refused: num_stages: needs 294,912 bytes")
+    result = cli("explain", "seed_stages4")
+    assert result.exit_code == 0 and result.stdout.endswith("\nfits the SM at head_dim 64\n")
+
+
+@pytest.mark.parametrize("command", [["check"], ["list", "--labels"]], ids=" ".join)
 def test_of_several_files_each_bad_one_gets_its_line_and_the_others_are_still_done(command, cli, tmp_path, seed_path):
     bad = tmp_path / "bad.yaml"
     bad.write_text("block_M: 128\n")
-    result = cli(command, bad, seed_path, tmp_path / "missing.yaml")
+    result = cli(*command, bad, seed_path, tmp_path / "missing.yaml")
     assert result.exit_code == 2
     assert result.stdout.count("\n") == 1 and "seed" in result.stdout
     first, second, summary = result.stderr.splitlines()
     assert first.startswith(f"error: {bad}:1: ") and second.startswith(f"error: {tmp_path / 'missing.yaml'}: ")
-    assert summary == "2 of 3 files have errors"
+    assert summary == "2 of 3 schedules have errors"
 
 
 def test_bench_tells_every_bad_file_before_it_starts(cli, tmp_path, seed_path) -> None:
@@ -247,4 +267,4 @@ def test_bench_tells_every_bad_file_before_it_starts(cli, tmp_path, seed_path) -
     (tmp_path / "b.yaml").write_text("[]")
     result = cli("bench", tmp_path / "a.yaml", seed_path, tmp_path / "b.yaml")
     assert result.exit_code == 2 and not result.stdout
-    assert result.stderr.splitlines()[-1] == "2 of 3 files have errors" and result.stderr.count("error: ") == 2
+    assert result.stderr.splitlines()[-1] == "2 of 3 schedules have errors" and result.stderr.count("error: ") == 2

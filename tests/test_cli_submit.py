@@ -78,7 +78,7 @@ def test_a_submission_that_would_break_a_rule_is_not_written_and_fails(error_of,
 
 
 @pytest.mark.parametrize("arguments, words", [
-    (["sdpa.py"], "sdpa.py: expected a schedule, NAME.yaml; a submission file is run with --evaluate"),
+    (["sdpa.py"], "sdpa.py: expected a schedule's name or file; a submission file is run with --evaluate"),
     (["{seed}", "sdpa.py"], "2 schedules, expected one"),
     (["{seed}", "--lines", "lines.txt"], "--lines says how to evaluate: expected it with --evaluate"),
     (["{seed}", "--device", "cpu"], "--device says how to evaluate"),

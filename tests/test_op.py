@@ -13,7 +13,7 @@ from tl_attention import InputError, ScheduleRefused, attention, runner
 from tl_attention.candidate import Candidate
 from tl_attention.derivation import derive
 from tl_attention.legality import find_violation
-from tl_attention.op import DEFAULT_CAUSAL_SCHEDULE, DEFAULT_SCHEDULE
+from tl_attention.op import _aligned, _resolve
 from tl_attention.preflight import refuse_unless_safe
 from tl_attention.problem import AttentionShape
 from tl_attention.records import ResultsFile
@@ -125,8 +125,45 @@ def test_it_runs_on_the_current_stream_of_every_device():
         check(output, q, k, v)
 
 
-def test_the_default_schedule_is_a_shipped_one():
-    assert (DEFAULT_SCHEDULE, DEFAULT_CAUSAL_SCHEDULE) == (shipped()["best"], shipped()["best_causal"])
+def test_the_default_schedules_are_those_that_ship_as_best_and_best_causal(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "best").mkdir()
+    assert (_resolve(None, False), _resolve(None, True)) == (shipped()["best"], shipped()["best_causal"])
+
+
+def test_a_schedule_is_taken_by_name_file_or_label_or_as_it_is():
+    seed = shipped()["seed"]
+    for spelled in ("seed", SCHEDULES / "seed.yaml", str(SCHEDULES / "seed.yaml"), seed.label, seed):
+        assert _resolve(spelled, False) == seed
+    with pytest.raises(InputError, match="schedule is int, expected a name, a file, a label or a Schedule"):
+        _resolve(3, False)
+    with pytest.raises(InputError, match="no schedule is named 'sed': did you mean seed"):
+        _resolve("sed", False)
+
+
+@pytest.mark.parametrize("offset", [1, 7, 8])
+def test_a_tensor_that_does_not_start_at_16_bytes_is_told_by_name(offset):
+    tensor = torch.zeros(2 * 64 + 8, dtype=torch.float16)
+    view = tensor[offset:offset + 2 * 64].view(1, 1, 2, 64)
+    if offset == 8:
+        assert _aligned("v", view).data_ptr() == view.data_ptr()
+        return
+    words = rf"v starts {2 * offset} bytes after a multiple of 16, expected a multiple: pass v\.clone\(\)"
+    with pytest.raises(InputError, match=words) as error:
+        _aligned("v", view)
+    assert "\n" not in str(error.value)
+    assert _aligned("v", view.clone()).data_ptr() % 16 == 0
+    # What is not contiguous is copied anyway, and the copy is aligned.
+    assert torch.equal(_aligned("v", view.transpose(2, 3)), view.transpose(2, 3))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_an_unaligned_tensor_is_refused_before_it_runs(name):
+    tensors = dict(zip("qkv", fresh(1, 1, 64, 64, 128)))
+    moved = torch.empty(tensors[name].numel() + 1, dtype=torch.float16, device="cuda")[1:].view(tensors[name].shape)
+    with pytest.raises(InputError, match=f"attention: {name} starts 2 bytes after"):
+        attention(**(tensors | {name: moved}))
 
 
 @pytest.mark.gpu

@@ -124,7 +124,8 @@ class _Iteration:
             needs, stage = self.emission[place]
             raise ScheduleRefused(
                 f"wait_before.{product}: {before} does not come between the issue of {product}({block}) and "
-                f"{needs}({offset(-stage)}), by which it must be done"
+                f"{needs}({offset(-stage)}), by which it must be done",
+                "wait_before", product,
             )
         return earlier
 

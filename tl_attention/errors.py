@@ -1,12 +1,21 @@
 """The two errors that this package raises for its callers, and how text of theirs is shown."""
 
+from __future__ import annotations
+
 
 class InputError(ValueError):
     """Bad input: one line that says what was wrong, what was expected, and where."""
 
 
 class ScheduleRefused(InputError):
-    """A well-formed schedule that cannot run: the dependence or the limit that it breaks."""
+    """A well-formed schedule that cannot run: the dependence or the limit that it breaks.
+
+    `key` is the path of the schedule's key to blame, such as ("split", "exp"); a file's line is found by it.
+    """
+
+    def __init__(self, reason: str, *key: str | int):
+        super().__init__(reason)
+        self.key = key
 
 
 def printable(text: str) -> str:

@@ -93,12 +93,14 @@ def check_fits(schedule: Schedule, head_dim: int, device: DeviceSpec = HOPPER) -
         raise ScheduleRefused(
             f"needs {need:,} bytes of shared memory, the SM has {limit:,}: "
             f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {head_dim} * {DTYPE_BYTES} bytes{before}; "
-            "use a smaller tile or fewer buffers"
+            "use a smaller tile or fewer buffers",
+            "num_stages",
         )
     widths = schedule.split.rescale
     if widths and sum(widths) != head_dim:
         raise ScheduleRefused(
-            f"split.rescale: {' + '.join(map(str, widths))} = {sum(widths)} columns, expected head_dim {head_dim}"
+            f"split.rescale: {' + '.join(map(str, widths))} = {sum(widths)} columns, expected head_dim {head_dim}",
+            "split", "rescale",
         )
     q = "half as much for Q, " if schedule.kernel.q_operand == "registers" else ""
     registers, available = accumulator_registers(schedule, head_dim), registers_available(schedule, device)
@@ -106,5 +108,6 @@ def check_fits(schedule: Schedule, head_dim: int, device: DeviceSpec = HOPPER) -
         raise ScheduleRefused(
             f"needs {registers} registers per thread for fragments alone, {schedule.threads} threads have {available}: "
             f"acc_s {M}*{N}/{schedule.threads}, half as much for acc_s_cast, acc_o {M}*{head_dim}/{schedule.threads}, "
-            f"{q}{ROW_VECTOR_REGISTERS} for row vectors; use a smaller block_N"
+            f"{q}{ROW_VECTOR_REGISTERS} for row vectors; use a smaller block_N",
+            "block_N",
         )

@@ -13,21 +13,13 @@ from torch import Tensor
 from tl_attention.compile import CompiledKernel, compile_kernel
 from tl_attention.device import require_hopper
 from tl_attention.errors import InputError
+from tl_attention.named import DEFAULT, DEFAULT_CAUSAL, resolve
 from tl_attention.preflight import refuse_unless_safe
 from tl_attention.problem import AttentionShape
 from tl_attention.schedule import Schedule
-from tl_attention.schedule_file import load
 
-# schedules/best.yaml and schedules/best_causal.yaml, which an installed package does not have.
-DEFAULT_SCHEDULE = Schedule.from_label(
-    "warp_specialized_128x176_t256_n2_desc_0p_1-2o0s0_3-7+8.0+8.1+9-10o2s0_11o3s0_12o4s0_13p_14o1s1"
-    "~kernel.ping_pong=on~split.exp=48+128~wait_before.mma1=exp.1"
-)
-DEFAULT_CAUSAL_SCHEDULE = Schedule.from_label(
-    "warp_specialized_128x128_t256_n2_desc_0p_1-2o0s0_3-7+8.0+8.1+9.0+9.1+10o2s0_11o3s0_12o4s0_13p_14o1s1"
-    "~kernel.v_stages=3~kernel.tile_scheduler=dynamic~kernel.tile_order=tapered~kernel.cluster=1~kernel.ping_pong=on"
-    "~softmax.row_max=thread~split.exp=32+96~split.row_sum=32+96~wait_before.mma1=exp.1"
-)
+# Of the addresses of q, k and v, in bytes: what TMA and 16-byte copies need.
+ALIGNMENT = 16
 
 
 def attention(
@@ -43,8 +35,8 @@ def attention(
     Args:
         causal: query i sees keys 0 .. seq_kv - seq_q + i; needs seq_kv >= seq_q.
         scale: factor of the scores, positive; 1 / sqrt(head_dim) by default.
-        schedule: a Schedule, a label or the path of a schedule file; by default `schedules/best.yaml`, and
-            `schedules/best_causal.yaml` if causal.
+        schedule: the name of a schedule that ships (`tl-attention list`), a file, a label or a Schedule; by default
+            `best`, and `best_causal` if causal. A file is read again only when it has changed.
         specialize: compile for exactly these sizes instead of for all.
 
     Returns: the output, q's shape and dtype, contiguous. There is no backward.
@@ -53,12 +45,13 @@ def attention(
     """
     shape = _checked_shape(q, k, v, causal)
     scale = shape.head_dim**-0.5 if scale is None else _checked_scale(scale)
+    tensors = [_aligned(name, tensor) for name, tensor in (("q", q), ("k", k), ("v", v))]
     resolved = _resolve(schedule, causal)
     sizes = (shape.batch, shape.heads, shape.seq_q, shape.seq_kv) if specialize else None
     kernel = _kernel(resolved, shape.head_dim, shape.dtype, causal, sizes)
     output = torch.empty_like(q, memory_format=torch.contiguous_format)
     with torch.cuda.device(q.device):
-        kernel(q.contiguous(), k.contiguous(), v.contiguous(), output, scale)
+        kernel(*tensors, output, scale)
     return output
 
 
@@ -78,13 +71,26 @@ def _compiled(schedule: Schedule, head_dim: int, dtype: str, causal: bool, sizes
 
 
 def _resolve(schedule: Schedule | str | Path | None, causal: bool) -> Schedule:
-    if schedule is None:
-        return DEFAULT_CAUSAL_SCHEDULE if causal else DEFAULT_SCHEDULE
     if isinstance(schedule, Schedule):
         return schedule
-    if isinstance(schedule, Path) or str(schedule).endswith((".yaml", ".yml")):
-        return load(schedule)
-    return Schedule.from_label(str(schedule))
+    if schedule is None:
+        schedule = DEFAULT_CAUSAL if causal else DEFAULT
+    if not isinstance(schedule, (str, Path)):
+        found = type(schedule).__name__
+        raise InputError(f"attention: schedule is {found}, expected a name, a file, a label or a Schedule")
+    return resolve(schedule).schedule
+
+
+def _aligned(name: str, tensor: Tensor) -> Tensor:
+    """The tensor, contiguous. Its loads take 16 bytes at a time, from an address that 16 must divide."""
+    tensor = tensor.contiguous()
+    offset = tensor.data_ptr() % ALIGNMENT
+    if offset:
+        raise InputError(
+            f"attention: {name} starts {offset} bytes after a multiple of {ALIGNMENT}, expected a multiple: pass "
+            f"{name}.clone()"
+        )
+    return tensor
 
 
 def _checked_scale(scale: float) -> float:

@@ -21,7 +21,8 @@ def refuse_unless_safe(schedule: Schedule, head_dim: int) -> None:
         k, v = ring_buffers(schedule)
         raise ScheduleRefused(
             f"num_stages is {schedule.num_stages}, but no load is a producer and the places of the loads give "
-            f"{k} buffers of K_shared and {v} of V_shared: expected num_stages {max(k, v)}"
+            f"{k} buffers of K_shared and {v} of V_shared: expected num_stages {max(k, v)}",
+            "num_stages",
         )
     for _ in proofs(schedule, derive(schedule)):
         pass
@@ -29,8 +30,13 @@ def refuse_unless_safe(schedule: Schedule, head_dim: int) -> None:
 
 def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
     """What holds of the schedule's Program, in words, as each is proved. Raises ScheduleRefused where it does not."""
-    legality.check(program)
-    yield "every read sees the value that source order gives it"
-    if schedule.lowering == "warp_specialized" and program.model == "asynchronous":
-        races.check(schedule, program)
-        yield "the roles of a cluster neither race nor deadlock"
+    try:
+        legality.check(program)
+        yield "every read sees the value that source order gives it"
+        if schedule.lowering == "warp_specialized" and program.model == "asynchronous":
+            races.check(schedule, program)
+            yield "the roles of a cluster neither race nor deadlock"
+    except ScheduleRefused as refusal:
+        # A dependence is broken by the order as a whole, unless a key of its own was found to blame.
+        refusal.key = refusal.key or ("order",)
+        raise

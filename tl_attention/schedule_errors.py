@@ -32,7 +32,7 @@ def first_error(error: ValueError, model: type[BaseModel] | None = None) -> tupl
     if found["type"] == "missing":
         return found["loc"], "the key is missing"
     if found["type"] == "extra_forbidden":
-        return found["loc"], f"unknown key, {_closest(str(found['loc'][-1]), _keys(model, found['loc'][:-1]))}"
+        return found["loc"], f"unknown key, {_one_of(str(found['loc'][-1]), _keys(model, found['loc'][:-1]))}"
     if found["type"] == "statement":
         return found["loc"], found["msg"]
     return found["loc"], f"{_expected(found)}, found {shown(found['input'])}"
@@ -67,6 +67,8 @@ def _expected(detail: dict[str, Any]) -> str:
         "int_type": "expected an integer",
         "int_parsing_size": "expected a smaller integer",
         "string_unicode": "expected text",
+        "string_type": "expected text",
+        "string_too_long": f"expected at most {context.get('max_length')} characters",
         "float_type": "expected a number, such as 8.0 or 1.0e-5",
         "bool_type": "expected true or false",
         "model_type": "expected a mapping of keys",
@@ -82,19 +84,26 @@ def _expected(detail: dict[str, Any]) -> str:
     return words.get(detail["type"], f"{message[:1].lower()}{message[1:]}")
 
 
+def model_of(annotation: Any) -> type[BaseModel] | None:
+    """The model that a key's value is, where it is one: its keys are nested below it."""
+    choices = (choice for choice in (annotation, *get_args(annotation)) if isinstance(choice, type))
+    return next((choice for choice in choices if issubclass(choice, BaseModel)), None)
+
+
 def _keys(model: type[BaseModel] | None, path: KeyPath) -> tuple[str, ...]:
     """The keys of the model that a path leads to."""
-    if model is None:
-        return ()
     for part in path:
-        annotation = model.model_fields[str(part)].annotation
-        models = (choice for choice in (annotation, *get_args(annotation)) if isinstance(choice, type))
-        model = next(choice for choice in models if issubclass(choice, BaseModel))
-    return tuple(model.model_fields)
+        model = model_of(model.model_fields[str(part)].annotation) if model else None
+    return tuple(model.model_fields) if model else ()
 
 
-def _closest(key: str, keys: Sequence[str]) -> str:
-    by_lower = {name.lower(): name for name in keys}
-    close = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.7)
-    guess = f"did you mean {by_lower[close[0]]}? " if close else ""
-    return f"{guess}Expected one of {', '.join(keys)}" if guess else f"expected one of {', '.join(keys)}"
+def suggestion(text: str, choices: Sequence[str]) -> str:
+    """`did you mean mma1? `, or nothing where no choice is spelled much like the text."""
+    by_lower = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(text.lower(), by_lower, n=1, cutoff=0.7)
+    return f"did you mean {by_lower[close[0]]}? " if close else ""
+
+
+def _one_of(key: str, keys: Sequence[str]) -> str:
+    guess = suggestion(key, keys)
+    return f"{guess}{'E' if guess else 'e'}xpected one of {', '.join(keys)}"

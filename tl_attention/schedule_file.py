@@ -1,221 +1,171 @@
-"""Schedules as YAML files: loading with file, line and key in every error, and the JSON Schema for editors."""
+"""Schedules as YAML files: whole, or `base: best` and only the keys that differ from it.
+
+Of a base, mappings merge key by key, lists and plain values replace, and an explicit null returns an optional key to
+its default. Every error names the file, the line and the key, also where a base has it.
+"""
 
 from __future__ import annotations
 
-import json
-import re
+import functools
+import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
-import yaml
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic import AfterValidator, BaseModel, Field
+from pydantic_core import PydanticCustomError
 
+from tl_attention import catalogue, yaml_text
 from tl_attention.errors import InputError
-from tl_attention.options import OPTION_KEYS
+from tl_attention.problem import HEAD_DIMS
 from tl_attention.schedule import Schedule
-from tl_attention.schedule_errors import dotted, first_error, shown
-from tl_attention.schedule_rules import KEYS_OF_ORDER
-from tl_attention.statement_name import MOST_CHUNKS
-from tl_attention.statements import NAMES, SPLITTABLE
+from tl_attention.schedule_errors import KeyPath, dotted, first_error, model_of, shown
+from tl_attention.yaml_text import Stamp, YamlFile
 
-MAX_BYTES = 64 * 1024
-MAX_NESTING = 8
-SCHEMA_NAME = "schedule.schema.json"
-YAML_TAG = "tag:yaml.org,2002:"
-# What YAML 1.1 and YAML 1.2 both read as the same number: 0200, 0x80, 1_28 and 2:08 are all 128 to YAML 1.1 alone.
-DECIMAL = {
-    f"{YAML_TAG}int": (re.compile(r"-?(0|[1-9][0-9]*)"), "integer, expected one such as 128"),
-    f"{YAML_TAG}float": (re.compile(r"[^_:]*"), "number, expected one such as 8.0"),
-}
+MOST_BASES = 4
+
+
+def _one_line(text: str) -> str:
+    if not text.isprintable():
+        raise PydanticCustomError("one_line", "expected one line of printable text")
+    return text
+
+
+class ScheduleKeys(Schedule):
+    """One attention schedule, whole, or what it changes in its `base`.
+
+    `group` partitions the 15 statements (names or numbers 0 to 14 in source order), or the chunks that `split` makes
+    of them. `order` and `stage` have one entry per group. A group of stage s works on KV block t - s in steady-state
+    iteration t; `order` is its position in the iteration. `-1` in both marks a producer group: one load, run ahead by
+    `num_stages` buffers. `lowering: inferred` leaves order, stage and group to the compiler; `warp_specialized` adds a
+    producer warpgroup, and takes the keys from `kernel` to `release_before`.
+    """
+
+    base: Annotated[str, Field(min_length=1, description=(
+        "the schedule whose keys hold where this file has none: a name that `tl-attention list` shows, or a file's "
+        "path relative to this one; mappings merge key by key, lists replace, null is the key's default"
+    ))] = ""
+    summary: Annotated[
+        str, Field(max_length=100, description="what it is, in one line"), AfterValidator(_one_line)
+    ] = ""
+    head_dims: Annotated[tuple[Literal[HEAD_DIMS], ...], Field(
+        min_length=1, description="the head sizes that it is meant for; all by default"
+    )] = HEAD_DIMS
+
+
+# About the file, not the schedule: they are no part of its label, and a base's are not taken over.
+FILE_KEYS = tuple(name for name in ScheduleKeys.model_fields if name not in Schedule.model_fields)
+
+
+@dataclass(frozen=True)
+class ScheduleFile:
+    """One schedule file: its schedule, what it says about itself, and the files that it was read from."""
+
+    schedule: Schedule
+    summary: str
+    head_dims: tuple[int, ...]
+    sources: tuple[YamlFile, ...]
+
+    @property
+    def path(self) -> Path:
+        return self.sources[0].path
+
+    def blamed(self, key: KeyPath, message: str, kind: str = "") -> str:
+        """`file:line: kind: key: message`, at the line of this file, or of its base key if a base has the key."""
+        return _blamed(self.sources, key, message, kind)
+
+    def refuse_unmeant(self, head_dim: int) -> None:
+        """Raise InputError for a head size that the file is not meant for."""
+        if head_dim not in self.head_dims:
+            meant = " and ".join(map(str, self.head_dims))
+            reason = f"it is meant for head_dim {meant}, not {head_dim}"
+            raise InputError(self.blamed(("head_dims",), reason, "refused: "))
 
 
 def load(path: str | Path) -> Schedule:
     """Read one schedule. Raises InputError with `file:line: key: message`."""
-    path = Path(path)
-    text = _read(path)
-    node = _compose(text, path)
-    if not isinstance(node, yaml.MappingNode):
-        raise InputError(f"{path}:{node.start_mark.line + 1}: expected a mapping of keys, such as block_M: 128")
-    fields = _construct(node, path)
+    return load_file(path).schedule
+
+
+def load_file(path: str | Path) -> ScheduleFile:
+    """Read one schedule and what its file says about it. Raises InputError with `file:line: key: message`."""
+    sources = _with_bases(yaml_text.read(Path(path)))
+    own = {key: value for key, value in sources[0].fields.items() if key in FILE_KEYS}
     try:
-        return Schedule(**fields)
+        keys = ScheduleKeys(**_merged(sources) | own)
     except ValueError as error:
-        key, message = first_error(error, Schedule)
-        raise InputError(f"{path}:{_line(node, key)}: {dotted(key)}{message}") from None
+        key, message = first_error(error, ScheduleKeys)
+        raise InputError(_blamed(sources, key, message)) from None
+    schedule = Schedule(**{name: getattr(keys, name) for name in Schedule.model_fields})
+    return ScheduleFile(schedule, keys.summary, keys.head_dims, sources)
 
 
-def json_schema() -> str:
-    """The JSON Schema of a schedule file, as committed beside the schedules."""
-    schema = Schedule.model_json_schema(schema_generator=_UntitledKeys)
-    keys = schema["properties"]
-    keys["group"]["items"] |= {"minItems": 1, "uniqueItems": True}
-    for key in KEYS_OF_ORDER:
-        keys[key]["maxItems"] = len(NAMES) + len(SPLITTABLE) * (MOST_CHUNKS - 1)
-    whole = {"maxItems": len(NAMES), "items": {"maximum": len(NAMES) - 1}}
-    # The rules between keys that JSON Schema can say: see schedule_rules.py.
-    schema["allOf"] = [
-        _if(
-            {"lowering": {"const": "inferred"}},
-            {"properties": {key: {"maxItems": 0} for key in KEYS_OF_ORDER}},
-            {"properties": {key: {"minItems": 1} for key in KEYS_OF_ORDER}, "required": list(KEYS_OF_ORDER)},
-        ),
-        _if(
-            {"lowering": {"const": "warp_specialized"}},
-            {
-                "properties": {"kv_order": {"const": "descending"}, "block_M": {"maximum": 192}},
-                "required": ["kv_order"],
-            },
-            {"properties": {key: {"maxProperties": 0} for key in OPTION_KEYS}},
-        ),
-        _if({"split": {}}, {}, {"properties": {"order": whole, "stage": whole}}),
-        *(
-            _if({"block_M": {"const": rows}}, {"properties": {"threads": {"const": 2 * rows}}})
-            for rows in (64, 128, 192, 256)
-        ),
-        _if(_kernel("ping_pong", True), {"properties": {"block_M": {"const": 128}}}),
-        _if(_kernel("output", "tma"), {"properties": {"block_M": {"maximum": 128}}}),
-        _if(
-            _kernel("tile_scheduler", "dynamic"),
-            {"properties": {"kernel": {"properties": {"cluster": {"const": 1}}, "required": ["cluster"]}}},
-        ),
-    ]
-    return json.dumps({"$schema": GenerateJsonSchema.schema_dialect} | schema, indent=2) + "\n"
+def _with_bases(file: YamlFile) -> tuple[YamlFile, ...]:
+    """The file, its base, the base of that, and so on."""
+    sources = [file]
+    while "base" in sources[-1].fields:
+        last = sources[-1]
+        where = f"{last.path}:{last.line(('base',))}: base: "
+        path = _base_path(last, where)
+        if path.resolve() in [source.path.resolve() for source in sources]:
+            chain = " -> ".join(str(source.path) for source in sources)
+            raise InputError(f"{where}a file cannot be its own base: {chain} -> {path}")
+        if len(sources) > MOST_BASES:
+            raise InputError(f"{where}more than {MOST_BASES} bases, one behind the other, which no schedule needs")
+        sources.append(_read(path, yaml_text.stamp(path)))
+    return tuple(sources)
 
 
-def _if(given: dict[str, Any], then: dict[str, Any], otherwise: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A rule for files that have these keys with these values, and for those that have not."""
-    rule = {"if": {"properties": given, "required": list(given)}, "then": then}
-    return rule | ({"else": otherwise} if otherwise else {})
+# The same few files are the base of many.
+@functools.lru_cache(maxsize=32)
+def _read(path: Path, as_of: Stamp | None) -> YamlFile:
+    return yaml_text.read(path)
 
 
-def _kernel(key: str, value: Any) -> dict[str, Any]:
-    return {"kernel": {"properties": {key: {"const": value}}, "required": [key]}}
+def _base_path(file: YamlFile, where: str) -> Path:
+    text = file.fields["base"]
+    if not isinstance(text, str) or not text:
+        raise InputError(f"{where}expected a schedule's name or a file, such as best, found {shown(text)}")
+    if not text.endswith(catalogue.SUFFIXES):
+        path = catalogue.path_of(text)
+        if path is None:
+            raise InputError(f"{where}{catalogue.unknown(text)}")
+        return path
+    path = file.path.parent / text
+    if not os.path.isfile(path):
+        raise InputError(f"{where}{path} is no file, expected one relative to {file.path}, or a schedule's name")
+    return path
 
 
-class _UntitledKeys(GenerateJsonSchema):
-    """Titles that only repeat the key would hide its description in an editor."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise InputError(f"{path}: larger than {MAX_BYTES // 1024} KiB, which no schedule is")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}:{line}: not a text file: byte {data[error.start]:#04x} is not UTF-8") from None
-    if not text.strip():
-        raise InputError(f"{path}: the file is empty, expected a schedule's keys, such as block_M: 128")
-    return text
+def _merged(sources: tuple[YamlFile, ...]) -> dict[str, Any]:
+    """The schedule's keys: those of the last base, changed by each file before it."""
+    *before, last = ({k: v for k, v in source.fields.items() if k not in FILE_KEYS} for source in sources)
+    return functools.reduce(lambda base, own: _merge(base, own, Schedule), reversed(before), last)
 
 
-def _compose(text: str, path: Path) -> yaml.Node:
-    """The node tree of plain YAML: one document, no tags, anchors or aliases, little nesting."""
-    try:
-        nesting = 0
-        documents = 0
-        # Events come from an iterative parser; composing first could exhaust the stack on a deep file.
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            where = f"{path}:{event.start_mark.line + 1}"
-            nesting += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            documents += isinstance(event, yaml.DocumentStartEvent)
-            if nesting > MAX_NESTING:
-                raise InputError(f"{where}: nested deeper than {MAX_NESTING} levels, which no schedule is")
-            if documents > 1:
-                raise InputError(f"{where}: a second document, expected one schedule per file")
-            if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
-                raise InputError(f"{where}: anchors and aliases are not allowed, found {event.anchor[:40]!r}")
-            if getattr(event, "tag", None) is not None:
-                tag = event.tag.replace(YAML_TAG, "!!")
-                raise InputError(f"{where}: tags are not allowed, found {tag[:60]!r}")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        raise InputError(f"{path}:{_not_yaml(error)}") from None
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise InputError(f"{path}:{line}: not a text file: character {error.character:#x} is not allowed") from None
-    if node is None:
-        raise InputError(f"{path}: only comments, expected a schedule's keys, such as block_M: 128")
-    return node
+def _merge(base: dict[str, Any], own: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in own.items():
+        field = model.model_fields.get(key)
+        if value is None and field is not None and not field.is_required():
+            merged.pop(key, None)
+        elif isinstance(value, dict) and field is not None and (inner := model_of(field.annotation)) is not None:
+            below = merged.get(key)
+            merged[key] = _merge(below if isinstance(below, dict) else {}, value, inner)
+        else:
+            merged[key] = value
+    return merged
 
 
-def _not_yaml(error: yaml.MarkedYAMLError) -> str:
-    """`line: not YAML: problem`, at the line that an editor would mark."""
-    problem, mark = error.problem or error.context, error.problem_mark or error.context_mark
-    began = error.context_mark
-    if error.context == "while scanning a simple key" and began:
-        # PyYAML notices a missing colon only on the line after it.
-        return f"{began.line + 1}: not YAML: expected `key: value`, a colon and a space"
-    if began and mark and began.line != mark.line:
-        problem = f"{problem} ({error.context} that starts on line {began.line + 1})"
-    return f"{mark.line + 1 if mark else 1}: not YAML: {problem}"
-
-
-def _construct(node: yaml.MappingNode, path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The keys of a mapping, and of the mappings in it, each once. `_compose` has bounded the nesting."""
-    fields: dict[str, Any] = {}
-    lines: dict[str, int] = {}
-    for key, value in node.value:
-        line = key.start_mark.line + 1
-        if not isinstance(key, yaml.ScalarNode) or key.tag != f"{YAML_TAG}str":
-            found = shown(key.value) if isinstance(key, yaml.ScalarNode) else "a list or a mapping"
-            raise InputError(f"{path}:{line}: a key must be a word, such as block_M, found {found}")
-        name = (*above, key.value)
-        if key.value in lines:
-            raise InputError(f"{path}:{line}: {dotted(name)}given on line {lines[key.value]} already")
-        lines[key.value] = line
-        nested = isinstance(value, yaml.MappingNode)
-        fields[key.value] = _construct(value, path, name) if nested else _value(value, path, dotted(name))
-    return fields
-
-
-def _value(node: yaml.Node, path: Path, name: str) -> Any:
-    for scalar in _scalars(node):
-        if scalar.tag in DECIMAL:
-            form, words = DECIMAL[scalar.tag]
-            if not form.fullmatch(scalar.value):
-                where = f"{path}:{scalar.start_mark.line + 1}"
-                raise InputError(f"{where}: {name}{scalar.value[:40]!r} is not a decimal {words}")
-    try:
-        return yaml.SafeLoader("").construct_document(node)
-    except (yaml.YAMLError, ValueError, OverflowError):
-        # Scalars that only look like a date, a number or a merge key.
-        found = shown(node.value) if isinstance(node, yaml.ScalarNode) else "one in this list"
-        raise InputError(
-            f"{path}:{node.start_mark.line + 1}: {name}a value that YAML cannot read, found {found}"
-        ) from None
-
-
-def _scalars(node: yaml.Node) -> list[yaml.ScalarNode]:
-    """The values below a node. Recursion is safe: `_compose` has bounded the nesting."""
-    if isinstance(node, yaml.MappingNode):
-        return [scalar for pair in node.value for part in pair for scalar in _scalars(part)]
-    if isinstance(node, yaml.SequenceNode):
-        return [scalar for part in node.value for scalar in _scalars(part)]
-    return [node] if isinstance(node, yaml.ScalarNode) else []
-
-
-def _line(node: yaml.Node, key: tuple[str | int, ...]) -> int:
-    """The line of the innermost part of `key` that the file has."""
-    line = node.start_mark.line + 1
-    for part in key:
-        child: Any = None
-        if isinstance(node, yaml.MappingNode):
-            child = next((pair for pair in node.value if pair[0].value == part), None)
-            line = child[0].start_mark.line + 1 if child else line
-            child = child[1] if child else None
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            child = node.value[part]
-            line = child.start_mark.line + 1
-        if child is None:
-            break
-        node = child
-    return line
+def _blamed(sources: tuple[YamlFile, ...], key: KeyPath, message: str, kind: str = "") -> str:
+    """The outermost file that has all of the key, or else the most of it, has the line."""
+    file = sources[0]
+    if not key:
+        return f"{file.path}: {kind}{message}"
+    index = max(range(len(sources)), key=lambda i: sources[i].has(key))
+    name = "" if message.startswith(dotted(key)) else dotted(key)
+    if index == 0:
+        return f"{file.path}:{file.line(key)}: {kind}{name}{message}"
+    base = sources[index - 1].fields["base"]
+    where = f"from base {base}, line {sources[index].line(key)}"
+    return f"{file.path}:{file.line(('base',))}: {kind}{name}{message} ({where})"

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from tl_attention.schedule_errors import shown
+from tl_attention.schedule_errors import shown, suggestion
 from tl_attention.statements import NAMES, NUMBER, SPLITTABLE
 
 MOST_CHUNKS = 16
 CHUNK = re.compile(rf"({'|'.join(SPLITTABLE)})\.([0-9]|1[0-5])")
+EVERY_NAME = (*NAMES, *(f"{name}.{chunk}" for name in SPLITTABLE for chunk in range(MOST_CHUNKS)))
 
 
 def _to_name(statement: Any) -> Any:
@@ -21,13 +22,14 @@ def _to_name(statement: Any) -> Any:
         return NAMES[statement]
     if isinstance(statement, str) and (statement in NUMBER or CHUNK.fullmatch(statement)):
         return statement
+    guess = suggestion(statement, EVERY_NAME) if isinstance(statement, str) else ""
     raise PydanticCustomError(
         "statement",
-        "{found} is no statement, expected a number 0 to {last}, one of {names}, or a chunk of {split}: exp.0 to "
+        "{found} is no statement, {expected} a number 0 to {last}, one of {names}, or a chunk of {split}: exp.0 to "
         "exp.{most}",
         {
-            "found": shown(statement), "last": len(NAMES) - 1, "names": ", ".join(NAMES),
-            "split": " or ".join(SPLITTABLE), "most": MOST_CHUNKS - 1,
+            "found": shown(statement), "expected": f"{guess}Expected" if guess else "expected", "last": len(NAMES) - 1,
+            "names": ", ".join(NAMES), "split": " or ".join(SPLITTABLE), "most": MOST_CHUNKS - 1,
         },
     )
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import click
 
 from tl_attention import __version__
+from tl_attention.cli.diff import diff
 from tl_attention.cli.doctor import doctor
 from tl_attention.cli.errors import OneLineErrors
+from tl_attention.cli.listing import list_command
 from tl_attention.cli.measure import bench, run
 from tl_attention.cli.report import report
-from tl_attention.cli.schedules import check, explain, list_command, schema
+from tl_attention.cli.schedules import check, explain, schema
 from tl_attention.cli.submit import submit
 
 
@@ -25,5 +27,5 @@ def main(context: click.Context) -> None:
         context.exit(2)
 
 
-for command in (list_command, check, explain, schema, run, bench, report, submit, doctor):
+for command in (list_command, check, explain, diff, schema, run, bench, report, submit, doctor):
     main.add_command(command)

@@ -6,12 +6,12 @@ import errno
 import os
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Iterator, NoReturn
 
 import click
 
-from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.errors import InputError, ScheduleRefused, printable
+from tl_attention.named import Named
 
 # Of stdout: the reader has gone, or its disk is full.
 CANNOT_PRINT = {errno.EPIPE, errno.ENOSPC}
@@ -50,9 +50,7 @@ class OneLineErrors(click.Group):
 
 def say(message: str) -> None:
     """One error line on stderr, whatever the message or a file's name holds."""
-    line = " ".join(message.split())
-    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-    click.echo(f"error: {printable}", err=True)
+    click.echo(f"error: {printable(' '.join(message.split()))}", err=True)
 
 
 def fail(message: str) -> NoReturn:
@@ -62,35 +60,34 @@ def fail(message: str) -> NoReturn:
 
 
 class Problems:
-    """Of several files, one error line for each that has one; those after it are still looked at."""
+    """Of several schedules, one error line for each that has one; those after it are still looked at."""
 
     def __init__(self) -> None:
-        self.files = 0
+        self.schedules = 0
         self.found = 0
 
     @contextmanager
-    def of(self, path: Path) -> Iterator[None]:
-        """What goes wrong inside concerns `path`."""
-        self.files += 1
+    def each(self) -> Iterator[None]:
+        """What goes wrong inside concerns one of them."""
+        self.schedules += 1
         try:
-            with naming(path):
-                yield
+            yield
         except InputError as error:
             self.found += 1
             say(str(error))
 
     def finish(self) -> None:
-        """Exit with code 2 if there was a problem, and with a count if there were several files."""
-        if self.found and self.files > 1:
-            click.echo(f"{self.found} of {self.files} files have errors", err=True)
+        """Exit with code 2 if there was a problem, and with a count if there were several schedules."""
+        if self.found and self.schedules > 1:
+            click.echo(f"{self.found} of {self.schedules} schedules have errors", err=True)
         if self.found:
             sys.exit(2)
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """A refusal inside says of which file it is; a loading error says so already."""
+def naming(named: Named) -> Iterator[None]:
+    """A refusal inside says of which file and line it is; a loading error says so already."""
     try:
         yield
     except ScheduleRefused as refusal:
-        raise InputError(f"{path}: refused: {refusal}") from None
+        raise named.refused(refusal) from None

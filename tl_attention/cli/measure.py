@@ -10,7 +10,7 @@ from typing import Any, Iterable, Sequence
 import click
 
 from tl_attention.cli.errors import naming, say
-from tl_attention.cli.schedules import file_argument, files_argument, files_or_all, load_all
+from tl_attention.cli.schedules import meant_for, resolve_all, schedule_argument, schedules_argument, texts_of
 from tl_attention.device import visible_gpus
 from tl_attention.errors import InputError
 from tl_attention.problem import DTYPE_NAMES, AttentionShape
@@ -50,53 +50,54 @@ def run_options(command: Any) -> Any:
 
 
 @click.command()
-@file_argument
+@schedule_argument
 @run_options
-def run(schedule: Path, **options: Any) -> None:
+def run(schedule: str, **options: Any) -> None:
     """Compile, verify and time one schedule; without a GPU compile it and verify it on the CPU."""
     _measure([schedule], command="run", default_dtypes=("fp16",), with_peers=False, **options)
 
 
 @click.command()
-@files_argument
+@schedules_argument
 @run_options
 @click.option("--all", "every", is_flag=True, help="every schedule also where there is no GPU")
 @click.option("--peers/--no-peers", default=True, show_default=True, help="cuDNN, FlashAttention-2 and -3 beside ours")
-def bench(schedules: tuple[Path, ...], every: bool, peers: bool, **options: Any) -> None:
+def bench(schedules: tuple[str, ...], every: bool, peers: bool, **options: Any) -> None:
     """Compile, verify and time many schedules, ranked.
 
-    By default schedules/*.yaml; without a GPU, where they are compiled and verified on the CPU, only seed,
-    fa3_overlap, best and best_causal, unless --all is given.
+    By default those at the top of the shipped ones; without a GPU, where they are compiled and verified on the CPU, only
+    seed, fa3_overlap, best and best_causal, unless --all is given.
     """
     if every and schedules:
         raise InputError(f"--all takes every schedule, expected no others beside it, found {schedules[0]}")
-    paths = files_or_all(schedules) if schedules else default_schedules(every)
-    _measure(paths, command="bench", default_dtypes=("fp16", "bf16"), with_peers=peers, **options)
+    texts = texts_of(schedules) if schedules else default_schedules(every)
+    _measure(texts, command="bench", default_dtypes=("fp16", "bf16"), with_peers=peers, **options)
 
 
-def default_schedules(every: bool) -> list[Path]:
+def default_schedules(every: bool) -> list[str]:
     """What `bench` takes when nothing is named: all, or the few of WITHOUT_GPU where they could not be timed."""
-    paths = files_or_all(())
-    few = [path for path in paths if path.stem in WITHOUT_GPU]
-    if every or not few or visible_gpus():
-        return paths
-    names = ", ".join(path.stem for path in few)
-    click.echo(f"no GPU: {len(few)} of {len(paths)} schedules, {names}; --all takes every one", err=True)
-    return few
+    texts = texts_of(())
+    if every or visible_gpus():
+        return texts
+    click.echo(
+        f"no GPU: {len(WITHOUT_GPU)} of {len(texts)} schedules, {', '.join(WITHOUT_GPU)}; --all takes every one", err=True
+    )
+    return list(WITHOUT_GPU)
 
 
 def _measure(
-    paths: Sequence[Path], *, command: str, default_dtypes: Iterable[str], with_peers: bool, shape: str,
+    texts: Sequence[str], *, command: str, default_dtypes: Iterable[str], with_peers: bool, shape: str,
     dtypes: Sequence[str], causal: bool, sizes: str, rounds: int, seed: int | None, output: Path | None,
 ) -> None:
     # A mistake in any file or size is told before the first slow import.
-    schedules = load_all(paths)
+    asked = resolve_all(texts)
     shapes = [AttentionShape.parse(shape, dtype=dtype, causal=causal) for dtype in dtypes or default_dtypes]
+    schedules = meant_for(asked, shapes[0].head_dim)
     if command == "run":
         from tl_attention.preflight import refuse_unless_safe
 
-        with naming(paths[0]):
-            refuse_unless_safe(schedules[0][1], shapes[0].head_dim)
+        with naming(schedules[0]):
+            refuse_unless_safe(schedules[0].schedule, shapes[0].head_dim)
 
     from tl_attention.records import ResultsFile
 
@@ -108,8 +109,8 @@ def _measure(
 
         fixed = {"runtime": (False,), "fixed": (True,), "both": (False, True)}[sizes]
         candidates = [
-            Candidate(name, problem, schedule, is_fixed)
-            for problem in dict.fromkeys(shapes) for name, schedule in schedules for is_fixed in fixed
+            Candidate(named.name, problem, named.schedule, is_fixed)
+            for problem in dict.fromkeys(shapes) for named in schedules for is_fixed in fixed
         ]
         try:
             with ProgressBar() as progress:

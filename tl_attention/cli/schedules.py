@@ -1,103 +1,131 @@
-"""Commands about schedule files, and what other commands share of them. Nothing heavy is imported."""
+"""Commands about schedules, and how the arguments of all commands become schedules. Nothing heavy is imported."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Sequence
 
 import click
 
+from tl_attention import catalogue
 from tl_attention.cli.errors import Problems, naming
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, printable
+from tl_attention.named import Named, expand, resolve
 from tl_attention.problem import HEAD_DIMS
-from tl_attention.schedule import Schedule
-from tl_attention.schedule_file import SCHEMA_NAME, json_schema, load
 
-SCHEDULES = Path("schedules")
-
-file_argument = click.argument("schedule", type=click.Path(path_type=Path))
-files_argument = click.argument("schedules", nargs=-1, type=click.Path(path_type=Path))
+schedule_argument = click.argument("schedule")
+schedules_argument = click.argument("schedules", nargs=-1)
+all_option = click.option("--all", "every", is_flag=True, help="those that ship in folders too, such as experiments")
 
 
-def files_or_all(paths: Sequence[Path]) -> list[Path]:
-    """The named files, each once, or those of schedules/."""
-    found = list(dict.fromkeys(paths)) or sorted(SCHEDULES.glob("*.yaml"))
-    if not found:
-        raise InputError(f"no schedule files: none were named and {SCHEDULES}/ has none")
-    return found
+def texts_of(arguments: Sequence[str], every: bool = False) -> list[str]:
+    """What the arguments name, folders as the schedules in them, each once; without any, the schedules that ship."""
+    shipped = catalogue.all_names() if every else catalogue.names() if not arguments else []
+    return list(dict.fromkeys([*shipped, *(text for argument in arguments for text in expand(argument))]))
 
 
-def load_all(paths: Sequence[Path]) -> list[tuple[str, Schedule]]:
-    """(name, schedule) of every file; a mistake in any of them ends the command."""
+def resolve_all(texts: Sequence[str]) -> list[Named]:
+    """Every schedule, names told apart; a mistake in any of them ends the command."""
     problems = Problems()
-    schedules = {}
-    for path in paths:
-        with problems.of(path):
-            schedules[path] = load(path)
+    found: list[Named] = []
+    for text in texts:
+        with problems.each():
+            found.append(resolve(text))
     problems.finish()
-    stems = [path.stem for path in paths]
-    # Files of the same name in two folders keep their folders, or their rows could not be told apart.
-    return [(path.stem if stems.count(path.stem) == 1 else str(path), schedules[path]) for path in paths]
+    return told_apart(found)
 
 
-@click.command("list")
-@files_argument
-def list_command(schedules: tuple[Path, ...]) -> None:
-    """Every schedule with its label (schedules/*.yaml by default)."""
-    paths = files_or_all(schedules)
-    width = max(len(path.stem) for path in paths)
-    problems = Problems()
-    for path in paths:
-        with problems.of(path):
-            click.echo(f"{click.format_filename(path.stem):{width}}  {load(path).label}")
-    problems.finish()
+def told_apart(schedules: Sequence[Named]) -> list[Named]:
+    """Files of the same name in two folders keep their folders, or their rows could not be told apart."""
+    times = Counter(named.name for named in schedules)
+    return [named if times[named.name] == 1 else replace(named, name=named.text) for named in schedules]
+
+
+def meant_for(schedules: Sequence[Named], head_dim: int) -> list[Named]:
+    """Those that are meant for this head size; of several, the others are left out with a line each."""
+    meant = [named for named in schedules if head_dim in named.head_dims]
+    if not meant:
+        schedules[0].refuse_unmeant(head_dim)
+    for named in schedules:
+        if named not in meant:
+            dims = " and ".join(map(str, named.head_dims))
+            click.echo(f"left out: {printable(named.text)} is meant for head_dim {dims}, not {head_dim}", err=True)
+    return meant
 
 
 @click.command()
-@files_argument
-@click.option("--head-dim", type=int, default=128, show_default=True, help=f"one of {HEAD_DIMS}")
-def check(schedules: tuple[Path, ...], head_dim: int) -> None:
-    """Prove schedules safe, or refuse them with the dependence or limit that they break."""
+@schedules_argument
+@all_option
+@click.option("--head-dim", type=int, help=f"one of {HEAD_DIMS}  [default: those that each schedule is meant for]")
+def check(schedules: tuple[str, ...], every: bool, head_dim: int | None) -> None:
+    """Prove schedules safe, or refuse them with the dependence or limit that they break (all at the top by default)."""
     from tl_attention.limits import check_head_dim
+
+    if head_dim is not None:
+        check_head_dim(head_dim)
+    problems = Problems()
+    for text in texts_of(schedules, every):
+        with problems.each():
+            named = resolve(text)
+            head_dims = named.head_dims if head_dim is None else (head_dim,)
+            _prove(named, head_dims)
+            proved = "proved safe" if named.schedule.has_program else "fits; no Program to prove"
+            click.echo(f"{printable(text)}: {proved} at {_named(head_dims)}")
+    problems.finish()
+
+
+def _prove(named: Named, head_dims: Sequence[int]) -> None:
+    """Only the limits of the SM depend on the head size: the dependences are proved once."""
+    from tl_attention.limits import check_fits
     from tl_attention.preflight import refuse_unless_safe
 
-    check_head_dim(head_dim)
-    problems = Problems()
-    for path in files_or_all(schedules):
-        with problems.of(path):
-            schedule = load(path)
-            refuse_unless_safe(schedule, head_dim)
-            proved = "proved safe" if schedule.has_program else "fits; no Program to prove"
-            click.echo(f"{click.format_filename(path)}: {proved} at head_dim {head_dim}")
-    problems.finish()
+    with naming(named):
+        refuse_unless_safe(named.schedule, head_dims[0])
+        for head_dim in head_dims[1:]:
+            check_fits(named.schedule, head_dim)
+
+
+def _named(head_dims: Sequence[int]) -> str:
+    return f"head_dim {' and '.join(map(str, head_dims))}"
 
 
 @click.command()
-@file_argument
+@schedule_argument
 @click.option("--model", type=click.Choice(["synchronous", "asynchronous"]),
               help="synchronous: as `lowering: pipelined` runs it; asynchronous: products and loads in flight, as "
                    "`warp_specialized` does; by default the lowering's own")
-def explain(schedule: Path, model: str | None) -> None:
+def explain(schedule: str, model: str | None) -> None:
     """Prologue, steady state and epilogue in text: who waits for whom."""
     from tl_attention.derivation import derive
     from tl_attention.explain import explain as text
+    from tl_attention.limits import check_fits
     from tl_attention.preflight import proofs
 
-    loaded = load(schedule)
-    with naming(schedule):
-        click.echo(text(loaded, model), nl=False)  # type: ignore[arg-type]
-        if loaded.has_program:
-            click.echo()
-            for proved in proofs(loaded, derive(loaded, model)):  # type: ignore[arg-type]
+    named = resolve(schedule)
+    with naming(named):
+        click.echo(text(named.schedule, model), nl=False)  # type: ignore[arg-type]
+        click.echo()
+        if named.schedule.has_program:
+            for proved in proofs(named.schedule, derive(named.schedule, model)):  # type: ignore[arg-type]
                 click.echo(f"proved: {proved}")
+        for head_dim in named.head_dims:
+            check_fits(named.schedule, head_dim)
+        click.echo(f"fits the SM at {_named(named.head_dims)}")
 
 
 @click.command()
-@click.option("--output", type=click.Path(path_type=Path), default=SCHEDULES / SCHEMA_NAME, show_default=True)
-def schema(output: Path) -> None:
-    """Write the JSON Schema with which editors complete and check schedule files."""
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="a file  [default: stdout]")
+def schema(output: Path | None) -> None:
+    """The JSON Schema with which editors complete and check schedule files."""
+    from tl_attention.schedule_schema import json_schema
+
+    if output is None:
+        click.echo(json_schema(), nl=False)
+        return
     try:
         output.write_text(json_schema())
     except OSError as error:
         raise InputError(f"{output}: cannot be written: {error.strerror}") from None
-    click.echo(f"wrote {output}")
+    click.echo(f"wrote {printable(str(output))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -10,18 +11,19 @@ from typing import Any, Sequence
 
 import click
 
+from tl_attention.catalogue import SUFFIXES, path_of
 from tl_attention.cli.errors import fail, naming
 from tl_attention.cli.measure import FAILED, RUNS, stamp
 from tl_attention.errors import InputError
+from tl_attention.named import resolve
 
 DEFAULT_OUTPUT = Path("leaderboard_submit.py")
 LEADERBOARD = Path(__file__).parents[1] / "leaderboard"
 BASELINES = {"cudnn": LEADERBOARD / "baseline_cudnn.py"}
-SCHEDULE_SUFFIXES = (".yaml", ".yml")
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True)
 @click.option("--embed", type=click.Choice(["tilelang", "cuda"]), default="tilelang", show_default=True,
               help="what a packed schedule carries: the TileLang program, or the CUDA generated from it")
 @click.option("-o", "--output", type=click.Path(path_type=Path),
@@ -36,7 +38,7 @@ SCHEDULE_SUFFIXES = (".yaml", ".yml")
               help="with --evaluate: whose output lines  [default: class]")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]),
               help="with --evaluate; cpu tries the harness only  [default: cuda]")
-def submit(files: tuple[Path, ...], embed: str, output: Path | None, evaluate: bool, **options: Any) -> None:
+def submit(files: tuple[str, ...], embed: str, output: Path | None, evaluate: bool, **options: Any) -> None:
     """Pack a schedule for the leaderboard, or --evaluate schedules and submission files under its contract."""
     if evaluate:
         _evaluate(list(dict.fromkeys(files)), embed, output, **options)
@@ -50,21 +52,25 @@ def submit(files: tuple[Path, ...], embed: str, output: Path | None, evaluate: b
     click.echo(f"wrote {packed}, {packed.stat().st_size:,} bytes, {embed}")
 
 
-def _pack(schedule: Path, output: Path, embed: str) -> Path:
+def _pack(text: str, output: Path, embed: str) -> Path:
     """Write the schedule's submission. A rule of the servers that it would break is the user's to know, in one line."""
     from tl_attention.leaderboard import submission
 
-    if schedule.suffix not in SCHEDULE_SUFFIXES:
-        raise InputError(f"{schedule}: expected a schedule, NAME.yaml; a submission file is run with --evaluate")
-    with naming(schedule):
-        broken = submission.write(schedule, output, embed)  # type: ignore[arg-type]
+    if _is_submission(text):
+        raise InputError(f"{text}: expected a schedule's name or file; a submission file is run with --evaluate")
+    named = resolve(text)
+    if named.file is None:
+        raise InputError(f"{text}: a label has no name for the submission, expected a schedule's name or file")
+    named.refuse_unmeant(submission.HEAD_DIM)
+    with naming(named):
+        broken = submission.write(named.file.path, output, embed)  # type: ignore[arg-type]
     if broken:
-        fail(f"{schedule}: not written, the submission would break {len(broken)} rules: {' '.join(broken)}")
+        fail(f"{text}: not written, the submission would break {len(broken)} rules: {' '.join(broken)}")
     return output
 
 
 def _evaluate(
-    files: Sequence[Path], embed: str, output: Path | None, *, against: str | None, lines: Path | None,
+    files: Sequence[str], embed: str, output: Path | None, *, against: str | None, lines: Path | None,
     mode: str | None, protocol: str | None, device: str | None,
 ) -> None:
     from tl_attention.leaderboard import contract, results, table
@@ -72,7 +78,7 @@ def _evaluate(
     from tl_attention.records import ResultsFile
 
     tests = contract.read_test_lines(lines) if lines else contract.RANKED_LINES
-    names = [path.stem if [p.stem for p in files].count(path.stem) == 1 else str(path) for path in files]
+    names = _told_apart(files)
     evaluations: list[tuple[str, results.Evaluation]] = []
     with (
         tempfile.TemporaryDirectory(prefix="submit-") as folder,
@@ -80,8 +86,8 @@ def _evaluate(
     ):
         # All are packed, and so found to be right, before the first is run.
         submissions = [
-            (name, _submission(path, Path(folder) / f"{number}", embed))
-            for number, (name, path) in enumerate(zip(names, files, strict=True))
+            (name, _submission(text, Path(folder) / f"{number}", embed))
+            for number, (name, text) in enumerate(zip(names, files, strict=True))
         ]
         if against:
             submissions.append((against, BASELINES[against]))
@@ -102,16 +108,30 @@ def _evaluate(
         sys.exit(FAILED)
 
 
-def _submission(path: Path, folder: Path, embed: str) -> Path:
+def _submission(text: str, folder: Path, embed: str) -> Path:
     """The file itself, or the one that a schedule is packed into."""
-    if path.suffix not in SCHEDULE_SUFFIXES:
+    if _is_submission(text):
+        path = Path(text)
         try:
             path.open("rb").close()
         except OSError as error:
             raise InputError(f"{path}: cannot be read, expected a submission file: {error.strerror}") from None
         return path
     folder.mkdir()
-    return _pack(path, folder / f"{path.stem}.py", embed)
+    return _pack(text, folder / f"{Path(text).stem}.py", embed)
+
+
+def _is_submission(text: str) -> bool:
+    """Whether it is a file of its own, not what a schedule is called."""
+    if text.endswith(SUFFIXES) or path_of(text):
+        return False
+    return text.endswith(".py") or os.path.isfile(text)
+
+
+def _told_apart(files: Sequence[str]) -> list[str]:
+    """A file's name without folder and suffix, where that is one file's."""
+    stems = [Path(text).stem for text in files]
+    return [stem if stems.count(stem) == 1 else text for stem, text in zip(stems, files)]
 
 
 def _print_lines(name: str, found: Any, protocol: str, *, of: int) -> None:

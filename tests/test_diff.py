@@ -1,0 +1,98 @@
+"""`diff`: two schedules' keys, Programs and code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tl_attention import diff
+from tl_attention.named import resolve
+from tl_attention.schedule import Schedule
+
+
+def parts(cli, *arguments) -> list[str]:
+    result = cli("diff", *arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+def test_the_keys_that_differ_are_shown_from_and_to(cli) -> None:
+    assert parts(cli, "best", "experiments/no_ping_pong", "--no-code") == [
+        "a: best", "b: experiments/no_ping_pong",
+        "keys: 1 differs", "  kernel.ping_pong: true -> false",
+        "program: equal",
+    ]
+    lines = parts(cli, "best", "fa3_overlap", "--no-code")
+    assert lines[2] == "keys: 4 differ" and "  split.exp: [48, 128] -> default" in lines
+    assert "  wait_before.mma1: exp.1 -> default" in lines and "  group:" in lines
+    groups = [line for line in lines if line.startswith("    ")][:2]
+    assert [line[:6] for line in groups] == ["    - ", "    + "]
+    assert "exp.0, exp.1" in groups[0] and "exp.0" not in groups[1]
+
+
+def test_equal_schedules_are_said_to_be_equal(cli, tmp_path) -> None:
+    (tmp_path / "mine.yaml").write_text("base: best\nsummary: mine\n")
+    assert parts(cli, "best", tmp_path / "mine.yaml", "--no-code")[2:] == ["keys: equal", "program: equal"]
+
+
+def test_every_key_in_which_two_schedules_differ_is_found() -> None:
+    a, b = resolve("best_causal").schedule, resolve("experiments/exp2_polynomial").schedule
+    found = {line.split(": ")[0].strip() for line in diff.keys(a, b)[1:] if line.startswith("  ") and line[2] != " "}
+    fields = {name for name in Schedule.model_fields if getattr(a, name) != getattr(b, name)}
+    assert {key.split(".")[0].rstrip(":") for key in found} == fields
+    assert {"softmax.exp2_polynomial.every", "kernel.cluster"} <= found
+    assert "  softmax.exp2_polynomial.every: none -> 8" in diff.keys(a, b)
+
+
+def test_the_programs_are_compared_as_explain_shows_them(cli) -> None:
+    lines = parts(cli, "seed", "prefetch", "--no-code")
+    program = lines[lines.index("program: differs"):]
+    assert program[1:3] == ["  --- seed", "  +++ prefetch"]
+    assert "  -buffers: K_shared 2, V_shared 2" in program and "  +buffers: K_shared 3, V_shared 2" in program
+    assert "  -  issue    load_k(t+1)" in program and "  +  issue    load_k(t+2)" in program
+    # Of the headings, each side's own alone: the label and the options are no part of the Program.
+    assert not any("pipelined_128x128" in line for line in program)
+
+
+@pytest.mark.parametrize("a, b, words", [
+    ("inferred", "inferred", "program: neither has one, the compiler decides the order"),
+    ("seed", "inferred", "program: b has none, the compiler decides the order"),
+    ("inferred", "seed", "program: a has none, the compiler decides the order"),
+])
+def test_a_schedule_without_a_program_is_said_to_have_none(a, b, words, cli) -> None:
+    assert words in parts(cli, a, b, "--no-code")
+
+
+def test_the_code_is_compared_by_its_fingerprint_its_counts_and_its_waits(cli) -> None:
+    lines = parts(cli, "best", "experiments/wait_after_80")
+    code = lines[lines.index("code: head_dim 128 float16: differs"):]
+    shown = {line[2:22].strip(): line[22:] for line in code[1:]}
+    assert " -> " in shown["fingerprint"] and shown["waits for products"] == "after 0, 20 -> after 0, 35"
+    assert code[-1].startswith("  equal: registers, spills, shared memory, steady loop, exponentials, HGMMA, ")
+
+
+def test_the_code_of_equal_schedules_is_equal(cli, tmp_path) -> None:
+    (tmp_path / "mine.yaml").write_text("base: best\n")
+    last = parts(cli, "best", tmp_path / "mine.yaml", "--dtype", "bf16", "--head-dim", 64, "--causal")[-1]
+    assert last.startswith("code: head_dim 64 bfloat16 causal: equal, ")
+
+
+def test_a_schedule_that_cannot_run_is_refused_behind_what_can_be_shown(cli, tmp_path) -> None:
+    path = Path(resolve("seed_stages4").file.path)
+    result = cli("diff", "seed", "seed_stages4")
+    assert result.exit_code == 2 and "  num_stages: 2 -> 4" in result.stdout
+    assert result.stderr.startswith(f"error: {path}:6: refused: num_stages: needs 294,912 bytes")
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("base: best\nwait_before: {mma1: mma1}\n")
+    result = cli("diff", "best", mine, "--no-code")
+    assert result.exit_code == 2 and result.stderr.startswith(f"error: {mine}:2: refused: wait_before.mma1: ")
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["best"], "Missing argument 'B'"), (["best", "bets"], "no schedule is named 'bets': did you mean best?"),
+    (["best", "seed", "--head-dim", "96"], "head_dim 96 is not supported"),
+    (["best", "seed", "--dtype", "fp8"], "'fp8'"),
+])
+def test_bad_input_of_diff_is_told_in_one_line(arguments, words, error_of) -> None:
+    assert words in error_of("diff", *arguments)

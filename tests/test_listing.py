@@ -1,0 +1,116 @@
+"""`list`, and the recorded times that it shows."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tl_attention import catalogue, recorded
+from tl_attention.named import resolve
+from tl_attention.records import read_rows
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+
+
+@pytest.fixture
+def records(tmp_path, monkeypatch) -> Path:
+    """A folder of records of its own, in place of those that ship."""
+    monkeypatch.setattr(recorded, "folder", lambda name: tmp_path)
+    recorded.rows.cache_clear()
+    yield tmp_path
+    recorded.rows.cache_clear()
+
+
+def test_the_list_shows_every_name_its_summary_and_its_recorded_times_in_80_columns(cli) -> None:
+    for options, names in ((), catalogue.names()), (("--all",), catalogue.all_names()):
+        lines = cli("list", *options).stdout.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert [line.split()[0] for line in lines if line.split()[:1] and line.split()[0] in names] == names
+    # Words that are wrapped are the summary's all the same.
+    words = " ".join(" ".join(lines).split())
+    [row] = [row for row in read_rows(RESULTS / "experiments-h200.jsonl") if row.name == "block_M_192"]
+    summary = "three warpgroups on 192 rows, block_N 80, without turns"
+    assert f"experiments/block_M_192 {row.median_ms:.3f} {summary}" in words
+
+
+def test_the_times_are_those_of_the_record_and_the_heading_says_of_what(cli) -> None:
+    rows = [row for file in ("bench-h200-L", "bench-h200-L-causal") for row in read_rows(RESULTS / f"{file}.jsonl")]
+    times = {
+        (row.name, row.problem["causal"]): f"{row.median_ms:.3f}" for row in rows
+        if row.problem["dtype"] == "float16" and row.sizes == "runtime" and row.median_ms
+    }
+    assert len(times) == 14
+    heading, columns, *lines = cli("list").stdout.splitlines()
+    assert heading == "ms recorded on NVIDIA H200: (4, 64, 8192, 128) float16, and with a causal mask"
+    assert columns.split() == ["ms", "causal"]
+    for line in lines:
+        name = line.split()[0]
+        shown = re.match(rf"{name}\s+([0-9.]+)?\s+([0-9.]+)?\s+\D", line)
+        assert shown is not None
+        # One time alone is that without a mask, by its place.
+        assert [cell or None for cell in shown.groups()] == [times.get((name, causal)) for causal in (False, True)]
+
+
+def test_each_part_of_the_list_has_times_of_one_run(cli) -> None:
+    parts = cli("list", "--all").stdout.split("\n\n")
+    headings = [part.splitlines()[0] for part in parts]
+    assert headings[1:] == [
+        "ms recorded on NVIDIA H200: (4, 64, 8192, 128) bfloat16",
+        "ms recorded on NVIDIA H200: (8, 16, 4096, 128) bfloat16 causal",
+    ]
+    assert len(parts) == 3 and parts[1].count("experiments/") == 34 and parts[2].count("experiments/causal/") == 28
+
+
+def test_a_file_is_listed_with_the_time_of_the_schedule_that_it_is(cli, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "schedules/best.yaml", "copy.yaml")
+    Path("changed.yaml").write_text("base: best\nsummary: less\nblock_N: 192\nsplit: {exp: [48, 144]}\n")
+    Path(f"{'long' * 20}.yaml").write_text("base: seed\n")
+    output = cli("list", "copy.yaml", "changed.yaml", f"{'long' * 20}.yaml").stdout
+    assert re.search(r"^copy +12\.024 +6\.582  the fastest", output, re.MULTILINE)
+    assert re.search(r"^changed +less$", output, re.MULTILINE)
+    assert f"\n{'long' * 20}\n" in output and re.search(r"^ +18\.706 +11\.070$", output, re.MULTILINE)
+
+
+def test_without_a_record_the_list_has_no_times_and_no_heading(cli, records) -> None:
+    lines = cli("list").stdout.splitlines()
+    assert len(lines) == len(catalogue.names())
+    assert re.fullmatch(r"best +the fastest measured without a causal mask", lines[0])
+
+
+@pytest.mark.parametrize("dtype, causal, ms", [
+    ("fp16", False, 12.024), ("float16", True, 6.582), ("bf16", False, 11.712),
+])
+def test_a_recorded_time_is_that_of_problem_l_with_sizes_read_at_run_time(dtype, causal, ms) -> None:
+    row = recorded.time_of("best", dtype, causal)
+    assert row is not None and (round(row.median_ms, 3), row.sizes) == (ms, "runtime")
+    assert recorded.sizes_of(row) == recorded.LARGE and row.device == "NVIDIA H200"
+
+
+def test_a_time_is_found_by_what_the_schedule_is_not_by_what_a_file_is_called() -> None:
+    row = recorded.time_of("experiments/causal/no_ping_pong", "bf16", True)
+    assert row is not None and row.label == resolve("experiments/causal/no_ping_pong").schedule.label
+    # Of the same last name, but another schedule, which was never timed so.
+    assert recorded.time_of("experiments/no_ping_pong", "bf16", True) is None
+    assert recorded.time_of("experiments/no_ping_pong", "fp16", False) is None
+    assert recorded.time_of("best", "fp16", False, label=resolve("seed").schedule.label).name == "seed"
+    assert recorded.time_of("best", "fp16", False, label="another") is None
+    assert recorded.time_of("cudnn", "fp16", False).sizes == "peer"
+    assert recorded.time_of("nothing", "fp16", False) is None
+
+
+def test_rows_are_every_timed_row_of_the_records_and_no_other(records) -> None:
+    for path in RESULTS.glob("*.jsonl"):
+        shutil.copy(path, records)
+    # A user's own run, and the half of a line that was being written.
+    shutil.copy(RESULTS / "bench-h200-L.jsonl", records / "run-20261121T105027Z.jsonl")
+    (records / "mine.jsonl").write_text('{"name": "se')
+    files = [path for path in RESULTS.glob("*.jsonl") if not path.name.startswith("evaluate")]
+    expected = [row for path in files for row in read_rows(path)]
+    found = recorded.rows()
+    assert len(found) == sum(row.median_ms is not None for row in expected) > 200
+    assert all(row.median_ms is not None for row in found)

@@ -1,0 +1,221 @@
+"""What a user calls a schedule: names that ship, files, labels and folders, from any folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import timeit
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tl_attention import catalogue, named
+from tl_attention.errors import InputError
+from tl_attention.named import expand, resolve
+from tl_attention.schedule_file import load
+
+ROOT = Path(__file__).parents[1]
+SCHEDULES = ROOT / "schedules"
+
+
+@pytest.fixture
+def empty(tmp_path, monkeypatch) -> Path:
+    """An empty folder, in which the test runs."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_every_schedule_file_has_the_name_that_is_its_path() -> None:
+    paths = {path.relative_to(SCHEDULES).with_suffix("").as_posix(): path for path in SCHEDULES.rglob("*.yaml")}
+    assert sorted(catalogue.all_names()) == sorted(paths) and len(paths) > 90
+    assert {name: catalogue.path_of(name) for name in paths} == paths
+    assert catalogue.names() == sorted(name for name in paths if "/" not in name)
+    assert catalogue.folders() == ["experiments", "experiments/causal"]
+
+
+def test_what_ships_is_what_pyproject_puts_into_the_wheel() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    covered: set[Path] = set()
+    for package, patterns in tool["package-data"].items():
+        assert package in tool["packages"]
+        mapped = next((top for top in tool["package-dir"] if package == top or package.startswith(f"{top}.")), None)
+        if mapped:
+            folder = ROOT / tool["package-dir"][mapped] / package.removeprefix(mapped).strip(".").replace(".", "/")
+            covered |= {path for pattern in patterns for path in folder.glob(pattern)}
+    shipped = {*SCHEDULES.rglob("*.yaml"), *SCHEDULES.glob("*.json"), *(ROOT / "results").rglob("*.jsonl")}
+    assert shipped <= covered, shipped - covered
+    packages = {f"tl_attention.{path.parent.name}" for path in (ROOT / "tl_attention").glob("*/__init__.py")}
+    assert packages <= set(tool["packages"])
+
+
+@pytest.mark.parametrize("name", ["best", "seed", "experiments/no_ping_pong", "experiments/causal/block_N_144"])
+def test_a_name_is_the_schedule_from_any_folder(name, empty) -> None:
+    found = resolve(name)
+    assert found.schedule == load(SCHEDULES / f"{name}.yaml") and (found.name, found.text) == (name, name)
+    assert found.file is not None and found.file.path == SCHEDULES / f"{name}.yaml"
+
+
+def test_a_name_is_the_shipped_schedule_whatever_the_folder_holds(empty) -> None:
+    Path("seed").mkdir()
+    Path("best").write_text("no schedule")
+    assert resolve("seed").schedule == load(SCHEDULES / "seed.yaml")
+    assert resolve("best").schedule == load(SCHEDULES / "best.yaml")
+
+
+def test_a_file_is_read_by_its_suffix_or_because_it_is_there(empty) -> None:
+    for name in ("mine.yaml", "mine.yml", "mine"):
+        shutil.copy(SCHEDULES / "seed.yaml", name)
+        found = resolve(name)
+        assert (found.name, found.text, found.schedule) == ("mine", name, load(SCHEDULES / "seed.yaml"))
+    assert resolve(Path("mine.yaml")).schedule == resolve("./mine.yaml").schedule
+
+
+def test_a_label_is_a_schedule_without_a_file() -> None:
+    label = load(SCHEDULES / "best.yaml").label
+    found = resolve(label)
+    assert (found.schedule.label, found.file, found.head_dims) == (label, None, (64, 128))
+
+
+@pytest.mark.parametrize("text, words", [
+    ("bets", "no schedule is named 'bets': did you mean best? `tl-attention list` shows all"),
+    ("Seed", "did you mean seed? "),
+    ("schedules/seed", "no schedule is named 'schedules/seed': did you mean seed? "),
+    ("block_M_192", "did you mean experiments/block_M_192? `tl-attention list --all` shows all"),
+    ("rows", "did you mean experiments/causal/rows? "),
+    ("xyzzy", "no schedule is named 'xyzzy', expected a name that `tl-attention list` shows, a file NAME.yaml or a"),
+    ("", "no schedule is named ''"),
+    ("../schedules/best", "did you mean best? "),
+    ("experiments/../best", "did you mean best? "),
+    ("none.yaml", "none.yaml: cannot be read: No such file"),
+    ("pipelined_128x128_t256_n2x", "label: 'pipelined_128x128_t256_n2x' is not a schedule's label"),
+    ("experiments", "experiments: a folder of schedules, expected one of them, such as experiments/block_M_192"),
+    (".", ".: a folder without schedules"),
+    ("a\0.yaml", "cannot be read: no file has such a name"),
+    ("a\0", r"no schedule is named 'a\x00'"),
+    ("x" * 5000, "no schedule is named 'xxx"),
+])
+def test_what_no_schedule_is_called_is_told_in_one_line(text, words, empty) -> None:
+    with pytest.raises(InputError) as error:
+        resolve(text)
+    assert words in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 300
+
+
+def test_a_folder_is_its_schedules_sorted_and_a_part_of_the_catalogue_is_its_names(empty) -> None:
+    Path("mine").mkdir()
+    for name in ("b.yaml", "a.yaml", "note.txt"):
+        Path("mine", name).write_text("")
+    assert expand("mine") == ["mine/a.yaml", "mine/b.yaml"]
+    assert expand("experiments/causal/") == catalogue.names("experiments/causal") and len(expand("experiments")) == 34
+    assert expand("best") == ["best"] and expand("none.yaml") == ["none.yaml"]
+    Path("mine2").mkdir()
+    with pytest.raises(InputError, match=r"mine2: a folder without schedules, expected files \*\.yaml in it"):
+        expand("mine2")
+
+
+@pytest.mark.parametrize("command", ["explain", "run", "submit"])
+def test_a_command_for_one_schedule_tells_a_folder_and_a_schedule_in_it(command, error_of, empty) -> None:
+    Path("mine").mkdir()
+    shutil.copy(SCHEDULES / "seed.yaml", "mine/a.yaml")
+    assert error_of(command, "mine") == "mine: a folder of schedules, expected one of them, such as mine/a.yaml"
+
+
+def test_commands_for_many_schedules_take_a_folder(cli, empty) -> None:
+    Path("mine").mkdir()
+    for name in ("b.yaml", "a.yaml"):
+        shutil.copy(SCHEDULES / "seed.yaml", f"mine/{name}")
+    lines = cli("check", "mine", "seed").stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["mine/a.yaml", "mine/b.yaml", "seed"]
+
+
+def test_a_schedule_that_was_resolved_costs_microseconds_and_an_edited_file_or_base_is_seen(empty) -> None:
+    Path("base.yaml").write_text((SCHEDULES / "seed.yaml").read_text())
+    Path("mine.yaml").write_text("base: base.yaml\nblock_N: 64\n")
+    for text in ("best", "mine.yaml", str(empty / "mine.yaml")):
+        first = resolve(text)
+        assert resolve(text) is first
+        assert min(timeit.repeat(lambda: resolve(text), number=1000, repeat=5)) / 1000 < 100e-6
+    assert resolve("mine.yaml").schedule.num_stages == 2
+    # Of the same size, and written within the same tick of a coarse clock: the time is set on.
+    for path, before, after in (("base.yaml", "num_stages: 2", "num_stages: 1"), ("mine.yaml", "64", "96")):
+        Path(path).write_text(Path(path).read_text().replace(before, after))
+        os.utime(path, ns=(0, Path(path).stat().st_mtime_ns + 1))
+    assert (resolve("mine.yaml").schedule.num_stages, resolve("mine.yaml").schedule.block_N) == (1, 96)
+    Path("mine.yaml").unlink()
+    with pytest.raises(InputError, match="cannot be read"):
+        resolve("mine.yaml")
+
+
+def test_the_same_text_in_another_folder_is_another_file(empty) -> None:
+    for folder, stages in (("a", 1), ("b", 2)):
+        Path(folder).mkdir()
+        Path(folder, "mine.yaml").write_text(f"base: seed\nnum_stages: {stages}\n")
+        os.utime(Path(folder, "mine.yaml"), ns=(10**18, 10**18))
+    for folder, stages in (("a", 1), ("b", 2)):
+        os.chdir(empty / folder)
+        assert resolve("mine.yaml").schedule.num_stages == stages
+
+
+def test_what_is_kept_is_bounded(monkeypatch) -> None:
+    monkeypatch.setattr(named, "_kept", {})
+    monkeypatch.setattr(named, "MOST_KEPT", 3)
+    for name in ("seed", "best", "fa3_overlap", "prefetch", "inferred"):
+        resolve(name)
+    assert len(named._kept) <= 3
+
+
+def test_every_shipped_schedule_says_what_it_is_and_is_safe_where_it_is_meant_for(cli, empty) -> None:
+    result = cli("check", "--all")
+    assert result.exit_code == 0 and not result.stderr, result.output
+    lines = dict(line.split(": ", 1) for line in result.stdout.splitlines())
+    assert list(lines) == catalogue.all_names()
+    assert lines["seed_stages4"] == "proved safe at head_dim 64"
+    assert lines["best"] == "proved safe at head_dim 64 and 128"
+    assert all(resolve(name).file.summary for name in catalogue.all_names())
+
+
+def test_a_head_size_that_a_file_is_not_meant_for_is_refused_at_its_line(error_of, empty, monkeypatch) -> None:
+    path = SCHEDULES / "seed_stages4.yaml"
+    words = f"{path}:5: refused: head_dims: it is meant for head_dim 64, not 128"
+    for arguments in (["run", "seed_stages4"], ["bench", "seed_stages4"], ["submit", "seed_stages4"]):
+        assert error_of(*arguments) == words
+    assert "needs 294,912 bytes" in error_of("check", "seed_stages4", "--head-dim", "128")
+
+
+def test_bench_leaves_out_aloud_what_is_not_meant_for_the_head_size(cli, empty, monkeypatch) -> None:
+    from tl_attention import runner
+
+    names: list[str] = []
+    monkeypatch.setattr(runner, "run", lambda candidates, *others: names.extend(c.name for c in candidates) or [])
+    result = cli("bench", "seed", "seed_stages4", "experiments/no_ping_pong", "--dtype", "fp16")
+    assert names == ["seed", "experiments/no_ping_pong"]
+    assert result.stderr.splitlines()[0] == "left out: seed_stages4 is meant for head_dim 64, not 128"
+    names.clear()
+    cli("bench", "--dtype", "fp16", "--shape", "1,1,64,64")
+    assert names == catalogue.names()
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["list"], "best"), (["check", "best"], "best: proved safe"), (["explain", "best"], "Steady state"),
+    (["schema"], "json-schema.org"), (["diff", "best", "seed", "--no-code"], "lowering: warp_specialized -> pipelined"),
+    (["report", ROOT / "results/bench-h200-L-causal.jsonl"], "best_causal"),
+])
+def test_commands_work_from_an_empty_folder_and_leave_it_empty(arguments, words, cli, empty) -> None:
+    result = cli(*arguments)
+    assert result.exit_code == 0 and words in result.stdout and not list(empty.iterdir())
+
+
+def test_submit_packs_a_shipped_name_from_an_empty_folder(cli, empty) -> None:
+    result = cli("submit", "experiments/no_ping_pong")
+    assert result.exit_code == 0, result.output
+    assert "no_ping_pong" in Path("leaderboard_submit.py").read_text()[:1000]
+
+
+def test_what_a_file_is_called_and_says_reaches_the_terminal_printable(cli, empty) -> None:
+    red = "\x1b[31mred.yaml"
+    shutil.copy(SCHEDULES / "seed.yaml", red)
+    for arguments in (["list", red], ["list", "--labels", red], ["check", red], ["diff", red, "best", "--no-code"]):
+        result = cli(*arguments)
+        assert result.exit_code == 0 and "\\x1b[31mred" in result.stdout and "\x1b" not in result.output

@@ -1,0 +1,64 @@
+"""The schedules that ship, by name: the path under schedules/ without suffix, such as `experiments/sections`."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from pathlib import Path
+
+from tl_attention import shipped
+from tl_attention.errors import InputError
+
+SUFFIX = ".yaml"
+SUFFIXES = (SUFFIX, ".yml")
+# No part of a name is `..`: nothing outside of schedules/ has a name.
+NAME = re.compile(r"[\w+-][\w.+-]*(/[\w+-][\w.+-]*)*")
+MOST_SUGGESTED = 3
+
+
+def names(under: str = "") -> list[str]:
+    """The names right under a folder of schedules/, by default those at its top, sorted; none if there is no folder."""
+    folder = _root() / under
+    if under and not (NAME.fullmatch(under) and os.path.isdir(folder)):
+        return []
+    return sorted(f"{under}/{path.stem}" if under else path.stem for path in folder.glob(f"*{SUFFIX}"))
+
+
+def folders() -> list[str]:
+    """The folders of schedules/ that hold schedules, such as `experiments`, its top left out."""
+    below = {path.parent.relative_to(_root()).as_posix() for path in _root().rglob(f"*{SUFFIX}")}
+    return sorted(below - {"."})
+
+
+def all_names() -> list[str]:
+    """Every name: those at the top, then those of each folder."""
+    return [name for under in ("", *folders()) for name in names(under)]
+
+
+def path_of(name: str) -> Path | None:
+    """The file of the schedule of this name, or None."""
+    path = _root() / f"{name}{SUFFIX}"
+    return path if NAME.fullmatch(name) and os.path.isfile(path) else None
+
+
+def unknown(text: str) -> InputError:
+    """That no schedule has this name, with those that come closest."""
+    found = f"no schedule is named {text[:60]!r}"
+    close = closest(text)
+    if not close:
+        return InputError(f"{found}, expected a name that `tl-attention list` shows, a file NAME{SUFFIX} or a label")
+    every = " --all" if any("/" in name for name in close) else ""
+    return InputError(f"{found}: did you mean {' or '.join(close)}? `tl-attention list{every}` shows all")
+
+
+def closest(text: str) -> list[str]:
+    """The names that the text may have meant: one with the same last part, or else one spelled much the same."""
+    known = all_names()
+    last = text.rpartition("/")[2]
+    same = [name for name in known if name.rpartition("/")[2] == last]
+    return same[:MOST_SUGGESTED] or difflib.get_close_matches(text, known, n=MOST_SUGGESTED, cutoff=0.7)
+
+
+def _root() -> Path:
+    return shipped.folder("schedules")

@@ -1,0 +1,101 @@
+"""`list`: which schedules there are, what each is, and the times recorded of them, in at most 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Callable, Sequence
+
+import click
+
+from tl_attention.cli.errors import Problems
+from tl_attention.cli.schedules import all_option, schedules_argument, texts_of, told_apart
+from tl_attention.errors import printable
+from tl_attention.named import Named, resolve
+
+if TYPE_CHECKING:
+    from tl_attention.records import Row
+
+WIDTH = 80
+# A longer name has a line of its own.
+LONGEST_NAME = 36
+LEAST_SUMMARY = 24
+
+
+@click.command("list")
+@schedules_argument
+@all_option
+@click.option("--labels", is_flag=True, help="each name with its label, and nothing else")
+def list_command(schedules: tuple[str, ...], every: bool, labels: bool) -> None:
+    """The schedules that ship, or those named: what each is, and its recorded times (those at the top by default)."""
+    problems = Problems()
+    found: list[Named] = []
+    for text in texts_of(schedules, every):
+        with problems.each():
+            found.append(resolve(text))
+    found = told_apart(found)
+    for line in _labels(found) if labels else _listing(found):
+        click.echo(line)
+    problems.finish()
+
+
+def _labels(schedules: Sequence[Named]) -> list[str]:
+    width = max((len(printable(named.name)) for named in schedules), default=0)
+    return [f"{printable(named.name):{width}}  {named.schedule.label}" for named in schedules]
+
+
+def _listing(schedules: Sequence[Named]) -> list[str]:
+    """A table for each part of the catalogue: its times are of one run, those of two are not compared."""
+    parts: dict[str, list[Named]] = {}
+    for named in schedules:
+        parts.setdefault(named.name.rpartition("/")[0] if named.name == named.text else "", []).append(named)
+    return "\n\n".join("\n".join(_part(part)) for part in parts.values()).splitlines()
+
+
+def _part(schedules: Sequence[Named]) -> list[str]:
+    labels = {named.schedule.label for named in schedules}
+    columns = [column for causal in (False, True) if (column := _run_of(labels, causal))]
+    names = [printable(named.name) for named in schedules]
+    width = min(max(map(len, names)), LONGEST_NAME)
+    heads = [f"{'causal' if column[0].problem['causal'] else 'ms':>6}" for column in columns]
+    lines = _heading(columns) + ["  ".join([f"{'':{width}}", *heads]).rstrip()] * bool(columns)
+    for named, name in zip(schedules, names):
+        times = [_time(named, column) for column in columns]
+        summary = printable(named.file.summary) if named.file else ""
+        if len(name) > width:
+            lines.append(name)
+            name = ""
+        start = "  ".join([f"{name:{width}}", *times, ""])
+        wrapped = textwrap.wrap(summary, max(WIDTH - len(start), LEAST_SUMMARY)) or [""]
+        lines += [f"{start}{wrapped[0]}".rstrip(), *(f"{'':{len(start)}}{line}" for line in wrapped[1:])]
+    return lines
+
+
+def _heading(columns: Sequence[Sequence[Row]]) -> list[str]:
+    if not columns:
+        return []
+    first, *others = (column[0] for column in columns)
+    problems = str(first.shape)
+    for other in others:
+        masked = other.problem == first.problem | {"causal": True}
+        problems += ", and with a causal mask" if masked else f"; causal: {other.shape}"
+    devices = " and ".join(dict.fromkeys(row.device or "an unknown device" for row in (first, *others)))
+    return textwrap.wrap(f"ms recorded on {devices}: {problems}", WIDTH)
+
+
+def _run_of(labels: set[str], causal: bool) -> list[Row]:
+    """The rows of one run on one problem: of fp16 and problem L if there are, else of what most of the labels have."""
+    from tl_attention.recorded import LARGE, rows, sizes_of
+
+    runs: dict[tuple, list[Row]] = {}
+    for row in rows():
+        if row.label in labels and row.sizes == "runtime" and row.problem["causal"] == causal:
+            runs.setdefault((row.run, str(row.shape)), []).append(row)
+    rank: Callable[[list[Row]], tuple] = lambda run: (
+        run[0].problem["dtype"] == "float16" and sizes_of(run[0]) == LARGE, len(run),
+    )
+    return max(runs.values(), key=rank, default=[])
+
+
+def _time(named: Named, column: Sequence[Row]) -> str:
+    times = [row.median_ms for row in column if row.label == named.schedule.label and row.median_ms is not None]
+    return f"{times[0]:6.3f}" if times else " " * 6
