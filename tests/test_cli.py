@@ -184,7 +184,7 @@ def test_results_go_to_a_new_file_of_runs_which_git_ignores_unless_told(
 
 
 @pytest.mark.parametrize("gpus, arguments, names", [
-    (0, [], ["best", "best_causal", "fa3_overlap", "seed"]),
+    (0, [], ["seed", "fa3_overlap", "best", "best_causal"]),
     (0, ["--all"], sorted(path.stem for path in (ROOT / "schedules").glob("*.yaml"))),
     (1, [], sorted(path.stem for path in (ROOT / "schedules").glob("*.yaml"))),
     (0, ["schedules/prefetch.yaml"], ["prefetch"]),
