@@ -22,8 +22,9 @@ SCHEDULE_SUFFIXES = (".yaml", ".yml")
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--embed", type=click.Choice(["tilelang", "cuda"]), default="tilelang", show_default=True,
-              help="what a packed schedule carries: the TileLang program, or the CUDA generated from it")
+@click.option("--embed", type=click.Choice(["all", "tilelang", "cuda"]), default="all", show_default=True,
+              help="what a packed schedule carries: the TileLang program, the CUDA generated from it, or both and "
+                   "machine code, of which the first that works runs")
 @click.option("-o", "--output", type=click.Path(path_type=Path),
               help=f"of the packed file  [default: {DEFAULT_OUTPUT}]; with --evaluate the JSON lines  [default: a new "
                    f"file in {RUNS}/]")
@@ -53,11 +54,12 @@ def submit(files: tuple[Path, ...], embed: str, output: Path | None, evaluate: b
 def _pack(schedule: Path, output: Path, embed: str) -> Path:
     """Write the schedule's submission. A rule of the servers that it would break is the user's to know, in one line."""
     from tl_attention.leaderboard import submission
+    from tl_attention.schedule_file import load
 
     if schedule.suffix not in SCHEDULE_SUFFIXES:
         raise InputError(f"{schedule}: expected a schedule, NAME.yaml; a submission file is run with --evaluate")
     with naming(schedule):
-        broken = submission.write(schedule, output, embed)  # type: ignore[arg-type]
+        broken = submission.write(schedule.stem, load(schedule), output, embed)  # type: ignore[arg-type]
     if broken:
         fail(f"{schedule}: not written, the submission would break {len(broken)} rules: {' '.join(broken)}")
     return output
