@@ -1705,18 +1705,18 @@ def first_call(q, k, v, output):
     """Compute the output by the first way that works; that way's kernel for the calls that follow."""
     check_inputs(q, k, v)
     reasons = []
-    for way in WAYS:
-        try:
-            with torch.cuda.device(q.device):
+    with torch.cuda.device(q.device):
+        for way in WAYS:
+            try:
                 kernel = way(q.device.index)
-            kernel(q, k, v, output)
-        except Exception as error:
-            reason = f"{way.__name__}: {error}"
-            print(f"submission: not {reason}", file=sys.stderr)
-            reasons.append(reason[:REASON_CHARACTERS])
-        else:
-            print(f"submission: runs {way.__name__}", file=sys.stderr)
-            return kernel
+                kernel(q, k, v, output)
+            except Exception as error:
+                reason = f"{way.__name__}: {error}"
+                print(f"submission: not {reason}", file=sys.stderr)
+                reasons.append(reason[:REASON_CHARACTERS])
+            else:
+                print(f"submission: runs {way.__name__}", file=sys.stderr)
+                return kernel
     raise RuntimeError(f"no way to run the kernel: {'; '.join(reasons)}")
 
 

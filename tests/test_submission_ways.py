@@ -13,6 +13,7 @@ import tomllib
 from collections import Counter
 
 import pytest
+import torch
 from packaging.requirements import Requirement
 from submissions import COMMITTED, ROOT, SCHEDULES, compiled, import_file, run_beside, text
 
@@ -83,6 +84,13 @@ def test_a_way_whose_kernel_cannot_be_launched_is_left_for_the_next(tmp_path):
     assert "CUDA_ERROR_INVALID_IMAGE" in found and found.splitlines()[-1] == "submission: runs by_cubin"
 
 
+def test_tensors_on_the_cpu_are_no_ways_fault(tmp_path):
+    module = import_file(tmp_path / "all.py", text("best", "all"))
+    q = torch.zeros(1, 1, 128, 128, dtype=torch.float16)
+    with pytest.raises(ValueError, match="^Expected a cuda device, but got: cpu$"):
+        module.custom_kernel((q, q, q))
+
+
 def test_wrong_inputs_are_the_callers_fault_and_no_ways(tmp_path):
     code = ON_THE_CPU + (
         "try: submission.custom_kernel((q, q, q.float()))\n"
@@ -96,7 +104,8 @@ def test_wrong_inputs_are_the_callers_fault_and_no_ways(tmp_path):
 def test_another_tilelang_is_not_even_imported(tmp_path, name):
     packed = text(name, "all").replace('TILELANG_VERSION = "0.1.15"', 'TILELANG_VERSION = "0.1.9"')
     code = "assert 'tilelang' not in sys.modules\nsys.stderr.write(submission.NO_TILELANG)\n"
-    assert re.fullmatch(r"ImportError: found TileLang 0\.1\.15\S*, expected 0\.1\.9", run_beside(tmp_path, packed, code))
+    said = run_beside(tmp_path, packed, code)
+    assert re.fullmatch(r"ImportError: found TileLang 0\.1\.15\S*, expected 0\.1\.9", said)
 
 
 def test_the_tilelang_way_compiles_the_generated_code_that_the_file_names(tmp_path):
@@ -180,7 +189,8 @@ def test_machine_code_that_serialises_the_products_is_refused():
 
 
 def test_cuda_that_nvrtc_refuses_is_one_clear_line():
-    with pytest.raises(InputError, match=r"^NVRTC 12\.9\.86 cannot compile the generated CUDA: kernel\.cu\(1\): error: .*$"):
+    words = r"^NVRTC 12\.9\.86 cannot compile the generated CUDA: kernel\.cu\(1\): error: .*$"
+    with pytest.raises(InputError, match=words):
         cubin.build("not_cuda;\n", {}, ("--gpu-architecture=sm_90a",))
 
 
@@ -253,8 +263,6 @@ def test_what_a_file_does_not_say_or_says_wrongly_is_not_read():
 @pytest.mark.gpu
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_computes_attention_where_the_ways_before_it_are_missing(tmp_path, way):
-    import torch
-
     from tl_attention.reference import attention_fp64, attention_same_precision, compare, make_inputs
 
     shapes = [(1, 3, 200, 128), (2, 2, 1, 128), (2, 4, 1024, 128), (1, 2, 4097, 128)]

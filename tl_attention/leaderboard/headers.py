@@ -76,4 +76,4 @@ def xz_lines(data: bytes, avoid: str) -> list[str]:
         lines = [text[start : start + width] for start in range(0, len(text), width)]
         if not any(avoid.lower() in line.lower() for line in lines):
             return lines
-    raise InputError(f"{avoid!r} occurs in the base64 of what is carried at every line width tried: it cannot be packed")
+    raise InputError(f"{avoid!r} occurs in the base64 of what is carried at every line width tried: not packed")
