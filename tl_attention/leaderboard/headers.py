@@ -1,4 +1,4 @@
-"""The TileLang and CUTLASS headers that a generated kernel includes, and one compressed text that carries them."""
+"""The TileLang and CUTLASS headers that a generated kernel includes, and compressed text that carries them."""
 
 from __future__ import annotations
 
@@ -65,11 +65,15 @@ def digests(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def pack(headers: Mapping[str, str], avoid: str) -> list[str]:
-    """The headers as JSON, compressed with xz, in lines of base64 none of which holds the word `avoid` in any case."""
-    plain = json.dumps(headers, ensure_ascii=False, sort_keys=True).encode()
-    text = base64.b64encode(lzma.compress(plain, preset=9 | lzma.PRESET_EXTREME)).decode()
+    """The headers as JSON, as `xz_lines` of it."""
+    return xz_lines(json.dumps(headers, ensure_ascii=False, sort_keys=True).encode(), avoid)
+
+
+def xz_lines(data: bytes, avoid: str) -> list[str]:
+    """The data, compressed with xz, in lines of base64 none of which holds the word `avoid` in any case."""
+    text = base64.b64encode(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)).decode()
     for width in LINE_WIDTHS:
         lines = [text[start : start + width] for start in range(0, len(text), width)]
         if not any(avoid.lower() in line.lower() for line in lines):
             return lines
-    raise InputError(f"headers: {avoid!r} occurs in their base64 at every line width tried, so they cannot be shipped")
+    raise InputError(f"{avoid!r} occurs in the base64 of what is carried at every line width tried: not packed")
