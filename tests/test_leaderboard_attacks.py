@@ -40,11 +40,15 @@ class Right(torch.Tensor):
     @classmethod
     def __torch_function__(cls, function, types, arguments=(), keywords=None):
         found = super().__torch_function__(function, types, arguments, keywords or {{}})
-        return torch.zeros_like(found) if getattr(found, "dtype", None) == torch.bool else found
+        with torch._C.DisableTorchFunctionSubclass():
+            if isinstance(found, torch.Tensor) and found.dtype == torch.bool:
+                return torch.full_like(found, function is torch.isfinite)
+        return found
 
 
 def right(*arguments, **keywords):
-    return {{"accepted": True, "tight": True, "max_abs_error": 0.0, "reason": ""}}
+    import reference
+    return reference.Comparison(True, True, 0.0, "")
 
 
 def replace_comparisons():
@@ -68,14 +72,19 @@ def replace_comparisons():
 def patch_torch_and_python():
     def no(*arguments, **keywords):
         return torch.zeros((), dtype=torch.int64)
-    for name in ("__gt__", "__lt__", "__ge__", "gt", "lt", "sum", "abs", "abs_", "max", "any", "isfinite"):
+    for name in ("__gt__", "__lt__", "__ge__", "__ne__", "gt", "lt", "ne", "any"):
         setattr(torch.Tensor, name, no)
-    for name in ("isfinite", "gt", "lt", "maximum", "isnan"):
-        setattr(torch, name, no)
+    torch.gt = torch.lt = torch.ne = torch.any = torch.isnan = no
+    torch.isfinite = lambda tensor: types.SimpleNamespace(sum=tensor.numel)
     torch.allclose = torch.equal = torch.all = lambda *arguments, **keywords: True
     builtins.all = lambda *arguments: True
     builtins.any = lambda *arguments: False
-    builtins.max = builtins.min = lambda *arguments, **keywords: 0
+
+
+def fooled(data, output):
+    # The control: a check in this process accepts what is returned.
+    import reference
+    return reference.compare(data, output).accepted
 
 
 def custom_kernel(data):
@@ -87,11 +96,14 @@ def custom_kernel(data):
             pickle.dump = lambda item, file, *arguments: file.write(pickle.dumps(Payload()))
         case 17:
             replace_comparisons()
+            assert fooled(data, zeros)
         case 18:
             patch_torch_and_python()
+            assert fooled(data, zeros)
         case 19:
             zeros = zeros.as_subclass(Right)
-            forged = b"benchmark.3: runs=3, mean=0.0010 ms\\ncheck: pass\\n" + json.dumps(right()).encode()
+            assert fooled(data, zeros)
+            forged = b"benchmark.3: runs=3, mean=0.0010 ms\\ncheck: pass\\n"
             os.write(1, forged)
             os.write(2, forged)
         case 20:

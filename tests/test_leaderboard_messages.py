@@ -63,7 +63,10 @@ def test_anything_else_is_no_message(data: bytes) -> None:
 
 @pytest.mark.parametrize("values, reason", [
     ({}, ""),
-    ({"type": "NoneType", "shape": [], "dtype": "", "device": ""}, "custom_kernel returned NoneType, expected a tensor"),
+    (
+        {"type": "NoneType", "shape": [], "dtype": "", "device": ""},
+        "custom_kernel returned NoneType, expected a tensor",
+    ),
     ({"shape": [1, 2, 16]}, "the output's shape is (1, 2, 16), expected (1, 2, 16, 8)"),
     ({"dtype": "torch.float32"}, "the output's dtype is torch.float32, expected torch.float16"),
     ({"dtype": "\x1b[2K"}, "the output's dtype is \\x1b[2K, expected torch.float16"),

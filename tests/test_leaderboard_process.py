@@ -1,4 +1,4 @@
-"""The parent's end of a submission's process, with programs in the place of worker.py: what can be told, and how it ends."""
+"""The parent's end of a submission's process, with programs in the place of worker.py: how it is heard and ends."""
 
 from __future__ import annotations
 

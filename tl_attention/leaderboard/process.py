@@ -69,8 +69,10 @@ class SubmissionProcess:
     def paused(self) -> Iterator[None]:
         """What the parent does meanwhile does not count against the limit."""
         began = time.monotonic()
-        yield
-        self._paused_s += time.monotonic() - began
+        try:
+            yield
+        finally:
+            self._paused_s += time.monotonic() - began
 
     @property
     def seconds(self) -> float:
