@@ -48,14 +48,16 @@ def evaluate(
     """Import a submission twice and run each test line in a fresh process, as the leaderboard does.
 
     A time-out, a crash, an exception and a wrong output are rows with a status and a reason. The rules that the file
-    breaks (`Evaluation.violations`) are reported beside the rows, and do not keep the file from running.
+    breaks (`Evaluation.violations`) are reported beside the rows, and do not keep the file from running. The folder for
+    temporary files holds one output at a time, 0.5 GB for the ranked test.
 
     Args:
         submission: the file, copied as submission.py into a folder with task.py, utils.py and reference.py.
         lines: the tests, run one after another.
         mode: "test" checks; "benchmark" checks and times.
         device: "cuda", or "cpu" for tests of the harness itself.
-        timeout_s: limit of one test in seconds: its process's start, import, compilation, calls and timing together.
+        timeout_s: limit of one test in seconds: its process's start, import, compilation, calls, timing and writing of
+            outputs together; the checks are left out.
         import_timeout_s: limit of the first import in seconds.
         max_repeats: the most runs that are timed, at most 1000.
 
