@@ -6,7 +6,7 @@ import pytest
 
 from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.results import Evaluation, Outcome, Row, class_lines, popcorn_lines
-from tl_attention.leaderboard.stop_rule import finished, stop_reason, summarize
+from tl_attention.leaderboard.stop_rule import finished, stop_reason, stopped_by, summarize
 
 
 def line(seq_len: int) -> TestLine:
@@ -64,6 +64,22 @@ def test_popcorn_lines_have_the_upstream_keys() -> None:
 def test_stop_rule(samples_ms: list[float], elapsed_s: float, reason: str) -> None:
     assert stop_reason(samples_ms, elapsed_s) == reason
     assert finished(samples_ms, elapsed_s) == bool(reason)
+
+
+def test_the_rule_is_held_by_others_samples_where_it_stops_after_the_last() -> None:
+    assert stopped_by([5.0, 5.0, 5.0], 0.1) == "err/mean < 0.001"
+    assert stopped_by([1.0, 2.0] * 50, 1.0) == "100 runs"
+    assert stopped_by([1.0, 2.0], 1.0, max_repeats=2) == "2 runs"
+    assert stopped_by([9.0, 5.0, 1.0], 120.1) == "120 s have gone"
+    # Where the time has gone is not known: the second may have been the one that took it.
+    assert stopped_by([9.0, 5.0, 1.0, 9.0], 120.1) == "120 s have gone"
+    for samples_ms, words in (
+        ([5.0, 5.0], "2 runs, expected more"),
+        ([5.0, 5.0, 5.0, 5.0], "4 runs, expected 3: err/mean < 0.001"),
+        ([1.0, 2.0] * 51, "102 runs, expected 100: 100 runs"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            stopped_by(samples_ms, 1.0)
 
 
 def test_summary_of_samples() -> None:

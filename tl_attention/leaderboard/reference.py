@@ -43,17 +43,19 @@ def generate_input(batch_size, num_heads, seq_len, head_dim, seed, device="cuda"
 def compare(data, output) -> Comparison:
     """Compare an output with softmax(q k^T / sqrt(head_dim)) v, computed in fp64.
 
-    fp64 is beyond the reach of TF32 settings, which a submission may have changed. The scores exist for one head and
-    a block of query rows at a time, at most SCORE_BYTES of them.
+    fp64, so that no setting for TF32 matters. The scores exist for one head and a block of query rows at a time, at
+    most SCORE_BYTES of them.
 
     Args:
         data: (q, k, v) as `generate_input` makes them; pass a fresh copy, since a submission can write to its own.
-        output: what the submission returned.
+        output: a tensor like q.
     """
     q, k, v = data
-    refused = _refusal(q, output)
-    if refused:
-        return Comparison(accepted=False, tight=False, max_abs_error=None, reason=refused)
+    # Before any comparison: NaN is beyond no bound.
+    not_finite = output.numel() - int(torch.isfinite(output).sum())
+    if not_finite:
+        reason = f"{not_finite} of {output.numel()} values are not finite"
+        return Comparison(accepted=False, tight=False, max_abs_error=None, reason=reason)
 
     batch, heads, seq, head_dim = q.shape
     rows = max(1, min(seq, SCORE_BYTES // (8 * k.shape[2])))
@@ -82,15 +84,3 @@ def compare(data, output) -> Comparison:
         reason=reason and f"{reason}, max |error| {float(largest):.3g}",
     )
 
-
-def _refusal(q, output) -> str:
-    """Why the output has no error to speak of; finiteness comes before any comparison."""
-    if not isinstance(output, torch.Tensor):
-        return f"custom_kernel returned {type(output).__name__}, expected a tensor"
-    for name in ("shape", "dtype", "device"):
-        got, expected = getattr(output, name), getattr(q, name)
-        if got != expected:
-            show = tuple if name == "shape" else str
-            return f"the output's {name} is {show(got)}, expected {show(expected)}"
-    poisoned = output.numel() - int(torch.isfinite(output).sum())
-    return f"{poisoned} of {output.numel()} values are not finite" if poisoned else ""

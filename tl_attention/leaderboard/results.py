@@ -16,14 +16,26 @@ NS_PER_MS = 1e6
 class Outcome:
     """How one process ended: `status` is one of STATUSES, `reason` one line, `log` the end of what it printed.
 
-    pass: it did what was asked. wrong: the output was not accepted. error: an exception. crash: the process died.
-    timeout: it was killed at the limit. not run: an earlier step failed. `seconds` is wall time, start included.
+    pass: it did what was asked. wrong: the output was not accepted. error: an exception, or it told what is no valid
+    message. crash: the process died.
+    timeout: it was killed at the limit. not run: an earlier step failed. `seconds` is its wall time, start included and
+    checks of its outputs left out.
     """
 
     status: str
     reason: str
     seconds: float
     log: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one output compares with the fp64 reference: the fields of reference.py's Comparison, without torch."""
+
+    accepted: bool
+    tight: bool
+    max_abs_error: float | None
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,23 @@ def finished(samples_ms: Sequence[float], elapsed_s: float, max_repeats: int = M
     return bool(stop_reason(samples_ms, elapsed_s, max_repeats))
 
 
+def stopped_by(samples_ms: Sequence[float], elapsed_s: float, max_repeats: int = MAX_REPEATS) -> str:
+    """Why timing stopped after these samples, of somebody else's timing.
+
+    Raises ValueError unless the rule stops after the last of them and, as far as they tell, not before: when each of
+    them ended is not known, so `elapsed_s` counts for the last alone.
+    """
+    n = len(samples_ms)
+    for runs in range(1, n):
+        early = stop_reason(samples_ms[:runs], 0.0, max_repeats)
+        if early:
+            raise ValueError(f"{n} runs, expected {runs}: {early}")
+    reason = stop_reason(samples_ms, elapsed_s, max_repeats)
+    if not reason:
+        raise ValueError(f"{n} runs, expected more")
+    return reason
+
+
 def _moments(samples: Sequence[float]) -> tuple[float, float, float]:
     """Mean, sample deviation and standard error; the latter two are 0 for a single sample."""
     std = statistics.stdev(samples) if len(samples) > 1 else 0.0

@@ -1,0 +1,79 @@
+"""The check of an output, in a process that never sees the submission: it reads bytes, and draws the inputs anew.
+
+Runs in one pool.Worker for all lines, started before the submission is. Torch is imported there only.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import stat
+from dataclasses import asdict, replace
+
+from tl_attention.leaderboard.contract import TestLine
+
+ELEMENT_BYTES = 2
+
+
+def environment(device: str) -> dict[str, str] | None:
+    """The GPU's name (for the CPU the processor's) and versions; None where torch sees no GPU for "cuda".
+
+    Checks something tiny, so that everything a check needs is loaded.
+    """
+    import torch
+
+    from tl_attention.leaderboard import reference
+
+    if device == "cuda" and not torch.cuda.is_available():
+        return None
+    tiny = reference.generate_input(batch_size=1, num_heads=1, seq_len=8, head_dim=8, seed=0, device=device)
+    reference.compare(tiny, tiny[0])
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    versions = {package: _version(package) for package in ("torch", "triton", "tilelang")}
+    return {"device_name": name, "python": platform.python_version()} | versions
+
+
+def check(path: str, line: TestLine, seed: int, device: str) -> dict:
+    """Compare the file's bytes, an output of the line's shape in fp16, with the reference for inputs of that seed.
+
+    Returns the fields of Verdict.
+    """
+    import torch
+
+    from tl_attention.leaderboard import reference
+
+    shape = (line.batch_size, line.num_heads, line.seq_len, line.head_dim)
+    try:
+        buffer = _read(path, ELEMENT_BYTES * line.batch_size * line.num_heads * line.seq_len * line.head_dim)
+    except (OSError, ValueError) as error:
+        reason = f"the output's file cannot be read: {getattr(error, 'strerror', None) or error}"
+        return {"accepted": False, "tight": False, "max_abs_error": None, "reason": reason}
+    data = reference.generate_input(**asdict(replace(line, seed=seed)), device=device)
+    output = torch.frombuffer(buffer, dtype=torch.float16).view(shape).to(data[0].device)
+    found = asdict(reference.compare(data, output))
+    if device == "cuda":
+        # The submission's process needs the memory next.
+        del data, output
+        torch.cuda.empty_cache()
+    return found
+
+
+def _read(path: str, size: int) -> bytearray:
+    """The bytes of a plain file of exactly that size: no link, no pipe that would block, nothing that grows."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+            raise ValueError(f"{found.st_size:,} bytes, expected a plain file of {size:,}")
+        buffer = bytearray(size)
+        if file.readinto(buffer) != size:
+            raise ValueError(f"fewer bytes than the {size:,} that it has")
+        return buffer
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
