@@ -183,10 +183,14 @@ def test_results_go_to_a_new_file_of_runs_which_git_ignores_unless_told(
     assert "runs/" in (ROOT / ".gitignore").read_text().splitlines()
 
 
+# seed_stages4 is meant for head_dim 64.
+FOR_128 = sorted(path.stem for path in (ROOT / "schedules").glob("*.yaml") if path.stem != "seed_stages4")
+
+
 @pytest.mark.parametrize("gpus, arguments, names", [
     (0, [], ["seed", "fa3_overlap", "best", "best_causal"]),
-    (0, ["--all"], sorted(path.stem for path in (ROOT / "schedules").glob("*.yaml"))),
-    (1, [], sorted(path.stem for path in (ROOT / "schedules").glob("*.yaml"))),
+    (0, ["--all"], FOR_128),
+    (1, [], FOR_128),
     (0, ["schedules/prefetch.yaml"], ["prefetch"]),
 ])
 def test_without_a_gpu_bench_takes_a_few_schedules_unless_told(

@@ -11,13 +11,15 @@ import platform
 import stat
 from dataclasses import asdict, replace
 
+from tl_attention.environment import commit, gpu
 from tl_attention.leaderboard.contract import TestLine
 
 ELEMENT_BYTES = 2
 
 
 def environment(device: str) -> dict[str, str] | None:
-    """The GPU's name (for the CPU the processor's) and versions; None where torch sees no GPU for "cuda".
+    """The GPU's name (for the CPU the processor's), versions, driver, power limit and commit, as far as they are known;
+    None where torch sees no GPU for "cuda".
 
     Checks something tiny, so that everything a check needs is loaded.
     """
@@ -31,7 +33,13 @@ def environment(device: str) -> dict[str, str] | None:
     reference.compare(tiny, tiny[0])
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
     versions = {package: _version(package) for package in ("torch", "triton", "tilelang")}
-    return {"device_name": name, "python": platform.python_version()} | versions
+    known = gpu() if device == "cuda" else None
+    machine = {
+        "commit": commit(), "driver": known and known.driver,
+        "power_limit_w": known and known.power_limit_w and f"{known.power_limit_w:.0f}",
+    }
+    told = {name: value for name, value in machine.items() if value}
+    return {"device_name": name, "python": platform.python_version()} | versions | told
 
 
 def check(path: str, line: TestLine, seed: int, device: str) -> dict:

@@ -21,6 +21,7 @@ from pathlib import Path
 from tl_attention.errors import InputError
 from tl_attention.leaderboard import check
 from tl_attention.leaderboard.contract import TestLine, violations
+from tl_attention.leaderboard.device_code import read_device_code
 from tl_attention.leaderboard.messages import MAX_SAMPLES
 from tl_attention.leaderboard.results import Evaluation, Outcome, Row
 from tl_attention.leaderboard.stop_rule import MAX_REPEATS
@@ -96,6 +97,7 @@ def evaluate(
         violations=tuple(violations(source)),
         parent_import=parent_import,
         rows=tuple(rows),
+        packed=read_device_code(source),
     )
 
 

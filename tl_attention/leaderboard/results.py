@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.stop_rule import Timing
@@ -58,7 +59,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One submission under the contract: `parent_import` is the first of its two imports, `rows` are the tests."""
+    """One submission under the contract: `parent_import` is the first of its two imports, `rows` are the tests.
+
+    `packed` is what the file says of its generated device code and its compilers: see device_code.py.
+    """
 
     submission: str
     sha256: str
@@ -68,6 +72,7 @@ class Evaluation:
     violations: tuple[str, ...]
     parent_import: Outcome
     rows: tuple[Row, ...]
+    packed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def accepted(self) -> bool:
@@ -81,7 +86,7 @@ class Evaluation:
 
     def to_json(self) -> dict:
         """A dict of plain values, units in the names of its keys."""
-        found = asdict(self) | {"environment": dict(self.environment), "accepted": self.accepted, "tight": self.tight}
+        found = asdict(self) | {"accepted": self.accepted, "tight": self.tight}
         for row, shown in zip(self.rows, found["rows"], strict=True):
             shown["spec"] = str(row.line)
         return found
