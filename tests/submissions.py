@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 from functools import cache
@@ -57,10 +56,9 @@ def run_beside(folder: Path, packed: str, code: str, absent: tuple[str, ...] = (
     `absent`: modules, and file names, that are not there.
     """
     (folder / "submission.py").write_text(packed, encoding="utf-8")
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     script = PREAMBLE.format(absent=("task", "tl_attention", *absent)) + code
     result = subprocess.run(
-        [sys.executable, "-c", script], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, timeout=180
+        [sys.executable, "-c", script], cwd=folder, stderr=subprocess.PIPE, text=True, timeout=180
     )
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stderr
