@@ -1,4 +1,4 @@
-"""The reason of a kernel that cannot be built is the compiler's own first error, from texts as nvcc and TileLang give."""
+"""The reason of a kernel that cannot be built is the compiler's own first error, from texts of nvcc and TileLang."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def test_a_missing_nvcc_is_named(monkeypatch):
 @pytest.mark.parametrize("error, reason", [
     (ValueError("Check failed: n > 0 is false: no rows\n  3 |   T.copy(A, B)\n    |   ^"),
      "ValueError: Check failed: n > 0 is false: no rows"),
-    (RuntimeError("error: layouts differ\n --> kernel.py:7:3\n   |\n 7 |   x\n   |   ^"), "RuntimeError: error: layouts differ"),
+    (RuntimeError("error: layouts differ\n --> kernel.py:7:3\n   |\n 7 |   x\n   |   ^"),
+     "RuntimeError: error: layouts differ"),
     (RuntimeError("Traceback (most recent call last):\n  File x, line 3, in f\nKeyError: 'a'"),
      "RuntimeError: KeyError: 'a'"),
     (RuntimeError("\n   |   ^\n"), "RuntimeError: |   ^"),
@@ -100,7 +101,7 @@ def test_a_pipeline_that_tilelang_cannot_lower_says_so():
     with pytest.raises(InputError) as error:
         compile_kernel(schedule, head_dim=64, dtype="float16", causal=False)
     told = str(error.value)
-    assert told.startswith(f"{schedule.label}: TileLang cannot compile it: TileLang 0.1.15 cannot lower this pipeline: ")
+    assert told.startswith(f"{schedule.label}: TileLang cannot compile it: TileLang 0.1.15 cannot lower this pipeline")
     assert told.endswith("use fewer buffers (TypeError: Downcast from tirx.Sub to ir.IntImm failed.)")
 
 

@@ -137,8 +137,10 @@ def test_so_are_mutants_with_options_and_a_wait_that_has_no_place_is_refused(sha
         try:
             program = derive_small(schedule, model)
         except ScheduleRefused as refused:
-            rule = r"wait_before\.mma\d: .* between the issue of |release_before\.load_.: .* comes before mma\d.* is done"
-            assert re.match(rule, str(refused))
+            assert re.match(
+                r"wait_before\.mma\d: .* between the issue of |release_before\.load_.: .* comes before mma\d.* is done",
+                str(refused),
+            )
             counts["refused by a rule"] += 1
         else:
             counts[judged(schedule, program, problems)] += 1
