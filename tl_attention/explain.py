@@ -1,4 +1,4 @@
-"""A schedule as text: what it takes of the SM, its options, and who does what, in which iteration, and waits for whom."""
+"""A schedule as text: what it takes of the SM, its options, and who does what, in which iteration, after whom."""
 
 from __future__ import annotations
 
