@@ -1,63 +1,149 @@
-"""What `explain` says of a schedule's options and chunks."""
+"""What `explain` says of a schedule: what it takes of the SM, its options and chunks, what is proved and refused."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from mutations import shipped
+from mutations import SCHEDULES, shipped
 from specialized import CHUNKED, RANDOM, REST, TWO, fa3
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.explain import explain
+from tl_attention.limits import accumulator_registers, shared_bytes, static_bytes
 from tl_attention.option_label import changed_options
+from tl_attention.options import KernelOptions, SoftmaxOptions
+from tl_attention.schedule_file import load
 
 
 def options(text: str) -> list[str]:
-    return [line.removeprefix("option: ") for line in text.splitlines() if line.startswith("option: ")]
+    """The lines of options, with their marks."""
+    return re.findall(r"^[* ] \w+\.\w+.*: .*$", text, re.MULTILINE)
 
 
-def test_the_header_shows_the_options_that_differ_from_the_default() -> None:
+def marked(text: str) -> set[str]:
+    return {line.split()[1].rstrip(":") for line in options(text) if line.startswith("*")}
+
+
+def test_every_option_in_force_is_shown_and_those_of_the_file_are_marked() -> None:
+    text = explain(load(SCHEDULES / "best_causal.yaml"))
+    assert options(text) == [
+        "  kernel.k_stages: K_shared has num_stages buffers",
+        "* kernel.v_stages 3: buffers of V_shared",
+        "* kernel.tile_scheduler dynamic: persistent, the next row tile comes from a counter in global memory",
+        "* kernel.tile_order tapered: row tiles of the last heads from the longest to the shortest, to end with these",
+        "* kernel.cluster 1: no cluster, every thread block loads its own K and V",
+        "* kernel.ping_pong true: the two warpgroups take turns to issue their products",
+        "  kernel.q_operand shared: MMA0 reads Q from shared memory",
+        "  kernel.output vector: lanes exchange the output and store 16 bytes each",
+        "  kernel.waits loose: a product's wait stays behind the last exponential of the chunk before it in the order",
+        "  softmax.fused_scale true: the scale is part of the exponent's FMA",
+        "* softmax.row_max thread: row_max goes on from the row's maximum so far in every thread",
+        "  softmax.row_sum thread: row_sum is summed per thread and reduced once after the loop",
+        "  softmax.rescale_threshold 0.0: a row takes every new maximum, and its acc_o is rescaled",
+        "  softmax.exp2_polynomial: every exponential by MUFU.EX2",
+        "* split.exp: in chunks of 32 + 96 columns",
+        "* split.row_sum: in chunks of 32 + 96 columns",
+        "* wait_before.mma1 exp.1: waited for before exp.1, no later",
+    ]
+    assert "buffers: K_shared 2, V_shared 3" in text
+
+
+def test_a_default_that_the_file_sets_is_marked_too() -> None:
+    """best.yaml says that it has a cluster of two; fa3_overlap has one because that is the default."""
+    best, overlap = (explain(load(SCHEDULES / f"{name}.yaml")) for name in ("best", "fa3_overlap"))
+    words = "kernel.cluster 2: two thread blocks of neighbouring row tiles share each load of K and V"
+    assert f"* {words}" in options(best) and f"  {words}" in options(overlap)
+    assert marked(overlap) == set()
+
+
+def test_options_with_values_of_their_own_are_said_in_words() -> None:
     text = explain(fa3(
         *CHUNKED, split=TWO, wait_before={"mma1": "exp.1"}, release_before={"load_k": "exp.1"},
-        kernel={
-            "cluster": 1, "tile_scheduler": "dynamic", "tile_order": "tapered", "registers": (240, 24), "k_stages": 3,
-            "ping_pong": True,
-        },
-        softmax={
-            "rescale_threshold": 8, "exp2_polynomial": {"every": 4, "first": 2}, "row_sum": "row", "row_max": "thread",
-        },
+        kernel={"registers": (232, 40), "k_stages": 3},
+        softmax={"rescale_threshold": 8, "exp2_polynomial": {"every": 4, "first": 2}},
     ))
-    assert options(text) == [
-        "persistent, the next row tile comes from a counter in global memory",
-        "row tiles of the last heads from the longest to the shortest, to end with these",
-        "no cluster, every thread block loads its own K and V",
-        "ping-pong, the two warpgroups take turns to issue their products",
-        "setmaxnreg 240 for threads that compute, 24 for the producer's",
-        "row_max goes on from the row's maximum so far in every thread",
-        "row_sum reduces over the row in every block, not once after the loop",
+    assert {line.partition(": ")[2] for line in options(text) if line.startswith("*")} == {
+        "buffers of K_shared",
         "a row keeps its maximum, and its acc_o, until it would grow by more than 2^8",
         "1 in 4 exponentials of a thread, from its exponential 2 on, by a polynomial of degree 3 on the FMA units, the "
         "others by MUFU.EX2",
-        "exp in chunks of 48 + 128 columns",
-        "mma1 is waited for before exp.1, no later",
+        "in chunks of 48 + 128 columns", "waited for before exp.1, no later",
         "K_shared is released before exp.1, no earlier",
-    ]
-    assert "buffers: K_shared 3, V_shared 2" in text
+    }
+    assert "\nsetmaxnreg: 232 for threads that compute, 40 for the producer's, by the file\n" in text
 
 
-def test_every_option_but_the_depths_of_the_rings_has_words_of_its_own() -> None:
+def test_every_option_of_every_schedule_has_words() -> None:
+    """And only the warp-specialised lowering has options."""
     for schedule in RANDOM:
         try:
-            words = options(explain(schedule))
+            lines = options(explain(schedule))
         except ScheduleRefused:
             continue
-        paths = [path for path, _ in changed_options(schedule) if path not in ("kernel.k_stages", "kernel.v_stages")]
-        assert len(words) == len(paths)
-        assert not [line for line in words if line.startswith(("kernel.", "softmax."))], "the words that it lacks"
+        changed = {path for path, _ in changed_options(schedule)} - {"kernel.registers"}
+        assert changed <= {line.split()[0 if line[0] == " " else 1].rstrip(":") for line in lines}
+        kept = [key for key in (KernelOptions, SoftmaxOptions) for _ in key.model_fields]
+        assert len(lines) >= len(kept) - 1 and not [line for line in lines if line.endswith(": ")]
+    assert not options(explain(shipped()["seed"]))
+
+
+RESOURCES = {
+    ("best", 128): """
+tile: 128 queries x 176 keys, head_dim 128
+threads: 256 compute, 128 for each 64 rows; 128 more for the producer, of which one warp loads
+shared memory: 214,016 of 232,448 bytes: 1,024 that hold the mbarriers + (block_M 128 + (2 + 2 buffers) * block_N 176) \
+* head_dim 128 * 2
+mbarriers: 12, a full and a free one for each of 2 of Q, 2 of K, 2 of V
+registers: 206 of 240 for fragments: acc_s 88, acc_s_cast 44, acc_o 64, row vectors 10
+setmaxnreg: 240 for threads that compute, 24 for the producer's, by block_M
+""",
+    ("seed_64x128", 64): """
+tile: 64 queries x 128 keys, head_dim 64
+threads: 128 compute, 128 for each 64 rows, and load
+shared memory: 73,728 of 232,448 bytes: (block_M 64 + (2 + 2 buffers) * block_N 128) * head_dim 64 * 2
+registers: 138 of 255 for fragments: acc_s 64, acc_s_cast 32, acc_o 32, row vectors 10
+
+""",
+}
+
+
+@pytest.mark.parametrize("name, head_dim", RESOURCES)
+def test_what_a_schedule_takes_of_the_sm_is_shown_with_what_there_is(name, head_dim) -> None:
+    assert RESOURCES[name, head_dim] in explain(load(SCHEDULES / f"{name}.yaml"), head_dim=head_dim)
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_defaults_are_not_shown(name) -> None:
-    assert bool(options(explain(shipped()[name]))) == bool(list(changed_options(shipped()[name])))
+def test_the_sums_shown_are_those_that_the_limits_have(name) -> None:
+    schedule = shipped()[name]
+    text = explain(schedule, head_dim=128).replace(",", "")
+    need, parts = re.search(r"shared memory: (\d+) of \d+ bytes: (.*)", text).groups()
+    counted = re.sub(r"that hold the mbarriers|buffers|block_[MN]|head_dim", "", parts)
+    assert eval(counted) == int(need) == static_bytes(schedule) + shared_bytes(schedule, 128)
+    total, fragments = re.search(r"registers: (\d+) of \d+ for fragments: (.*)", text).groups()
+    assert sum(map(int, re.findall(r" (\d+)", f" {fragments}"))) == int(total) == accumulator_registers(schedule, 128)
+
+
+def test_explain_says_what_is_proved_and_then_what_is_refused(cli) -> None:
+    """`check` refuses seed_stages4 at head_dim 128: its Program is proved, and its tile does not fit."""
+    refused = cli("explain", SCHEDULES / "seed_stages4.yaml", "--head-dim", 128)
+    assert refused.exit_code == 2 and "Steady state" in refused.stdout and "shared memory: 294,912 of" in refused.stdout
+    assert refused.stdout.endswith("\n\nproved: every read sees the value that source order gives it\n")
+    assert "refused: needs 294,912 bytes of shared memory, the SM has 232,448" in refused.stderr
+    fits = cli("explain", SCHEDULES / "seed_stages4.yaml", "--head-dim", 64)
+    assert fits.exit_code == 0 and fits.stdout.endswith("\nfits the SM at head_dim 64\n") and not fits.stderr
+
+
+def test_explain_is_for_the_head_sizes_that_the_file_is_meant_for_unless_another_is_asked_for(cli) -> None:
+    stages4 = cli("explain", SCHEDULES / "seed_stages4.yaml")
+    assert stages4.exit_code == 0 and stages4.stdout.endswith("\nfits the SM at head_dim 64\n")
+    inferred = cli("explain", SCHEDULES / "inferred.yaml")
+    assert inferred.exit_code == 0 and "proved" not in inferred.stdout and ", head_dim 128\n" in inferred.stdout
+    assert inferred.stdout.endswith("\n\nfits the SM at head_dim 64\nfits the SM at head_dim 128\n")
+
+
+def test_a_head_dim_that_the_kernels_do_not_have_is_refused_before_anything_is_shown(error_of) -> None:
+    assert "head_dim 96 is not supported" in error_of("explain", SCHEDULES / "seed.yaml", "--head-dim", 96)
 
 
 def test_chunks_waits_and_releases_are_shown_where_they_stand() -> None:

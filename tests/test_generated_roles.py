@@ -100,6 +100,33 @@ def test_only_blocks_with_hidden_keys_are_masked(name, lag, seq_q, seq_kv):
             assert found == min(max(hidden + lag, 1), blocks), (tile, rank, warpgroup)
 
 
+MASKED = [name for name, schedule in shipped().items() if schedule.lowering == "warp_specialized"]
+BLOCK_LOOP = re.compile(r"^( *)for \(int t\w* = 0; .*?^\1\}$", re.MULTILINE | re.DOTALL)
+SYNCHRONISES = {
+    "wait": r"_full\[.*\.wait\(", "arrive": r"_free\[.*\.arrive\(", "turn": r"__sync_thread_partial\(",
+    "pass": r"__named_barrier_arrive\(", "products": r"wait_wgmma<",
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_nothing_of_the_loop_over_masked_blocks_may_be_left_out(name):
+    """Each wait, arrival, turn and wait for products of it is deleted in turn."""
+    schedule = shipped()[name]
+    compiled = compile_kernel(schedule, head_dim=128, dtype="float16", causal=True)
+    source, program = compiled.source, derive(schedule)
+    masked, unmasked = BLOCK_LOOP.finditer(source)
+    assert MASK_LOOP.search(masked[0]) and not MASK_LOOP.search(unmasked[0])
+    # One of each kind for each ring, and as many waits for products as products; an arrival stands once for a cluster.
+    found = {kind: len(re.findall(pattern, masked[0])) for kind, pattern in SYNCHRONISES.items()}
+    turns = schedule.kernel.ping_pong
+    assert found == {"wait": 2, "arrive": 2, "turn": turns, "pass": turns, "products": 2}
+    for pattern in SYNCHRONISES.values():
+        for line in re.finditer(rf"^.*{pattern}.*\n", masked[0], re.MULTILINE):
+            deleted = source[:masked.start() + line.start()] + source[masked.start() + line.end():]
+            with pytest.raises(ScheduleRefused, match=r"operation \d+ of warpgroup 0 of block 0 is "):
+                check_generated(schedule, program, deleted, compiled.shared_bytes, 128, True)
+
+
 EVENT = r"operation \d+ of {} of block 0 is {}, expected {}"
 # The variant, what stands in its code (a pattern), what in its place, the reason.
 SPECIALISED_FAULTS = {

@@ -125,6 +125,9 @@ FAULTS = {
         "void* V_shared = ((void*)((char*)buf_dyn_shmem + 65536));", "1 buffers for load_k, the Program has 2",
     ),
     "a product left out": ("tl::wgmma_rs<", "tl::wgmma_nothing<", "not in the Program's order"),
+    "blocks beyond the diagonal": (
+        "+ 255) - seq_q))", "+ 383) - seq_q))", "its loads and products are not in the Program's order",
+    ),
     "a product not waited for": ("tl::warpgroup_wait<0>();", "tl::warpgroup_wait<1>();", "is not waited for at once"),
     "a structure that cannot be read": ("(seq_kv + 127)", "(unheard_of + 127)", "cannot be read"),
 }

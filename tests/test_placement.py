@@ -142,30 +142,55 @@ def test_a_wait_may_be_asked_for_in_the_iteration_after_the_issue():
         assert ops[ops.index("wait mma0-1") - 1] == after or (place, ops[0]) == ("rescale", "wait mma0-1")
 
 
-@pytest.mark.parametrize("product, place, words", [
-    ("mma1", "mma0", "mma0 does not come between the issue of mma1(t-1) and cast(t), by which it must be done"),
-    ("mma1", "rescale", "rescale does not come between the issue of mma1(t-1) and cast(t)"),
-    ("mma1", "mma1", "mma1 does not come between the issue of mma1(t-1) and cast(t)"),
-    ("mma0", "exp.1", "exp.1 does not come between the issue of mma0(t) and mask(t)"),
+@pytest.mark.parametrize("product, place, words, places", [
+    ("mma1", place, f"{place} does not come between the issue of mma1(t-1) and cast(t)",
+     ["max_prev", "row_max", "scale", "exp.0", "exp.1", "row_sum", "cast"]) for place in ("mma0", "rescale", "mma1")
+] + [
+    ("mma0", "exp.1", "exp.1 does not come between the issue of mma0(t) and mask(t)", ["mma1", "max_prev", "row_max"]),
 ])
-def test_a_wait_before_the_issue_or_behind_the_need_is_refused_in_words(product, place, words):
+def test_a_wait_before_the_issue_or_behind_the_need_is_refused_with_the_places_that_it_may_have(
+    product, place, words, places
+):
     with pytest.raises(ScheduleRefused) as error:
         derive(fa3(*CHUNKED, split=TWO, wait_before={product: place}))
-    assert str(error.value).startswith(f"wait_before.{product}: {words}")
+    expected = f"by which it must be done: expected one of {', '.join(places)}"
+    assert str(error.value) == f"wait_before.{product}: {words}, {expected}"
+    for name in places:
+        check(derive(fa3(*CHUNKED, split=TWO, wait_before={product: name})))
 
 
 @pytest.mark.parametrize("model", ["synchronous", "asynchronous"])
-@pytest.mark.parametrize("place, block", [
-    ("exp.0", 0), ("exp.1", 0), ("rescale", 0), ("mma0", -1), ("mma1", -1), ("max_prev", -1),
-])
-def test_a_release_shows_up_where_it_is_asked_for_or_in_the_next_iteration(place, block, model):
+@pytest.mark.parametrize("place", ["row_max", "exp.0", "exp.1", "rescale"])
+def test_a_release_shows_up_where_it_is_asked_for(place, model):
     placed = fa3(*CHUNKED, split=TWO, release_before={"load_k": place})
     check(derive(placed))
-    if model == "synchronous" and place in ("mma1", "max_prev"):
-        block = 0  # MMA0 is done at once, and they come after it.
-    ops = steady(placed, model)
-    assert ops.count(f"release load_k{block:+d}") == 1
-    assert before(placed, f"release load_k{block:+d}", model)[:-2].endswith(f" {place}")
+    assert steady(placed, model).count("release load_k+0") == 1
+    # The mask goes with row_max.
+    asked = "mask" if place == "row_max" else place
+    assert before(placed, "release load_k+0", model) == f"run {asked}+0"
+
+
+@pytest.mark.parametrize("load, place, words", [
+    ("load_k", "max_prev", "max_prev(t) comes before mma0(t) is done, which reads K_shared"),
+    ("load_k", "mma1", "mma1(t-1) comes before mma0(t) is done, which reads K_shared"),
+    ("load_v", "exp.0", "exp.0(t) comes before mma1(t-1) is done, which reads V_shared"),
+])
+def test_a_release_before_its_reader_is_done_is_refused_with_the_places_that_it_may_have(load, place, words):
+    """It would be a release an iteration later."""
+    placed = fa3(*CHUNKED, split=TWO, release_before={load: place})
+    message = refusal(placed)
+    assert message.startswith(f"release_before.{load}: {words}: expected one of ")
+    places = message.partition("expected one of ")[2].split(", ")
+    expected = ["row_max", "scale", "exp.0", "exp.1", "row_sum", "cast", "rescale"]
+    assert places == (expected if load == "load_k" else expected[-2:])
+    for name in places:
+        check(derive(fa3(*CHUNKED, split=TWO, release_before={load: name})))
+
+
+def test_a_reader_that_is_done_last_leaves_no_statement_to_release_its_buffer_before():
+    last = fa3(*CHUNKED, split=TWO, mma1=1 + len(CHUNKED), release_before={"load_v": "cast"})
+    with pytest.raises(ScheduleRefused, match="comes before mma1.* is done.*: no statement comes later, remove it"):
+        derive(last, "synchronous")
 
 
 def test_a_release_goes_with_a_wait_that_is_placed_too():
@@ -177,13 +202,14 @@ def test_a_release_goes_with_a_wait_that_is_placed_too():
 
 
 def test_a_release_that_comes_too_late_for_the_producer_deadlocks_with_one_buffer_and_not_with_two():
-    """K(t) is released before MMA1(t), an iteration later, behind the wait for K(t+1) in the same buffer."""
-    late = {"release_before": {"load_k": "mma1"}}
-    check(derive(fa3(*CHUNKED, split=TWO, **late)))
-    words = refusal(fa3(*CHUNKED, split=TWO, kernel={"k_stages": 1}, **late))
+    """K(t-1) is released before rescale(t-1), behind the wait for K(t), which needs the same buffer."""
+    label = "warp_specialized_128x128_t256_n2_desc_0p_1-2o2s0_3-11o1s1_12o3s1_13p_14o0s2"
+    late = Schedule.from_label(f"{label}~release_before.load_k=rescale")
+    check(derive(late))
+    words = refusal(Schedule.from_label(f"{label}~kernel.k_stages=1~release_before.load_k=rescale"))
     assert words.startswith("deadlock: the consumer waits to wait load_k(1); the producer waits to acquire load_k(1)")
     assert words.endswith("(buffers: K_shared 1, V_shared 2)")
-    check(derive(fa3(*CHUNKED, split=TWO, kernel={"k_stages": 1}, release_before={"load_k": "rescale"})))
+    check(derive(Schedule.from_label(f"{label}~kernel.k_stages=1~release_before.load_k=cast")))
 
 
 def test_the_rings_have_the_depths_of_their_own():

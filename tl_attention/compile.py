@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from tl_attention.compiler_errors import telling_line
 from tl_attention.derivation import derive
 from tl_attention.errors import InputError
 from tl_attention.host_plan import parse_host_source
@@ -123,16 +124,9 @@ def compile_kernel(
     except InputError:
         raise
     except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
-        raise InputError(f"{schedule.label}: TileLang cannot compile it: {_telling_line(error)}") from error
+        raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
     dynamic = schedule.kernel.tile_scheduler == "dynamic"
     compiled = CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source(), nvcc, dynamic)
     if schedule.has_program:
         check_generated(schedule, derive(schedule), compiled.source, compiled.shared_bytes, head_dim, causal, sizes)
     return compiled
-
-
-def _telling_line(error: Exception) -> str:
-    """The compiler's first error, or the last line: TileLang's begin and end with what was called."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    errors = [line for line in lines if re.search(r"\b(error|fatal)\s*:", line)]
-    return f"{type(error).__name__}: {[*errors, *lines[-1:]][0][:300]}" if lines else type(error).__name__

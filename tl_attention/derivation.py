@@ -8,7 +8,7 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.options import Releases, Waits
 from tl_attention.program import Model, Op, Program, offset
 from tl_attention.schedule import Schedule
-from tl_attention.statements import FUSED, LOADS, MASK_BEFORE, PRODUCTS, READER, RING, Statement, Table
+from tl_attention.statements import BY_NAME, FUSED, LOADS, MASK_BEFORE, PRODUCTS, READER, RING, Statement, Table
 
 
 def derive(schedule: Schedule, model: Model | None = None) -> Program:
@@ -117,24 +117,45 @@ class _Iteration:
     def _earlier(self, product: str, before: str, derived: tuple[int, int]) -> tuple[int, int]:
         """When a product is done that is waited for at `before`, the last one that comes by the derived place."""
         passed, place = derived
-        wanted = self._named(before)
-        earlier = (passed - (wanted > place), wanted)
-        if earlier <= (0, self.place[product]):
+
+        def done(name: str) -> tuple[int, int]:
+            wanted = self._named(name)
+            return passed - (wanted > place), wanted
+
+        issued = 0, self.place[product]
+        if done(before) <= issued:
             block = offset(-self.stage[product] - passed)
             needs, stage = self.emission[place]
             raise ScheduleRefused(
                 f"wait_before.{product}: {before} does not come between the issue of {product}({block}) and "
-                f"{needs}({offset(-stage)}), by which it must be done",
+                f"{needs}({offset(-stage)}), by which it must be done: expected one of "
+                f"{', '.join(name for name in self._nameable if done(name) > issued)}",
                 "wait_before", product,
             )
-        return earlier
+        return done(before)
 
     def _later(self, load: str, before: str) -> tuple[int, int]:
-        """(place, lag there) of the release of a load's buffer: the first `before` after its reader is done."""
-        reader = READER[load]
+        """(place, lag there) of the release of a load's buffer: `before`, in the iteration in which its reader is done.
+
+        A statement that has gone by then would come again an iteration later, which nobody who names it means.
+        """
+        reader, buffer = READER[load], BY_NAME[load].writes[0]
         passed, place = self.done[reader]
         wanted = self._named(before)
-        return wanted, self.stage[reader] + passed + (wanted < place)
+        if wanted < place:
+            later = [name for name in self._nameable if self._named(name) >= place]
+            expected = f"expected one of {', '.join(later)}" if later else "no statement comes later, remove it"
+            raise ScheduleRefused(
+                f"release_before.{load}: {before}({offset(-self.stage[before])}) comes before "
+                f"{reader}({offset(-self.stage[reader] - passed)}) is done, which reads {buffer}: {expected}",
+                "release_before", load,
+            )
+        return wanted, self.stage[reader] + passed
+
+    @property
+    def _nameable(self) -> list[str]:
+        """The statements that a schedule may name for a wait or a release, in order."""
+        return [name for name, _ in self.emission if name != "mask" and name not in LOADS]
 
     def _named(self, statement: str) -> int:
         """The place of a statement that a schedule names: the mask, which it cannot, goes with the one behind it."""

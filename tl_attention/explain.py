@@ -1,21 +1,29 @@
-"""A Program as text: who does what, in which iteration, and who waits for whom."""
+"""A schedule as text: what it takes of the SM, its options, and who does what, in which iteration, after whom."""
 
 from __future__ import annotations
 
-from typing import Iterator
-
 from tl_attention.derivation import derive
-from tl_attention.option_label import changed_options
+from tl_attention.device import HOPPER
+from tl_attention.limits import (
+    fragment_registers, mbarrier_pairs, registers_available, ring_buffers, shared_bytes, split_registers, static_bytes,
+)
+from tl_attention.option_words import SET, is_set, option_lines
+from tl_attention.problem import DTYPE_BYTES
 from tl_attention.program import Model, Phases, Program, Step, offset, phases
 from tl_attention.schedule import Schedule
 from tl_attention.statements import BY_NAME, PRODUCTS, READER
+from tl_attention.warpgroup import ROWS, WARPGROUP
 
 
-def explain(schedule: Schedule, model: Model | None = None) -> str:
-    """Prologue, steady state and epilogue of the schedule's Program, in the lowering's own model by default."""
+def explain(schedule: Schedule, model: Model | None = None, head_dim: int = 128) -> str:
+    """What the schedule takes of the SM, its options, and its Program, in the lowering's own model by default.
+
+    The Program comes as prologue, steady state and epilogue. Raises ScheduleRefused where none can be derived.
+    """
     if not schedule.has_program:
         return (
-            f"{schedule.label}\n\nlowering inferred: the compiler decides order, stages and waits (T.Pipelined with "
+            f"{schedule.label}\n\n{_resources(schedule, head_dim)}\n\n"
+            "lowering inferred: the compiler decides order, stages and waits (T.Pipelined with "
             f"num_stages={schedule.num_stages}).\nThere is no Program to prove or to show; the kernel is verified on "
             "the GPU only.\n"
         )
@@ -23,18 +31,13 @@ def explain(schedule: Schedule, model: Model | None = None) -> str:
     view = phases(program)
     parts = [
         schedule.label,
-        "\n".join((_heading(program), *(f"option: {words}" for words in _options(schedule)))),
+        f"{_heading(program)}\n{_resources(schedule, head_dim)}",
+        _options(schedule),
+        _producer(program),
         "Steady state, iteration t:\n" + _steady(view),
         _edge("Prologue", view, first=True),
         _edge("Epilogue", view, first=False),
     ]
-    if program.producer:
-        loads = ", ".join(f"{op.statement}(j)" for op in program.producer if op.kind == "issue")
-        rules = "; ".join(
-            f"{load}(j) takes a buffer once {READER[load]}(j-{program.buffers[load]}) has released it"
-            for load in dict.fromkeys(op.statement for op in program.producer)
-        )
-        parts.insert(2, f"Producer, for j = 0, 1, ...: {loads}\n  {rules}\n")
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
 
 
@@ -48,46 +51,49 @@ def _heading(program: Program) -> str:
     return f"{program.model} model: {note}\nbuffers: {rings}{least}"
 
 
-def _options(schedule: Schedule) -> Iterator[str]:
-    """What the schedule chooses otherwise than by default. The numbers of buffers stand in the heading."""
-    for path, value in changed_options(schedule):
-        key, name = path.split(".")
-        if path in WORDS:
-            yield WORDS[path].format(value)
-        elif isinstance(value, str) and f"{path}={value}" in WORDS:
-            yield WORDS[f"{path}={value}"]
-        elif key == "split":
-            yield f"{name} in chunks of {' + '.join(map(str, value))} columns"
-        elif key == "wait_before":
-            yield f"{name} is waited for before {value}, no later"
-        elif key == "release_before":
-            yield f"{BY_NAME[name].writes[0]} is released before {value}, no earlier"
-        elif path not in ("kernel.k_stages", "kernel.v_stages"):
-            yield f"{path} {value}"
+def _resources(schedule: Schedule, head_dim: int) -> str:
+    """Tile, threads, shared memory, mbarriers and registers, each with what there is of it."""
+    M, N, specialized = schedule.block_M, schedule.block_N, schedule.lowering == "warp_specialized"
+    k, v = ring_buffers(schedule)
+    static, dynamic = static_bytes(schedule), shared_bytes(schedule, head_dim)
+    before = f"{static:,} that hold the mbarriers + " if static else ""
+    fragments = fragment_registers(schedule, head_dim)
+    lines = [
+        f"tile: {M} queries x {N} keys, head_dim {head_dim}",
+        f"threads: {schedule.threads} compute, {WARPGROUP} for each {ROWS} rows"
+        + (f"; {WARPGROUP} more for the producer, of which one warp loads" if specialized else ", and load"),
+        f"shared memory: {static + dynamic:,} of {HOPPER.shared_bytes_per_block:,} bytes: {before}(block_M {M} + "
+        f"({k} + {v} buffers) * block_N {N}) * head_dim {head_dim} * {DTYPE_BYTES}",
+        f"registers: {sum(fragments.values())} of {registers_available(schedule)} for fragments: "
+        + ", ".join(f"{name} {count}" for name, count in fragments.items()),
+    ]
+    if specialized:
+        pairs = mbarrier_pairs(schedule)
+        of = ", ".join(f"{count} of {name}" for name, count in pairs.items())
+        lines.insert(3, f"mbarriers: {2 * sum(pairs.values())}, a full and a free one for each of {of}")
+        split = split_registers(schedule)
+        words = f"{split[0]} for threads that compute, {split[1]} for the producer's" if split else "none"
+        given = "by the file" if is_set(schedule, "kernel.registers") else "by block_M"
+        lines.append(f"setmaxnreg: {words}, {given}")
+    return "\n".join(lines)
 
 
-WORDS = {
-    "kernel.tile_scheduler=one_tile": "one thread block per row tile, not persistent",
-    "kernel.tile_scheduler=dynamic": "persistent, the next row tile comes from a counter in global memory",
-    "kernel.tile_order=tapered": "row tiles of the last heads from the longest to the shortest, to end with these",
-    "kernel.tile_order=sections": "row tiles in sections of heads whose K and V fit in L2, the longest tiles first",
-    "kernel.cluster": "no cluster, every thread block loads its own K and V",
-    "kernel.ping_pong": "ping-pong, the two warpgroups take turns to issue their products",
-    "kernel.q_operand=registers": "MMA0 reads Q from registers",
-    "kernel.output=direct": "each thread stores the 4 bytes of output that it holds",
-    "kernel.output=tma": "the output leaves by TMA, through the rows of Q_shared",
-    "kernel.waits=exact": "a product's wait stands right behind the chunk of exponentials before it in the order",
-    "kernel.waits=free": "ptxas may move a product's wait before exponentials that come first in the order",
-    "kernel.registers": "setmaxnreg {0[0]} for threads that compute, {0[1]} for the producer's",
-    "softmax.fused_scale": "acc_s is scaled before the exponent, not by its FMA",
-    "softmax.row_max=thread": "row_max goes on from the row's maximum so far in every thread",
-    "softmax.row_sum=row": "row_sum reduces over the row in every block, not once after the loop",
-    "softmax.rescale_threshold": "a row keeps its maximum, and its acc_o, until it would grow by more than 2^{0:g}",
-    "softmax.exp2_polynomial": (
-        "1 in {0.every} exponentials of a thread, from its exponential {0.first} on, by a polynomial of degree "
-        "{0.degree} on the FMA units, the others by MUFU.EX2"
-    ),
-}
+def _options(schedule: Schedule) -> str:
+    """Those in force; only the warp-specialised lowering has any."""
+    if schedule.lowering != "warp_specialized":
+        return ""
+    return "\n".join([f"options, {SET} where the file sets them:", *option_lines(schedule)])
+
+
+def _producer(program: Program) -> str:
+    if not program.producer:
+        return ""
+    loads = ", ".join(f"{op.statement}(j)" for op in program.producer if op.kind == "issue")
+    rules = "; ".join(
+        f"{load}(j) takes a buffer once {READER[load]}(j-{program.buffers[load]}) has released it"
+        for load in dict.fromkeys(op.statement for op in program.producer)
+    )
+    return f"Producer, for j = 0, 1, ...: {loads}\n  {rules}"
 
 
 def _lines(steps: tuple[Step, ...], time: int | None) -> list[str]:

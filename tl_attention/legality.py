@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.machine import EARLY, LATE, Deadlock, Policy, execute
-from tl_attention.program import Program, offset
+from tl_attention.program import CONSUMER, Program, offset
 from tl_attention.statements import BY_NAME, INPUTS, LOADS, RING, Table, whole
 
 AFTER_LOOP = "the output"
+# What the code before the loop writes.
+INITIALISED = {"acc_o", "logsum", "scores_max"}
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class _Symbols:
         self.zeros = {write.value for buffer, write in self.buffers.items() if whole(buffer) == "acc_o"}
         self.minus_inf = self.buffers["scores_max"].value
         self.rings: dict[tuple[str, int], Write] = {}
+        self.done: set[tuple[str, int]] = set()
 
     def run(self, statement: str, block: int, slot: dict[str, int]) -> None:
         entry = self.statements[statement]
@@ -75,6 +78,7 @@ class _Symbols:
         if value is None:
             value = self.numbers.setdefault(key, len(self.numbers))
         written = Write(statement, block, value)
+        self.done.add((statement, block))
         for buffer in entry.writes:
             if buffer in RING:
                 self.rings[buffer, slot[RING[buffer]]] = written
@@ -131,7 +135,11 @@ def find_violation(program: Program, policies: tuple[Policy, ...] = (LATE, EARLY
                 symbols.results(blocks)
             except _WrongRead as wrong:
                 read = expected[wrong.statement, wrong.block, wrong.buffer]
-                return _violation(program, blocks, policy, wrong, read)
+                written = read.block < 0 or (read.statement, read.block) in symbols.done
+                return Violation(
+                    blocks, policy, wrong.statement, wrong.block, wrong.buffer, read, wrong.found,
+                    _words(program, blocks, wrong, read, written),
+                )
             except Deadlock as deadlock:
                 return _explain_deadlock(program, deadlock)
     return None
@@ -146,37 +154,40 @@ def check(program: Program) -> None:
         raise ScheduleRefused(violation)
 
 
-def _violation(program: Program, blocks: int, policy: Policy, wrong: _WrongRead, expected: Write) -> Violation:
+def _words(program: Program, blocks: int, wrong: _WrongRead, expected: Write, written: bool) -> str:
+    """Why a read sees the wrong value: what it needs is not `written` yet, or is overwritten already."""
     reader, buffer, found = wrong.statement, wrong.buffer, wrong.found
+    emitted = [
+        (step.op.statement, step.block) for step in program.roles(blocks)[CONSUMER] if step.op.kind in ("run", "issue")
+    ]
     lag = {op.statement: op.lag for op in program.consumer + program.producer if op.kind in ("run", "issue")}
-    time = wrong.block + lag.get(reader, 0)
+    loop_end = reader == AFTER_LOOP
+    time = blocks if loop_end else wrong.block + lag[reader]
 
     def at(statement: str, block: int) -> str:
         if statement == AFTER_LOOP:
             return AFTER_LOOP
         if block < 0:
             return "the code before the loop"
-        return f"{statement}({offset(block - time)})"
+        return f"{statement}({offset(block - time, 'n' if loop_end else 't')})"
 
-    needs = f"{at(reader, wrong.block)} needs what {at(expected.statement, expected.block)} wrote"
-    number = program.table.number
-    if (
-        found is not None and reader != AFTER_LOOP
-        and (found.block, number[found.statement]) >= (wrong.block, number[reader])
-    ):
-        words = (
-            f"{at(found.statement, found.block)} overwrites {buffer} before {at(reader, wrong.block)}, emitted later, "
-            f"has read it: {needs}"
-        )
-    elif found is not None and reader == AFTER_LOOP and found.block > expected.block:
-        words = f"{at(found.statement, found.block)} overwrites {buffer}, which {needs}"
-    else:
-        seen = f"what {at(found.statement, found.block)} wrote" if found else "nothing"
-        words = (
-            f"{at(reader, wrong.block)} reads {buffer} before {at(expected.statement, expected.block)}, emitted later, "
-            f"has written it: {needs} and would see {seen}"
-        )
-    return Violation(blocks, policy, reader, wrong.block, buffer, expected, found, words)
+    def late(instance: tuple[str, int], than: tuple[str, int]) -> str:
+        """Why it has not run when the other one does; nothing is said of what another role issues."""
+        if instance not in emitted or than not in emitted:
+            return ""
+        return ", emitted later," if emitted.index(instance) > emitted.index(than) else ", in flight,"
+
+    read, source = (reader, wrong.block), (expected.statement, expected.block)
+    needs = f"{at(*read)} needs what {at(*source)} wrote"
+    if not written:
+        old = found and (found.block >= 0 or whole(buffer) in INITIALISED)
+        sees = f" and would see what {at(found.statement, found.block)} wrote" if old else ", and nothing has yet"
+        return f"{at(*read)} reads {buffer} before {at(*source)}{late(source, read)} has written it: {needs}{sees}"
+    assert found is not None
+    writer = (found.statement, found.block)
+    if loop_end:
+        return f"{at(*writer)} is the last to write {buffer}: {needs}"
+    return f"{at(*writer)} overwrites {buffer} before {at(*read)}{late(read, writer)} has read it: {needs}"
 
 
 def _explain_deadlock(program: Program, deadlock: Deadlock) -> str:

@@ -49,29 +49,45 @@ def shared_bytes(schedule: Schedule, head_dim: int) -> int:
     return rows * head_dim * DTYPE_BYTES
 
 
-def barrier_bytes(schedule: Schedule) -> int:
-    """Static shared memory of one block of the warp-specialised kernel.
+def mbarrier_pairs(schedule: Schedule) -> dict[str, int]:
+    """Pairs of mbarriers, one for full and one for free, of one block of the warp-specialised kernel.
 
-    An mbarrier for full and one for free: of each warpgroup's rows of Q, of each buffer of K and V, and, where a
-    counter gives the tiles, of the two numbers of the next tiles.
+    One for each warpgroup's rows of Q, for each buffer of K and V, and, where a counter gives the tiles, for the two
+    numbers of the next tiles.
     """
     if schedule.lowering != "warp_specialized":
-        return 0
-    tiles = 2 if schedule.kernel.tile_scheduler == "dynamic" else 0
-    pairs = schedule.block_M // ROWS + sum(ring_buffers(schedule)) + tiles
-    return pairs * 2 * MBARRIER_BYTES + tiles * TILE_NUMBER_BYTES
+        return {}
+    k, v = ring_buffers(schedule)
+    tiles = {"tile number": 2} if schedule.kernel.tile_scheduler == "dynamic" else {}
+    return {"Q": schedule.block_M // ROWS, "K": k, "V": v, **tiles}
 
 
-def accumulator_registers(schedule: Schedule, head_dim: int) -> int:
-    """Registers per thread of the fragments that live across statements.
+def barrier_bytes(schedule: Schedule) -> int:
+    """Static shared memory of one block: the mbarriers, and the numbers of the next tiles."""
+    pairs = mbarrier_pairs(schedule)
+    return sum(pairs.values()) * 2 * MBARRIER_BYTES + pairs.get("tile number", 0) * TILE_NUMBER_BYTES
+
+
+def static_bytes(schedule: Schedule) -> int:
+    """What static shared memory takes, up to where dynamic may start."""
+    return ceildiv(barrier_bytes(schedule), DYNAMIC_ALIGNMENT) * DYNAMIC_ALIGNMENT
+
+
+def fragment_registers(schedule: Schedule, head_dim: int) -> dict[str, int]:
+    """Registers per thread of each fragment that lives across statements.
 
     A thread holds block_M / threads of a row's columns: acc_s in fp32, acc_s_cast packed by two, acc_o in fp32, and Q
     packed by two where MMA0 reads it from registers.
     """
     acc_s = schedule.block_M * schedule.block_N // schedule.threads
     acc_o = schedule.block_M * head_dim // schedule.threads
-    q = acc_o // 2 if schedule.kernel.q_operand == "registers" else 0
-    return acc_s + acc_s // 2 + acc_o + q + ROW_VECTOR_REGISTERS
+    q = {"Q": acc_o // 2} if schedule.kernel.q_operand == "registers" else {}
+    return {"acc_s": acc_s, "acc_s_cast": acc_s // 2, "acc_o": acc_o, **q, "row vectors": ROW_VECTOR_REGISTERS}
+
+
+def accumulator_registers(schedule: Schedule, head_dim: int) -> int:
+    """Registers per thread of all of them."""
+    return sum(fragment_registers(schedule, head_dim).values())
 
 
 def check_head_dim(head_dim: int) -> None:
@@ -86,7 +102,7 @@ def check_fits(schedule: Schedule, head_dim: int, device: DeviceSpec = HOPPER) -
     M, N = schedule.block_M, schedule.block_N
     k, v = ring_buffers(schedule)
     barriers = barrier_bytes(schedule)
-    static = ceildiv(barriers, DYNAMIC_ALIGNMENT) * DYNAMIC_ALIGNMENT
+    static = static_bytes(schedule)
     need, limit = static + shared_bytes(schedule, head_dim), device.shared_bytes_per_block
     if need > limit:
         before = f" after {static:,} that hold {barriers} of mbarriers" if static else ""

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Iterator
+from typing import Iterator, Sequence
 
 from tl_attention import legality, races
 from tl_attention.derivation import derive
 from tl_attention.errors import ScheduleRefused
 from tl_attention.limits import check_fits, ring_buffers
-from tl_attention.program import Program
+from tl_attention.program import Model, Program
 from tl_attention.schedule import Schedule
 
 
 def refuse_unless_safe(schedule: Schedule, head_dim: int) -> None:
     """Raise ScheduleRefused with the limit or the dependence that the schedule breaks, or how its roles go wrong."""
-    check_fits(schedule, head_dim)
-    if not schedule.has_program:
-        return
-    if not schedule.producers and schedule.num_stages != max(ring_buffers(schedule)):
-        k, v = ring_buffers(schedule)
-        raise ScheduleRefused(
-            f"num_stages is {schedule.num_stages}, but no load is a producer and the places of the loads give "
-            f"{k} buffers of K_shared and {v} of V_shared: expected num_stages {max(k, v)}",
-            "num_stages",
-        )
-    for _ in proofs(schedule, derive(schedule)):
-        pass
+    _check_limits(schedule, head_dim)
+    if schedule.has_program:
+        for _ in proofs(schedule, derive(schedule)):
+            pass
 
 
 def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
@@ -40,3 +32,26 @@ def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
         # A dependence is broken by the order as a whole, unless a key of its own was found to blame.
         refusal.key = refusal.key or ("order",)
         raise
+
+
+def verdicts(schedule: Schedule, model: Model | None, head_dims: Sequence[int]) -> Iterator[str]:
+    """Everything that `refuse_unless_safe` asks, a line for what holds. Raises ScheduleRefused for what does not.
+
+    The Program comes first, in the model that is asked for: its proof is worth seeing where only the tile is too large.
+    """
+    if schedule.has_program:
+        yield from (f"proved: {proved}" for proved in proofs(schedule, derive(schedule, model)))
+    for head_dim in head_dims:
+        _check_limits(schedule, head_dim)
+        yield f"fits the SM at head_dim {head_dim}"
+
+
+def _check_limits(schedule: Schedule, head_dim: int) -> None:
+    check_fits(schedule, head_dim)
+    if schedule.has_program and not schedule.producers and schedule.num_stages != max(ring_buffers(schedule)):
+        k, v = ring_buffers(schedule)
+        raise ScheduleRefused(
+            f"num_stages is {schedule.num_stages}, but no load is a producer and the places of the loads give "
+            f"{k} buffers of K_shared and {v} of V_shared: expected num_stages {max(k, v)}",
+            "num_stages",
+        )

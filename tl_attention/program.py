@@ -113,9 +113,9 @@ def _unroll(ops: tuple[Op, ...], blocks: int) -> Iterator[Step]:
                 yield Step(op, block)
 
 
-def offset(distance: int) -> str:
-    """A block relative to iteration t: `t`, `t-1`."""
-    return "t" if distance == 0 else f"t{distance:+d}"
+def offset(distance: int, origin: str = "t") -> str:
+    """A block relative to iteration t, or to another one: `t`, `t-1`."""
+    return origin if distance == 0 else f"{origin}{distance:+d}"
 
 
 @dataclass(frozen=True)

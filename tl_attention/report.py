@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Callable, Sequence
 
 from tl_attention import text_table
+from tl_attention.asked_waits import asked_waits_of
 from tl_attention.errors import InputError, printable
 from tl_attention.problem import DTYPES
 from tl_attention.records import Row
@@ -167,7 +168,10 @@ def reasons(rows: Sequence[Row]) -> list[str]:
 
 def loop_lines(rows: Sequence[Row]) -> list[str]:
     """The loops of each row's machine code; rows recorded before they were read, and peers, have none."""
-    return [f"{printable(_who([row], rows))}: {loop}" for row in rows for loop in describe(row.loops)]
+    return [
+        f"{printable(_who([row], rows))}: {loop}" for row in rows
+        for loop in describe(row.loops, asked_waits_of(row.label) if row.loops else None)
+    ]
 
 
 def recorded_lines(rows: Sequence[Row], recorded: Sequence[Row]) -> list[str]:

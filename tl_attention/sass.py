@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Iterable, Iterator, Sequence
 
+from tl_attention.asked_waits import Asked
 from tl_attention.errors import InputError, ScheduleRefused
 
 TOOLS = ("cuobjdump", "nvdisasm")
@@ -63,14 +64,19 @@ class Loop:
         counts = ", ".join(f"{self.counts[name]} {name}" for name in COUNTED if name in self.counts)
         return f"{self.instructions} instructions: {counts}{'' if self.spills else ', no spills in this loop'}"
 
-    @property
-    def places(self) -> str:
-        """Where the body waits and arrives, in exponentials."""
-        named = (
-            ("waits for products", self.product_waits), ("waits on mbarriers", self.barrier_waits),
-            ("arrives", self.arrives),
-        )
-        parts = [f"{name} after {', '.join(map(str, places))}" for name, places in named if places]
+    def places(self, asked: Asked | None = None) -> str:
+        """Where the body waits and arrives, in exponentials; beside it where the schedule asks for its products.
+
+        A body with other exponentials than one iteration's is no iteration: nothing stands beside it.
+        """
+        parts = [
+            f"{name} after {', '.join(map(str, places))}" for name, places in (
+                ("waits for products", self.product_waits), ("waits on mbarriers", self.barrier_waits),
+                ("arrives", self.arrives),
+            ) if places
+        ]
+        if asked and self.product_waits and asked.exponentials == self.exponentials:
+            parts[0] += f" (the schedule asks: {', '.join(map(str, asked.product_waits))})"
         return f"of {self.exponentials} exponentials: {'; '.join(parts) or 'no waits'}"
 
 
@@ -84,11 +90,11 @@ def steady(loops: Sequence[Loop]) -> Loop | None:
     return max(loops, key=lambda loop: (loop.hgmma, -loop.instructions), default=None)
 
 
-def describe(loops: Sequence[Loop]) -> list[str]:
-    """Each loop in two lines, the steady one first."""
+def describe(loops: Sequence[Loop], asked: Asked | None = None) -> list[str]:
+    """Each loop in two lines, the steady one first; `asked` is where the schedule has the waits."""
     first = steady(loops)
     ordered = sorted(loops, key=lambda loop: loop is not first)
-    return [f"{'steady' if loop is first else 'other'} loop: {loop}\n    {loop.places}" for loop in ordered]
+    return [f"{'steady' if loop is first else 'other'} loop: {loop}\n    {loop.places(asked)}" for loop in ordered]
 
 
 def check_not_serialised(loops: Sequence[Loop]) -> None:

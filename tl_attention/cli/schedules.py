@@ -96,23 +96,21 @@ def _named(head_dims: Sequence[int]) -> str:
 @click.option("--model", type=click.Choice(["synchronous", "asynchronous"]),
               help="synchronous: as `lowering: pipelined` runs it; asynchronous: products and loads in flight, as "
                    "`warp_specialized` does; by default the lowering's own")
-def explain(schedule: str, model: str | None) -> None:
-    """Prologue, steady state and epilogue in text: who waits for whom."""
-    from tl_attention.derivation import derive
+@click.option("--head-dim", type=int, help=f"one of {HEAD_DIMS}  [default: those that the file is meant for]")
+def explain(schedule: str, model: str | None, head_dim: int | None) -> None:
+    """What it takes of the SM, its options, and prologue, steady state and epilogue: who waits for whom."""
     from tl_attention.explain import explain as text
-    from tl_attention.limits import check_fits
-    from tl_attention.preflight import proofs
+    from tl_attention.limits import check_head_dim
+    from tl_attention.preflight import verdicts
 
+    if head_dim is not None:
+        check_head_dim(head_dim)
     named = resolve(schedule)
+    head_dims = named.head_dims if head_dim is None else (head_dim,)
     with naming(named):
-        click.echo(text(named.schedule, model), nl=False)  # type: ignore[arg-type]
-        click.echo()
-        if named.schedule.has_program:
-            for proved in proofs(named.schedule, derive(named.schedule, model)):  # type: ignore[arg-type]
-                click.echo(f"proved: {proved}")
-        for head_dim in named.head_dims:
-            check_fits(named.schedule, head_dim)
-        click.echo(f"fits the SM at {_named(named.head_dims)}")
+        click.echo(text(named.schedule, model, max(head_dims)))  # type: ignore[arg-type]
+        for verdict in verdicts(named.schedule, model, head_dims):  # type: ignore[arg-type]
+            click.echo(verdict)
 
 
 @click.command()

@@ -22,7 +22,7 @@ UNREADABLE = (NameError, SyntaxError, TypeError, ValueError, LookupError, ZeroDi
 
 def value(text: str, names: Mapping[str, Any]) -> int:
     """An expression's value. `threadIdx.x` is the name threadIdx_x, `tl::rank()` calls tl__rank."""
-    return eval(_compiled(text), FUNCTIONS, names)
+    return int(text) if text.isdecimal() else eval(_compiled(text), FUNCTIONS, names)
 
 
 @cache

@@ -1,0 +1,55 @@
+"""The line of a compiler's error that says what is wrong.
+
+TileLang raises for nvcc what `tilelang.contrib.nvcc` puts together: the whole kernel, `Compilation error:`, what nvcc
+printed, warnings first, and its command. Its own errors may show the code that they speak of, with carets below it.
+"""
+
+from __future__ import annotations
+
+import re
+
+LONGEST = 300
+OUTPUT = re.compile(r"^Compilation error:\n(.*?)(?:^Command: |\Z)", re.MULTILINE | re.DOTALL)
+# `x.cu(3): error: ...`, `x.cu:1:2: fatal error: ...`, `ptxas x.ptx, line 42; error   : ...`, `nvcc fatal   : ...`.
+ERROR = re.compile(r"\b(?:error|fatal)\s*:")
+# What nvcc or ptxas end with; the reason stands before it, if anybody gave one.
+GIVES_UP = re.compile(r"(?:nvcc|ptxas) (?:fatal|error)\s*:")
+WARNING = re.compile(r"\b(?:warning|Remark)\b")
+# `  3 |   code`, `    |   ^`, or carets alone.
+SHOWN_CODE = re.compile(r"\d*\s*\||\W*$")
+VARYING_WAIT = "Downcast from tirx."
+CANNOT_LOWER = (
+    "TileLang 0.1.15 cannot lower this pipeline: in the iterations behind the last load fewer and fewer loads are in "
+    "flight, and its code generator wants one number for the wait of all of them; use fewer buffers"
+)
+
+
+def telling_line(error: Exception) -> str:
+    """What went wrong, in one line: nvcc's first error, or the line of TileLang's that is no code."""
+    text = str(error)
+    output = OUTPUT.search(text)
+    if output:
+        return f"nvcc: {_of_nvcc(_lines(output[1]))[:LONGEST]}"
+    kind, lines = type(error).__name__, _lines(text)
+    if not lines:
+        return kind
+    if VARYING_WAIT in text:
+        return f"{CANNOT_LOWER} ({kind}: {lines[0][:LONGEST]})"
+    spoken = [line for line in lines if not SHOWN_CODE.match(line)] or lines
+    # Where it shows calls, the error comes last.
+    traceback = spoken[0].startswith("Traceback")
+    told = next((line for line in spoken if ERROR.search(line)), spoken[-1 if traceback else 0])
+    return f"{kind}: {told[:LONGEST]}"
+
+
+def _of_nvcc(lines: list[str]) -> str:
+    """The first error of what nvcc printed, or all that was said before it gave up without one."""
+    error = next((line for line in lines if ERROR.search(line) and not GIVES_UP.match(line)), None)
+    if error:
+        return error
+    said = [line for line in lines if not WARNING.search(line) and not SHOWN_CODE.match(line)]
+    return "; ".join(said[:3]) or "it failed and printed nothing"
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
