@@ -129,7 +129,7 @@ def test_explain_says_what_is_proved_and_then_what_is_refused(cli) -> None:
     refused = cli("explain", SCHEDULES / "seed_stages4.yaml", "--head-dim", 128)
     assert refused.exit_code == 2 and "Steady state" in refused.stdout and "shared memory: 294,912 of" in refused.stdout
     assert refused.stdout.endswith("\n\nproved: every read sees the value that source order gives it\n")
-    assert "refused: needs 294,912 bytes of shared memory, the SM has 232,448" in refused.stderr
+    assert "refused: num_stages: needs 294,912 bytes of shared memory, the SM has 232,448" in refused.stderr
     fits = cli("explain", SCHEDULES / "seed_stages4.yaml", "--head-dim", 64)
     assert fits.exit_code == 0 and fits.stdout.endswith("\nfits the SM at head_dim 64\n") and not fits.stderr
 
