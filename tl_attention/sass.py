@@ -99,7 +99,9 @@ def describe(loops: Sequence[Loop], asked: Asked | None = None) -> list[str]:
     """Each loop in two lines, the steady one first; `asked` is where the schedule has the waits."""
     first = steady(loops)
     ordered = sorted(loops, key=lambda loop: loop is not first)
-    return [f"{'steady' if loop is first else 'other'} loop: {loop}\n    {loop.places_beside(asked)}" for loop in ordered]
+    return [
+        f"{'steady' if loop is first else 'other'} loop: {loop}\n    {loop.places_beside(asked)}" for loop in ordered
+    ]
 
 
 def check_not_serialised(loops: Sequence[Loop]) -> None:
