@@ -243,11 +243,11 @@ def test_a_report_shows_the_loops_that_it_is_asked_for(tmp_path, cli, options):
 
 def test_where_the_schedule_asks_for_its_waits_stands_beside_where_they_are():
     loop = Loop(600, {"HGMMA": 16}, 66, (0, 12), (), (0, 12))
-    assert loop.places(Asked(66, (0, 18))) == (
+    assert loop.places_beside(Asked(66, (0, 18))) == (
         "of 66 exponentials: waits for products after 0, 12 (the schedule asks: 0, 18); arrives after 0, 12"
     )
     # Two iterations in one body, code that waits for no product: there is no place to compare.
-    assert "asks" not in loop.places(Asked(33, (0, 9))) + Loop(9, {}, 66).places(Asked(66, (0, 18)))
+    assert "asks" not in loop.places_beside(Asked(33, (0, 9))) + Loop(9, {}, 66).places_beside(Asked(66, (0, 18)))
 
 
 ROW = read_rows(SCHEDULES.parent / "results/experiments-h200.jsonl")

@@ -64,8 +64,13 @@ class Loop:
         counts = ", ".join(f"{self.counts[name]} {name}" for name in COUNTED if name in self.counts)
         return f"{self.instructions} instructions: {counts}{'' if self.spills else ', no spills in this loop'}"
 
-    def places(self, asked: Asked | None = None) -> str:
-        """Where the body waits and arrives, in exponentials; beside it where the schedule asks for its products.
+    @property
+    def places(self) -> str:
+        """Where the body waits and arrives, in exponentials."""
+        return self.places_beside(None)
+
+    def places_beside(self, asked: Asked | None) -> str:
+        """The same, with where the schedule asks for its products beside it.
 
         A body with other exponentials than one iteration's is no iteration: nothing stands beside it.
         """
@@ -94,7 +99,9 @@ def describe(loops: Sequence[Loop], asked: Asked | None = None) -> list[str]:
     """Each loop in two lines, the steady one first; `asked` is where the schedule has the waits."""
     first = steady(loops)
     ordered = sorted(loops, key=lambda loop: loop is not first)
-    return [f"{'steady' if loop is first else 'other'} loop: {loop}\n    {loop.places(asked)}" for loop in ordered]
+    return [
+        f"{'steady' if loop is first else 'other'} loop: {loop}\n    {loop.places_beside(asked)}" for loop in ordered
+    ]
 
 
 def check_not_serialised(loops: Sequence[Loop]) -> None:
