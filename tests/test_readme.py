@@ -52,7 +52,7 @@ def test_the_headline_is_the_records():
     median, p10 = speeds("bench-h200-L.jsonl", "bfloat16", "best", "fa3")
     assert f"In bf16 it is {median} of FlashAttention-3's ({p10})" in text
     median, p10 = speeds("bench-h200-L-causal.jsonl", "bfloat16", "best_causal", "fa3")
-    assert f"`schedules/best_causal.yaml` is {median} of it ({p10})" in text
+    assert f"`best_causal` is {median} of it ({p10})" in text
 
 
 @pytest.mark.parametrize("dtype,peer", [("bfloat16", "fa3"), ("bfloat16", "cudnn"), ("float16", "cudnn")])
