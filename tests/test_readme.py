@@ -47,13 +47,13 @@ def test_the_headline_is_the_records():
 
     text = " ".join(README.split())
     best = timed("bench-h200-L.jsonl", "bfloat16", "best")
-    assert f"head_dim 128: {best.median_ms:.2f} ms, {best.tflops:.0f} TFLOPS, by the 10th percentiles" in text
+    assert f"head_dim 128, where it takes {best.median_ms:.2f} ms ({best.tflops:.0f} TFLOPS)" in text
     p10, median = speeds("bench-h200-L.jsonl", "bfloat16", "best", "fa3")
-    assert f"**{p10} x the speed of FlashAttention-3** in bf16" in text and f"medians (by those {median})" in text
+    assert f"**{p10} x the speed of FlashAttention-3** in bf16" in text and f"of medians it is {median}." in text
     p10, _ = speeds("bench-h200-L-causal.jsonl", "bfloat16", "best_causal", "fa3")
     assert f"With a causal mask `best_causal` has {p10}." in text
     p10, _ = speeds("bench-h200-L.jsonl", "float16", "best", "cudnn")
-    assert f"and `best` has {p10} x its speed" in text
+    assert f"of whose speed `best` has {p10} x." in text
 
 
 @pytest.mark.parametrize("dtype,peer", [("bfloat16", "fa3"), ("bfloat16", "cudnn"), ("float16", "cudnn")])
