@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention.device import require_hopper
+from tl_attention.device import VisibleGpu, require_hopper
 from tl_attention.errors import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -85,16 +85,8 @@ def test_another_gpu_than_hopper_is_told() -> None:
 def test_run_on_another_gpu_ends_in_one_line_and_leaves_no_empty_file(cli, seed_path, tmp_path, monkeypatch) -> None:
     from tl_attention import runner
 
-    class A100:
-        __enter__ = lambda self: self
-        __exit__ = lambda self, *exception: None
-
-        def call(self, function, *arguments, timeout_s):
-            assert function is runner.gpu_worker.describe_device
-            return {"device": "A100", "capability": [8, 0], "versions": {}}
-
-    monkeypatch.setattr(runner, "Worker", A100)
-    monkeypatch.setattr(runner, "compile_all", lambda pending, progress: {})
+    monkeypatch.setattr(runner, "visible_gpus", lambda: (VisibleGpu("GPU-0", "A100", (8, 0)),))
+    monkeypatch.setattr(runner, "software", lambda: {"cuda": "13.0"})
     result = cli("run", seed_path, "--output", tmp_path / "rows.jsonl")
     assert result.exit_code == 2 and not result.stdout and list(tmp_path.iterdir()) == []
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]

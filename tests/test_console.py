@@ -74,7 +74,10 @@ def test_a_column_that_does_not_fit_lets_a_narrower_one_behind_it_through() -> N
 
 
 @pytest.mark.parametrize("init, count, found", [
-    (0, 2, ("GPU-00010101-0101-0101-0101-010101010101", "GPU-01010101-0101-0101-0101-010101010101")),
+    (0, 2, (
+        ("GPU-00010101-0101-0101-0101-010101010101", "NVIDIA H0", (9, 0)),
+        ("GPU-01010101-0101-0101-0101-010101010101", "NVIDIA H1", (9, 0)),
+    )),
     (0, 0, ()), (100, 0, ()),
 ])
 def test_the_driver_tells_which_gpus_it_shows(init, count, found, monkeypatch) -> None:
@@ -92,6 +95,14 @@ def test_the_driver_tells_which_gpus_it_shows(init, count, found, monkeypatch) -
 
         def cuDeviceGetUuid_v2(self, uuid, gpu) -> int:
             uuid[:] = bytes([gpu.value, *[1] * 15])
+            return 0
+
+        def cuDeviceGetName(self, name, length: int, gpu) -> int:
+            name.value = f"NVIDIA H{gpu.value}".encode()
+            return 0
+
+        def cuDeviceGetAttribute(self, pointer, attribute: int, gpu) -> int:
+            pointer._obj.value = {75: 9, 76: 0}[attribute]
             return 0
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver())

@@ -12,12 +12,13 @@ from tl_attention import environment, gpu_worker, runner
 from tl_attention.candidate import Candidate
 from tl_attention.compile import StaticReport
 from tl_attention.compile_pool import Compiled
+from tl_attention.device import VisibleGpu
 from tl_attention.errors import InputError
 from tl_attention.peers import MATMUL, MATMUL_FLOPS
 from tl_attention.pool import CallFailed
 from tl_attention.problem import AttentionShape
 from tl_attention.records import ResultsFile, read_rows
-from tl_attention.reference import ErrorReport
+from tl_attention.reference import ErrorReport, worst_of
 from tl_attention.schedule_file import load
 from tl_attention.toolchain import Nvcc
 
@@ -38,7 +39,6 @@ class Gpu:
     """Answers the runner's calls as a worker process would; `faults` maps (call, candidate's name) to what happens."""
 
     faults: dict = {}
-    capability = [9, 0]
     sampled: list[str] = []
 
     def __enter__(self):
@@ -47,8 +47,8 @@ class Gpu:
     def __exit__(self, *exception): ...
 
     def call(self, function, *arguments, timeout_s):
-        if function is gpu_worker.describe_device:
-            return {"device": "stand-in", "capability": list(self.capability)}
+        if function is gpu_worker.device_name:
+            return "stand-in"
         if function is gpu_worker.available_peers:
             return ["cudnn"]
         if function is gpu_worker.unload:
@@ -102,6 +102,14 @@ def test_a_timed_row_carries_times_rate_and_method(gpu, tmp_path):
     assert row.verified_shapes > 5 and row.error_rms == GOOD.rms
 
 
+def test_the_largest_of_each_error_is_shown_of_whichever_shape() -> None:
+    mean = ErrorReport(max_abs=1.0, rms=9.0, budget_max_abs=10.0, budget_rms=10.0, finite=True)
+    single = ErrorReport(max_abs=3.0, rms=1.0, budget_max_abs=6.0, budget_rms=10.0, finite=True)
+    assert worst_of([mean, single]) == worst_of([single, mean]) == ErrorReport(3.0, 9.0, 6.0, 10.0, True)
+    broken = ErrorReport(0.0, 0.0, 6.0, 10.0, False)
+    assert worst_of([mean, broken, single]) == broken
+
+
 def test_peers_are_verified_and_timed_beside_ours(gpu, tmp_path):
     rows = rows_of(tmp_path, ["seed"])
     assert rows["cudnn"].sizes == "peer" and rows["cudnn"].median_ms == 2.0
@@ -150,7 +158,9 @@ def test_rows_with_the_same_generated_code_are_marked(gpu, tmp_path):
 
 
 def test_an_unsupported_gpu_is_refused_in_one_line(gpu, tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu, "capability", [8, 0])
+    monkeypatch.setattr(runner, "visible_gpus", lambda: (VisibleGpu("GPU-0", "NVIDIA A100", (8, 0)),))
+    monkeypatch.setattr(runner, "software", lambda: {"cuda": "13.0"})
+    monkeypatch.setattr(runner, "compile_all", lambda *arguments: pytest.fail("compiled for a GPU that cannot run it"))
     with pytest.raises(InputError, match="compute capability 8.0, expected 9.0"):
         rows_of(tmp_path, ["seed"])
 

@@ -123,8 +123,13 @@ def test_doctor_says_what_compiles_and_that_run_would_work() -> None:
 
 @pytest.fixture
 def quick(monkeypatch):
-    """The trial compilation takes seconds, and has its own test above."""
+    """The trial compilation takes seconds, and has its own test above. TileLang looks for a C++ compiler once."""
+    from tilelang.contrib.cc import get_cplus_compiler
+
     monkeypatch.setattr(doctor, "_trial", lambda nvcc, host: doctor.Fact("compiles", "not tried"))
+    get_cplus_compiler.cache_clear()
+    yield
+    get_cplus_compiler.cache_clear()
 
 
 @pytest.mark.parametrize("missing, words", [
@@ -146,6 +151,25 @@ def test_doctor_shows_what_nvml_tells(quick, cli, monkeypatch) -> None:
     assert "580.1, runs CUDA up to 13.0, power limit 700 W" in result.stdout
     monkeypatch.setattr(doctor, "gpu", lambda: None)
     assert "driver        unknown: NVML does not answer" in cli("doctor").stdout
+
+
+def test_machine_code_of_a_newer_cuda_than_the_drivers_is_a_fault(quick, cli, monkeypatch) -> None:
+    """As with a CUDA 12 build of torch where the packages' nvcc is the only one."""
+    import torch
+
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(doctor, "gpu", lambda: Gpu("NVIDIA H100", "570.1", "12.8", 700.0))
+    monkeypatch.setattr(doctor, "visible_gpus", lambda: (("GPU-0", "NVIDIA H100", (9, 0)),))
+    monkeypatch.setattr(toolchain, "chosen", lambda cuda: toolchain.Nvcc(Path(), "PATH", "13.0.88", "13.0.88"))
+    result = cli("doctor")
+    assert result.exit_code == 1 and "the driver runs CUDA up to 12.8, not machine code of 13.0" in result.stderr
+    assert "install NVIDIA's CUDA 12.8 toolkit, and set CUDA_HOME to its folder" in result.stderr
+
+
+def test_the_cxx_that_tilelang_takes_is_the_one_that_is_looked_for(quick, cli, monkeypatch) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/icpx")
+    result = cli("doctor")
+    assert result.exit_code == 1 and "error: C++ compiler: nvcc needs one" in result.stderr
 
 
 def test_a_trial_that_fails_says_what_the_compiler_said(tmp_path) -> None:

@@ -29,7 +29,7 @@ def telling_line(error: Exception) -> str:
     text = str(error)
     output = OUTPUT.search(text)
     if output:
-        return f"nvcc: {_of_nvcc(_lines(output[1]))[:LONGEST]}"
+        return f"nvcc: {first_error(output[1])}"
     kind, lines = type(error).__name__, _lines(text)
     if not lines:
         return kind
@@ -42,13 +42,14 @@ def telling_line(error: Exception) -> str:
     return f"{kind}: {told[:LONGEST]}"
 
 
-def _of_nvcc(lines: list[str]) -> str:
+def first_error(output: str) -> str:
     """The first error of what nvcc printed, or all that was said before it gave up without one."""
+    lines = _lines(output)
     error = next((line for line in lines if ERROR.search(line) and not GIVES_UP.match(line)), None)
     if error:
-        return error
+        return error[:LONGEST]
     said = [line for line in lines if not WARNING.search(line) and not SHOWN_CODE.match(line)]
-    return "; ".join(said[:3]) or "it failed and printed nothing"
+    return "; ".join(said[:3])[:LONGEST] or "it failed and printed nothing"
 
 
 def _lines(text: str) -> list[str]:

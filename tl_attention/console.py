@@ -86,6 +86,7 @@ class Output:
     def say(self, *lines: str) -> None:
         """Sentences, whole for a program that reads them; a terminal would break them inside a word."""
         for line in "\n".join(lines).split("\n") if lines else ():
+            line = printable(line)
             self._print(self._wrapped(line) if self._console.is_terminal else [line])
 
     def _wrapped(self, line: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from tl_attention.errors import InputError
@@ -32,6 +33,8 @@ class DeviceSpec:
 
 
 HOPPER = DeviceSpec()
+# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76
 
 
 def require_hopper(capability: tuple[int, int], name: str) -> None:
@@ -44,21 +47,34 @@ def require_hopper(capability: tuple[int, int], name: str) -> None:
         )
 
 
-def visible_gpus() -> tuple[str, ...]:
-    """The UUIDs of the GPUs that the CUDA driver shows to this process, the first being device 0, as NVML spells them.
+class VisibleGpu(NamedTuple):
+    """A GPU that CUDA shows to this process: its UUID as NVML spells it, its name, its compute capability."""
 
-    Asked of the driver's library alone: torch takes seconds to import.
-    """
+    uuid: str
+    name: str
+    capability: tuple[int, int]
+
+
+def visible_gpus() -> tuple[VisibleGpu, ...]:
+    """Those that CUDA_VISIBLE_DEVICES leaves, device 0 first. Asked of the driver's library: torch takes seconds."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return ()
-    count, device, uuid = ctypes.c_int(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    count, device, number = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    uuid, name = (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(256)
     if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
         return ()
+
+    def attribute(which: int) -> int:
+        driver.cuDeviceGetAttribute(ctypes.byref(number), which, device)
+        return number.value
+
     found = []
-    for number in range(count.value):
-        if driver.cuDeviceGet(ctypes.byref(device), number) or driver.cuDeviceGetUuid_v2(uuid, device):
+    for ordinal in range(count.value):
+        failed = driver.cuDeviceGet(ctypes.byref(device), ordinal) or driver.cuDeviceGetUuid_v2(uuid, device)
+        if failed or driver.cuDeviceGetName(name, len(name), device):
             return ()
-        found.append(f"GPU-{UUID(bytes=bytes(uuid))}")
+        capability = attribute(CAPABILITY_MAJOR), attribute(CAPABILITY_MINOR)
+        found.append(VisibleGpu(f"GPU-{UUID(bytes=bytes(uuid))}", name.value.decode(), capability))
     return tuple(found)

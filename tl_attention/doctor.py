@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Iterator
 
 from tl_attention import __version__, toolchain
-from tl_attention.device import require_hopper
+from tl_attention.compiler_errors import first_error
+from tl_attention.device import require_hopper, visible_gpus
 from tl_attention.environment import commit, gpu, package
 from tl_attention.errors import InputError
 from tl_attention.sass import TOOLS, tool
@@ -101,22 +102,36 @@ def _gpu(torch_cuda: str | None) -> Iterator[Fact]:
 
 
 def _compilers(torch_cuda: str | None) -> Iterator[Fact]:
-    host = next((path for name in HOST_COMPILERS if (path := shutil.which(name))), None)
+    host = _host_compiler()
     yield Fact("C++ compiler", host or "none", fault="" if host else "nvcc needs one: apt-get install g++")
     try:
         nvcc = toolchain.chosen(torch_cuda)
     except InputError as error:
         yield Fact("nvcc", "none that can compile", fault=str(error))
         return
-    hint = ""
-    if torch_cuda and nvcc.release != torch_cuda:
+    known = gpu()
+    fault = hint = ""
+    if torch_cuda and visible_gpus() and known and toolchain.major(nvcc.release) > toolchain.major(known.cuda):
+        mending = toolchain.mending(torch_cuda)
+        fault = f"the driver runs CUDA up to {known.cuda}, not machine code of {nvcc.release}: {mending}"
+    elif torch_cuda and nvcc.release != torch_cuda:
         hint = f"torch is built for CUDA {torch_cuda}: {toolchain.mending(torch_cuda)}"
-    yield Fact("nvcc", f"{nvcc.version}, ptxas {nvcc.ptxas}, from {nvcc.source}: {nvcc.home}", hint=hint)
+    yield Fact("nvcc", f"{nvcc.version}, ptxas {nvcc.ptxas}, from {nvcc.source}: {nvcc.home}", fault, hint)
     for other in toolchain.found():
         if other != nvcc:
             yield Fact("", f"not used: {other.version}, {other.source}: {other.home}{_because(other)}")
     if host:
         yield _trial(nvcc, host)
+
+
+def _host_compiler() -> str | None:
+    """The one that TileLang hands to nvcc: CXX's, CC's, or the first on the PATH."""
+    try:
+        from tilelang.contrib.cc import get_cplus_compiler
+    except Exception:
+        return next((path for name in HOST_COMPILERS if (path := shutil.which(name))), None)
+    named = get_cplus_compiler()
+    return named and shutil.which(named)
 
 
 def _because(nvcc: Nvcc) -> str:
@@ -142,8 +157,7 @@ def _trial(nvcc: Nvcc, host: str) -> Fact:
         except subprocess.TimeoutExpired:
             return Fact("compiles", "no", fault=f"nvcc took more than {TRIAL_TIMEOUT_S} s for a small kernel")
     if done.returncode:
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if "error" in line or "fatal" in line]
-        why = lines[0].strip()[:300] if lines else f"exit code {done.returncode}"
+        why = first_error(done.stdout + done.stderr)
         return Fact("compiles", "no", fault=f"{why}; the toolkit may be incomplete: {toolchain.mending(nvcc.release)}")
     return Fact("compiles", f"yes, the headers of a kernel in {time.monotonic() - started:.1f} s")
 

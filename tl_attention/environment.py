@@ -77,7 +77,7 @@ def gpu() -> Gpu | None:
     try:
         visible = visible_gpus()
         # NVML counts GPUs that CUDA_VISIBLE_DEVICES hides.
-        handle = pynvml.nvmlDeviceGetHandleByUUID(visible[0]) if visible else pynvml.nvmlDeviceGetHandleByIndex(0)
+        handle = pynvml.nvmlDeviceGetHandleByUUID(visible[0].uuid) if visible else pynvml.nvmlDeviceGetHandleByIndex(0)
         cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
         return Gpu(
             pynvml.nvmlDeviceGetName(handle), pynvml.nvmlSystemGetDriverVersion(),

@@ -102,8 +102,6 @@ def available_peers(shape: AttentionShape) -> list[str]:
     return peers.available(shape)
 
 
-def describe_device() -> dict[str, Any] | None:
-    """The GPU, or None without one."""
-    if not torch.cuda.is_available():
-        return None
-    return {"device": torch.cuda.get_device_name(0), "capability": list(torch.cuda.get_device_capability(0))}
+def device_name() -> str | None:
+    """The GPU's name, or None without one."""
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None

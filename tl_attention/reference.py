@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Sequence
 
 import torch
 from torch import Tensor
@@ -29,18 +30,21 @@ class ErrorReport:
     def ok(self) -> bool:
         return self.finite and self.max_abs <= self.budget_max_abs and self.rms <= self.budget_rms
 
-    @property
-    def of_budget(self) -> float:
-        """The larger of the two errors, as a part of its budget."""
-        if not self.finite:
-            return float("inf")
-        return max(_part(self.rms, self.budget_rms), _part(self.max_abs, self.budget_max_abs))
-
     def __str__(self) -> str:
         if not self.finite:
             return "the output holds NaN or infinity"
         rms = f"rms {self.rms:.2e} (budget {self.budget_rms:.2e})"
         return f"{rms}, max {self.max_abs:.2e} (budget {self.budget_max_abs:.2e})"
+
+
+def worst_of(reports: Sequence[ErrorReport]) -> ErrorReport:
+    """The largest of each of the two errors, as a part of its budget; they may be of different problems."""
+    unusable = [report for report in reports if not report.finite]
+    if unusable:
+        return unusable[0]
+    rms = max(reports, key=lambda report: _part(report.rms, report.budget_rms))
+    largest = max(reports, key=lambda report: _part(report.max_abs, report.budget_max_abs))
+    return ErrorReport(largest.max_abs, rms.rms, largest.budget_max_abs, rms.budget_rms, True)
 
 
 def _part(error: float, budget: float) -> float:

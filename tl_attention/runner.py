@@ -11,7 +11,7 @@ from typing import Any, Protocol, Sequence
 from tl_attention import gpu_worker, interpret, timing
 from tl_attention.candidate import Candidate, verification_shapes
 from tl_attention.compile_pool import Compiled, compile_all
-from tl_attention.device import require_hopper
+from tl_attention.device import require_hopper, visible_gpus
 from tl_attention.environment import commit, gpu, software
 from tl_attention.errors import InputError
 from tl_attention.peers import MATMUL, MATMUL_FLOPS
@@ -19,7 +19,7 @@ from tl_attention.pool import CallFailed, Worker
 from tl_attention.preflight import refuse_unless_safe
 from tl_attention.derivation import derive
 from tl_attention.records import ResultsFile, Row
-from tl_attention.reference import ErrorReport
+from tl_attention.reference import ErrorReport, worst_of
 from tl_attention.schedule import Schedule
 from tl_attention.toolchain import chosen
 
@@ -65,17 +65,20 @@ class _Run:
     def rows(self) -> list[Row]:
         for candidate in self.candidates:
             self.drafts[candidate] = self._draft(candidate)
+        if "cuda" in self.machine["versions"]:
+            # Before minutes of compiling for it.
+            for found in visible_gpus()[:1]:
+                require_hopper(found.capability, found.name)
         self._check()
         self._compile()
         with Worker() as worker:
-            device = worker.call(gpu_worker.describe_device, timeout_s=START_TIMEOUT_S)
+            device = worker.call(gpu_worker.device_name, timeout_s=START_TIMEOUT_S)
             if device is None:
                 self._interpret()
             else:
-                require_hopper(tuple(device.pop("capability")), device["device"])
                 if self.options.with_peers:
                     self._add_peers(worker)
-                self._update_all(**device)
+                self._update_all(device=device)
                 self._verify(worker)
                 self._time(worker)
         return list(self.done.values())
@@ -147,7 +150,7 @@ class _Run:
         errors = interpret.verify(
             derive(schedule), schedule, head_dim=shape.head_dim, dtype=shape.dtype, causal=shape.causal, seed=self.seed
         )
-        worst = max(errors.values(), key=lambda e: e.of_budget)
+        worst = worst_of(list(errors.values()))
         status = "checked_on_cpu" if all(e.ok for e in errors.values()) else "wrong"
         reason = "no GPU: verified by the interpreter, nothing was timed" if status != "wrong" else str(worst)
         self._finish(candidate, status=status, reason=reason, **_error(worst))
@@ -156,7 +159,7 @@ class _Run:
         self.progress.phase("verify", len(self.drafts))
         for candidate in list(self.drafts):
             shapes = verification_shapes(candidate.shape, candidate.fixed or candidate.schedule is None)
-            worst: ErrorReport | None = None
+            reports: list[ErrorReport] = []
             for number, shape in enumerate(shapes):
                 try:
                     report, stable = worker.call(
@@ -165,15 +168,14 @@ class _Run:
                 except CallFailed as failed:
                     self._finish(candidate, status=failed.status, reason=f"verifying {shape}: {failed}")
                     break
-                worst = report if worst is None else max(worst, report, key=lambda e: e.of_budget)
+                reports.append(report)
                 if not report.ok or not stable:
                     status = "unstable" if report.ok else "wrong"
                     reason = "repeats on the same inputs differ" if report.ok else str(report)
                     self._finish(candidate, status=status, reason=f"{shape}: {reason}", **_error(report))
                     break
             else:
-                assert worst is not None
-                self._update(candidate, verified_shapes=len(shapes), **_error(worst))
+                self._update(candidate, verified_shapes=len(shapes), **_error(worst_of(reports)))
             self.progress.advance(str(candidate))
 
     def _time(self, worker: Worker) -> None:

@@ -1,8 +1,9 @@
 """Which nvcc compiles the kernels, and the cache that its machine code goes to.
 
-TileLang takes CUDA_HOME's nvcc, or the first on the PATH, whatever torch's CUDA is, and its cache does not know which one
-made an entry. Here the rule is: of the nvccs of the Python packages, CUDA_HOME, the PATH and /usr/local/cuda, in this
-order, the first whose release is that of torch's CUDA; where there is none such, or torch is built without CUDA, the first.
+TileLang takes CUDA_HOME's nvcc, or the first on the PATH, whatever torch's CUDA is, and its cache does not know which
+one made an entry. Here the rule is: of the nvccs of the Python packages, CUDA_HOME, the PATH and /usr/local/cuda, in
+this order, the first whose release is that of torch's CUDA; where there is none such, or torch is built without CUDA,
+the first.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ PACKAGE = "nvidia-cuda-nvcc"
 # What nvcc needs to compile for a GPU: itself, cicc, its own headers, the runtime's, and libcu++.
 EXTRAS = "cccl,crt,cudart,nvcc,nvvm"
 PLACES = "the Python packages, CUDA_HOME, the PATH and /usr/local/cuda"
+PACKAGED = "13.0"
 VERSION = re.compile(r"\bV(\d+\.\d+\.\d+)")
 HEADER = Path("include/cuda_runtime_api.h")
 HEADER_VERSION = re.compile(r"#define CUDART_VERSION\s+(\d+)")
@@ -80,16 +82,24 @@ def chosen(torch_cuda: str | None) -> Nvcc:
 
 
 def mending(torch_cuda: str | None) -> str:
-    """The command that installs an nvcc that matches torch's CUDA."""
-    return f"install one: pip install 'cuda-toolkit[{EXTRAS}]=={torch_cuda or '13.0'}.*'"
+    """How to get an nvcc that matches torch's CUDA. Packages have one from CUDA 13 on."""
+    release = torch_cuda or PACKAGED
+    if major(release) < major(PACKAGED):
+        return f"install NVIDIA's CUDA {release} toolkit, and set CUDA_HOME to its folder"
+    return f"install one: pip install 'cuda-toolkit[{EXTRAS}]=={release}.*'"
+
+
+def major(release: str) -> int:
+    """13 of 13.0: a driver runs the machine code of its own major release and of those before."""
+    return int(release.partition(".")[0])
 
 
 @contextmanager
 def in_force() -> Iterator[Nvcc]:
     """Inside, TileLang compiles with the chosen nvcc and keeps what it makes in that nvcc's own cache.
 
-    TileLang has no argument for either. Both are set for the time of our own compilation only, so that a program's other
-    TileLang kernels are compiled as before.
+    TileLang has no argument for either. Both are set for the time of our own compilation only, so that a program's
+    other TileLang kernels are compiled as before.
     """
     import torch
     from tilelang.contrib import nvcc as tilelang_nvcc
