@@ -173,7 +173,7 @@ def test_every_shipped_record_is_shown_and_so_is_what_a_half_line_stands_between
     result = cli("report", *shipped, tmp_path / "half.jsonl")
     assert result.exit_code == 0
     assert result.stderr == f"skipped: {tmp_path}/half.jsonl:2: not JSON, expected one row of results a line\n"
-    for words in ("best_causal", "leaderboard_submit_cuda", "refused: needs 294,912 bytes"):
+    for words in ("best_causal", "leaderboard_submit", "refused: needs 294,912 bytes"):
         assert words in result.stdout
 
 
