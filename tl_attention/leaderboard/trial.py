@@ -15,6 +15,8 @@ from tl_attention.leaderboard.results import Outcome, Row, Verdict
 from tl_attention.pool import CallFailed, Worker
 
 CHECK_TIMEOUT_S = 600.0
+# The GPU's events and the host's clock drift apart.
+CLOCKS_AGREE = 1.01
 METHODS = {"cuda": "cuda, events, L2 cleared", "cpu": "cpu, perf_counter"}
 
 
@@ -110,6 +112,10 @@ class Bench:
             return None
         if timed.elapsed_s > seconds:
             raise Ended("error", f"timed for {timed.elapsed_s:.3g} s by its own clock, in a process of {seconds:.3g} s")
+        samples_s = sum(timed.samples_ms) / 1e3
+        if samples_s > CLOCKS_AGREE * timed.elapsed_s:
+            told = f"{len(timed.samples_ms)} runs of {samples_s:.3g} s together, timed in {timed.elapsed_s:.3g} s"
+            raise Ended("error", told)
         try:
             stopped_by = stop_rule.stopped_by(timed.samples_ms, timed.elapsed_s, self.max_repeats)
         except ValueError as error:
