@@ -11,7 +11,7 @@ from tl_attention.leaderboard import check, messages, stop_rule
 from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.messages import Ended
 from tl_attention.leaderboard.process import SubmissionProcess
-from tl_attention.leaderboard.results import Outcome, Row, Verdict
+from tl_attention.leaderboard.results import Outcome, Row, Verdict, way_taken
 from tl_attention.pool import CallFailed, Worker
 
 CHECK_TIMEOUT_S = 600.0
@@ -73,7 +73,8 @@ class Bench:
             return "pass", verdict.reason or other.reason
 
         outcome = self._run({"line": asdict(line), "outputs": [str(path) for path in paths]}, timeout_s, tested)
-        return Row(line, outcome, **(found if outcome.status in ("pass", "wrong") else {}))
+        checked = found if outcome.status in ("pass", "wrong") else {}
+        return Row(line, outcome, way=way_taken(outcome.log), **checked)
 
     def _run(
         self, plan: dict[str, Any], timeout_s: float, follow: Callable[[SubmissionProcess], tuple[str, str]]
