@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tl_attention.cli.submit import BASELINES
+from tl_attention.errors import InputError
 from tl_attention.leaderboard import contract, evaluate as harness, submission
 from tl_attention.leaderboard.contract import RANKED_LINES, TestLine
 from tl_attention.leaderboard.evaluate import evaluate
@@ -69,6 +70,23 @@ def test_submit_passes_its_form_and_its_output_on(cli, files, seed_path, monkeyp
     monkeypatch.setattr(submission, "write", lambda name, schedule, output, embed: output.write_text(f"{embed}") and [])
     result = cli("submit", seed_path, "--embed", "cuda", "-o", "mine.py")
     assert result.exit_code == 0 and Path("mine.py").read_text() == "cuda"
+
+
+def test_the_file_names_a_shipped_schedule_as_submit_takes_it(cli, files, seed_path, monkeypatch) -> None:
+    # The first line that each form writes of itself.
+    monkeypatch.setitem(submission.FORMS, "all", lambda schedule, name: (
+        f"# Made by `tl-attention submit {submission._identity(schedule, name)['name']}`\n{CLEAN}"
+    ))
+    for given, named in (("experiments/sections", "experiments/sections"), ("best", "best"), (seed_path, "seed")):
+        assert cli("submit", given, "-o", "packed.py").exit_code == 0
+        first = Path("packed.py").read_text().splitlines()[0]
+        assert first == f"# Made by `tl-attention submit {named}`"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/", "/a", "a//b", "a\nb", "a`b"])
+def test_a_name_that_is_no_part_of_a_comment_is_refused(name) -> None:
+    with pytest.raises(InputError, match="^schedule name .*expected letters"):
+        submission._identity(None, name)
 
 
 def test_a_submission_that_would_break_a_rule_is_not_written_and_fails(error_of, files, seed_path, monkeypatch) -> None:

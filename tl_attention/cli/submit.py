@@ -64,7 +64,7 @@ def _pack(text: str, output: Path, embed: str) -> Path:
         raise InputError(f"{text}: a label has no name for the submission, expected a schedule's name or file")
     named.refuse_unmeant(submission.HEAD_DIM)
     with naming(named):
-        broken = submission.write(named.file.path.stem, named.schedule, output, embed)  # type: ignore[arg-type]
+        broken = submission.write(named.name, named.schedule, output, embed)  # type: ignore[arg-type]
     if broken:
         fail(f"{text}: not written, the submission would break {len(broken)} rules: {' '.join(broken)}")
     return output
