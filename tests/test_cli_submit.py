@@ -37,6 +37,7 @@ def files(tmp_path, monkeypatch) -> Path:
     for name in ("sdpa.py", "other.py"):
         Path(name).write_text(CLEAN)
     Path("lines.txt").write_text(TINY)
+    Path("latin.txt").write_bytes(b"x\xe4")
     return tmp_path
 
 
@@ -64,6 +65,13 @@ def test_submit_packs_a_schedule_and_says_path_and_size(cli, files, seed_path) -
     size = Path("leaderboard_submit.py").stat().st_size
     assert (result.exit_code, result.stdout) == (0, f"wrote leaderboard_submit.py, {size:,} bytes, all\n")
     assert contract.violations(Path("leaderboard_submit.py").read_bytes()) == []
+
+
+def test_a_schedule_file_without_suffix_is_packed(cli, files, seed_path, monkeypatch) -> None:
+    monkeypatch.setattr(submission, "write", lambda name, schedule, output, embed: output.write_text(name) and [])
+    Path("noext").write_bytes(Path(seed_path).read_bytes())
+    result = cli("submit", "noext", "-o", "mine.py")
+    assert (result.exit_code, Path("mine.py").read_text()) == (0, "noext"), result.stderr
 
 
 def test_submit_passes_its_form_and_its_output_on(cli, files, seed_path, monkeypatch) -> None:
@@ -107,14 +115,16 @@ def test_a_submission_that_would_break_a_rule_is_not_written_and_fails(error_of,
     ([], "Missing argument 'FILES...'"),
     (["--evaluate", "sdpa.py", "missing.py"], "missing.py: cannot be read, expected a submission file: No such file"),
     (["--evaluate", "missing.yaml"], "missing.yaml: cannot be read: No such file"),
-    (["--evaluate", "sdpa.py", "--lines", "none.txt"], "none.txt: cannot be read"),
+    (["--evaluate", "sdpa.py", "--lines", "none.txt"], "none.txt: cannot be read: No such file or directory"),
+    (["--evaluate", "sdpa.py", "--lines", "latin.txt"], "latin.txt: not text: byte 1 is not UTF-8"),
+    (["latin.txt"], "latin.txt:1: not a text file"),
     (["--evaluate", "sdpa.py", "--lines", "sdpa.py"], "sdpa.py:1: "),
     (["--evaluate", "sdpa.py", "--against", "fa3"], "'fa3' is not"),
     (["--evaluate", "sdpa.py", "-o", "."], "results cannot be written: Is a directory"),
 ])
 def test_bad_input_of_submit_is_told_in_one_line(arguments, words, error_of, files, seed_path, fake_evaluate) -> None:
     assert words in error_of("submit", *(argument.format(seed=seed_path) for argument in arguments))
-    assert fake_evaluate.calls == [] and not list(files.glob("runs/*"))
+    assert fake_evaluate.calls == [] and not Path("runs").exists()
 
 
 def test_evaluate_without_a_gpu_says_that_it_needs_one(error_of, files, monkeypatch) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -57,7 +58,8 @@ def _pack(text: str, output: Path, embed: str) -> Path:
     """Write the schedule's submission. A rule of the servers that it would break is the user's to know, in one line."""
     from tl_attention.leaderboard import submission
 
-    if _is_submission(text):
+    # Any other file may be a schedule, whatever its name: `resolve` says what it is not.
+    if _is_submission(text) and text.endswith(".py"):
         raise InputError(f"{text}: expected a schedule's name or file; a submission file is run with --evaluate")
     named = resolve(text)
     if named.file is None:
@@ -81,17 +83,16 @@ def _evaluate(
     tests = contract.read_test_lines(lines) if lines else contract.RANKED_LINES
     names = _told_apart(files)
     evaluations: list[tuple[str, results.Evaluation]] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="submit-") as folder,
-        ResultsFile(output or RUNS / f"evaluate-{stamp()}.jsonl") as record,
-    ):
-        # All are packed, and so found to be right, before the first is run.
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="submit-"))
+        # All are packed, and so found to be right, before the first is run and a file for its results is made.
         submissions = [
             (name, _submission(text, Path(folder) / f"{number}", embed))
             for number, (name, text) in enumerate(zip(names, files, strict=True))
         ]
         if against:
             submissions.append((against, BASELINES[against]))
+        record = stack.enter_context(ResultsFile(output or RUNS / f"evaluate-{stamp()}.jsonl"))
         for name, path in submissions:
             found = evaluate(path, tests, mode=mode or "benchmark", device=device or "cuda")
             record.append_json(json.dumps({"name": name} | found.to_json()), of=name)
