@@ -74,6 +74,20 @@ def test_a_schedule_file_without_suffix_is_packed(cli, files, seed_path, monkeyp
     assert (result.exit_code, Path("mine.py").read_text()) == (0, "noext"), result.stderr
 
 
+def test_no_control_character_of_a_name_reaches_the_terminal(cli, files, fake_evaluate, seed_path, monkeypatch) -> None:
+    monkeypatch.setattr(submission, "write", lambda name, schedule, output, embed: output.write_text(name) and [])
+    wrote = cli("submit", seed_path, "-o", "\x1b[31m.py")
+    assert wrote.stdout.startswith("wrote \\x1b[31m.py, ")
+    for folder in ("\x1b[32m", "b"):
+        Path(folder).mkdir()
+        Path(folder, "sdpa.py").write_text(CLEAN)
+    fake_evaluate.violations = ("line 1: \x1b[33m",)
+    result = cli("submit", "--evaluate", "\x1b[32m/sdpa.py", "b/sdpa.py", "-o", "\x1b[34m.jsonl")
+    assert result.exit_code == 1 and "\x1b" not in result.stdout + result.stderr
+    for shown in ("# \\x1b[32m/sdpa.py\n", "# breaks a rule: line 1: \\x1b[33m\n", "in \\x1b[34m.jsonl"):
+        assert shown in result.stdout
+
+
 def test_submit_passes_its_form_and_its_output_on(cli, files, seed_path, monkeypatch) -> None:
     monkeypatch.setattr(submission, "write", lambda name, schedule, output, embed: output.write_text(f"{embed}") and [])
     result = cli("submit", seed_path, "--embed", "cuda", "-o", "mine.py")

@@ -15,7 +15,7 @@ import click
 from tl_attention.catalogue import SUFFIXES, path_of
 from tl_attention.cli.errors import fail, naming
 from tl_attention.cli.measure import FAILED, RUNS, stamp
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, printable
 from tl_attention.named import resolve
 
 DEFAULT_OUTPUT = Path("leaderboard_submit.py")
@@ -51,7 +51,7 @@ def submit(files: tuple[str, ...], embed: str, output: Path | None, evaluate: bo
     if len(files) > 1:
         raise InputError(f"{len(files)} schedules, expected one: each submission is a file of its own")
     packed = _pack(files[0], output or DEFAULT_OUTPUT, embed)
-    click.echo(f"wrote {packed}, {packed.stat().st_size:,} bytes, {embed}")
+    click.echo(f"wrote {printable(str(packed))}, {packed.stat().st_size:,} bytes, {embed}")
 
 
 def _pack(text: str, output: Path, embed: str) -> Path:
@@ -103,7 +103,7 @@ def _evaluate(
 
     lines = table.lines(evaluations, against)
     show_columns(table.title(evaluations[0][1]), table.headings(against), lines, table.PRIORITY)
-    Output().say(f"{counted(len(evaluations), 'evaluation')} in {record.path}")
+    Output().say(f"{counted(len(evaluations), 'evaluation')} in {printable(str(record.path))}")
     # The baseline is there to compare with; its own verdict is in the table.
     judged = [found for name, found in evaluations[: len(files)]]
     if not all(found.accepted and found.tight and not found.violations for found in judged):
@@ -140,11 +140,11 @@ def _print_lines(name: str, found: Any, protocol: str, *, of: int) -> None:
     from tl_attention.leaderboard import results
 
     if of > 1:
-        click.echo(f"# {name}")
+        click.echo(f"# {printable(name)}")
     for line in (results.class_lines if protocol == "class" else results.popcorn_lines)(found):
         click.echo(line)
     for rule in found.violations:
-        click.echo(f"# breaks a rule: {rule}")
+        click.echo(printable(f"# breaks a rule: {rule}"))
     if found.parent_import.status != "pass":
         click.echo(f"# import: {found.parent_import.status}: {found.parent_import.reason}")
     if found.accepted and not found.tight:
