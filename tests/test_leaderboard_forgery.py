@@ -82,7 +82,8 @@ def bench_of(tmp_path: Path, checker: Worker, right: Path) -> Callable[..., Benc
 
 def test_the_numbers_alone_decide(bench_of) -> None:
     """The control of the forgeries below: the same program with the right bytes passes."""
-    bench = bench_of("print('submission: runs by_nvcc', flush=True)\ncopy(first)\ntell_first()\ncopy(second)\ntell_second()")
+    way = "print('submission: runs by_nvcc', flush=True)\n"
+    bench = bench_of(f"{way}copy(first)\ntell_first()\ncopy(second)\ntell_second()")
     row = bench.run_test(LINE, FAR_S)
     assert (row.outcome.status, row.outcome.reason, row.accepted, row.tight) == ("pass", "", True, True)
     assert row.timing.samples_ms == (1.0, 1.0, 1.0) and row.timing.stopped_by == "err/mean < 0.001"
