@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tl_attention.cli.submit import BASELINES
+from tl_attention.errors import InputError
 from tl_attention.leaderboard import contract, evaluate as harness, submission
 from tl_attention.leaderboard.contract import RANKED_LINES, TestLine
 from tl_attention.leaderboard.evaluate import evaluate
@@ -36,6 +37,7 @@ def files(tmp_path, monkeypatch) -> Path:
     for name in ("sdpa.py", "other.py"):
         Path(name).write_text(CLEAN)
     Path("lines.txt").write_text(TINY)
+    Path("latin.txt").write_bytes(b"x\xe4")
     return tmp_path
 
 
@@ -65,10 +67,48 @@ def test_submit_packs_a_schedule_and_says_path_and_size(cli, files, seed_path) -
     assert contract.violations(Path("leaderboard_submit.py").read_bytes()) == []
 
 
+def test_a_schedule_file_without_suffix_is_packed(cli, files, seed_path, monkeypatch) -> None:
+    monkeypatch.setattr(submission, "write", lambda name, schedule, output, embed: output.write_text(name) and [])
+    Path("noext").write_bytes(Path(seed_path).read_bytes())
+    result = cli("submit", "noext", "-o", "mine.py")
+    assert (result.exit_code, Path("mine.py").read_text()) == (0, "noext"), result.stderr
+
+
+def test_no_control_character_of_a_name_reaches_the_terminal(cli, files, fake_evaluate, seed_path, monkeypatch) -> None:
+    monkeypatch.setattr(submission, "write", lambda name, schedule, output, embed: output.write_text(name) and [])
+    wrote = cli("submit", seed_path, "-o", "\x1b[31m.py")
+    assert wrote.stdout.startswith("wrote \\x1b[31m.py, ")
+    for folder in ("\x1b[32m", "b"):
+        Path(folder).mkdir()
+        Path(folder, "sdpa.py").write_text(CLEAN)
+    fake_evaluate.violations = ("line 1: \x1b[33m",)
+    result = cli("submit", "--evaluate", "\x1b[32m/sdpa.py", "b/sdpa.py", "-o", "\x1b[34m.jsonl")
+    assert result.exit_code == 1 and "\x1b" not in result.stdout + result.stderr
+    for shown in ("# \\x1b[32m/sdpa.py\n", "# breaks a rule: line 1: \\x1b[33m\n", "in \\x1b[34m.jsonl"):
+        assert shown in result.stdout
+
+
 def test_submit_passes_its_form_and_its_output_on(cli, files, seed_path, monkeypatch) -> None:
     monkeypatch.setattr(submission, "write", lambda name, schedule, output, embed: output.write_text(f"{embed}") and [])
     result = cli("submit", seed_path, "--embed", "cuda", "-o", "mine.py")
     assert result.exit_code == 0 and Path("mine.py").read_text() == "cuda"
+
+
+def test_the_file_names_a_shipped_schedule_as_submit_takes_it(cli, files, seed_path, monkeypatch) -> None:
+    # The first line that each form writes of itself.
+    monkeypatch.setitem(submission.FORMS, "all", lambda schedule, name: (
+        f"# Made by `tl-attention submit {submission._identity(schedule, name)['name']}`\n{CLEAN}"
+    ))
+    for given, named in (("experiments/sections", "experiments/sections"), ("best", "best"), (seed_path, "seed")):
+        assert cli("submit", given, "-o", "packed.py").exit_code == 0
+        first = Path("packed.py").read_text().splitlines()[0]
+        assert first == f"# Made by `tl-attention submit {named}`"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/", "/a", "a//b", "a\nb", "a`b"])
+def test_a_name_that_is_no_part_of_a_comment_is_refused(name) -> None:
+    with pytest.raises(InputError, match="^schedule name .*expected letters"):
+        submission._identity(None, name)
 
 
 def test_a_submission_that_would_break_a_rule_is_not_written_and_fails(error_of, files, seed_path, monkeypatch) -> None:
@@ -89,14 +129,16 @@ def test_a_submission_that_would_break_a_rule_is_not_written_and_fails(error_of,
     ([], "Missing argument 'FILES...'"),
     (["--evaluate", "sdpa.py", "missing.py"], "missing.py: cannot be read, expected a submission file: No such file"),
     (["--evaluate", "missing.yaml"], "missing.yaml: cannot be read: No such file"),
-    (["--evaluate", "sdpa.py", "--lines", "none.txt"], "none.txt: cannot be read"),
+    (["--evaluate", "sdpa.py", "--lines", "none.txt"], "none.txt: cannot be read: No such file or directory"),
+    (["--evaluate", "sdpa.py", "--lines", "latin.txt"], "latin.txt: not text: byte 1 is not UTF-8"),
+    (["latin.txt"], "latin.txt:1: not a text file"),
     (["--evaluate", "sdpa.py", "--lines", "sdpa.py"], "sdpa.py:1: "),
     (["--evaluate", "sdpa.py", "--against", "fa3"], "'fa3' is not"),
     (["--evaluate", "sdpa.py", "-o", "."], "results cannot be written: Is a directory"),
 ])
 def test_bad_input_of_submit_is_told_in_one_line(arguments, words, error_of, files, seed_path, fake_evaluate) -> None:
     assert words in error_of("submit", *(argument.format(seed=seed_path) for argument in arguments))
-    assert fake_evaluate.calls == [] and not list(files.glob("runs/*"))
+    assert fake_evaluate.calls == [] and not Path("runs").exists()
 
 
 def test_evaluate_without_a_gpu_says_that_it_needs_one(error_of, files, monkeypatch) -> None:

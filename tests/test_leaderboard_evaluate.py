@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tl_attention import toolchain
 from tl_attention.errors import InputError
+from tl_attention.leaderboard import check
 from tl_attention.leaderboard.contract import RANKED_LINES, TestLine
 from tl_attention.leaderboard.evaluate import evaluate
 from tl_attention.leaderboard.results import Evaluation
@@ -209,6 +211,14 @@ def test_evaluate_refuses_what_it_cannot_do(tmp_path: Path) -> None:
         evaluate(path, RANKED_LINES, max_repeats=1001)
     with pytest.raises(InputError, match="cannot be read"):
         evaluate(tmp_path / "absent.py", RANKED_LINES)
+
+
+@pytest.mark.parametrize("fault", ["", "it has no ptxas"])
+def test_the_environment_names_the_nvcc_that_compiles_here_where_any_can(fault: str, monkeypatch) -> None:
+    nvcc = toolchain.Nvcc(Path("/cuda"), "PATH", "13.0.88", "13.0.89", fault)
+    monkeypatch.setattr(toolchain, "found", lambda: iter([nvcc]))
+    found = check.environment("cpu")
+    assert [found.get(name) for name in ("nvcc", "ptxas")] == ([None, None] if fault else ["13.0.88", "13.0.89"])
 
 
 @pytest.mark.gpu

@@ -79,6 +79,21 @@ def test_what_was_told_before_the_end_is_heard(start) -> None:
             process.receive()
 
 
+@pytest.mark.parametrize("last_words", ["", "tell(n=2)\n"])
+def test_a_process_that_leaves_without_reading_is_a_crash_and_what_it_told_is_heard(start, last_words) -> None:
+    program = f"import select\ntell(n=1)\nselect.select([channel], [], [])\n{last_words}os._exit(3)"
+    with start(program) as process:
+        assert json.loads(process.receive()) == {"n": 1}
+        process.proceed()
+        while not process._exit_status():
+            time.sleep(0.01)
+        if last_words:
+            assert json.loads(process.receive()) == {"n": 2}
+        with pytest.raises(Ended, match="^exit code 3$") as ended:
+            process.receive()
+    assert ended.value.status == "crash"
+
+
 def test_a_message_has_a_limit(start) -> None:
     with start(f"channel.send(b'x' * {MAX_BYTES})\nchannel.send(b'x' * {MAX_BYTES + 1})") as process:
         assert process.receive() == b"x" * MAX_BYTES

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from tl_attention.leaderboard.contract import TestLine
-from tl_attention.leaderboard.results import Evaluation, Outcome, Row, class_lines, popcorn_lines
+from tl_attention.leaderboard.read_evaluation import read_evaluation
+from tl_attention.leaderboard.results import Evaluation, Outcome, Row, class_lines, popcorn_lines, way_taken
 from tl_attention.leaderboard.stop_rule import finished, stop_reason, stopped_by, summarize
 
 
@@ -89,3 +94,27 @@ def test_summary_of_samples() -> None:
     assert timing.err_ms == pytest.approx(0.5**0.5)
     assert (timing.p10_ms, timing.p90_ms) == pytest.approx((1.4, 4.6))
     assert timing.samples_ms == (4.0, 1.0, 3.0, 2.0, 5.0)
+
+
+@pytest.mark.parametrize("log, way", [
+    ("", ""),
+    ("submission: by_tilelang: no tilelang\nsubmission: runs by_nvcc", "by_nvcc"),
+    ("submission: runs by_nvcc\nsubmission: runs by_cubin\nmore", "by_cubin"),
+    ("it says submission: runs by_nvcc", ""),
+    ("submission: runs by_nvcc, or does it", ""),
+    ("submission: runs \x1b[31m", ""),
+    ("submission: runs " + "x" * 41, ""),
+])
+def test_the_way_is_what_a_packed_file_says_last_in_plain_words(log: str, way: str) -> None:
+    assert way_taken(log) == way
+
+
+def test_the_way_is_recorded_and_read_back_and_older_records_read_without_it() -> None:
+    first, *others = timed_evaluation("benchmark").rows
+    values = replace(timed_evaluation("benchmark"), rows=(replace(first, way="by_nvcc"), *others)).to_json()
+    for ways in (["by_nvcc", ""], ["", ""]):
+        _, read = read_evaluation(json.dumps(values).encode(), values, "here")
+        assert [row.way for row in read.rows] == ways
+        values["rows"][0].pop("way", None)
+    [shipped, *_] = (Path(__file__).parents[1] / "results/evaluate-h200.jsonl").read_bytes().splitlines()
+    assert read_evaluation(shipped, json.loads(shipped), "shipped")[0] == "leaderboard_submit"

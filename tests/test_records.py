@@ -14,6 +14,7 @@ import pytest
 from tl_attention.errors import InputError
 from tl_attention.records import ResultsFile, Row, read_rows
 
+EVALUATED = Path(__file__).parents[1] / "results/evaluate-h200.jsonl"
 PROBLEM = {"batch": 1, "heads": 2, "seq_q": 64, "seq_kv": 64, "head_dim": 128, "dtype": "float16", "causal": False}
 ROW = Row(
     "seed", "pipelined_128x128", "runtime", PROBLEM, "ok", error_rms=1e-4, error_rms_budget=2e-4, median_ms=1.5,
@@ -119,6 +120,15 @@ def test_a_path_that_cannot_be_written_is_told_at_once(name, reason, tmp_path) -
 
 
 FIELDS = json.loads(ROW.to_json())
+
+
+def evaluation_line(**times: float) -> str:
+    """The first recorded evaluation of the results that ship, with other times in its first row."""
+    values = json.loads(EVALUATED.read_text().splitlines()[0])
+    values["rows"][0]["timing"] |= times
+    return json.dumps(values)
+
+
 BAD_LINES = {
     "no JSON": ("seed 1.5 ms", "not JSON, expected one row of results a line"),
     "half a line": (ROW.to_json()[:60], "not JSON"),
@@ -126,6 +136,12 @@ BAD_LINES = {
     "a list": ("[1, 2]", "expected a JSON object, found '[1, 2]'"),
     "unknown field": (json.dumps(FIELDS | {"spills": 3}), "'spills' is no field of a row"),
     "half an evaluation": (json.dumps({"submission": "x.py", "rows": []}), "evaluation: sha256: the key is missing"),
+    "an evaluation in no time": (
+        evaluation_line(best_ms=0.0), "evaluation: rows[0].timing.best_ms: expected more than 0, found 0",
+    ),
+    "an evaluation in less than no time": (
+        evaluation_line(mean_ms=-1.0), "evaluation: rows[0].timing.mean_ms: expected more than 0, found -1",
+    ),
     "not UTF-8": (b"\xff\xfe", "not text: byte 0 is not UTF-8"),
     "a time beyond a float": (json.dumps(FIELDS | {"median_ms": 2**1024}), "the number 17976931348623159077... is not"),
     "infinity": (json.dumps(FIELDS)[:-1] + ', "tflops": 1e999}', "the number 1e999 is not finite"),

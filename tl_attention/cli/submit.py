@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -14,7 +15,7 @@ import click
 from tl_attention.catalogue import SUFFIXES, path_of
 from tl_attention.cli.errors import fail, naming
 from tl_attention.cli.measure import FAILED, RUNS, stamp
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, printable
 from tl_attention.named import resolve
 
 DEFAULT_OUTPUT = Path("leaderboard_submit.py")
@@ -50,21 +51,22 @@ def submit(files: tuple[str, ...], embed: str, output: Path | None, evaluate: bo
     if len(files) > 1:
         raise InputError(f"{len(files)} schedules, expected one: each submission is a file of its own")
     packed = _pack(files[0], output or DEFAULT_OUTPUT, embed)
-    click.echo(f"wrote {packed}, {packed.stat().st_size:,} bytes, {embed}")
+    click.echo(f"wrote {printable(str(packed))}, {packed.stat().st_size:,} bytes, {embed}")
 
 
 def _pack(text: str, output: Path, embed: str) -> Path:
     """Write the schedule's submission. A rule of the servers that it would break is the user's to know, in one line."""
     from tl_attention.leaderboard import submission
 
-    if _is_submission(text):
+    # Any other file may be a schedule, whatever its name: `resolve` says what it is not.
+    if _is_submission(text) and text.endswith(".py"):
         raise InputError(f"{text}: expected a schedule's name or file; a submission file is run with --evaluate")
     named = resolve(text)
     if named.file is None:
         raise InputError(f"{text}: a label has no name for the submission, expected a schedule's name or file")
     named.refuse_unmeant(submission.HEAD_DIM)
     with naming(named):
-        broken = submission.write(named.file.path.stem, named.schedule, output, embed)  # type: ignore[arg-type]
+        broken = submission.write(named.name, named.schedule, output, embed)  # type: ignore[arg-type]
     if broken:
         fail(f"{text}: not written, the submission would break {len(broken)} rules: {' '.join(broken)}")
     return output
@@ -81,17 +83,16 @@ def _evaluate(
     tests = contract.read_test_lines(lines) if lines else contract.RANKED_LINES
     names = _told_apart(files)
     evaluations: list[tuple[str, results.Evaluation]] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="submit-") as folder,
-        ResultsFile(output or RUNS / f"evaluate-{stamp()}.jsonl") as record,
-    ):
-        # All are packed, and so found to be right, before the first is run.
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="submit-"))
+        # All are packed, and so found to be right, before the first is run and a file for its results is made.
         submissions = [
             (name, _submission(text, Path(folder) / f"{number}", embed))
             for number, (name, text) in enumerate(zip(names, files, strict=True))
         ]
         if against:
             submissions.append((against, BASELINES[against]))
+        record = stack.enter_context(ResultsFile(output or RUNS / f"evaluate-{stamp()}.jsonl"))
         for name, path in submissions:
             found = evaluate(path, tests, mode=mode or "benchmark", device=device or "cuda")
             record.append_json(json.dumps({"name": name} | found.to_json()), of=name)
@@ -102,7 +103,7 @@ def _evaluate(
 
     lines = table.lines(evaluations, against)
     show_columns(table.title(evaluations[0][1]), table.headings(against), lines, table.PRIORITY)
-    Output().say(f"{counted(len(evaluations), 'evaluation')} in {record.path}")
+    Output().say(f"{counted(len(evaluations), 'evaluation')} in {printable(str(record.path))}")
     # The baseline is there to compare with; its own verdict is in the table.
     judged = [found for name, found in evaluations[: len(files)]]
     if not all(found.accepted and found.tight and not found.violations for found in judged):
@@ -139,11 +140,11 @@ def _print_lines(name: str, found: Any, protocol: str, *, of: int) -> None:
     from tl_attention.leaderboard import results
 
     if of > 1:
-        click.echo(f"# {name}")
+        click.echo(f"# {printable(name)}")
     for line in (results.class_lines if protocol == "class" else results.popcorn_lines)(found):
         click.echo(line)
     for rule in found.violations:
-        click.echo(f"# breaks a rule: {rule}")
+        click.echo(printable(f"# breaks a rule: {rule}"))
     if found.parent_import.status != "pass":
         click.echo(f"# import: {found.parent_import.status}: {found.parent_import.reason}")
     if found.accepted and not found.tight:

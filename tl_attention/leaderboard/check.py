@@ -11,7 +11,9 @@ import platform
 import stat
 from dataclasses import asdict, replace
 
+from tl_attention import toolchain
 from tl_attention.environment import commit, gpu
+from tl_attention.errors import InputError
 from tl_attention.leaderboard.contract import TestLine
 
 ELEMENT_BYTES = 2
@@ -19,7 +21,8 @@ ELEMENT_BYTES = 2
 
 def environment(device: str) -> dict[str, str] | None:
     """The GPU's name (for the CPU the processor's), versions, driver, power limit and commit, as far as they are known;
-    None where torch sees no GPU for "cuda".
+    None where torch sees no GPU for "cuda". `nvcc` and `ptxas` are those that compile here, where any can: a file that
+    carries machine code needs none, and one that looks for an nvcc itself may find another.
 
     Checks something tiny, so that everything a check needs is loaded.
     """
@@ -38,8 +41,17 @@ def environment(device: str) -> dict[str, str] | None:
         "commit": commit(), "driver": known and known.driver,
         "power_limit_w": known and known.power_limit_w and f"{known.power_limit_w:.0f}",
     }
+    machine |= _compilers(torch.version.cuda)
     told = {name: value for name, value in machine.items() if value}
     return {"device_name": name, "python": platform.python_version()} | versions | told
+
+
+def _compilers(torch_cuda: str | None) -> dict[str, str]:
+    try:
+        nvcc = toolchain.chosen(torch_cuda)
+    except InputError:
+        return {}
+    return {"nvcc": nvcc.version, "ptxas": nvcc.ptxas}
 
 
 def check(path: str, line: TestLine, seed: int, device: str) -> dict:

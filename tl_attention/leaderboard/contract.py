@@ -86,8 +86,10 @@ def read_test_lines(path: Path) -> tuple[TestLine, ...]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as UTF-8 text: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not text: byte {error.start} is not UTF-8") from None
     lines = tuple(
         TestLine.parse(line, f"{path}:{number}")
         for number, line in enumerate(text.splitlines(), start=1)

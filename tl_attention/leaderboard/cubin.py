@@ -19,12 +19,14 @@ import lzma
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, printable
 from tl_attention.leaderboard.device_code import constants
+from tl_attention.leaderboard.launch_text import FAST_MATH_FLAG
 
 NVRTC = "nvidia-cuda-nvrtc-cu12"
 # As in the extra `submit` of pyproject.toml. The second and third hold the toolkit's headers.
@@ -35,6 +37,9 @@ OPTIONS = (
     "--gpu-architecture=sm_90a", "--std=c++20", "--device-as-default-execution-space", "--disable-warnings",
     f"--pre-include={STANDARD_HEADER}",
 )
+# Far beyond the 4.3 MB of headers that a packed file carries. xz needs 65 MiB for what it packs at its highest level.
+MOST_UNPACKED = 64_000_000
+MOST_MEMORY = 2**28
 SCRIPT = Path(__file__).with_name("nvrtc.py")
 
 
@@ -46,9 +51,7 @@ def build(source: str, headers: Mapping[str, str], options: tuple[str, ...]) -> 
     library, *folders = _find()
     with tempfile.TemporaryDirectory(prefix="cubin-") as folder:
         for path, text in headers.items():
-            target = Path(folder, path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(text.encode())
+            _write_below(Path(folder).resolve(), path, text)
         kernel, cubin = Path(folder, "kernel.cu"), Path(folder, "kernel.cubin")
         kernel.write_bytes(source.encode())
         includes = [f"--include-path={path}" for path in (folder, *folders)]
@@ -71,17 +74,66 @@ def rebuilt(submission: Path) -> tuple[str, str]:
     missing = [name for name in names if name not in found]
     if missing:
         raise InputError(f"{submission}: no {missing[0]}, expected a file packed with --embed all")
-    headers = json.loads(_unpacked(found["HEADERS_XZ"]))
-    again = build(found["KERNEL_SOURCE"], headers, tuple(found["NVRTC_OPTIONS"]))
-    return sha256(_unpacked(found["CUBIN_XZ"])), sha256(again)
+    readers = (_text, _headers, _unpacked, _options)
+    source, headers, carried, options = (
+        _part(submission, name, read, found[name]) for name, read in zip(names, readers, strict=True)
+    )
+    return sha256(carried), sha256(build(source, headers, options))
 
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _unpacked(text: str) -> bytes:
-    return lzma.decompress(base64.b64decode(text))
+def _part(submission: Path, name: str, read: Callable[[Any], Any], value: Any) -> Any:
+    """What a constant of the file holds; anybody may have written it."""
+    try:
+        return read(value)
+    except (ValueError, TypeError, AttributeError, EOFError, RecursionError, lzma.LZMAError):
+        raise InputError(f"{submission}: {name} is not what a packed file has") from None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    value.encode()
+    return value
+
+
+def _headers(value: Any) -> dict[str, str]:
+    return {_text(path): _text(text) for path, text in json.loads(_unpacked(value)).items()}
+
+
+def _options(value: Any) -> tuple[str, ...]:
+    """Only those that a file is packed with: NVRTC has others that write files."""
+    options = tuple(map(_text, value))
+    if not set(options) <= {*OPTIONS, FAST_MATH_FLAG}:
+        raise ValueError
+    return options
+
+
+def _unpacked(text: Any) -> bytes:
+    unpacker = lzma.LZMADecompressor(memlimit=MOST_MEMORY)
+    data = unpacker.decompress(base64.b64decode(_text(text)), MOST_UNPACKED)
+    if not unpacker.eof:
+        raise ValueError
+    return data
+
+
+def _write_below(folder: Path, path: str, text: str) -> None:
+    """Write a header in the folder. The path may be a checked file's word, so it may not lead out of there."""
+    try:
+        target = (folder / path).resolve()
+        leads_out = folder not in target.parents
+    except ValueError as error:
+        raise InputError(f"header {path[:60]!r}: {error}") from None
+    if leads_out:
+        raise InputError(f"header {path[:60]!r}: leads out of the folder of the headers")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(text.encode())
+    except OSError as error:
+        raise InputError(f"header {path[:60]!r}: cannot be written: {error.strerror}") from None
 
 
 def _find() -> tuple[Path, ...]:
@@ -118,7 +170,7 @@ def main(arguments: list[str]) -> int:
     try:
         carried, again = rebuilt(Path(arguments[0]))
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2
     print(f"carried   {carried}\ncompiled  {again}\n{'the same' if carried == again else 'they differ'}")
     return 0 if carried == again else 1

@@ -6,8 +6,8 @@ found in another process, which makes the inputs anew and reads the output's byt
 submission is executed, imported or unpickled outside its own processes, and the numbers decide the verdict.
 
 This is no sandbox. The submission runs as the same user, so it can reach files and other processes of that user, start
-processes that leave its group, and patch the timers in its own process: samples are its word, held to the stop rule
-alone. The rules about the file (`Evaluation.violations`) name what of this is visible in its text.
+processes that leave its group, and patch the timers in its own process: samples are its word, held to the stop rule and
+to the time that has gone. The rules about the file (`Evaluation.violations`) name what of this is visible in its text.
 """
 
 from __future__ import annotations

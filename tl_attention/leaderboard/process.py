@@ -116,6 +116,9 @@ class SubmissionProcess:
             data, _, flags, _ = self._channel.recvmsg(MAX_BYTES)
         except (TimeoutError, BlockingIOError):
             return None
+        except ConnectionError:
+            # It left without reading `proceed`. The socket says so once, and before what was told until then.
+            return self._hear(wait_s)
         if flags & socket.MSG_TRUNC:
             raise Ended("error", f"no valid message from the process: over {MAX_BYTES:,} bytes")
         # Empty where nobody holds the other end; the process may live on.

@@ -8,6 +8,9 @@ from typing import Any
 from tl_attention.errors import InputError
 from tl_attention.leaderboard.results import Evaluation
 
+# What a run takes; a deviation may be 0.
+TIMES = ("mean_ms", "best_ms", "worst_ms", "median_ms", "p10_ms", "p90_ms")
+
 
 def is_evaluation(values: dict[str, Any]) -> bool:
     """Whether a line's object is an evaluation of a submission; a row of `run` or `bench` is of a schedule."""
@@ -28,6 +31,11 @@ def read_evaluation(line: bytes, values: dict[str, Any], where: str) -> tuple[st
     except ValidationError as error:
         key, message = first_error(error)
         raise InputError(f"{where}: evaluation: {dotted(key)}{message}") from None
+    for number, row in enumerate(evaluation.rows):
+        for name in TIMES if row.timing else ():
+            if (time := getattr(row.timing, name)) <= 0:
+                key = dotted(("rows", number, "timing", name))
+                raise InputError(f"{where}: evaluation: {key}expected more than 0, found {time:g}")
     if not evaluation.rows:
         raise InputError(f"{where}: evaluation: rows: none, expected one for each test line")
     return str(values.get("name", evaluation.submission)), evaluation

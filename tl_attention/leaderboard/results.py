@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,6 +12,8 @@ from tl_attention.leaderboard.stop_rule import Timing
 
 STATUSES = ("pass", "wrong", "error", "crash", "timeout", "not run")
 NS_PER_MS = 1e6
+# What templates/all.py.in prints.
+WAY = re.compile(r"^submission: runs (\w{1,40})$", re.MULTILINE | re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Row:
     `accepted` is the contract's verdict (rtol = atol = 1e-2), `tight` the one at 1e-3; `reason` names the tighter
     miss of an accepted output. `kept_mib` is what torch's allocator still holds for the file after its first call,
     output left out; None on the CPU. `timing` is None in test mode and where the test failed.
+    `way` is which of its ways a packed file says that it took, by_nvcc for instance; "" where it says nothing.
     """
 
     line: TestLine
@@ -55,6 +59,7 @@ class Row:
     max_abs_error: float | None = None
     kept_mib: float | None = None
     timing: Timing | None = None
+    way: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,11 @@ class Evaluation:
         for row, shown in zip(self.rows, found["rows"], strict=True):
             shown["spec"] = str(row.line)
         return found
+
+
+def way_taken(log: str) -> str:
+    """The way that a packed file says last that it runs, "" where no line of the log says it."""
+    return ([""] + WAY.findall(log))[-1]
 
 
 def class_lines(evaluation: Evaluation) -> Iterator[str]:

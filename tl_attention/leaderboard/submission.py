@@ -117,8 +117,8 @@ FORMS: dict[str, Callable[..., str]] = {"all": all_form, "tilelang": tilelang_fo
 
 def _identity(schedule: Schedule, name: str) -> dict[str, str]:
     """What every form's first lines say. The name stands in comments, so it may not end one."""
-    if not re.fullmatch(r"[\w.+-]+", name):
-        raise InputError(f"schedule name {name[:60]!r}, expected letters, digits, '.', '+', '-' and '_' only")
+    if not re.fullmatch(r"[\w.+-]+(/[\w.+-]+)*", name):
+        raise InputError(f"schedule name {name[:60]!r}, expected letters, digits, '.', '+', '-', '_' and '/' only")
     return {"name": name, "label": schedule.label, "version": _tilelang_version(), "head_dim": str(HEAD_DIM)}
 
 

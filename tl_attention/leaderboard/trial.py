@@ -11,10 +11,12 @@ from tl_attention.leaderboard import check, messages, stop_rule
 from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.messages import Ended
 from tl_attention.leaderboard.process import SubmissionProcess
-from tl_attention.leaderboard.results import Outcome, Row, Verdict
+from tl_attention.leaderboard.results import Outcome, Row, Verdict, way_taken
 from tl_attention.pool import CallFailed, Worker
 
 CHECK_TIMEOUT_S = 600.0
+# The GPU's events and the host's clock drift apart.
+CLOCKS_AGREE = 1.01
 METHODS = {"cuda": "cuda, events, L2 cleared", "cpu": "cpu, perf_counter"}
 
 
@@ -71,7 +73,8 @@ class Bench:
             return "pass", verdict.reason or other.reason
 
         outcome = self._run({"line": asdict(line), "outputs": [str(path) for path in paths]}, timeout_s, tested)
-        return Row(line, outcome, **(found if outcome.status in ("pass", "wrong") else {}))
+        checked = found if outcome.status in ("pass", "wrong") else {}
+        return Row(line, outcome, way=way_taken(outcome.log), **checked)
 
     def _run(
         self, plan: dict[str, Any], timeout_s: float, follow: Callable[[SubmissionProcess], tuple[str, str]]
@@ -110,6 +113,10 @@ class Bench:
             return None
         if timed.elapsed_s > seconds:
             raise Ended("error", f"timed for {timed.elapsed_s:.3g} s by its own clock, in a process of {seconds:.3g} s")
+        samples_s = sum(timed.samples_ms) / 1e3
+        if samples_s > CLOCKS_AGREE * timed.elapsed_s:
+            told = f"{len(timed.samples_ms)} runs of {samples_s:.3g} s together, timed in {timed.elapsed_s:.3g} s"
+            raise Ended("error", told)
         try:
             stopped_by = stop_rule.stopped_by(timed.samples_ms, timed.elapsed_s, self.max_repeats)
         except ValueError as error:
