@@ -47,7 +47,7 @@ class Named:
     def refused(self, refusal: ScheduleRefused) -> InputError:
         """The refusal with the file and the line to blame, or with the label."""
         if self.file:
-            return InputError(self.file.blamed(refusal.key, str(refusal), "refused: "))
+            return InputError(self.file.blamed(refusal.key, str(refusal), "refused: ", refusal.others))
         return InputError(f"{self.text}: refused: {refusal}")
 
 

@@ -70,9 +70,13 @@ class ScheduleFile:
     def path(self) -> Path:
         return self.sources[0].path
 
-    def blamed(self, key: KeyPath, message: str, kind: str = "") -> str:
-        """`file:line: kind: key: message`, at the line of this file, or of its base key if a base has the key."""
-        return _blamed(self.sources, key, message, kind)
+    def blamed(self, key: KeyPath, message: str, kind: str = "", others: tuple[KeyPath, ...] = ()) -> str:
+        """`file:line: kind: key: message`, at the line of this file, or of its base key if a base has the key.
+
+        Of several keys, the one to blame is the first that stands in the outermost file with any of them.
+        """
+        written = (path for source in self.sources for path in (key, *others) if source.has(path) == len(path))
+        return _blamed(self.sources, next(written, key) if key else key, message, kind)
 
     def refuse_unmeant(self, head_dim: int) -> None:
         """Raise InputError for a head size that the file is not meant for."""
