@@ -197,6 +197,11 @@ def test_bench_leaves_out_aloud_what_is_not_meant_for_the_head_size(cli, empty, 
     assert names == catalogue.names()
 
 
+@pytest.mark.parametrize("command", [["list"], ["check"], ["bench"], ["run"], ["explain"], ["diff", "best"]])
+def test_an_empty_argument_names_no_schedule(command, error_of, empty) -> None:
+    assert error_of(*command, "").startswith("no schedule is named '', expected a name that ")
+
+
 @pytest.mark.parametrize("arguments, words", [
     (["list"], "best"), (["check", "best"], "best: proved safe"), (["explain", "best"], "Steady state"),
     (["schema"], "json-schema.org"), (["diff", "best", "seed", "--no-code"], "lowering: warp_specialized -> pipelined"),

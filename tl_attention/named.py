@@ -71,7 +71,8 @@ def resolve(what: str | Path) -> Named:
 
 def expand(text: str) -> list[str]:
     """The schedules of a folder or of a part of the catalogue, such as `experiments`, sorted; else the text itself."""
-    if catalogue.path_of(text) is None:
+    # No text, which an unset variable of a shell gives, is not the catalogue's top.
+    if text and catalogue.path_of(text) is None:
         if os.path.isdir(text):
             found = sorted(str(path) for path in Path(text).glob(f"*{SUFFIX}"))
             if not found:
