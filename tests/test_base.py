@@ -130,6 +130,9 @@ MISTAKES = {
     "long summary": (f"base: best\nsummary: {'x' * 101}\n", "2: summary: expected at most 100 characters"),
     "summary of no kind": ("base: best\nsummary: 3\n", "2: summary: expected text, found 3"),
     "head_dims of no kernel": ("base: best\nhead_dims: [64, 96]\n", "2: head_dims[1]: expected 64 or 128, found 96"),
+    "a head size twice": (
+        "base: best\nhead_dims: [64, 64]\n", "2: head_dims: expected each once, found the list [64, 64]",
+    ),
     "no head_dims": ("base: best\nhead_dims: []\n", "2: head_dims: expected at least 1 entries"),
 }
 
@@ -227,7 +230,7 @@ def test_the_schema_takes_a_base_and_some_of_the_keys(fields, validator) -> None
 
 @pytest.mark.parametrize("fields", [
     {"base": 3}, {"base": None}, {"base": ""}, {"block_M": None}, {"block_N": 100}, {"sumary": "x"}, {"summary": 3},
-    {"summary": None}, {"head_dims": None}, {"head_dims": []}, {"head_dims": [96]}, {"head_dims": 64},
+    {"summary": None}, {"head_dims": None}, {"head_dims": []}, {"head_dims": [96]}, {"head_dims": [64, 64]}, {"head_dims": 64},
     {"kernel": {"pingpong": True}}, {"kernel": 3}, {"wait_before": {"mma1": "foo"}},
 ])
 def test_the_schema_and_the_loader_reject_the_same_beside_a_base(fields, validator, mine) -> None:

@@ -31,6 +31,12 @@ def _one_line(text: str) -> str:
     return text
 
 
+def _each_once(values: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(values)) < len(values):
+        raise PydanticCustomError("each_once", "expected each once")
+    return values
+
+
 class ScheduleKeys(Schedule):
     """One attention schedule, whole, or what it changes in its `base`.
 
@@ -50,7 +56,7 @@ class ScheduleKeys(Schedule):
     ] = ""
     head_dims: Annotated[tuple[Literal[HEAD_DIMS], ...], Field(
         min_length=1, description="the head sizes that it is meant for; all by default"
-    )] = HEAD_DIMS
+    ), AfterValidator(_each_once)] = HEAD_DIMS
 
 
 # About the file, not the schedule: they are no part of its label, and a base's are not taken over.
