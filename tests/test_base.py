@@ -230,7 +230,8 @@ def test_the_schema_takes_a_base_and_some_of_the_keys(fields, validator) -> None
 
 @pytest.mark.parametrize("fields", [
     {"base": 3}, {"base": None}, {"base": ""}, {"block_M": None}, {"block_N": 100}, {"sumary": "x"}, {"summary": 3},
-    {"summary": None}, {"head_dims": None}, {"head_dims": []}, {"head_dims": [96]}, {"head_dims": [64, 64]}, {"head_dims": 64},
+    {"summary": None}, {"head_dims": None}, {"head_dims": []}, {"head_dims": [96]}, {"head_dims": 64},
+    {"head_dims": [64, 64]},
     {"kernel": {"pingpong": True}}, {"kernel": 3}, {"wait_before": {"mma1": "foo"}},
 ])
 def test_the_schema_and_the_loader_reject_the_same_beside_a_base(fields, validator, mine) -> None:
