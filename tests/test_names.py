@@ -193,7 +193,7 @@ def test_bench_leaves_out_aloud_what_is_not_meant_for_the_head_size(cli, empty, 
     assert names == ["seed", "experiments/no_ping_pong"]
     assert result.stderr.splitlines()[0] == "left out: seed_stages4 is meant for head_dim 64, not 128"
     names.clear()
-    cli("bench", "--all", "--dtype", "fp16", "--shape", "1,1,64,64")
+    cli("bench", "--every", "--dtype", "fp16", "--shape", "1,1,64,64")
     assert names == catalogue.names()
 
 
