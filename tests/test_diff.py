@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from tl_attention import diff
+from tl_attention.compile import StaticReport
+from tl_attention.compile_pool import Compiled
 from tl_attention.named import resolve
+from tl_attention.sass import Loop
 from tl_attention.schedule import Schedule
 
 
@@ -96,3 +99,11 @@ def test_a_schedule_that_cannot_run_is_refused_behind_what_can_be_shown(cli, tmp
 ])
 def test_bad_input_of_diff_is_told_in_one_line(arguments, words, error_of) -> None:
     assert words in error_of("diff", *arguments)
+
+
+def test_the_places_of_a_loop_are_facts_of_their_own() -> None:
+    loop = Loop(10, {"HGMMA": 2}, 90, product_waits=(0, 20), arrives=(3,))
+    report = StaticReport(registers=168, stack_bytes=0, shared_bytes=1024, loops=(loop,))
+    facts = diff._facts(Compiled("f", report))
+    assert facts["waits for products"] == "after 0, 20" and facts["arrives"] == "after 3"
+    assert "waits on mbarriers" not in facts and facts["exponentials"] == "90"
