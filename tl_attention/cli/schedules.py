@@ -70,14 +70,17 @@ def check(schedules: tuple[str, ...], every: bool, head_dim: int | None) -> None
         with problems.each():
             named = resolve(text)
             head_dims = named.head_dims if head_dim is None else (head_dim,)
-            _prove(named, head_dims)
+            prove(named, head_dims)
             proved = "proved safe" if named.schedule.has_program else "fits; no Program to prove"
             click.echo(f"{printable(text)}: {proved} at {_named(head_dims)}")
     problems.finish()
 
 
-def _prove(named: Named, head_dims: Sequence[int]) -> None:
-    """Only the limits of the SM depend on the head size: the dependences are proved once."""
+def prove(named: Named, head_dims: Sequence[int]) -> None:
+    """Raise InputError, with file and line, unless the schedule is safe at these head sizes.
+
+    Only the limits of the SM depend on the head size: the dependences are proved once.
+    """
     from tl_attention.limits import check_fits
     from tl_attention.preflight import refuse_unless_safe
 
