@@ -204,7 +204,8 @@ def test_without_a_gpu_bench_takes_a_few_schedules_unless_told(
 
 
 def test_every_and_named_schedules_are_told_to_exclude_each_other(error_of, seed_path) -> None:
-    assert "--every takes every schedule at the top, expected no others beside it" in error_of("bench", "--every", seed_path)
+    words = "--every takes every schedule at the top, expected no others beside it"
+    assert words in error_of("bench", "--every", seed_path)
     # Of `list` and `check` it is the experiments too, which no bench is meant to take by a word.
     assert "No such option" in error_of("bench", "--all")
 
