@@ -182,6 +182,7 @@ def test_a_head_size_that_a_file_is_not_meant_for_is_refused_at_its_line(error_o
     for arguments in (["run", "seed_stages4"], ["bench", "seed_stages4"], ["submit", "seed_stages4"]):
         assert error_of(*arguments) == words
     assert "needs 294,912 bytes" in error_of("check", "seed_stages4", "--head-dim", "128")
+    assert resolve("best").meant_for == "is meant for head_dim 64 and 128"
 
 
 def test_bench_leaves_out_aloud_what_is_not_meant_for_the_head_size(cli, empty, monkeypatch) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from tl_attention import catalogue
 from tl_attention.catalogue import SUFFIX, SUFFIXES
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.problem import HEAD_DIMS
+from tl_attention.problem import HEAD_DIMS, named_head_dims
 from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import ScheduleFile, load_file
 from tl_attention.yaml_text import stamp
@@ -39,10 +39,15 @@ class Named:
         """The head sizes that it is meant for."""
         return self.file.head_dims if self.file else HEAD_DIMS
 
+    @property
+    def meant_for(self) -> str:
+        """The same in words."""
+        return f"is meant for {named_head_dims(self.head_dims)}"
+
     def refuse_unmeant(self, head_dim: int) -> None:
         """Raise InputError for a head size that it is not meant for."""
-        if self.file:
-            self.file.refuse_unmeant(head_dim)
+        if self.file and head_dim not in self.head_dims:
+            raise InputError(self.file.blamed(("head_dims",), f"it {self.meant_for}, not {head_dim}", "refused: "))
 
     def refused(self, refusal: ScheduleRefused) -> InputError:
         """The refusal with the file and the line to blame, or with the label."""

@@ -84,13 +84,6 @@ class ScheduleFile:
         written = (path for source in self.sources for path in (key, *others) if source.has(path) == len(path))
         return _blamed(self.sources, next(written, key) if key else key, message, kind)
 
-    def refuse_unmeant(self, head_dim: int) -> None:
-        """Raise InputError for a head size that the file is not meant for."""
-        if head_dim not in self.head_dims:
-            meant = " and ".join(map(str, self.head_dims))
-            reason = f"it is meant for head_dim {meant}, not {head_dim}"
-            raise InputError(self.blamed(("head_dims",), reason, "refused: "))
-
 
 def load(path: str | Path) -> Schedule:
     """Read one schedule. Raises InputError with `file:line: key: message`."""

@@ -18,7 +18,7 @@ from tl_attention.problem import DTYPE_NAMES, HEAD_DIMS, AttentionShape
               help="compile both and compare registers, spills and the steady loop's instructions and waits")
 @click.option("--dtype", type=click.Choice(sorted(DTYPE_NAMES)), default="fp16", show_default=True, help="of the code")
 @click.option("--head-dim", type=int,
-              help=f"one of {HEAD_DIMS}  [default: those that each is meant for; of the code the largest that both are]")
+              help=f"one of {HEAD_DIMS}  [default: those that each is meant for; of the code the largest of both]")
 @click.option("--causal", is_flag=True, help="the code with a causal mask")
 def diff(a: str, b: str, with_code: bool, dtype: str, head_dim: int | None, causal: bool) -> None:
     """What differs between two schedules: in the keys, in the Program, in the code; and whether both are safe."""
@@ -49,8 +49,8 @@ def _shared_head_dim(a: Named, b: Named) -> int:
     """The largest head size that both are meant for. Raises InputError where there is none."""
     shared = set(a.head_dims) & set(b.head_dims)
     if not shared:
-        meant = [f"{named.text} is meant for head_dim {' and '.join(map(str, named.head_dims))}" for named in (a, b)]
-        raise InputError(f"{', '.join(meant)}: no code to compare, expected --head-dim or --no-code")
+        meant = ", ".join(f"{named.text} {named.meant_for}" for named in (a, b))
+        raise InputError(f"{meant}: no code to compare, expected --head-dim or --no-code")
     return max(shared)
 
 
