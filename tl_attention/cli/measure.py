@@ -65,8 +65,8 @@ def run(schedule: str, **options: Any) -> None:
 def bench(schedules: tuple[str, ...], every: bool, peers: bool, **options: Any) -> None:
     """Compile, verify and time many schedules, ranked.
 
-    By default those at the top of the shipped ones; without a GPU, where they are compiled and verified on the CPU, only
-    seed, fa3_overlap, best and best_causal, unless --every is given.
+    By default those at the top of the shipped ones; without a GPU, where they are compiled and verified on the CPU,
+    only seed, fa3_overlap, best and best_causal, unless --every is given.
     """
     if every and schedules:
         raise InputError(f"--every takes every schedule at the top, expected no others beside it, found {schedules[0]}")
