@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 
 import pytest
@@ -268,3 +270,15 @@ def test_bench_tells_every_bad_file_before_it_starts(cli, tmp_path, seed_path) -
     result = cli("bench", tmp_path / "a.yaml", seed_path, tmp_path / "b.yaml")
     assert result.exit_code == 2 and not result.stdout
     assert result.stderr.splitlines()[-1] == "2 of 3 schedules have errors" and result.stderr.count("error: ") == 2
+
+
+def test_a_pipe_is_read_where_it_has_a_writer_and_not_waited_for_where_it_has_none(cli, error_of, tmp_path, seed_path):
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    # The writer waits for a reader, and so would the reader for a writer.
+    assert error_of("check", pipe) == f"{pipe}: a pipe or device with nothing in it, expected a file"
+    write_end = os.open(pipe, os.O_RDWR)
+    writer = threading.Timer(0.3, lambda: (os.write(write_end, seed_path.read_bytes()), os.close(write_end)))
+    writer.start()
+    assert cli("check", pipe).exit_code == 0
+    writer.join()

@@ -130,6 +130,9 @@ MISTAKES = {
     "long summary": (f"base: best\nsummary: {'x' * 101}\n", "2: summary: expected at most 100 characters"),
     "summary of no kind": ("base: best\nsummary: 3\n", "2: summary: expected text, found 3"),
     "head_dims of no kernel": ("base: best\nhead_dims: [64, 96]\n", "2: head_dims[1]: expected 64 or 128, found 96"),
+    "a head size twice": (
+        "base: best\nhead_dims: [64, 64]\n", "2: head_dims: expected each once, found the list [64, 64]",
+    ),
     "no head_dims": ("base: best\nhead_dims: []\n", "2: head_dims: expected at least 1 entries"),
 }
 
@@ -163,13 +166,39 @@ def test_a_cycle_and_a_chain_that_is_too_deep_are_told(tmp_path) -> None:
 def test_a_refusal_is_told_at_the_line_of_the_own_file_or_the_bases(mine, error_of) -> None:
     path = mine("base: seed\nblock_N: 256\nnum_stages: 1\n")
     assert error_of("check", path).startswith(f"{path}:2: refused: block_N: needs 266 registers")
-    path = mine("base: seed_stages4\nblock_N: 176\n")
+    path = mine("base: seed_stages4\nsummary: mine\n")
     assert re.fullmatch(
         rf"{path}:1: refused: num_stages: needs .* fewer buffers \(from base seed_stages4, line 6\)",
         error_of("check", path, "--head-dim", "128"),
     )
     path = mine("base: best\nwait_before:\n  mma1: mma1\n")
     assert error_of("check", path).startswith(f"{path}:3: refused: wait_before.mma1: ")
+
+
+# `max_init` after `max_merge`, whose value `scale` needs.
+MIXED_GROUP = "base: seed\ngroup: [[0], [1, 2], [3, 5, 6, 4, 7, 8, 9, 10, 11], [12], [13], [14]]\n"
+# A file with a base; the line and the key to blame, and how the reason begins.
+AT_FAULT = {
+    "group": (MIXED_GROUP, "2: refused: group: max_init(t) overwrites"),
+    "order before group": (f"{MIXED_GROUP}order: [-1, 0, 3, 1, -1, 2]\n", "3: refused: order: max_init(t) overwrites"),
+    "stage": ("base: seed\nstage: [-1, 0, 0, 0, -1, 0]\n", "2: refused: stage: "),
+    "order of a wait": (
+        "base: best\norder: [-1, 0, 1, 2, 3, -1, 4]\n",
+        "2: refused: order: wait_before.mma1: exp.1 does not come between ",
+    ),
+    "group of the base's": ("base: mixed.yaml\nsummary: x\n", "1: refused: group: max_init(t) overwrites"),
+    "memory by block_N": ("base: fa3_overlap\nblock_N: 256\n", "2: refused: block_N: needs 295,936 bytes"),
+    "memory by k_stages": ("base: best\nkernel:\n  k_stages: 6\n", "3: refused: kernel.k_stages: needs "),
+    "registers by block_M": ("base: seed\nblock_M: 256\nthreads: 512\n", "2: refused: block_M: needs 138 registers"),
+}
+
+
+@pytest.mark.parametrize("name", AT_FAULT)
+def test_a_refusal_blames_what_the_file_changes_before_what_its_base_has(name, mine, tmp_path, error_of) -> None:
+    text, words = AT_FAULT[name]
+    (tmp_path / "mixed.yaml").write_text(MIXED_GROUP)
+    path = mine(text)
+    assert error_of("check", path).startswith(f"{path}:{words}")
 
 
 OPTIONAL = [
@@ -202,6 +231,7 @@ def test_the_schema_takes_a_base_and_some_of_the_keys(fields, validator) -> None
 @pytest.mark.parametrize("fields", [
     {"base": 3}, {"base": None}, {"base": ""}, {"block_M": None}, {"block_N": 100}, {"sumary": "x"}, {"summary": 3},
     {"summary": None}, {"head_dims": None}, {"head_dims": []}, {"head_dims": [96]}, {"head_dims": 64},
+    {"head_dims": [64, 64]},
     {"kernel": {"pingpong": True}}, {"kernel": 3}, {"wait_before": {"mma1": "foo"}},
 ])
 def test_the_schema_and_the_loader_reject_the_same_beside_a_base(fields, validator, mine) -> None:

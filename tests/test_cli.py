@@ -189,7 +189,7 @@ FOR_128 = sorted(path.stem for path in (ROOT / "schedules").glob("*.yaml") if pa
 
 @pytest.mark.parametrize("gpus, arguments, names", [
     (0, [], ["seed", "fa3_overlap", "best", "best_causal"]),
-    (0, ["--all"], FOR_128),
+    (0, ["--every"], FOR_128),
     (1, [], FOR_128),
     (0, ["schedules/prefetch.yaml"], ["prefetch"]),
 ])
@@ -200,11 +200,14 @@ def test_without_a_gpu_bench_takes_a_few_schedules_unless_told(
     monkeypatch.setattr("tl_attention.cli.measure.visible_gpus", lambda: ("GPU-0",) * gpus)
     result = cli("bench", *arguments, "--dtype", "fp16", "--output", tmp_path / "rows.jsonl")
     assert result.exit_code == 0 and [row.name for row in read_rows(tmp_path / "rows.jsonl")] == names
-    assert ("4 of" in result.stderr and "--all takes every one" in result.stderr) == (len(names) == 4)
+    assert ("4 of" in result.stderr and "--every takes all" in result.stderr) == (len(names) == 4)
 
 
-def test_all_and_named_schedules_are_told_to_exclude_each_other(error_of, seed_path) -> None:
-    assert "--all takes every schedule, expected no others beside it" in error_of("bench", "--all", seed_path)
+def test_every_and_named_schedules_are_told_to_exclude_each_other(error_of, seed_path) -> None:
+    words = "--every takes every schedule at the top, expected no others beside it"
+    assert words in error_of("bench", "--every", seed_path)
+    # Of `list` and `check` it is the experiments too, which no bench is meant to take by a word.
+    assert "No such option" in error_of("bench", "--all")
 
 
 def test_two_files_of_the_same_name_keep_their_folders(cli, fake_runner, tmp_path, seed_path) -> None:

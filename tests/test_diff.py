@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from tl_attention import diff
+from tl_attention.compile import StaticReport
+from tl_attention.compile_pool import Compiled
 from tl_attention.named import resolve
+from tl_attention.sass import Loop
 from tl_attention.schedule import Schedule
 
 
@@ -80,13 +83,54 @@ def test_the_code_of_equal_schedules_is_equal(cli, tmp_path) -> None:
 
 def test_a_schedule_that_cannot_run_is_refused_behind_what_can_be_shown(cli, tmp_path) -> None:
     path = Path(resolve("seed_stages4").file.path)
-    result = cli("diff", "seed", "seed_stages4")
-    assert result.exit_code == 2 and "  num_stages: 2 -> 4" in result.stdout
-    assert result.stderr.startswith(f"error: {path}:6: refused: num_stages: needs 294,912 bytes")
+    for options in ((), ("--no-code",)):
+        result = cli("diff", "seed", "seed_stages4", "--head-dim", "128", *options)
+        assert result.exit_code == 2 and "  num_stages: 2 -> 4" in result.stdout and "code:" not in result.stdout
+        assert result.stderr.startswith(f"error: {path}:6: refused: num_stages: needs 294,912 bytes")
     mine = tmp_path / "mine.yaml"
     mine.write_text("base: best\nwait_before: {mma1: mma1}\n")
     result = cli("diff", "best", mine, "--no-code")
     assert result.exit_code == 2 and result.stderr.startswith(f"error: {mine}:2: refused: wait_before.mma1: ")
+
+
+def test_every_schedule_that_is_refused_is_told_without_code_too(cli, tmp_path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("base: seed\norder: [-1, 0, 3, 2, -1, 1]\nstage: [-1, 0, 0, 0, -1, 0]\n")
+    wide = tmp_path / "wide.yaml"
+    wide.write_text("base: seed\nblock_N: 256\n")
+    for a, b in ((broken, wide), (wide, broken)):
+        result = cli("diff", a, b, "--no-code")
+        assert result.exit_code == 2 and "program: differs" in result.stdout
+        first, second, count = result.stderr.splitlines()
+        assert first.startswith(f"error: {a}:2: refused: ") and second.startswith(f"error: {b}:2: refused: ")
+        assert count == "2 of 2 schedules have errors"
+
+
+@pytest.mark.parametrize("dims, options, expected", [
+    (("", "[64]"), (), 64), (("[64, 128]", "[128]"), (), 128), (("", ""), (), 128), (("", ""), ("--head-dim", 64), 64),
+    (("[64]", "[128]"), ("--head-dim", 128), 128),
+])
+def test_the_code_is_of_the_largest_head_size_that_both_are_meant_for(
+    dims, options, expected, cli, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(diff, "code", lambda a, b, names, shape: [f"code: head_dim {shape.head_dim}"])
+    assert parts(cli, *_meant_for(tmp_path, dims), *options)[-1] == f"code: head_dim {expected}"
+
+
+def test_schedules_without_a_head_size_in_common_have_no_code_to_compare(cli, error_of, tmp_path) -> None:
+    a, b = _meant_for(tmp_path, ("[64]", "[128]"))
+    assert error_of("diff", a, b) == (
+        f"{a} is meant for head_dim 64, {b} is meant for head_dim 128: no code to compare, "
+        "expected --head-dim or --no-code"
+    )
+    assert parts(cli, a, b, "--no-code")[2:] == ["keys: equal", "program: equal"]
+
+
+def _meant_for(folder: Path, dims: tuple[str, str]) -> list[Path]:
+    paths = [folder / "a.yaml", folder / "b.yaml"]
+    for path, meant in zip(paths, dims):
+        path.write_text("base: seed\n" + (f"head_dims: {meant}\n" if meant else ""))
+    return paths
 
 
 @pytest.mark.parametrize("arguments, words", [
@@ -96,3 +140,11 @@ def test_a_schedule_that_cannot_run_is_refused_behind_what_can_be_shown(cli, tmp
 ])
 def test_bad_input_of_diff_is_told_in_one_line(arguments, words, error_of) -> None:
     assert words in error_of("diff", *arguments)
+
+
+def test_the_places_of_a_loop_are_facts_of_their_own() -> None:
+    loop = Loop(10, {"HGMMA": 2}, 90, product_waits=(0, 20), arrives=(3,))
+    report = StaticReport(registers=168, stack_bytes=0, shared_bytes=1024, loops=(loop,))
+    facts = diff._facts(Compiled("f", report))
+    assert facts["waits for products"] == "after 0, 20" and facts["arrives"] == "after 3"
+    assert "waits on mbarriers" not in facts and facts["exponentials"] == "90"

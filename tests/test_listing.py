@@ -92,24 +92,27 @@ def test_without_a_record_the_list_has_no_times_and_no_heading(cli, records) -> 
     assert re.fullmatch(r"best +the fastest measured without a causal mask", lines[0])
 
 
-@pytest.mark.parametrize("dtype, causal", [("fp16", False), ("float16", True), ("bf16", False)])
-def test_a_recorded_time_is_that_of_problem_l_with_sizes_read_at_run_time(dtype, causal) -> None:
-    row = recorded.time_of("best", dtype, causal)
-    full = {"fp16": "float16", "bf16": "bfloat16"}.get(dtype, dtype)
-    assert row is not None and (f"{row.median_ms:.3f}", row.sizes) == (recorded_ms("best", causal, full), "runtime")
-    assert recorded.sizes_of(row) == recorded.LARGE and row.device == "NVIDIA H200"
+def label(name: str) -> str:
+    return resolve(name).schedule.label
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_recorded_times_are_those_of_problem_l_in_fp16_with_sizes_read_at_run_time(causal) -> None:
+    rows = recorded.run_of({label("best"), label("seed")}, causal)
+    assert {row.name: f"{row.median_ms:.3f}" for row in rows} == {
+        name: recorded_ms(name, causal) for name in ("best", "seed")
+    }
+    assert {(row.sizes, row.device, recorded.sizes_of(row)) for row in rows} == {
+        ("runtime", "NVIDIA H200", recorded.LARGE)
+    }
 
 
 def test_a_time_is_found_by_what_the_schedule_is_not_by_what_a_file_is_called() -> None:
-    row = recorded.time_of("experiments/causal/no_ping_pong", "bf16", True)
-    assert row is not None and row.label == resolve("experiments/causal/no_ping_pong").schedule.label
+    [row] = recorded.run_of({label("experiments/causal/no_ping_pong")}, True)
+    assert row.name == "no_ping_pong" and row.problem["dtype"] == "bfloat16"
     # Of the same last name, but another schedule, which was never timed so.
-    assert recorded.time_of("experiments/no_ping_pong", "bf16", True) is None
-    assert recorded.time_of("experiments/no_ping_pong", "fp16", False) is None
-    assert recorded.time_of("best", "fp16", False, label=resolve("seed").schedule.label).name == "seed"
-    assert recorded.time_of("best", "fp16", False, label="another") is None
-    assert recorded.time_of("cudnn", "fp16", False).sizes == "peer"
-    assert recorded.time_of("nothing", "fp16", False) is None
+    assert recorded.run_of({label("experiments/no_ping_pong")}, True) == []
+    assert recorded.run_of({"another", "best", "cudnn"}, False) == []
 
 
 def test_rows_are_every_timed_row_of_the_records_and_no_other(records) -> None:

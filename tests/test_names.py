@@ -182,6 +182,7 @@ def test_a_head_size_that_a_file_is_not_meant_for_is_refused_at_its_line(error_o
     for arguments in (["run", "seed_stages4"], ["bench", "seed_stages4"], ["submit", "seed_stages4"]):
         assert error_of(*arguments) == words
     assert "needs 294,912 bytes" in error_of("check", "seed_stages4", "--head-dim", "128")
+    assert resolve("best").meant_for == "is meant for head_dim 64 and 128"
 
 
 def test_bench_leaves_out_aloud_what_is_not_meant_for_the_head_size(cli, empty, monkeypatch) -> None:
@@ -193,8 +194,13 @@ def test_bench_leaves_out_aloud_what_is_not_meant_for_the_head_size(cli, empty, 
     assert names == ["seed", "experiments/no_ping_pong"]
     assert result.stderr.splitlines()[0] == "left out: seed_stages4 is meant for head_dim 64, not 128"
     names.clear()
-    cli("bench", "--all", "--dtype", "fp16", "--shape", "1,1,64,64")
+    cli("bench", "--every", "--dtype", "fp16", "--shape", "1,1,64,64")
     assert names == catalogue.names()
+
+
+@pytest.mark.parametrize("command", [["list"], ["check"], ["bench"], ["run"], ["explain"], ["diff", "best"]])
+def test_an_empty_argument_names_no_schedule(command, error_of, empty) -> None:
+    assert error_of(*command, "").startswith("no schedule is named '', expected a name that ")
 
 
 @pytest.mark.parametrize("arguments, words", [

@@ -15,11 +15,12 @@ import yaml
 from tl_attention.errors import InputError
 from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import ScheduleKeys, load
-from tl_attention.schedule_schema import SCHEMA_NAME, json_schema
+from tl_attention.schedule_schema import json_schema
 from tl_attention.statements import NAMES
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = sorted((ROOT / "schedules").glob("*.yaml"))
+COMMITTED = ROOT / "schedules" / "schedule.schema.json"
 SEED = yaml.safe_load((ROOT / "schedules" / "seed.yaml").read_text())
 INFERRED = {"lowering": "inferred", "block_M": 128, "block_N": 128, "threads": 256, "num_stages": 2}
 
@@ -43,19 +44,19 @@ def loads(fields: dict[str, Any], folder: Path) -> bool:
 
 
 def test_the_committed_schema_is_the_generated_one() -> None:
-    committed = (ROOT / "schedules" / SCHEMA_NAME).read_text()
-    assert committed == json_schema(), f"run `tl-attention schema --output schedules/{SCHEMA_NAME}`"
+    committed = COMMITTED.read_text()
+    assert committed == json_schema(), f"run `tl-attention schema --output schedules/{COMMITTED.name}`"
 
 
 def test_the_schema_command_writes_the_committed_file(cli, tmp_path) -> None:
     assert cli("schema", "--output", tmp_path / "schema.json").exit_code == 0
-    assert (tmp_path / "schema.json").read_text() == (ROOT / "schedules" / SCHEMA_NAME).read_text()
+    assert (tmp_path / "schema.json").read_text() == COMMITTED.read_text()
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_shipped_schedule_meets_the_schema_and_names_it_for_editors(path, validator) -> None:
     validator.validate(yaml.safe_load(path.read_text()))
-    assert path.read_text().startswith(f"# yaml-language-server: $schema={SCHEMA_NAME}\n")
+    assert path.read_text().startswith(f"# yaml-language-server: $schema={COMMITTED.name}\n")
 
 
 def test_every_key_has_a_description_and_no_title_that_hides_it(validator) -> None:

@@ -10,6 +10,9 @@ from tl_attention.program import Model, Op, Program, offset
 from tl_attention.schedule import Schedule
 from tl_attention.statements import BY_NAME, FUSED, LOADS, MASK_BEFORE, PRODUCTS, READER, RING, Statement, Table
 
+# What may be at fault where a statement stands at the wrong place, the likelier first.
+PLACE_KEYS = ("order",), ("group",), ("stage",), ("split",)
+
 
 def derive(schedule: Schedule, model: Model | None = None) -> Program:
     """The Program of a schedule that orders the loop itself. It need not be legal: see `legality.check`.
@@ -130,7 +133,7 @@ class _Iteration:
                 f"wait_before.{product}: {before} does not come between the issue of {product}({block}) and "
                 f"{needs}({offset(-stage)}), by which it must be done: expected one of "
                 f"{', '.join(name for name in self._nameable if done(name) > issued)}",
-                "wait_before", product,
+                "wait_before", product, others=PLACE_KEYS,
             )
         return done(before)
 
@@ -148,7 +151,7 @@ class _Iteration:
             raise ScheduleRefused(
                 f"release_before.{load}: {before}({offset(-self.stage[before])}) comes before "
                 f"{reader}({offset(-self.stage[reader] - passed)}) is done, which reads {buffer}: {expected}",
-                "release_before", load,
+                "release_before", load, others=PLACE_KEYS,
             )
         return wanted, self.stage[reader] + passed
 

@@ -6,7 +6,7 @@ The first two need neither torch nor tilelang. Each part says in a line when the
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any, Iterator
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
@@ -115,13 +115,8 @@ def _facts(compiled: Compiled) -> dict[str, str]:
     if loop is not None:
         facts |= {"steady loop": f"{loop.instructions} instructions", "exponentials": f"{loop.exponentials}"}
         facts |= {f"  {name}": f"{count}" for name, count in loop.counts.items()}
-        facts |= {part.partition(" after ")[0]: f"after {part.partition(' after ')[2]}" for part in _waits(loop.places)}
+        facts |= {name: f"after {', '.join(map(str, places))}" for name, places in loop.places.items()}
     return facts
-
-
-def _waits(places: str) -> Iterator[str]:
-    """`of 90 exponentials: waits for products after 0, 20; arrives after 0` -> its parts that have a place."""
-    yield from (part for part in places.partition(": ")[2].split("; ") if " after " in part)
 
 
 def _compared(before: dict[str, str], after: dict[str, str]) -> list[str]:

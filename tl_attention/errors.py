@@ -10,12 +10,14 @@ class InputError(ValueError):
 class ScheduleRefused(InputError):
     """A well-formed schedule that cannot run: the dependence or the limit that it breaks.
 
-    `key` is the path of the schedule's key to blame, such as ("split", "exp"); a file's line is found by it.
+    `key` is the path of the schedule's key to blame, such as ("split", "exp"); a file's line is found by it. `others`
+    are those that may be at fault as well, the likelier first: of a file with a base, only what it changes is.
     """
 
-    def __init__(self, reason: str, *key: str | int):
+    def __init__(self, reason: str, *key: str | int, others: tuple[tuple[str | int, ...], ...] = ()):
         super().__init__(reason)
         self.key = key
+        self.others = others
 
 
 def printable(text: str) -> str:

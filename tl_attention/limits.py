@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tl_attention.derivation import derive
+from tl_attention.derivation import PLACE_KEYS, derive
 from tl_attention.device import HOPPER, DeviceSpec
 from tl_attention.errors import ScheduleRefused
 from tl_attention.problem import DTYPE_BYTES, HEAD_DIMS
@@ -111,6 +111,9 @@ def check_fits(schedule: Schedule, head_dim: int, device: DeviceSpec = HOPPER) -
             f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {head_dim} * {DTYPE_BYTES} bytes{before}; "
             "use a smaller tile or fewer buffers",
             "num_stages",
+            others=(
+                ("block_N",), ("block_M",), ("kernel", "k_stages"), ("kernel", "v_stages"), *PLACE_KEYS, ("lowering",),
+            ),
         )
     widths = schedule.split.rescale
     if widths and sum(widths) != head_dim:
@@ -126,4 +129,5 @@ def check_fits(schedule: Schedule, head_dim: int, device: DeviceSpec = HOPPER) -
             f"acc_s {M}*{N}/{schedule.threads}, half as much for acc_s_cast, acc_o {M}*{head_dim}/{schedule.threads}, "
             f"{q}{ROW_VECTOR_REGISTERS} for row vectors; use a smaller block_N",
             "block_N",
+            others=(("block_M",), ("threads",), ("kernel", "registers"), ("kernel", "q_operand"), ("lowering",)),
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 from tl_attention import catalogue
 from tl_attention.catalogue import SUFFIX, SUFFIXES
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.problem import HEAD_DIMS
+from tl_attention.problem import HEAD_DIMS, named_head_dims
 from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import ScheduleFile, load_file
 from tl_attention.yaml_text import stamp
@@ -39,15 +39,20 @@ class Named:
         """The head sizes that it is meant for."""
         return self.file.head_dims if self.file else HEAD_DIMS
 
+    @property
+    def meant_for(self) -> str:
+        """The same in words."""
+        return f"is meant for {named_head_dims(self.head_dims)}"
+
     def refuse_unmeant(self, head_dim: int) -> None:
         """Raise InputError for a head size that it is not meant for."""
-        if self.file:
-            self.file.refuse_unmeant(head_dim)
+        if self.file and head_dim not in self.head_dims:
+            raise InputError(self.file.blamed(("head_dims",), f"it {self.meant_for}, not {head_dim}", "refused: "))
 
     def refused(self, refusal: ScheduleRefused) -> InputError:
         """The refusal with the file and the line to blame, or with the label."""
         if self.file:
-            return InputError(self.file.blamed(refusal.key, str(refusal), "refused: "))
+            return InputError(self.file.blamed(refusal.key, str(refusal), "refused: ", refusal.others))
         return InputError(f"{self.text}: refused: {refusal}")
 
 
@@ -71,7 +76,8 @@ def resolve(what: str | Path) -> Named:
 
 def expand(text: str) -> list[str]:
     """The schedules of a folder or of a part of the catalogue, such as `experiments`, sorted; else the text itself."""
-    if catalogue.path_of(text) is None:
+    # No text, which an unset variable of a shell gives, is not the catalogue's top.
+    if text and catalogue.path_of(text) is None:
         if os.path.isdir(text):
             found = sorted(str(path) for path in Path(text).glob(f"*{SUFFIX}"))
             if not found:

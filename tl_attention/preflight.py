@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Iterator, Sequence
 
 from tl_attention import legality, races
-from tl_attention.derivation import derive
+from tl_attention.derivation import PLACE_KEYS, derive
 from tl_attention.errors import ScheduleRefused
 from tl_attention.limits import check_fits, ring_buffers
 from tl_attention.program import Model, Program
 from tl_attention.schedule import Schedule
+
+# Of a broken dependence.
+BLAMED = (
+    *PLACE_KEYS, ("wait_before",), ("release_before",), ("num_stages",), ("kernel",), ("kv_order",), ("lowering",),
+)
 
 
 def refuse_unless_safe(schedule: Schedule, head_dim: int) -> None:
@@ -30,7 +35,8 @@ def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
             yield "the roles of a cluster neither race nor deadlock"
     except ScheduleRefused as refusal:
         # A dependence is broken by the order as a whole, unless a key of its own was found to blame.
-        refusal.key = refusal.key or ("order",)
+        if not refusal.key:
+            refusal.key, refusal.others = BLAMED[0], BLAMED[1:]
         raise
 
 
@@ -53,5 +59,5 @@ def _check_limits(schedule: Schedule, head_dim: int) -> None:
         raise ScheduleRefused(
             f"num_stages is {schedule.num_stages}, but no load is a producer and the places of the loads give "
             f"{k} buffers of K_shared and {v} of V_shared: expected num_stages {max(k, v)}",
-            "num_stages",
+            "num_stages", others=PLACE_KEYS,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Sequence
 
 from tl_attention.errors import InputError
 
@@ -12,6 +13,11 @@ HEAD_DIMS = (64, 128)
 DTYPE_BYTES = 2
 # CUDA's limit for a grid's y (heads) and z (batch).
 MAX_GRID_YZ = 65_535
+
+
+def named_head_dims(head_dims: Sequence[int]) -> str:
+    """`head_dim 64 and 128`."""
+    return f"head_dim {' and '.join(map(str, head_dims))}"
 
 
 @dataclass(frozen=True)

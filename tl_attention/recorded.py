@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import re
 from contextlib import suppress
+from typing import Callable
 
-from tl_attention import catalogue
 from tl_attention.errors import InputError
-from tl_attention.named import resolve
-from tl_attention.problem import DTYPE_NAMES
 from tl_attention.records import Row, read_rows
 from tl_attention.shipped import folder
 
@@ -37,18 +35,17 @@ def sizes_of(row: Row) -> tuple[int, ...]:
     return tuple(row.problem[size] for size in SIZES)
 
 
-def time_of(name: str, dtype: str, causal: bool, *, label: str | None = None) -> Row | None:
-    """The recorded row of a schedule that reads its sizes at run time, or of a peer; of problem L where that was timed.
+def run_of(labels: set[str], causal: bool) -> list[Row]:
+    """The rows of one run on one problem, of schedules of these labels that read their sizes at run time.
 
-    A schedule's rows are those of its label: of `label` if given, else of the schedule that ships under this name. So a
-    row that was recorded before a schedule changed is not taken for it.
+    Of fp16 and problem L if there are, else of what most of the labels have. A schedule's rows are those of its label:
+    one that was recorded before the schedule changed is not taken for it.
     """
-    if label is None and catalogue.path_of(name) is not None:
-        label = resolve(name).schedule.label
-    wanted = (name, "peer") if label is None else (label, "runtime")
-    found = [
-        row for row in rows()
-        if (row.name if label is None else row.label, row.sizes) == wanted
-        and row.problem["dtype"] == DTYPE_NAMES.get(dtype, dtype) and row.problem["causal"] == causal
-    ]
-    return next((row for row in found if sizes_of(row) == LARGE), found[0] if found else None)
+    runs: dict[tuple, list[Row]] = {}
+    for row in rows():
+        if row.label in labels and row.sizes == "runtime" and row.problem["causal"] == causal:
+            runs.setdefault((row.run, str(row.shape)), []).append(row)
+    rank: Callable[[list[Row]], tuple] = lambda run: (
+        run[0].problem["dtype"] == "float16" and sizes_of(run[0]) == LARGE, len(run),
+    )
+    return max(runs.values(), key=rank, default=[])

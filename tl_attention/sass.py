@@ -65,21 +65,19 @@ class Loop:
         return f"{self.instructions} instructions: {counts}{'' if self.spills else ', no spills in this loop'}"
 
     @property
-    def places(self) -> str:
-        """Where the body waits and arrives, in exponentials."""
-        return self.places_beside(None)
+    def places(self) -> dict[str, tuple[int, ...]]:
+        """Where the body waits and arrives, in exponentials; what it does not do is left out."""
+        every = {
+            "waits for products": self.product_waits, "waits on mbarriers": self.barrier_waits, "arrives": self.arrives,
+        }
+        return {name: places for name, places in every.items() if places}
 
     def places_beside(self, asked: Asked | None) -> str:
-        """The same, with where the schedule asks for its products beside it.
+        """The same in words, with where the schedule asks for its products beside it.
 
         A body with other exponentials than one iteration's is no iteration: nothing stands beside it.
         """
-        parts = [
-            f"{name} after {', '.join(map(str, places))}" for name, places in (
-                ("waits for products", self.product_waits), ("waits on mbarriers", self.barrier_waits),
-                ("arrives", self.arrives),
-            ) if places
-        ]
+        parts = [f"{name} after {', '.join(map(str, places))}" for name, places in self.places.items()]
         if asked and self.product_waits and asked.exponentials == self.exponentials:
             parts[0] += f" (the schedule asks: {', '.join(map(str, asked.product_waits))})"
         return f"of {self.exponentials} exponentials: {'; '.join(parts) or 'no waits'}"

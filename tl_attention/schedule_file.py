@@ -31,6 +31,12 @@ def _one_line(text: str) -> str:
     return text
 
 
+def _each_once(values: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(values)) < len(values):
+        raise PydanticCustomError("each_once", "expected each once")
+    return values
+
+
 class ScheduleKeys(Schedule):
     """One attention schedule, whole, or what it changes in its `base`.
 
@@ -50,7 +56,7 @@ class ScheduleKeys(Schedule):
     ] = ""
     head_dims: Annotated[tuple[Literal[HEAD_DIMS], ...], Field(
         min_length=1, description="the head sizes that it is meant for; all by default"
-    )] = HEAD_DIMS
+    ), AfterValidator(_each_once)] = HEAD_DIMS
 
 
 # About the file, not the schedule: they are no part of its label, and a base's are not taken over.
@@ -70,16 +76,13 @@ class ScheduleFile:
     def path(self) -> Path:
         return self.sources[0].path
 
-    def blamed(self, key: KeyPath, message: str, kind: str = "") -> str:
-        """`file:line: kind: key: message`, at the line of this file, or of its base key if a base has the key."""
-        return _blamed(self.sources, key, message, kind)
+    def blamed(self, key: KeyPath, message: str, kind: str = "", others: tuple[KeyPath, ...] = ()) -> str:
+        """`file:line: kind: key: message`, at the line of this file, or of its base key if a base has the key.
 
-    def refuse_unmeant(self, head_dim: int) -> None:
-        """Raise InputError for a head size that the file is not meant for."""
-        if head_dim not in self.head_dims:
-            meant = " and ".join(map(str, self.head_dims))
-            reason = f"it is meant for head_dim {meant}, not {head_dim}"
-            raise InputError(self.blamed(("head_dims",), reason, "refused: "))
+        Of several keys, the one to blame is the first that stands in the outermost file with any of them.
+        """
+        written = (path for source in self.sources for path in (key, *others) if source.has(path) == len(path))
+        return _blamed(self.sources, next(written, key) if key else key, message, kind)
 
 
 def load(path: str | Path) -> Schedule:

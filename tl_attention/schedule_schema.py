@@ -13,7 +13,6 @@ from tl_attention.schedule_rules import KEYS_OF_ORDER
 from tl_attention.statement_name import MOST_CHUNKS
 from tl_attention.statements import NAMES, SPLITTABLE
 
-SCHEMA_NAME = "schedule.schema.json"
 NULL = {"type": "null"}
 
 

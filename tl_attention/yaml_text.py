@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,9 @@ def read(path: Path) -> YamlFile:
 
 def _text(path: Path) -> tuple[str, Stamp]:
     try:
-        with path.open("rb") as file:
-            as_of = _stamp(os.fstat(file.fileno()))
+        with open(path, "rb", opener=_at_once) as file:
+            status = os.fstat(file.fileno())
+            as_of, is_plain = _stamp(status), stat.S_ISREG(status.st_mode)
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
@@ -103,9 +105,18 @@ def _text(path: Path) -> tuple[str, Stamp]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}:{line}: not a text file: byte {data[error.start]:#04x} is not UTF-8") from None
+    if not data and not is_plain:
+        raise InputError(f"{path}: a pipe or device with nothing in it, expected a file")
     if not text.strip():
         raise InputError(f"{path}: the file is empty, expected a schedule's keys, such as block_M: 128")
     return text, as_of
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open without waiting for a writer: of a pipe that has none nothing is read, of one that has what it writes."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def _compose(text: str, path: Path) -> yaml.Node:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from tl_attention.cli.errors import naming
-from tl_attention.errors import printable
-from tl_attention.named import resolve
+from tl_attention.cli.errors import Problems, naming
+from tl_attention.cli.schedules import prove
+from tl_attention.errors import InputError, printable
+from tl_attention.named import Named, resolve
 from tl_attention.problem import DTYPE_NAMES, HEAD_DIMS, AttentionShape
 
 
@@ -16,27 +17,41 @@ from tl_attention.problem import DTYPE_NAMES, HEAD_DIMS, AttentionShape
 @click.option("--code/--no-code", "with_code", default=True, show_default=True,
               help="compile both and compare registers, spills and the steady loop's instructions and waits")
 @click.option("--dtype", type=click.Choice(sorted(DTYPE_NAMES)), default="fp16", show_default=True, help="of the code")
-@click.option("--head-dim", type=int, default=128, show_default=True, help=f"of the code, one of {HEAD_DIMS}")
+@click.option("--head-dim", type=int,
+              help=f"one of {HEAD_DIMS}  [default: those that each is meant for; of the code the largest of both]")
 @click.option("--causal", is_flag=True, help="the code with a causal mask")
-def diff(a: str, b: str, with_code: bool, dtype: str, head_dim: int, causal: bool) -> None:
-    """What differs between two schedules: in the keys, in the Program, in the code."""
+def diff(a: str, b: str, with_code: bool, dtype: str, head_dim: int | None, causal: bool) -> None:
+    """What differs between two schedules: in the keys, in the Program, in the code; and whether both are safe."""
     from tl_attention import diff
-    from tl_attention.preflight import refuse_unless_safe
+    from tl_attention.limits import check_head_dim
 
+    if head_dim is not None:
+        check_head_dim(head_dim)
     first, second = resolve(a), resolve(b)
-    # Sizes are read at run time, so any will do.
-    shape = AttentionShape(1, 1, 128, 128, head_dim, DTYPE_NAMES[dtype], causal)
+    of_code = (head_dim or _shared_head_dim(first, second)) if with_code else None
     schedules, names = (first.schedule, second.schedule), (a, b)
     texts = []
     for named in (first, second):
         with naming(named):
             texts.append(diff.program_text(named.schedule))
     _print([f"a: {a}", f"b: {b}", *diff.keys(*schedules), *diff.program(*texts, names)])
-    if with_code:
-        for named in (first, second):
-            with naming(named):
-                refuse_unless_safe(named.schedule, head_dim)
-        _print(diff.code(*schedules, names, shape))
+    problems = Problems()
+    for named in (first, second):
+        with problems.each():
+            prove(named, named.head_dims if head_dim is None else (head_dim,))
+    problems.finish()
+    if of_code is not None:
+        # Sizes are read at run time, so any will do.
+        _print(diff.code(*schedules, names, AttentionShape(1, 1, 128, 128, of_code, DTYPE_NAMES[dtype], causal)))
+
+
+def _shared_head_dim(a: Named, b: Named) -> int:
+    """The largest head size that both are meant for. Raises InputError where there is none."""
+    shared = set(a.head_dims) & set(b.head_dims)
+    if not shared:
+        meant = ", ".join(f"{named.text} {named.meant_for}" for named in (a, b))
+        raise InputError(f"{meant}: no code to compare, expected --head-dim or --no-code")
+    return max(shared)
 
 
 def _print(lines: list[str]) -> None:

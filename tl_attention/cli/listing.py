@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Callable, Sequence
+from typing import TYPE_CHECKING, Sequence
 
 import click
 
@@ -52,8 +52,10 @@ def _listing(schedules: Sequence[Named]) -> list[str]:
 
 
 def _part(schedules: Sequence[Named]) -> list[str]:
+    from tl_attention.recorded import run_of
+
     labels = {named.schedule.label for named in schedules}
-    columns = [column for causal in (False, True) if (column := _run_of(labels, causal))]
+    columns = [column for causal in (False, True) if (column := run_of(labels, causal))]
     names = [printable(named.name) for named in schedules]
     width = min(max(map(len, names)), LONGEST_NAME)
     heads = [f"{'causal' if column[0].problem['causal'] else 'ms':>6}" for column in columns]
@@ -80,20 +82,6 @@ def _heading(columns: Sequence[Sequence[Row]]) -> list[str]:
         problems += ", and with a causal mask" if masked else f"; causal: {other.shape}"
     devices = " and ".join(dict.fromkeys(row.device or "an unknown device" for row in (first, *others)))
     return textwrap.wrap(f"ms recorded on {devices}: {problems}", WIDTH)
-
-
-def _run_of(labels: set[str], causal: bool) -> list[Row]:
-    """The rows of one run on one problem: of fp16 and problem L if there are, else of what most of the labels have."""
-    from tl_attention.recorded import LARGE, rows, sizes_of
-
-    runs: dict[tuple, list[Row]] = {}
-    for row in rows():
-        if row.label in labels and row.sizes == "runtime" and row.problem["causal"] == causal:
-            runs.setdefault((row.run, str(row.shape)), []).append(row)
-    rank: Callable[[list[Row]], tuple] = lambda run: (
-        run[0].problem["dtype"] == "float16" and sizes_of(run[0]) == LARGE, len(run),
-    )
-    return max(runs.values(), key=rank, default=[])
 
 
 def _time(named: Named, column: Sequence[Row]) -> str:

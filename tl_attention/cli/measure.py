@@ -60,16 +60,16 @@ def run(schedule: str, **options: Any) -> None:
 @click.command()
 @schedules_argument
 @run_options
-@click.option("--all", "every", is_flag=True, help="every schedule also where there is no GPU")
+@click.option("--every", is_flag=True, help="every schedule at the top, also where there is no GPU")
 @click.option("--peers/--no-peers", default=True, show_default=True, help="cuDNN, FlashAttention-2 and -3 beside ours")
 def bench(schedules: tuple[str, ...], every: bool, peers: bool, **options: Any) -> None:
     """Compile, verify and time many schedules, ranked.
 
-    By default those at the top of the shipped ones; without a GPU, where they are compiled and verified on the CPU, only
-    seed, fa3_overlap, best and best_causal, unless --all is given.
+    By default those at the top of the shipped ones; without a GPU, where they are compiled and verified on the CPU,
+    only seed, fa3_overlap, best and best_causal, unless --every is given.
     """
     if every and schedules:
-        raise InputError(f"--all takes every schedule, expected no others beside it, found {schedules[0]}")
+        raise InputError(f"--every takes every schedule at the top, expected no others beside it, found {schedules[0]}")
     texts = texts_of(schedules) if schedules else default_schedules(every)
     _measure(texts, command="bench", default_dtypes=("fp16", "bf16"), with_peers=peers, **options)
 
@@ -80,7 +80,7 @@ def default_schedules(every: bool) -> list[str]:
     if every or visible_gpus():
         return texts
     click.echo(
-        f"no GPU: {len(WITHOUT_GPU)} of {len(texts)} schedules, {', '.join(WITHOUT_GPU)}; --all takes every one", err=True
+        f"no GPU: {len(WITHOUT_GPU)} of {len(texts)} schedules, {', '.join(WITHOUT_GPU)}; --every takes all", err=True
     )
     return list(WITHOUT_GPU)
 

@@ -13,7 +13,7 @@ from tl_attention import catalogue
 from tl_attention.cli.errors import Problems, naming
 from tl_attention.errors import InputError, printable
 from tl_attention.named import Named, expand, resolve
-from tl_attention.problem import HEAD_DIMS
+from tl_attention.problem import HEAD_DIMS, named_head_dims
 
 schedule_argument = click.argument("schedule")
 schedules_argument = click.argument("schedules", nargs=-1)
@@ -50,8 +50,7 @@ def meant_for(schedules: Sequence[Named], head_dim: int) -> list[Named]:
         schedules[0].refuse_unmeant(head_dim)
     for named in schedules:
         if named not in meant:
-            dims = " and ".join(map(str, named.head_dims))
-            click.echo(f"left out: {printable(named.text)} is meant for head_dim {dims}, not {head_dim}", err=True)
+            click.echo(f"left out: {printable(named.text)} {named.meant_for}, not {head_dim}", err=True)
     return meant
 
 
@@ -70,14 +69,17 @@ def check(schedules: tuple[str, ...], every: bool, head_dim: int | None) -> None
         with problems.each():
             named = resolve(text)
             head_dims = named.head_dims if head_dim is None else (head_dim,)
-            _prove(named, head_dims)
+            prove(named, head_dims)
             proved = "proved safe" if named.schedule.has_program else "fits; no Program to prove"
-            click.echo(f"{printable(text)}: {proved} at {_named(head_dims)}")
+            click.echo(f"{printable(text)}: {proved} at {named_head_dims(head_dims)}")
     problems.finish()
 
 
-def _prove(named: Named, head_dims: Sequence[int]) -> None:
-    """Only the limits of the SM depend on the head size: the dependences are proved once."""
+def prove(named: Named, head_dims: Sequence[int]) -> None:
+    """Raise InputError, with file and line, unless the schedule is safe at these head sizes.
+
+    Only the limits of the SM depend on the head size: the dependences are proved once.
+    """
     from tl_attention.limits import check_fits
     from tl_attention.preflight import refuse_unless_safe
 
@@ -85,10 +87,6 @@ def _prove(named: Named, head_dims: Sequence[int]) -> None:
         refuse_unless_safe(named.schedule, head_dims[0])
         for head_dim in head_dims[1:]:
             check_fits(named.schedule, head_dim)
-
-
-def _named(head_dims: Sequence[int]) -> str:
-    return f"head_dim {' and '.join(map(str, head_dims))}"
 
 
 @click.command()
