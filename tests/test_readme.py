@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tl_attention.cli import main
+from tl_attention.console import show_tables
 from tl_attention.leaderboard.device_code import read_device_code
 from tl_attention.records import Row, read_rows
 from tl_attention.report import by_problem, markdown_table
@@ -54,6 +55,20 @@ def test_the_headline_is_the_records():
     assert f"With a causal mask `best_causal` has {p10}." in text
     p10, _ = speeds("bench-h200-L.jsonl", "float16", "best", "cudnn")
     assert f"of whose speed `best` has {p10} x." in text
+
+
+def test_the_first_output_is_the_records(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    row = timed("bench-h200-L.jsonl", "float16", "best")
+    show_tables([[row]], loops=True)
+    shown = [f"    {line}" for line in capsys.readouterr().out.splitlines()]
+    assert "\n".join(shown[:6]) in README
+    for line in shown[6:8]:
+        # The README cuts these off.
+        start = next(cut for cut in README.splitlines() if cut.startswith(line[:40]))
+        assert start.endswith(" ...") and line.startswith(start.removesuffix(" ...")), start
+    assert f"its largest error is {row.error_max_abs / row.error_max_abs_budget:.2f} of what it may be" in README
+    assert f"It reaches {row.percent_of_matmul:.1f} % of the rate" in README
 
 
 @pytest.mark.parametrize("dtype,peer", [("bfloat16", "fa3"), ("bfloat16", "cudnn"), ("float16", "cudnn")])
