@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tl_attention.leaderboard.messages import MAX_BYTES, MAX_SAMPLES, Ended, First, Imported, Second, printable, read
+from tl_attention.leaderboard.messages import MAX_BYTES, MAX_SAMPLES, Ended, First, Imported, Second, one_line, read
 
 OUTPUT = {"type": "Tensor", "shape": [1, 2, 16, 8], "dtype": "torch.float16", "device": "cpu", "kept_mib": None}
 FIRST = {"kind": "first", "output": OUTPUT}
@@ -83,5 +83,5 @@ def test_the_gpu_is_the_first() -> None:
 
 
 def test_text_is_made_one_printable_line() -> None:
-    assert printable("a\n b\u2028c\x00\x9b\u00e9") == "a b c\\x00\\x9b\u00e9"
-    assert len(printable("x" * 1000)) == 300
+    assert one_line("a\n b\u2028c\x00\x9b\u00e9") == "a b c\\x00\\x9b\u00e9"
+    assert len(one_line("x" * 1000)) == 300

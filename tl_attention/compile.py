@@ -35,6 +35,11 @@ def pass_configs(schedule: Schedule) -> dict[str, object]:
     return {FAST_MATH: True, **specialized}
 
 
+def fingerprint(source: str) -> str:
+    """The name of generated device code, as rows and packed submissions have it."""
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
+
+
 @dataclass(frozen=True)
 class StaticReport:
     """What ptxas gave one kernel: registers per thread, bytes per thread of stack (spills), bytes per block, loops."""
@@ -65,7 +70,7 @@ class CompiledKernel:
     @property
     def fingerprint(self) -> str:
         """Names the generated device code: schedules that share it are the same kernel."""
-        return hashlib.sha256(self.source.encode()).hexdigest()[:12]
+        return fingerprint(self.source)
 
     @cached_property
     def shared_bytes(self) -> int:

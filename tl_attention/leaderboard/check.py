@@ -5,14 +5,13 @@ Runs in one pool.Worker for all lines, started before the submission is. Torch i
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import stat
 from dataclasses import asdict, replace
 
 from tl_attention import toolchain
-from tl_attention.environment import commit, gpu
+from tl_attention.environment import commit, gpu, package
 from tl_attention.errors import InputError
 from tl_attention.leaderboard.contract import TestLine
 
@@ -35,7 +34,7 @@ def environment(device: str) -> dict[str, str] | None:
     tiny = reference.generate_input(batch_size=1, num_heads=1, seq_len=8, head_dim=8, seed=0, device=device)
     reference.compare(tiny, tiny[0])
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
-    versions = {package: _version(package) for package in ("torch", "triton", "tilelang")}
+    versions = {name: package(name) or "none" for name in ("torch", "triton", "tilelang")}
     known = gpu() if device == "cuda" else None
     machine = {
         "commit": commit(), "driver": known and known.driver,
@@ -90,10 +89,3 @@ def _read(path: str, size: int) -> bytearray:
         if file.readinto(buffer) != size:
             raise ValueError(f"fewer bytes than the {size:,} that it has")
         return buffer
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"

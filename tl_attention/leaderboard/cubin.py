@@ -24,6 +24,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+from tl_attention.compiler_errors import first_error
 from tl_attention.errors import InputError, printable
 from tl_attention.leaderboard.device_code import constants
 from tl_attention.leaderboard.launch_text import FAST_MATH_FLAG
@@ -58,9 +59,8 @@ def build(source: str, headers: Mapping[str, str], options: tuple[str, ...]) -> 
         command = [sys.executable, "-I", SCRIPT, library, kernel, cubin, *options, *includes]
         result = subprocess.run(command, stderr=subprocess.PIPE, text=True)
         if result.returncode:
-            lines = result.stderr.strip().splitlines()
-            telling = [line for line in lines if "error" in line] or lines or [f"exit code {result.returncode}"]
-            raise InputError(f"NVRTC {PACKAGES[NVRTC]} cannot compile the generated CUDA: {telling[0][:300]}")
+            why = first_error(result.stderr)
+            raise InputError(f"NVRTC {PACKAGES[NVRTC]} cannot compile the generated CUDA: {why}")
         return cubin.read_bytes()
 
 

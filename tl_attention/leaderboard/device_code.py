@@ -6,13 +6,9 @@ A record that names the generated device code stays true while comments and host
 from __future__ import annotations
 
 import ast
-import hashlib
 from typing import Any
 
-
-def fingerprint(source: str) -> str:
-    """Names device code, as `CompiledKernel.fingerprint` does."""
-    return hashlib.sha256(source.encode()).hexdigest()[:12]
+from tl_attention.compile import fingerprint
 
 
 def read_device_code(submission: bytes) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from tl_attention.errors import printable
+
 MAX_BYTES = 65_536
 # Of the timed runs, so that a message of them stays below MAX_BYTES: a float takes at most 25 characters.
 MAX_SAMPLES = 1000
@@ -23,7 +25,7 @@ class Ended(Exception):
     """A process's end before its time: `status` is error, crash or timeout, the message one printable line."""
 
     def __init__(self, status: str, reason: str):
-        super().__init__(printable(reason))
+        super().__init__(one_line(reason))
         self.status = status
 
 
@@ -43,10 +45,10 @@ class Output(_Plain):
     def refusal(self, shape: tuple[int, ...], device: str) -> str:
         """Why this is no output to compare, "" if it may be one."""
         if not self.dtype:
-            return printable(f"custom_kernel returned {self.type}, expected a tensor")
+            return one_line(f"custom_kernel returned {self.type}, expected a tensor")
         for name, expected in (("shape", shape), ("dtype", DTYPE), ("device", DEVICE_NAMES[device])):
             if getattr(self, name) != expected:
-                return printable(f"the output's {name} is {getattr(self, name)}, expected {expected}")
+                return one_line(f"the output's {name} is {getattr(self, name)}, expected {expected}")
         return ""
 
 
@@ -105,7 +107,6 @@ def read(data: bytes, expected: type[Message]) -> Message:
     return message
 
 
-def printable(text: str) -> str:
-    """One line of at most 300 characters, whatever it was made of: it goes to terminals and line protocols."""
-    line = " ".join(text.split())
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)[:300]
+def one_line(text: str) -> str:
+    """Printable, in one line of at most 300 characters, whatever it was made of: it goes to line protocols."""
+    return printable(" ".join(text.split()))[:300]
