@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from tl_attention.errors import InputError
-from tl_attention.schedule import Schedule
 from tl_attention.schedule_file import ScheduleKeys, load
 from tl_attention.schedule_schema import json_schema
 from tl_attention.statements import NAMES

@@ -121,15 +121,13 @@ def compile_kernel(
     program = module.attention_kernel(
         head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes, **kernel_arguments(schedule)
     )
-    try:
-        with in_force() as nvcc:
+    with in_force() as nvcc:
+        try:
             kernel = tilelang.compile(
                 program, target=TARGET, pass_configs=pass_configs(schedule), execution_backend="tvm_ffi"
             )
-    except InputError:
-        raise
-    except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
-        raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
+        except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
+            raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
     dynamic = schedule.kernel.tile_scheduler == "dynamic"
     compiled = CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source(), nvcc, dynamic)
     if schedule.has_program:

@@ -27,12 +27,11 @@ class Gpu:
 
 
 def software() -> dict[str, str]:
-    """Versions by name, as a row records them. Imports torch and TileLang."""
-    import tilelang
+    """Versions by name, as a row records them. Imports torch, but not TileLang, which takes another second."""
     import torch
 
     versions = {
-        "tl-attention": __version__, "torch": torch.__version__, "tilelang": tilelang.__version__,
+        "tl-attention": __version__, "torch": torch.__version__, "tilelang": package("tilelang") or "none",
         "python": sys.version.split()[0],
     }
     if torch.version.cuda:

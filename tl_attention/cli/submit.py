@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -83,8 +82,7 @@ def _evaluate(
     tests = contract.read_test_lines(lines) if lines else contract.RANKED_LINES
     names = _told_apart(files)
     evaluations: list[tuple[str, results.Evaluation]] = []
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="submit-"))
+    with tempfile.TemporaryDirectory(prefix="submit-") as folder:
         # All are packed, and so found to be right, before the first is run and a file for its results is made.
         submissions = [
             (name, _submission(text, Path(folder) / f"{number}", embed))
@@ -92,18 +90,18 @@ def _evaluate(
         ]
         if against:
             submissions.append((against, BASELINES[against]))
-        record = stack.enter_context(ResultsFile(output or RUNS / f"evaluate-{stamp()}.jsonl"))
-        for name, path in submissions:
-            found = evaluate(path, tests, mode=mode or "benchmark", device=device or "cuda")
-            record.append_json(json.dumps({"name": name} | found.to_json()), of=name)
-            evaluations.append((name, found))
-            _print_lines(name, found, protocol or "class", of=len(submissions))
+        with ResultsFile(output or RUNS / f"evaluate-{stamp()}.jsonl") as record:
+            for name, path in submissions:
+                found = evaluate(path, tests, mode=mode or "benchmark", device=device or "cuda")
+                record.append_json(json.dumps({"name": name} | found.to_json()), of=name)
+                evaluations.append((name, found))
+                _print_lines(name, found, protocol or "class", of=len(submissions))
 
     from tl_attention.console import Output, counted, show_columns
 
-    lines = table.lines(evaluations, against)
-    show_columns(table.title(evaluations[0][1]), table.headings(against), lines, table.PRIORITY)
-    Output().say(f"{counted(len(evaluations), 'evaluation')} in {printable(str(record.path))}")
+    shown = table.lines(evaluations, against)
+    show_columns(table.title(evaluations[0][1]), table.headings(against), shown, table.PRIORITY)
+    Output().say(f"{counted(len(evaluations), 'evaluation')} in {record.path}")
     # The baseline is there to compare with; its own verdict is in the table.
     judged = [found for name, found in evaluations[: len(files)]]
     if not all(found.accepted and found.tight and not found.violations for found in judged):
