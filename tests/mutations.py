@@ -10,15 +10,16 @@ from typing import Any
 
 import torch
 
-from tl_attention.derivation import derive
-from tl_attention.interpret import interpret
-from tl_attention.machine import Policy
-from tl_attention.options import SoftmaxOptions
-from tl_attention.program import Model, Op, Program
-from tl_attention.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.schedule import PRODUCER, Schedule
-from tl_attention.schedule_file import load
-from tl_attention.statements import FUSED, LOADS, WARP_SPECIALIZED, chunk_names, split_table, whole
+from tl_attention.program.derivation import derive
+from tl_attention.oracle.interpret import interpret
+from tl_attention.program.machine import Policy
+from tl_attention.schedule.options import SoftmaxOptions
+from tl_attention.program.program import Model, Op, Program
+from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.schedule.keys import PRODUCER
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.files.schedule_file import load
+from tl_attention.loop.statements import FUSED, LOADS, WARP_SPECIALIZED, chunk_names, split_table, whole
 
 SCHEDULES = Path(__file__).parent.parent / "schedules"
 HEAD_DIM = 64

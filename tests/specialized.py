@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 from mutations import shipped, with_options
 
-from tl_attention.options import KernelOptions, SoftmaxOptions
-from tl_attention.schedule import Schedule
+from tl_attention.schedule.options import KernelOptions, SoftmaxOptions
+from tl_attention.schedule.schedule import Schedule
 
 SPECIALIZED = [schedule for schedule in shipped().values() if schedule.lowering == "warp_specialized"]
 # The statements up to the maximum; those after it, whole and with the exponentials in two chunks.

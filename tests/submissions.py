@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from tl_attention.compile import CompiledKernel, compile_kernel
+from tl_attention.build.compile import CompiledKernel, compile_kernel
 from tl_attention.leaderboard import submission
-from tl_attention.schedule import Schedule
-from tl_attention.schedule_file import load
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.files.schedule_file import load
 
 ROOT = Path(__file__).parents[1]
 SEED_FILE = ROOT / "schedules" / "seed.yaml"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention.device import VisibleGpu, require_hopper
+from tl_attention.hardware.device import VisibleGpu, require_hopper
 from tl_attention.errors import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -83,7 +83,7 @@ def test_another_gpu_than_hopper_is_told() -> None:
 
 
 def test_run_on_another_gpu_ends_in_one_line_and_leaves_no_empty_file(cli, seed_path, tmp_path, monkeypatch) -> None:
-    from tl_attention import runner
+    from tl_attention.measure import runner
 
     monkeypatch.setattr(runner, "visible_gpus", lambda: (VisibleGpu("GPU-0", "A100", (8, 0)),))
     monkeypatch.setattr(runner, "software", lambda: {"cuda": "13.0"})

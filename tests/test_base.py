@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from tl_attention.errors import InputError
-from tl_attention.records import read_rows
-from tl_attention.schedule_file import MOST_BASES, ScheduleKeys, load, load_file
-from tl_attention.schedule_schema import json_schema
+from tl_attention.measure.records import read_rows
+from tl_attention.files.schedule_file import MOST_BASES, ScheduleKeys, load, load_file
+from tl_attention.files.schema import json_schema
 
 ROOT = Path(__file__).parents[1]
 SCHEDULES = ROOT / "schedules"

@@ -13,8 +13,8 @@ import pytest
 
 import tl_attention
 from tl_attention.cli import main
-from tl_attention.records import read_rows
-from tl_attention.schedule_file import load
+from tl_attention.measure.records import read_rows
+from tl_attention.files.schedule_file import load
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -117,8 +117,8 @@ def test_explain_of_inferred_says_that_there_is_no_program(cli) -> None:
 @pytest.fixture
 def fake_runner(monkeypatch):
     """Rows without compiling: what `runner.run` is given, and rows of the status that a test wants."""
-    from tl_attention import runner
-    from tl_attention.records import Row
+    from tl_attention.measure import runner
+    from tl_attention.measure.records import Row
 
     calls: list[tuple] = []
 
@@ -218,8 +218,8 @@ def test_two_files_of_the_same_name_keep_their_folders(cli, fake_runner, tmp_pat
 
 
 def test_a_machine_that_fails_is_told_in_one_line_and_is_no_bad_input(cli, seed_path, tmp_path, monkeypatch) -> None:
-    from tl_attention import runner
-    from tl_attention.pool import CallFailed
+    from tl_attention.measure import runner
+    from tl_attention.measure.pool import CallFailed
 
     def run(*arguments):
         raise CallFailed("timeout", "no answer within 120 s: killed")
@@ -231,8 +231,8 @@ def test_a_machine_that_fails_is_told_in_one_line_and_is_no_bad_input(cli, seed_
 
 
 def test_an_interrupt_is_told_and_what_was_recorded_stays(cli, seed_path, tmp_path, monkeypatch) -> None:
-    from tl_attention import runner
-    from tl_attention.records import Row
+    from tl_attention.measure import runner
+    from tl_attention.measure.records import Row
 
     def run(candidates, options, results, progress):
         results.append(Row("seed", "x", "runtime", {}, "ok"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from mutations import shipped
 
-from tl_attention.compile import compile_kernel
-from tl_attention.compiler_errors import LONGEST, telling_line
+from tl_attention.build.compile import compile_kernel
+from tl_attention.build.compiler_errors import LONGEST, telling_line
 from tl_attention.errors import InputError
 
 KERNEL = 'extern "C" __global__ void copy(float* x) {\n  // error: not an error of the compiler\n  x[0] = 1;%s\n}\n'

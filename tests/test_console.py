@@ -6,8 +6,9 @@ import ctypes
 
 import pytest
 
-from tl_attention import console, device
-from tl_attention.text_table import fitting, lines
+from tl_attention.show import console
+from tl_attention.hardware import device
+from tl_attention.show.text_table import fitting, lines
 
 
 class Clock:

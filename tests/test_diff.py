@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention import diff
-from tl_attention.compile import StaticReport
-from tl_attention.compile_pool import Compiled
-from tl_attention.named import resolve
-from tl_attention.sass import Loop
-from tl_attention.schedule import Schedule
+from tl_attention.show import diff
+from tl_attention.build.compile import StaticReport
+from tl_attention.measure.compile_pool import Compiled
+from tl_attention.files.named import resolve
+from tl_attention.build.sass import Loop
+from tl_attention.schedule.schedule import Schedule
 
 
 def parts(cli, *arguments) -> list[str]:

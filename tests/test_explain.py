@@ -9,11 +9,11 @@ from mutations import SCHEDULES, shipped
 from specialized import CHUNKED, RANDOM, REST, TWO, fa3
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.explain import explain
-from tl_attention.limits import accumulator_registers, shared_bytes, static_bytes
-from tl_attention.option_label import changed_options
-from tl_attention.options import KernelOptions, SoftmaxOptions
-from tl_attention.schedule_file import load
+from tl_attention.show.explain import explain
+from tl_attention.proof.limits import accumulator_registers, shared_bytes, static_bytes
+from tl_attention.schedule.option_label import changed_options
+from tl_attention.schedule.options import KernelOptions, SoftmaxOptions
+from tl_attention.files.schedule_file import load
 
 
 def options(text: str) -> list[str]:

@@ -11,15 +11,15 @@ import pytest
 from mutations import shipped
 from overlap import overlap
 
-from tl_attention.compile import CompiledKernel, compile_kernel
-from tl_attention.derivation import derive
-from tl_attention.device import HOPPER
+from tl_attention.build.compile import CompiledKernel, compile_kernel
+from tl_attention.program.derivation import derive
+from tl_attention.hardware.device import HOPPER
 from tl_attention.errors import ScheduleRefused
-from tl_attention.kernel.calls import Thread
-from tl_attention.kernel.generated import unrolled
-from tl_attention.kernel.lowered import check_generated
-from tl_attention.schedule import Schedule
-from tl_attention.tiling import ceildiv
+from tl_attention.proof.generated.calls import Thread
+from tl_attention.proof.generated.reader import unrolled
+from tl_attention.lowering.generated_proof import check_generated
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.problem.tiling import ceildiv
 
 # Form, causal, kernel options.
 VARIANTS: dict[str, tuple[str, bool, dict[str, Any]]] = {

@@ -9,11 +9,11 @@ import torch
 from mutations import shipped
 from specialized import CHUNKED, REST, TWO, fa3
 
-from tl_attention.derivation import derive
-from tl_attention.interpret import POLICIES, exp2, interpret, on_fma_units, verify
-from tl_attention.machine import EARLY, LATE
-from tl_attention.options import Exp2Polynomial, SoftmaxOptions
-from tl_attention.reference import attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.program.derivation import derive
+from tl_attention.oracle.interpret import POLICIES, exp2, interpret, on_fma_units, verify
+from tl_attention.program.machine import EARLY, LATE
+from tl_attention.schedule.options import Exp2Polynomial, SoftmaxOptions
+from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 
 MODELS = ("synchronous", "asynchronous")
 

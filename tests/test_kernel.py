@@ -10,19 +10,19 @@ from mutations import shipped
 from overlap import overlap
 from traced import TracedStatement, specialized_statements, traced_statements
 
-from tl_attention.compile import compile_kernel
-from tl_attention.derivation import derive
+from tl_attention.build.compile import compile_kernel
+from tl_attention.program.derivation import derive
 from tl_attention.errors import ScheduleRefused
-from tl_attention.kernel import warp_specialized
-from tl_attention.kernel.generated import allocated_buffers, unrolled
-from tl_attention.kernel.lowered import check_generated
-from tl_attention.kernel.pipelined import attention_kernel
-from tl_attention.limits import accumulator_registers, shared_bytes
-from tl_attention.lowering import kernel_arguments
-from tl_attention.options import SoftmaxOptions
-from tl_attention.schedule import Schedule
-from tl_attention.schedule_file import load
-from tl_attention.statements import SOURCE, whole
+from tl_attention.lowering.warp_specialized import kernel as warp_specialized
+from tl_attention.proof.generated.reader import allocated_buffers, unrolled
+from tl_attention.lowering.generated_proof import check_generated
+from tl_attention.lowering.pipelined.kernel import attention_kernel
+from tl_attention.proof.limits import accumulator_registers, shared_bytes
+from tl_attention.lowering.arguments import kernel_arguments
+from tl_attention.schedule.options import SoftmaxOptions
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.files.schedule_file import load
+from tl_attention.loop.statements import SOURCE, whole
 
 TILELANG_KIND = {"load": {"copy"}, "product": {"gemm"}, "vector": {"copy", "fill", "parallel", "reduce"}}
 

@@ -13,7 +13,7 @@ import pytest
 
 from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.trial import Bench
-from tl_attention.pool import Worker
+from tl_attention.measure.pool import Worker
 
 # Far away: the machine may be busy, and each start loads torch.
 FAR_S = 600.0

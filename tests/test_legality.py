@@ -6,10 +6,10 @@ import pytest
 from mutations import shipped
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.legality import check
-from tl_attention.preflight import refuse_unless_safe
-from tl_attention.derivation import derive
-from tl_attention.schedule import Schedule
+from tl_attention.proof.legality import check
+from tl_attention.proof.preflight import refuse_unless_safe
+from tl_attention.program.derivation import derive
+from tl_attention.schedule.schedule import Schedule
 
 SOFTMAX = list(range(3, 12))
 GROUPS = [[0], [1, 2], SOFTMAX, [12], [13], [14]]

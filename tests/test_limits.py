@@ -8,15 +8,15 @@ import pytest
 from mutations import shipped
 from specialized import REST, fa3
 
-from tl_attention.device import HOPPER, require_hopper
+from tl_attention.hardware.device import HOPPER, require_hopper
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.limits import (
+from tl_attention.proof.limits import (
     accumulator_registers, barrier_bytes, check_fits, registers_available, ring_buffers, shared_bytes,
 )
-from tl_attention.problem import AttentionShape
-from tl_attention.schedule import Schedule
-from tl_attention.schedule_file import load
-from tl_attention.tiling import kv_blocks, kv_index
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.files.schedule_file import load
+from tl_attention.problem.tiling import kv_blocks, kv_index
 
 
 def test_flops_count_unmasked_pairs_only():

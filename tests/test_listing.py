@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention import catalogue, recorded
-from tl_attention.named import resolve
-from tl_attention.records import read_rows
+from tl_attention.files import catalogue
+from tl_attention.measure import recorded
+from tl_attention.files.named import resolve
+from tl_attention.measure.records import read_rows
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention import catalogue, named
+from tl_attention.files import catalogue, named
 from tl_attention.errors import InputError
-from tl_attention.named import expand, resolve
-from tl_attention.schedule_file import load
+from tl_attention.files.named import expand, resolve
+from tl_attention.files.schedule_file import load
 
 ROOT = Path(__file__).parents[1]
 SCHEDULES = ROOT / "schedules"
@@ -186,7 +186,7 @@ def test_a_head_size_that_a_file_is_not_meant_for_is_refused_at_its_line(error_o
 
 
 def test_bench_leaves_out_aloud_what_is_not_meant_for_the_head_size(cli, empty, monkeypatch) -> None:
-    from tl_attention import runner
+    from tl_attention.measure import runner
 
     names: list[str] = []
     monkeypatch.setattr(runner, "run", lambda candidates, *others: names.extend(c.name for c in candidates) or [])

@@ -9,16 +9,17 @@ import pytest
 import torch
 from mutations import SCHEDULES, mutate, shipped, vary_options
 
-from tl_attention import InputError, ScheduleRefused, attention, runner
-from tl_attention.candidate import Candidate
-from tl_attention.derivation import derive
-from tl_attention.legality import find_violation
+from tl_attention import InputError, ScheduleRefused, attention
+from tl_attention.measure import runner
+from tl_attention.measure.candidate import Candidate
+from tl_attention.program.derivation import derive
+from tl_attention.proof.legality import find_violation
 from tl_attention.op import _aligned, _resolve
-from tl_attention.preflight import refuse_unless_safe
-from tl_attention.problem import AttentionShape
-from tl_attention.records import ResultsFile
-from tl_attention.reference import attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.schedule_file import load
+from tl_attention.proof.preflight import refuse_unless_safe
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.measure.records import ResultsFile
+from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.files.schedule_file import load
 
 
 def half(*size: int, dtype=torch.float16, **options) -> torch.Tensor:

@@ -13,10 +13,10 @@ import yaml
 from specialized import RANDOM
 
 from tl_attention.errors import InputError
-from tl_attention.options import OPTION_KEYS
-from tl_attention.schedule import Schedule
-from tl_attention.schedule_file import FILE_KEYS, load
-from tl_attention.schedule_schema import json_schema
+from tl_attention.schedule.options import OPTION_KEYS
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.files.schedule_file import FILE_KEYS, load
+from tl_attention.files.schema import json_schema
 
 ROOT = Path(__file__).parents[1]
 FILE = """\

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from specialized import CHUNKED, REST, TWO, fa3
 
-from tl_attention.derivation import derive
+from tl_attention.program.derivation import derive
 from tl_attention.errors import ScheduleRefused
-from tl_attention.legality import check, find_violation
-from tl_attention.schedule import Schedule
-from tl_attention.statements import WARP_SPECIALIZED, chunk_names, split_table
+from tl_attention.proof.legality import check, find_violation
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.loop.statements import WARP_SPECIALIZED, chunk_names, split_table
 
 
 def steady(schedule: Schedule, model: str = "asynchronous") -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from mutations import shipped
 
-from tl_attention.legality import find_violation
-from tl_attention.lowering import pipeline_arguments
-from tl_attention.derivation import derive
-from tl_attention.program import CONSUMER, PRODUCER, Op, phases
-from tl_attention.schedule import Schedule
-from tl_attention.statements import LOADS, PRODUCTS
+from tl_attention.proof.legality import find_violation
+from tl_attention.lowering.arguments import pipeline_arguments
+from tl_attention.program.derivation import derive
+from tl_attention.program.program import CONSUMER, PRODUCER, Op, phases
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.loop.statements import LOADS, PRODUCTS
 
 MODELS = ("synchronous", "asynchronous")
 CASES = [(name, model) for name in shipped() for model in MODELS]

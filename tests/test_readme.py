@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from tl_attention.cli import main
-from tl_attention.console import show_tables
+from tl_attention.show.console import show_tables
 from tl_attention.leaderboard.device_code import read_device_code
-from tl_attention.records import Row, read_rows
-from tl_attention.report import by_problem, markdown_table
+from tl_attention.measure.records import Row, read_rows
+from tl_attention.show.report import by_problem, markdown_table
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

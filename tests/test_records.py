@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tl_attention.errors import InputError
-from tl_attention.records import ResultsFile, Row, read_rows
+from tl_attention.measure.records import ResultsFile, Row, read_rows
 
 EVALUATED = Path(__file__).parents[1] / "results/evaluate-h200.jsonl"
 PROBLEM = {"batch": 1, "heads": 2, "seq_q": 64, "seq_kv": 64, "head_dim": 128, "dtype": "float16", "causal": False}
@@ -65,7 +65,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from tl_attention.errors import InputError
-from tl_attention.records import ResultsFile
+from tl_attention.measure.records import ResultsFile
 sys.path.insert(0, sys.argv[2])
 from test_records import ROW
 results = ResultsFile(Path(sys.argv[1]))

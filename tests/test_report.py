@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tl_attention import recorded
-from tl_attention.records import ResultsFile, Row
-from tl_attention.report import (
+from tl_attention.measure import recorded
+from tl_attention.measure.records import ResultsFile, Row
+from tl_attention.show.report import (
     COLUMNS, by_problem, cells, fitting, markdown_table, parse_columns, ranked, reasons, recorded_for, recorded_lines,
     text_lines, title,
 )

@@ -10,8 +10,8 @@ from overlap import overlap
 from test_roles import OPTIONS, ORDERS, events_of, roles_of
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.races import prove
-from tl_attention.roles import Event, Process
+from tl_attention.proof.races import prove
+from tl_attention.proof.roles import Event, Process
 
 # KV blocks of the tiles; with the dynamic scheduler tiles are so short that the producer runs two ahead.
 TILES, SHORT_TILES = [3, 4, 3, 3, 3], [1, 1, 1, 1, 1]

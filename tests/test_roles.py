@@ -9,12 +9,12 @@ import pytest
 from mutations import shipped
 from overlap import FORMS, overlap
 
-from tl_attention.derivation import derive
+from tl_attention.program.derivation import derive
 from tl_attention.errors import ScheduleRefused
-from tl_attention.preflight import refuse_unless_safe
-from tl_attention.races import check, prove
-from tl_attention.roles import Event, Process, Roles, tile_lists
-from tl_attention.schedule import Schedule
+from tl_attention.proof.preflight import refuse_unless_safe
+from tl_attention.proof.races import check, prove
+from tl_attention.proof.roles import Event, Process, Roles, tile_lists
+from tl_attention.schedule.schedule import Schedule
 
 ORDERS = [{"reverse": reverse, "late": late} for reverse, late in product((False, True), repeat=2)]
 OPTIONS = {

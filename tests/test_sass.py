@@ -10,17 +10,18 @@ from dataclasses import replace
 import pytest
 from mutations import SCHEDULES, shipped
 
-from tl_attention import compile_pool, sass
-from tl_attention.asked_waits import Asked, asked_waits, asked_waits_of
-from tl_attention.candidate import Candidate
-from tl_attention.compile import CompiledKernel, StaticReport, compile_kernel
+from tl_attention.measure import compile_pool
+from tl_attention.build import sass
+from tl_attention.program.asked_waits import Asked, asked_waits, asked_waits_of
+from tl_attention.measure.candidate import Candidate
+from tl_attention.build.compile import CompiledKernel, StaticReport, compile_kernel
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.problem import AttentionShape
-from tl_attention.records import ResultsFile, Row, read_rows
-from tl_attention.report import loop_lines
-from tl_attention.sass import Loop, check_not_serialised, describe, parse, steady
-from tl_attention.schedule import Schedule
-from tl_attention.schedule_file import load
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.measure.records import ResultsFile, Row, read_rows
+from tl_attention.show.report import loop_lines
+from tl_attention.build.sass import Loop, check_not_serialised, describe, parse, steady
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.files.schedule_file import load
 
 NAME = "fa3_overlap"
 SCHEDULE = shipped()[NAME]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tl_attention.errors import InputError
-from tl_attention.schedule import EXAMPLE_LABEL, Schedule
-from tl_attention.schedule_file import load
-from tl_attention.statements import LOADS, NAMES, NUMBER
+from tl_attention.schedule.schedule import EXAMPLE_LABEL, Schedule
+from tl_attention.files.schedule_file import load
+from tl_attention.loop.statements import LOADS, NAMES, NUMBER
 
 SHIPPED = {path.stem: load(path) for path in sorted((Path(__file__).parents[1] / "schedules").glob("*.yaml"))}
 SEED = SHIPPED["seed"]

@@ -20,11 +20,11 @@ import pytest
 from submissions import COMMITTED, INFERRED, ROOT, SCHEDULES, SEED_FILE, compiled, import_file, run_beside, text
 
 from tl_attention.errors import InputError
-from tl_attention.host_plan import parse_host_source
+from tl_attention.proof.generated.host_plan import parse_host_source
 from tl_attention.leaderboard import submission
 from tl_attention.leaderboard.contract import MAX_BYTES, violations
 from tl_attention.leaderboard.headers import header_closure, pack
-from tl_attention.schedule_file import load
+from tl_attention.files.schedule_file import load
 
 FORMS = tuple(submission.FORMS)
 SIZES = {"batch": 2, "heads": 3, "seq_q": 200, "seq_kv": 300}
@@ -57,7 +57,7 @@ def test_the_committed_file_is_what_the_generator_makes():
 def test_another_process_makes_the_same_text(tmp_path):
     code = (
         "import sys\nfrom pathlib import Path\nfrom tl_attention.leaderboard.submission import write\n"
-        "from tl_attention.schedule_file import load\n"
+        "from tl_attention.files.schedule_file import load\n"
         "for form in ('all', 'tilelang', 'cuda'):\n"
         "    assert write('seed', load(sys.argv[1]), Path(form), form) == []\n"
     )

@@ -20,8 +20,8 @@ from submissions import COMMITTED, ROOT, SCHEDULES, compiled, import_file, run_b
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.leaderboard import cubin, submission
 from tl_attention.leaderboard.device_code import constants, read_device_code
-from tl_attention.sass import cuobjdump
-from tl_attention.schedule_file import load
+from tl_attention.build.sass import cuobjdump
+from tl_attention.files.schedule_file import load
 
 TILELANG = ("tilelang", "tvm", "tvm_ffi")
 WAYS = {"by_tilelang": (), "by_nvcc": TILELANG, "by_cubin": (*TILELANG, "nvcc")}
@@ -263,7 +263,7 @@ def test_what_a_file_does_not_say_or_says_wrongly_is_not_read():
 @pytest.mark.gpu
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_computes_attention_where_the_ways_before_it_are_missing(tmp_path, way):
-    from tl_attention.reference import attention_fp64, attention_same_precision, compare, make_inputs
+    from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 
     shapes = [(1, 3, 200, 128), (2, 2, 1, 128), (2, 4, 1024, 128), (1, 2, 4097, 128)]
     cases = [

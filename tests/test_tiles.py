@@ -9,8 +9,8 @@ import pytest
 import tilelang.language as T
 from tvm import arith
 
-from tl_attention.device import HOPPER
-from tl_attention.kernel.tiles import TAPER, section_heads, tile_places
+from tl_attention.hardware.device import HOPPER
+from tl_attention.lowering.warp_specialized.tiles import TAPER, section_heads, tile_places
 
 
 

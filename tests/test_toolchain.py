@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention import doctor, toolchain
-from tl_attention.environment import Gpu
+from tl_attention.measure import doctor
+from tl_attention.build import toolchain
+from tl_attention.measure.environment import Gpu
 from tl_attention.errors import InputError
 
 ROOT = Path(__file__).parents[1]

@@ -7,8 +7,8 @@ import click
 from tl_attention.cli.errors import Problems, naming
 from tl_attention.cli.schedules import prove
 from tl_attention.errors import InputError, printable
-from tl_attention.named import Named, resolve
-from tl_attention.problem import DTYPE_NAMES, HEAD_DIMS, AttentionShape
+from tl_attention.files.named import Named, resolve
+from tl_attention.problem.shape import DTYPE_NAMES, HEAD_DIMS, AttentionShape
 
 
 @click.command()
@@ -22,8 +22,8 @@ from tl_attention.problem import DTYPE_NAMES, HEAD_DIMS, AttentionShape
 @click.option("--causal", is_flag=True, help="the code with a causal mask")
 def diff(a: str, b: str, with_code: bool, dtype: str, head_dim: int | None, causal: bool) -> None:
     """What differs between two schedules: in the keys, in the Program, in the code; and whether both are safe."""
-    from tl_attention import diff
-    from tl_attention.limits import check_head_dim
+    from tl_attention.show import diff
+    from tl_attention.proof.limits import check_head_dim
 
     if head_dim is not None:
         check_head_dim(head_dim)

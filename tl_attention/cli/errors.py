@@ -11,7 +11,7 @@ from typing import Any, Iterator, NoReturn
 import click
 
 from tl_attention.errors import InputError, ScheduleRefused, printable
-from tl_attention.named import Named
+from tl_attention.files.named import Named
 
 # Of stdout: the reader has gone, or its disk is full.
 CANNOT_PRINT = {errno.EPIPE, errno.ENOSPC}

@@ -11,9 +11,9 @@ import click
 
 from tl_attention.cli.errors import naming, say
 from tl_attention.cli.schedules import meant_for, resolve_all, schedule_argument, schedules_argument, texts_of
-from tl_attention.device import visible_gpus
+from tl_attention.hardware.device import visible_gpus
 from tl_attention.errors import InputError
-from tl_attention.problem import DTYPE_NAMES, AttentionShape
+from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 
 # New records; git ignores the folder, and results/ has those that are kept.
 RUNS = Path("runs")
@@ -94,18 +94,18 @@ def _measure(
     shapes = [AttentionShape.parse(shape, dtype=dtype, causal=causal) for dtype in dtypes or default_dtypes]
     schedules = meant_for(asked, shapes[0].head_dim)
     if command == "run":
-        from tl_attention.preflight import refuse_unless_safe
+        from tl_attention.proof.preflight import refuse_unless_safe
 
         with naming(schedules[0]):
             refuse_unless_safe(schedules[0].schedule, shapes[0].head_dim)
 
-    from tl_attention.records import ResultsFile
+    from tl_attention.measure.records import ResultsFile
 
     with ResultsFile(output or RUNS / f"{command}-{stamp()}.jsonl") as results:
-        from tl_attention import runner
-        from tl_attention.candidate import Candidate
-        from tl_attention.console import ProgressBar, show
-        from tl_attention.pool import CallFailed
+        from tl_attention.measure import runner
+        from tl_attention.measure.candidate import Candidate
+        from tl_attention.show.console import ProgressBar, show
+        from tl_attention.measure.pool import CallFailed
 
         fixed = {"runtime": (False,), "fixed": (True,), "both": (False, True)}[sizes]
         candidates = [

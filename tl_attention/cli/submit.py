@@ -11,11 +11,11 @@ from typing import Any, Sequence
 
 import click
 
-from tl_attention.catalogue import SUFFIXES, path_of
+from tl_attention.files.catalogue import SUFFIXES, path_of
 from tl_attention.cli.errors import fail, naming
 from tl_attention.cli.measure import FAILED, RUNS, stamp
 from tl_attention.errors import InputError, printable
-from tl_attention.named import resolve
+from tl_attention.files.named import resolve
 
 DEFAULT_OUTPUT = Path("leaderboard_submit.py")
 LEADERBOARD = Path(__file__).parents[1] / "leaderboard"
@@ -77,7 +77,7 @@ def _evaluate(
 ) -> None:
     from tl_attention.leaderboard import contract, results, table
     from tl_attention.leaderboard.evaluate import evaluate
-    from tl_attention.records import ResultsFile
+    from tl_attention.measure.records import ResultsFile
 
     tests = contract.read_test_lines(lines) if lines else contract.RANKED_LINES
     names = _told_apart(files)
@@ -97,7 +97,7 @@ def _evaluate(
                 evaluations.append((name, found))
                 _print_lines(name, found, protocol or "class", of=len(submissions))
 
-    from tl_attention.console import Output, counted, show_columns
+    from tl_attention.show.console import Output, counted, show_columns
 
     shown = table.lines(evaluations, against)
     show_columns(table.title(evaluations[0][1]), table.headings(against), shown, table.PRIORITY)

@@ -10,8 +10,8 @@ import platform
 import stat
 from dataclasses import asdict, replace
 
-from tl_attention import toolchain
-from tl_attention.environment import commit, gpu, package
+from tl_attention.build import toolchain
+from tl_attention.measure.environment import commit, gpu, package
 from tl_attention.errors import InputError
 from tl_attention.leaderboard.contract import TestLine
 

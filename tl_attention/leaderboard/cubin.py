@@ -24,7 +24,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-from tl_attention.compiler_errors import first_error
+from tl_attention.build.compiler_errors import first_error
 from tl_attention.errors import InputError, printable
 from tl_attention.leaderboard.device_code import constants
 from tl_attention.leaderboard.launch_text import FAST_MATH_FLAG

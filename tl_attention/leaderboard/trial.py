@@ -12,7 +12,7 @@ from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.messages import Ended
 from tl_attention.leaderboard.process import SubmissionProcess
 from tl_attention.leaderboard.results import Outcome, Row, Verdict, way_taken
-from tl_attention.pool import CallFailed, Worker
+from tl_attention.measure.pool import CallFailed, Worker
 
 CHECK_TIMEOUT_S = 600.0
 # The GPU's events and the host's clock drift apart.
