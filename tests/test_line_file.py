@@ -9,8 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 import pytest
 
@@ -33,15 +33,23 @@ for number in range(count):
 lines.close()
 """
 # The same on a disk that is full again and again: the next line fits, or half of it, or nothing.
-ON_A_FULL_DISK = WRITER.replace("import sys, time", "import random, resource, sys, time").replace(
-    "    lines.append(", """    room = path.stat().st_size + random.randrange(1200)
+ON_A_FULL_DISK = (
+    WRITER.replace("import sys, time", "import random, resource, sys, time")
+    .replace(
+        "    lines.append(",
+        """    room = path.stat().st_size + random.randrange(1200)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
     try:
       lines.append(""",
-).replace("\nlines.close()", """
+    )
+    .replace(
+        "\nlines.close()",
+        """
     except OSError as error:
         print(error.strerror, number)
-lines.close()""")
+lines.close()""",
+    )
+)
 
 
 @pytest.fixture
@@ -54,7 +62,9 @@ def folder() -> Iterator[Path]:
 
 def start(script: str, *arguments: object) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert process.stdout is not None and process.stdout.readline() == "ready\n"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -28,13 +29,14 @@ class _Recorded:
 @click.command()
 @click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--markdown", is_flag=True, help="tables in Markdown, all columns unless --columns says otherwise")
-@click.option("--columns", help="of rows of run and bench, separated by commas: schedule, sizes, status, ms, tflops, "
-                                "matmul, ratio, error, registers, stack, shared, code  [default: those that fit]")
+@click.option(
+    "--columns",
+    help="of rows of run and bench, separated by commas: schedule, sizes, status, ms, tflops, "
+    "matmul, ratio, error, registers, stack, shared, code  [default: those that fit]",
+)
 @click.option("--loops", is_flag=True, help="the loops of each kernel's machine code too, as run shows them")
 @click.option("--baseline", help="what the ratio is relative to: a peer or schedule  [default: cudnn where present]")
-def report(
-    results: tuple[Path, ...], markdown: bool, columns: str | None, loops: bool, baseline: str | None
-) -> None:
+def report(results: tuple[Path, ...], markdown: bool, columns: str | None, loops: bool, baseline: str | None) -> None:
     """The tables of recorded rows, one for each run and problem.
 
     A line that is no row, half of one for instance, is named on stderr and skipped: that does not change the exit

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Sequence
 
 import click
 
-from tl_attention.files import catalogue
 from tl_attention.cli.errors import Problems, naming
 from tl_attention.errors import InputError, printable
+from tl_attention.files import catalogue
 from tl_attention.files.named import Named, expand, resolve
 from tl_attention.problem.shape import HEAD_DIMS, named_head_dims
 
@@ -91,15 +91,18 @@ def prove(named: Named, head_dims: Sequence[int]) -> None:
 
 @click.command()
 @schedule_argument
-@click.option("--model", type=click.Choice(["synchronous", "asynchronous"]),
-              help="synchronous: as `lowering: pipelined` runs it; asynchronous: products and loads in flight, as "
-                   "`warp_specialized` does; by default the lowering's own")
+@click.option(
+    "--model",
+    type=click.Choice(["synchronous", "asynchronous"]),
+    help="synchronous: as `lowering: pipelined` runs it; asynchronous: products and loads in flight, as "
+    "`warp_specialized` does; by default the lowering's own",
+)
 @click.option("--head-dim", type=int, help=f"one of {HEAD_DIMS}  [default: those that the file is meant for]")
 def explain(schedule: str, model: str | None, head_dim: int | None) -> None:
     """What it takes of the SM, its options, and prologue, steady state and epilogue: who waits for whom."""
-    from tl_attention.show.explain import explain as text
     from tl_attention.proof.limits import check_head_dim
     from tl_attention.proof.preflight import verdicts
+    from tl_attention.show.explain import explain as text
 
     if head_dim is not None:
         check_head_dim(head_dim)

@@ -11,13 +11,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.files import catalogue
 from tl_attention.files.catalogue import SUFFIX, SUFFIXES
-from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.problem.shape import HEAD_DIMS, named_head_dims
-from tl_attention.schedule.schedule import Schedule
 from tl_attention.files.schedule_file import ScheduleFile, load_file
 from tl_attention.files.yaml_text import stamp
+from tl_attention.problem.shape import HEAD_DIMS, named_head_dims
+from tl_attention.schedule.schedule import Schedule
 
 # The schedules that run where none is asked for, without and with a causal mask.
 DEFAULT, DEFAULT_CAUSAL = "best", "best_causal"

@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field
 from pydantic_core import PydanticCustomError
 
-from tl_attention.files import catalogue, yaml_text
 from tl_attention.errors import InputError
-from tl_attention.problem.shape import HEAD_DIMS
-from tl_attention.schedule.schedule import Schedule
-from tl_attention.schedule.key_errors import KeyPath, dotted, first_error, model_of, shown
+from tl_attention.files import catalogue, yaml_text
 from tl_attention.files.yaml_text import Stamp, YamlFile
+from tl_attention.problem.shape import HEAD_DIMS
+from tl_attention.schedule.key_errors import KeyPath, dotted, first_error, model_of, shown
+from tl_attention.schedule.schedule import Schedule
 
 MOST_BASES = 4
 
@@ -47,16 +47,24 @@ class ScheduleKeys(Schedule):
     producer warpgroup, and takes the keys from `kernel` to `release_before`.
     """
 
-    base: Annotated[str, Field(min_length=1, description=(
-        "the schedule whose keys hold where this file has none: a name that `tl-attention list` shows, or a file's "
-        "path relative to this one; mappings merge key by key, lists replace, null is the key's default"
-    ))] = ""
-    summary: Annotated[
-        str, Field(max_length=100, description="what it is, in one line"), AfterValidator(_one_line)
+    base: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description=(
+                "the schedule whose keys hold where this file has none: a name that `tl-attention list` shows, or a file's "
+                "path relative to this one; mappings merge key by key, lists replace, null is the key's default"
+            ),
+        ),
     ] = ""
-    head_dims: Annotated[tuple[Literal[HEAD_DIMS], ...], Field(
-        min_length=1, description="the head sizes that it is meant for; all by default"
-    ), AfterValidator(_each_once)] = HEAD_DIMS
+    summary: Annotated[str, Field(max_length=100, description="what it is, in one line"), AfterValidator(_one_line)] = (
+        ""
+    )
+    head_dims: Annotated[
+        tuple[Literal[HEAD_DIMS], ...],
+        Field(min_length=1, description="the head sizes that it is meant for; all by default"),
+        AfterValidator(_each_once),
+    ] = HEAD_DIMS
 
 
 # About the file, not the schedule: they are no part of its label, and a base's are not taken over.

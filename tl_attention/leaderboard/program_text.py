@@ -13,7 +13,8 @@ KERNEL_FILES = {
     "pipelined": PIPELINED,
     "inferred": PIPELINED,
     "warp_specialized": (
-        "hardware/warpgroup.py", "lowering/macros.py",
+        "hardware/warpgroup.py",
+        "lowering/macros.py",
         *(f"lowering/warp_specialized/{name}.py" for name in ("device_code", "tiles", "vector", "output", "kernel")),
     ),
 }

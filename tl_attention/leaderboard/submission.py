@@ -14,6 +14,7 @@ from string import Template
 from typing import Literal, get_args
 
 from tl_attention.build.compile import TARGET, CompiledKernel, compile_kernel, pass_configs
+from tl_attention.build.sass import check_not_serialised, read_loops
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.leaderboard import cubin
 from tl_attention.leaderboard.contract import FORBIDDEN_WORD, violations
@@ -23,7 +24,6 @@ from tl_attention.leaderboard.program_text import program_text
 from tl_attention.leaderboard.python_text import call_text, literal
 from tl_attention.lowering.arguments import kernel_arguments
 from tl_attention.proof.preflight import refuse_unless_safe
-from tl_attention.build.sass import check_not_serialised, read_loops
 from tl_attention.schedule.schedule import Schedule
 
 Form = Literal["all", "tilelang", "cuda"]

@@ -7,10 +7,11 @@ what TileLang traces of the kernels.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
-from typing import Iterator, Literal
+from itertools import accumulate, pairwise
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -68,32 +69,46 @@ def _statement(macro: str, kind: str, name: str, reads: str, writes: str, formul
     return Statement(name, macro, kind, tuple(reads.split()), tuple(writes.split()), formula)  # type: ignore[arg-type]
 
 
-SOURCE = Table((
-    _statement("MMA0", "load", "load_k", "K", "K_shared", "K_shared = K[k]"),
-    _statement("MMA0", "vector", "mask", "", "acc_s", "acc_s = 0, or -inf where masked"),
-    _statement("MMA0", "product", "mma0", "Q_shared K_shared acc_s", "acc_s", "acc_s += Q_shared @ K_shared^T"),
-    _statement("Softmax", "vector", "max_prev", "scores_max", "scores_max_prev", "scores_max_prev = scores_max"),
-    _statement("Softmax", "vector", "max_init", "", "scores_max", "scores_max = -inf"),
-    _statement("Softmax", "vector", "row_max", "acc_s scores_max", "scores_max", "scores_max = max_j acc_s"),
-    _statement(
-        "Softmax", "vector", "max_merge", "scores_max scores_max_prev", "scores_max",
-        "scores_max = max(scores_max, scores_max_prev)",
-    ),
-    _statement(
-        "Softmax", "vector", "scale", "scores_max_prev scores_max", "scores_scale",
-        "scores_scale = exp2(scale (scores_max_prev - scores_max))",
-    ),
-    _statement("Softmax", "vector", "exp", "acc_s scores_max", "acc_s", "acc_s = exp2(scale (acc_s - scores_max))"),
-    _statement("Softmax", "vector", "row_sum", "acc_s", "scores_sum", "scores_sum = sum_j acc_s"),
-    _statement(
-        "Softmax", "vector", "logsum", "logsum scores_scale scores_sum", "logsum",
-        "logsum = logsum scores_scale + scores_sum",
-    ),
-    _statement("Softmax", "vector", "cast", "acc_s", "acc_s_cast", "acc_s_cast = acc_s"),
-    _statement("Rescale", "vector", "rescale", "acc_o scores_scale", "acc_o", "acc_o *= scores_scale"),
-    _statement("MMA1", "load", "load_v", "V", "V_shared", "V_shared = V[k]"),
-    _statement("MMA1", "product", "mma1", "acc_s_cast V_shared acc_o", "acc_o", "acc_o += acc_s_cast @ V_shared"),
-))
+SOURCE = Table(
+    (
+        _statement("MMA0", "load", "load_k", "K", "K_shared", "K_shared = K[k]"),
+        _statement("MMA0", "vector", "mask", "", "acc_s", "acc_s = 0, or -inf where masked"),
+        _statement("MMA0", "product", "mma0", "Q_shared K_shared acc_s", "acc_s", "acc_s += Q_shared @ K_shared^T"),
+        _statement("Softmax", "vector", "max_prev", "scores_max", "scores_max_prev", "scores_max_prev = scores_max"),
+        _statement("Softmax", "vector", "max_init", "", "scores_max", "scores_max = -inf"),
+        _statement("Softmax", "vector", "row_max", "acc_s scores_max", "scores_max", "scores_max = max_j acc_s"),
+        _statement(
+            "Softmax",
+            "vector",
+            "max_merge",
+            "scores_max scores_max_prev",
+            "scores_max",
+            "scores_max = max(scores_max, scores_max_prev)",
+        ),
+        _statement(
+            "Softmax",
+            "vector",
+            "scale",
+            "scores_max_prev scores_max",
+            "scores_scale",
+            "scores_scale = exp2(scale (scores_max_prev - scores_max))",
+        ),
+        _statement("Softmax", "vector", "exp", "acc_s scores_max", "acc_s", "acc_s = exp2(scale (acc_s - scores_max))"),
+        _statement("Softmax", "vector", "row_sum", "acc_s", "scores_sum", "scores_sum = sum_j acc_s"),
+        _statement(
+            "Softmax",
+            "vector",
+            "logsum",
+            "logsum scores_scale scores_sum",
+            "logsum",
+            "logsum = logsum scores_scale + scores_sum",
+        ),
+        _statement("Softmax", "vector", "cast", "acc_s", "acc_s_cast", "acc_s_cast = acc_s"),
+        _statement("Rescale", "vector", "rescale", "acc_o scores_scale", "acc_o", "acc_o *= scores_scale"),
+        _statement("MMA1", "load", "load_v", "V", "V_shared", "V_shared = V[k]"),
+        _statement("MMA1", "product", "mma1", "acc_s_cast V_shared acc_o", "acc_o", "acc_o += acc_s_cast @ V_shared"),
+    )
+)
 
 # mma0 clears its accumulator, so the mask comes after it, and only for blocks at a boundary; row_max starts from the
 # maximum so far, and row_sum adds to the sum so far.
@@ -104,17 +119,23 @@ _CHANGED = {
         "Softmax", "vector", "row_max", "acc_s scores_max", "scores_max", "scores_max = max(scores_max, max_j acc_s)"
     ),
     "row_sum": _statement(
-        "Softmax", "vector", "row_sum", "acc_s logsum scores_scale", "logsum",
+        "Softmax",
+        "vector",
+        "row_sum",
+        "acc_s logsum scores_scale",
+        "logsum",
         "logsum = logsum scores_scale + sum_j acc_s",
     ),
 }
 # Statement -> the one that it is part of, or runs right before, in the warp-specialised kernel.
 FUSED = {"max_init": "row_max", "max_merge": "row_max", "logsum": "row_sum"}
 MASK_BEFORE = "row_max"
-WARP_SPECIALIZED = Table(tuple(
-    _CHANGED.get(name, SOURCE.by_name[name])
-    for name in ("load_k", "mma0", "mask", *(n for n in SOURCE.names[3:] if n not in FUSED))
-))
+WARP_SPECIALIZED = Table(
+    tuple(
+        _CHANGED.get(name, SOURCE.by_name[name])
+        for name in ("load_k", "mma0", "mask", *(n for n in SOURCE.names[3:] if n not in FUSED))
+    )
+)
 
 NAMES: tuple[str, ...] = SOURCE.names
 NUMBER: dict[str, int] = SOURCE.number
@@ -129,9 +150,7 @@ INPUTS: frozenset[str] = frozenset({"Q_shared", "K", "V"})
 # What the code after the loop reads.
 RESULTS: tuple[str, ...] = ("acc_o", "logsum")
 # The load that a product's shared-memory operand comes from.
-READER: dict[str, str] = {
-    RING[buffer]: s.name for s in SOURCE.statements for buffer in s.reads if buffer in RING
-}
+READER: dict[str, str] = {RING[buffer]: s.name for s in SOURCE.statements for buffer in s.reads if buffer in RING}
 
 # The statements that can be split, and the buffers whose columns their chunks cut.
 _SCORES, _OUTPUT = ("acc_s", "acc_s_cast"), ("acc_o",)
@@ -160,14 +179,14 @@ def split_table(table: Table, split: dict[str, tuple[int, ...]]) -> Table:
     for buffers in (_SCORES, _OUTPUT):
         ends = {end for name, widths in split.items() if SPLITTABLE[name] == buffers for end in accumulate(widths)}
         cuts = [0, *sorted(ends)]
-        segments |= {buffer: list(zip(cuts, cuts[1:])) for buffer in buffers if ends}
+        segments |= {buffer: list(pairwise(cuts)) for buffer in buffers if ends}
 
     def touched(buffers: tuple[str, ...], columns: tuple[int, int] | None) -> Iterator[str]:
         for buffer in buffers:
             if buffer not in segments:
                 yield buffer
             for first, end in segments.get(buffer, ()):
-                if columns is None or columns[0] <= first and end <= columns[1]:
+                if columns is None or (columns[0] <= first and end <= columns[1]):
                     yield f"{buffer}[{first}:{end}]"
 
     statements: list[Statement] = []
@@ -177,9 +196,14 @@ def split_table(table: Table, split: dict[str, tuple[int, ...]]) -> Table:
             columns = chunk_range(widths, index) if widths else None
             # A row sum adds up: the first chunk scales the sum so far, the others only add to it.
             reads = tuple(b for b in s.reads if b != "scores_scale") if s.name == "row_sum" and index else s.reads
-            statements.append(replace(
-                s, name=name, columns=columns, reads=tuple(touched(reads, columns)),
-                writes=tuple(touched(s.writes, columns)),
-                formula=s.formula + (f", columns {columns[0]} to {columns[1]}" if columns else ""),
-            ))
+            statements.append(
+                replace(
+                    s,
+                    name=name,
+                    columns=columns,
+                    reads=tuple(touched(reads, columns)),
+                    writes=tuple(touched(s.writes, columns)),
+                    formula=s.formula + (f", columns {columns[0]} to {columns[1]}" if columns else ""),
+                )
+            )
     return Table(tuple(statements))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
-from tl_attention.program.derivation import derive
 from tl_attention.hardware.device import HOPPER
 from tl_attention.loop.exp2 import COEFFICIENTS
-from tl_attention.proof.limits import split_registers
-from tl_attention.program.program import CONSUMER, Program, Step, phases
-from tl_attention.schedule.schedule import Schedule
 from tl_attention.loop.statements import NAMES, PRODUCTS, chunk_range, whole
+from tl_attention.program.derivation import derive
+from tl_attention.program.program import CONSUMER, Program, Step, phases
+from tl_attention.proof.limits import split_registers
+from tl_attention.schedule.schedule import Schedule
 
 # Kind, statement, lag, and what the kind needs besides: products left in flight, or registers to hold.
 Operation = tuple[str, str, int, int | tuple[int, int]]
@@ -91,7 +92,7 @@ def _operations(
     held = False
     for step in steps:
         op = step.op
-        late = op.kind == "release" or op.kind == "wait" and op.statement in PRODUCTS
+        late = op.kind == "release" or (op.kind == "wait" and op.statement in PRODUCTS)
         if late and columns is not None and schedule.kernel.waits != "free":
             # A thread has two rows and every fourth pair of columns: N / 2 registers for N columns.
             first, end = columns[0] // 2, columns[1] // 2

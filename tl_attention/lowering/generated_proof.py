@@ -7,22 +7,22 @@ warp-specialised kernel is held to the events of its roles, which `races.py` has
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
-from typing import Iterator, Sequence
 
-from tl_attention.hardware.device import HOPPER
 from tl_attention.errors import ScheduleRefused
+from tl_attention.hardware.device import HOPPER
+from tl_attention.hardware.warpgroup import MEETING, ROWS, WARP
+from tl_attention.loop.statements import LOADS, PRODUCTS, READER
+from tl_attention.problem.shape import DTYPE_BYTES, AttentionShape
+from tl_attention.problem.tiling import kv_blocks, row_tiles
+from tl_attention.program.program import CONSUMER, Program
 from tl_attention.proof.generated.calls import Thread
 from tl_attention.proof.generated.expression import UNREADABLE
 from tl_attention.proof.generated.reader import allocated_buffers, unrolled
-from tl_attention.problem.shape import DTYPE_BYTES, AttentionShape
-from tl_attention.program.program import CONSUMER, Program
 from tl_attention.proof.roles import CLUSTER, LOAD_OF, NAMED, Event, Process, Roles
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.loop.statements import LOADS, PRODUCTS, READER
-from tl_attention.problem.tiling import kv_blocks, row_tiles
-from tl_attention.hardware.warpgroup import MEETING, ROWS, WARP
 
 # What the checks of the pipelined kernel read.
 SYNCHRONOUS = {"load", "commit", "wait", "sync", "products wait", *PRODUCTS}
@@ -34,7 +34,12 @@ RAGGED = ((700, 2500), (640, 740), (129, 192), (1, 300), (5, 7), (1000, 1777), (
 
 
 def check_generated(
-    schedule: Schedule, program: Program, source: str, shared_bytes: int, head_dim: int, causal: bool,
+    schedule: Schedule,
+    program: Program,
+    source: str,
+    shared_bytes: int,
+    head_dim: int,
+    causal: bool,
     sizes: tuple[int, int, int, int] | None = None,
 ) -> None:
     """Raise ScheduleRefused where the generated code is not what the Program says, or races.
@@ -44,9 +49,7 @@ def check_generated(
     """
     found = allocated_buffers(source, shared_bytes, schedule.block_N * head_dim * DTYPE_BYTES)
     for load, expected in program.buffers.items():
-        _require(
-            found[load] == expected, f"it has {found[load]} buffers for {load}, the Program has {expected}"
-        )
+        _require(found[load] == expected, f"it has {found[load]} buffers for {load}, the Program has {expected}")
     if schedule.lowering == "warp_specialized":
         _check_roles(schedule, program, source, head_dim, causal, sizes)
         return
@@ -89,9 +92,7 @@ def _require(condition: bool, what: str) -> None:
 
 def _same_order(program: Program, run: Sequence[Event], blocks: int) -> None:
     """Loads and products follow each other as in the Program."""
-    expected = [
-        (step.op.statement, step.block) for step in program.roles(blocks)[CONSUMER] if step.op.kind == "issue"
-    ]
+    expected = [(step.op.statement, step.block) for step in program.roles(blocks)[CONSUMER] if step.op.kind == "issue"]
     _require(
         list(_numbered(run)) == expected, f"over {blocks} blocks its loads and products are not in the Program's order"
     )
@@ -133,7 +134,7 @@ def _no_race(program: Program, run: Sequence[Event]) -> None:
         elif event.kind == "commit":
             groups.append(set())
         elif event.kind == "wait":
-            arrived.update(*groups[:max(0, len(groups) - 1 - event.value)])
+            arrived.update(*groups[: max(0, len(groups) - 1 - event.value)])
         elif event.kind == "sync":
             visible |= arrived
             free |= read
@@ -148,7 +149,11 @@ def _no_race(program: Program, run: Sequence[Event]) -> None:
 
 
 def _check_roles(
-    schedule: Schedule, program: Program, source: str, head_dim: int, causal: bool,
+    schedule: Schedule,
+    program: Program,
+    source: str,
+    head_dim: int,
+    causal: bool,
     sizes: tuple[int, int, int, int] | None,
 ) -> None:
     """The threads of each role run its events, in their order, on mbarriers that count as they should.
@@ -158,7 +163,8 @@ def _check_roles(
     roles = Roles.of(schedule, program)
     counts = {
         Event("init", name, slot, count)
-        for name, count in roles.counts.items() for slot in range(roles.slots(name.partition("_")[0]))
+        for name, count in roles.counts.items()
+        for slot in range(roles.slots(name.partition("_")[0]))
     }
     elements = {"Q": ROWS * head_dim, "K": schedule.block_N * head_dim, "V": schedule.block_N * head_dim}
     least_blocks = program.least_blocks
@@ -213,8 +219,8 @@ def _after_start(run: list[Event], counts: set[Event]) -> list[Event]:
         f"its mbarriers are initialised as {_words(inits)}, expected {_words(sorted(counts, key=str))}",
     )
     start = [*inits, Event("init fence"), Event("sync")]
-    _require(run[:len(start)] == start, "its mbarriers are not initialised before anything else")
-    return run[len(start):]
+    _require(run[: len(start)] == start, "its mbarriers are not initialised before anything else")
+    return run[len(start) :]
 
 
 def _tiles(producer: Sequence[Event], block_N: int) -> list[int]:
@@ -229,7 +235,11 @@ def _tiles(producer: Sequence[Event], block_N: int) -> list[int]:
 
 
 def _check_lengths(
-    schedule: Schedule, least_blocks: int, shape: AttentionShape, producer: Sequence[Event], tiles: Sequence[int],
+    schedule: Schedule,
+    least_blocks: int,
+    shape: AttentionShape,
+    producer: Sequence[Event],
+    tiles: Sequence[int],
     rank: int,
 ) -> None:
     """Each tile has its own rows of Q, and the KV blocks up to the last that a row of its cluster sees."""
@@ -247,7 +257,7 @@ def _check_lengths(
 def _alone(event: Event, process: Process) -> bool:
     """Whether it concerns the process alone: a fence, or a named barrier for as many threads as it has."""
     own = event.name == NAMED and event.index >= MEETING and event.value == process.warps * WARP
-    return event.kind == "fence" or event.kind == "sync" and own
+    return event.kind == "fence" or (event.kind == "sync" and own)
 
 
 def _same(found: Sequence[Event], expected: Sequence[Event], who: str) -> None:

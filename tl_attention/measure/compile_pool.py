@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
-from typing import Callable, Literal, Sequence
+from typing import Literal
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
-from tl_attention.measure.candidate import Candidate
 from tl_attention.build.compile import StaticReport, compile_kernel
 from tl_attention.errors import ScheduleRefused
+from tl_attention.measure.candidate import Candidate
 
 COMPILE_TIMEOUT_S = 300
 # One compilation keeps a core busy and takes 1 to 2 GB.

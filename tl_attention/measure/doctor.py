@@ -7,18 +7,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator
 
 from tl_attention import __version__
 from tl_attention.build import toolchain
 from tl_attention.build.compiler_errors import first_error
-from tl_attention.hardware.device import require_hopper, visible_gpus
-from tl_attention.measure.environment import commit, gpu, package
-from tl_attention.errors import InputError
 from tl_attention.build.sass import TOOLS, tool
 from tl_attention.build.toolchain import Nvcc
+from tl_attention.errors import InputError
+from tl_attention.hardware.device import require_hopper, visible_gpus
+from tl_attention.measure.environment import commit, gpu, package
 
 # What every generated kernel includes.
 TRIAL = """
@@ -150,8 +150,16 @@ def _trial(nvcc: Nvcc, host: str) -> Fact:
         source = Path(folder) / "trial.cu"
         source.write_text(TRIAL)
         command = [
-            str(nvcc.home / "bin/nvcc"), f"-ccbin={host}", "-cubin", "-std=c++20", "-arch=sm_90a",
-            f"-I{TILELANG_TEMPLATE_PATH}", f"-I{CUTLASS_INCLUDE_DIR}", "-o", f"{source}.cubin", str(source),
+            str(nvcc.home / "bin/nvcc"),
+            f"-ccbin={host}",
+            "-cubin",
+            "-std=c++20",
+            "-arch=sm_90a",
+            f"-I{TILELANG_TEMPLATE_PATH}",
+            f"-I{CUTLASS_INCLUDE_DIR}",
+            "-o",
+            f"{source}.cubin",
+            str(source),
         ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S)
@@ -179,5 +187,3 @@ def _cache() -> Fact:
 
 def _one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
-
-

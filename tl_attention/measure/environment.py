@@ -31,7 +31,9 @@ def software() -> dict[str, str]:
     import torch
 
     versions = {
-        "tl-attention": __version__, "torch": torch.__version__, "tilelang": package("tilelang") or "none",
+        "tl-attention": __version__,
+        "torch": torch.__version__,
+        "tilelang": package("tilelang") or "none",
         "python": sys.version.split()[0],
     }
     if torch.version.cuda:
@@ -79,8 +81,10 @@ def gpu() -> Gpu | None:
         handle = pynvml.nvmlDeviceGetHandleByUUID(visible[0].uuid) if visible else pynvml.nvmlDeviceGetHandleByIndex(0)
         cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
         return Gpu(
-            pynvml.nvmlDeviceGetName(handle), pynvml.nvmlSystemGetDriverVersion(),
-            f"{cuda // 1000}.{cuda % 1000 // 10}", _power_limit_w(handle),
+            pynvml.nvmlDeviceGetName(handle),
+            pynvml.nvmlSystemGetDriverVersion(),
+            f"{cuda // 1000}.{cuda % 1000 // 10}",
+            _power_limit_w(handle),
         )
     except pynvml.NVMLError:
         return None

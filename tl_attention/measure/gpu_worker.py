@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tl_attention.build.compile import CompiledKernel, compile_kernel
 from tl_attention.measure import peers, timing
 from tl_attention.measure.candidate import Candidate
-from tl_attention.build.compile import CompiledKernel, compile_kernel
-from tl_attention.problem.shape import AttentionShape
 from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.problem.shape import AttentionShape
 
 REPEATS = 3
 
@@ -39,7 +40,7 @@ def _references(shape: AttentionShape, seed: int) -> tuple[Tensor, Tensor]:
     return attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _kernel(candidate: Candidate) -> CompiledKernel:
     assert candidate.schedule is not None
     shape = candidate.shape

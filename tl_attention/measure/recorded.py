@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from contextlib import suppress
-from typing import Callable
 
 from tl_attention.errors import InputError
 from tl_attention.measure.records import Row, read_rows
@@ -45,7 +44,8 @@ def run_of(labels: set[str], causal: bool) -> list[Row]:
     for row in rows():
         if row.label in labels and row.sizes == "runtime" and row.problem["causal"] == causal:
             runs.setdefault((row.run, str(row.shape)), []).append(row)
-    rank: Callable[[list[Row]], tuple] = lambda run: (
-        run[0].problem["dtype"] == "float16" and sizes_of(run[0]) == LARGE, len(run),
-    )
+
+    def rank(run: list[Row]) -> tuple:
+        return (run[0].problem["dtype"] == "float16" and sizes_of(run[0]) == LARGE, len(run))
+
     return max(runs.values(), key=rank, default=[])

@@ -9,15 +9,23 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from tl_attention.build.sass import Loop
 from tl_attention.errors import InputError
 from tl_attention.measure.line_file import LineFile
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.build.sass import Loop
 
 Status = Literal[
-    "ok", "refused", "compile_error", "wrong", "unstable", "timeout", "crashed", "error",
+    "ok",
+    "refused",
+    "compile_error",
+    "wrong",
+    "unstable",
+    "timeout",
+    "crashed",
+    "error",
     # Without a GPU: verified by the interpreter; only compiled.
-    "checked_on_cpu", "compiled",
+    "checked_on_cpu",
+    "compiled",
 ]
 
 
@@ -174,7 +182,7 @@ def parse_row(line: bytes, where: str) -> Row:
         )
     try:
         row = _validator().validate_json(line, strict=True)
-        row.shape
+        _ = row.shape
     except ValidationError as error:
         key, message = first_error(error)
         raise InputError(f"{where}: {'.'.join(map(str, key))}: {message}") from None

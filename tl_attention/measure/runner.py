@@ -5,24 +5,25 @@ from __future__ import annotations
 import datetime
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Sequence
+from typing import Any, Protocol
 
+from tl_attention.build.toolchain import chosen
+from tl_attention.errors import InputError
+from tl_attention.hardware.device import require_hopper, visible_gpus
 from tl_attention.measure import gpu_worker, timing
-from tl_attention.oracle import interpret
 from tl_attention.measure.candidate import Candidate, verification_shapes
 from tl_attention.measure.compile_pool import Compiled, compile_all
-from tl_attention.hardware.device import require_hopper, visible_gpus
 from tl_attention.measure.environment import commit, gpu, software
-from tl_attention.errors import InputError
 from tl_attention.measure.peers import MATMUL, MATMUL_FLOPS
 from tl_attention.measure.pool import CallFailed, Worker
-from tl_attention.proof.preflight import refuse_unless_safe
-from tl_attention.program.derivation import derive
 from tl_attention.measure.records import ResultsFile, Row
+from tl_attention.oracle import interpret
 from tl_attention.oracle.reference import ErrorReport, worst_of
+from tl_attention.program.derivation import derive
+from tl_attention.proof.preflight import refuse_unless_safe
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.build.toolchain import chosen
 
 START_TIMEOUT_S, VERIFY_TIMEOUT_S, SAMPLE_TIMEOUT_S = 120.0, 120.0, 60.0
 
@@ -43,9 +44,7 @@ class Options:
     seed: int | None = None
 
 
-def run(
-    candidates: Sequence[Candidate], options: Options, results: ResultsFile, progress: Progress
-) -> list[Row]:
+def run(candidates: Sequence[Candidate], options: Options, results: ResultsFile, progress: Progress) -> list[Row]:
     """All rows, recorded as they come: those that fail when they fail, those that are timed at the end.
 
     Raises InputError where no nvcc can compile, or the GPU is none of Hopper's.
@@ -58,7 +57,7 @@ class _Run:
         self.options, self.results, self.progress = options, results, progress
         self.candidates = list(candidates)
         self.seed = options.seed if options.seed is not None else secrets.randbelow(2**31)
-        self.name = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.name = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self.machine = _machine()
         self.drafts: dict[Candidate, Row] = {}
         self.done: dict[Candidate, Row] = {}
@@ -93,8 +92,13 @@ class _Run:
     def _draft(self, candidate: Candidate) -> Row:
         s = candidate.shape
         problem = {
-            "batch": s.batch, "heads": s.heads, "seq_q": s.seq_q, "seq_kv": s.seq_kv, "head_dim": s.head_dim,
-            "dtype": s.dtype, "causal": s.causal,
+            "batch": s.batch,
+            "heads": s.heads,
+            "seq_q": s.seq_q,
+            "seq_kv": s.seq_kv,
+            "head_dim": s.head_dim,
+            "dtype": s.dtype,
+            "causal": s.causal,
         }
         sizes = "peer" if candidate.schedule is None else "fixed" if candidate.fixed else "runtime"
         return Row(candidate.name, candidate.label, sizes, problem, "ok", seed=self.seed, run=self.name, **self.machine)
@@ -226,9 +230,16 @@ class _Run:
             times = measured[candidate]
             rate = timing.tflops(candidate.shape.flops, times.median_ms)
             self._finish(
-                candidate, median_ms=times.median_ms, p10_ms=times.p10_ms, p90_ms=times.p90_ms, n=times.n,
-                sm_clock_mhz=times.sm_clock_mhz, tflops=rate, matmul_tflops=matmul_tflops,
-                percent_of_matmul=100 * rate / matmul_tflops, method=timing.method(self.options.rounds),
+                candidate,
+                median_ms=times.median_ms,
+                p10_ms=times.p10_ms,
+                p90_ms=times.p90_ms,
+                n=times.n,
+                sm_clock_mhz=times.sm_clock_mhz,
+                tflops=rate,
+                matmul_tflops=matmul_tflops,
+                percent_of_matmul=100 * rate / matmul_tflops,
+                method=timing.method(self.options.rounds),
             )
 
 
@@ -237,8 +248,12 @@ def _machine() -> dict[str, Any]:
     versions, known = software(), gpu()
     nvcc = chosen(versions.get("cuda"))
     return {
-        "nvcc": nvcc.version, "ptxas": nvcc.ptxas, "commit": commit(), "versions": versions,
-        "driver": known.driver if known else "unknown", "power_limit_w": known.power_limit_w if known else None,
+        "nvcc": nvcc.version,
+        "ptxas": nvcc.ptxas,
+        "commit": commit(),
+        "versions": versions,
+        "driver": known.driver if known else "unknown",
+        "power_limit_w": known.power_limit_w if known else None,
     }
 
 
@@ -246,13 +261,18 @@ def _static(compiled: Compiled) -> dict[str, Any]:
     report = compiled.report
     assert report is not None
     return {
-        "fingerprint": compiled.fingerprint, "registers": report.registers, "stack_bytes": report.stack_bytes,
-        "shared_bytes": report.shared_bytes, "loops": report.loops,
+        "fingerprint": compiled.fingerprint,
+        "registers": report.registers,
+        "stack_bytes": report.stack_bytes,
+        "shared_bytes": report.shared_bytes,
+        "loops": report.loops,
     }
 
 
 def _error(report: ErrorReport) -> dict[str, float]:
     return {
-        "error_rms": report.rms, "error_rms_budget": report.budget_rms, "error_max_abs": report.max_abs,
+        "error_rms": report.rms,
+        "error_rms_budget": report.budget_rms,
+        "error_max_abs": report.max_abs,
         "error_max_abs_budget": report.budget_max_abs,
     }

@@ -7,20 +7,20 @@ rule that is missing, or a wait or release in the wrong place, shows up as a wro
 from __future__ import annotations
 
 import math
-from typing import Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from tl_attention.loop.exp2 import COEFFICIENTS, LOWEST
-from tl_attention.program.machine import EARLY, LATE, Policy, execute
-from tl_attention.schedule.options import Exp2Polynomial, SoftmaxOptions
-from tl_attention.problem.shape import AttentionShape
-from tl_attention.program.program import Program
-from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.schedule.schedule import Schedule
 from tl_attention.loop.statements import RING, Table, whole
+from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, kv_index, row_tiles
+from tl_attention.program.machine import EARLY, LATE, Policy, execute
+from tl_attention.program.program import Program
+from tl_attention.schedule.options import Exp2Polynomial, SoftmaxOptions
+from tl_attention.schedule.schedule import Schedule
 
 LOG2_E = math.log2(math.e)
 POLICIES: Mapping[str, Policy] = {"late": LATE, "early": EARLY}
@@ -37,8 +37,20 @@ class Tile:
     """
 
     def __init__(
-        self, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor, *, block_M: int, block_N: int, kv_order: str,
-        index: int, blocks: int, scale: float, table: Table, softmax: SoftmaxOptions = SoftmaxOptions(),
+        self,
+        shape: AttentionShape,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        block_M: int,
+        block_N: int,
+        kv_order: str,
+        index: int,
+        blocks: int,
+        scale: float,
+        table: Table,
+        softmax: SoftmaxOptions = SoftmaxOptions(),
         observer: Observer | None = None,
     ):
         self.code = {**STATEMENT_CODE, **(SPECIALIZED_CODE if table.specialized else {})}
@@ -102,8 +114,8 @@ class Tile:
 def _rows(x: Tensor, first: int, count: int) -> Tensor:
     """Rows first .. first + count - 1 in fp32, zero beyond the end, as the copies into shared memory fill them."""
     rows = torch.zeros(count, x.shape[1])
-    inside = x[first:first + count]
-    rows[:len(inside)] = inside
+    inside = x[first : first + count]
+    rows[: len(inside)] = inside
     return rows
 
 
@@ -222,22 +234,45 @@ def _mma1(t: Tile) -> None:
 
 
 STATEMENT_CODE: Mapping[str, Callable[[Tile], None]] = {
-    "load_k": _load, "mask": _mask, "mma0": _mma0,
-    "max_prev": _max_prev, "max_init": _max_init, "row_max": _row_max, "max_merge": _max_merge, "scale": _scale,
-    "exp": _exp, "row_sum": _row_sum, "logsum": _logsum, "cast": _cast,
+    "load_k": _load,
+    "mask": _mask,
+    "mma0": _mma0,
+    "max_prev": _max_prev,
+    "max_init": _max_init,
+    "row_max": _row_max,
+    "max_merge": _max_merge,
+    "scale": _scale,
+    "exp": _exp,
+    "row_sum": _row_sum,
+    "logsum": _logsum,
+    "cast": _cast,
     "rescale": _rescale,
-    "load_v": _load, "mma1": _mma1,
+    "load_v": _load,
+    "mma1": _mma1,
 }
 
 # Where the warp-specialised kernel does it otherwise: see statements.WARP_SPECIALIZED.
 SPECIALIZED_CODE: Mapping[str, Callable[[Tile], None]] = {
-    "mma0": _mma0_cleared, "mask": _mask_after, "row_max": _row_max_kept, "row_sum": _row_sum_added,
+    "mma0": _mma0_cleared,
+    "mask": _mask_after,
+    "row_max": _row_max_kept,
+    "row_sum": _row_sum_added,
 }
 
 
 def interpret(
-    program: Program, q: Tensor, k: Tensor, v: Tensor, *, block_M: int, block_N: int, kv_order: str = "ascending",
-    causal: bool, scale: float, policy: Policy, softmax: SoftmaxOptions = SoftmaxOptions(),
+    program: Program,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    block_M: int,
+    block_N: int,
+    kv_order: str = "ascending",
+    causal: bool,
+    scale: float,
+    policy: Policy,
+    softmax: SoftmaxOptions = SoftmaxOptions(),
     observer: Observer | None = None,
 ) -> Tensor:
     """Attention by the Program on the CPU, in tiles of block_M queries and block_N keys of any size.
@@ -254,12 +289,23 @@ def interpret(
             for index in range(row_tiles(shape, block_M)):
                 blocks = kv_blocks(shape, block_M, block_N, index, least_blocks)
                 tile = Tile(
-                    shape, q[b, h], k[b, h], v[b, h], block_M=block_M, block_N=block_N, kv_order=kv_order,
-                    index=index, blocks=blocks, scale=scale, table=program.table, softmax=softmax, observer=observer,
+                    shape,
+                    q[b, h],
+                    k[b, h],
+                    v[b, h],
+                    block_M=block_M,
+                    block_N=block_N,
+                    kv_order=kv_order,
+                    index=index,
+                    blocks=blocks,
+                    scale=scale,
+                    table=program.table,
+                    softmax=softmax,
+                    observer=observer,
                 )
                 execute(program, blocks, tile, policy)
-                rows = output[b, h, index * block_M:(index + 1) * block_M]
-                rows.copy_(tile.result()[:len(rows)])
+                rows = output[b, h, index * block_M : (index + 1) * block_M]
+                rows.copy_(tile.result()[: len(rows)])
     return output
 
 

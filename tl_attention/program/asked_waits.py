@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from tl_attention.program.derivation import derive
 from tl_attention.errors import InputError
-from tl_attention.schedule.options import Exp2Polynomial
-from tl_attention.program.program import Step, phases
-from tl_attention.schedule.schedule import Schedule
 from tl_attention.loop.statements import PRODUCTS, whole
+from tl_attention.program.derivation import derive
+from tl_attention.program.program import Step, phases
+from tl_attention.schedule.options import Exp2Polynomial
+from tl_attention.schedule.schedule import Schedule
 
 # A thread has two rows of its warpgroup's 64, and of these every fourth pair of columns.
 ROWS_OF_A_THREAD = 2

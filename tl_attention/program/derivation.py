@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Iterator
+from collections.abc import Iterator
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.schedule.options import Releases, Waits
-from tl_attention.program.program import Model, Op, Program, offset
-from tl_attention.schedule.schedule import Schedule
 from tl_attention.loop.statements import BY_NAME, FUSED, LOADS, MASK_BEFORE, PRODUCTS, READER, RING, Statement, Table
+from tl_attention.program.program import Model, Op, Program, offset
+from tl_attention.schedule.options import Releases, Waits
+from tl_attention.schedule.schedule import Schedule
 
 # What may be at fault where a statement stands at the wrong place, the likelier first.
 PLACE_KEYS = ("order",), ("group",), ("stage",), ("split",)
@@ -133,7 +133,9 @@ class _Iteration:
                 f"wait_before.{product}: {before} does not come between the issue of {product}({block}) and "
                 f"{needs}({offset(-stage)}), by which it must be done: expected one of "
                 f"{', '.join(name for name in self._nameable if done(name) > issued)}",
-                "wait_before", product, others=PLACE_KEYS,
+                "wait_before",
+                product,
+                others=PLACE_KEYS,
             )
         return done(before)
 
@@ -151,7 +153,9 @@ class _Iteration:
             raise ScheduleRefused(
                 f"release_before.{load}: {before}({offset(-self.stage[before])}) comes before "
                 f"{reader}({offset(-self.stage[reader] - passed)}) is done, which reads {buffer}: {expected}",
-                "release_before", load, others=PLACE_KEYS,
+                "release_before",
+                load,
+                others=PLACE_KEYS,
             )
         return wanted, self.stage[reader] + passed
 

@@ -8,10 +8,11 @@ waits allow while loads arrive, and rings are refilled, as early as they may; an
 from __future__ import annotations
 
 from collections import deque
-from typing import Callable, Protocol, Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from tl_attention.program.program import CONSUMER, PRODUCER, Program, Step
 from tl_attention.loop.statements import PRODUCTS
+from tl_attention.program.program import CONSUMER, PRODUCER, Program, Step
 
 Event = tuple[str, str, int]
 Policy = Callable[[Sequence[Event]], Event]

@@ -15,8 +15,9 @@ stays in flight until an operation needs its result or overwrites its operands.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Iterator, Literal
+from typing import Literal
 
 from tl_attention.loop.statements import PRODUCTS, Table
 
@@ -149,5 +150,3 @@ def phases(program: Program, role: str = CONSUMER) -> Phases:
         epilogue=tuple(entry for entry in listed if entry[0] > last),
         blocks=blocks,
     )
-
-

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tl_attention.errors import ScheduleRefused
+from tl_attention.loop.statements import BY_NAME, INPUTS, LOADS, RING, Table, whole
 from tl_attention.program.machine import EARLY, LATE, Deadlock, Policy, execute
 from tl_attention.program.program import CONSUMER, Program, offset
-from tl_attention.loop.statements import BY_NAME, INPUTS, LOADS, RING, Table, whole
 
 AFTER_LOOP = "the output"
 # What the code before the loop writes.
@@ -60,7 +60,8 @@ class _Symbols:
         first = {"scores_max": ("max_init", None)}
         self.buffers = {
             buffer: Write(table.names[0], -1, numbers.setdefault(first.get(buffer, ("start", buffer)), len(numbers)))
-            for s in table.statements for buffer in s.writes
+            for s in table.statements
+            for buffer in s.writes
         }
         # acc_o is 0, and so is each of its segments.
         self.zeros = {write.value for buffer, write in self.buffers.items() if whole(buffer) == "acc_o"}
@@ -137,7 +138,13 @@ def find_violation(program: Program, policies: tuple[Policy, ...] = (LATE, EARLY
                 read = expected[wrong.statement, wrong.block, wrong.buffer]
                 written = read.block < 0 or (read.statement, read.block) in symbols.done
                 return Violation(
-                    blocks, policy, wrong.statement, wrong.block, wrong.buffer, read, wrong.found,
+                    blocks,
+                    policy,
+                    wrong.statement,
+                    wrong.block,
+                    wrong.buffer,
+                    read,
+                    wrong.found,
                     _words(program, blocks, wrong, read, written),
                 )
             except Deadlock as deadlock:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tl_attention.program.derivation import PLACE_KEYS, derive
-from tl_attention.hardware.device import HOPPER, DeviceSpec
 from tl_attention.errors import ScheduleRefused
-from tl_attention.problem.shape import DTYPE_BYTES, HEAD_DIMS
-from tl_attention.schedule.schedule import Schedule
-from tl_attention.problem.tiling import ceildiv
+from tl_attention.hardware.device import HOPPER, DeviceSpec
 from tl_attention.hardware.warpgroup import ROWS
+from tl_attention.problem.shape import DTYPE_BYTES, HEAD_DIMS
+from tl_attention.problem.tiling import ceildiv
+from tl_attention.program.derivation import PLACE_KEYS, derive
+from tl_attention.schedule.schedule import Schedule
 
 # Row vectors (scores_max, scores_max_prev, scores_scale, logsum, a temporary): two rows of each per thread.
 ROW_VECTOR_REGISTERS = 2 * 5
@@ -112,14 +112,20 @@ def check_fits(schedule: Schedule, head_dim: int, device: DeviceSpec = HOPPER) -
             "use a smaller tile or fewer buffers",
             "num_stages",
             others=(
-                ("block_N",), ("block_M",), ("kernel", "k_stages"), ("kernel", "v_stages"), *PLACE_KEYS, ("lowering",),
+                ("block_N",),
+                ("block_M",),
+                ("kernel", "k_stages"),
+                ("kernel", "v_stages"),
+                *PLACE_KEYS,
+                ("lowering",),
             ),
         )
     widths = schedule.split.rescale
     if widths and sum(widths) != head_dim:
         raise ScheduleRefused(
             f"split.rescale: {' + '.join(map(str, widths))} = {sum(widths)} columns, expected head_dim {head_dim}",
-            "split", "rescale",
+            "split",
+            "rescale",
         )
     q = "half as much for Q, " if schedule.kernel.q_operand == "registers" else ""
     registers, available = accumulator_registers(schedule, head_dim), registers_available(schedule, device)

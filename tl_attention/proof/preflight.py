@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from tl_attention.proof import legality, races
-from tl_attention.program.derivation import PLACE_KEYS, derive
 from tl_attention.errors import ScheduleRefused
-from tl_attention.proof.limits import check_fits, ring_buffers
+from tl_attention.program.derivation import PLACE_KEYS, derive
 from tl_attention.program.program import Model, Program
+from tl_attention.proof import legality, races
+from tl_attention.proof.limits import check_fits, ring_buffers
 from tl_attention.schedule.schedule import Schedule
 
 # Of a broken dependence.
 BLAMED = (
-    *PLACE_KEYS, ("wait_before",), ("release_before",), ("num_stages",), ("kernel",), ("kv_order",), ("lowering",),
+    *PLACE_KEYS,
+    ("wait_before",),
+    ("release_before",),
+    ("num_stages",),
+    ("kernel",),
+    ("kv_order",),
+    ("lowering",),
 )
 
 
@@ -59,5 +65,6 @@ def _check_limits(schedule: Schedule, head_dim: int) -> None:
         raise ScheduleRefused(
             f"num_stages is {schedule.num_stages}, but no load is a producer and the places of the loads give "
             f"{k} buffers of K_shared and {v} of V_shared: expected num_stages {max(k, v)}",
-            "num_stages", others=PLACE_KEYS,
+            "num_stages",
+            others=PLACE_KEYS,
         )

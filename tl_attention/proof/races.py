@@ -16,14 +16,14 @@ apart, a later arrival of another warp may count in the place of the one that is
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from typing import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.proof.mbarrier import Agent, Barrier, Clock
+from tl_attention.hardware.warpgroup import WARP
 from tl_attention.program.program import Program
+from tl_attention.proof.mbarrier import Agent, Barrier, Clock
 from tl_attention.proof.roles import CLUSTER, Event, Process, Read, Roles, tile_lists
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.hardware.warpgroup import WARP
 
 
 def check(schedule: Schedule, program: Program) -> None:
@@ -43,7 +43,8 @@ def prove(
     """
     run = _Run(roles, counts, late)
     agents = run.agents[::-1] if reverse else run.agents
-    while any([run.advance(agent) for agent in agents]) or run.land():
+    # A list: every role advances, not only the first that can.
+    while any([run.advance(agent) for agent in agents]) or run.land():  # noqa: C419
         pass
     run.check_the_end()
 
@@ -86,10 +87,21 @@ class _Run:
                 if event.kind == "wait":
                     self._barrier(agent.process.block, event).waiters[agent] += 1
         self.steps: dict[str, Callable[[_Role, Event], bool | None]] = {
-            "wait": self._wait, "arrive": self._arrive, "expect": self._expect, "sync": self._sync,
-            "signal": self._signal, "load": self._load, "take": self._load, "read": self._read, "write": self._read,
-            "store": self._read, "mma0": self._issue, "mma1": self._issue, "products wait": self._products_wait,
-            "fence": self._nothing, "stored": self._nothing,
+            "wait": self._wait,
+            "arrive": self._arrive,
+            "expect": self._expect,
+            "sync": self._sync,
+            "signal": self._signal,
+            "load": self._load,
+            "take": self._load,
+            "read": self._read,
+            "write": self._read,
+            "store": self._read,
+            "mma0": self._issue,
+            "mma1": self._issue,
+            "products wait": self._products_wait,
+            "fence": self._nothing,
+            "stored": self._nothing,
         }
 
     def advance(self, agent: _Role) -> bool:
@@ -113,7 +125,8 @@ class _Run:
 
     def check_the_end(self) -> None:
         blocked = [
-            f"{agent} waits for {self._barrier(agent.process.block, agent.events[0])}" for agent in self.agents
+            f"{agent} waits for {self._barrier(agent.process.block, agent.events[0])}"
+            for agent in self.agents
             if agent.events
         ]
         if blocked:
@@ -136,8 +149,11 @@ class _Run:
         if key not in self.barriers:
             count = self.threads if name == CLUSTER else self.counts.get(name, threads)
             self.barriers[key] = Barrier(
-                f"{name}[{index}] of block {block}" if name != CLUSTER else "the cluster", count,
-                len(self.agents) + len(self.barriers), free=name.endswith("_free"), loaded=key in self.loaded,
+                f"{name}[{index}] of block {block}" if name != CLUSTER else "the cluster",
+                count,
+                len(self.agents) + len(self.barriers),
+                free=name.endswith("_free"),
+                loaded=key in self.loaded,
             )
         return self.barriers[key]
 

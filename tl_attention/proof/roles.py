@@ -8,14 +8,14 @@ code runs these and no others.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Iterator, Sequence
 
+from tl_attention.hardware.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARPGROUP, WARPS
+from tl_attention.loop.statements import BY_NAME, LOADS, PRODUCTS, READER
 from tl_attention.program.program import CONSUMER, Program, Step, phases
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.loop.statements import BY_NAME, LOADS, PRODUCTS, READER
-from tl_attention.hardware.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARPGROUP, WARPS
 
 Read = tuple[str, int, int]
 CLUSTER, NAMED, TILE, Q = "cluster", "named barrier", "tile", "Q"
@@ -82,15 +82,21 @@ class Roles:
     def of(cls, schedule: Schedule, program: Program) -> Roles:
         kernel = schedule.kernel
         return cls(
-            program, schedule.block_M // ROWS, kernel.cluster, kernel.tile_scheduler == "dynamic", kernel.ping_pong,
-            kernel.q_operand == "registers", kernel.output == "tma",
+            program,
+            schedule.block_M // ROWS,
+            kernel.cluster,
+            kernel.tile_scheduler == "dynamic",
+            kernel.ping_pong,
+            kernel.q_operand == "registers",
+            kernel.output == "tma",
         )
 
     @property
     def processes(self) -> tuple[Process, ...]:
         return tuple(
             Process(block, warpgroup, 1 if warpgroup < 0 else WARPS)
-            for block in range(self.cluster) for warpgroup in range(-1, self.warpgroups)
+            for block in range(self.cluster)
+            for warpgroup in range(-1, self.warpgroups)
         )
 
     def slots(self, name: str) -> int:
@@ -135,9 +141,7 @@ class Roles:
                 yield Event("arrive", "tile_full", turn % 2, WARP, (block,))
                 yield from self._next_tile(turn)
 
-    def _load(
-        self, name: str, slot: int, lap: int, block: int, into: tuple[int, ...], step: int
-    ) -> Iterator[Event]:
+    def _load(self, name: str, slot: int, lap: int, block: int, into: tuple[int, ...], step: int) -> Iterator[Event]:
         yield Event("wait", f"{name}_free", slot, lap ^ 1)
         yield Event("expect", f"{name}_full", slot, 1)
         if into:
@@ -235,7 +239,7 @@ class Roles:
 
 def _is_turn(step: Step) -> bool:
     """Whether warpgroups that take turns do it in theirs: products, and the waits for what these read."""
-    return step.op.kind == "issue" or step.op.kind == "wait" and step.op.statement in LOADS
+    return step.op.kind == "issue" or (step.op.kind == "wait" and step.op.statement in LOADS)
 
 
 def tile_lists(program: Program) -> tuple[tuple[int, ...], ...]:

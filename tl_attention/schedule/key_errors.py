@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any, Sequence, get_args
+from collections.abc import Sequence
+from typing import Any, get_args
 
 from pydantic import BaseModel
 

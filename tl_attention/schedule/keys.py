@@ -9,9 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
-from tl_attention.loop.statements import (
-    NAMES, SOURCE, SPLITTABLE, WARP_SPECIALIZED, Table, chunk_names, split_table,
-)
+from tl_attention.loop.statements import NAMES, SOURCE, SPLITTABLE, WARP_SPECIALIZED, Table, chunk_names, split_table
 from tl_attention.schedule.options import KernelOptions, Releases, SoftmaxOptions, Split, Waits
 from tl_attention.schedule.statement_name import StatementName
 
@@ -35,10 +33,12 @@ class Keys(BaseModel):
 
     lowering: Annotated[
         Literal["pipelined", "warp_specialized", "inferred"],
-        Field(description=(
-            "pipelined: T.Pipelined with this order and stage; warp_specialized: a producer warp loads, products stay "
-            "in flight; inferred: the compiler decides order and stage"
-        )),
+        Field(
+            description=(
+                "pipelined: T.Pipelined with this order and stage; warp_specialized: a producer warp loads, products stay "
+                "in flight; inferred: the compiler decides order and stage"
+            )
+        ),
     ] = "pipelined"
     block_M: Annotated[StrictInt, Field(ge=64, le=256, multiple_of=64, description="query rows of one tile")]
     block_N: Annotated[StrictInt, Field(ge=16, le=256, multiple_of=16, description="keys of one KV block")]
@@ -50,24 +50,30 @@ class Keys(BaseModel):
     ]
     group: Annotated[
         tuple[tuple[StatementName, ...], ...],
-        Field(description=(
-            "the 15 statements, each in exactly one group, by name or by number 0 to 14 in source order, a split one "
-            "by its chunks; a group is contiguous in the order and shares a stage"
-        )),
+        Field(
+            description=(
+                "the 15 statements, each in exactly one group, by name or by number 0 to 14 in source order, a split one "
+                "by its chunks; a group is contiguous in the order and shares a stage"
+            )
+        ),
     ] = ()
     order: Annotated[
         tuple[Position, ...],
-        Field(description=(
-            "one entry per group: its position in the steady-state iteration, each of 0 to n-1 once; "
-            "-1 marks a producer group, exactly one load, which runs ahead"
-        )),
+        Field(
+            description=(
+                "one entry per group: its position in the steady-state iteration, each of 0 to n-1 once; "
+                "-1 marks a producer group, exactly one load, which runs ahead"
+            )
+        ),
     ] = ()
     stage: Annotated[
         tuple[Position, ...],
-        Field(description=(
-            "one entry per group: with stage s it works on KV block t - s in steady-state iteration t; every stage "
-            "from 0 to the largest is used; -1 where order is -1"
-        )),
+        Field(
+            description=(
+                "one entry per group: with stage s it works on KV block t - s in steady-state iteration t; every stage "
+                "from 0 to the largest is used; -1 where order is -1"
+            )
+        ),
     ] = ()
     kv_order: Annotated[
         Literal["ascending", "descending"], Field(description="in which order the KV blocks are visited")

@@ -32,18 +32,22 @@ class KernelOptions(_Options):
     ] = None
     tile_scheduler: Annotated[
         Literal["one_tile", "static", "dynamic"],
-        Field(description=(
-            "one_tile: a thread block per row tile; static: a block per SM takes every n-th tile; dynamic: a block per "
-            "SM takes the next tile from a counter in global memory"
-        )),
+        Field(
+            description=(
+                "one_tile: a thread block per row tile; static: a block per SM takes every n-th tile; dynamic: a block per "
+                "SM takes the next tile from a counter in global memory"
+            )
+        ),
     ] = "static"
     tile_order: Annotated[
         Literal["rows", "tapered", "sections"],
-        Field(description=(
-            "rows: one head after another, its longest tile first; tapered: the same, but the tiles of the last heads "
-            "from the longest to the shortest, so that the kernel ends with short ones; sections: that for as many "
-            "heads at a time as the L2 cache holds"
-        )),
+        Field(
+            description=(
+                "rows: one head after another, its longest tile first; tapered: the same, but the tiles of the last heads "
+                "from the longest to the shortest, so that the kernel ends with short ones; sections: that for as many "
+                "heads at a time as the L2 cache holds"
+            )
+        ),
     ] = "rows"
     cluster: Annotated[
         StrictInt,
@@ -52,22 +56,24 @@ class KernelOptions(_Options):
     ping_pong: Annotated[
         StrictBool, Field(description="warpgroups take turns to issue their products, by named barriers")
     ] = False
-    q_operand: Annotated[
-        Literal["shared", "registers"], Field(description="where MMA0 reads Q from")
-    ] = "shared"
+    q_operand: Annotated[Literal["shared", "registers"], Field(description="where MMA0 reads Q from")] = "shared"
     output: Annotated[
         Literal["direct", "vector", "tma"],
-        Field(description=(
-            "direct: each thread stores the 4 bytes that it holds; vector: lanes exchange them and store 16 bytes; "
-            "tma: through the rows of Q_shared"
-        )),
+        Field(
+            description=(
+                "direct: each thread stores the 4 bytes that it holds; vector: lanes exchange them and store 16 bytes; "
+                "tma: through the rows of Q_shared"
+            )
+        ),
     ] = "vector"
     waits: Annotated[
         Literal["exact", "loose", "free"],
-        Field(description=(
-            "what keeps a product's wait behind the chunk of exponentials that comes before it in order: exact: all "
-            "of the chunk before it, all the others after it; loose: the chunk's last one before it; free: nothing"
-        )),
+        Field(
+            description=(
+                "what keeps a product's wait behind the chunk of exponentials that comes before it in order: exact: all "
+                "of the chunk before it, all the others after it; loose: the chunk's last one before it; free: nothing"
+            )
+        ),
     ] = "loose"
     registers: Annotated[
         Registers | None,
@@ -92,10 +98,12 @@ class SoftmaxOptions(_Options):
     ] = True
     row_max: Annotated[
         Literal["thread", "row"],
-        Field(description=(
-            "thread: each thread goes on from the row's maximum so far, then the row's threads compare; row: each "
-            "starts from nothing, and the row's maximum so far is compared last"
-        )),
+        Field(
+            description=(
+                "thread: each thread goes on from the row's maximum so far, then the row's threads compare; row: each "
+                "starts from nothing, and the row's maximum so far is compared last"
+            )
+        ),
     ] = "row"
     row_sum: Annotated[
         Literal["thread", "row"],
@@ -103,10 +111,15 @@ class SoftmaxOptions(_Options):
     ] = "thread"
     # At 16 an exponential could be 65,536, which fp16 does not have.
     rescale_threshold: Annotated[
-        StrictFloat, Field(ge=0, le=15, description=(
-            "a row's maximum is kept, and its acc_o not rescaled, while it would grow by no more than this, in base-2 "
-            "exponents"
-        )),
+        StrictFloat,
+        Field(
+            ge=0,
+            le=15,
+            description=(
+                "a row's maximum is kept, and its acc_o not rescaled, while it would grow by no more than this, in base-2 "
+                "exponents"
+            ),
+        ),
     ] = 0.0
     exp2_polynomial: Annotated[Exp2Polynomial | None, Field(description="exponentials on the FMA units")] = None
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tl_attention.hardware.device import HOPPER
+from tl_attention.hardware.warpgroup import WARPGROUP
+from tl_attention.loop.statements import FUSED, LOADS, NUMBER, whole
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import PRODUCER, Keys
 from tl_attention.schedule.options import OPTION_KEYS
-from tl_attention.loop.statements import FUSED, LOADS, NUMBER, whole
-from tl_attention.hardware.warpgroup import WARPGROUP
 
 KEYS_OF_ORDER = ("group", "order", "stage")
 
@@ -62,7 +62,8 @@ def _producers_are_single_loads(s: Keys) -> None:
         if order == PRODUCER and (len(group) != 1 or group[0] not in LOADS):
             raise RuleBroken(
                 f"-1 marks a producer, which is exactly one load ({' or '.join(LOADS)}), found {'+'.join(group)}",
-                "order", index,
+                "order",
+                index,
             )
 
 
@@ -105,7 +106,8 @@ def _specialized_is_what_the_kernel_does(s: Keys) -> None:
     if s.kv_order != "descending":
         raise RuleBroken(
             "expected descending, the only order of this lowering: blocks that need a mask come first, and only they "
-            "are masked", "kv_order",
+            "are masked",
+            "kv_order",
         )
     group_of = {name: index for index, group in enumerate(s.group) for name in group}
     for name, partner in {**FUSED, "mask": "mma0"}.items():
@@ -132,9 +134,7 @@ def _chunks_fill_the_tile(s: Keys) -> None:
 
 def _row_sums_in_chunks_are_per_thread(s: Keys) -> None:
     if s.split.row_sum and s.softmax.row_sum != "thread":
-        raise RuleBroken(
-            "split, expected softmax.row_sum: thread (a row is reduced as a whole)", "split", "row_sum"
-        )
+        raise RuleBroken("split, expected softmax.row_sum: thread (a row is reduced as a whole)", "split", "row_sum")
 
 
 def _waits_and_releases_have_a_place(s: Keys) -> None:
@@ -152,7 +152,10 @@ def _the_polynomial_has_exponentials(s: Keys) -> None:
     if polynomial and polynomial.first >= exponentials:
         raise RuleBroken(
             f"{polynomial.first}, expected at most {exponentials - 1}: a thread computes block_N / 2 = {exponentials} "
-            "exponentials of a block", "softmax", "exp2_polynomial", "first",
+            "exponentials of a block",
+            "softmax",
+            "exp2_polynomial",
+            "first",
         )
 
 
@@ -160,7 +163,8 @@ def _kernel_suits_the_tile(s: Keys) -> None:
     if s.kernel.tile_scheduler == "dynamic" and s.kernel.cluster != 1:
         raise RuleBroken(
             "dynamic takes tiles for one block, expected with cluster: 1 (blocks of a cluster need the same tile pair)",
-            "kernel", "tile_scheduler",
+            "kernel",
+            "tile_scheduler",
         )
     if s.kernel.ping_pong and s.block_M != 128:
         raise RuleBroken(f"two warpgroups take turns, expected block_M 128, found {s.block_M}", "kernel", "ping_pong")
@@ -182,13 +186,17 @@ def _registers_fit_the_block(s: Keys) -> None:
     if not loads <= launched <= computes:
         raise RuleBroken(
             f"[{computes}, {loads}], expected at least {launched} and at most {launched}: with block_M {s.block_M} a "
-            f"thread is launched with {launched}", "kernel", "registers",
+            f"thread is launched with {launched}",
+            "kernel",
+            "registers",
         )
     total, available = s.threads * computes + WARPGROUP * loads, threads * launched
     if total > available:
         raise RuleBroken(
             f"[{computes}, {loads}] take {total:,} registers, the block is launched with {available:,}: {s.threads} "
-            f"threads that compute and {WARPGROUP} of the producer, with {launched} each", "kernel", "registers",
+            f"threads that compute and {WARPGROUP} of the producer, with {launched} each",
+            "kernel",
+            "registers",
         )
 
 

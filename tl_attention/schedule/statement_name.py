@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from tl_attention.schedule.key_errors import shown, suggestion
 from tl_attention.loop.statements import NAMES, NUMBER, SPLITTABLE
+from tl_attention.schedule.key_errors import shown, suggestion
 
 MOST_CHUNKS = 16
 CHUNK = re.compile(rf"({'|'.join(SPLITTABLE)})\.([0-9]|1[0-5])")
@@ -28,8 +28,12 @@ def _to_name(statement: Any) -> Any:
         "{found} is no statement, {expected} a number 0 to {last}, one of {names}, or a chunk of {split}: exp.0 to "
         "exp.{most}",
         {
-            "found": shown(statement), "expected": f"{guess}Expected" if guess else "expected", "last": len(NAMES) - 1,
-            "names": ", ".join(NAMES), "split": " or ".join(SPLITTABLE), "most": MOST_CHUNKS - 1,
+            "found": shown(statement),
+            "expected": f"{guess}Expected" if guess else "expected",
+            "last": len(NAMES) - 1,
+            "names": ", ".join(NAMES),
+            "split": " or ".join(SPLITTABLE),
+            "most": MOST_CHUNKS - 1,
         },
     )
 
@@ -37,8 +41,13 @@ def _to_name(statement: Any) -> Any:
 StatementName = Annotated[
     str,
     BeforeValidator(_to_name),
-    WithJsonSchema({"anyOf": [
-        {"enum": list(NAMES)}, {"type": "integer", "minimum": 0, "maximum": len(NAMES) - 1},
-        {"type": "string", "pattern": f"^{CHUNK.pattern}$"},
-    ]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(NAMES)},
+                {"type": "integer", "minimum": 0, "maximum": len(NAMES) - 1},
+                {"type": "string", "pattern": f"^{CHUNK.pattern}$"},
+            ]
+        }
+    ),
 ]

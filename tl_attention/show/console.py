@@ -5,18 +5,27 @@ from __future__ import annotations
 import shutil
 import textwrap
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from tl_attention.measure import recorded
-from tl_attention.show import text_table
 from tl_attention.errors import printable
+from tl_attention.measure import recorded
 from tl_attention.measure.records import Row
+from tl_attention.show import text_table
 from tl_attention.show.report import (
-    COLUMNS, NOT_TIMED, by_problem, by_run, fitting, loop_lines, reasons, recorded_lines, text_lines, title,
+    COLUMNS,
+    NOT_TIMED,
+    by_problem,
+    by_run,
+    fitting,
+    loop_lines,
+    reasons,
+    recorded_lines,
+    text_lines,
+    title,
 )
 
 # Between two lines of progress where stderr is a file: a kernel compiles in more, a round of samples takes less.
@@ -30,8 +39,12 @@ class ProgressBar:
         self._console = Console(stderr=True, markup=False)
         # 80 columns hold all of it.
         self._progress = Progress(
-            TextColumn("{task.description:24}", markup=False), BarColumn(bar_width=10), MofNCompleteColumn(),
-            TimeElapsedColumn(), TextColumn("{task.fields[what]}", markup=False), console=self._console,
+            TextColumn("{task.description:24}", markup=False),
+            BarColumn(bar_width=10),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[what]}", markup=False),
+            console=self._console,
             disable=not self._console.is_terminal,
         )
         self._task: TaskID | None = None
@@ -99,9 +112,7 @@ class Output:
             self._console.print(line, soft_wrap=True)
 
 
-def show_columns(
-    heading: str, names: Sequence[str], rows: Sequence[Sequence[str]], priority: Sequence[int]
-) -> None:
+def show_columns(heading: str, names: Sequence[str], rows: Sequence[Sequence[str]], priority: Sequence[int]) -> None:
     """A table of the columns that fit, by `priority` (see `text_table.fitting`), and the names of the others."""
     output = Output()
     shown, left_out = text_table.fitting(names, rows, [n for n in priority if n < len(names)], output.width)
@@ -112,7 +123,9 @@ def show_columns(
 
 
 def show_tables(
-    tables: Sequence[Sequence[Row]], columns: Sequence[str] | None = None, baseline: str | None = None,
+    tables: Sequence[Sequence[Row]],
+    columns: Sequence[str] | None = None,
+    baseline: str | None = None,
     loops: bool = False,
 ) -> None:
     """One table for each problem, with the loops of its kernels if wanted; below those of a run the reasons.

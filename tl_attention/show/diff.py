@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from tl_attention.program.derivation import derive
 from tl_attention.errors import InputError
-from tl_attention.show.explain import explain
-from tl_attention.schedule.schedule import Schedule
-from tl_attention.schedule.key_errors import dotted
 from tl_attention.loop.statements import BY_NAME
+from tl_attention.program.derivation import derive
+from tl_attention.schedule.key_errors import dotted
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.show.explain import explain
 
 if TYPE_CHECKING:
     from tl_attention.measure.compile_pool import Compiled
@@ -109,8 +109,10 @@ def _facts(compiled: Compiled) -> dict[str, str]:
     report, loop = compiled.report, steady(compiled.report.loops) if compiled.report else None
     assert report is not None and compiled.fingerprint is not None
     facts = {
-        "fingerprint": compiled.fingerprint, "registers": f"{report.registers}",
-        "spills": f"{report.stack_bytes} bytes", "shared memory": f"{report.shared_bytes:,} bytes",
+        "fingerprint": compiled.fingerprint,
+        "registers": f"{report.registers}",
+        "spills": f"{report.stack_bytes} bytes",
+        "shared memory": f"{report.shared_bytes:,} bytes",
     }
     if loop is not None:
         facts |= {"steady loop": f"{loop.instructions} instructions", "exponentials": f"{loop.exponentials}"}
@@ -125,6 +127,7 @@ def _compared(before: dict[str, str], after: dict[str, str]) -> list[str]:
     width = max(map(len, facts))
     lines = [
         f"  {fact:{width}}  {before.get(fact, 'none')} -> {after.get(fact, 'none')}"
-        for fact in facts if fact not in same
+        for fact in facts
+        if fact not in same
     ]
     return [*lines, f"  equal: {', '.join(fact.strip() for fact in same)}"] if same else lines

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from tl_attention.program.derivation import derive
 from tl_attention.hardware.device import HOPPER
-from tl_attention.proof.limits import (
-    fragment_registers, mbarrier_pairs, registers_available, ring_buffers, shared_bytes, split_registers, static_bytes,
-)
-from tl_attention.show.option_words import SET, is_set, option_lines
-from tl_attention.problem.shape import DTYPE_BYTES
-from tl_attention.program.program import Model, Phases, Program, Step, offset, phases
-from tl_attention.schedule.schedule import Schedule
-from tl_attention.loop.statements import BY_NAME, PRODUCTS, READER
 from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
+from tl_attention.loop.statements import BY_NAME, PRODUCTS, READER
+from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.program.derivation import derive
+from tl_attention.program.program import Model, Phases, Program, Step, offset, phases
+from tl_attention.proof.limits import (
+    fragment_registers,
+    mbarrier_pairs,
+    registers_available,
+    ring_buffers,
+    shared_bytes,
+    split_registers,
+    static_bytes,
+)
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.show.option_words import SET, is_set, option_lines
 
 
 def explain(schedule: Schedule, model: Model | None = None, head_dim: int = 128) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 from pydantic import BaseModel
 
-from tl_attention.schedule.schedule import Schedule
 from tl_attention.loop.statements import BY_NAME
+from tl_attention.schedule.schedule import Schedule
 
 SET = "*"
 # Shown with the other registers.

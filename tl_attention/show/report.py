@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Callable, Sequence
 
-from tl_attention.show import text_table
-from tl_attention.program.asked_waits import asked_waits_of
-from tl_attention.errors import InputError, printable
-from tl_attention.problem.shape import DTYPES
-from tl_attention.measure.records import Row
 from tl_attention.build.sass import describe
+from tl_attention.errors import InputError, printable
+from tl_attention.measure.records import Row
+from tl_attention.problem.shape import DTYPES
+from tl_attention.program.asked_waits import asked_waits_of
+from tl_attention.show import text_table
 
 PEER_BASELINE = "cudnn"
 Cell = Callable[[Row], str]
@@ -55,7 +55,18 @@ COLUMNS: dict[str, tuple[str, Cell]] = {
 }
 # Which columns a narrow terminal keeps: what the row is of, its time, and then what explains it.
 PRIORITY = (
-    "schedule", "sizes", "status", "ms", "ratio", "tflops", "matmul", "error", "registers", "stack", "shared", "code"
+    "schedule",
+    "sizes",
+    "status",
+    "ms",
+    "ratio",
+    "tflops",
+    "matmul",
+    "error",
+    "registers",
+    "stack",
+    "shared",
+    "code",
 )
 NOT_TIMED = ("checked_on_cpu", "compiled")
 
@@ -132,8 +143,10 @@ def fitting(rows: Sequence[Row], width: int, baseline: str | None = None) -> tup
     names = tuple(COLUMNS)
     reference = reference_row(rows, baseline)
     shown, left_out = text_table.fitting(
-        headings(names, baseline), [cells(row, names, reference) for row in rows],
-        [names.index(name) for name in PRIORITY], width,
+        headings(names, baseline),
+        [cells(row, names, reference) for row in rows],
+        [names.index(name) for name in PRIORITY],
+        width,
     )
     return tuple(names[n] for n in shown), tuple(names[n] for n in left_out)
 
@@ -144,9 +157,7 @@ def text_lines(rows: Sequence[Row], columns: Sequence[str], baseline: str | None
     return text_table.lines(headings(columns, baseline), [cells(row, columns, reference) for row in rows])
 
 
-def markdown_table(
-    rows: Sequence[Row], columns: Sequence[str] = tuple(COLUMNS), baseline: str | None = None
-) -> str:
+def markdown_table(rows: Sequence[Row], columns: Sequence[str] = tuple(COLUMNS), baseline: str | None = None) -> str:
     """One problem's rows in Markdown, with only some columns if wanted."""
     reference = reference_row(rows, baseline)
     return text_table.markdown(headings(columns, baseline), [cells(row, columns, reference) for row in rows])
@@ -169,7 +180,8 @@ def reasons(rows: Sequence[Row]) -> list[str]:
 def loop_lines(rows: Sequence[Row]) -> list[str]:
     """The loops of each row's machine code; rows recorded before they were read, and peers, have none."""
     return [
-        f"{printable(_who([row], rows))}: {loop}" for row in rows
+        f"{printable(_who([row], rows))}: {loop}"
+        for row in rows
         for loop in describe(row.loops, asked_waits_of(row.label) if row.loops else None)
     ]
 
@@ -181,10 +193,12 @@ def recorded_lines(rows: Sequence[Row], recorded: Sequence[Row]) -> list[str]:
         found = recorded_for(row, recorded) if row.status in NOT_TIMED else None
         if found and found.median_ms:
             name = f" as {found.name}" if found.name != row.name else ""
-            lines.append(printable(
-                f"{_who([row], rows)}: {found.median_ms:.3f} ms{name}, {_number(found.tflops)} TFLOPS "
-                f"({found.device}, {found.run[:10]})"
-            ))
+            lines.append(
+                printable(
+                    f"{_who([row], rows)}: {found.median_ms:.3f} ms{name}, {_number(found.tflops)} TFLOPS "
+                    f"({found.device}, {found.run[:10]})"
+                )
+            )
     return lines
 
 

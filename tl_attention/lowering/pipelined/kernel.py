@@ -52,7 +52,16 @@ def attention_kernel(
             T.fill(scores_max, -T.infinity(accum_dtype))
             for k in T.Pipelined(blocks, **pipeline):
                 MMA0(
-                    K, Q_shared, K_shared, acc_s, bz, by, first_row, kv_block(k, blocks, descending), seq_kv, past_len,
+                    K,
+                    Q_shared,
+                    K_shared,
+                    acc_s,
+                    bz,
+                    by,
+                    first_row,
+                    kv_block(k, blocks, descending),
+                    seq_kv,
+                    past_len,
                     causal,
                 )
                 Softmax(acc_s, acc_s_cast, scores_max, scores_max_prev, scores_scale, scores_sum, logsum, scale)

@@ -22,8 +22,11 @@ def store_output(*, head_dim, dtype, seq_q, output, row_sum):
             s.acc_o[i, j] *= s.scores_scale[i]
         if output == "vector":
             T.call_extern(
-                "handle", f"tl_attention_store<{head_dim}, {'true' if dtype == 'bfloat16' else 'false'}>",
-                s.acc_o.data, T.address_of(Output[bz, head, first_row, 0]), seq_q - first_row,
+                "handle",
+                f"tl_attention_store<{head_dim}, {'true' if dtype == 'bfloat16' else 'false'}>",
+                s.acc_o.data,
+                T.address_of(Output[bz, head, first_row, 0]),
+                seq_q - first_row,
             )
         if output == "direct":
             for i, j in T.Parallel(ROWS, head_dim):

@@ -2,8 +2,8 @@
 
 import tilelang.language as T
 
-from tl_attention.lowering.macros import finite
 from tl_attention.hardware.warpgroup import ROWS
+from tl_attention.lowering.macros import finite
 
 
 def per_thread_layout():

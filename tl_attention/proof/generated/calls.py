@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping
+from typing import Any
 
-from tl_attention.proof.generated.expression import arguments, value
-from tl_attention.problem.shape import DTYPE_BYTES as ELEMENT_BYTES
-from tl_attention.proof.roles import CLUSTER, NAMED, TILE, Event, Read
 from tl_attention.loop.statements import RING
+from tl_attention.problem.shape import DTYPE_BYTES as ELEMENT_BYTES
+from tl_attention.proof.generated.expression import arguments, value
+from tl_attention.proof.roles import CLUSTER, NAMED, TILE, Event, Read
 
 # Names of the code and their values, and the Thread under a name that code cannot have.
 Names = dict[str, Any]
@@ -51,6 +52,7 @@ def _slot(buffer: str, element: int, names: Names) -> int:
 
 def _plain(kind: str) -> Builder:
     """An event without more to it than a number in the code."""
+
     def builder(match: re.Match, lanes: int) -> Make:
         event = Event(kind, value=int(match[1]) if match.groups() else 0)
         return lambda names: event
@@ -124,12 +126,13 @@ def _offset(match: re.Match, lanes: int) -> Make:
 
 def _product(match: re.Match, lanes: int) -> Make:
     """MMA0 is the product that reads K_shared."""
+
     def make(names: Names) -> Event:
         reads: list[Read] = []
         for descriptor in re.findall(r"\bdesc_\w+", match.string):
             buffer, offset = names[descriptor]
             reads.append((buffer, _slot(buffer, offset // ELEMENT_BYTES, names), 0))
-        ring, slot, _ = [read for read in reads if read[0] in "KV"][0]
+        ring, slot, _ = next(read for read in reads if read[0] in "KV")
         return Event("mma0" if ring == "K" else "mma1", ring, slot, reads=tuple(reads))
 
     return make
@@ -137,6 +140,7 @@ def _product(match: re.Match, lanes: int) -> Make:
 
 def _shared(kind: str) -> Builder:
     """Access of the threads to a buffer, by the place that the first of them touches."""
+
     def builder(match: re.Match, lanes: int) -> Make:
         return lambda names: Event(kind, match[1], _slot(match[1], value(match[2], names), names))
 
@@ -156,7 +160,8 @@ def _next_tile(match: re.Match, lanes: int) -> Make:
 
 
 CALLS: tuple[tuple[str, re.Pattern[str], Builder], ...] = tuple(
-    (kind, re.compile(pattern), builder) for kind, pattern, builder in (
+    (kind, re.compile(pattern), builder)
+    for kind, pattern, builder in (
         ("load", r"tl::cp_async_gs\w*<\d+>\(\(&\(\(\(\w+\*\)(\w+)\)", _copy),
         ("commit", r"tl::cp_async_commit\(", _plain("commit")),
         ("wait", r"tl::cp_async_wait<(\d+)>", _plain("wait")),

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Mapping
 from functools import cache
 from types import CodeType
-from typing import Any, Mapping
+from typing import Any
 
 TOKEN = re.compile(r"\s*(\d+|[A-Za-z_]\w*(?:(?:::|\.)\w+)*|&&|\|\||[<>=!]=|<<|>>|\S)")
 PYTHON = {"&&": " and ", "||": " or ", "!": " not ", "/": "//"}

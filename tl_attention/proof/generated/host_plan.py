@@ -200,9 +200,7 @@ def _descriptor(slots: list[_Slot], known: frozenset[str]) -> Descriptor:
     )
 
 
-def _launch(
-    kernel: str, slots: list[_Slot], sizes: tuple[Size, ...], descriptors: tuple[Descriptor, ...]
-) -> HostPlan:
+def _launch(kernel: str, slots: list[_Slot], sizes: tuple[Size, ...], descriptors: tuple[Descriptor, ...]) -> HostPlan:
     known = frozenset(size.name for size in sizes)
     floats = [index for index, slot in enumerate(slots) if slot.member == "v_float64"]
     split = floats[-1] + 1 if floats else 0

@@ -7,14 +7,14 @@ is left out; the rest depends on the sizes and the thread's role alone, and is u
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Callable, Iterator, Sequence
 
+from tl_attention.hardware.warpgroup import WARP
+from tl_attention.loop.statements import RING
 from tl_attention.proof.generated.calls import CALLS, THREAD, Make, Names, Thread
 from tl_attention.proof.generated.expression import UNREADABLE, value
 from tl_attention.proof.roles import Event
-from tl_attention.loop.statements import RING
-from tl_attention.hardware.warpgroup import WARP
 
 FOR = re.compile(r"for \(int (\w+) = 0; \1 < (.+); \+\+\1\) \{$")
 IF = re.compile(r"if \((.+)\) \{$")
@@ -70,13 +70,15 @@ def allocated_buffers(source: str, shared_bytes: int, slot_bytes: int) -> dict[s
 
 def unrolled(source: str) -> Callable[..., list[Event]]:
     """A function from the sizes, by name, and the Thread of a thread to the events of that thread, in order."""
-    body = source[source.index("__launch_bounds__"):]
+    body = source[source.index("__launch_bounds__") :]
     lines = iter(body.splitlines()[1:])
     tree = _Reader(set(DECLARED.findall(body))).block(lines, WARP)[0]
 
     def events(sizes: Names, thread: Thread = Thread()) -> list[Event]:
         registers = {
-            "threadIdx_x": thread.x, "threadIdx_y": thread.y, "blockIdx_x": thread.block,
+            "threadIdx_x": thread.x,
+            "threadIdx_y": thread.y,
+            "blockIdx_x": thread.block,
             "tl__block_rank_in_cluster": lambda: thread.rank,
         }
         return list(_joined(_run(tree, {**sizes, **registers, THREAD: thread})))
@@ -103,7 +105,7 @@ class _Reader:
             elif text == "while (1) {":
                 nodes.append(_While(self.block(lines, lanes)[0]))
             elif text.endswith("{ break; }"):
-                nodes.append(_Branch(text[len("if ("):text.rindex(") {")], (_Step("break", _leave),), ()))
+                nodes.append(_Branch(text[len("if (") : text.rindex(") {")], (_Step("break", _leave),), ()))
             elif text == "{":
                 nodes += self.block(lines, lanes)[0]
             elif text.startswith("}"):
