@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import csv
 import hashlib
 import json
@@ -130,42 +129,6 @@ def test_the_steady_state_shown_is_the_one_explained():
     text = CliRunner().invoke(main, ["explain", str(ROOT / "schedules/seed.yaml")]).output
     steady = text[text.index("Steady state") : text.index("Prologue")].rstrip()
     assert steady.replace("\n", "\n    ") in README
-
-
-def test_the_tree_names_every_module_and_no_other():
-    tree = README[README.index("## The code") :]
-    named = set(re.findall(r"\b(\w+\.py)\b", tree)) - {"leaderboard_submit.py"}
-    assert named == {path.name for path in (ROOT / "tl_attention").glob("*.py")} - {"__init__.py", "__main__.py"}
-    packages = {path.parent.name for path in (ROOT / "tl_attention").glob("*/__init__.py")}
-    assert set(re.findall(r"\b(\w+)/  +\S", tree)) >= packages - {"kernel"} and "kernel/" in tree
-
-
-def modules_of(tree: ast.AST) -> set[str]:
-    """The modules and packages of tl_attention that a file imports, but for type checkers only."""
-    skipped = [
-        node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-    ]
-    left_out = {id(inner) for node in skipped for inner in ast.walk(node)}
-    imports = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        and (node.module or "").startswith("tl_attention")
-        and id(node) not in left_out
-    ]
-    parts = [node.module.split(".")[1:2] or [alias.name for alias in node.names] for node in imports]
-    return {name for names in parts for name in names}
-
-
-def test_imports_go_down_the_tree():
-    lines = README[README.index("## The code") :].splitlines()
-    names = [re.findall(r"\b(\w+)(?:\.py|/)(?=\s)", line) for line in lines if line.startswith("      ")]
-    rank = {name: number for number, line in enumerate(names) for name in line}
-    for path in sorted((ROOT / "tl_attention").rglob("*.py")):
-        own = path.relative_to(ROOT / "tl_attention").parts[0].removesuffix(".py")
-        if own not in ("__init__", "__main__"):
-            later = [name for name in modules_of(ast.parse(path.read_text())) if rank.get(name, -1) > rank[own]]
-            assert not later, f"{path.name} imports {later}, which stand below it"
 
 
 def test_the_refusal_shown_is_what_check_prints(tmp_path):
