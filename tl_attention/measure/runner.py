@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from tl_attention.build.toolchain import chosen
 from tl_attention.errors import InputError
 from tl_attention.hardware.device import require_hopper, visible_gpus
+from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.measure import gpu_worker, timing
 from tl_attention.measure.candidate import Candidate, verification_shapes
 from tl_attention.measure.compile_pool import Compiled, compile_all
@@ -22,7 +23,6 @@ from tl_attention.measure.records import ResultsFile, Row
 from tl_attention.oracle import interpret
 from tl_attention.oracle.reference import ErrorReport, worst_of
 from tl_attention.program.derivation import derive
-from tl_attention.proof.preflight import refuse_unless_safe
 from tl_attention.schedule.schedule import Schedule
 
 START_TIMEOUT_S, VERIFY_TIMEOUT_S, SAMPLE_TIMEOUT_S = 120.0, 120.0, 60.0
