@@ -3,48 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from tl_attention.hardware.device import HOPPER
-from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.loop.statements import PRODUCTS, chunk_range, whole
 from tl_attention.lowering.warp_specialized.resources import split_registers
 from tl_attention.program.derivation import derive
 from tl_attention.program.program import CONSUMER, Step, phases
 from tl_attention.schedule.schedule import Schedule
 
-# Kind, statement, lag, and what the kind needs besides: products left in flight, or registers to hold.
-Operation = tuple[str, str, int, int | tuple[int, int]]
-Iteration = tuple[int, tuple[Operation, ...]]
-KERNEL_ARGUMENTS = ("tile_scheduler", "tile_order", "cluster", "ping_pong", "q_operand", "output")
+
+class Operation(NamedTuple):
+    """One operation of an iteration: in iteration t it concerns KV block t - lag.
+
+    `outstanding`: products left in flight by a wait; `registers`: those to hold, (first, end).
+    """
+
+    kind: str
+    statement: str
+    lag: int
+    outstanding: int = 0
+    registers: tuple[int, int] = (0, 0)
+
+
+class Iteration(NamedTuple):
+    """The operations of iteration t; in an epilogue t counts from the number of blocks."""
+
+    t: int
+    operations: tuple[Operation, ...]
+
+
+class Loop(NamedTuple):
+    """The Program's iterations: `steady` repeats up to `end`, counted from the number of blocks, and what they need.
+
+    `loads` is the producer's order, `columns` gives (first, end) of each chunk of a split statement.
+    """
+
+    prologue: tuple[Iteration, ...]
+    steady: Iteration
+    epilogue: tuple[Iteration, ...]
+    end: int
+    least_blocks: int
+    loads: tuple[str, ...]
+    columns: dict[str, tuple[int, int]]
+
+    @property
+    def masked_lag(self) -> int:
+        """Up to this many iterations after the last block that needs a mask, a statement still works on it."""
+        return max(op.lag for op in self.steady.operations if op.kind == "run")
 
 
 def arguments(schedule: Schedule) -> dict[str, Any]:
-    """The Program's phases and the schedule's options as `kernel.attention_kernel` takes them: plain values only."""
+    """What `kernel.attention_kernel` takes of the schedule: its tile, its Program, and its options, none left open."""
     program = derive(schedule)
-    view = phases(program, CONSUMER)
-    chunks = _chunks(schedule)
-    kernel, softmax = schedule.kernel, schedule.softmax
-    polynomial = softmax.exp2_polynomial
-    epilogue = [(t - view.blocks, _operations(steps, schedule, chunks)) for t, steps in view.epilogue]
+    resolved = {
+        "k_stages": program.buffers["load_k"],
+        "v_stages": program.buffers["load_v"],
+        "registers": split_registers(schedule),
+    }
     return {
         "block_M": schedule.block_M,
         "block_N": schedule.block_N,
-        "buffers": (program.buffers["load_k"], program.buffers["load_v"]),
-        "loads": tuple(op.statement for op in program.producer if op.kind == "issue"),
-        "prologue": tuple(
-            (t, _operations(_without_idle_rescale(steps), schedule, chunks)) for t, steps in view.prologue
-        ),
-        "steady": (view.steady[0], _operations(view.steady[1], schedule, chunks)),
-        "epilogue": tuple(_with_q_release(epilogue)) if _releases_q(schedule) else tuple(epilogue),
-        "least_blocks": program.least_blocks,
-        "chunks": chunks,
-        "sms": HOPPER.sms,
-        "registers": split_registers(schedule),
-        **{key: getattr(kernel, key) for key in KERNEL_ARGUMENTS},
-        **{key: getattr(softmax, key) for key in ("fused_scale", "row_max", "row_sum", "rescale_threshold")},
-        "exp2_polynomial": polynomial and (polynomial.every, polynomial.first, COEFFICIENTS[polynomial.degree]),
+        "loop": _loop(schedule),
+        "kernel": schedule.kernel.model_copy(update=resolved),
+        "softmax": schedule.softmax,
     }
+
+
+def _loop(schedule: Schedule) -> Loop:
+    program = derive(schedule)
+    view = phases(program, CONSUMER)
+    chunks = _chunks(schedule)
+    epilogue = [Iteration(t - view.blocks, _operations(steps, schedule, chunks)) for t, steps in view.epilogue]
+    return Loop(
+        prologue=tuple(
+            Iteration(t, _operations(_without_idle_rescale(steps), schedule, chunks)) for t, steps in view.prologue
+        ),
+        steady=Iteration(view.steady[0], _operations(view.steady[1], schedule, chunks)),
+        epilogue=tuple(_with_q_release(epilogue)) if _releases_q(schedule) else tuple(epilogue),
+        end=epilogue[0].t if epilogue else 0,
+        least_blocks=program.least_blocks,
+        loads=tuple(op.statement for op in program.producer if op.kind == "issue"),
+        columns=chunks,
+    )
 
 
 def _without_idle_rescale(steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -70,25 +110,25 @@ def _operations(
         late = op.kind == "release" or (op.kind == "wait" and op.statement in PRODUCTS)
         if late and columns is not None and schedule.kernel.waits != "free":
             # A thread has two rows and every fourth pair of columns: N / 2 registers for N columns.
-            first, end = columns[0] // 2, columns[1] // 2
-            exact = schedule.kernel.waits == "exact"
-            operations.append(("hold", "exp", 0, (first, end)) if exact else ("hold_last", "exp", 0, end - 1))
-            columns, held = None, exact
+            held = schedule.kernel.waits == "exact"
+            registers = columns[0] // 2, columns[1] // 2
+            operations.append(Operation("hold" if held else "hold_last", "exp", 0, registers=registers))
+            columns = None
         if whole(op.statement) == "exp" and op.kind == "run":
             if held:
-                operations.append(("resume", "exp", 0, 0))
+                operations.append(Operation("resume", "exp", 0))
             columns, held = chunks.get(op.statement, (0, schedule.block_N)), False
-        operations.append((op.kind, op.statement, op.lag, step.outstanding))
-    issues = [index for index, (kind, *_) in enumerate(operations) if kind == "issue"]
+        operations.append(Operation(op.kind, op.statement, op.lag, step.outstanding))
+    issues = [index for index, op in enumerate(operations) if op.kind == "issue"]
     if schedule.kernel.ping_pong and issues:
-        operations.insert(issues[-1] + 1, ("pass", "products", 0, 0))
-        operations.insert(_first_of(operations, issues[0]), ("turn", "products", 0, 0))
+        operations.insert(issues[-1] + 1, Operation("pass", "products", 0))
+        operations.insert(_first_of(operations, issues[0]), Operation("turn", "products", 0))
     return tuple(operations)
 
 
 def _first_of(operations: list[Operation], issue: int) -> int:
     """The place of a product's issue, or of the wait for its buffer right before."""
-    return issue - 1 if issue and operations[issue - 1][0] == "wait" else issue
+    return issue - 1 if issue and operations[issue - 1].kind == "wait" else issue
 
 
 def _releases_q(schedule: Schedule) -> bool:
@@ -99,11 +139,11 @@ def _releases_q(schedule: Schedule) -> bool:
 def _with_q_release(epilogue: list[Iteration]) -> Iterator[Iteration]:
     """The epilogue with Q's release right after the last wait for MMA0, which may lie before the epilogue."""
     waits = [index for index, (_, ops) in enumerate(epilogue) if any(op[:2] == ("wait", "mma0") for op in ops)]
-    release = ("release", "load_q", 0, 0)
     if not waits:
-        yield (epilogue[0][0] if epilogue else 0, (release,))
+        t = epilogue[0].t if epilogue else 0
+        yield Iteration(t, (Operation("release", "load_q", t + 1),))
     for index, (t, operations) in enumerate(epilogue):
         if waits and index == waits[-1]:
             place = max(i for i, op in enumerate(operations) if op[:2] == ("wait", "mma0")) + 1
-            operations = (*operations[:place], release, *operations[place:])
-        yield (t, operations)
+            operations = (*operations[:place], Operation("release", "load_q", t + 1), *operations[place:])
+        yield Iteration(t, operations)
