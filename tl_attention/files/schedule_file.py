@@ -38,14 +38,7 @@ def _each_once(values: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class ScheduleKeys(Schedule):
-    """One attention schedule, whole, or what it changes in its `base`.
-
-    `group` partitions the 15 statements (names or numbers 0 to 14 in source order), or the chunks that `split` makes
-    of them. `order` and `stage` have one entry per group. A group of stage s works on KV block t - s in steady-state
-    iteration t; `order` is its position in the iteration. `-1` in both marks a producer group: one load, run ahead by
-    `num_stages` buffers. `lowering: inferred` leaves order, stage and group to the compiler; `warp_specialized` adds a
-    producer warpgroup, and takes the keys from `kernel` to `release_before`.
-    """
+    """One attention schedule, whole, or what it changes in its `base`."""
 
     base: Annotated[
         str,
@@ -62,7 +55,11 @@ class ScheduleKeys(Schedule):
     )
     head_dims: Annotated[
         tuple[Literal[HEAD_DIMS], ...],
-        Field(min_length=1, description="the head sizes that it is meant for; all by default"),
+        Field(
+            min_length=1,
+            description="the head sizes that it is meant for; all by default",
+            json_schema_extra={"uniqueItems": True},
+        ),
         AfterValidator(_each_once),
     ] = HEAD_DIMS
 

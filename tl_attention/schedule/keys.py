@@ -17,6 +17,7 @@ from tl_attention.schedule.statement_name import StatementName
 
 # In `order` and `stage`: a producer group.
 PRODUCER = -1
+TILE_ROWS = range(64, 256 + 1, 64)
 
 Position = Annotated[StrictInt, Field(ge=PRODUCER)]
 
@@ -28,13 +29,16 @@ class Keys(BaseModel):
     of them. `order` and `stage` have one entry per group. A group of stage s works on KV block t - s in steady-state
     iteration t; `order` is its position in the iteration. `-1` in both marks a producer group: one load, run ahead by
     `num_stages` buffers. `lowering: inferred` leaves order, stage and group to the compiler; `warp_specialized` adds a
-    producer warpgroup, and takes the keys after `kv_order`.
+    producer warpgroup, and takes the keys from `kernel` to `release_before`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", title="tl-attention schedule")
 
     lowering: LoweringName = "pipelined"
-    block_M: Annotated[StrictInt, Field(ge=64, le=256, multiple_of=64, description="query rows of one tile")]
+    block_M: Annotated[
+        StrictInt,
+        Field(ge=TILE_ROWS[0], le=TILE_ROWS[-1], multiple_of=TILE_ROWS.step, description="query rows of one tile"),
+    ]
     block_N: Annotated[StrictInt, Field(ge=16, le=256, multiple_of=16, description="keys of one KV block")]
     threads: Annotated[
         StrictInt, Field(ge=128, le=512, multiple_of=128, description="threads that compute, exactly 2 * block_M")
