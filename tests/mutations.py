@@ -10,15 +10,16 @@ from typing import Any
 
 import torch
 
-from tl_attention.derivation import derive
-from tl_attention.interpret import interpret
-from tl_attention.machine import Policy
-from tl_attention.options import SoftmaxOptions
-from tl_attention.program import Model, Op, Program
-from tl_attention.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.schedule import PRODUCER, Schedule
-from tl_attention.schedule_file import load
-from tl_attention.statements import FUSED, LOADS, WARP_SPECIALIZED, chunk_names, split_table, whole
+from tl_attention.files.schedule_file import load
+from tl_attention.loop.statements import FUSED, LOADS, WARP_SPECIALIZED, chunk_names, split_table, whole
+from tl_attention.oracle.interpret import interpret
+from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.program.derivation import derive
+from tl_attention.program.machine import Policy
+from tl_attention.program.program import Model, Op, Program
+from tl_attention.schedule.keys import PRODUCER
+from tl_attention.schedule.options import SoftmaxOptions
+from tl_attention.schedule.schedule import Schedule
 
 SCHEDULES = Path(__file__).parent.parent / "schedules"
 HEAD_DIM = 64
@@ -57,19 +58,29 @@ def with_options(schedule: Schedule, rng: random.Random) -> Schedule:
     kernel: dict[str, Any] = {key: rng.randint(1, 3) for key in ("k_stages", "v_stages") if rng.random() < 0.5}
     kernel["tile_order"] = rng.choice(("rows", "tapered", "sections"))
     softmax: dict[str, Any] = {
-        "rescale_threshold": rng.choice((0.0, 0.5, 1.0, 8.0)), "row_max": rng.choice(("thread", "row"))
+        "rescale_threshold": rng.choice((0.0, 0.5, 1.0, 8.0)),
+        "row_max": rng.choice(("thread", "row")),
     }
     if rng.random() < 0.5:
         softmax["exp2_polynomial"] = {
-            "every": rng.randint(1, 3), "first": rng.randint(0, 2), "degree": rng.randint(3, 5)
+            "every": rng.randint(1, 3),
+            "first": rng.randint(0, 2),
+            "degree": rng.randint(3, 5),
         }
-    return Schedule(**schedule.model_dump() | {
-        "block_N": 16 * BLOCK_N, "group": [unit for unit, _, _ in entries], "stage": [stage for _, _, stage in entries],
-        "order": [rank.get(order, PRODUCER) for _, order, _ in entries], "split": split, "kernel": kernel,
-        "softmax": softmax,
-        "wait_before": {name: rng.choice(places) for name in ("mma0", "mma1") if rng.random() < 0.3},
-        "release_before": {name: rng.choice(places) for name in LOADS if rng.random() < 0.3},
-    })
+    return Schedule(
+        **schedule.model_dump()
+        | {
+            "block_N": 16 * BLOCK_N,
+            "group": [unit for unit, _, _ in entries],
+            "stage": [stage for _, _, stage in entries],
+            "order": [rank.get(order, PRODUCER) for _, order, _ in entries],
+            "split": split,
+            "kernel": kernel,
+            "softmax": softmax,
+            "wait_before": {name: rng.choice(places) for name in ("mma0", "mma1") if rng.random() < 0.3},
+            "release_before": {name: rng.choice(places) for name in LOADS if rng.random() < 0.3},
+        }
+    )
 
 
 def _parts_of(statement: str) -> list[str]:
@@ -87,7 +98,8 @@ def derive_small(schedule: Schedule, model: Model) -> Program:
     program = derive(schedule, model)
     widths = {
         name: tuple(width if name == "rescale" else width // 16 for width in columns)
-        for name, columns in schedule.split if columns
+        for name, columns in schedule.split
+        if columns
     }
     return replace(program, table=split_table(WARP_SPECIALIZED, widths)) if widths else program
 
@@ -115,13 +127,21 @@ def mutate(schedule: Schedule, rng: random.Random) -> Schedule:
 
 OPTION_CHOICES: dict[str, dict[str, tuple]] = {
     "kernel": {
-        "tile_scheduler": ("one_tile", "static", "dynamic"), "tile_order": ("rows", "tapered", "sections"),
-        "cluster": (1, 2), "ping_pong": (False, True), "q_operand": ("shared", "registers"),
-        "output": ("direct", "vector", "tma"), "waits": ("exact", "loose", "free"), "v_stages": (1, 2, 3),
+        "tile_scheduler": ("one_tile", "static", "dynamic"),
+        "tile_order": ("rows", "tapered", "sections"),
+        "cluster": (1, 2),
+        "ping_pong": (False, True),
+        "q_operand": ("shared", "registers"),
+        "output": ("direct", "vector", "tma"),
+        "waits": ("exact", "loose", "free"),
+        "v_stages": (1, 2, 3),
     },
     "softmax": {
-        "fused_scale": (False, True), "row_max": ("thread", "row"), "row_sum": ("thread", "row"),
-        "rescale_threshold": (0.0, 8.0), "exp2_polynomial": (None, {"every": 4, "first": 1, "degree": 3}),
+        "fused_scale": (False, True),
+        "row_max": ("thread", "row"),
+        "row_sum": ("thread", "row"),
+        "rescale_threshold": (0.0, 8.0),
+        "exp2_polynomial": (None, {"every": 4, "first": 1, "degree": 3}),
     },
 }
 
@@ -195,7 +215,9 @@ CHANGES = (_swap, _restage, _split, _move, _shuffle, _toggle_load, _ring)
 def mutate_program(program: Program, rng: random.Random) -> tuple[Program, str]:
     """The Program with one wait, acquire or release removed or moved later, and what was done."""
     ops = [
-        (role, index) for role in ("consumer", "producer") for index, op in enumerate(getattr(program, role))
+        (role, index)
+        for role in ("consumer", "producer")
+        for index, op in enumerate(getattr(program, role))
         if op.kind in ("wait", "acquire", "release")
     ]
     role, index = rng.choice(ops)
@@ -228,7 +250,14 @@ class SmallProblem:
     ) -> ErrorReport:
         """Interpret the Program on the problem. Raises Deadlock."""
         output = interpret(
-            program, *self.inputs, block_M=BLOCK_M, block_N=BLOCK_N, kv_order=kv_order, causal=True, scale=SCALE,
-            policy=policy, softmax=softmax,
+            program,
+            *self.inputs,
+            block_M=BLOCK_M,
+            block_N=BLOCK_N,
+            kv_order=kv_order,
+            causal=True,
+            scale=SCALE,
+            policy=policy,
+            softmax=softmax,
         )
         return compare(output, self.exact, self.peer)

@@ -6,8 +6,8 @@ from typing import Any
 
 from mutations import shipped
 
-from tl_attention.options import KernelOptions
-from tl_attention.schedule import Schedule
+from tl_attention.schedule.options import KernelOptions
+from tl_attention.schedule.schedule import Schedule
 
 FORMS: dict[str, dict[str, Any]] = {
     "overlap": {},

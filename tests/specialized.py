@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 from mutations import shipped, with_options
 
-from tl_attention.options import KernelOptions, SoftmaxOptions
-from tl_attention.schedule import Schedule
+from tl_attention.schedule.options import KernelOptions, SoftmaxOptions
+from tl_attention.schedule.schedule import Schedule
 
 SPECIALIZED = [schedule for schedule in shipped().values() if schedule.lowering == "warp_specialized"]
 # The statements up to the maximum; those after it, whole and with the exponentials in two chunks.
@@ -27,9 +27,17 @@ def fa3(*softmax: str, split: dict[str, Any] | None = None, mma1: int = 0, **opt
     groups = [["load_k"], ["mask", "mma0"], *statements[:mma1], ["mma1"], *statements[mma1:], ["load_v"]]
     places = len(groups) - 2
     return Schedule(
-        lowering="warp_specialized", kv_order="descending", block_M=128, block_N=176, threads=256, num_stages=2,
-        group=groups, order=[-1, *range(places), -1], split=split or {},
-        stage=[-1, *(1 if group == ["mma1"] else 0 for group in groups[1:-1]), -1], **options,
+        lowering="warp_specialized",
+        kv_order="descending",
+        block_M=128,
+        block_N=176,
+        threads=256,
+        num_stages=2,
+        group=groups,
+        order=[-1, *range(places), -1],
+        split=split or {},
+        stage=[-1, *(1 if group == ["mma1"] else 0 for group in groups[1:-1]), -1],
+        **options,
     )
 
 
@@ -42,7 +50,9 @@ def random_options(seed: int) -> Schedule:
         words = {name: choices for name, choices in words.items() if choices and isinstance(choices[0], str)}
         schedule[key] |= {name: rng.choice(choices) for name, choices in words.items()}
     schedule["kernel"] |= {
-        "cluster": rng.randint(1, 2), "ping_pong": rng.random() < 0.5, "registers": rng.choice((None, (232, 40))),
+        "cluster": rng.randint(1, 2),
+        "ping_pong": rng.random() < 0.5,
+        "registers": rng.choice((None, (232, 40))),
     }
     schedule["softmax"] |= {
         "fused_scale": rng.random() < 0.5,

@@ -9,18 +9,16 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from tl_attention.compile import CompiledKernel, compile_kernel
+from tl_attention.build.compile import CompiledKernel, compile_kernel
+from tl_attention.files.schedule_file import load
 from tl_attention.leaderboard import submission
-from tl_attention.schedule import Schedule
-from tl_attention.schedule_file import load
+from tl_attention.schedule.schedule import Schedule
 
 ROOT = Path(__file__).parents[1]
 SEED_FILE = ROOT / "schedules" / "seed.yaml"
 COMMITTED = ROOT / "leaderboard_submit.py"
 INFERRED = Schedule(lowering="inferred", block_M=128, block_N=128, threads=256, num_stages=2)
-SCHEDULES = {
-    "seed": load(SEED_FILE), "inferred": INFERRED, "best": load(ROOT / "schedules" / "best.yaml"),
-}
+SCHEDULES = {"seed": load(SEED_FILE), "inferred": INFERRED, "best": load(ROOT / "schedules" / "best.yaml")}
 
 # Stands before a test's own lines in a fresh interpreter: the modules, the compiler and the standard output that a
 # server lacks.
@@ -57,9 +55,7 @@ def run_beside(folder: Path, packed: str, code: str, absent: tuple[str, ...] = (
     """
     (folder / "submission.py").write_text(packed, encoding="utf-8")
     script = PREAMBLE.format(absent=("task", "tl_attention", *absent)) + code
-    result = subprocess.run(
-        [sys.executable, "-c", script], cwd=folder, stderr=subprocess.PIPE, text=True, timeout=180
-    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=folder, stderr=subprocess.PIPE, text=True, timeout=180)
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stderr
 

@@ -81,7 +81,12 @@ MISTAKES = {
     "threads of two tiles": ("256", "512", 6, ["512 threads do not fit block_M 128", "2 * 128 = 256"]),
     "threads of no warpgroup": ("256", "200", 6, ["threads: expected a multiple of 128", "found 200"]),
     # Words.
-    "lowering": ("pipelined", "Pipelined", 3, ["lowering: expected 'pipelined', 'warp_specialized' or 'inferred'", "'Pipelined'"]),
+    "lowering": (
+        "pipelined",
+        "Pipelined",
+        3,
+        ["lowering: expected 'pipelined', 'warp_specialized' or 'inferred'", "'Pipelined'"],
+    ),
     "kv_order": ("", "kv_order: down\n", 12, ["kv_order: expected 'ascending' or 'descending'", "'down'"]),
     "inferred with group": ("pipelined", "inferred", 9, ["group", "leaves the order to the compiler", "remove"]),
     # The statements of the groups.
@@ -92,7 +97,9 @@ MISTAKES = {
     "misspelt statement": ("[14]", "[rowmax]", 9, ["'rowmax' is no statement, did you mean row_max? Expected"]),
     "misspelt chunk": ("[14]", "[exp_1]", 9, ["'exp_1' is no statement, did you mean exp.1? "]),
     "misspelt statement of a wait": (
-        "", "wait_before: {mma1: Rescale}\n", 12,
+        "",
+        "wait_before: {mma1: Rescale}\n",
+        12,
         ["wait_before.mma1: 'Rescale' is no statement, did you mean rescale?"],
     ),
     "statement true": ("[1, 2]", "[true, 2]", 9, ["group[1][0]: true is no statement"]),
@@ -168,7 +175,7 @@ CONTENTS = {
     "utf-16": ("block_M: 128".encode("utf-16"), "1: not a text file"),
     "list": (b"- block_M\n", "1: expected a mapping of keys"),
     "word": (b"seed\n", "1: expected a mapping of keys"),
-    "the generated CUDA": (b"#include <cuda.h>\nextern \"C\" {\n}\n", "2: expected a mapping of keys"),
+    "the generated CUDA": (b'#include <cuda.h>\nextern "C" {\n}\n', "2: expected a mapping of keys"),
 }
 
 
@@ -210,16 +217,21 @@ def test_a_name_that_no_terminal_should_see_is_escaped(error_of, tmp_path) -> No
 # What is replaced in the seed, and by what; the line and the key to blame, and the reason.
 REFUSED = {
     "shared memory": (
-        "num_stages: 2", "num_stages: 4", "7: refused: num_stages: ",
+        "num_stages: 2",
+        "num_stages: 4",
+        "7: refused: num_stages: ",
         ["needs 294,912 bytes of shared memory, the SM has 232,448", "(block_M 128 + (4 + 4 buffers) * block_N 128)"],
     ),
     "registers": (
-        "block_N: 128\nthreads: 256\nnum_stages: 2", "block_N: 256\nthreads: 256\nnum_stages: 1",
+        "block_N: 128\nthreads: 256\nnum_stages: 2",
+        "block_N: 256\nthreads: 256\nnum_stages: 1",
         "5: refused: block_N: ",
         ["needs 266 registers per thread for fragments alone, 256 threads have 255", "acc_s 128*256/256"],
     ),
     "dependence": (
-        ORDER, "order: [-1, 3, 0, 1, -1, 2]", "10: refused: order: ",
+        ORDER,
+        "order: [-1, 3, 0, 1, -1, 2]",
+        "10: refused: order: ",
         ["row_max(t) reads acc_s before mma0(t), emitted later, has written it"],
     ),
 }

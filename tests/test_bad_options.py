@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention.device import VisibleGpu, require_hopper
 from tl_attention.errors import InputError
+from tl_attention.hardware.device import VisibleGpu, require_hopper
 
 ROOT = Path(__file__).parents[1]
 
@@ -67,7 +67,8 @@ def test_a_missing_argument_is_told(error_of) -> None:
 def test_a_results_file_that_cannot_be_written_is_told_before_anything_starts(command, error_of, tmp_path, seed_path):
     (tmp_path / "file").write_text("")
     for path, reason in (
-        (tmp_path, "Is a directory"), (tmp_path / "file" / "rows.jsonl", "Not a directory"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "file" / "rows.jsonl", "Not a directory"),
         (Path("/proc/none/rows.jsonl"), "No such file"),
     ):
         assert f"{path}: results cannot be written: " in error_of(command, seed_path, "--output", path), reason
@@ -83,7 +84,7 @@ def test_another_gpu_than_hopper_is_told() -> None:
 
 
 def test_run_on_another_gpu_ends_in_one_line_and_leaves_no_empty_file(cli, seed_path, tmp_path, monkeypatch) -> None:
-    from tl_attention import runner
+    from tl_attention.measure import runner
 
     monkeypatch.setattr(runner, "visible_gpus", lambda: (VisibleGpu("GPU-0", "A100", (8, 0)),))
     monkeypatch.setattr(runner, "software", lambda: {"cuda": "13.0"})
@@ -107,8 +108,12 @@ def test_in_a_process_of_its_own_bad_input_leaves_one_line_and_exit_code_2(name,
     (tmp_path / "object.yaml").write_text(f"block_M: !!python/object/apply:os.mkdir [{tmp_path}/made]\n")
     (tmp_path / "deep.yaml").write_text("x: " + "[" * 50_000)
     done = subprocess.run(
-        [sys.executable, "-m", "tl_attention", *arguments(tmp_path)], capture_output=True, text=True, timeout=30,
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        [sys.executable, "-m", "tl_attention", *arguments(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 2 and not done.stdout
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and words in done.stderr
@@ -123,8 +128,12 @@ def test_a_standard_output_that_cannot_be_written_leaves_no_traceback(target, co
     else:
         writing = os.open(target, os.O_WRONLY)
     done = subprocess.run(
-        [sys.executable, "-m", "tl_attention", "explain", str(seed_path)], stdout=writing, stderr=subprocess.PIPE,
-        text=True, timeout=30, cwd=ROOT,
+        [sys.executable, "-m", "tl_attention", "explain", str(seed_path)],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=30,
+        cwd=ROOT,
     )
     os.close(writing)
     assert done.returncode == code and done.stderr.count("\n") <= 1 and "Traceback" not in done.stderr

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from tl_attention.errors import InputError
-from tl_attention.records import read_rows
-from tl_attention.schedule_file import MOST_BASES, ScheduleKeys, load, load_file
-from tl_attention.schedule_schema import json_schema
+from tl_attention.files.schedule_file import MOST_BASES, ScheduleKeys, load, load_file
+from tl_attention.files.schema import json_schema
+from tl_attention.measure.records import read_rows
 
 ROOT = Path(__file__).parents[1]
 SCHEDULES = ROOT / "schedules"
@@ -93,12 +93,14 @@ def test_what_a_file_says_about_itself_is_not_in_the_schedule_and_not_taken_over
 MISTAKES = {
     "unknown base": ("base: bets\n", "1: base: no schedule is named 'bets': did you mean best? "),
     "base of no kind": (
-        "block_N: 64\nbase: 3\n", "2: base: expected a schedule's name or a file, such as best, found 3",
+        "block_N: 64\nbase: 3\n",
+        "2: base: expected a schedule's name or a file, such as best, found 3",
     ),
     "no base": ("base: null\n", "1: base: expected a schedule's name or a file, such as best, found nothing"),
     "base as a list": ("base: [best]\n", "1: base: expected a schedule's name or a file"),
     "missing file": (
-        "\nbase: ../no.yaml\n", "2: base: {folder}/../no.yaml is no file, expected one relative to {folder}/mine.yaml",
+        "\nbase: ../no.yaml\n",
+        "2: base: {folder}/../no.yaml is no file, expected one relative to {folder}/mine.yaml",
     ),
     "a name that no file can have": (f"base: {'x' * 5000}.yaml\n", "1: base: {folder}/xxx"),
     "a folder": ("base: folder.yaml\n", "1: base: {folder}/folder.yaml is no file"),
@@ -113,7 +115,8 @@ MISTAKES = {
         "2: wait_before.mma1: 'exp_1' is no statement, did you mean exp.1? ",
     ),
     "a rule at the own key": (
-        "base: best\nsplit: {exp: [16, 16]}\n", "2: split.exp: 32 columns in total, expected block_N 176",
+        "base: best\nsplit: {exp: [16, 16]}\n",
+        "2: split.exp: 32 columns in total, expected block_N 176",
     ),
     "a rule at the base's key": (
         "summary: x\nbase: best\nblock_N: 128\n",
@@ -125,13 +128,15 @@ MISTAKES = {
     ),
     "two lines of summary": ("base: best\nsummary: |\n  a\n  b\n", "2: summary: expected one line of printable text"),
     "escape in the summary": (
-        'base: best\nsummary: "\\e[31m"\n', "2: summary: expected one line of printable text, found '\\x1b",
+        'base: best\nsummary: "\\e[31m"\n',
+        "2: summary: expected one line of printable text, found '\\x1b",
     ),
     "long summary": (f"base: best\nsummary: {'x' * 101}\n", "2: summary: expected at most 100 characters"),
     "summary of no kind": ("base: best\nsummary: 3\n", "2: summary: expected text, found 3"),
     "head_dims of no kernel": ("base: best\nhead_dims: [64, 96]\n", "2: head_dims[1]: expected 64 or 128, found 96"),
     "a head size twice": (
-        "base: best\nhead_dims: [64, 64]\n", "2: head_dims: expected each once, found the list [64, 64]",
+        "base: best\nhead_dims: [64, 64]\n",
+        "2: head_dims: expected each once, found the list [64, 64]",
     ),
     "no head_dims": ("base: best\nhead_dims: []\n", "2: head_dims: expected at least 1 entries"),
 }
@@ -202,7 +207,11 @@ def test_a_refusal_blames_what_the_file_changes_before_what_its_base_has(name, m
 
 
 OPTIONAL = [
-    ("lowering",), ("kernel",), ("kernel", "cluster"), ("softmax", "exp2_polynomial", "degree"), ("split", "exp"),
+    ("lowering",),
+    ("kernel",),
+    ("kernel", "cluster"),
+    ("softmax", "exp2_polynomial", "degree"),
+    ("split", "exp"),
 ]
 
 
@@ -218,22 +227,42 @@ def test_the_schema_takes_null_for_an_optional_key_with_a_base_alone(key, valida
         assert refused(mine(yaml.safe_dump(whole | value)))
 
 
-@pytest.mark.parametrize("fields", [
-    {"base": "best"}, {"base": "best", "block_N": 128},
-    {"base": "a/b.yaml", "softmax": {"exp2_polynomial": {"degree": 3}}},
-    {"base": "best", "head_dims": [64], "summary": "x"}, {"base": "best", "lowering": "pipelined"},
-])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"base": "best"},
+        {"base": "best", "block_N": 128},
+        {"base": "a/b.yaml", "softmax": {"exp2_polynomial": {"degree": 3}}},
+        {"base": "best", "head_dims": [64], "summary": "x"},
+        {"base": "best", "lowering": "pipelined"},
+    ],
+)
 def test_the_schema_takes_a_base_and_some_of_the_keys(fields, validator) -> None:
     validator.validate(fields)
     assert not validator.is_valid({key: value for key, value in fields.items() if key != "base"})
 
 
-@pytest.mark.parametrize("fields", [
-    {"base": 3}, {"base": None}, {"base": ""}, {"block_M": None}, {"block_N": 100}, {"sumary": "x"}, {"summary": 3},
-    {"summary": None}, {"head_dims": None}, {"head_dims": []}, {"head_dims": [96]}, {"head_dims": 64},
-    {"head_dims": [64, 64]},
-    {"kernel": {"pingpong": True}}, {"kernel": 3}, {"wait_before": {"mma1": "foo"}},
-])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"base": 3},
+        {"base": None},
+        {"base": ""},
+        {"block_M": None},
+        {"block_N": 100},
+        {"sumary": "x"},
+        {"summary": 3},
+        {"summary": None},
+        {"head_dims": None},
+        {"head_dims": []},
+        {"head_dims": [96]},
+        {"head_dims": 64},
+        {"head_dims": [64, 64]},
+        {"kernel": {"pingpong": True}},
+        {"kernel": 3},
+        {"wait_before": {"mma1": "foo"}},
+    ],
+)
 def test_the_schema_and_the_loader_reject_the_same_beside_a_base(fields, validator, mine) -> None:
     fields = {"base": "best"} | fields
     assert not validator.is_valid(fields)

@@ -13,8 +13,8 @@ import pytest
 
 import tl_attention
 from tl_attention.cli import main
-from tl_attention.records import read_rows
-from tl_attention.schedule_file import load
+from tl_attention.files.schedule_file import load
+from tl_attention.measure.records import read_rows
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -24,18 +24,32 @@ INFERRED = str(ROOT / "schedules" / "inferred.yaml")
 
 def python(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=30, cwd=cwd,
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
 
 
-@pytest.mark.parametrize("command, words", [
-    (["list"], "seed  "), (["list", "--all"], "experiments/causal/rows"), (["check", "best", INFERRED], "proved safe"),
-    (["check", "schedules/seed.yaml"], "proved safe"), (["explain", "schedules/seed.yaml"], "Steady state"),
-    (["diff", "seed", "schedules/best.yaml", "--no-code"], "program: differs"), (["schema"], "json-schema.org"),
-    (["explain", INFERRED], "the compiler decides"),
-    (["report", "rows.jsonl"], "seed"), (["submit", "--help"], "--evaluate"), (["run", "--help"], "--shape"),
-], ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "")
+@pytest.mark.parametrize(
+    "command, words",
+    [
+        (["list"], "seed  "),
+        (["list", "--all"], "experiments/causal/rows"),
+        (["check", "best", INFERRED], "proved safe"),
+        (["check", "schedules/seed.yaml"], "proved safe"),
+        (["explain", "schedules/seed.yaml"], "Steady state"),
+        (["diff", "seed", "schedules/best.yaml", "--no-code"], "program: differs"),
+        (["schema"], "json-schema.org"),
+        (["explain", INFERRED], "the compiler decides"),
+        (["report", "rows.jsonl"], "seed"),
+        (["submit", "--help"], "--evaluate"),
+        (["run", "--help"], "--shape"),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
+)
 def test_a_light_command_starts_without_torch_and_tilelang(command, words, tmp_path) -> None:
     (tmp_path / "schedules").symlink_to(ROOT / "schedules")
     (tmp_path / "rows.jsonl").write_text(
@@ -76,7 +90,8 @@ def test_check_says_what_is_proved_and_what_has_no_program(cli, seed_path) -> No
     result = cli("check", seed_path, INFERRED, "--head-dim", 64)
     assert result.exit_code == 0 and not result.stderr
     assert result.stdout.splitlines() == [
-        f"{seed_path}: proved safe at head_dim 64", f"{INFERRED}: fits; no Program to prove at head_dim 64",
+        f"{seed_path}: proved safe at head_dim 64",
+        f"{INFERRED}: fits; no Program to prove at head_dim 64",
     ]
 
 
@@ -97,8 +112,10 @@ def test_explain_proves_the_roles_too(cli, tmp_path) -> None:
     assert "the roles of a cluster neither race nor deadlock" in cli("explain", str(best)).stdout
     text = best.read_text()
     for before, after in {
-        "ping_pong: true": "ping_pong: true\n  v_stages: 1", "wait_before:\n  mma1: exp.1\n": "",
-        "[-1, 0, 2, 3, 4, -1, 1]": "[-1, 0, 1, 2, 3, -1, 4]", "[-1, 0, 0, 0, 0, -1, 1]": "[-1, 0, 0, 0, 0, -1, 0]",
+        "ping_pong: true": "ping_pong: true\n  v_stages: 1",
+        "wait_before:\n  mma1: exp.1\n": "",
+        "[-1, 0, 2, 3, 4, -1, 1]": "[-1, 0, 1, 2, 3, -1, 4]",
+        "[-1, 0, 0, 0, 0, -1, 1]": "[-1, 0, 0, 0, 0, -1, 0]",
     }.items():
         assert before in text
         text = text.replace(before, after)
@@ -117,8 +134,8 @@ def test_explain_of_inferred_says_that_there_is_no_program(cli) -> None:
 @pytest.fixture
 def fake_runner(monkeypatch):
     """Rows without compiling: what `runner.run` is given, and rows of the status that a test wants."""
-    from tl_attention import runner
-    from tl_attention.records import Row
+    from tl_attention.measure import runner
+    from tl_attention.measure.records import Row
 
     calls: list[tuple] = []
 
@@ -126,8 +143,10 @@ def fake_runner(monkeypatch):
         calls.append((candidates, options))
         rows = []
         for candidate in candidates:
-            problem = {name: getattr(candidate.shape, name) for name in
-                       ("batch", "heads", "seq_q", "seq_kv", "head_dim", "dtype", "causal")}
+            problem = {
+                name: getattr(candidate.shape, name)
+                for name in ("batch", "heads", "seq_q", "seq_kv", "head_dim", "dtype", "causal")
+            }
             sizes = "fixed" if candidate.fixed else "runtime"
             rows.append(Row(candidate.name, candidate.label, sizes, problem, run.status, reason="because"))
             results.append(rows[-1])
@@ -138,10 +157,21 @@ def fake_runner(monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("status, code", [
-    ("ok", 0), ("checked_on_cpu", 0), ("compiled", 0), ("refused", 2),
-    ("wrong", 1), ("unstable", 1), ("compile_error", 1), ("timeout", 1), ("crashed", 1), ("error", 1),
-])
+@pytest.mark.parametrize(
+    "status, code",
+    [
+        ("ok", 0),
+        ("checked_on_cpu", 0),
+        ("compiled", 0),
+        ("refused", 2),
+        ("wrong", 1),
+        ("unstable", 1),
+        ("compile_error", 1),
+        ("timeout", 1),
+        ("crashed", 1),
+        ("error", 1),
+    ],
+)
 def test_the_exit_code_of_bench_says_what_became_of_its_rows(status, code, cli, fake_runner, tmp_path, seed_path):
     fake_runner.status = status
     output = tmp_path / "rows.jsonl"
@@ -162,13 +192,29 @@ def test_run_takes_one_dtype_and_bench_both_unless_told(cli, fake_runner, tmp_pa
 
 def test_the_options_of_run_reach_the_runner(cli, fake_runner, tmp_path, seed_path) -> None:
     result = cli(
-        "run", seed_path, "--shape", "1,2,64,128,64", "--causal", "--sizes", "both", "--rounds", 7, "--seed", 3,
-        "--dtype", "fp16", "--dtype", "float16", "--output", tmp_path / "rows.jsonl",
+        "run",
+        seed_path,
+        "--shape",
+        "1,2,64,128,64",
+        "--causal",
+        "--sizes",
+        "both",
+        "--rounds",
+        7,
+        "--seed",
+        3,
+        "--dtype",
+        "fp16",
+        "--dtype",
+        "float16",
+        "--output",
+        tmp_path / "rows.jsonl",
     )
     assert result.exit_code == 0
     [(candidates, options)] = fake_runner.calls
     assert [(str(c.shape), c.fixed) for c in candidates] == [
-        ("(1, 2, 64/128, 64) float16 causal", False), ("(1, 2, 64/128, 64) float16 causal", True),
+        ("(1, 2, 64/128, 64) float16 causal", False),
+        ("(1, 2, 64/128, 64) float16 causal", True),
     ]
     assert (options.rounds, options.seed, options.with_peers) == (7, 3, False)
 
@@ -187,12 +233,15 @@ def test_results_go_to_a_new_file_of_runs_which_git_ignores_unless_told(
 FOR_128 = sorted(path.stem for path in (ROOT / "schedules").glob("*.yaml") if path.stem != "seed_stages4")
 
 
-@pytest.mark.parametrize("gpus, arguments, names", [
-    (0, [], ["seed", "fa3_overlap", "best", "best_causal"]),
-    (0, ["--every"], FOR_128),
-    (1, [], FOR_128),
-    (0, ["schedules/prefetch.yaml"], ["prefetch"]),
-])
+@pytest.mark.parametrize(
+    "gpus, arguments, names",
+    [
+        (0, [], ["seed", "fa3_overlap", "best", "best_causal"]),
+        (0, ["--every"], FOR_128),
+        (1, [], FOR_128),
+        (0, ["schedules/prefetch.yaml"], ["prefetch"]),
+    ],
+)
 def test_without_a_gpu_bench_takes_a_few_schedules_unless_told(
     gpus, arguments, names, cli, fake_runner, tmp_path, monkeypatch
 ) -> None:
@@ -218,8 +267,8 @@ def test_two_files_of_the_same_name_keep_their_folders(cli, fake_runner, tmp_pat
 
 
 def test_a_machine_that_fails_is_told_in_one_line_and_is_no_bad_input(cli, seed_path, tmp_path, monkeypatch) -> None:
-    from tl_attention import runner
-    from tl_attention.pool import CallFailed
+    from tl_attention.measure import runner
+    from tl_attention.measure.pool import CallFailed
 
     def run(*arguments):
         raise CallFailed("timeout", "no answer within 120 s: killed")
@@ -231,8 +280,8 @@ def test_a_machine_that_fails_is_told_in_one_line_and_is_no_bad_input(cli, seed_
 
 
 def test_an_interrupt_is_told_and_what_was_recorded_stays(cli, seed_path, tmp_path, monkeypatch) -> None:
-    from tl_attention import runner
-    from tl_attention.records import Row
+    from tl_attention.measure import runner
+    from tl_attention.measure.records import Row
 
     def run(candidates, options, results, progress):
         results.append(Row("seed", "x", "runtime", {}, "ok"))

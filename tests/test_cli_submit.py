@@ -12,7 +12,8 @@ import pytest
 
 from tl_attention.cli.submit import BASELINES
 from tl_attention.errors import InputError
-from tl_attention.leaderboard import contract, evaluate as harness, submission
+from tl_attention.leaderboard import contract, submission
+from tl_attention.leaderboard import evaluate as harness
 from tl_attention.leaderboard.contract import RANKED_LINES, TestLine
 from tl_attention.leaderboard.evaluate import evaluate
 from tl_attention.leaderboard.results import Evaluation, Outcome, Row
@@ -51,8 +52,9 @@ def fake_evaluate(monkeypatch):
         calls.append({"name": path.stem, "lines": tuple(lines), "mode": mode, "device": device})
         timing = None if mode == "test" else summarize([times[path.stem]] * 3, stopped_by="100 runs", method="fake")
         rows = tuple(Row(line, Outcome(run.status, "", 1.0), **(run.verdict | {"timing": timing})) for line in lines)
-        return Evaluation(path.name, "0" * 64, mode, device, {"device_name": "H100"}, run.violations,
-                          Outcome("pass", "", 1.0), rows)
+        return Evaluation(
+            path.name, "0" * 64, mode, device, {"device_name": "H100"}, run.violations, Outcome("pass", "", 1.0), rows
+        )
 
     run.verdict = {"accepted": True, "tight": True, "max_abs_error": 1e-4}
     run.status, run.violations, run.calls = "pass", (), calls
@@ -96,9 +98,13 @@ def test_submit_passes_its_form_and_its_output_on(cli, files, seed_path, monkeyp
 
 def test_the_file_names_a_shipped_schedule_as_submit_takes_it(cli, files, seed_path, monkeypatch) -> None:
     # The first line that each form writes of itself.
-    monkeypatch.setitem(submission.FORMS, "all", lambda schedule, name: (
-        f"# Made by `tl-attention submit {submission._identity(schedule, name)['name']}`\n{CLEAN}"
-    ))
+    monkeypatch.setitem(
+        submission.FORMS,
+        "all",
+        lambda schedule, name: (
+            f"# Made by `tl-attention submit {submission._identity(schedule, name)['name']}`\n{CLEAN}"
+        ),
+    )
     for given, named in (("experiments/sections", "experiments/sections"), ("best", "best"), (seed_path, "seed")):
         assert cli("submit", given, "-o", "packed.py").exit_code == 0
         first = Path("packed.py").read_text().splitlines()[0]
@@ -118,24 +124,30 @@ def test_a_submission_that_would_break_a_rule_is_not_written_and_fails(error_of,
     assert not Path("leaderboard_submit.py").exists()
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (["sdpa.py"], "sdpa.py: expected a schedule's name or file; a submission file is run with --evaluate"),
-    (["{seed}", "sdpa.py"], "2 schedules, expected one"),
-    (["{seed}", "--lines", "lines.txt"], "--lines says how to evaluate: expected it with --evaluate"),
-    (["{seed}", "--device", "cpu"], "--device says how to evaluate"),
-    (["{seed}", "--embed", "ptx"], "'ptx' is not one of 'all', 'tilelang', 'cuda'"),
-    (["{seed}", "--embed", "tilelang", "-o", "."], "cannot be written: Is a directory"),
-    (["{seed}", "--embed", "tilelang", "-o", "none/x.py"], "none/x.py: cannot be written: No such file"),
-    ([], "Missing argument 'FILES...'"),
-    (["--evaluate", "sdpa.py", "missing.py"], "missing.py: cannot be read, expected a submission file: No such file"),
-    (["--evaluate", "missing.yaml"], "missing.yaml: cannot be read: No such file"),
-    (["--evaluate", "sdpa.py", "--lines", "none.txt"], "none.txt: cannot be read: No such file or directory"),
-    (["--evaluate", "sdpa.py", "--lines", "latin.txt"], "latin.txt: not text: byte 1 is not UTF-8"),
-    (["latin.txt"], "latin.txt:1: not a text file"),
-    (["--evaluate", "sdpa.py", "--lines", "sdpa.py"], "sdpa.py:1: "),
-    (["--evaluate", "sdpa.py", "--against", "fa3"], "'fa3' is not"),
-    (["--evaluate", "sdpa.py", "-o", "."], "results cannot be written: Is a directory"),
-])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["sdpa.py"], "sdpa.py: expected a schedule's name or file; a submission file is run with --evaluate"),
+        (["{seed}", "sdpa.py"], "2 schedules, expected one"),
+        (["{seed}", "--lines", "lines.txt"], "--lines says how to evaluate: expected it with --evaluate"),
+        (["{seed}", "--device", "cpu"], "--device says how to evaluate"),
+        (["{seed}", "--embed", "ptx"], "'ptx' is not one of 'all', 'tilelang', 'cuda'"),
+        (["{seed}", "--embed", "tilelang", "-o", "."], "cannot be written: Is a directory"),
+        (["{seed}", "--embed", "tilelang", "-o", "none/x.py"], "none/x.py: cannot be written: No such file"),
+        ([], "Missing argument 'FILES...'"),
+        (
+            ["--evaluate", "sdpa.py", "missing.py"],
+            "missing.py: cannot be read, expected a submission file: No such file",
+        ),
+        (["--evaluate", "missing.yaml"], "missing.yaml: cannot be read: No such file"),
+        (["--evaluate", "sdpa.py", "--lines", "none.txt"], "none.txt: cannot be read: No such file or directory"),
+        (["--evaluate", "sdpa.py", "--lines", "latin.txt"], "latin.txt: not text: byte 1 is not UTF-8"),
+        (["latin.txt"], "latin.txt:1: not a text file"),
+        (["--evaluate", "sdpa.py", "--lines", "sdpa.py"], "sdpa.py:1: "),
+        (["--evaluate", "sdpa.py", "--against", "fa3"], "'fa3' is not"),
+        (["--evaluate", "sdpa.py", "-o", "."], "results cannot be written: Is a directory"),
+    ],
+)
 def test_bad_input_of_submit_is_told_in_one_line(arguments, words, error_of, files, seed_path, fake_evaluate) -> None:
     assert words in error_of("submit", *(argument.format(seed=seed_path) for argument in arguments))
     assert fake_evaluate.calls == [] and not Path("runs").exists()
@@ -171,7 +183,7 @@ def test_the_table_sets_submissions_beside_each_other_with_the_speed_relative_to
     assert [call["name"] for call in fake_evaluate.calls] == ["sdpa", "other", "baseline_cudnn"]
     assert {call["lines"] for call in fake_evaluate.calls} == {RANKED_LINES}
     assert {(call["mode"], call["device"]) for call in fake_evaluate.calls} == {("benchmark", "cuda")}
-    table = result.stdout[result.stdout.rindex("----"):].splitlines()[1:-1]
+    table = result.stdout[result.stdout.rindex("----") :].splitlines()[1:-1]
     rows = [re.split(" {2,}", line) for line in table]
     assert [row[0] for row in rows] == ["sdpa", "other", "cudnn"] * 3
     assert rows[7][1:7] == ["(4, 64, 8192, 128)", "pass", "3", "2.0000", "2.0000", "2.0000"]
@@ -188,7 +200,10 @@ def test_one_submission_prints_the_class_harness_lines_alone(cli, files, fake_ev
 def test_the_popcorn_protocol_and_the_test_mode_are_taken(cli, files, fake_evaluate) -> None:
     result = cli("submit", "--evaluate", "other.py", "--lines", "lines.txt", "--protocol", "popcorn", "--mode", "test")
     assert result.stdout.splitlines()[:4] == [
-        "test-count: 1", f"test.0.spec: {TINY.strip()}", "test.0.status: pass", "check: pass",
+        "test-count: 1",
+        f"test.0.spec: {TINY.strip()}",
+        "test.0.status: pass",
+        "check: pass",
     ]
 
 
@@ -199,11 +214,14 @@ def test_a_schedule_is_packed_and_evaluated_under_its_name(cli, files, fake_eval
     assert "# seed\n" in result.stdout and not Path("leaderboard_submit.py").exists()
 
 
-@pytest.mark.parametrize("status, tight, violations, words", [
-    ("wrong", False, (), "check: fail"),
-    ("pass", False, (), "# accepted, but not within 1e-3"),
-    ("pass", True, ("line 1: The word occurs.",), "# breaks a rule: line 1: The word occurs."),
-])
+@pytest.mark.parametrize(
+    "status, tight, violations, words",
+    [
+        ("wrong", False, (), "check: fail"),
+        ("pass", False, (), "# accepted, but not within 1e-3"),
+        ("pass", True, ("line 1: The word occurs.",), "# breaks a rule: line 1: The word occurs."),
+    ],
+)
 def test_a_submission_that_misses_the_contract_or_breaks_a_rule_fails(
     status, tight, violations, words, cli, files, fake_evaluate
 ) -> None:

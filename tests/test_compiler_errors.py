@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from mutations import shipped
 
-from tl_attention.compile import compile_kernel
-from tl_attention.compiler_errors import LONGEST, telling_line
+from tl_attention.build.compile import compile_kernel
+from tl_attention.build.compiler_errors import LONGEST, telling_line
 from tl_attention.errors import InputError
 
 KERNEL = 'extern "C" __global__ void copy(float* x) {\n  // error: not an error of the compiler\n  x[0] = 1;%s\n}\n'
@@ -16,22 +16,29 @@ INCOMPATIBLE = '"CUDA compiler and CUDA toolkit headers are incompatible, please
 # What nvcc is given (code, arch), and the reason, after the folder of the temporary file.
 BROKEN = {
     "a syntax error behind warnings": (
-        WARNED + "this is no C++;\n" + KERNEL % "", "sm_90a", r"^nvcc: \S+tvm_kernels.cu\(2\): error: expected a decl"
+        WARNED + "this is no C++;\n" + KERNEL % "",
+        "sm_90a",
+        r"^nvcc: \S+tvm_kernels.cu\(2\): error: expected a decl",
     ),
     "a header that is missing": (
-        "#include <no_such_header.h>\n" + KERNEL % "", "sm_90a",
+        "#include <no_such_header.h>\n" + KERNEL % "",
+        "sm_90a",
         r"^nvcc: \S+tvm_kernels.cu:1:10: fatal error: no_such_header.h: No such file or directory$",
     ),
     "headers of another toolkit": (
-        f"#error {INCOMPATIBLE}\n" + KERNEL % "", "sm_90a",
+        f"#error {INCOMPATIBLE}\n" + KERNEL % "",
+        "sm_90a",
         rf"^nvcc: \S+tvm_kernels.cu:1:2: error: #error {INCOMPATIBLE}$",
     ),
     "an instruction that ptxas does not know": (
-        KERNEL % ' asm volatile("no.such.instruction;");', "sm_90a",
+        KERNEL % ' asm volatile("no.such.instruction;");',
+        "sm_90a",
         r"^nvcc: ptxas \S+\.ptx, line \d+; error +: Unknown modifier '.such'$",
     ),
     "an architecture that nvcc does not know": (
-        KERNEL % "", "sm_10", "^nvcc: nvcc fatal +: Unsupported gpu architecture 'sm_10'$",
+        KERNEL % "",
+        "sm_10",
+        "^nvcc: nvcc fatal +: Unsupported gpu architecture 'sm_10'$",
     ),
 }
 
@@ -48,15 +55,23 @@ def test_nvccs_first_error_is_the_reason(name):
         raise InputError(telling_line(raised.value))
 
 
-@pytest.mark.parametrize("script, reason", [
-    ("echo 'sh: 1: nvcc: not found'; exit 127", "nvcc: sh: 1: nvcc: not found"),
-    ("echo 'cc1plus: out of memory allocating 65536 bytes'; exit 1",
-     "nvcc: cc1plus: out of memory allocating 65536 bytes"),
-    # Without a host compiler.
-    ("echo 'None: No such file or directory'; echo 'nvcc fatal   : Failed to preprocess host compiler properties.'; "
-     "exit 1", "nvcc: None: No such file or directory; nvcc fatal   : Failed to preprocess host compiler properties."),
-    ("exit 1", "nvcc: it failed and printed nothing"),
-])
+@pytest.mark.parametrize(
+    "script, reason",
+    [
+        ("echo 'sh: 1: nvcc: not found'; exit 127", "nvcc: sh: 1: nvcc: not found"),
+        (
+            "echo 'cc1plus: out of memory allocating 65536 bytes'; exit 1",
+            "nvcc: cc1plus: out of memory allocating 65536 bytes",
+        ),
+        # Without a host compiler.
+        (
+            "echo 'None: No such file or directory'; echo 'nvcc fatal   : Failed to preprocess host compiler properties.'; "
+            "exit 1",
+            "nvcc: None: No such file or directory; nvcc fatal   : Failed to preprocess host compiler properties.",
+        ),
+        ("exit 1", "nvcc: it failed and printed nothing"),
+    ],
+)
 def test_an_nvcc_that_dies_without_an_error_line_is_quoted(script, reason, tmp_path, monkeypatch):
     from tilelang.contrib import nvcc
 
@@ -80,17 +95,26 @@ def test_a_missing_nvcc_is_named(monkeypatch):
     assert telling_line(RuntimeError(str(raised.value))) == f"RuntimeError: {text}"
 
 
-@pytest.mark.parametrize("error, reason", [
-    (ValueError("Check failed: n > 0 is false: no rows\n  3 |   T.copy(A, B)\n    |   ^"),
-     "ValueError: Check failed: n > 0 is false: no rows"),
-    (RuntimeError("error: layouts differ\n --> kernel.py:7:3\n   |\n 7 |   x\n   |   ^"),
-     "RuntimeError: error: layouts differ"),
-    (RuntimeError("Traceback (most recent call last):\n  File x, line 3, in f\nKeyError: 'a'"),
-     "RuntimeError: KeyError: 'a'"),
-    (RuntimeError("\n   |   ^\n"), "RuntimeError: |   ^"),
-    (KeyError(), "KeyError"),
-    (RuntimeError("x" * 1000), "RuntimeError: " + "x" * LONGEST),
-])
+@pytest.mark.parametrize(
+    "error, reason",
+    [
+        (
+            ValueError("Check failed: n > 0 is false: no rows\n  3 |   T.copy(A, B)\n    |   ^"),
+            "ValueError: Check failed: n > 0 is false: no rows",
+        ),
+        (
+            RuntimeError("error: layouts differ\n --> kernel.py:7:3\n   |\n 7 |   x\n   |   ^"),
+            "RuntimeError: error: layouts differ",
+        ),
+        (
+            RuntimeError("Traceback (most recent call last):\n  File x, line 3, in f\nKeyError: 'a'"),
+            "RuntimeError: KeyError: 'a'",
+        ),
+        (RuntimeError("\n   |   ^\n"), "RuntimeError: |   ^"),
+        (KeyError(), "KeyError"),
+        (RuntimeError("x" * 1000), "RuntimeError: " + "x" * LONGEST),
+    ],
+)
 def test_of_tilelangs_errors_the_words_are_shown_and_not_the_code(error, reason):
     assert telling_line(error) == reason
 

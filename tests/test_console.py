@@ -6,8 +6,9 @@ import ctypes
 
 import pytest
 
-from tl_attention import console, device
-from tl_attention.text_table import fitting, lines
+from tl_attention.hardware import device
+from tl_attention.show import console
+from tl_attention.show.text_table import fitting, lines
 
 
 class Clock:
@@ -34,7 +35,10 @@ def steps(clock: Clock, seconds: list[float]) -> None:
 def test_in_a_file_each_step_that_takes_its_time_is_a_line(clock, capsys) -> None:
     steps(clock, [7.0, 7.4, 9.0])
     assert capsys.readouterr().err.splitlines() == [
-        "compile: 3 steps", "  1/3 seed 1\\x1b, 7 s", "  2/3 seed 2\\x1b, 14 s", "  3/3 seed 3\\x1b, 23 s",
+        "compile: 3 steps",
+        "  1/3 seed 1\\x1b, 7 s",
+        "  2/3 seed 2\\x1b, 14 s",
+        "  3/3 seed 3\\x1b, 23 s",
     ]
 
 
@@ -73,13 +77,21 @@ def test_a_column_that_does_not_fit_lets_a_narrower_one_behind_it_through() -> N
     assert fitting(*table, [0, 2, 1, 3], 100) == ([0, 1, 2], [])
 
 
-@pytest.mark.parametrize("init, count, found", [
-    (0, 2, (
-        ("GPU-00010101-0101-0101-0101-010101010101", "NVIDIA H0", (9, 0)),
-        ("GPU-01010101-0101-0101-0101-010101010101", "NVIDIA H1", (9, 0)),
-    )),
-    (0, 0, ()), (100, 0, ()),
-])
+@pytest.mark.parametrize(
+    "init, count, found",
+    [
+        (
+            0,
+            2,
+            (
+                ("GPU-00010101-0101-0101-0101-010101010101", "NVIDIA H0", (9, 0)),
+                ("GPU-01010101-0101-0101-0101-010101010101", "NVIDIA H1", (9, 0)),
+            ),
+        ),
+        (0, 0, ()),
+        (100, 0, ()),
+    ],
+)
 def test_the_driver_tells_which_gpus_it_shows(init, count, found, monkeypatch) -> None:
     class Driver:
         def cuInit(self, flags: int) -> int:

@@ -44,13 +44,29 @@ def test_a_header_that_cannot_be_written_is_one_clear_line(tmp_path, capsys):
         assert re.fullmatch(r"error: header '.*': .+\n", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("name, value", [
-    ("HEADERS_XZ", 3), ("HEADERS_XZ", "no base64"), ("HEADERS_XZ", "\N{EURO SIGN}"), ("HEADERS_XZ", "AAAA"),
-    ("HEADERS_XZ", ""), ("HEADERS_XZ", xz(b"{}")[:-24]), ("HEADERS_XZ", xz(b"[]")), ("HEADERS_XZ", xz(b"{")),
-    ("HEADERS_XZ", xz(b'{"a": 1}')), ("HEADERS_XZ", xz(b"[" * 100_000)), ("HEADERS_XZ", xz(b'{"a": "\\ud800"}')),
-    ("HEADERS_XZ", xz(bytes(cubin.MOST_UNPACKED + 1))), ("CUBIN_XZ", 3), ("CUBIN_XZ", "AAAA"), ("KERNEL_SOURCE", 3),
-    ("NVRTC_OPTIONS", 3), ("NVRTC_OPTIONS", (3,)), ("NVRTC_OPTIONS", ("--time=out.csv",)),
-])
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("HEADERS_XZ", 3),
+        ("HEADERS_XZ", "no base64"),
+        ("HEADERS_XZ", "\N{EURO SIGN}"),
+        ("HEADERS_XZ", "AAAA"),
+        ("HEADERS_XZ", ""),
+        ("HEADERS_XZ", xz(b"{}")[:-24]),
+        ("HEADERS_XZ", xz(b"[]")),
+        ("HEADERS_XZ", xz(b"{")),
+        ("HEADERS_XZ", xz(b'{"a": 1}')),
+        ("HEADERS_XZ", xz(b"[" * 100_000)),
+        ("HEADERS_XZ", xz(b'{"a": "\\ud800"}')),
+        ("HEADERS_XZ", xz(bytes(cubin.MOST_UNPACKED + 1))),
+        ("CUBIN_XZ", 3),
+        ("CUBIN_XZ", "AAAA"),
+        ("KERNEL_SOURCE", 3),
+        ("NVRTC_OPTIONS", 3),
+        ("NVRTC_OPTIONS", (3,)),
+        ("NVRTC_OPTIONS", ("--time=out.csv",)),
+    ],
+)
 def test_a_constant_that_holds_something_else_is_one_clear_line(tmp_path, capsys, name, value):
     path = changed(tmp_path, **{name: value})
     assert cubin.main([str(path)]) == 2

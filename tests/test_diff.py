@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention import diff
-from tl_attention.compile import StaticReport
-from tl_attention.compile_pool import Compiled
-from tl_attention.named import resolve
-from tl_attention.sass import Loop
-from tl_attention.schedule import Schedule
+from tl_attention.build.compile import StaticReport
+from tl_attention.build.sass import Loop
+from tl_attention.files.named import resolve
+from tl_attention.measure.compile_pool import Compiled
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.show import diff
 
 
 def parts(cli, *arguments) -> list[str]:
@@ -22,8 +22,10 @@ def parts(cli, *arguments) -> list[str]:
 
 def test_the_keys_that_differ_are_shown_from_and_to(cli) -> None:
     assert parts(cli, "best", "experiments/no_ping_pong", "--no-code") == [
-        "a: best", "b: experiments/no_ping_pong",
-        "keys: 1 differs", "  kernel.ping_pong: true -> false",
+        "a: best",
+        "b: experiments/no_ping_pong",
+        "keys: 1 differs",
+        "  kernel.ping_pong: true -> false",
         "program: equal",
     ]
     lines = parts(cli, "best", "fa3_overlap", "--no-code")
@@ -50,7 +52,7 @@ def test_every_key_in_which_two_schedules_differ_is_found() -> None:
 
 def test_the_programs_are_compared_as_explain_shows_them(cli) -> None:
     lines = parts(cli, "seed", "prefetch", "--no-code")
-    program = lines[lines.index("program: differs"):]
+    program = lines[lines.index("program: differs") :]
     assert program[1:3] == ["  --- seed", "  +++ prefetch"]
     assert "  -buffers: K_shared 2, V_shared 2" in program and "  +buffers: K_shared 3, V_shared 2" in program
     assert "  -  issue    load_k(t+1)" in program and "  +  issue    load_k(t+2)" in program
@@ -58,18 +60,21 @@ def test_the_programs_are_compared_as_explain_shows_them(cli) -> None:
     assert not any("pipelined_128x128" in line for line in program)
 
 
-@pytest.mark.parametrize("a, b, words", [
-    ("inferred", "inferred", "program: neither has one, the compiler decides the order"),
-    ("seed", "inferred", "program: b has none, the compiler decides the order"),
-    ("inferred", "seed", "program: a has none, the compiler decides the order"),
-])
+@pytest.mark.parametrize(
+    "a, b, words",
+    [
+        ("inferred", "inferred", "program: neither has one, the compiler decides the order"),
+        ("seed", "inferred", "program: b has none, the compiler decides the order"),
+        ("inferred", "seed", "program: a has none, the compiler decides the order"),
+    ],
+)
 def test_a_schedule_without_a_program_is_said_to_have_none(a, b, words, cli) -> None:
     assert words in parts(cli, a, b, "--no-code")
 
 
 def test_the_code_is_compared_by_its_fingerprint_its_counts_and_its_waits(cli) -> None:
     lines = parts(cli, "best", "experiments/wait_after_80")
-    code = lines[lines.index("code: head_dim 128 float16: differs"):]
+    code = lines[lines.index("code: head_dim 128 float16: differs") :]
     shown = {line[2:22].strip(): line[22:] for line in code[1:]}
     assert " -> " in shown["fingerprint"] and shown["waits for products"] == "after 0, 20 -> after 0, 35"
     assert code[-1].startswith("  equal: registers, spills, shared memory, steady loop, exponentials, HGMMA, ")
@@ -106,10 +111,16 @@ def test_every_schedule_that_is_refused_is_told_without_code_too(cli, tmp_path) 
         assert count == "2 of 2 schedules have errors"
 
 
-@pytest.mark.parametrize("dims, options, expected", [
-    (("", "[64]"), (), 64), (("[64, 128]", "[128]"), (), 128), (("", ""), (), 128), (("", ""), ("--head-dim", 64), 64),
-    (("[64]", "[128]"), ("--head-dim", 128), 128),
-])
+@pytest.mark.parametrize(
+    "dims, options, expected",
+    [
+        (("", "[64]"), (), 64),
+        (("[64, 128]", "[128]"), (), 128),
+        (("", ""), (), 128),
+        (("", ""), ("--head-dim", 64), 64),
+        (("[64]", "[128]"), ("--head-dim", 128), 128),
+    ],
+)
 def test_the_code_is_of_the_largest_head_size_that_both_are_meant_for(
     dims, options, expected, cli, tmp_path, monkeypatch
 ) -> None:
@@ -133,11 +144,15 @@ def _meant_for(folder: Path, dims: tuple[str, str]) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (["best"], "Missing argument 'B'"), (["best", "bets"], "no schedule is named 'bets': did you mean best?"),
-    (["best", "seed", "--head-dim", "96"], "head_dim 96 is not supported"),
-    (["best", "seed", "--dtype", "fp8"], "'fp8'"),
-])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["best"], "Missing argument 'B'"),
+        (["best", "bets"], "no schedule is named 'bets': did you mean best?"),
+        (["best", "seed", "--head-dim", "96"], "head_dim 96 is not supported"),
+        (["best", "seed", "--dtype", "fp8"], "'fp8'"),
+    ],
+)
 def test_bad_input_of_diff_is_told_in_one_line(arguments, words, error_of) -> None:
     assert words in error_of("diff", *arguments)
 

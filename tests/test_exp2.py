@@ -7,7 +7,7 @@ import struct
 import pytest
 import torch
 
-from tl_attention.exp2 import COEFFICIENTS
+from tl_attention.loop.exp2 import COEFFICIENTS
 
 # The largest relative error on [0, 1).
 ERRORS = {2: 2.06e-3, 3: 8.57e-5, 4: 2.90e-6, 5: 8.50e-8}

@@ -9,11 +9,11 @@ from mutations import SCHEDULES, shipped
 from specialized import CHUNKED, RANDOM, REST, TWO, fa3
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.explain import explain
-from tl_attention.limits import accumulator_registers, shared_bytes, static_bytes
-from tl_attention.option_label import changed_options
-from tl_attention.options import KernelOptions, SoftmaxOptions
-from tl_attention.schedule_file import load
+from tl_attention.files.schedule_file import load
+from tl_attention.proof.limits import accumulator_registers, shared_bytes, static_bytes
+from tl_attention.schedule.option_label import changed_options
+from tl_attention.schedule.options import KernelOptions, SoftmaxOptions
+from tl_attention.show.explain import explain
 
 
 def options(text: str) -> list[str]:
@@ -58,17 +58,23 @@ def test_a_default_that_the_file_sets_is_marked_too() -> None:
 
 
 def test_options_with_values_of_their_own_are_said_in_words() -> None:
-    text = explain(fa3(
-        *CHUNKED, split=TWO, wait_before={"mma1": "exp.1"}, release_before={"load_k": "exp.1"},
-        kernel={"registers": (232, 40), "k_stages": 3},
-        softmax={"rescale_threshold": 8, "exp2_polynomial": {"every": 4, "first": 2}},
-    ))
+    text = explain(
+        fa3(
+            *CHUNKED,
+            split=TWO,
+            wait_before={"mma1": "exp.1"},
+            release_before={"load_k": "exp.1"},
+            kernel={"registers": (232, 40), "k_stages": 3},
+            softmax={"rescale_threshold": 8, "exp2_polynomial": {"every": 4, "first": 2}},
+        )
+    )
     assert {line.partition(": ")[2] for line in options(text) if line.startswith("*")} == {
         "buffers of K_shared",
         "a row keeps its maximum, and its acc_o, until it would grow by more than 2^8",
         "1 in 4 exponentials of a thread, from its exponential 2 on, by a polynomial of degree 3 on the FMA units, the "
         "others by MUFU.EX2",
-        "in chunks of 48 + 128 columns", "waited for before exp.1, no later",
+        "in chunks of 48 + 128 columns",
+        "waited for before exp.1, no later",
         "K_shared is released before exp.1, no earlier",
     }
     assert "\nsetmaxnreg: 232 for threads that compute, 40 for the producer's, by the file\n" in text
@@ -148,13 +154,16 @@ def test_a_head_dim_that_the_kernels_do_not_have_is_refused_before_anything_is_s
 
 def test_chunks_waits_and_releases_are_shown_where_they_stand() -> None:
     text = explain(fa3(*CHUNKED, split=TWO, wait_before={"mma1": "exp.1"}, release_before={"load_k": "exp.1"}))
-    assert """
+    assert (
+        """
   run      mask(t), row_max(t), scale(t), exp.0(t)
   wait     mma1(t-1), 0 later in flight
   release  load_v(t-1)
   release  load_k(t)
   run      exp.1(t), row_sum(t), cast(t), rescale(t)
-""" in text
+"""
+        in text
+    )
 
 
 def test_the_model_is_the_lowerings_own_unless_another_is_asked_for() -> None:

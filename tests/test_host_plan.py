@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention.compile import compile_kernel
+from tl_attention.build.compile import compile_kernel
 from tl_attention.errors import InputError
-from tl_attention.host_plan import HostPlan, parse_host_source
-from tl_attention.schedule import Schedule
-from tl_attention.schedule_file import load
+from tl_attention.files.schedule_file import load
+from tl_attention.proof.generated.host_plan import HostPlan, parse_host_source
+from tl_attention.schedule.schedule import Schedule
 
 INFERRED = Schedule(lowering="inferred", block_M=128, block_N=128, threads=256, num_stages=2)
 SCHEDULES = {"seed": load(Path(__file__).parents[1] / "schedules" / "seed.yaml"), "inferred": INFERRED}

@@ -29,9 +29,7 @@ def pins(python: str) -> dict[str, SpecifierSet]:
     environment = {**LINUX, "python_version": python, "python_full_version": f"{python}.0"}
     lines = (line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
     required = [Requirement(line) for line in lines if line]
-    return {
-        canonicalize_name(r.name): r.specifier for r in required if not r.marker or r.marker.evaluate(environment)
-    }
+    return {canonicalize_name(r.name): r.specifier for r in required if not r.marker or r.marker.evaluate(environment)}
 
 
 def release(version: str) -> str:

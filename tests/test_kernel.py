@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from mutations import shipped
 from overlap import overlap
 from traced import TracedStatement, specialized_statements, traced_statements
 
-from tl_attention.compile import compile_kernel
-from tl_attention.derivation import derive
+from tl_attention.build.compile import compile_kernel
 from tl_attention.errors import ScheduleRefused
-from tl_attention.kernel import warp_specialized
-from tl_attention.kernel.generated import allocated_buffers, unrolled
-from tl_attention.kernel.lowered import check_generated
-from tl_attention.kernel.pipelined import attention_kernel
-from tl_attention.limits import accumulator_registers, shared_bytes
-from tl_attention.lowering import kernel_arguments
-from tl_attention.options import SoftmaxOptions
-from tl_attention.schedule import Schedule
-from tl_attention.schedule_file import load
-from tl_attention.statements import SOURCE, whole
+from tl_attention.files.schedule_file import load
+from tl_attention.loop.statements import SOURCE, whole
+from tl_attention.lowering.arguments import kernel_arguments
+from tl_attention.lowering.generated_proof import check_generated
+from tl_attention.lowering.pipelined.kernel import attention_kernel
+from tl_attention.lowering.warp_specialized import kernel as warp_specialized
+from tl_attention.program.derivation import derive
+from tl_attention.proof.generated.reader import allocated_buffers, unrolled
+from tl_attention.proof.limits import accumulator_registers, shared_bytes
+from tl_attention.schedule.options import SoftmaxOptions
+from tl_attention.schedule.schedule import Schedule
 
 TILELANG_KIND = {"load": {"copy"}, "product": {"gemm"}, "vector": {"copy", "fill", "parallel", "reduce"}}
 
@@ -33,9 +34,7 @@ TILELANG_KIND = {"load": {"copy"}, "product": {"gemm"}, "vector": {"copy", "fill
 @pytest.mark.parametrize("dtype,head_dim", [("float16", 128), ("bfloat16", 64)])
 def test_the_statement_table_is_what_tilelang_traced(causal, sizes, kv_order, dtype, head_dim):
     schedule = shipped()["seed"].model_copy(update={"kv_order": kv_order})
-    kernel = attention_kernel(
-        head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes, **kernel_arguments(schedule)
-    )
+    kernel = attention_kernel(head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes, **kernel_arguments(schedule))
     traced = traced_statements(kernel)
     assert len(traced) == len(SOURCE.statements)
     for found, entry in zip(traced, SOURCE.statements):
@@ -45,15 +44,24 @@ def test_the_statement_table_is_what_tilelang_traced(causal, sizes, kv_order, dt
 
 
 SOFTMAX: tuple[dict[str, Any], ...] = (
-    {"row_max": "thread"}, {"row_sum": "row"}, {"rescale_threshold": 8.0}, {"fused_scale": False},
+    {"row_max": "thread"},
+    {"row_sum": "row"},
+    {"rescale_threshold": 8.0},
+    {"fused_scale": False},
     {"rescale_threshold": 8.0, "row_max": "thread"},
 )
 
 
-@pytest.mark.parametrize("schedule", [
-    *(overlap(form) for form in ("overlap", "source order", "three stages")),
-    *(overlap().model_copy(update={"softmax": SoftmaxOptions(**softmax)}) for softmax in SOFTMAX), shipped()["best"], shipped()["best_causal"],
-], ids=lambda schedule: schedule.label[17:])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        *(overlap(form) for form in ("overlap", "source order", "three stages")),
+        *(overlap().model_copy(update={"softmax": SoftmaxOptions(**softmax)}) for softmax in SOFTMAX),
+        shipped()["best"],
+        shipped()["best_causal"],
+    ],
+    ids=lambda schedule: schedule.label[17:],
+)
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_specialised_table_is_what_tilelang_traced(schedule, causal):
     """In the Program's order; the mask only in the loop over boundary blocks, if there is one."""
@@ -68,8 +76,10 @@ def test_the_specialised_table_is_what_tilelang_traced(schedule, causal):
         expected = [
             TracedStatement(
                 "wgmma_gemm" if entry.kind == "product" else "parallel",
-                frozenset(map(whole, entry.reads)), frozenset(map(whole, entry.writes)),
-            ) for entry in entries
+                frozenset(map(whole, entry.reads)),
+                frozenset(map(whole, entry.writes)),
+            )
+            for entry in entries
         ]
         shared = set().union(*(part.reads | part.writes for part in expected))
         assert merged(loop, shared) == merged(expected, shared)
@@ -117,16 +127,21 @@ def test_the_code_as_generated_is_the_programs(name, causal):
 # What TileLang 0.1.15 generates for the seed, and the races that it must not have.
 FAULTS = {
     "a wait that leaves the last load in flight": (
-        "tl::cp_async_wait<1>();", "tl::cp_async_wait<3>();", r"mma\d\(\d\) does not wait for load_",
+        "tl::cp_async_wait<1>();",
+        "tl::cp_async_wait<3>();",
+        r"mma\d\(\d\) does not wait for load_",
     ),
     "no barrier between the wait and the product": ("__syncthreads();", "", "does not wait for load_"),
     "a ring with a buffer less": (
         "void* V_shared = ((void*)((char*)buf_dyn_shmem + 98304));",
-        "void* V_shared = ((void*)((char*)buf_dyn_shmem + 65536));", "1 buffers for load_k, the Program has 2",
+        "void* V_shared = ((void*)((char*)buf_dyn_shmem + 65536));",
+        "1 buffers for load_k, the Program has 2",
     ),
     "a product left out": ("tl::wgmma_rs<", "tl::wgmma_nothing<", "not in the Program's order"),
     "blocks beyond the diagonal": (
-        "+ 255) - seq_q))", "+ 383) - seq_q))", "its loads and products are not in the Program's order",
+        "+ 255) - seq_q))",
+        "+ 383) - seq_q))",
+        "its loads and products are not in the Program's order",
     ),
     "a product not waited for": ("tl::warpgroup_wait<0>();", "tl::warpgroup_wait<1>();", "is not waited for at once"),
     "a structure that cannot be read": ("(seq_kv + 127)", "(unheard_of + 127)", "cannot be read"),
@@ -152,7 +167,7 @@ def test_a_loop_that_overwrites_a_buffer_in_use_is_refused():
     loop = next(n for n, line in enumerate(lines) if line.startswith("  for (int k"))
     barriers = [n for n in range(loop, len(lines)) if "__syncthreads" in lines[n]]
     for barrier in barriers[:2]:
-        source = "\n".join(lines[:barrier] + lines[barrier + 1:])
+        source = "\n".join(lines[:barrier] + lines[barrier + 1 :])
         with pytest.raises(ScheduleRefused, match="with no barrier between|does not wait for"):
             check_generated(schedule, derive(schedule), source, compiled.shared_bytes, 128, False)
 
@@ -165,18 +180,20 @@ def test_an_order_for_which_tilelang_waits_too_little_is_refused():
 
 
 def test_fixed_sizes_without_a_steady_state_are_proved_too():
-    compiled = compile_kernel(
-        shipped()["seed"], head_dim=128, dtype="float16", causal=False, sizes=(1, 2, 100, 200)
-    )
+    compiled = compile_kernel(shipped()["seed"], head_dim=128, dtype="float16", causal=False, sizes=(1, 2, 100, 200))
     assert compiled.shared_bytes == shared_bytes(shipped()["seed"], 128)
 
 
 def test_schedules_that_differ_give_different_code_and_equal_ones_the_same():
-    seed, split = shipped()["seed"], shipped()["seed"].model_copy(
-        update={
-            "group": (("load_k",), ("mask",), ("mma0",), *shipped()["seed"].group[2:]),
-            "order": (-1, 0, 1, 4, 2, -1, 3), "stage": (-1, 0, 0, 0, 1, -1, 1),
-        }
+    seed, split = (
+        shipped()["seed"],
+        shipped()["seed"].model_copy(
+            update={
+                "group": (("load_k",), ("mask",), ("mma0",), *shipped()["seed"].group[2:]),
+                "order": (-1, 0, 1, 4, 2, -1, 3),
+                "stage": (-1, 0, 0, 0, 1, -1, 1),
+            }
+        ),
     )
     options = {"head_dim": 128, "dtype": "float16", "causal": True}
     other = shipped()["prefetch_late"]

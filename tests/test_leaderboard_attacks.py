@@ -126,13 +126,16 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Evaluation, Path
     return evaluate(path, lines, device="cpu", max_repeats=3, timeout_s=FAR_S, import_timeout_s=FAR_S), marker
 
 
-@pytest.mark.parametrize("seq_len, status, reason", [
-    (16, "error", "no valid message from the process: document: "),
-    (17, "wrong", "beyond rtol = atol = 0.01"),
-    (18, "wrong", "beyond rtol = atol = 0.01"),
-    (19, "wrong", "beyond rtol = atol = 0.01"),
-    (20, "error", "no valid message from the process: document: "),
-])
+@pytest.mark.parametrize(
+    "seq_len, status, reason",
+    [
+        (16, "error", "no valid message from the process: document: "),
+        (17, "wrong", "beyond rtol = atol = 0.01"),
+        (18, "wrong", "beyond rtol = atol = 0.01"),
+        (19, "wrong", "beyond rtol = atol = 0.01"),
+        (20, "error", "no valid message from the process: document: "),
+    ],
+)
 def test_an_attack_from_within_does_not_pass(attacked, seq_len: int, status: str, reason: str) -> None:
     row: Row = next(row for row in attacked[0].rows if row.line.seq_len == seq_len)
     assert row.outcome.status == status and reason in row.outcome.reason, row.outcome

@@ -53,7 +53,8 @@ try:
     sys.stdout.flush()
 except AttributeError:
     pass
-""" + KERNEL,
+"""
+    + KERNEL,
     "own sys.stdout": "import os, sys\nsys.stdout = open(os.devnull, 'w')\nsys.stdout.write('x')\n" + KERNEL,
     "assigned kernel": "import functools\ncustom_kernel = functools.partial(print)\n",
     "imported kernel": "from task import input_t as custom_kernel\n",

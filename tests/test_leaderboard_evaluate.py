@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention import toolchain
+from tl_attention.build import toolchain
 from tl_attention.errors import InputError
 from tl_attention.leaderboard import check
 from tl_attention.leaderboard.contract import RANKED_LINES, TestLine

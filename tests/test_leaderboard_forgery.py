@@ -13,7 +13,7 @@ import pytest
 
 from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.trial import Bench
-from tl_attention.pool import Worker
+from tl_attention.measure.pool import Worker
 
 # Far away: the machine may be busy, and each start loads torch.
 FAR_S = 600.0
@@ -100,13 +100,18 @@ FORGERIES = {
     "NaN": (f"put(first, b'\\xff' * {SIZE})\ntell_first()", "wrong", "256 of 256 values are not finite"),
     "zeros, all told at once": (
         f"put(first, bytes({SIZE}))\ncopy(second)\ntell(kind='first', output=output)\ntell_second()",
-        "wrong", "beyond rtol = atol = 0.01",
+        "wrong",
+        "beyond rtol = atol = 0.01",
     ),
     "zeros at last": (
-        f"copy(first)\ntell_first()\nput(second, bytes({SIZE}))\ntell_second()", "wrong", "wrong for other inputs",
+        f"copy(first)\ntell_first()\nput(second, bytes({SIZE}))\ntell_second()",
+        "wrong",
+        "wrong for other inputs",
     ),
     "the first output again": (
-        "copy(first)\nos.link(first, second)\ntell_first()\ntell_second()", "wrong", "wrong for other inputs",
+        "copy(first)\nos.link(first, second)\ntell_first()\ntell_second()",
+        "wrong",
+        "wrong for other inputs",
     ),
     "another shape": ("copy(first)\ntell_first(shape=[2, 1, 16, 8])", "wrong", "the output's shape is (2, 1, 16, 8)"),
     "no output": ("tell_first()", "wrong", "the output's file cannot be read: No such file"),
@@ -116,7 +121,9 @@ FORGERIES = {
     "a folder": ("os.mkdir(first)\ntell_first()", "wrong", "the output's file cannot be read: Is a directory"),
     "a device": ("os.symlink('/dev/zero', first)\ntell_first()", "wrong", "the output's file cannot be read: Too many"),
     "another's file": (
-        "os.symlink(os.path.join(right, 'first.bin'), first)\ntell_first()", "wrong", "cannot be read: Too many",
+        "os.symlink(os.path.join(right, 'first.bin'), first)\ntell_first()",
+        "wrong",
+        "cannot be read: Too many",
     ),
 }
 TIMES = {
@@ -125,7 +132,8 @@ TIMES = {
     "too many runs": ("tell_second([1.0, 2.0] * 3)", "6 runs, expected 5: 5 runs"),
     "longer than it lived": ("tell_second([1.0, 2.0, 1.0], elapsed_s=1e6)", "timed for 1e+06 s by its own clock"),
     "more time than has gone": (
-        "tell_second([1.0, 1.0, 1.0], elapsed_s=0.0029)", "3 runs of 0.003 s together, timed in 0.0029 s",
+        "tell_second([1.0, 1.0, 1.0], elapsed_s=0.0029)",
+        "3 runs of 0.003 s together, timed in 0.0029 s",
     ),
     "times whose sum is no number": ("tell_second([1e308] * 3)", "3 runs of inf s together, timed in 0.01 s"),
     "no time": ("tell_second([0.0, 0.0, 0.0])", "samples_ms.0: Input should be greater than 0"),
@@ -146,9 +154,10 @@ def test_a_forging_program_does_not_pass(bench_of, program: str, status: str, re
 
 
 def test_a_pickle_is_never_unpickled(bench_of, tmp_path) -> None:
-    bench, marker = bench_of(
-        "data = pickle.dumps(Payload())\nput(marker + '.pickle', data)\nchannel.send(data)\ntime.sleep(600)"
-    ), tmp_path / "marker"
+    bench, marker = (
+        bench_of("data = pickle.dumps(Payload())\nput(marker + '.pickle', data)\nchannel.send(data)\ntime.sleep(600)"),
+        tmp_path / "marker",
+    )
     for outcome in (bench.import_once(FAR_S), bench.run_test(LINE, FAR_S).outcome):
         assert outcome.status == "error" and "no valid message" in outcome.reason
     assert not marker.exists()

@@ -40,20 +40,52 @@ def changed(**values: object) -> bytes:
     return json.dumps(SECOND | values).encode()
 
 
-@pytest.mark.parametrize("data", [
-    b"", b"\x80\x04K\x01.", b"{", b"null", b"[]", b"1", b'"second"', b"\xff\xfe", b"[" * 60_000, b'{"a":' * 10_000,
-    b'{"status": "pass"}', b'{"kind": "pass"}', b'{"kind": ["second"]}', b'{"kind": "second"}', b'{"kind": "imported"}',
-    b'{"kind": "failed"}', b'{"kind": "failed", "reason": 1}', json.dumps(FIRST).encode(), changed() + b"{}",
-    changed(accepted=True), changed(output=OUTPUT | {"accepted": True}), changed(output=None),
-    changed(output=OUTPUT | {"shape": [1.0]}), changed(output=OUTPUT | {"shape": "1"}),
-    changed(output=OUTPUT | {"shape": [1] * 65}), changed(output=OUTPUT | {"dtype": "x" * 81}),
-    changed(output=OUTPUT | {"kept_mib": float("nan")}), changed(output=OUTPUT | {"kept_mib": "0"}),
-    changed(timed={"samples_ms": [1.0]}), changed(timed=TIMED | {"samples_ms": []}),
-    changed(timed=TIMED | {"samples_ms": [float("nan")]}), changed(timed=TIMED | {"samples_ms": [float("inf")]}),
-    changed().replace(b"3.5", b"1e999"), changed().replace(b"3.5", b"1" * 5000), changed().replace(b"3.5", b"true"),
-    changed().replace(b"3.5", b'"3.5"'), changed().replace(b"3.5", b"0"), changed().replace(b"3.5", b"-1"),
-    changed(timed=TIMED | {"samples_ms": [1.0] * (MAX_SAMPLES + 1)}), changed(timed=TIMED | {"mean_ms": 1.0}),
-], ids=lambda data: data[-40:].decode(errors="replace"))
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x80\x04K\x01.",
+        b"{",
+        b"null",
+        b"[]",
+        b"1",
+        b'"second"',
+        b"\xff\xfe",
+        b"[" * 60_000,
+        b'{"a":' * 10_000,
+        b'{"status": "pass"}',
+        b'{"kind": "pass"}',
+        b'{"kind": ["second"]}',
+        b'{"kind": "second"}',
+        b'{"kind": "imported"}',
+        b'{"kind": "failed"}',
+        b'{"kind": "failed", "reason": 1}',
+        json.dumps(FIRST).encode(),
+        changed() + b"{}",
+        changed(accepted=True),
+        changed(output=OUTPUT | {"accepted": True}),
+        changed(output=None),
+        changed(output=OUTPUT | {"shape": [1.0]}),
+        changed(output=OUTPUT | {"shape": "1"}),
+        changed(output=OUTPUT | {"shape": [1] * 65}),
+        changed(output=OUTPUT | {"dtype": "x" * 81}),
+        changed(output=OUTPUT | {"kept_mib": float("nan")}),
+        changed(output=OUTPUT | {"kept_mib": "0"}),
+        changed(timed={"samples_ms": [1.0]}),
+        changed(timed=TIMED | {"samples_ms": []}),
+        changed(timed=TIMED | {"samples_ms": [float("nan")]}),
+        changed(timed=TIMED | {"samples_ms": [float("inf")]}),
+        changed().replace(b"3.5", b"1e999"),
+        changed().replace(b"3.5", b"1" * 5000),
+        changed().replace(b"3.5", b"true"),
+        changed().replace(b"3.5", b'"3.5"'),
+        changed().replace(b"3.5", b"0"),
+        changed().replace(b"3.5", b"-1"),
+        changed(timed=TIMED | {"samples_ms": [1.0] * (MAX_SAMPLES + 1)}),
+        changed(timed=TIMED | {"mean_ms": 1.0}),
+    ],
+    ids=lambda data: data[-40:].decode(errors="replace"),
+)
 def test_anything_else_is_no_message(data: bytes) -> None:
     with pytest.raises(Ended, match="^no valid message from the process: ") as ended:
         read(data, Second)
@@ -61,17 +93,20 @@ def test_anything_else_is_no_message(data: bytes) -> None:
     assert str(ended.value).isprintable() and len(str(ended.value)) <= 300
 
 
-@pytest.mark.parametrize("values, reason", [
-    ({}, ""),
-    (
-        {"type": "NoneType", "shape": [], "dtype": "", "device": ""},
-        "custom_kernel returned NoneType, expected a tensor",
-    ),
-    ({"shape": [1, 2, 16]}, "the output's shape is (1, 2, 16), expected (1, 2, 16, 8)"),
-    ({"dtype": "torch.float32"}, "the output's dtype is torch.float32, expected torch.float16"),
-    ({"dtype": "\x1b[2K"}, "the output's dtype is \\x1b[2K, expected torch.float16"),
-    ({"device": "meta"}, "the output's device is meta, expected cpu"),
-])
+@pytest.mark.parametrize(
+    "values, reason",
+    [
+        ({}, ""),
+        (
+            {"type": "NoneType", "shape": [], "dtype": "", "device": ""},
+            "custom_kernel returned NoneType, expected a tensor",
+        ),
+        ({"shape": [1, 2, 16]}, "the output's shape is (1, 2, 16), expected (1, 2, 16, 8)"),
+        ({"dtype": "torch.float32"}, "the output's dtype is torch.float32, expected torch.float16"),
+        ({"dtype": "\x1b[2K"}, "the output's dtype is \\x1b[2K, expected torch.float16"),
+        ({"device": "meta"}, "the output's device is meta, expected cpu"),
+    ],
+)
 def test_what_is_no_output_is_refused(values: dict, reason: str) -> None:
     output = read(json.dumps(FIRST | {"output": OUTPUT | values}).encode(), First).output
     assert output.refusal((1, 2, 16, 8), "cpu") == reason

@@ -56,13 +56,16 @@ def test_messages_arrive_whole_and_in_order_and_the_process_waits_to_be_told_to_
         assert json.loads(process.receive()) == {"told": "1"}
 
 
-@pytest.mark.parametrize("program, reason", [
-    ("print('about to leave', file=sys.stderr)\nos._exit(3)", "exit code 3: about to leave"),
-    ("os._exit(0)", "exit code 0"),
-    ("channel.close()\nprint('check: pass')", "exit code 0: check: pass"),
-    ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
-    ("os.kill(os.getpid(), signal.SIGRTMIN + 2)", f"killed by signal {34 + 2}"),
-])
+@pytest.mark.parametrize(
+    "program, reason",
+    [
+        ("print('about to leave', file=sys.stderr)\nos._exit(3)", "exit code 3: about to leave"),
+        ("os._exit(0)", "exit code 0"),
+        ("channel.close()\nprint('check: pass')", "exit code 0: check: pass"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+        ("os.kill(os.getpid(), signal.SIGRTMIN + 2)", f"killed by signal {34 + 2}"),
+    ],
+)
 def test_a_process_that_leaves_is_a_crash_with_its_last_words(start, program, reason) -> None:
     with start(program) as process, pytest.raises(Ended) as ended:
         process.receive()
@@ -126,8 +129,7 @@ def test_the_end_kills_what_the_process_started(start, leader_lives) -> None:
 def test_it_has_a_session_of_its_own_and_nothing_to_read(start) -> None:
     with start("tell(session=os.getsid(0), group=os.getpgrp(), read=sys.stdin.read(), cwd=os.getcwd())") as process:
         told = json.loads(process.receive())
-        assert told == {"session": process._process.pid, "group": process._process.pid, "read": "",
-                        "cwd": told["cwd"]}
+        assert told == {"session": process._process.pid, "group": process._process.pid, "read": "", "cwd": told["cwd"]}
     assert Path(told["cwd"]).name != Path.cwd().name
 
 

@@ -96,15 +96,18 @@ def test_summary_of_samples() -> None:
     assert timing.samples_ms == (4.0, 1.0, 3.0, 2.0, 5.0)
 
 
-@pytest.mark.parametrize("log, way", [
-    ("", ""),
-    ("submission: by_tilelang: no tilelang\nsubmission: runs by_nvcc", "by_nvcc"),
-    ("submission: runs by_nvcc\nsubmission: runs by_cubin\nmore", "by_cubin"),
-    ("it says submission: runs by_nvcc", ""),
-    ("submission: runs by_nvcc, or does it", ""),
-    ("submission: runs \x1b[31m", ""),
-    ("submission: runs " + "x" * 41, ""),
-])
+@pytest.mark.parametrize(
+    "log, way",
+    [
+        ("", ""),
+        ("submission: by_tilelang: no tilelang\nsubmission: runs by_nvcc", "by_nvcc"),
+        ("submission: runs by_nvcc\nsubmission: runs by_cubin\nmore", "by_cubin"),
+        ("it says submission: runs by_nvcc", ""),
+        ("submission: runs by_nvcc, or does it", ""),
+        ("submission: runs \x1b[31m", ""),
+        ("submission: runs " + "x" * 41, ""),
+    ],
+)
 def test_the_way_is_what_a_packed_file_says_last_in_plain_words(log: str, way: str) -> None:
     assert way_taken(log) == way
 

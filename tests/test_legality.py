@@ -6,19 +6,17 @@ import pytest
 from mutations import shipped
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.legality import check
-from tl_attention.preflight import refuse_unless_safe
-from tl_attention.derivation import derive
-from tl_attention.schedule import Schedule
+from tl_attention.program.derivation import derive
+from tl_attention.proof.legality import check
+from tl_attention.proof.preflight import refuse_unless_safe
+from tl_attention.schedule.schedule import Schedule
 
 SOFTMAX = list(range(3, 12))
 GROUPS = [[0], [1, 2], SOFTMAX, [12], [13], [14]]
 
 
 def schedule(order, stage, group=GROUPS, num_stages=2) -> Schedule:
-    return Schedule(
-        block_M=128, block_N=128, threads=256, num_stages=num_stages, group=group, order=order, stage=stage
-    )
+    return Schedule(block_M=128, block_N=128, threads=256, num_stages=num_stages, group=group, order=order, stage=stage)
 
 
 CASES = {
@@ -28,8 +26,7 @@ CASES = {
         "rescale(t-1) needs what scale(t-1) wrote",
     ),
     "the cast overwrites an operand of the product before it": (
-        schedule([-1, 0, 1, 4, 2, -1, 3], [-1, 0, 0, 0, 0, -1, 1],
-                 [[0], [1, 2], SOFTMAX[:-1], [12], [11], [13], [14]]),
+        schedule([-1, 0, 1, 4, 2, -1, 3], [-1, 0, 0, 0, 0, -1, 1], [[0], [1, 2], SOFTMAX[:-1], [12], [11], [13], [14]]),
         "cast(t) overwrites acc_s_cast before mma1(t-1), emitted later, has read it",
     ),
     "a value is read before it is written": (

@@ -8,15 +8,20 @@ import pytest
 from mutations import shipped
 from specialized import REST, fa3
 
-from tl_attention.device import HOPPER, require_hopper
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.limits import (
-    accumulator_registers, barrier_bytes, check_fits, registers_available, ring_buffers, shared_bytes,
+from tl_attention.files.schedule_file import load
+from tl_attention.hardware.device import HOPPER, require_hopper
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.tiling import kv_blocks, kv_index
+from tl_attention.proof.limits import (
+    accumulator_registers,
+    barrier_bytes,
+    check_fits,
+    registers_available,
+    ring_buffers,
+    shared_bytes,
 )
-from tl_attention.problem import AttentionShape
-from tl_attention.schedule import Schedule
-from tl_attention.schedule_file import load
-from tl_attention.tiling import kv_blocks, kv_index
+from tl_attention.schedule.schedule import Schedule
 
 
 def test_flops_count_unmasked_pairs_only():
@@ -29,8 +34,10 @@ def test_bytes_are_each_tensor_once():
     assert AttentionShape(2, 3, 10, 20, 64).bytes_moved == 2 * 3 * (10 + 20 + 20 + 10) * 64 * 2
 
 
-@pytest.mark.parametrize("text", ["4,64,8192", "4,64,8192,128,128,1", "a,b,c,d", "", "4,64,0,128", "4,64,8192,96",
-                                  "-1,64,8192,128", "1e3,1,1,64"])
+@pytest.mark.parametrize(
+    "text",
+    ["4,64,8192", "4,64,8192,128,128,1", "a,b,c,d", "", "4,64,0,128", "4,64,8192,96", "-1,64,8192,128", "1e3,1,1,64"],
+)
 def test_shapes_that_are_none_are_refused(text):
     with pytest.raises(InputError, match="^shape: .*expected"):
         AttentionShape.parse(text)
@@ -63,19 +70,25 @@ def test_k_and_v_have_rings_of_their_own_depth():
     three = specialized(kernel={"k_stages": 3, "v_stages": 1})
     assert ring_buffers(three) == (3, 1)
     assert shared_bytes(three, 128) == (128 + (3 + 1) * 176) * 128 * 2
-    with pytest.raises(ScheduleRefused, match=(
-        r"needs 259,072 bytes of shared memory, the SM has 232,448: \(block_M 128 \+ \(3 \+ 2 buffers\) \* block_N "
-        r"176\) \* head_dim 128 \* 2 bytes after 1,024 that hold 112 of mbarriers; use"
-    )):
+    with pytest.raises(
+        ScheduleRefused,
+        match=(
+            r"needs 259,072 bytes of shared memory, the SM has 232,448: \(block_M 128 \+ \(3 \+ 2 buffers\) \* block_N "
+            r"176\) \* head_dim 128 \* 2 bytes after 1,024 that hold 112 of mbarriers; use"
+        ),
+    ):
         check_fits(specialized(kernel={"k_stages": 3}), 128)
 
 
-@pytest.mark.parametrize("rows, kernel, expected", [
-    (128, {}, 8 * 2 * (2 + 2 + 2)),
-    (128, {"k_stages": 3, "v_stages": 1}, 8 * 2 * (2 + 3 + 1)),
-    (192, {}, 8 * 2 * (3 + 2 + 2)),
-    (64, {"tile_scheduler": "dynamic", "cluster": 1}, 8 * 2 * (1 + 2 + 2 + 2) + 2 * 4),
-])
+@pytest.mark.parametrize(
+    "rows, kernel, expected",
+    [
+        (128, {}, 8 * 2 * (2 + 2 + 2)),
+        (128, {"k_stages": 3, "v_stages": 1}, 8 * 2 * (2 + 3 + 1)),
+        (192, {}, 8 * 2 * (3 + 2 + 2)),
+        (64, {"tile_scheduler": "dynamic", "cluster": 1}, 8 * 2 * (1 + 2 + 2 + 2) + 2 * 4),
+    ],
+)
 def test_the_mbarriers_stand_in_static_shared_memory(rows, kernel, expected):
     assert barrier_bytes(specialized(rows, kernel=kernel)) == expected
     assert barrier_bytes(shipped()["seed"]) == 0

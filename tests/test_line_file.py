@@ -9,12 +9,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 import pytest
 
-from tl_attention.line_file import LineFile
+from tl_attention.measure.line_file import LineFile
 
 ROOT = Path(__file__).parents[1]
 WRITERS, LINES = 10, 1000
@@ -22,7 +22,7 @@ WRITERS, LINES = 10, 1000
 WRITER = """
 import sys, time
 from pathlib import Path
-from tl_attention.line_file import LineFile
+from tl_attention.measure.line_file import LineFile
 path, start, name, count = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 lines = LineFile(path)
 print("ready", flush=True)
@@ -33,15 +33,23 @@ for number in range(count):
 lines.close()
 """
 # The same on a disk that is full again and again: the next line fits, or half of it, or nothing.
-ON_A_FULL_DISK = WRITER.replace("import sys, time", "import random, resource, sys, time").replace(
-    "    lines.append(", """    room = path.stat().st_size + random.randrange(1200)
+ON_A_FULL_DISK = (
+    WRITER.replace("import sys, time", "import random, resource, sys, time")
+    .replace(
+        "    lines.append(",
+        """    room = path.stat().st_size + random.randrange(1200)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
     try:
       lines.append(""",
-).replace("\nlines.close()", """
+    )
+    .replace(
+        "\nlines.close()",
+        """
     except OSError as error:
         print(error.strerror, number)
-lines.close()""")
+lines.close()""",
+    )
+)
 
 
 @pytest.fixture
@@ -54,7 +62,9 @@ def folder() -> Iterator[Path]:
 
 def start(script: str, *arguments: object) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert process.stdout is not None and process.stdout.readline() == "ready\n"

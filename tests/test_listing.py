@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention import catalogue, recorded
-from tl_attention.named import resolve
-from tl_attention.records import read_rows
+from tl_attention.files import catalogue
+from tl_attention.files.named import resolve
+from tl_attention.measure import recorded
+from tl_attention.measure.records import read_rows
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -49,7 +50,8 @@ def test_the_list_shows_every_name_its_summary_and_its_recorded_times_in_80_colu
 def test_the_times_are_those_of_the_record_and_the_heading_says_of_what(cli) -> None:
     rows = [row for file in ("bench-h200-L", "bench-h200-L-causal") for row in read_rows(RESULTS / f"{file}.jsonl")]
     times = {
-        (row.name, row.problem["causal"]): f"{row.median_ms:.3f}" for row in rows
+        (row.name, row.problem["causal"]): f"{row.median_ms:.3f}"
+        for row in rows
         if row.problem["dtype"] == "float16" and row.sizes == "runtime" and row.median_ms
     }
     assert len(times) == 14

@@ -13,16 +13,16 @@ import torch
 from mutations import BLOCK_M, BLOCK_N, SCALE, SmallProblem, derive_small, mutate, mutate_program, shipped, with_options
 from specialized import SPECIALIZED
 
-from tl_attention.derivation import derive
 from tl_attention.errors import ScheduleRefused
-from tl_attention.interpret import POLICIES, Tile
-from tl_attention.legality import AFTER_LOOP, Violation, find_violation
-from tl_attention.machine import EARLY, LATE, Deadlock, execute
-from tl_attention.options import SoftmaxOptions, Split
-from tl_attention.problem import AttentionShape
-from tl_attention.program import Program
-from tl_attention.schedule import Schedule
-from tl_attention.statements import LOADS, RESULTS, whole
+from tl_attention.loop.statements import LOADS, RESULTS, whole
+from tl_attention.oracle.interpret import POLICIES, Tile
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.derivation import derive
+from tl_attention.program.machine import EARLY, LATE, Deadlock, execute
+from tl_attention.program.program import Program
+from tl_attention.proof.legality import AFTER_LOOP, Violation, find_violation
+from tl_attention.schedule.options import SoftmaxOptions, Split
+from tl_attention.schedule.schedule import Schedule
 
 MODELS = ("synchronous", "asynchronous")
 BLOCK_COUNTS = (1, 3, 7)
@@ -58,8 +58,20 @@ def outcomes(
 def tile(program: Program, problem: SmallProblem, blocks: int, kv_order: str, observer) -> Tile:
     q, k, v = (x[0, 0] for x in problem.inputs)
     shape = AttentionShape(1, 1, len(q), len(k), q.shape[1], causal=True)
-    return Tile(shape, q, k, v, block_M=BLOCK_M, block_N=BLOCK_N, kv_order=kv_order, index=0, blocks=blocks,
-                scale=SCALE, table=program.table, observer=observer)
+    return Tile(
+        shape,
+        q,
+        k,
+        v,
+        block_M=BLOCK_M,
+        block_N=BLOCK_N,
+        kv_order=kv_order,
+        index=0,
+        blocks=blocks,
+        scale=SCALE,
+        table=program.table,
+        observer=observer,
+    )
 
 
 def columns(buffer: str) -> slice:

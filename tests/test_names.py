@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention import catalogue, named
 from tl_attention.errors import InputError
-from tl_attention.named import expand, resolve
-from tl_attention.schedule_file import load
+from tl_attention.files import catalogue, named
+from tl_attention.files.named import expand, resolve
+from tl_attention.files.schedule_file import load
 
 ROOT = Path(__file__).parents[1]
 SCHEDULES = ROOT / "schedules"
@@ -79,24 +79,30 @@ def test_a_label_is_a_schedule_without_a_file() -> None:
     assert (found.schedule.label, found.file, found.head_dims) == (label, None, (64, 128))
 
 
-@pytest.mark.parametrize("text, words", [
-    ("bets", "no schedule is named 'bets': did you mean best? `tl-attention list` shows all"),
-    ("Seed", "did you mean seed? "),
-    ("schedules/seed", "no schedule is named 'schedules/seed': did you mean seed? "),
-    ("block_M_192", "did you mean experiments/block_M_192? `tl-attention list --all` shows all"),
-    ("rows", "did you mean experiments/causal/rows? "),
-    ("xyzzy", "no schedule is named 'xyzzy', expected a name that `tl-attention list` shows, a file NAME.yaml or a"),
-    ("", "no schedule is named ''"),
-    ("../schedules/best", "did you mean best? "),
-    ("experiments/../best", "did you mean best? "),
-    ("none.yaml", "none.yaml: cannot be read: No such file"),
-    ("pipelined_128x128_t256_n2x", "label: 'pipelined_128x128_t256_n2x' is not a schedule's label"),
-    ("experiments", "experiments: a folder of schedules, expected one of them, such as experiments/block_M_192"),
-    (".", ".: a folder without schedules"),
-    ("a\0.yaml", "cannot be read: no file has such a name"),
-    ("a\0", r"no schedule is named 'a\x00'"),
-    ("x" * 5000, "no schedule is named 'xxx"),
-])
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("bets", "no schedule is named 'bets': did you mean best? `tl-attention list` shows all"),
+        ("Seed", "did you mean seed? "),
+        ("schedules/seed", "no schedule is named 'schedules/seed': did you mean seed? "),
+        ("block_M_192", "did you mean experiments/block_M_192? `tl-attention list --all` shows all"),
+        ("rows", "did you mean experiments/causal/rows? "),
+        (
+            "xyzzy",
+            "no schedule is named 'xyzzy', expected a name that `tl-attention list` shows, a file NAME.yaml or a",
+        ),
+        ("", "no schedule is named ''"),
+        ("../schedules/best", "did you mean best? "),
+        ("experiments/../best", "did you mean best? "),
+        ("none.yaml", "none.yaml: cannot be read: No such file"),
+        ("pipelined_128x128_t256_n2x", "label: 'pipelined_128x128_t256_n2x' is not a schedule's label"),
+        ("experiments", "experiments: a folder of schedules, expected one of them, such as experiments/block_M_192"),
+        (".", ".: a folder without schedules"),
+        ("a\0.yaml", "cannot be read: no file has such a name"),
+        ("a\0", r"no schedule is named 'a\x00'"),
+        ("x" * 5000, "no schedule is named 'xxx"),
+    ],
+)
 def test_what_no_schedule_is_called_is_told_in_one_line(text, words, empty) -> None:
     with pytest.raises(InputError) as error:
         resolve(text)
@@ -186,7 +192,7 @@ def test_a_head_size_that_a_file_is_not_meant_for_is_refused_at_its_line(error_o
 
 
 def test_bench_leaves_out_aloud_what_is_not_meant_for_the_head_size(cli, empty, monkeypatch) -> None:
-    from tl_attention import runner
+    from tl_attention.measure import runner
 
     names: list[str] = []
     monkeypatch.setattr(runner, "run", lambda candidates, *others: names.extend(c.name for c in candidates) or [])
@@ -203,11 +209,17 @@ def test_an_empty_argument_names_no_schedule(command, error_of, empty) -> None:
     assert error_of(*command, "").startswith("no schedule is named '', expected a name that ")
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (["list"], "best"), (["check", "best"], "best: proved safe"), (["explain", "best"], "Steady state"),
-    (["schema"], "json-schema.org"), (["diff", "best", "seed", "--no-code"], "lowering: warp_specialized -> pipelined"),
-    (["report", ROOT / "results/bench-h200-L-causal.jsonl"], "best_causal"),
-])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["list"], "best"),
+        (["check", "best"], "best: proved safe"),
+        (["explain", "best"], "Steady state"),
+        (["schema"], "json-schema.org"),
+        (["diff", "best", "seed", "--no-code"], "lowering: warp_specialized -> pipelined"),
+        (["report", ROOT / "results/bench-h200-L-causal.jsonl"], "best_causal"),
+    ],
+)
 def test_commands_work_from_an_empty_folder_and_leave_it_empty(arguments, words, cli, empty) -> None:
     result = cli(*arguments)
     assert result.exit_code == 0 and words in result.stdout and not list(empty.iterdir())

@@ -9,16 +9,17 @@ import pytest
 import torch
 from mutations import SCHEDULES, mutate, shipped, vary_options
 
-from tl_attention import InputError, ScheduleRefused, attention, runner
-from tl_attention.candidate import Candidate
-from tl_attention.derivation import derive
-from tl_attention.legality import find_violation
+from tl_attention import InputError, ScheduleRefused, attention
+from tl_attention.files.schedule_file import load
+from tl_attention.measure import runner
+from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.records import ResultsFile
 from tl_attention.op import _aligned, _resolve
-from tl_attention.preflight import refuse_unless_safe
-from tl_attention.problem import AttentionShape
-from tl_attention.records import ResultsFile
-from tl_attention.reference import attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.schedule_file import load
+from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.derivation import derive
+from tl_attention.proof.legality import find_violation
+from tl_attention.proof.preflight import refuse_unless_safe
 
 
 def half(*size: int, dtype=torch.float16, **options) -> torch.Tensor:
@@ -31,7 +32,9 @@ REFUSED = {
     "head_dim": ((half(1, 1, 4, 96),) * 3, {}, "head_dim 96 is not supported"),
     "dtype": ((half(1, 1, 4, 64, dtype=torch.float32),) * 3, {}, "dtype 'float32' is not supported"),
     "mixed dtypes": (
-        (half(1, 1, 4, 64), half(1, 1, 4, 64, dtype=torch.bfloat16), half(1, 1, 4, 64)), {}, "k is torch.bfloat16",
+        (half(1, 1, 4, 64), half(1, 1, 4, 64, dtype=torch.bfloat16), half(1, 1, 4, 64)),
+        {},
+        "k is torch.bfloat16",
     ),
     "heads": ((half(1, 8, 4, 64), half(1, 2, 4, 64), half(1, 2, 4, 64)), {}, "do not match"),
     "k and v": ((half(1, 1, 4, 64), half(1, 1, 4, 64), half(1, 1, 5, 64)), {}, "do not match"),
@@ -69,13 +72,30 @@ def fresh(*size: int, dtype=torch.float16, device="cuda"):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", [
-    "seed", "source_order", "inferred", "prefetch_late", "three_stages", "best", "best_causal", "fa3_overlap",
-    "ws_seed", "ws_fa3_192x96", "ws_fa3_64x128",
-])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "seed",
+        "source_order",
+        "inferred",
+        "prefetch_late",
+        "three_stages",
+        "best",
+        "best_causal",
+        "fa3_overlap",
+        "ws_seed",
+        "ws_fa3_192x96",
+        "ws_fa3_64x128",
+    ],
+)
 def test_every_kind_of_problem_on_ragged_sizes(name, causal, head_dim, dtype):
     for sizes in (
-        (1, 1, 1, 1), (2, 3, 1, 300), (1, 2, 129, 129), (3, 1, 200, 333), (1, 2, 1000, 1777), (3, 50, 290, 333),
+        (1, 1, 1, 1),
+        (2, 3, 1, 300),
+        (1, 2, 129, 129),
+        (3, 1, 200, 333),
+        (1, 2, 1000, 1777),
+        (3, 50, 290, 333),
         (7, 90, 130, 200),
     ):
         q, k, v = fresh(*sizes, head_dim, dtype=dtype)
@@ -144,7 +164,7 @@ def test_a_schedule_is_taken_by_name_file_or_label_or_as_it_is():
 @pytest.mark.parametrize("offset", [1, 7, 8])
 def test_a_tensor_that_does_not_start_at_16_bytes_is_told_by_name(offset):
     tensor = torch.zeros(2 * 64 + 8, dtype=torch.float16)
-    view = tensor[offset:offset + 2 * 64].view(1, 1, 2, 64)
+    view = tensor[offset : offset + 2 * 64].view(1, 1, 2, 64)
     if offset == 8:
         assert _aligned("v", view).data_ptr() == view.data_ptr()
         return

@@ -13,10 +13,10 @@ import yaml
 from specialized import RANDOM
 
 from tl_attention.errors import InputError
-from tl_attention.options import OPTION_KEYS
-from tl_attention.schedule import Schedule
-from tl_attention.schedule_file import FILE_KEYS, load
-from tl_attention.schedule_schema import json_schema
+from tl_attention.files.schedule_file import FILE_KEYS, load
+from tl_attention.files.schema import json_schema
+from tl_attention.schedule.options import OPTION_KEYS
+from tl_attention.schedule.schedule import Schedule
 
 ROOT = Path(__file__).parents[1]
 FILE = """\
@@ -59,7 +59,7 @@ def test_a_misspelt_label_is_told_in_one_line_or_is_another_schedules() -> None:
         label = list(schedule.label)
         for _ in range(rng.randint(1, 2)):
             place = rng.randrange(len(label))
-            label[place:place + rng.randint(0, 2)] = rng.choice(["", *"~=.+0x\n²", "e-", "on"])
+            label[place : place + rng.randint(0, 2)] = rng.choice(["", *"~=.+0x\n²", "e-", "on"])
         try:
             assert Schedule.from_label("".join(label)).label == "".join(label)
         except InputError as error:
@@ -88,8 +88,7 @@ LABELS = {
     "~kernel.registers=240+": "kernel.registers[1]: expected an integer",
     "~kernel.ping_pong=yes": "kernel.ping_pong: expected true or false, found 'yes'",
     "~softmax.rescale_threshold=8": "is not spelled as labels are",
-    "~softmax.rescale_threshold=1e5":
-        "softmax.rescale_threshold: expected a number, such as 8.0 or 1.0e-5, found '1e5'",
+    "~softmax.rescale_threshold=1e5": "softmax.rescale_threshold: expected a number, such as 8.0 or 1.0e-5, found '1e5'",
     "~softmax.exp2_polynomial.degree=3": "softmax.exp2_polynomial.every: the key is missing",
     "~softmax.exp2_polynomial=4": "softmax.exp2_polynomial: expected a mapping of keys, found 4",
     "~split.exp=48+128": "group[2]: no statement exp in this schedule: split.exp cuts it into exp.0 to exp.1",
@@ -112,7 +111,8 @@ SCHEMA_TOO: dict[str, tuple[str, int, str]] = {
     "a list": ("split: [48, 128]", 0, "split: expected a mapping of keys, found the list [48, 128]"),
     "an unknown key": ("kernel:\n  clustr: 1", 1, "kernel.clustr: unknown key, did you mean cluster?"),
     "an unknown key in a key": (
-        "softmax:\n  exp2_polynomial:\n    every: 2\n    degre: 3", 3,
+        "softmax:\n  exp2_polynomial:\n    every: 2\n    degre: 3",
+        3,
         "softmax.exp2_polynomial.degre: unknown key, did you mean degree? Expected one of every, first, degree",
     ),
     "cluster of 3": ("kernel:\n  cluster: 3", 1, "kernel.cluster: expected at most 2, found 3"),
@@ -123,15 +123,20 @@ SCHEMA_TOO: dict[str, tuple[str, int, str]] = {
     "one register count": ("kernel: {registers: [240]}", 0, "kernel.registers: expected at least 2 entries, found the"),
     "odd registers": ("kernel: {registers: [236, 24]}", 0, "kernel.registers[0]: expected a multiple of 8, found 236"),
     "a counter for a cluster": (
-        "kernel:\n  tile_scheduler: dynamic", 1, "kernel.tile_scheduler: dynamic takes tiles for one block, expected",
+        "kernel:\n  tile_scheduler: dynamic",
+        1,
+        "kernel.tile_scheduler: dynamic takes tiles for one block, expected",
     ),
     "text": (
-        "softmax: {rescale_threshold: '8'}", 0,
+        "softmax: {rescale_threshold: '8'}",
+        0,
         "softmax.rescale_threshold: expected a number, such as 8.0 or 1.0e-5, found '8'",
     ),
     "a threshold of 16": ("softmax: {rescale_threshold: 16}", 0, "softmax.rescale_threshold: expected at most 15"),
     "a polynomial without every": (
-        "softmax:\n  exp2_polynomial: {degree: 3}", 1, "softmax.exp2_polynomial.every: the key is missing",
+        "softmax:\n  exp2_polynomial: {degree: 3}",
+        1,
+        "softmax.exp2_polynomial.every: the key is missing",
     ),
     "a chunk of 8": ("split: {exp: [8, 168]}", 0, "split.exp[0]: expected a multiple of 16, found 8"),
     "one chunk": ("split: {exp: [176]}", 0, "split.exp: expected at least 2 entries, found the list [176]"),
@@ -146,22 +151,30 @@ MISTAKES = SCHEMA_TOO | {
     "base 60": ("softmax: {rescale_threshold: 1:3.5}", 0, "softmax.rescale_threshold: '1:3.5' is not a decimal number"),
     "no number": ("softmax: {rescale_threshold: .nan}", 0, "softmax.rescale_threshold: expected at most 15"),
     "more registers than there are": (
-        "kernel: {registers: [240, 32]}", 0,
+        "kernel: {registers: [240, 32]}",
+        0,
         "kernel.registers: [240, 32] take 65,536 registers, the block is launched with 64,512",
     ),
     "fewer registers than at the launch": (
-        "kernel: {registers: [160, 24]}", 0, "kernel.registers: [160, 24], expected at least 168 and at most 168",
+        "kernel: {registers: [160, 24]}",
+        0,
+        "kernel.registers: [160, 24], expected at least 168 and at most 168",
     ),
     "a producer that takes registers": (
-        "kernel: {registers: [168, 176]}", 0, "kernel.registers: [168, 176], expected at least 168 and at most 168",
+        "kernel: {registers: [168, 176]}",
+        0,
+        "kernel.registers: [168, 176], expected at least 168 and at most 168",
     ),
     "a polynomial of no exponential": (
-        "softmax: {exp2_polynomial: {every: 2, first: 88}}", 0,
+        "softmax: {exp2_polynomial: {every: 2, first: 88}}",
+        0,
         "softmax.exp2_polynomial.first: 88, expected at most 87: a thread computes block_N / 2 = 88 exponentials",
     ),
     "chunks of another tile": ("split:\n  cast: [48, 112]", 1, "split.cast: 160 columns in total, expected block_N"),
     "a group without the chunks": (
-        "split: {exp: [96, 80]}", -7, "group[2]: no statement exp in this schedule: split.exp cuts it into exp.0 to",
+        "split: {exp: [96, 80]}",
+        -7,
+        "group[2]: no statement exp in this schedule: split.exp cuts it into exp.0 to",
     ),
     "a wait before a fused one": ("wait_before: {mma1: mask}", 0, "wait_before.mma1: mask has no place of its own"),
     "a release before a load": ("release_before: {load_k: 13}", 0, "release_before.load_k: load_v has no place of its"),
@@ -200,8 +213,11 @@ def test_the_schema_accepts_what_the_loader_accepts(validator) -> None:
 @pytest.mark.parametrize("key", OPTION_KEYS)
 def test_other_lowerings_take_no_option_in_the_schema_as_in_the_loader(key, validator) -> None:
     options = {
-        "kernel": {"cluster": 1}, "softmax": {"row_sum": "row"}, "split": {"cast": [64, 64]},
-        "wait_before": {"mma1": "exp"}, "release_before": {"load_k": "exp"},
+        "kernel": {"cluster": 1},
+        "softmax": {"row_sum": "row"},
+        "split": {"cast": [64, 64]},
+        "wait_before": {"mma1": "exp"},
+        "release_before": {"load_k": "exp"},
     }
     for name in ("seed", "inferred"):
         fields = yaml.safe_load((ROOT / "schedules" / f"{name}.yaml").read_text()) | {key: options[key]}
@@ -223,8 +239,10 @@ def test_numbers_may_be_spelled_as_is_natural(tmp_path) -> None:
     """8 and 8.0 are one threshold, 8 and exp one statement, and an empty key is the default."""
     path = tmp_path / "spelled.yaml"
     labels = []
-    for text in ("softmax: {rescale_threshold: 8}\nwait_before: {mma1: 8}",
-                 "softmax: {rescale_threshold: 8.0}\nwait_before: {mma1: exp, mma0: }\nkernel: {}"):
+    for text in (
+        "softmax: {rescale_threshold: 8}\nwait_before: {mma1: 8}",
+        "softmax: {rescale_threshold: 8.0}\nwait_before: {mma1: exp, mma0: }\nkernel: {}",
+    ):
         path.write_text(added(text))
         labels.append(load(path).label)
     assert labels == [f"{PLAIN}~softmax.rescale_threshold=8.0~wait_before.mma1=exp"] * 2

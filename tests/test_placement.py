@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from specialized import CHUNKED, REST, TWO, fa3
 
-from tl_attention.derivation import derive
 from tl_attention.errors import ScheduleRefused
-from tl_attention.legality import check, find_violation
-from tl_attention.schedule import Schedule
-from tl_attention.statements import WARP_SPECIALIZED, chunk_names, split_table
+from tl_attention.loop.statements import WARP_SPECIALIZED, chunk_names, split_table
+from tl_attention.program.derivation import derive
+from tl_attention.proof.legality import check, find_violation
+from tl_attention.schedule.schedule import Schedule
 
 
 def steady(schedule: Schedule, model: str = "asynchronous") -> list[str]:
@@ -20,7 +20,7 @@ def steady(schedule: Schedule, model: str = "asynchronous") -> list[str]:
 def before(schedule: Schedule, operation: str, model: str = "asynchronous") -> str:
     """The statement that runs, or is issued, next after an operation."""
     ops = steady(schedule, model)
-    return next(op for op in ops[ops.index(operation) + 1:] if op.startswith(("run", "issue")))
+    return next(op for op in ops[ops.index(operation) + 1 :] if op.startswith(("run", "issue")))
 
 
 def refusal(schedule: Schedule) -> str:
@@ -47,10 +47,16 @@ def test_the_chunks_of_a_table_read_and_write_the_segments_of_their_columns():
     assert table.specialized and entry["scale"].columns is None
 
 
-@pytest.mark.parametrize("split", [
-    TWO, {"cast": (16, 160)}, {"rescale": (64, 64)}, {"row_sum": (96, 80)},
-    {"exp": (48, 128), "row_sum": (16, 160), "cast": (96, 48, 32), "rescale": (32, 32, 64)},
-])
+@pytest.mark.parametrize(
+    "split",
+    [
+        TWO,
+        {"cast": (16, 160)},
+        {"rescale": (64, 64)},
+        {"row_sum": (96, 80)},
+        {"exp": (48, 128), "row_sum": (16, 160), "cast": (96, 48, 32), "rescale": (32, 32, 64)},
+    ],
+)
 @pytest.mark.parametrize("model", ["synchronous", "asynchronous"])
 def test_chunks_in_the_place_of_their_statement_are_proved_and_wait_where_it_does(split, model):
     names = [part for name in REST for part in chunk_names(name, split.get(name))]
@@ -103,8 +109,19 @@ def test_a_chunk_that_breaks_a_dependence_is_refused_in_words(name):
 
 
 def test_sums_in_the_right_order_are_proved_and_add_up():
-    check(derive(fa3("exp.0", "row_sum.0", "exp.1", "row_sum.1", "cast", "rescale",
-                     split={"exp": (96, 80), "row_sum": (96, 80)})))
+    check(
+        derive(
+            fa3(
+                "exp.0",
+                "row_sum.0",
+                "exp.1",
+                "row_sum.1",
+                "cast",
+                "rescale",
+                split={"exp": (96, 80), "row_sum": (96, 80)},
+            )
+        )
+    )
 
 
 @pytest.mark.parametrize("place", ["row_max", "scale", "exp.0", "exp.1", "row_sum", "cast"])
@@ -113,7 +130,7 @@ def test_a_wait_shows_up_where_it_is_asked_for_with_its_release(place):
     check(derive(placed))
     ops = steady(placed)
     at = ops.index("run mask+0" if place == "row_max" else f"run {place}+0")
-    assert ops[at - 2:at] == ["wait mma1-1", "release load_v-1"] and ops.count("wait mma1-1") == 1
+    assert ops[at - 2 : at] == ["wait mma1-1", "release load_v-1"] and ops.count("wait mma1-1") == 1
 
 
 def test_a_product_is_also_done_where_a_later_one_is_waited_for():
@@ -121,13 +138,13 @@ def test_a_product_is_also_done_where_a_later_one_is_waited_for():
     together = fa3(*CHUNKED, split=TWO, mma1=0, wait_before={"mma1": "max_prev"})
     ops = steady(together)
     at = ops.index("issue mma1-1") + 1
-    assert ops[at:at + 4] == ["wait mma0+0", "release load_k+0", "wait mma1-1", "release load_v-1"]
+    assert ops[at : at + 4] == ["wait mma0+0", "release load_k+0", "wait mma1-1", "release load_v-1"]
     check(derive(together))
     # A wait that is asked for stays, though nothing is in flight there any more.
     both = fa3(*CHUNKED, split=TWO, wait_before={"mma1": "max_prev", "mma0": "row_max"})
     ops = steady(both)
     # The mask goes with row_max.
-    assert ops[ops.index("run mask+0") - 2:][:2] == ["wait mma0+0", "release load_k+0"]
+    assert ops[ops.index("run mask+0") - 2 :][:2] == ["wait mma0+0", "release load_k+0"]
     check(derive(both))
 
 
@@ -142,12 +159,26 @@ def test_a_wait_may_be_asked_for_in_the_iteration_after_the_issue():
         assert ops[ops.index("wait mma0-1") - 1] == after or (place, ops[0]) == ("rescale", "wait mma0-1")
 
 
-@pytest.mark.parametrize("product, place, words, places", [
-    ("mma1", place, f"{place} does not come between the issue of mma1(t-1) and cast(t)",
-     ["max_prev", "row_max", "scale", "exp.0", "exp.1", "row_sum", "cast"]) for place in ("mma0", "rescale", "mma1")
-] + [
-    ("mma0", "exp.1", "exp.1 does not come between the issue of mma0(t) and mask(t)", ["mma1", "max_prev", "row_max"]),
-])
+@pytest.mark.parametrize(
+    "product, place, words, places",
+    [
+        (
+            "mma1",
+            place,
+            f"{place} does not come between the issue of mma1(t-1) and cast(t)",
+            ["max_prev", "row_max", "scale", "exp.0", "exp.1", "row_sum", "cast"],
+        )
+        for place in ("mma0", "rescale", "mma1")
+    ]
+    + [
+        (
+            "mma0",
+            "exp.1",
+            "exp.1 does not come between the issue of mma0(t) and mask(t)",
+            ["mma1", "max_prev", "row_max"],
+        )
+    ],
+)
 def test_a_wait_before_the_issue_or_behind_the_need_is_refused_with_the_places_that_it_may_have(
     product, place, words, places
 ):
@@ -170,11 +201,14 @@ def test_a_release_shows_up_where_it_is_asked_for(place, model):
     assert before(placed, "release load_k+0", model) == f"run {asked}+0"
 
 
-@pytest.mark.parametrize("load, place, words", [
-    ("load_k", "max_prev", "max_prev(t) comes before mma0(t) is done, which reads K_shared"),
-    ("load_k", "mma1", "mma1(t-1) comes before mma0(t) is done, which reads K_shared"),
-    ("load_v", "exp.0", "exp.0(t) comes before mma1(t-1) is done, which reads V_shared"),
-])
+@pytest.mark.parametrize(
+    "load, place, words",
+    [
+        ("load_k", "max_prev", "max_prev(t) comes before mma0(t) is done, which reads K_shared"),
+        ("load_k", "mma1", "mma1(t-1) comes before mma0(t) is done, which reads K_shared"),
+        ("load_v", "exp.0", "exp.0(t) comes before mma1(t-1) is done, which reads V_shared"),
+    ],
+)
 def test_a_release_before_its_reader_is_done_is_refused_with_the_places_that_it_may_have(load, place, words):
     """It would be a release an iteration later."""
     placed = fa3(*CHUNKED, split=TWO, release_before={load: place})

@@ -3,7 +3,7 @@
 import pool_jobs
 import pytest
 
-from tl_attention.pool import CallFailed, Worker
+from tl_attention.measure.pool import CallFailed, Worker
 
 
 def test_state_lasts_from_call_to_call():

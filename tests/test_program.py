@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from mutations import shipped
 
-from tl_attention.legality import find_violation
-from tl_attention.lowering import pipeline_arguments
-from tl_attention.derivation import derive
-from tl_attention.program import CONSUMER, PRODUCER, Op, phases
-from tl_attention.schedule import Schedule
-from tl_attention.statements import LOADS, PRODUCTS
+from tl_attention.loop.statements import LOADS, PRODUCTS
+from tl_attention.lowering.arguments import pipeline_arguments
+from tl_attention.program.derivation import derive
+from tl_attention.program.program import CONSUMER, PRODUCER, Op, phases
+from tl_attention.proof.legality import find_violation
+from tl_attention.schedule.schedule import Schedule
 
 MODELS = ("synchronous", "asynchronous")
 CASES = [(name, model) for name in shipped() for model in MODELS]
@@ -23,9 +23,18 @@ def text(ops: tuple[Op, ...]) -> list[str]:
 def test_the_seed_waits_at_once_in_the_synchronous_model():
     program = derive(shipped()["seed"], "synchronous")
     assert text(program.consumer) == [
-        "acquire load_k+1", "issue load_k+1", "acquire load_v+0", "issue load_v+0",
-        "wait load_k+0", "issue mma0+0", "wait mma0+0", "release load_k+0",
-        "wait load_v-1", "issue mma1-1", "wait mma1-1", "release load_v-1",
+        "acquire load_k+1",
+        "issue load_k+1",
+        "acquire load_v+0",
+        "issue load_v+0",
+        "wait load_k+0",
+        "issue mma0+0",
+        "wait mma0+0",
+        "release load_k+0",
+        "wait load_v-1",
+        "issue mma1-1",
+        "wait mma1-1",
+        "release load_v-1",
     ]
     assert program.buffers == {"load_k": 2, "load_v": 2}
     assert not program.producer
@@ -131,9 +140,7 @@ def test_the_seeds_pipeline_arguments_are_tilelangs():
 
 def test_the_producers_order_is_the_order_of_the_groups():
     seed = shipped()["seed"]
-    swapped = seed.model_copy(update={
-        "group": (seed.group[4], *seed.group[1:4], seed.group[0], seed.group[5]),
-    })
+    swapped = seed.model_copy(update={"group": (seed.group[4], *seed.group[1:4], seed.group[0], seed.group[5])})
     ops = [op.statement for op in derive(swapped, "asynchronous").producer if op.kind == "issue"]
     assert ops == ["load_v", "load_k"]
     assert PRODUCER in derive(swapped, "asynchronous").roles(3)

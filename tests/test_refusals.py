@@ -9,13 +9,14 @@ from collections import Counter
 import pytest
 from mutations import mutate, shipped
 
-from tl_attention.derivation import derive
 from tl_attention.errors import ScheduleRefused
-from tl_attention.legality import AFTER_LOOP, Violation, check, find_violation
-from tl_attention.machine import EARLY, LATE
-from tl_attention.program import CONSUMER, Program
-from tl_attention.schedule import PRODUCER, Schedule
-from tl_attention.statements import NAMES, RING
+from tl_attention.loop.statements import NAMES, RING
+from tl_attention.program.derivation import derive
+from tl_attention.program.machine import EARLY, LATE
+from tl_attention.program.program import CONSUMER, Program
+from tl_attention.proof.legality import AFTER_LOOP, Violation, check, find_violation
+from tl_attention.schedule.keys import PRODUCER
+from tl_attention.schedule.schedule import Schedule
 
 SHARDS, SCHEDULES = 4, 600
 Instance = tuple[str, int]
@@ -50,10 +51,14 @@ def scrambled(rng: random.Random) -> Schedule:
     order = list(range(len(groups)))
     if rng.random() < 0.5:
         rng.shuffle(order)
-    return Schedule(**base.model_dump() | {
-        "group": [["load_k"], *groups, ["load_v"]], "order": [PRODUCER, *order, PRODUCER],
-        "stage": [PRODUCER, *stages, PRODUCER],
-    })
+    return Schedule(
+        **base.model_dump()
+        | {
+            "group": [["load_k"], *groups, ["load_v"]],
+            "order": [PRODUCER, *order, PRODUCER],
+            "stage": [PRODUCER, *stages, PRODUCER],
+        }
+    )
 
 
 class Emitted:

@@ -7,11 +7,21 @@ from typing import Any
 
 import pytest
 
-from tl_attention import recorded
-from tl_attention.records import ResultsFile, Row
-from tl_attention.report import (
-    COLUMNS, by_problem, cells, fitting, markdown_table, parse_columns, ranked, reasons, recorded_for, recorded_lines,
-    text_lines, title,
+from tl_attention.measure import recorded
+from tl_attention.measure.records import ResultsFile, Row
+from tl_attention.show.report import (
+    COLUMNS,
+    by_problem,
+    cells,
+    fitting,
+    markdown_table,
+    parse_columns,
+    ranked,
+    reasons,
+    recorded_for,
+    recorded_lines,
+    text_lines,
+    title,
 )
 
 PROBLEM = {"batch": 4, "heads": 64, "seq_q": 8192, "seq_kv": 8192, "head_dim": 128, "dtype": "float16", "causal": False}
@@ -24,10 +34,21 @@ def row(name: str, ms: float | None = None, **fields: Any) -> Row:
 
 
 ROWS = [
-    row("seed", 16.0, error_max_abs=3e-5, error_max_abs_budget=1e-4, registers=255, stack_bytes=0, shared_bytes=163840,
-        fingerprint="897102b67f40", percent_of_matmul=70.04, matmul_tflops=712.0),
+    row(
+        "seed",
+        16.0,
+        error_max_abs=3e-5,
+        error_max_abs_budget=1e-4,
+        registers=255,
+        stack_bytes=0,
+        shared_bytes=163840,
+        fingerprint="897102b67f40",
+        percent_of_matmul=70.04,
+        matmul_tflops=712.0,
+    ),
     row("wide", status="refused", reason="needs 294,912 bytes"),
-    row("cudnn", 14.0), row("flash2", 28.0),
+    row("cudnn", 14.0),
+    row("flash2", 28.0),
     row("late", 20.0, fingerprint="897102b67f40", same_code_as="seed"),
 ]
 
@@ -74,8 +95,17 @@ def test_a_baseline_with_both_kinds_of_sizes_is_its_faster_row() -> None:
 
 def test_every_column_shows_its_value() -> None:
     assert dict(zip(COLUMNS, cells(ROWS[0], reference=ROWS[2]))) == {
-        "schedule": "seed", "sizes": "runtime", "status": "ok", "ms": "16.000 (15.900-16.100)", "tflops": "550",
-        "matmul": "70.0", "ratio": "0.875", "error": "0.30", "registers": "255", "stack": "0", "shared": "160",
+        "schedule": "seed",
+        "sizes": "runtime",
+        "status": "ok",
+        "ms": "16.000 (15.900-16.100)",
+        "tflops": "550",
+        "matmul": "70.0",
+        "ratio": "0.875",
+        "error": "0.30",
+        "registers": "255",
+        "stack": "0",
+        "shared": "160",
         "code": "897102b67f40",
     }
 
@@ -120,7 +150,8 @@ def test_every_row_that_failed_says_why() -> None:
 def test_the_same_reason_is_said_once_with_the_rows_that_have_it() -> None:
     rows = [
         row(name, status="checked_on_cpu", reason="no GPU", problem=PROBLEM | {"dtype": dtype})
-        for dtype in ("float16", "bfloat16") for name in ("seed", "best")
+        for dtype in ("float16", "bfloat16")
+        for name in ("seed", "best")
     ]
     rows.append(row("wide", status="refused", reason="too large", problem=PROBLEM | {"dtype": "bfloat16"}))
     assert reasons(rows) == [
@@ -134,12 +165,15 @@ def test_a_reason_names_the_problem_where_there_are_several() -> None:
     assert reasons(rows) == ["wide (runtime (4, 64, 8192, 128) float16 causal): refused: no"]
 
 
-@pytest.mark.parametrize("width, shown, left_out", [
-    (200, "schedule sizes status ms tflops matmul ratio error registers stack shared code", ""),
-    (80, "schedule sizes status ms tflops matmul ratio", "error registers stack shared code"),
-    (66, "schedule sizes status ms ratio", "tflops matmul error registers stack shared code"),
-    (5, "schedule", "sizes status ms tflops matmul ratio error registers stack shared code"),
-])
+@pytest.mark.parametrize(
+    "width, shown, left_out",
+    [
+        (200, "schedule sizes status ms tflops matmul ratio error registers stack shared code", ""),
+        (80, "schedule sizes status ms tflops matmul ratio", "error registers stack shared code"),
+        (66, "schedule sizes status ms ratio", "tflops matmul error registers stack shared code"),
+        (5, "schedule", "sizes status ms tflops matmul ratio error registers stack shared code"),
+    ],
+)
 def test_a_narrow_terminal_keeps_the_columns_that_say_most(width, shown, left_out) -> None:
     rows = [*ROWS, row("fa3_pipelined", 18.0)]
     assert fitting(rows, width) == (tuple(shown.split()), tuple(left_out.split()))
@@ -209,13 +243,16 @@ def test_columns_are_chosen_and_ordered_by_name() -> None:
     assert markdown_table(ROWS[:1], ("tflops", "schedule")).splitlines()[0] == "| TFLOPS | schedule |"
 
 
-@pytest.mark.parametrize("options, words", [
-    (["--columns", "schedule,speed"], "'speed' is no column, expected some of schedule, sizes"),
-    (["--columns", "ms,ms"], "'ms' is given twice"),
-    (["--columns", ""], "'' is no column"),
-    (["--baseline", "cuDNN"], "no timed row is named 'cuDNN', expected one of cudnn, flash2, late, seed"),
-    (["--baseline", "wide"], "no timed row is named 'wide'"),
-])
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--columns", "schedule,speed"], "'speed' is no column, expected some of schedule, sizes"),
+        (["--columns", "ms,ms"], "'ms' is given twice"),
+        (["--columns", ""], "'' is no column"),
+        (["--baseline", "cuDNN"], "no timed row is named 'cuDNN', expected one of cudnn, flash2, late, seed"),
+        (["--baseline", "wide"], "no timed row is named 'wide'"),
+    ],
+)
 def test_an_unknown_column_or_baseline_is_told(options, words, error_of, record) -> None:
     assert words in error_of("report", record, *options)
 

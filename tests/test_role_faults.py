@@ -10,8 +10,8 @@ from overlap import overlap
 from test_roles import OPTIONS, ORDERS, events_of, roles_of
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.races import prove
-from tl_attention.roles import Event, Process
+from tl_attention.proof.races import prove
+from tl_attention.proof.roles import Event, Process
 
 # KV blocks of the tiles; with the dynamic scheduler tiles are so short that the producer runs two ahead.
 TILES, SHORT_TILES = [3, 4, 3, 3, 3], [1, 1, 1, 1, 1]
@@ -41,6 +41,7 @@ def changed(process: Process, kind: str, name: str = "", nth: int = 0, **fields)
 
 def moved(process: Process, event: tuple, before: tuple):
     """An event moved before another, both as for `place`."""
+
     def change(events: Events) -> None:
         run = events[process]
         to = place(run, *before)
@@ -70,36 +71,49 @@ PING_PONG, DYNAMIC = {"ping_pong": True}, {"cluster": 1, "tile_scheduler": "dyna
 # Options, the fault, the reason.
 FAULTS = {
     "a release lost": (
-        {}, removed(FIRST, "arrive", "K_free"), r"^deadlock: .*the producer of block 0 waits for K_free\[0\]",
+        {},
+        removed(FIRST, "arrive", "K_free"),
+        r"^deadlock: .*the producer of block 0 waits for K_free\[0\]",
     ),
     "the last release lost": (
-        {}, removed(SECOND, "arrive", "V_free", -1), r"^left over: V_free\[\d\] of block \d waits for 4 of 16 arrivals",
+        {},
+        removed(SECOND, "arrive", "V_free", -1),
+        r"^left over: V_free\[\d\] of block \d waits for 4 of 16 arrivals",
     ),
     "a release of V lost": ({}, removed(FIRST_1, "arrive", "V_free"), r"deadlock: .* waits for V_free\[0\] of block 0"),
     "the release of Q lost": (
-        {}, removed(SECOND, "arrive", "Q_free"), r"deadlock: .* waits for Q_free\[1\] of block 0",
+        {},
+        removed(SECOND, "arrive", "Q_free"),
+        r"deadlock: .* waits for Q_free\[1\] of block 0",
     ),
     "a release that one block does not get": (
-        {}, changed(FIRST_1, "arrive", "K_free", blocks=(1,)), r"deadlock: .*producer of block 0 waits for K_free\[0\]",
+        {},
+        changed(FIRST_1, "arrive", "K_free", blocks=(1,)),
+        r"deadlock: .*producer of block 0 waits for K_free\[0\]",
     ),
     "a release that the other block does not get": (
-        {}, changed(FIRST, "arrive", "K_free", blocks=(0,)),
+        {},
+        changed(FIRST, "arrive", "K_free", blocks=(0,)),
         r"warpgroup 1 of block 0 arrives for phase 1 of K_free\[0\] of block 1, which may still be in phase 0",
     ),
     "a release too many": (
-        {}, lambda events: events[FIRST].insert(0, Event("arrive", "Q_free", 0, 1, (0,))),
+        {},
+        lambda events: events[FIRST].insert(0, Event("arrive", "Q_free", 0, 1, (0,))),
         r"phase 0 of Q_free\[0\] of block 0 can end before the producer of block 0 has seen the end of phase -1",
     ),
     "K released before it is read": (
-        {}, moved(FIRST, ("arrive", "K_free"), ("products wait",)),
+        {},
+        moved(FIRST, ("arrive", "K_free"), ("products wait",)),
         r"producer of block 0 loads K\(2\) over K\(0\), which warpgroup 0 of block 0 may still have to read",
     ),
     "Q released with the first product": (
-        {"v_stages": 4}, moved(FIRST, ("arrive", "Q_free"), ("arrive", "K_free")),
+        {"v_stages": 4},
+        moved(FIRST, ("arrive", "Q_free"), ("arrive", "K_free")),
         r"warpgroup 0 of block 0 reads Q\(0\) in a buffer that holds Q\(1\)",
     ),
     "Q released before the output went through it": (
-        {"output": "tma"}, moved(FIRST, ("arrive", "Q_free"), ("fence",)),
+        {"output": "tma"},
+        moved(FIRST, ("arrive", "Q_free"), ("fence",)),
         r"loads Q\(1\) over Q\(0\), which warpgroup 0 of block 0 may still have to read",
     ),
     "Q released twice": (
@@ -110,82 +124,122 @@ FAULTS = {
         r"Q_free\[0\] of block 0, which may still be in phase 0|reads Q\(0\) in a buffer that holds Q\(1\)",
     ),
     "a wait for K on the other parity": (
-        {}, changed(FIRST, "wait", "K_full", value=1), r"deadlock: .*warpgroup 0 of block 0 waits for K_full\[0\]",
+        {},
+        changed(FIRST, "wait", "K_full", value=1),
+        r"deadlock: .*warpgroup 0 of block 0 waits for K_full\[0\]",
     ),
     "a wait for Q on the other parity": (
-        {}, changed(FIRST, "wait", "Q_full", 1, value=0), r"waits for phase 1 of Q_full\[0\] of block 0 on parity 0",
+        {},
+        changed(FIRST, "wait", "Q_full", 1, value=0),
+        r"waits for phase 1 of Q_full\[0\] of block 0 on parity 0",
     ),
     "an acquire on the other parity": (
-        {}, changed(PRODUCER, "wait", "V_free", value=0), r"deadlock: the producer of block 0 waits for V_free\[0\]",
+        {},
+        changed(PRODUCER, "wait", "V_free", value=0),
+        r"deadlock: the producer of block 0 waits for V_free\[0\]",
     ),
     "an acquire on the other parity, later": (
-        {}, changed(PRODUCER, "wait", "V_free", 2, value=1), r"deadlock: the producer of block 0 waits for V_free\[0\]",
+        {},
+        changed(PRODUCER, "wait", "V_free", 2, value=1),
+        r"deadlock: the producer of block 0 waits for V_free\[0\]",
     ),
     "a load not waited for": ({}, removed(FIRST, "wait", "V_full"), r"reads V\(0\) and has not waited for it"),
     "a buffer not acquired": (
-        {}, removed(PRODUCER, "wait", "K_free", 2), r"loads K\(2\) over K\(0\), which warpgroup 0 of block 0 may still",
+        {},
+        removed(PRODUCER, "wait", "K_free", 2),
+        r"loads K\(2\) over K\(0\), which warpgroup 0 of block 0 may still",
     ),
     "bytes not expected": ({}, removed(PRODUCER, "expect"), r"deadlock: .* waits for K_full\[0\] of block 0"),
     "bytes expected too late": (
-        {}, moved(PRODUCER_1, ("expect", "K_full"), ("wait", "V_free")), r"deadlock: .*block 1 waits for K_full\[0\]",
+        {},
+        moved(PRODUCER_1, ("expect", "K_full"), ("wait", "V_free")),
+        r"deadlock: .*block 1 waits for K_full\[0\]",
     ),
     "bytes that the second block does not expect": (
-        {}, removed(PRODUCER_1, "expect", "V_full"), r"deadlock: .* waits for V_full\[0\] of block 1",
+        {},
+        removed(PRODUCER_1, "expect", "V_full"),
+        r"deadlock: .* waits for V_full\[0\] of block 1",
     ),
     "a load that only one block gets": (
-        {}, changed(PRODUCER, "load", "K", blocks=(0,)), r"deadlock: .* waits for K_full\[0\] of block 1",
+        {},
+        changed(PRODUCER, "load", "K", blocks=(0,)),
+        r"deadlock: .* waits for K_full\[0\] of block 1",
     ),
     "a load by both blocks": (
-        {}, lambda events: events[PRODUCER_1].insert(
+        {},
+        lambda events: events[PRODUCER_1].insert(
             place(events[PRODUCER_1], "arrive", "K_full"), Event("load", "K", 0, blocks=(0, 1), step=0)
-        ), r"producer of block 1 loads K\(0\) over K\(0\), which warpgroup 0 of block 0",
+        ),
+        r"producer of block 1 loads K\(0\) over K\(0\), which warpgroup 0 of block 0",
     ),
     "a tile that is a block longer for one warpgroup": (
-        {}, a_block_more, r"^deadlock: .*warpgroup 0 of block 0 waits for K_full",
+        {},
+        a_block_more,
+        r"^deadlock: .*warpgroup 0 of block 0 waits for K_full",
     ),
     "a block that starts alone": (
-        {}, lambda events: [run.pop(0) for run in events.values()], r"reaches block \d, which may not have started",
+        {},
+        lambda events: [run.pop(0) for run in events.values()],
+        r"reaches block \d, which may not have started",
     ),
     "a block that ends alone": (
-        {}, lambda events: [run.pop() for run in events.values()], r"reaches another block, which may have ended",
+        {},
+        lambda events: [run.pop() for run in events.values()],
+        r"reaches another block, which may have ended",
     ),
     "a turn not passed on": (
-        PING_PONG, removed(FIRST, "signal"), r"deadlock: .*warpgroup 1 of block 0 waits for named barrier\[2\]",
+        PING_PONG,
+        removed(FIRST, "signal"),
+        r"deadlock: .*warpgroup 1 of block 0 waits for named barrier\[2\]",
     ),
     "no first turn": (
-        PING_PONG, removed(SECOND, "signal"), r"deadlock: .*warpgroup 0 of block 0 waits for named barrier\[1\]",
+        PING_PONG,
+        removed(SECOND, "signal"),
+        r"deadlock: .*warpgroup 0 of block 0 waits for named barrier\[1\]",
     ),
     "a turn not waited for": (
-        PING_PONG, removed(FIRST, "sync", "named"),
+        PING_PONG,
+        removed(FIRST, "sync", "named"),
         r"warpgroup 1 of block 0 arrives for phase 1 of named barrier\[1\] of block 0, which may still be in phase 0",
     ),
     "the last turn not taken": (
-        PING_PONG, removed(FIRST, "sync", "named", -1),
+        PING_PONG,
+        removed(FIRST, "sync", "named", -1),
         r"left over: named barrier\[1\] of block 0 waits for 128 of 256 arrivals",
     ),
     "turns of the other warpgroup": (
-        PING_PONG, ids_swapped(FIRST), r"arrives for phase 1 of named barrier\[1\] of block 0",
+        PING_PONG,
+        ids_swapped(FIRST),
+        r"arrives for phase 1 of named barrier\[1\] of block 0",
     ),
     "a tile's number not waited for": (
-        DYNAMIC, removed(SECOND, "wait", "tile_full"),
+        DYNAMIC,
+        removed(SECOND, "wait", "tile_full"),
         r"warpgroup 1 of block 0 reads tile\(0\) and has not waited for it",
     ),
     "a tile's number not released": (
-        DYNAMIC, removed(SECOND, "arrive", "tile_free"), r"deadlock: the producer of block 0 waits for tile_free\[0\]",
+        DYNAMIC,
+        removed(SECOND, "arrive", "tile_free"),
+        r"deadlock: the producer of block 0 waits for tile_free\[0\]",
     ),
     "a tile's number not acquired": (
-        DYNAMIC, removed(PRODUCER, "wait", "tile_free", 2),
+        DYNAMIC,
+        removed(PRODUCER, "wait", "tile_free", 2),
         r"arrives for phase 1 of tile_free\[0\] of block 0, which may still be in phase 0",
     ),
 }
 COUNTS = {
     "K_free one too few": (
-        "K_free", -1, r"K_free\[0\] of block 0 counts 15 arrivals: warpgroup \d of block \d makes 4",
+        "K_free",
+        -1,
+        r"K_free\[0\] of block 0 counts 15 arrivals: warpgroup \d of block \d makes 4",
     ),
     "K_free one too many": ("K_free", 1, r"deadlock: the producer of block 0 waits for K_free\[0\] of block 0"),
     "K_free without the other block": ("K_free", -8, r"phase 0 of K_free\[0\] of block 1 can end before the producer"),
     "V_free without a warpgroup": (
-        "V_free", -4, r"loads V\(2\) over V\(0\), which warpgroup \d of block 1 may still have to read",
+        "V_free",
+        -4,
+        r"loads V\(2\) over V\(0\), which warpgroup \d of block 1 may still have to read",
     ),
     "Q_free without a warp": ("Q_free", -1, r"Q_free\[0\] of block 0 counts 3 arrivals"),
     "K_full without a lane": ("K_full", -1, r"K_full\[0\] of block 0 counts 31 arrivals"),
@@ -224,12 +278,16 @@ def test_no_barrier_operation_can_be_left_out(options):
     rng = random.Random(0)
     whole = events_of(roles, TILES)
     places = [
-        (process, index) for process, events in whole.items() for index, event in enumerate(events)
-        if event.kind in ("wait", "arrive", "expect", "sync", "signal", "load", "take") and event.value != 128
-        and process != PRODUCER_1 and index != place(events, "arrive", "Q", -1)
+        (process, index)
+        for process, events in whole.items()
+        for index, event in enumerate(events)
+        if event.kind in ("wait", "arrive", "expect", "sync", "signal", "load", "take")
+        and event.value != 128
+        and process != PRODUCER_1
+        and index != place(events, "arrive", "Q", -1)
     ]
     for process, index in rng.sample(places, 60):
-        events = {**whole, process: [*whole[process][:index], *whole[process][index + 1:]]}
+        events = {**whole, process: [*whole[process][:index], *whole[process][index + 1 :]]}
         with pytest.raises(ScheduleRefused):
             prove(events, roles.counts, **rng.choice(ORDERS))
             print(process, whole[process][index])

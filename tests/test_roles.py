@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
-from typing import Sequence
 
 import pytest
 from mutations import shipped
 from overlap import FORMS, overlap
 
-from tl_attention.derivation import derive
 from tl_attention.errors import ScheduleRefused
-from tl_attention.preflight import refuse_unless_safe
-from tl_attention.races import check, prove
-from tl_attention.roles import Event, Process, Roles, tile_lists
-from tl_attention.schedule import Schedule
+from tl_attention.program.derivation import derive
+from tl_attention.proof.preflight import refuse_unless_safe
+from tl_attention.proof.races import check, prove
+from tl_attention.proof.roles import Event, Process, Roles, tile_lists
+from tl_attention.schedule.schedule import Schedule
 
 ORDERS = [{"reverse": reverse, "late": late} for reverse, late in product((False, True), repeat=2)]
 OPTIONS = {
@@ -40,11 +40,16 @@ def events_of(roles: Roles, tiles: Sequence[int]) -> dict[Process, list[Event]]:
     return {process: list(roles.events(process, tiles)) for process in roles.processes}
 
 
-@pytest.mark.parametrize("form,options", [
-    # Only two warpgroups take turns.
-    (form, options) for form in FORMS for options in OPTIONS
-    if not OPTIONS[options].get("ping_pong") or overlap(form).block_M == 128
-])
+@pytest.mark.parametrize(
+    "form,options",
+    [
+        # Only two warpgroups take turns.
+        (form, options)
+        for form in FORMS
+        for options in OPTIONS
+        if not OPTIONS[options].get("ping_pong") or overlap(form).block_M == 128
+    ],
+)
 def test_the_roles_go_together(form, options):
     schedule = overlap(form, **OPTIONS[options])
     roles = roles_of(schedule)
@@ -67,7 +72,8 @@ def test_warps_that_drift_apart_go_together_too(options):
     for tiles in tile_lists(roles.program):
         warps = {
             Process(process.block, 10 * process.warpgroup + warp, 1): events
-            for process, events in events_of(roles, tiles).items() for warp in range(process.warps)
+            for process, events in events_of(roles, tiles).items()
+            for warp in range(process.warps)
         }
         prove(warps, roles.counts)
 

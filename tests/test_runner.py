@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from mutations import shipped
 
-from tl_attention import environment, gpu_worker, runner
-from tl_attention.candidate import Candidate
-from tl_attention.compile import StaticReport
-from tl_attention.compile_pool import Compiled
-from tl_attention.device import VisibleGpu
+from tl_attention.build.compile import StaticReport
+from tl_attention.build.toolchain import Nvcc
 from tl_attention.errors import InputError
-from tl_attention.peers import MATMUL, MATMUL_FLOPS
-from tl_attention.pool import CallFailed
-from tl_attention.problem import AttentionShape
-from tl_attention.records import ResultsFile, read_rows
-from tl_attention.reference import ErrorReport, worst_of
-from tl_attention.schedule_file import load
-from tl_attention.toolchain import Nvcc
+from tl_attention.files.schedule_file import load
+from tl_attention.hardware.device import VisibleGpu
+from tl_attention.measure import environment, gpu_worker, runner
+from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.compile_pool import Compiled
+from tl_attention.measure.peers import MATMUL, MATMUL_FLOPS
+from tl_attention.measure.pool import CallFailed
+from tl_attention.measure.records import ResultsFile, read_rows
+from tl_attention.oracle.reference import ErrorReport, worst_of
+from tl_attention.problem.shape import AttentionShape
 
 SHAPE = AttentionShape(1, 2, 256, 256, 128)
 BROKEN = {
@@ -66,16 +66,14 @@ class Gpu:
 
 
 def compiled(candidates, progress):
-    return {
-        c: BROKEN.get(c.name, Compiled(c.label[:9], StaticReport(200, 0, 1024))) for c in candidates
-    }
+    return {c: BROKEN.get(c.name, Compiled(c.label[:9], StaticReport(200, 0, 1024))) for c in candidates}
 
 
 @pytest.fixture
 def gpu(monkeypatch):
     monkeypatch.setattr(runner, "Worker", Gpu)
     monkeypatch.setattr(runner, "compile_all", compiled)
-    monkeypatch.setattr("tl_attention.timing.PAUSE_S", 0.0)
+    monkeypatch.setattr("tl_attention.measure.timing.PAUSE_S", 0.0)
     monkeypatch.setattr(runner, "chosen", lambda cuda: Nvcc(Path(), "PATH", "13.0.88", "13.0.89"))
     monkeypatch.setattr(runner, "gpu", lambda: environment.Gpu("stand-in", "580.1", "13.0", 700.0))
     monkeypatch.setattr(runner, "commit", lambda: "c0f9511a2b3c")
@@ -133,8 +131,15 @@ def test_every_failure_is_a_row_and_the_others_go_on(gpu, tmp_path):
     names = ["seed", "wrong", "nan", "moving", "hangs", "crashes", "late", "unbuildable", "racing", "seed_stages4"]
     rows = rows_of(tmp_path, names)
     assert {name: rows[name].status for name in names} == {
-        "seed": "ok", "wrong": "wrong", "nan": "wrong", "moving": "unstable", "hangs": "timeout",
-        "crashes": "crashed", "late": "error", "unbuildable": "compile_error", "racing": "refused",
+        "seed": "ok",
+        "wrong": "wrong",
+        "nan": "wrong",
+        "moving": "unstable",
+        "hangs": "timeout",
+        "crashes": "crashed",
+        "late": "error",
+        "unbuildable": "compile_error",
+        "racing": "refused",
         "seed_stages4": "refused",
     }
     assert all(rows[name].reason for name in names if name != "seed")

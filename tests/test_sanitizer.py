@@ -11,7 +11,7 @@ from mutations import SCHEDULES
 PROGRAM = """
 import sys, torch
 from tl_attention import attention
-from tl_attention.reference import make_inputs
+from tl_attention.oracle.reference import make_inputs
 
 q, k, v = make_inputs(1, 2, 200, 333, 128, torch.float16, seed=1, device="cuda")
 attention(q, k, v, causal=sys.argv[2] == "causal", schedule=sys.argv[1])

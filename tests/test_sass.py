@@ -10,17 +10,18 @@ from dataclasses import replace
 import pytest
 from mutations import SCHEDULES, shipped
 
-from tl_attention import compile_pool, sass
-from tl_attention.asked_waits import Asked, asked_waits, asked_waits_of
-from tl_attention.candidate import Candidate
-from tl_attention.compile import CompiledKernel, StaticReport, compile_kernel
+from tl_attention.build import sass
+from tl_attention.build.compile import CompiledKernel, StaticReport, compile_kernel
+from tl_attention.build.sass import Loop, check_not_serialised, describe, parse, steady
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.problem import AttentionShape
-from tl_attention.records import ResultsFile, Row, read_rows
-from tl_attention.report import loop_lines
-from tl_attention.sass import Loop, check_not_serialised, describe, parse, steady
-from tl_attention.schedule import Schedule
-from tl_attention.schedule_file import load
+from tl_attention.files.schedule_file import load
+from tl_attention.measure import compile_pool
+from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.records import ResultsFile, Row, read_rows
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.asked_waits import Asked, asked_waits, asked_waits_of
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.show.report import loop_lines
 
 NAME = "fa3_overlap"
 SCHEDULE = shipped()[NAME]
@@ -60,9 +61,25 @@ def one_loop(*lines: str) -> Loop:
 
 def test_instructions_are_counted_and_waits_placed_among_the_exponentials():
     loop = one_loop(
-        "MOV R1, R2", "loop:", *product(4), "@!P1 MUFU.EX2 R5, R5", "MUFU.RCP R6, R6", "IMAD.MOV.U32 R7, RZ, RZ, R8",
-        "@P1 MOV R7, R8", "UMOV UR4, 0x1", "IMAD R1, R2, R3, R4", WAIT, ARRIVE, EXP, "BAR.SYNC.DEFER_BLOCKING 0x1",
-        "@!UP0 UIADD3 UR4, UR4, 0x1, URZ", "LDL R1, [R1]", WAIT, ARRIVE, "@!P1 BRA loop", "EXIT",
+        "MOV R1, R2",
+        "loop:",
+        *product(4),
+        "@!P1 MUFU.EX2 R5, R5",
+        "MUFU.RCP R6, R6",
+        "IMAD.MOV.U32 R7, RZ, RZ, R8",
+        "@P1 MOV R7, R8",
+        "UMOV UR4, 0x1",
+        "IMAD R1, R2, R3, R4",
+        WAIT,
+        ARRIVE,
+        EXP,
+        "BAR.SYNC.DEFER_BLOCKING 0x1",
+        "@!UP0 UIADD3 UR4, UR4, 0x1, URZ",
+        "LDL R1, [R1]",
+        WAIT,
+        ARRIVE,
+        "@!P1 BRA loop",
+        "EXIT",
     )
     assert loop.counts == {"HGMMA": 4, "MUFU": 3, "MOV": 2, "UMOV": 1, "SYNCS": 2, "BAR": 1, "LDL": 1}
     assert (loop.instructions, loop.exponentials, loop.spills) == (20, 2, 1)
@@ -71,26 +88,70 @@ def test_instructions_are_counted_and_waits_placed_among_the_exponentials():
 
 def test_code_behind_the_kernels_end_that_retries_a_wait_neither_counts_nor_makes_a_loop():
     loop = one_loop(
-        *product(4), TRY_WAIT, "@!P0 BRA first", "back0:", *product(4), WAIT, EXP,
-        "loop:", TRY_WAIT, "@!P0 BRA second", "back1:", *product(4), WAIT, EXP, "@!P1 BRA loop", "EXIT",
-        "first:", *RETRY, "@!P0 BRA first", "BRA back0", "second:", *RETRY, "@!P0 BRA second", "BRA back1",
-        "end:", "BRA end", "NOP",
+        *product(4),
+        TRY_WAIT,
+        "@!P0 BRA first",
+        "back0:",
+        *product(4),
+        WAIT,
+        EXP,
+        "loop:",
+        TRY_WAIT,
+        "@!P0 BRA second",
+        "back1:",
+        *product(4),
+        WAIT,
+        EXP,
+        "@!P1 BRA loop",
+        "EXIT",
+        "first:",
+        *RETRY,
+        "@!P0 BRA first",
+        "BRA back0",
+        "second:",
+        *RETRY,
+        "@!P0 BRA second",
+        "BRA back1",
+        "end:",
+        "BRA end",
+        "NOP",
     )
     assert (loop.instructions, loop.barrier_waits, loop.counts["HGMMA"]) == (10, (0,), 4)
 
 
 def test_a_wait_that_retries_in_place_is_one_wait_of_the_loop_around_it():
     loop = one_loop(
-        "loop:", EXP, "retry:", TRY_WAIT, "@!P0 BRA retry", "again:", *RETRY, "@!P0 BRA again", *product(4), WAIT,
-        "@!P1 BRA skip", EXP, "skip:", ARRIVE, "BRA P2, loop", "EXIT",
+        "loop:",
+        EXP,
+        "retry:",
+        TRY_WAIT,
+        "@!P0 BRA retry",
+        "again:",
+        *RETRY,
+        "@!P0 BRA again",
+        *product(4),
+        WAIT,
+        "@!P1 BRA skip",
+        EXP,
+        "skip:",
+        ARRIVE,
+        "BRA P2, loop",
+        "EXIT",
     )
     assert (loop.instructions, loop.barrier_waits, loop.arrives) == (17, (1, 1), (2,))
 
 
 def test_only_arrivals_are_arrivals_the_clusters_among_them():
     loop = one_loop(
-        "loop:", *product(4), WAIT, "SYNCS.ARRIVE.TRANS64.RED.A0TR RZ, [R7+URZ], R6", EXP,
-        "SYNCS.ARRIVE.TRANS64.RED.A1T0 RZ, [R4+URZ], RZ", EXP, "SYNCS.ARRIVE.TRANS64 RZ, [R7+URZ], R6", "@P0 BRA loop",
+        "loop:",
+        *product(4),
+        WAIT,
+        "SYNCS.ARRIVE.TRANS64.RED.A0TR RZ, [R7+URZ], R6",
+        EXP,
+        "SYNCS.ARRIVE.TRANS64.RED.A1T0 RZ, [R4+URZ], RZ",
+        EXP,
+        "SYNCS.ARRIVE.TRANS64 RZ, [R7+URZ], R6",
+        "@P0 BRA loop",
     )
     assert (loop.arrives, loop.counts["SYNCS"]) == ((1, 2), 3)
 
@@ -100,9 +161,7 @@ def test_the_steady_loop_is_the_shorter_one_with_most_products():
     unmasked = ["unmasked:", *product(8), EXP, WAIT, "@P0 BRA unmasked"]
     small = ["small:", *product(4), WAIT, "@P0 BRA small"]
     producer = ["producer:", TRY_WAIT, "@!P0 BRA producer", "UTMALDG.4D [UR8], [UR4]", "@P0 BRA producer"]
-    loops = parse(
-        listing("tiles:", "NOP", *masked, *unmasked, *small, "@P1 BRA tiles", "EXIT", *producer, "EXIT")
-    )
+    loops = parse(listing("tiles:", "NOP", *masked, *unmasked, *small, "@P1 BRA tiles", "EXIT", *producer, "EXIT"))
     assert [loop.instructions for loop in loops] == [13, 12, 7], "the loop over tiles holds others"
     assert steady(loops) is loops[1]
     assert [text.split(":")[0] for text in describe(loops)] == ["steady loop", "other loop", "other loop"]
@@ -188,9 +247,9 @@ def test_the_release_is_where_the_schedule_has_it():
     options = load(SCHEDULES / "experiments/causal/waits_exact.yaml").model_dump()
     group = [list(names) for names in options["group"]]
     group[2] = ["max_prev", "max_init", "row_max", "max_merge", "scale", "exp.0", "exp.1", "exp.2", "row_sum", "logsum"]
-    schedule = Schedule(**options | {
-        "group": group, "split": {"exp": [32, 64, 32]}, "release_before": {"load_v": "exp.2"}
-    })
+    schedule = Schedule(
+        **options | {"group": group, "split": {"exp": [32, 64, 32]}, "release_before": {"load_v": "exp.2"}}
+    )
     loop = steady(compile_kernel(schedule, **OPTIONS | {"causal": True}).report.loops)
     assert 16 <= max(loop.product_waits) <= 18 and 48 <= loop.arrives[-1] <= 50
 
@@ -210,12 +269,13 @@ def test_a_serialised_candidate_is_refused_not_broken(serialised, monkeypatch):
 # --- as it is shown --------------------------------------------------------------------------------------------
 
 LOOPS = (
-    Loop(700, {"HGMMA": 16, "LDL": 2}, 66, (0, 9), (0, 0), (0, 9)), Loop(600, {"HGMMA": 16}, 66, (0, 12), (), (0, 12)),
+    Loop(700, {"HGMMA": 16, "LDL": 2}, 66, (0, 9), (0, 0), (0, 9)),
+    Loop(600, {"HGMMA": 16}, 66, (0, 12), (), (0, 12)),
 )
 
 
 def recorded(tmp_path, loops: Sequence[Loop]):
-    problem = dict(batch=1, heads=2, seq_q=256, seq_kv=256, head_dim=128, dtype="float16", causal=True)
+    problem = {"batch": 1, "heads": 2, "seq_q": 256, "seq_kv": 256, "head_dim": 128, "dtype": "float16", "causal": True}
     with ResultsFile(tmp_path / "rows.jsonl") as results:
         results.append(Row("seed", "label", "runtime", problem, "ok", loops=tuple(loops)))
     return results.path

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tl_attention.errors import InputError
-from tl_attention.schedule import EXAMPLE_LABEL, Schedule
-from tl_attention.schedule_file import load
-from tl_attention.statements import LOADS, NAMES, NUMBER
+from tl_attention.files.schedule_file import load
+from tl_attention.loop.statements import LOADS, NAMES, NUMBER
+from tl_attention.schedule.schedule import EXAMPLE_LABEL, Schedule
 
 SHIPPED = {path.stem: load(path) for path in sorted((Path(__file__).parents[1] / "schedules").glob("*.yaml"))}
 SEED = SHIPPED["seed"]
@@ -20,8 +20,11 @@ def random_schedule(random_: random.Random) -> Schedule:
     """Any well-formed schedule: not a legal one, usually."""
     block_m = random_.choice((64, 128, 192, 256))
     sizes = {
-        "block_M": block_m, "threads": 2 * block_m, "block_N": 16 * random_.randint(1, 16),
-        "num_stages": random_.randint(1, 8), "kv_order": random_.choice(("ascending", "descending")),
+        "block_M": block_m,
+        "threads": 2 * block_m,
+        "block_N": 16 * random_.randint(1, 16),
+        "num_stages": random_.randint(1, 8),
+        "kv_order": random_.choice(("ascending", "descending")),
     }
     if random_.random() < 0.05:
         return Schedule(lowering="inferred", **sizes)
@@ -59,11 +62,19 @@ def test_different_schedules_have_different_labels() -> None:
     assert len({s.label for s in schedules}) == len(schedules) > 450
 
 
-@pytest.mark.parametrize("field, value", [
-    ("block_M", 64), ("block_N", 64), ("num_stages", 3), ("kv_order", "descending"), ("order", (-1, 0, 3, 2, -1, 1)),
-    ("stage", (-1, 0, 0, 0, -1, 1)), ("lowering", "inferred"),
-    ("group", (("load_k",), ("mma0", "mask"), SEED.group[2], ("rescale",), ("load_v",), ("mma1",))),
-])
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("block_M", 64),
+        ("block_N", 64),
+        ("num_stages", 3),
+        ("kv_order", "descending"),
+        ("order", (-1, 0, 3, 2, -1, 1)),
+        ("stage", (-1, 0, 0, 0, -1, 1)),
+        ("lowering", "inferred"),
+        ("group", (("load_k",), ("mma0", "mask"), SEED.group[2], ("rescale",), ("load_v",), ("mma1",))),
+    ],
+)
 def test_the_label_shows_every_field(field, value) -> None:
     fields = SEED.model_dump() | {field: value}
     fields["threads"] = 2 * fields["block_M"]
@@ -95,7 +106,9 @@ LABELS = {
     EXAMPLE_LABEL.replace("o2s1", "o9s1"): "position 9, expected each of 0 to 3 once",
     EXAMPLE_LABEL.replace("o2s1", "o2"): "'14o2' in",
     EXAMPLE_LABEL.replace("o2s1", "p"): "-1 marks a producer",
-    EXAMPLE_LABEL.replace("pipelined", "fast"): "lowering: expected 'pipelined', 'warp_specialized' or 'inferred', found 'fast'",
+    EXAMPLE_LABEL.replace(
+        "pipelined", "fast"
+    ): "lowering: expected 'pipelined', 'warp_specialized' or 'inferred', found 'fast'",
     EXAMPLE_LABEL.replace("n2", f"n{'9' * 5000}"): "is not a schedule's label",
     EXAMPLE_LABEL.replace("n2", "n\uff12"): "is not a schedule's label",
     EXAMPLE_LABEL + "\n": "label: ",

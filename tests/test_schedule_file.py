@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from tl_attention.errors import InputError
-from tl_attention.schedule_file import ScheduleKeys, load
-from tl_attention.schedule_schema import json_schema
-from tl_attention.statements import NAMES
+from tl_attention.files.schedule_file import ScheduleKeys, load
+from tl_attention.files.schema import json_schema
+from tl_attention.loop.statements import NAMES
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = sorted((ROOT / "schedules").glob("*.yaml"))
@@ -127,10 +127,17 @@ def test_names_and_numbers_and_both_ways_of_writing_lists_are_one_schedule(tmp_p
     assert load(path) == load(seed_path)
 
 
-@pytest.mark.parametrize("change", [
-    lambda text: "\ufeff" + text, lambda text: text.replace("\n", "\r\n"), lambda text: f"---\n{text}...\n",
-    lambda text: text.rstrip("\n"), lambda text: text + "\n# a comment\n",
-], ids=["byte order mark", "crlf", "document marks", "no last newline", "comment"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: "\ufeff" + text,
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: f"---\n{text}...\n",
+        lambda text: text.rstrip("\n"),
+        lambda text: text + "\n# a comment\n",
+    ],
+    ids=["byte order mark", "crlf", "document marks", "no last newline", "comment"],
+)
 def test_what_editors_do_to_a_file_does_not_matter(change, tmp_path, seed_path) -> None:
     path = tmp_path / "edited.yaml"
     path.write_bytes(change(seed_path.read_text()).encode())

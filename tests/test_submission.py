@@ -20,11 +20,11 @@ import pytest
 from submissions import COMMITTED, INFERRED, ROOT, SCHEDULES, SEED_FILE, compiled, import_file, run_beside, text
 
 from tl_attention.errors import InputError
-from tl_attention.host_plan import parse_host_source
+from tl_attention.files.schedule_file import load
 from tl_attention.leaderboard import submission
 from tl_attention.leaderboard.contract import MAX_BYTES, violations
 from tl_attention.leaderboard.headers import header_closure, pack
-from tl_attention.schedule_file import load
+from tl_attention.proof.generated.host_plan import parse_host_source
 
 FORMS = tuple(submission.FORMS)
 SIZES = {"batch": 2, "heads": 3, "seq_q": 200, "seq_kv": 300}
@@ -57,7 +57,7 @@ def test_the_committed_file_is_what_the_generator_makes():
 def test_another_process_makes_the_same_text(tmp_path):
     code = (
         "import sys\nfrom pathlib import Path\nfrom tl_attention.leaderboard.submission import write\n"
-        "from tl_attention.schedule_file import load\n"
+        "from tl_attention.files.schedule_file import load\n"
         "for form in ('all', 'tilelang', 'cuda'):\n"
         "    assert write('seed', load(sys.argv[1]), Path(form), form) == []\n"
     )
@@ -72,7 +72,7 @@ def test_another_process_makes_the_same_text(tmp_path):
 def test_the_program_is_shown_as_it_is(name, module):
     for file in ("macros.py", module):
         program = (ROOT / "tl_attention" / "kernel" / file).read_text(encoding="utf-8")
-        code = program[program.index("\n\n", program.rindex("import ")):]
+        code = program[program.index("\n\n", program.rindex("import ")) :]
         assert code.strip() in text(name, "tilelang") and code.strip() in text(name, "all")
 
 
@@ -158,9 +158,9 @@ def test_header_closure_follows_includes_as_a_compiler_does(tmp_path):
         "three.h": "// the one beside the includer comes first\n",
         "unused.h": "",
     }
-    for name, text in files.items():
+    for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(content)
     found = header_closure("#include <a/one.h>\n", (tmp_path.resolve(),))
     assert found == {name: files[name] for name in ("a/one.h", "b/three.h", "b/two.h")}
 
@@ -186,7 +186,7 @@ def test_the_cuda_form_launches_as_planned(name, tmp_path):
     grid, descriptors = module.launch_plan(**SIZES)
     plan = parse_host_source(compiled(name).host_source)
     assert grid == tuple(extent.at(SIZES) for extent in plan.grid)
-    assert (module.BLOCK, module.SHARED_BYTES) == (plan.block, plan.shared_bytes)
+    assert (plan.block, plan.shared_bytes) == (module.BLOCK, module.SHARED_BYTES)
     assert [parameter for parameter, _ in module.PARAMETERS] == [parameter.name for parameter in plan.parameters]
     assert descriptors == {
         planned.name: dict(

@@ -17,11 +17,11 @@ import torch
 from packaging.requirements import Requirement
 from submissions import COMMITTED, ROOT, SCHEDULES, compiled, import_file, run_beside, text
 
+from tl_attention.build.sass import cuobjdump
 from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.files.schedule_file import load
 from tl_attention.leaderboard import cubin, submission
 from tl_attention.leaderboard.device_code import constants, read_device_code
-from tl_attention.sass import cuobjdump
-from tl_attention.schedule_file import load
 
 TILELANG = ("tilelang", "tvm", "tvm_ffi")
 WAYS = {"by_tilelang": (), "by_nvcc": TILELANG, "by_cubin": (*TILELANG, "nvcc")}
@@ -93,8 +93,7 @@ def test_tensors_on_the_cpu_are_no_ways_fault(tmp_path):
 
 def test_wrong_inputs_are_the_callers_fault_and_no_ways(tmp_path):
     code = ON_THE_CPU + (
-        "try: submission.custom_kernel((q, q, q.float()))\n"
-        "except ValueError as error: sys.stderr.write(str(error))\n"
+        "try: submission.custom_kernel((q, q, q.float()))\nexcept ValueError as error: sys.stderr.write(str(error))\n"
     )
     found = run_beside(tmp_path, text("best", "all"), code, absent=TILELANG)
     assert found == "v is torch.float32 (1, 1, 128, 128), expected fp16, contiguous, (batch, heads, seq, 128)"
@@ -220,9 +219,10 @@ def test_the_extra_installs_exactly_these_packages():
     assert "tl-attention[submit]" in extras["test"]
 
 
-@pytest.mark.parametrize("content, words", [
-    ("x = 1\n", "no KERNEL_SOURCE, expected a file packed with --embed all"), (None, "cannot be read"),
-])
+@pytest.mark.parametrize(
+    "content, words",
+    [("x = 1\n", "no KERNEL_SOURCE, expected a file packed with --embed all"), (None, "cannot be read")],
+)
 def test_a_file_without_a_cubin_is_one_clear_line(tmp_path, capsys, content, words):
     path = tmp_path / "file.py"
     if content is not None:
@@ -263,7 +263,7 @@ def test_what_a_file_does_not_say_or_says_wrongly_is_not_read():
 @pytest.mark.gpu
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_computes_attention_where_the_ways_before_it_are_missing(tmp_path, way):
-    from tl_attention.reference import attention_fp64, attention_same_precision, compare, make_inputs
+    from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 
     shapes = [(1, 3, 200, 128), (2, 2, 1, 128), (2, 4, 1024, 128), (1, 2, 4097, 128)]
     cases = [

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from typing import Sequence
+from collections.abc import Sequence
 
 import pytest
 import tilelang.language as T
 from tvm import arith
 
-from tl_attention.device import HOPPER
-from tl_attention.kernel.tiles import TAPER, section_heads, tile_places
-
+from tl_attention.hardware.device import HOPPER
+from tl_attention.lowering.warp_specialized.tiles import TAPER, section_heads, tile_places
 
 
 def places(order: str, row_tiles: int, heads: int, section: int = 5) -> list[tuple[int, int]]:
@@ -52,9 +51,9 @@ def test_tapered_ends_with_short_tiles(row_tiles, heads):
     assert imbalance(tapered) < 0.013 and imbalance(rows) > 0.027
 
 
-@pytest.mark.parametrize("heads,seq_kv,head_dim,expected", [
-    (512, 1024, 128, 64), (4, 1024, 128, 4), (9, 1 << 20, 64, 1),
-])
+@pytest.mark.parametrize(
+    "heads,seq_kv,head_dim,expected", [(512, 1024, 128, 64), (4, 1024, 128, 4), (9, 1 << 20, 64, 1)]
+)
 def test_a_section_fits_the_cache(heads, seq_kv, head_dim, expected):
     sizes = (T.int32(size) for size in (heads, seq_kv))
     assert int(arith.Analyzer().simplify(section_heads(*sizes, head_dim))) == expected

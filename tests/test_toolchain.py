@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention import doctor, toolchain
-from tl_attention.environment import Gpu
+from tl_attention.build import toolchain
 from tl_attention.errors import InputError
+from tl_attention.measure import doctor
+from tl_attention.measure.environment import Gpu
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,6 +34,7 @@ def toolkit(folder: Path, version: str, headers: str | None = None, ptxas: bool 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
     """Stands for what a machine has: {place: toolkit's folder}."""
+
     def have(**homes: Path) -> None:
         named = [(source.replace("_", " "), home) for source, home in homes.items()]
         monkeypatch.setattr(toolchain, "_homes", lambda: iter(named))
@@ -56,11 +58,14 @@ def test_a_folder_that_two_places_name_is_asked_once(places, tmp_path) -> None:
     assert [nvcc.source for nvcc in toolchain.found()] == ["CUDA HOME"]
 
 
-@pytest.mark.parametrize("make, words", [
-    (lambda folder: toolkit(folder, "13.5.37", "13.0"), "its headers are of CUDA 13.0, its nvcc of 13.5.37"),
-    (lambda folder: toolkit(folder, "13.5.37"), "it has no include/cuda_runtime_api.h"),
-    (lambda folder: toolkit(folder, "13.5.37", "13.5", ptxas=False), "it has no ptxas"),
-])
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda folder: toolkit(folder, "13.5.37", "13.0"), "its headers are of CUDA 13.0, its nvcc of 13.5.37"),
+        (lambda folder: toolkit(folder, "13.5.37"), "it has no include/cuda_runtime_api.h"),
+        (lambda folder: toolkit(folder, "13.5.37", "13.5", ptxas=False), "it has no ptxas"),
+    ],
+)
 def test_a_toolkit_that_cannot_compile_is_passed_over_and_named_where_it_is_the_only_one(
     make, words, places, tmp_path
 ) -> None:
@@ -96,7 +101,7 @@ def test_each_compiler_has_a_cache_of_its_own_and_tilelang_is_left_as_it_was(pla
             assert tilelang_nvcc.get_nvcc_compiler() == str(home.resolve() / "bin/nvcc")
             assert Path(env.TILELANG_CACHE_DIR).parent == Path(before[1]) and nvcc.version == version
             folders.append(env.TILELANG_CACHE_DIR)
-        assert (tilelang_nvcc.CUDA_HOME, env.TILELANG_CACHE_DIR) == before
+        assert before == (tilelang_nvcc.CUDA_HOME, env.TILELANG_CACHE_DIR)
     assert len(set(folders)) == 2
 
 
@@ -105,15 +110,18 @@ def test_a_compilation_that_fails_leaves_tilelang_as_it_was() -> None:
     from tilelang.env import env
 
     before = tilelang_nvcc.CUDA_HOME, env.TILELANG_CACHE_DIR
-    with pytest.raises(ZeroDivisionError):
-        with toolchain.in_force():
-            1 / 0
-    assert (tilelang_nvcc.CUDA_HOME, env.TILELANG_CACHE_DIR) == before
+    with pytest.raises(ZeroDivisionError), toolchain.in_force():
+        1 / 0
+    assert before == (tilelang_nvcc.CUDA_HOME, env.TILELANG_CACHE_DIR)
 
 
 def test_doctor_says_what_compiles_and_that_run_would_work() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tl_attention", "doctor"], capture_output=True, text=True, timeout=600, cwd="/",
+        [sys.executable, "-m", "tl_attention", "doctor"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd="/",
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr
@@ -132,12 +140,16 @@ def quick(monkeypatch):
     get_cplus_compiler.cache_clear()
 
 
-@pytest.mark.parametrize("missing, words", [
-    (lambda patch: patch.setattr(toolchain, "_homes", lambda: iter(())), "nvcc: nvcc: none that can compile"),
-    (lambda patch: patch.setitem(sys.modules, "tilelang", None), "TileLang: it cannot be imported"),
-    (lambda patch: patch.setitem(sys.modules, "torch", None), "torch: torch cannot be imported"),
-    (lambda patch: patch.setenv("PATH", "/nowhere"), "C++ compiler: nvcc needs one: apt-get install g++"),
-], ids=["nvcc", "TileLang", "torch", "C++ compiler"])
+@pytest.mark.parametrize(
+    "missing, words",
+    [
+        (lambda patch: patch.setattr(toolchain, "_homes", lambda: iter(())), "nvcc: nvcc: none that can compile"),
+        (lambda patch: patch.setitem(sys.modules, "tilelang", None), "TileLang: it cannot be imported"),
+        (lambda patch: patch.setitem(sys.modules, "torch", None), "torch: torch cannot be imported"),
+        (lambda patch: patch.setenv("PATH", "/nowhere"), "C++ compiler: nvcc needs one: apt-get install g++"),
+    ],
+    ids=["nvcc", "TileLang", "torch", "C++ compiler"],
+)
 def test_doctor_fails_with_what_is_missing(missing, words, quick, cli, monkeypatch) -> None:
     missing(monkeypatch)
     result = cli("doctor")

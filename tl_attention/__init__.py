@@ -7,8 +7,8 @@ __all__ = ["InputError", "Schedule", "ScheduleRefused", "attention", "load_sched
 
 _HOME = {
     "attention": ("tl_attention.op", "attention"),
-    "Schedule": ("tl_attention.schedule", "Schedule"),
-    "load_schedule": ("tl_attention.schedule_file", "load"),
+    "Schedule": ("tl_attention.schedule.schedule", "Schedule"),
+    "load_schedule": ("tl_attention.files.schedule_file", "load"),
     "InputError": ("tl_attention.errors", "InputError"),
     "ScheduleRefused": ("tl_attention.errors", "ScheduleRefused"),
 }

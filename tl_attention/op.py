@@ -10,21 +10,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tl_attention.compile import CompiledKernel, compile_kernel
-from tl_attention.device import require_hopper
+from tl_attention.build.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import InputError
-from tl_attention.named import DEFAULT, DEFAULT_CAUSAL, resolve
-from tl_attention.preflight import refuse_unless_safe
-from tl_attention.problem import AttentionShape
-from tl_attention.schedule import Schedule
+from tl_attention.files.named import DEFAULT, DEFAULT_CAUSAL, resolve
+from tl_attention.hardware.device import require_hopper
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.proof.preflight import refuse_unless_safe
+from tl_attention.schedule.schedule import Schedule
 
 # Of the addresses of q, k and v, in bytes: what TMA and 16-byte copies need.
 ALIGNMENT = 16
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, *,
-    causal: bool = False, scale: float | None = None, schedule: Schedule | str | Path | None = None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    schedule: Schedule | str | Path | None = None,
     specialize: bool = False,
 ) -> Tensor:
     """softmax(scale q k^T) v on the current CUDA stream of q's device.

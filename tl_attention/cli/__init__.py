@@ -15,9 +15,7 @@ from tl_attention.cli.schedules import check, explain, schema
 from tl_attention.cli.submit import submit
 
 
-@click.group(
-    cls=OneLineErrors, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
-)
+@click.group(cls=OneLineErrors, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(version)s")
 @click.pass_context
 def main(context: click.Context) -> None:

@@ -7,23 +7,31 @@ import click
 from tl_attention.cli.errors import Problems, naming
 from tl_attention.cli.schedules import prove
 from tl_attention.errors import InputError, printable
-from tl_attention.named import Named, resolve
-from tl_attention.problem import DTYPE_NAMES, HEAD_DIMS, AttentionShape
+from tl_attention.files.named import Named, resolve
+from tl_attention.problem.shape import DTYPE_NAMES, HEAD_DIMS, AttentionShape
 
 
 @click.command()
 @click.argument("a")
 @click.argument("b")
-@click.option("--code/--no-code", "with_code", default=True, show_default=True,
-              help="compile both and compare registers, spills and the steady loop's instructions and waits")
+@click.option(
+    "--code/--no-code",
+    "with_code",
+    default=True,
+    show_default=True,
+    help="compile both and compare registers, spills and the steady loop's instructions and waits",
+)
 @click.option("--dtype", type=click.Choice(sorted(DTYPE_NAMES)), default="fp16", show_default=True, help="of the code")
-@click.option("--head-dim", type=int,
-              help=f"one of {HEAD_DIMS}  [default: those that each is meant for; of the code the largest of both]")
+@click.option(
+    "--head-dim",
+    type=int,
+    help=f"one of {HEAD_DIMS}  [default: those that each is meant for; of the code the largest of both]",
+)
 @click.option("--causal", is_flag=True, help="the code with a causal mask")
 def diff(a: str, b: str, with_code: bool, dtype: str, head_dim: int | None, causal: bool) -> None:
     """What differs between two schedules: in the keys, in the Program, in the code; and whether both are safe."""
-    from tl_attention import diff
-    from tl_attention.limits import check_head_dim
+    from tl_attention.proof.limits import check_head_dim
+    from tl_attention.show import diff
 
     if head_dim is not None:
         check_head_dim(head_dim)

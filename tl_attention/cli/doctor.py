@@ -15,7 +15,7 @@ WIDTH = 13
 @click.command()
 def doctor() -> None:
     """Show versions, GPU, driver, nvcc and caches, and how to mend what is missing; exit 1 if `run` would fail."""
-    from tl_attention.doctor import examine
+    from tl_attention.measure.doctor import examine
 
     facts = []
     for fact in examine():

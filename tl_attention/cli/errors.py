@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Iterator, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from tl_attention.errors import InputError, ScheduleRefused, printable
-from tl_attention.named import Named
+from tl_attention.files.named import Named
 
 # Of stdout: the reader has gone, or its disk is full.
 CANNOT_PRINT = {errno.EPIPE, errno.ENOSPC}

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from tl_attention.cli.errors import Problems
 from tl_attention.cli.schedules import all_option, schedules_argument, texts_of, told_apart
 from tl_attention.errors import printable
-from tl_attention.named import Named, resolve
+from tl_attention.files.named import Named, resolve
 
 if TYPE_CHECKING:
-    from tl_attention.records import Row
+    from tl_attention.measure.records import Row
 
 WIDTH = 80
 # A longer name has a line of its own.
@@ -52,7 +53,7 @@ def _listing(schedules: Sequence[Named]) -> list[str]:
 
 
 def _part(schedules: Sequence[Named]) -> list[str]:
-    from tl_attention.recorded import run_of
+    from tl_attention.measure.recorded import run_of
 
     labels = {named.schedule.label for named in schedules}
     columns = [column for causal in (False, True) if (column := run_of(labels, causal))]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import datetime
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Iterable, Sequence
+from typing import Any
 
 import click
 
 from tl_attention.cli.errors import naming, say
 from tl_attention.cli.schedules import meant_for, resolve_all, schedule_argument, schedules_argument, texts_of
-from tl_attention.device import visible_gpus
 from tl_attention.errors import InputError
-from tl_attention.problem import DTYPE_NAMES, AttentionShape
+from tl_attention.hardware.device import visible_gpus
+from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 
 # New records; git ignores the folder, and results/ has those that are kept.
 RUNS = Path("runs")
@@ -27,19 +28,33 @@ WITHOUT_GPU = ("seed", "fa3_overlap", "best", "best_causal")
 
 def stamp() -> str:
     """Now, as it stands in the names of results."""
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    return datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def run_options(command: Any) -> Any:
     """The options that `run` and `bench` share."""
     options = [
-        click.option("--shape", default=DEFAULT_SHAPE, show_default=True,
-                     help="batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim"),
-        click.option("--dtype", "dtypes", multiple=True, type=click.Choice(sorted(DTYPE_NAMES)),
-                     help="may be given twice  [default: fp16 for run, fp16 and bf16 for bench]"),
+        click.option(
+            "--shape",
+            default=DEFAULT_SHAPE,
+            show_default=True,
+            help="batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim",
+        ),
+        click.option(
+            "--dtype",
+            "dtypes",
+            multiple=True,
+            type=click.Choice(sorted(DTYPE_NAMES)),
+            help="may be given twice  [default: fp16 for run, fp16 and bf16 for bench]",
+        ),
         click.option("--causal", is_flag=True),
-        click.option("--sizes", type=click.Choice(["runtime", "fixed", "both"]), default="runtime", show_default=True,
-                     help="sizes read at run time, or compiled for exactly this shape"),
+        click.option(
+            "--sizes",
+            type=click.Choice(["runtime", "fixed", "both"]),
+            default="runtime",
+            show_default=True,
+            help="sizes read at run time, or compiled for exactly this shape",
+        ),
         click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True),
         click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="of the inputs  [default: fresh, recorded]"),
         click.option("--output", type=click.Path(path_type=Path), help="JSON lines  [default: a new file in runs/]"),
@@ -86,31 +101,43 @@ def default_schedules(every: bool) -> list[str]:
 
 
 def _measure(
-    texts: Sequence[str], *, command: str, default_dtypes: Iterable[str], with_peers: bool, shape: str,
-    dtypes: Sequence[str], causal: bool, sizes: str, rounds: int, seed: int | None, output: Path | None,
+    texts: Sequence[str],
+    *,
+    command: str,
+    default_dtypes: Iterable[str],
+    with_peers: bool,
+    shape: str,
+    dtypes: Sequence[str],
+    causal: bool,
+    sizes: str,
+    rounds: int,
+    seed: int | None,
+    output: Path | None,
 ) -> None:
     # A mistake in any file or size is told before the first slow import.
     asked = resolve_all(texts)
     shapes = [AttentionShape.parse(shape, dtype=dtype, causal=causal) for dtype in dtypes or default_dtypes]
     schedules = meant_for(asked, shapes[0].head_dim)
     if command == "run":
-        from tl_attention.preflight import refuse_unless_safe
+        from tl_attention.proof.preflight import refuse_unless_safe
 
         with naming(schedules[0]):
             refuse_unless_safe(schedules[0].schedule, shapes[0].head_dim)
 
-    from tl_attention.records import ResultsFile
+    from tl_attention.measure.records import ResultsFile
 
     with ResultsFile(output or RUNS / f"{command}-{stamp()}.jsonl") as results:
-        from tl_attention import runner
-        from tl_attention.candidate import Candidate
-        from tl_attention.console import ProgressBar, show
-        from tl_attention.pool import CallFailed
+        from tl_attention.measure import runner
+        from tl_attention.measure.candidate import Candidate
+        from tl_attention.measure.pool import CallFailed
+        from tl_attention.show.console import ProgressBar, show
 
         fixed = {"runtime": (False,), "fixed": (True,), "both": (False, True)}[sizes]
         candidates = [
             Candidate(named.name, problem, named.schedule, is_fixed)
-            for problem in dict.fromkeys(shapes) for named in schedules for is_fixed in fixed
+            for problem in dict.fromkeys(shapes)
+            for named in schedules
+            for is_fixed in fixed
         ]
         try:
             with ProgressBar() as progress:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +14,7 @@ from tl_attention.errors import InputError, printable
 if TYPE_CHECKING:
     from tl_attention.leaderboard.contract import TestLine
     from tl_attention.leaderboard.results import Evaluation
-    from tl_attention.records import Row
+    from tl_attention.measure.records import Row
 
 
 @dataclass
@@ -28,19 +29,20 @@ class _Recorded:
 @click.command()
 @click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--markdown", is_flag=True, help="tables in Markdown, all columns unless --columns says otherwise")
-@click.option("--columns", help="of rows of run and bench, separated by commas: schedule, sizes, status, ms, tflops, "
-                                "matmul, ratio, error, registers, stack, shared, code  [default: those that fit]")
+@click.option(
+    "--columns",
+    help="of rows of run and bench, separated by commas: schedule, sizes, status, ms, tflops, "
+    "matmul, ratio, error, registers, stack, shared, code  [default: those that fit]",
+)
 @click.option("--loops", is_flag=True, help="the loops of each kernel's machine code too, as run shows them")
 @click.option("--baseline", help="what the ratio is relative to: a peer or schedule  [default: cudnn where present]")
-def report(
-    results: tuple[Path, ...], markdown: bool, columns: str | None, loops: bool, baseline: str | None
-) -> None:
+def report(results: tuple[Path, ...], markdown: bool, columns: str | None, loops: bool, baseline: str | None) -> None:
     """The tables of recorded rows, one for each run and problem.
 
     A line that is no row, half of one for instance, is named on stderr and skipped: that does not change the exit
     code, which is 0 if there was anything to show.
     """
-    from tl_attention.report import PEER_BASELINE, by_problem, check_baseline, parse_columns
+    from tl_attention.show.report import PEER_BASELINE, by_problem, check_baseline, parse_columns
 
     chosen = parse_columns(columns)
     recorded = _read(results)
@@ -55,7 +57,7 @@ def report(
     if markdown:
         _print_markdown(tables, chosen, baseline, loops)
     elif tables:
-        from tl_attention.console import show_tables
+        from tl_attention.show.console import show_tables
 
         show_tables(tables, chosen, baseline, loops)
     for (heading, _), group in recorded.evaluations.items():
@@ -64,7 +66,7 @@ def report(
 
 def _read(paths: Sequence[Path]) -> _Recorded:
     """Everything in the files. Raises InputError for a file that cannot be read."""
-    from tl_attention.records import read_lines
+    from tl_attention.measure.records import read_lines
 
     recorded = _Recorded()
     for path in paths:
@@ -83,7 +85,7 @@ def _read(paths: Sequence[Path]) -> _Recorded:
 def _read_line(line: bytes, where: str, path: Path, recorded: _Recorded) -> None:
     from tl_attention.leaderboard.read_evaluation import is_evaluation, read_evaluation
     from tl_attention.leaderboard.table import title
-    from tl_attention.records import parse_object, parse_row
+    from tl_attention.measure.records import parse_object, parse_row
 
     values = parse_object(line, where)
     if not is_evaluation(values):
@@ -97,7 +99,7 @@ def _read_line(line: bytes, where: str, path: Path, recorded: _Recorded) -> None
 def _print_markdown(
     tables: Sequence[Sequence[Row]], columns: Sequence[str] | None, baseline: str | None, loops: bool
 ) -> None:
-    from tl_attention.report import COLUMNS, loop_lines, markdown_table, title
+    from tl_attention.show.report import COLUMNS, loop_lines, markdown_table, title
 
     texts = [f"{title(rows)}\n\n{markdown_table(rows, columns or tuple(COLUMNS), baseline)}\n" for rows in tables]
     if loops:
@@ -110,13 +112,13 @@ def _show_evaluations(
     heading: str, evaluations: Sequence[tuple[str, Evaluation]], markdown: bool, baseline: str
 ) -> None:
     from tl_attention.leaderboard import table
-    from tl_attention.text_table import markdown as markdown_lines
+    from tl_attention.show.text_table import markdown as markdown_lines
 
     against = baseline if baseline in dict(evaluations) else None
     names, lines = table.headings(against), table.lines(evaluations, against)
     if markdown:
         click.echo(f"{printable(heading)}\n\n{markdown_lines(names, lines)}\n")
         return
-    from tl_attention.console import show_columns
+    from tl_attention.show.console import show_columns
 
     show_columns(heading, names, lines, table.PRIORITY)

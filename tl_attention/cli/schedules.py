@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Sequence
 
 import click
 
-from tl_attention import catalogue
 from tl_attention.cli.errors import Problems, naming
 from tl_attention.errors import InputError, printable
-from tl_attention.named import Named, expand, resolve
-from tl_attention.problem import HEAD_DIMS, named_head_dims
+from tl_attention.files import catalogue
+from tl_attention.files.named import Named, expand, resolve
+from tl_attention.problem.shape import HEAD_DIMS, named_head_dims
 
 schedule_argument = click.argument("schedule")
 schedules_argument = click.argument("schedules", nargs=-1)
@@ -60,7 +60,7 @@ def meant_for(schedules: Sequence[Named], head_dim: int) -> list[Named]:
 @click.option("--head-dim", type=int, help=f"one of {HEAD_DIMS}  [default: those that each schedule is meant for]")
 def check(schedules: tuple[str, ...], every: bool, head_dim: int | None) -> None:
     """Prove schedules safe, or refuse them with the dependence or limit that they break (all at the top by default)."""
-    from tl_attention.limits import check_head_dim
+    from tl_attention.proof.limits import check_head_dim
 
     if head_dim is not None:
         check_head_dim(head_dim)
@@ -80,8 +80,8 @@ def prove(named: Named, head_dims: Sequence[int]) -> None:
 
     Only the limits of the SM depend on the head size: the dependences are proved once.
     """
-    from tl_attention.limits import check_fits
-    from tl_attention.preflight import refuse_unless_safe
+    from tl_attention.proof.limits import check_fits
+    from tl_attention.proof.preflight import refuse_unless_safe
 
     with naming(named):
         refuse_unless_safe(named.schedule, head_dims[0])
@@ -91,15 +91,18 @@ def prove(named: Named, head_dims: Sequence[int]) -> None:
 
 @click.command()
 @schedule_argument
-@click.option("--model", type=click.Choice(["synchronous", "asynchronous"]),
-              help="synchronous: as `lowering: pipelined` runs it; asynchronous: products and loads in flight, as "
-                   "`warp_specialized` does; by default the lowering's own")
+@click.option(
+    "--model",
+    type=click.Choice(["synchronous", "asynchronous"]),
+    help="synchronous: as `lowering: pipelined` runs it; asynchronous: products and loads in flight, as "
+    "`warp_specialized` does; by default the lowering's own",
+)
 @click.option("--head-dim", type=int, help=f"one of {HEAD_DIMS}  [default: those that the file is meant for]")
 def explain(schedule: str, model: str | None, head_dim: int | None) -> None:
     """What it takes of the SM, its options, and prologue, steady state and epilogue: who waits for whom."""
-    from tl_attention.explain import explain as text
-    from tl_attention.limits import check_head_dim
-    from tl_attention.preflight import verdicts
+    from tl_attention.proof.limits import check_head_dim
+    from tl_attention.proof.preflight import verdicts
+    from tl_attention.show.explain import explain as text
 
     if head_dim is not None:
         check_head_dim(head_dim)
@@ -115,7 +118,7 @@ def explain(schedule: str, model: str | None, head_dim: int | None) -> None:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="a file  [default: stdout]")
 def schema(output: Path | None) -> None:
     """The JSON Schema with which editors complete and check schedule files."""
-    from tl_attention.schedule_schema import json_schema
+    from tl_attention.files.schema import json_schema
 
     if output is None:
         click.echo(json_schema(), nl=False)

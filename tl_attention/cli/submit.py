@@ -6,16 +6,17 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any
 
 import click
 
-from tl_attention.catalogue import SUFFIXES, path_of
 from tl_attention.cli.errors import fail, naming
 from tl_attention.cli.measure import FAILED, RUNS, stamp
 from tl_attention.errors import InputError, printable
-from tl_attention.named import resolve
+from tl_attention.files.catalogue import SUFFIXES, path_of
+from tl_attention.files.named import resolve
 
 DEFAULT_OUTPUT = Path("leaderboard_submit.py")
 LEADERBOARD = Path(__file__).parents[1] / "leaderboard"
@@ -24,21 +25,35 @@ BASELINES = {"cudnn": LEADERBOARD / "baseline_cudnn.py"}
 
 @click.command()
 @click.argument("files", nargs=-1, required=True)
-@click.option("--embed", type=click.Choice(["all", "tilelang", "cuda"]), default="all", show_default=True,
-              help="what a packed schedule carries: the TileLang program, the CUDA generated from it, or both and "
-                   "machine code, of which the first that works runs")
-@click.option("-o", "--output", type=click.Path(path_type=Path),
-              help=f"of the packed file  [default: {DEFAULT_OUTPUT}]; with --evaluate the JSON lines  [default: a new "
-                   f"file in {RUNS}/]")
+@click.option(
+    "--embed",
+    type=click.Choice(["all", "tilelang", "cuda"]),
+    default="all",
+    show_default=True,
+    help="what a packed schedule carries: the TileLang program, the CUDA generated from it, or both and "
+    "machine code, of which the first that works runs",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help=f"of the packed file  [default: {DEFAULT_OUTPUT}]; with --evaluate the JSON lines  [default: a new "
+    f"file in {RUNS}/]",
+)
 @click.option("--evaluate", is_flag=True, help="run schedules or submission files as the leaderboard does")
 @click.option("--against", type=click.Choice(sorted(BASELINES)), help="with --evaluate: run this baseline too")
-@click.option("--lines", type=click.Path(path_type=Path),
-              help="with --evaluate: a file of test lines  [default: the leaderboard's three]")
+@click.option(
+    "--lines",
+    type=click.Path(path_type=Path),
+    help="with --evaluate: a file of test lines  [default: the leaderboard's three]",
+)
 @click.option("--mode", type=click.Choice(["test", "benchmark"]), help="with --evaluate  [default: benchmark]")
-@click.option("--protocol", type=click.Choice(["class", "popcorn"]),
-              help="with --evaluate: whose output lines  [default: class]")
-@click.option("--device", type=click.Choice(["cuda", "cpu"]),
-              help="with --evaluate; cpu tries the harness only  [default: cuda]")
+@click.option(
+    "--protocol", type=click.Choice(["class", "popcorn"]), help="with --evaluate: whose output lines  [default: class]"
+)
+@click.option(
+    "--device", type=click.Choice(["cuda", "cpu"]), help="with --evaluate; cpu tries the harness only  [default: cuda]"
+)
 def submit(files: tuple[str, ...], embed: str, output: Path | None, evaluate: bool, **options: Any) -> None:
     """Pack a schedule for the leaderboard, or --evaluate schedules and submission files under its contract."""
     if evaluate:
@@ -72,12 +87,19 @@ def _pack(text: str, output: Path, embed: str) -> Path:
 
 
 def _evaluate(
-    files: Sequence[str], embed: str, output: Path | None, *, against: str | None, lines: Path | None,
-    mode: str | None, protocol: str | None, device: str | None,
+    files: Sequence[str],
+    embed: str,
+    output: Path | None,
+    *,
+    against: str | None,
+    lines: Path | None,
+    mode: str | None,
+    protocol: str | None,
+    device: str | None,
 ) -> None:
     from tl_attention.leaderboard import contract, results, table
     from tl_attention.leaderboard.evaluate import evaluate
-    from tl_attention.records import ResultsFile
+    from tl_attention.measure.records import ResultsFile
 
     tests = contract.read_test_lines(lines) if lines else contract.RANKED_LINES
     names = _told_apart(files)
@@ -97,7 +119,7 @@ def _evaluate(
                 evaluations.append((name, found))
                 _print_lines(name, found, protocol or "class", of=len(submissions))
 
-    from tl_attention.console import Output, counted, show_columns
+    from tl_attention.show.console import Output, counted, show_columns
 
     shown = table.lines(evaluations, against)
     show_columns(table.title(evaluations[0][1]), table.headings(against), shown, table.PRIORITY)

@@ -10,10 +10,10 @@ import platform
 import stat
 from dataclasses import asdict, replace
 
-from tl_attention import toolchain
-from tl_attention.environment import commit, gpu, package
+from tl_attention.build import toolchain
 from tl_attention.errors import InputError
 from tl_attention.leaderboard.contract import TestLine
+from tl_attention.measure.environment import commit, gpu, package
 
 ELEMENT_BYTES = 2
 
@@ -37,7 +37,8 @@ def environment(device: str) -> dict[str, str] | None:
     versions = {name: package(name) or "none" for name in ("torch", "triton", "tilelang")}
     known = gpu() if device == "cuda" else None
     machine = {
-        "commit": commit(), "driver": known and known.driver,
+        "commit": commit(),
+        "driver": known and known.driver,
         "power_limit_w": known and known.power_limit_w and f"{known.power_limit_w:.0f}",
     }
     machine |= _compilers(torch.version.cuda)

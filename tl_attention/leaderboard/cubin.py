@@ -24,7 +24,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-from tl_attention.compiler_errors import first_error
+from tl_attention.build.compiler_errors import first_error
 from tl_attention.errors import InputError, printable
 from tl_attention.leaderboard.device_code import constants
 from tl_attention.leaderboard.launch_text import FAST_MATH_FLAG
@@ -35,7 +35,10 @@ PACKAGES = {NVRTC: "12.9.86", "nvidia-cuda-runtime-cu12": "12.9.79", "nvidia-cud
 # NVRTC has no C++ library: TileLang's own stands in for it, as where TileLang itself calls NVRTC.
 STANDARD_HEADER = "tl_templates/cuda/nvrtc_std.h"
 OPTIONS = (
-    "--gpu-architecture=sm_90a", "--std=c++20", "--device-as-default-execution-space", "--disable-warnings",
+    "--gpu-architecture=sm_90a",
+    "--std=c++20",
+    "--device-as-default-execution-space",
+    "--disable-warnings",
     f"--pre-include={STANDARD_HEADER}",
 )
 # Far beyond the 4.3 MB of headers that a packed file carries. xz needs 65 MiB for what it packs at its highest level.

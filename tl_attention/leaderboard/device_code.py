@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from tl_attention.compile import fingerprint
+from tl_attention.build.compile import fingerprint
 
 
 def read_device_code(submission: bytes) -> dict[str, Any]:

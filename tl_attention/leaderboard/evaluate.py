@@ -26,7 +26,7 @@ from tl_attention.leaderboard.messages import MAX_SAMPLES
 from tl_attention.leaderboard.results import Evaluation, Outcome, Row
 from tl_attention.leaderboard.stop_rule import MAX_REPEATS
 from tl_attention.leaderboard.trial import CHECK_TIMEOUT_S, Bench
-from tl_attention.pool import CallFailed, Worker
+from tl_attention.measure.pool import CallFailed, Worker
 
 MODES = ("test", "benchmark")
 DEVICES = ("cuda", "cpu")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tl_attention.compile import FAST_MATH, NO_BOUND_CHECKS, NO_INIT_CHECKS, CompiledKernel
+from tl_attention.build.compile import FAST_MATH, NO_BOUND_CHECKS, NO_INIT_CHECKS, CompiledKernel
 from tl_attention.errors import InputError
-from tl_attention.host_plan import HostPlan, parse_host_source
 from tl_attention.leaderboard.python_text import literal, tuple_text
+from tl_attention.proof.generated.host_plan import HostPlan, parse_host_source
 
 TENSORS = ("Q", "K", "V", "Output")
 NVCC_FLAGS = ("-cubin", "-O3", "-std=c++20", "-gencode", "arch=compute_90a,code=sm_90a")

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class SubmissionProcess:
 
     def __init__(self, folder: Path, plan: Mapping[str, Any], timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by __exit__)
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._hung_up = False
         self._paused_s = self._ended = 0.0
@@ -39,8 +39,12 @@ class SubmissionProcess:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, str(folder / "worker.py"), json.dumps({**plan, "channel": theirs.fileno()})],
-                cwd=folder, pass_fds=(theirs.fileno(),), start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT,
+                cwd=folder,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
             )
 
     def receive(self) -> bytes:
@@ -60,10 +64,8 @@ class SubmissionProcess:
 
     def proceed(self) -> None:
         """Let the process go on after its first message. One that has gone is found by `receive`."""
-        try:
+        with suppress(OSError):
             self._channel.send(b"1", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        except OSError:
-            pass
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -90,11 +92,9 @@ class SubmissionProcess:
         """Kill the process group: what it left behind, a compiler for instance, would disturb the next test."""
         if self._ended:
             return
-        try:
-            # The leader is not yet waited for, so the number is still the group's.
+        # The leader is not yet waited for, so the number is still the group's.
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         self._ended = time.monotonic()
 

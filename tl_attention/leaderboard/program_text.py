@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tl_attention.schedule import Schedule
+from tl_attention.schedule.schedule import Schedule
 
 PACKAGE = Path(__file__).parents[1]
 # The kernel of each lowering, what it imports before it.
-PIPELINED = ("kernel/macros.py", "kernel/pipelined.py")
+PIPELINED = ("lowering/macros.py", "lowering/pipelined/kernel.py")
 KERNEL_FILES = {
     "pipelined": PIPELINED,
     "inferred": PIPELINED,
     "warp_specialized": (
-        "warpgroup.py", "kernel/macros.py", "kernel/device_code.py", "kernel/tiles.py", "kernel/vector.py",
-        "kernel/output.py", "kernel/warp_specialized.py",
+        "hardware/warpgroup.py",
+        "lowering/macros.py",
+        *(f"lowering/warp_specialized/{name}.py" for name in ("device_code", "tiles", "vector", "output", "kernel")),
     ),
 }
 # What the text needs of the file that holds it.

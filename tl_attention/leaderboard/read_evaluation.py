@@ -24,7 +24,7 @@ def read_evaluation(line: bytes, values: dict[str, Any], where: str) -> tuple[st
     """
     from pydantic import ValidationError
 
-    from tl_attention.schedule_errors import dotted, first_error
+    from tl_attention.schedule.key_errors import dotted, first_error
 
     try:
         evaluation = _validator().validate_json(line, strict=True)

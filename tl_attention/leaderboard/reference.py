@@ -83,4 +83,3 @@ def compare(data, output) -> Comparison:
         max_abs_error=float(largest),
         reason=reason and f"{reason}, max |error| {float(largest):.3g}",
     )
-

@@ -99,7 +99,7 @@ class Evaluation:
 
 def way_taken(log: str) -> str:
     """The way that a packed file says last that it runs, "" where no line of the log says it."""
-    return ([""] + WAY.findall(log))[-1]
+    return (["", *WAY.findall(log)])[-1]
 
 
 def class_lines(evaluation: Evaluation) -> Iterator[str]:

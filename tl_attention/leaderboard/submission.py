@@ -13,7 +13,8 @@ from pathlib import Path
 from string import Template
 from typing import Literal, get_args
 
-from tl_attention.compile import TARGET, CompiledKernel, compile_kernel, pass_configs
+from tl_attention.build.compile import TARGET, CompiledKernel, compile_kernel, pass_configs
+from tl_attention.build.sass import check_not_serialised, read_loops
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.leaderboard import cubin
 from tl_attention.leaderboard.contract import FORBIDDEN_WORD, violations
@@ -21,10 +22,9 @@ from tl_attention.leaderboard.headers import digests, header_closure, pack, tile
 from tl_attention.leaderboard.launch_text import fast_math_flags, launch_parts
 from tl_attention.leaderboard.program_text import program_text
 from tl_attention.leaderboard.python_text import call_text, literal
-from tl_attention.lowering import kernel_arguments
-from tl_attention.preflight import refuse_unless_safe
-from tl_attention.sass import check_not_serialised, read_loops
-from tl_attention.schedule import Schedule
+from tl_attention.lowering.arguments import kernel_arguments
+from tl_attention.proof.preflight import refuse_unless_safe
+from tl_attention.schedule.schedule import Schedule
 
 Form = Literal["all", "tilelang", "cuda"]
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 from tl_attention.leaderboard.results import Evaluation, Row
 
-HEADINGS = ("submission", "test (batch, heads, seq, head_dim)", "status", "n", "best ms", "mean ms", "median ms",
-            "p10-p90 ms", "max |error|", "stopped by")
+HEADINGS = (
+    "submission",
+    "test (batch, heads, seq, head_dim)",
+    "status",
+    "n",
+    "best ms",
+    "mean ms",
+    "median ms",
+    "p10-p90 ms",
+    "max |error|",
+    "stopped by",
+)
 # Which columns a narrow terminal keeps; 10 and 11 are relative to a baseline.
 PRIORITY = (0, 1, 2, 5, 4, 10, 3, 11, 6, 8, 7, 9)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.messages import Ended
 from tl_attention.leaderboard.process import SubmissionProcess
 from tl_attention.leaderboard.results import Outcome, Row, Verdict, way_taken
-from tl_attention.pool import CallFailed, Worker
+from tl_attention.measure.pool import CallFailed, Worker
 
 CHECK_TIMEOUT_S = 600.0
 # The GPU's events and the host's clock drift apart.
@@ -67,7 +68,8 @@ class Bench:
                 return "wrong", f"right at first, wrong for other inputs at the same addresses: {other.reason}"
             assert verdict.max_abs_error is not None and other.max_abs_error is not None
             found.update(
-                tight=verdict.tight and other.tight, timing=timing,
+                tight=verdict.tight and other.tight,
+                timing=timing,
                 max_abs_error=max(verdict.max_abs_error, other.max_abs_error),
             )
             return "pass", verdict.reason or other.reason
@@ -98,11 +100,9 @@ class Bench:
             found = self.checker.call(check.check, str(path), line, seed, self.device, timeout_s=CHECK_TIMEOUT_S)
         except CallFailed as failed:
             raise Ended("error", f"the check of the output failed: {failed}") from None
-        try:
+        # Not a file: the verdict says so, and the folder goes at the end.
+        with suppress(OSError):
             path.unlink(missing_ok=True)
-        except OSError:
-            # Not a file: the verdict says so, and the folder goes at the end.
-            pass
         return Verdict(**found)
 
     def _timing(self, timed: messages.Timed | None, seconds: float) -> stop_rule.Timing | None:

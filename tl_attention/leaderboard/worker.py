@@ -65,9 +65,8 @@ def _imported() -> Callable:
 
 def _test(plan: dict, channel: socket.socket) -> dict:
     """The second import, with sys.stdout None, and one test."""
-    import torch
-
     import reference
+    import torch
     import utils
 
     device, line = plan["device"], plan["line"]

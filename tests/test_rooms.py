@@ -1,0 +1,67 @@
+"""The rooms of the package: each has a duty, imports go down the list in docs/DESIGN.md, and nothing goes in a circle."""
+
+from __future__ import annotations
+
+import ast
+import re
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "tl_attention"
+DESIGN = (ROOT / "docs/DESIGN.md").read_text()
+LISTED = [
+    name.removesuffix(".py")
+    for line in DESIGN[DESIGN.index("    tl_attention/\n") :].partition("\n\n")[0].splitlines()[1:]
+    for name in re.findall(r"\b(\w+(?=/)|\w+\.py)", line.partition("    " * 3)[0] if "  " in line.strip() else line)
+]
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+
+def imported(name: str) -> set[str]:
+    """The modules of the package that a module imports, wherever it does, for type checkers too; not its packages."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            below = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {inner if inner in MODULES else str(node.module) for inner in below}
+    # `from tl_attention import __version__` reads what stands before all imports.
+    return {module for module in found if module in MODULES and module != "tl_attention"} - {name}
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+def test_every_room_is_listed_and_says_its_duty() -> None:
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    rooms |= {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
+    assert sorted(LISTED) == sorted(rooms)
+    for path in PACKAGE.rglob("__init__.py"):
+        assert ast.get_docstring(ast.parse(path.read_text())), f"{path} does not say its duty"
+
+
+def test_imports_go_down_the_list() -> None:
+    rank = {name: number for number, name in enumerate(LISTED)}
+    for name in MODULES:
+        if name not in ("tl_attention", "tl_attention.__main__"):
+            later = [other for other in imported(name) if rank[room(other)] > rank[room(name)]]
+            assert not later, f"{name} imports {later}, whose rooms stand below its own"
+
+
+def test_nothing_is_imported_in_a_circle() -> None:
+    TopologicalSorter({name: imported(name) for name in MODULES if name != "tl_attention"}).prepare()
+
+
+def test_no_file_is_long() -> None:
+    long = {
+        str(path.relative_to(ROOT)): count
+        for path in [*PACKAGE.rglob("*.py"), *(ROOT / "tests").glob("*.py")]
+        if (count := len(path.read_text().splitlines())) > 300
+    }
+    assert not long

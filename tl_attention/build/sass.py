@@ -1,0 +1,235 @@
+"""Reads a kernel's machine code (SASS): the loops that issue products, their instructions, and where they wait.
+
+On Hopper these decide the speed: exponentials that stand between the issue of a product and the wait for it are free.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import Iterable, Iterator, Sequence
+
+from tl_attention.program.asked_waits import Asked
+from tl_attention.errors import InputError, ScheduleRefused
+
+TOOLS = ("cuobjdump", "nvdisasm")
+# What is counted, in the order in which it is shown. MOV holds IMAD.MOV too, the same move on another pipe.
+COUNTED = (
+    "HGMMA", "MUFU", "FFMA", "FMUL", "FADD", "FMNMX", "SHFL", "F2FP", "MOV", "UMOV", "R2UR", "SYNCS", "BAR", "LDL",
+    "STL",
+)
+INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;", re.M)
+BRANCH = re.compile(r"(?:(.+),\s*)?0x([0-9a-f]+)$")
+EXPONENTIAL = re.compile(r"MUFU\.EX2")
+PRODUCT_WAIT = re.compile(r"WARPGROUP\.DEPBAR")
+# Without TRYWAIT it is the second look of a wait that is under way.
+BARRIER_WAIT = re.compile(r"SYNCS\.PHASECHK\..*TRYWAIT")
+# A0 announces bytes and arrives not at all.
+ARRIVE = re.compile(r"SYNCS\.ARRIVE(?!\S*\.A0)")
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One loop that issues products: how many instructions of each kind its body has.
+
+    `product_waits`, `barrier_waits` (on mbarriers) and `arrives` (at them) have an entry for each such instruction: the
+    number of exponentials that stand before it in the body.
+    """
+
+    instructions: int
+    counts: dict[str, int]
+    exponentials: int
+    product_waits: tuple[int, ...] = ()
+    barrier_waits: tuple[int, ...] = ()
+    arrives: tuple[int, ...] = ()
+
+    @property
+    def hgmma(self) -> int:
+        """Instructions of its products: one for every 16 columns that a product sums over."""
+        return self.counts.get("HGMMA", 0)
+
+    @property
+    def spills(self) -> int:
+        """Loads and stores of spilled registers."""
+        return self.counts.get("LDL", 0) + self.counts.get("STL", 0)
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{self.counts[name]} {name}" for name in COUNTED if name in self.counts)
+        return f"{self.instructions} instructions: {counts}{'' if self.spills else ', no spills in this loop'}"
+
+    @property
+    def places(self) -> dict[str, tuple[int, ...]]:
+        """Where the body waits and arrives, in exponentials; what it does not do is left out."""
+        every = {
+            "waits for products": self.product_waits, "waits on mbarriers": self.barrier_waits, "arrives": self.arrives,
+        }
+        return {name: places for name, places in every.items() if places}
+
+    def places_beside(self, asked: Asked | None) -> str:
+        """The same in words, with where the schedule asks for its products beside it.
+
+        A body with other exponentials than one iteration's is no iteration: nothing stands beside it.
+        """
+        parts = [f"{name} after {', '.join(map(str, places))}" for name, places in self.places.items()]
+        if asked and self.product_waits and asked.exponentials == self.exponentials:
+            parts[0] += f" (the schedule asks: {', '.join(map(str, asked.product_waits))})"
+        return f"of {self.exponentials} exponentials: {'; '.join(parts) or 'no waits'}"
+
+
+def read_loops(cubin: bytes) -> tuple[Loop, ...]:
+    """The innermost loops with products, in the order of the code. Takes about half a second."""
+    return parse(cuobjdump(cubin, "--dump-sass"))
+
+
+def steady(loops: Sequence[Loop]) -> Loop | None:
+    """The loop over blocks that need no mask: most products, fewest instructions."""
+    return max(loops, key=lambda loop: (loop.hgmma, -loop.instructions), default=None)
+
+
+def describe(loops: Sequence[Loop], asked: Asked | None = None) -> list[str]:
+    """Each loop in two lines, the steady one first; `asked` is where the schedule has the waits."""
+    first = steady(loops)
+    ordered = sorted(loops, key=lambda loop: loop is not first)
+    return [
+        f"{'steady' if loop is first else 'other'} loop: {loop}\n    {loop.places_beside(asked)}" for loop in ordered
+    ]
+
+
+def check_not_serialised(loops: Sequence[Loop]) -> None:
+    """Raise ScheduleRefused where ptxas gave up running products beside other code.
+
+    It then waits after every HGMMA of the kernel; the kernel asks for one wait for a product of several. Its warning is
+    no evidence: TileLang keeps binaries, and ptxas is silent for those that it does not build again.
+    """
+    for loop in loops:
+        waits = len(loop.product_waits)
+        # One of the two products has at least 4 HGMMA, for head_dim 64, so what is asked for stays below a half.
+        if 2 * waits > loop.hgmma:
+            raise ScheduleRefused(
+                f"ptxas serialised the products: the machine code waits {waits} times for {loop.hgmma} HGMMA, expected "
+                "once for each product; either registers are too few, or code between a product's issue and its wait "
+                "touches the accumulator, calls or traps (ptxas says which, C7510 to C7520)"
+            )
+
+
+# --- the disassembly -------------------------------------------------------------------------------------------
+
+
+def cuobjdump(cubin: bytes, option: str) -> str:
+    """What cuobjdump prints of a cubin. It disassembles with the nvdisasm that it finds on the PATH."""
+    path = os.pathsep.join([str(Path(tool("nvdisasm")).parent), os.environ.get("PATH", "")])
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(cubin)
+        return subprocess.run(
+            [tool("cuobjdump"), option, str(file)], capture_output=True, text=True, check=True,
+            env={**os.environ, "PATH": path},
+        ).stdout
+
+
+def tool(name: str) -> str:
+    """The path of one of TOOLS: of its pip package, or the one on the PATH."""
+    package = f"nvidia-cuda-{name}"
+    try:
+        packaged = [f.locate() for f in files(package) or () if f.name == name]
+    except PackageNotFoundError:
+        packaged = []
+    for candidate in (*packaged, shutil.which(name), f"/usr/local/cuda/bin/{name}"):
+        if candidate and Path(candidate).is_file():
+            return str(candidate)
+    raise InputError(f"{name} was not found: install the package {package}, which this project pins")
+
+
+@dataclass(frozen=True)
+class _Instruction:
+    address: int
+    predicate: str
+    opcode: str
+    operands: str
+
+    @property
+    def name(self) -> str:
+        return "MOV" if self.opcode.startswith("IMAD.MOV") else self.opcode.split(".")[0]
+
+
+def parse(text: str) -> tuple[Loop, ...]:
+    """The innermost loops with products of a disassembly."""
+    found: list[Loop] = []
+    for function in text.split("Function : "):
+        code = [_Instruction(int(m[1], 16), m[2] or "", m[3], m[4]) for m in INSTRUCTION.finditer(function)]
+        bodies = list(_bodies(code))
+        found += [_loop(code[n] for n in sorted(body)) for body in bodies if not any(other < body for other in bodies)]
+    return tuple(found)
+
+
+def _loop(body: Iterable[_Instruction]) -> Loop:
+    instructions, exponentials = 0, 0
+    counts: Counter[str] = Counter()
+    places: dict[re.Pattern[str], list[int]] = {PRODUCT_WAIT: [], BARRIER_WAIT: [], ARRIVE: []}
+    for instruction in body:
+        instructions += 1
+        counts[instruction.name] += 1
+        exponentials += bool(EXPONENTIAL.match(instruction.opcode))
+        for pattern, found in places.items():
+            if pattern.match(instruction.opcode):
+                found.append(exponentials)
+    counted = {name: counts[name] for name in COUNTED if counts[name]}
+    return Loop(instructions, counted, exponentials, *map(tuple, places.values()))
+
+
+def _bodies(code: Sequence[_Instruction]) -> Iterator[set[int]]:
+    """The natural loops with products, as indices.
+
+    A branch back closes a loop only where its target is on every way to it: the code that retries a wait stands behind
+    the kernel's end and branches back too. Such code is left out of the body, in which it runs rarely.
+    """
+    successors = _successors(code)
+    predecessors: list[list[int]] = [[] for _ in code]
+    backward: dict[int, list[int]] = {}
+    for source, targets in enumerate(successors):
+        for target in targets:
+            predecessors[target].append(source)
+            if target <= source:
+                backward.setdefault(target, []).append(source)
+    products = [n for n, instruction in enumerate(code) if instruction.name == "HGMMA"]
+    for header, sources in backward.items():
+        if not any(header <= n <= max(sources) for n in products):
+            continue
+        elsewhere = _reachable([0], successors, without=header)
+        closing = [source for source in sources if source not in elsewhere]
+        if closing:
+            body = _reachable(closing, predecessors, without=header) | {header}
+            body = {n for n in body if header <= n <= max(closing)}
+            if not body.isdisjoint(products):
+                yield body
+
+
+def _successors(code: Sequence[_Instruction]) -> list[list[int]]:
+    index = {instruction.address: n for n, instruction in enumerate(code)}
+    successors = []
+    for n, instruction in enumerate(code):
+        branch = BRANCH.match(instruction.operands) if instruction.name == "BRA" else None
+        always = not instruction.predicate and not (branch and branch[1])
+        ends = always and (branch or instruction.name in ("EXIT", "RET", "BRX"))
+        target = index.get(int(branch[2], 16)) if branch else None
+        onward = [] if ends or n + 1 == len(code) else [n + 1]
+        successors.append(onward + ([target] if target is not None else []))
+    return successors
+
+
+def _reachable(starts: Iterable[int], edges: Sequence[Sequence[int]], without: int) -> set[int]:
+    seen = {start for start in starts if start != without}
+    pending = list(seen)
+    while pending:
+        for n in edges[pending.pop()]:
+            if n != without and n not in seen:
+                seen.add(n)
+                pending.append(n)
+    return seen

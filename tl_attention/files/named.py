@@ -1,0 +1,107 @@
+"""What a user calls a schedule, resolved: the name of one that ships, a file, or a label.
+
+The second call costs a few microseconds: what was resolved is kept while the files that it was read from, bases too,
+stay as they were.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.files import catalogue
+from tl_attention.files.catalogue import SUFFIX, SUFFIXES
+from tl_attention.files.schedule_file import ScheduleFile, load_file
+from tl_attention.files.yaml_text import stamp
+from tl_attention.problem.shape import HEAD_DIMS, named_head_dims
+from tl_attention.schedule.schedule import Schedule
+
+# The schedules that run where none is asked for, without and with a causal mask.
+DEFAULT, DEFAULT_CAUSAL = "best", "best_causal"
+LABEL = re.compile(r"[a-z_]+_\d+x\d+_t\d")
+MOST_KEPT = 1024
+
+
+@dataclass(frozen=True)
+class Named:
+    """A schedule, what it is called in tables, what the user wrote for it, and the file; a label has none."""
+
+    name: str
+    text: str
+    schedule: Schedule
+    file: ScheduleFile | None = None
+
+    @property
+    def head_dims(self) -> tuple[int, ...]:
+        """The head sizes that it is meant for."""
+        return self.file.head_dims if self.file else HEAD_DIMS
+
+    @property
+    def meant_for(self) -> str:
+        """The same in words."""
+        return f"is meant for {named_head_dims(self.head_dims)}"
+
+    def refuse_unmeant(self, head_dim: int) -> None:
+        """Raise InputError for a head size that it is not meant for."""
+        if self.file and head_dim not in self.head_dims:
+            raise InputError(self.file.blamed(("head_dims",), f"it {self.meant_for}, not {head_dim}", "refused: "))
+
+    def refused(self, refusal: ScheduleRefused) -> InputError:
+        """The refusal with the file and the line to blame, or with the label."""
+        if self.file:
+            return InputError(self.file.blamed(refusal.key, str(refusal), "refused: ", refusal.others))
+        return InputError(f"{self.text}: refused: {refusal}")
+
+
+_kept: dict[str, Named] = {}
+
+
+def resolve(what: str | Path) -> Named:
+    """The schedule of this name, in this file or of this label.
+
+    A name that ships is that schedule, wherever the call is made; text that ends in .yaml or .yml, and any other that
+    is a file, is read. Raises InputError that says where the mistake is, or which names come closest.
+    """
+    text = what if isinstance(what, str) else os.fspath(what)
+    kept = _kept.get(text)
+    if kept is None or not _is_current(kept):
+        if len(_kept) >= MOST_KEPT:
+            _kept.clear()
+        kept = _kept[text] = _resolved(text)
+    return kept
+
+
+def expand(text: str) -> list[str]:
+    """The schedules of a folder or of a part of the catalogue, such as `experiments`, sorted; else the text itself."""
+    # No text, which an unset variable of a shell gives, is not the catalogue's top.
+    if text and catalogue.path_of(text) is None:
+        if os.path.isdir(text):
+            found = sorted(str(path) for path in Path(text).glob(f"*{SUFFIX}"))
+            if not found:
+                raise InputError(f"{text}: a folder without schedules, expected files *{SUFFIX} in it")
+            return found
+        if under := catalogue.names(text.strip("/")):
+            return under
+    return [text]
+
+
+def _is_current(named: Named) -> bool:
+    return named.file is None or all(stamp(source.path) == source.stamp for source in named.file.sources)
+
+
+def _resolved(text: str) -> Named:
+    path = catalogue.path_of(text)
+    if path is not None:
+        file = load_file(path)
+        return Named(text, text, file.schedule, file)
+    if os.path.isdir(text) or (not text.endswith(SUFFIXES) and text and catalogue.names(text.strip("/"))):
+        raise InputError(f"{text}: a folder of schedules, expected one of them, such as {expand(text)[0]}")
+    if text.endswith(SUFFIXES) or os.path.exists(text):
+        file = load_file(text)
+        return Named(file.path.stem, text, file.schedule, file)
+    if LABEL.match(text):
+        return Named(text, text, Schedule.from_label(text))
+    raise catalogue.unknown(text)

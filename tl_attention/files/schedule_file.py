@@ -1,0 +1,182 @@
+"""Schedules as YAML files: whole, or `base: best` and only the keys that differ from it.
+
+Of a base, mappings merge key by key, lists and plain values replace, and an explicit null returns an optional key to
+its default. Every error names the file, the line and the key, also where a base has it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, Field
+from pydantic_core import PydanticCustomError
+
+from tl_attention.errors import InputError
+from tl_attention.files import catalogue, yaml_text
+from tl_attention.files.yaml_text import Stamp, YamlFile
+from tl_attention.problem.shape import HEAD_DIMS
+from tl_attention.schedule.key_errors import KeyPath, dotted, first_error, model_of, shown
+from tl_attention.schedule.schedule import Schedule
+
+MOST_BASES = 4
+
+
+def _one_line(text: str) -> str:
+    if not text.isprintable():
+        raise PydanticCustomError("one_line", "expected one line of printable text")
+    return text
+
+
+def _each_once(values: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(values)) < len(values):
+        raise PydanticCustomError("each_once", "expected each once")
+    return values
+
+
+class ScheduleKeys(Schedule):
+    """One attention schedule, whole, or what it changes in its `base`.
+
+    `group` partitions the 15 statements (names or numbers 0 to 14 in source order), or the chunks that `split` makes
+    of them. `order` and `stage` have one entry per group. A group of stage s works on KV block t - s in steady-state
+    iteration t; `order` is its position in the iteration. `-1` in both marks a producer group: one load, run ahead by
+    `num_stages` buffers. `lowering: inferred` leaves order, stage and group to the compiler; `warp_specialized` adds a
+    producer warpgroup, and takes the keys from `kernel` to `release_before`.
+    """
+
+    base: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description=(
+                "the schedule whose keys hold where this file has none: a name that `tl-attention list` shows, or a file's "
+                "path relative to this one; mappings merge key by key, lists replace, null is the key's default"
+            ),
+        ),
+    ] = ""
+    summary: Annotated[str, Field(max_length=100, description="what it is, in one line"), AfterValidator(_one_line)] = (
+        ""
+    )
+    head_dims: Annotated[
+        tuple[Literal[HEAD_DIMS], ...],
+        Field(min_length=1, description="the head sizes that it is meant for; all by default"),
+        AfterValidator(_each_once),
+    ] = HEAD_DIMS
+
+
+# About the file, not the schedule: they are no part of its label, and a base's are not taken over.
+FILE_KEYS = tuple(name for name in ScheduleKeys.model_fields if name not in Schedule.model_fields)
+
+
+@dataclass(frozen=True)
+class ScheduleFile:
+    """One schedule file: its schedule, what it says about itself, and the files that it was read from."""
+
+    schedule: Schedule
+    summary: str
+    head_dims: tuple[int, ...]
+    sources: tuple[YamlFile, ...]
+
+    @property
+    def path(self) -> Path:
+        return self.sources[0].path
+
+    def blamed(self, key: KeyPath, message: str, kind: str = "", others: tuple[KeyPath, ...] = ()) -> str:
+        """`file:line: kind: key: message`, at the line of this file, or of its base key if a base has the key.
+
+        Of several keys, the one to blame is the first that stands in the outermost file with any of them.
+        """
+        written = (path for source in self.sources for path in (key, *others) if source.has(path) == len(path))
+        return _blamed(self.sources, next(written, key) if key else key, message, kind)
+
+
+def load(path: str | Path) -> Schedule:
+    """Read one schedule. Raises InputError with `file:line: key: message`."""
+    return load_file(path).schedule
+
+
+def load_file(path: str | Path) -> ScheduleFile:
+    """Read one schedule and what its file says about it. Raises InputError with `file:line: key: message`."""
+    sources = _with_bases(yaml_text.read(Path(path)))
+    own = {key: value for key, value in sources[0].fields.items() if key in FILE_KEYS}
+    try:
+        keys = ScheduleKeys(**_merged(sources) | own)
+    except ValueError as error:
+        key, message = first_error(error, ScheduleKeys)
+        raise InputError(_blamed(sources, key, message)) from None
+    schedule = Schedule(**{name: getattr(keys, name) for name in Schedule.model_fields})
+    return ScheduleFile(schedule, keys.summary, keys.head_dims, sources)
+
+
+def _with_bases(file: YamlFile) -> tuple[YamlFile, ...]:
+    """The file, its base, the base of that, and so on."""
+    sources = [file]
+    while "base" in sources[-1].fields:
+        last = sources[-1]
+        where = f"{last.path}:{last.line(('base',))}: base: "
+        path = _base_path(last, where)
+        if path.resolve() in [source.path.resolve() for source in sources]:
+            chain = " -> ".join(str(source.path) for source in sources)
+            raise InputError(f"{where}a file cannot be its own base: {chain} -> {path}")
+        if len(sources) > MOST_BASES:
+            raise InputError(f"{where}more than {MOST_BASES} bases, one behind the other, which no schedule needs")
+        sources.append(_read(path, yaml_text.stamp(path)))
+    return tuple(sources)
+
+
+# The same few files are the base of many.
+@functools.lru_cache(maxsize=32)
+def _read(path: Path, as_of: Stamp | None) -> YamlFile:
+    return yaml_text.read(path)
+
+
+def _base_path(file: YamlFile, where: str) -> Path:
+    text = file.fields["base"]
+    if not isinstance(text, str) or not text:
+        raise InputError(f"{where}expected a schedule's name or a file, such as best, found {shown(text)}")
+    if not text.endswith(catalogue.SUFFIXES):
+        path = catalogue.path_of(text)
+        if path is None:
+            raise InputError(f"{where}{catalogue.unknown(text)}")
+        return path
+    path = file.path.parent / text
+    if not os.path.isfile(path):
+        raise InputError(f"{where}{path} is no file, expected one relative to {file.path}, or a schedule's name")
+    return path
+
+
+def _merged(sources: tuple[YamlFile, ...]) -> dict[str, Any]:
+    """The schedule's keys: those of the last base, changed by each file before it."""
+    *before, last = ({k: v for k, v in source.fields.items() if k not in FILE_KEYS} for source in sources)
+    return functools.reduce(lambda base, own: _merge(base, own, Schedule), reversed(before), last)
+
+
+def _merge(base: dict[str, Any], own: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in own.items():
+        field = model.model_fields.get(key)
+        if value is None and field is not None and not field.is_required():
+            merged.pop(key, None)
+        elif isinstance(value, dict) and field is not None and (inner := model_of(field.annotation)) is not None:
+            below = merged.get(key)
+            merged[key] = _merge(below if isinstance(below, dict) else {}, value, inner)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _blamed(sources: tuple[YamlFile, ...], key: KeyPath, message: str, kind: str = "") -> str:
+    """The outermost file that has all of the key, or else the most of it, has the line."""
+    file = sources[0]
+    if not key:
+        return f"{file.path}: {kind}{message}"
+    index = max(range(len(sources)), key=lambda i: sources[i].has(key))
+    name = "" if message.startswith(dotted(key)) else dotted(key)
+    if index == 0:
+        return f"{file.path}:{file.line(key)}: {kind}{name}{message}"
+    base = sources[index - 1].fields["base"]
+    where = f"from base {base}, line {sources[index].line(key)}"
+    return f"{file.path}:{file.line(('base',))}: {kind}{name}{message} ({where})"

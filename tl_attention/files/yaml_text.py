@@ -1,0 +1,205 @@
+"""A file of plain YAML as keys and values, with the line of each: what every schedule file is read by.
+
+Plain: one document, no tags, anchors or aliases, little nesting, decimal numbers, no key twice. Each mistake is an
+InputError that begins with `file:line`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tl_attention.errors import InputError
+from tl_attention.schedule.key_errors import KeyPath, dotted, shown
+
+MAX_BYTES = 64 * 1024
+MAX_NESTING = 8
+YAML_TAG = "tag:yaml.org,2002:"
+# What YAML 1.1 and YAML 1.2 both read as the same number: 0200, 0x80, 1_28 and 2:08 are all 128 to YAML 1.1 alone.
+DECIMAL = {
+    f"{YAML_TAG}int": (re.compile(r"-?(0|[1-9][0-9]*)"), "integer, expected one such as 128"),
+    f"{YAML_TAG}float": (re.compile(r"[^_:]*"), "number, expected one such as 8.0"),
+}
+
+
+# Of a file: as long as it is the same, so is what was read.
+Stamp = tuple[int, int, int, int]
+
+
+def stamp(path: str | Path) -> Stamp | None:
+    """The file's stamp now, or None if there is none."""
+    try:
+        return _stamp(os.stat(path))
+    except (OSError, ValueError):
+        return None
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """The keys of one file, nested as they stand in it, and the file's stamp when it was read."""
+
+    path: Path
+    fields: dict[str, Any]
+    node: yaml.MappingNode
+    stamp: Stamp
+
+    def line(self, key: KeyPath) -> int:
+        """The line of the innermost part of `key` that the file has; the first line with a key if it has none."""
+        return self._find(key)[0]
+
+    def has(self, key: KeyPath) -> int:
+        """How many parts of `key`, from the first, the file has."""
+        return self._find(key)[1]
+
+    def _find(self, key: KeyPath) -> tuple[int, int]:
+        node: yaml.Node = self.node
+        line = node.start_mark.line + 1
+        for depth, part in enumerate(key):
+            child: Any = None
+            if isinstance(node, yaml.MappingNode):
+                child = next((pair for pair in node.value if pair[0].value == part), None)
+                line = child[0].start_mark.line + 1 if child else line
+                child = child[1] if child else None
+            elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+                child = node.value[part]
+                line = child.start_mark.line + 1
+            if child is None:
+                return line, depth
+            node = child
+        return line, len(key)
+
+
+def read(path: Path) -> YamlFile:
+    """Read one file. Raises InputError with `file:line: message`."""
+    text, as_of = _text(path)
+    node = _compose(text, path)
+    if not isinstance(node, yaml.MappingNode):
+        raise InputError(f"{path}:{node.start_mark.line + 1}: expected a mapping of keys, such as block_M: 128")
+    return YamlFile(path, _construct(node, path), node, as_of)
+
+
+def _text(path: Path) -> tuple[str, Stamp]:
+    try:
+        with open(path, "rb", opener=_at_once) as file:
+            status = os.fstat(file.fileno())
+            as_of, is_plain = _stamp(status), stat.S_ISREG(status.st_mode)
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise InputError(f"{path}: cannot be read: no file has such a name") from None
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{path}: larger than {MAX_BYTES // 1024} KiB, which no schedule is")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}:{line}: not a text file: byte {data[error.start]:#04x} is not UTF-8") from None
+    if not data and not is_plain:
+        raise InputError(f"{path}: a pipe or device with nothing in it, expected a file")
+    if not text.strip():
+        raise InputError(f"{path}: the file is empty, expected a schedule's keys, such as block_M: 128")
+    return text, as_of
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open without waiting for a writer: of a pipe that has none nothing is read, of one that has what it writes."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def _compose(text: str, path: Path) -> yaml.Node:
+    """The node tree of plain YAML: one document, no tags, anchors or aliases, little nesting."""
+    try:
+        nesting = 0
+        documents = 0
+        # Events come from an iterative parser; composing first could exhaust the stack on a deep file.
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            where = f"{path}:{event.start_mark.line + 1}"
+            nesting += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            documents += isinstance(event, yaml.DocumentStartEvent)
+            if nesting > MAX_NESTING:
+                raise InputError(f"{where}: nested deeper than {MAX_NESTING} levels, which no schedule is")
+            if documents > 1:
+                raise InputError(f"{where}: a second document, expected one schedule per file")
+            if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
+                raise InputError(f"{where}: anchors and aliases are not allowed, found {event.anchor[:40]!r}")
+            if getattr(event, "tag", None) is not None:
+                tag = event.tag.replace(YAML_TAG, "!!")
+                raise InputError(f"{where}: tags are not allowed, found {tag[:60]!r}")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        raise InputError(f"{path}:{_not_yaml(error)}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise InputError(f"{path}:{line}: not a text file: character {error.character:#x} is not allowed") from None
+    if node is None:
+        raise InputError(f"{path}: only comments, expected a schedule's keys, such as block_M: 128")
+    return node
+
+
+def _not_yaml(error: yaml.MarkedYAMLError) -> str:
+    """`line: not YAML: problem`, at the line that an editor would mark."""
+    problem, mark = error.problem or error.context, error.problem_mark or error.context_mark
+    began = error.context_mark
+    if error.context == "while scanning a simple key" and began:
+        # PyYAML notices a missing colon only on the line after it.
+        return f"{began.line + 1}: not YAML: expected `key: value`, a colon and a space"
+    if began and mark and began.line != mark.line:
+        problem = f"{problem} ({error.context} that starts on line {began.line + 1})"
+    return f"{mark.line + 1 if mark else 1}: not YAML: {problem}"
+
+
+def _construct(node: yaml.MappingNode, path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The keys of a mapping, and of the mappings in it, each once. `_compose` has bounded the nesting."""
+    fields: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode) or key.tag != f"{YAML_TAG}str":
+            found = shown(key.value) if isinstance(key, yaml.ScalarNode) else "a list or a mapping"
+            raise InputError(f"{path}:{line}: a key must be a word, such as block_M, found {found}")
+        name = (*above, key.value)
+        if key.value in lines:
+            raise InputError(f"{path}:{line}: {dotted(name)}given on line {lines[key.value]} already")
+        lines[key.value] = line
+        nested = isinstance(value, yaml.MappingNode)
+        fields[key.value] = _construct(value, path, name) if nested else _value(value, path, dotted(name))
+    return fields
+
+
+def _value(node: yaml.Node, path: Path, name: str) -> Any:
+    for scalar in _scalars(node):
+        if scalar.tag in DECIMAL:
+            form, words = DECIMAL[scalar.tag]
+            if not form.fullmatch(scalar.value):
+                where = f"{path}:{scalar.start_mark.line + 1}"
+                raise InputError(f"{where}: {name}{scalar.value[:40]!r} is not a decimal {words}")
+    try:
+        return yaml.SafeLoader("").construct_document(node)
+    except (yaml.YAMLError, ValueError, OverflowError):
+        # Scalars that only look like a date, a number or a merge key.
+        found = shown(node.value) if isinstance(node, yaml.ScalarNode) else "one in this list"
+        raise InputError(
+            f"{path}:{node.start_mark.line + 1}: {name}a value that YAML cannot read, found {found}"
+        ) from None
+
+
+def _scalars(node: yaml.Node) -> list[yaml.ScalarNode]:
+    """The values below a node. Recursion is safe: `_compose` has bounded the nesting."""
+    if isinstance(node, yaml.MappingNode):
+        return [scalar for pair in node.value for part in pair for scalar in _scalars(part)]
+    if isinstance(node, yaml.SequenceNode):
+        return [scalar for part in node.value for scalar in _scalars(part)]
+    return [node] if isinstance(node, yaml.ScalarNode) else []

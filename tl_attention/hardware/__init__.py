@@ -1,0 +1,1 @@
+"""What the kernels may use of a Hopper GPU, and which GPU is at hand."""

@@ -1,1 +1,0 @@
-"""The TileLang kernel. Only this folder and `compile.py` import tilelang."""

@@ -1,0 +1,76 @@
+"""FlashAttention forward as a TileLang program: four macros inside `T.Pipelined`."""
+
+import tilelang.language as T
+
+from tl_attention.lowering.macros import LOG2_E, MMA0, MMA1, Rescale, Softmax, kv_block
+
+
+def attention_kernel(
+    *, head_dim, dtype, causal, block_M, block_N, threads, pipeline, least_blocks, descending=False, sizes=None
+):
+    """The prim_func attention(Q, K, V, Output, softmax_scale).
+
+    Q and Output are (batch, heads, seq_q, head_dim), K and V (batch, heads, seq_kv, head_dim), contiguous, `dtype`
+    float16 or bfloat16; products accumulate in float32. `sizes` fixes (batch, heads, seq_q, seq_kv); without it they
+    are read at run time. `pipeline` goes to T.Pipelined. `least_blocks` lengthens short loops by masked blocks.
+    """
+    batch, heads, seq_q, seq_kv = sizes or T.dynamic("batch, heads, seq_q, seq_kv")
+    accum_dtype = "float32"
+
+    @T.prim_func
+    def attention(
+        Q: T.Tensor([batch, heads, seq_q, head_dim], dtype),
+        K: T.Tensor([batch, heads, seq_kv, head_dim], dtype),
+        V: T.Tensor([batch, heads, seq_kv, head_dim], dtype),
+        Output: T.Tensor([batch, heads, seq_q, head_dim], dtype),
+        softmax_scale: T.float32,
+    ):
+        with T.Kernel(T.ceildiv(seq_q, block_M), heads, batch, threads=threads) as (bx, by, bz):
+            Q_shared = T.alloc_shared([block_M, head_dim], dtype)
+            K_shared = T.alloc_shared([block_N, head_dim], dtype)
+            V_shared = T.alloc_shared([block_N, head_dim], dtype)
+            acc_s = T.alloc_fragment([block_M, block_N], accum_dtype)
+            acc_s_cast = T.alloc_fragment([block_M, block_N], dtype)
+            acc_o = T.alloc_fragment([block_M, head_dim], accum_dtype)
+            scores_max = T.alloc_fragment([block_M], accum_dtype)
+            scores_max_prev = T.alloc_fragment([block_M], accum_dtype)
+            scores_scale = T.alloc_fragment([block_M], accum_dtype)
+            scores_sum = T.alloc_fragment([block_M], accum_dtype)
+            logsum = T.alloc_fragment([block_M], accum_dtype)
+
+            first_row = bx * block_M
+            past_len = seq_kv - seq_q
+            scale = softmax_scale * LOG2_E
+            blocks = T.ceildiv(seq_kv, block_N)
+            if causal:
+                blocks = T.min(blocks, T.ceildiv(first_row + block_M + past_len, block_N))
+            blocks = T.max(blocks, least_blocks)
+
+            T.copy(Q[bz, by, first_row : first_row + block_M, :], Q_shared)
+            T.fill(acc_o, 0)
+            T.fill(logsum, 0)
+            T.fill(scores_max, -T.infinity(accum_dtype))
+            for k in T.Pipelined(blocks, **pipeline):
+                MMA0(
+                    K,
+                    Q_shared,
+                    K_shared,
+                    acc_s,
+                    bz,
+                    by,
+                    first_row,
+                    kv_block(k, blocks, descending),
+                    seq_kv,
+                    past_len,
+                    causal,
+                )
+                Softmax(acc_s, acc_s_cast, scores_max, scores_max_prev, scores_scale, scores_sum, logsum, scale)
+                Rescale(acc_o, scores_scale)
+                MMA1(V, V_shared, acc_s_cast, acc_o, bz, by, kv_block(k, blocks, descending))
+            for i, j in T.Parallel(block_M, head_dim):
+                acc_o[i, j] /= logsum[i]
+            # Q has been read for the last time: its buffer stages the output for the TMA store.
+            T.copy(acc_o, Q_shared)
+            T.copy(Q_shared, Output[bz, by, first_row : first_row + block_M, :])
+
+    return attention

@@ -1,0 +1,1 @@
+"""Verify, time and record: candidates, processes that may hang, rows. Nothing is printed here."""

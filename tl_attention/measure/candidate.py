@@ -1,0 +1,42 @@
+"""What the runner compares: one schedule's kernel, or one peer, on one problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A named implementation. `schedule` is None for a peer; `fixed` compiles for exactly the problem's sizes."""
+
+    name: str
+    shape: AttentionShape
+    schedule: Schedule | None = None
+    fixed: bool = False
+
+    @property
+    def label(self) -> str:
+        return self.schedule.label if self.schedule else self.name
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int] | None:
+        """What `compile_kernel` fixes."""
+        s = self.shape
+        return (s.batch, s.heads, s.seq_q, s.seq_kv) if self.fixed else None
+
+    def __str__(self) -> str:
+        return f"{self.name}{' fixed' if self.fixed else ''} {self.shape.dtype}"
+
+
+def verification_shapes(shape: AttentionShape, fixed: bool) -> list[AttentionShape]:
+    """The problem itself and, for a kernel that takes any sizes, ragged ones: one key, one row more than a tile."""
+    if fixed:
+        return [shape]
+    sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
+    ragged = [AttentionShape(*size, shape.head_dim, shape.dtype, shape.causal) for size in sizes]
+    if not shape.causal:
+        ragged.append(AttentionShape(1, 2, 300, 65, shape.head_dim, shape.dtype))
+    return [*ragged, shape]

@@ -1,0 +1,189 @@
+"""What this machine has of what `run` needs, one fact a line, with the command that mends what is missing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tl_attention import __version__
+from tl_attention.build import toolchain
+from tl_attention.build.compiler_errors import first_error
+from tl_attention.build.sass import TOOLS, tool
+from tl_attention.build.toolchain import Nvcc
+from tl_attention.errors import InputError
+from tl_attention.hardware.device import require_hopper, visible_gpus
+from tl_attention.measure.environment import commit, gpu, package
+
+# What every generated kernel includes.
+TRIAL = """
+#include <tl_templates/cuda/instruction/wgmma.h>
+#include <tl_templates/cuda/copy_sm90.h>
+#include <tl_templates/cuda/reduce.h>
+__global__ void trial() {}
+"""
+TRIAL_TIMEOUT_S = 300
+HOST_COMPILERS = ("g++", "clang++", "c++")
+UNKNOWN = "unknown: NVML does not answer"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """`fault` says why `run` would fail, `hint` what could be better; both name a command where there is one."""
+
+    name: str
+    value: str
+    fault: str = ""
+    hint: str = ""
+
+
+def examine() -> Iterator[Fact]:
+    """The facts, in the order in which they depend on each other. Imports torch and TileLang, and runs nvcc."""
+    checkout = commit()
+    yield Fact("tl-attention", f"{__version__}, commit {checkout}" if checkout else __version__)
+    yield Fact("Python", f"{sys.version.split()[0]}, {sys.executable}")
+    torch_cuda, fact = _torch()
+    yield fact
+    yield _tilelang()
+    yield from _gpu(torch_cuda)
+    yield from _compilers(torch_cuda)
+    yield from map(_disassembler, TOOLS)
+    yield _cache()
+
+
+def _torch() -> tuple[str | None, Fact]:
+    try:
+        import torch
+    except Exception as error:  # A torch that is installed can fail on its own libraries, in many ways.
+        return None, Fact("torch", _one_line(error), fault="torch cannot be imported: pip install torch")
+    cuda = torch.version.cuda
+    return cuda, Fact("torch", f"{torch.__version__}, {f'CUDA {cuda}' if cuda else 'built without CUDA'}")
+
+
+def _tilelang() -> Fact:
+    found = f"{package('tilelang') or 'none'}, apache-tvm-ffi {package('apache-tvm-ffi') or 'none'}"
+    try:
+        import tilelang  # noqa: F401
+    except Exception as error:
+        return Fact("TileLang", found, fault=f"it cannot be imported ({_one_line(error)}): pip install tl-attention")
+    return Fact("TileLang", found)
+
+
+def _gpu(torch_cuda: str | None) -> Iterator[Fact]:
+    known = gpu()
+    limit = f", power limit {known.power_limit_w:.0f} W" if known and known.power_limit_w else ""
+    driver = f"{known.driver}, runs CUDA up to {known.cuda}{limit}" if known else UNKNOWN
+    try:
+        import torch
+
+        seen = torch.cuda.is_available()
+    except Exception:
+        seen = False
+    if not seen:
+        hint = "kernels are compiled and checked on the CPU; nothing is timed"
+        if known and torch_cuda is None:
+            hint = f"torch is built without CUDA, so {known.name} stays unused: pip install torch from the registry"
+        elif known:
+            hint = f"torch sees no GPU, NVML has {known.name}: the driver may be too old for CUDA {torch_cuda}"
+        yield Fact("GPU", "none that torch can use" if known else "none", hint=hint)
+    else:
+        name, capability = torch.cuda.get_device_name(0), torch.cuda.get_device_capability(0)
+        try:
+            require_hopper(capability, name)
+            fault = ""
+        except InputError as error:
+            fault = str(error)
+        yield Fact("GPU", f"{name}, compute capability {capability[0]}.{capability[1]}", fault=fault)
+    yield Fact("driver", driver)
+
+
+def _compilers(torch_cuda: str | None) -> Iterator[Fact]:
+    host = _host_compiler()
+    yield Fact("C++ compiler", host or "none", fault="" if host else "nvcc needs one: apt-get install g++")
+    try:
+        nvcc = toolchain.chosen(torch_cuda)
+    except InputError as error:
+        yield Fact("nvcc", "none that can compile", fault=str(error))
+        return
+    known = gpu()
+    fault = hint = ""
+    if torch_cuda and visible_gpus() and known and toolchain.major(nvcc.release) > toolchain.major(known.cuda):
+        mending = toolchain.mending(torch_cuda)
+        fault = f"the driver runs CUDA up to {known.cuda}, not machine code of {nvcc.release}: {mending}"
+    elif torch_cuda and nvcc.release != torch_cuda:
+        hint = f"torch is built for CUDA {torch_cuda}: {toolchain.mending(torch_cuda)}"
+    yield Fact("nvcc", f"{nvcc.version}, ptxas {nvcc.ptxas}, from {nvcc.source}: {nvcc.home}", fault, hint)
+    for other in toolchain.found():
+        if other != nvcc:
+            yield Fact("", f"not used: {other.version}, {other.source}: {other.home}{_because(other)}")
+    if host:
+        yield _trial(nvcc, host)
+
+
+def _host_compiler() -> str | None:
+    """The one that TileLang hands to nvcc: CXX's, CC's, or the first on the PATH."""
+    try:
+        from tilelang.contrib.cc import get_cplus_compiler
+    except Exception:
+        return next((path for name in HOST_COMPILERS if (path := shutil.which(name))), None)
+    named = get_cplus_compiler()
+    return named and shutil.which(named)
+
+
+def _because(nvcc: Nvcc) -> str:
+    return f" ({nvcc.fault})" if nvcc.fault else ""
+
+
+def _trial(nvcc: Nvcc, host: str) -> Fact:
+    """Compiles the headers of a kernel: what is installed in part, or mixed, fails here and not before."""
+    try:
+        from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
+    except Exception:
+        return Fact("compiles", "not tried: TileLang cannot be imported")
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "trial.cu"
+        source.write_text(TRIAL)
+        command = [
+            str(nvcc.home / "bin/nvcc"),
+            f"-ccbin={host}",
+            "-cubin",
+            "-std=c++20",
+            "-arch=sm_90a",
+            f"-I{TILELANG_TEMPLATE_PATH}",
+            f"-I{CUTLASS_INCLUDE_DIR}",
+            "-o",
+            f"{source}.cubin",
+            str(source),
+        ]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return Fact("compiles", "no", fault=f"nvcc took more than {TRIAL_TIMEOUT_S} s for a small kernel")
+    if done.returncode:
+        why = first_error(done.stdout + done.stderr)
+        return Fact("compiles", "no", fault=f"{why}; the toolkit may be incomplete: {toolchain.mending(nvcc.release)}")
+    return Fact("compiles", f"yes, the headers of a kernel in {time.monotonic() - started:.1f} s")
+
+
+def _disassembler(name: str) -> Fact:
+    try:
+        return Fact(name, tool(name))
+    except InputError as error:
+        return Fact(name, "none", fault=str(error))
+
+
+def _cache() -> Fact:
+    folder = toolchain.cache_folder()
+    made = sorted(path.name for path in folder.glob("nvcc-*") if path.is_dir())
+    size = sum(path.stat().st_size for name in made for path in (folder / name).rglob("*") if path.is_file())
+    return Fact("cache", f"{folder}, {size / 1e6:.0f} MB" + (f" by {', '.join(made)}" if made else ""))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -1,0 +1,65 @@
+"""A worker process with a watchdog: a hang, a crash or a broken CUDA context costs one call, not the run."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+from pebble import ProcessExpired, ProcessPool
+
+
+class CallFailed(Exception):
+    """The call did not return: `status` is timeout, crashed or error; the message says why."""
+
+    def __init__(self, status: str, reason: str):
+        super().__init__(reason)
+        self.status = status
+
+
+class Worker:
+    """One spawned process that runs calls one after another and is replaced when it dies.
+
+    `generation` counts the processes: state that a call left in the process is gone when it changes.
+    """
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._pool: ProcessPool | None = None
+
+    def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float) -> Any:
+        """The function's result. Raises CallFailed."""
+        if self._pool is None:
+            self._pool = ProcessPool(max_workers=1, context=multiprocessing.get_context("spawn"))
+            self.generation += 1
+        future = self._pool.schedule(function, args=arguments, timeout=timeout_s)
+        try:
+            return future.result()
+        except FutureTimeout:
+            self.close()
+            raise CallFailed("timeout", f"no answer within {timeout_s:.0f} s: killed") from None
+        except ProcessExpired as died:
+            self.close()
+            raise CallFailed("crashed", f"the worker process died with exit code {died.exitcode}") from None
+        except Exception as error:
+            # An error of CUDA leaves the context unusable: the next call gets a new process.
+            self.close()
+            raise CallFailed("error", f"{type(error).__name__}: {_first_line(error)}") from None
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.stop()
+            self._pool.join()
+            self._pool = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else "no message"

@@ -1,0 +1,199 @@
+"""Rows of a run, and the JSON lines file that keeps them. Tables are views of it (`report.py`)."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from tl_attention.build.sass import Loop
+from tl_attention.errors import InputError
+from tl_attention.measure.line_file import LineFile
+from tl_attention.problem.shape import AttentionShape
+
+Status = Literal[
+    "ok",
+    "refused",
+    "compile_error",
+    "wrong",
+    "unstable",
+    "timeout",
+    "crashed",
+    "error",
+    # Without a GPU: verified by the interpreter; only compiled.
+    "checked_on_cpu",
+    "compiled",
+]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One candidate on one problem. Times in milliseconds; `percent_of_matmul` against the same run's product.
+
+    `nvcc` and `ptxas` are the versions of the chosen ones, `driver` is "unknown" where NVML does not tell.
+    """
+
+    name: str
+    label: str
+    sizes: Literal["runtime", "fixed", "peer"]
+    problem: dict[str, Any]
+    status: Status
+    reason: str = ""
+    fingerprint: str | None = None
+    same_code_as: str | None = None
+    registers: int | None = None
+    stack_bytes: int | None = None
+    shared_bytes: int | None = None
+    loops: tuple[Loop, ...] = ()
+    error_rms: float | None = None
+    error_rms_budget: float | None = None
+    error_max_abs: float | None = None
+    error_max_abs_budget: float | None = None
+    verified_shapes: int = 0
+    median_ms: float | None = None
+    p10_ms: float | None = None
+    p90_ms: float | None = None
+    n: int = 0
+    tflops: float | None = None
+    matmul_tflops: float | None = None
+    percent_of_matmul: float | None = None
+    sm_clock_mhz: int | None = None
+    method: str | None = None
+    device: str | None = None
+    driver: str | None = None
+    power_limit_w: float | None = None
+    nvcc: str | None = None
+    ptxas: str | None = None
+    commit: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    seed: int | None = None
+    run: str = ""
+
+    def to_json(self) -> str:
+        """One line. What is not known is left out, and so is an error that is not a number: JSON has none such."""
+        return json.dumps({key: value for key, value in asdict(self).items() if _says_something(value)})
+
+    @property
+    def shape(self) -> AttentionShape:
+        """The problem. Raises InputError or TypeError for one that is none."""
+        return AttentionShape(**self.problem)
+
+
+def _says_something(value: Any) -> bool:
+    return value not in (None, "", {}, ()) and not (isinstance(value, float) and not math.isfinite(value))
+
+
+class ResultsFile:
+    """Appends rows, each on the disk before the next, to a file that other runs may append to at the same time.
+
+    A context manager: at its end a file that it made and that nobody wrote to is removed.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.written = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lines = LineFile(path)
+        except OSError as error:
+            raise InputError(f"{path}: results cannot be written: {error.strerror}") from None
+
+    def append(self, row: Row) -> None:
+        """Write one row. Raises InputError on a full or failing disk; the rows before it stay."""
+        self.append_json(row.to_json(), of=row.name)
+
+    def append_json(self, text: str, *, of: str) -> None:
+        """Write one line of JSON; `of` names it in the error."""
+        try:
+            self._lines.append(text.encode())
+        except OSError as error:
+            raise InputError(
+                f"{self.path}: the row of {of} cannot be written: {error.strerror}; "
+                f"rows before it, which are kept: {self.written}"
+            ) from None
+        self.written += 1
+
+    def close(self) -> None:
+        try:
+            self._lines.close()
+        except OSError as error:
+            raise InputError(f"{self.path}: an empty file of results cannot be removed: {error.strerror}") from None
+
+    def __enter__(self) -> ResultsFile:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a results file, blank lines skipped. Raises InputError with the line that is no row."""
+    return [parse_row(line, where) for where, line in read_lines(path)]
+
+
+def read_lines(path: Path) -> list[tuple[str, bytes]]:
+    """(FILE:LINE, the line) of each that is not blank. Raises InputError."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    return [(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def parse_object(line: bytes, where: str) -> dict[str, Any]:
+    """The JSON object of a line. Raises InputError that begins with `where`, as FILE:LINE."""
+    try:
+        text = line.decode("utf-8")
+        values = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_number)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: not text: byte {error.start} is not UTF-8") from None
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{where}: not JSON, expected one row of results a line") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{where}: not a row of results, expected a JSON object, found {text.strip()[:40]!r}")
+    return values
+
+
+def _number(text: str) -> float:
+    # Python reads integers of any size, and 1e999 as infinity; neither can be shown as a time or a count.
+    if not math.isfinite(float(text)):
+        short = text if len(text) <= 20 else f"{text[:20]}..."
+        raise InputError(f"the number {short} is not finite, or too large for a float")
+    return float(text)
+
+
+def parse_row(line: bytes, where: str) -> Row:
+    """The row of a line. Raises InputError that begins with `where`, as FILE:LINE."""
+    from pydantic import ValidationError
+
+    from tl_attention.schedule.key_errors import first_error
+
+    names = tuple(f.name for f in fields(Row))
+    unknown = [name for name in parse_object(line, where) if name not in names]
+    if unknown:
+        raise InputError(
+            f"{where}: {unknown[0][:40]!r} is no field of a row: not the results of run or bench, or those of another "
+            f"version; expected {', '.join(names)}"
+        )
+    try:
+        row = _validator().validate_json(line, strict=True)
+        _ = row.shape
+    except ValidationError as error:
+        key, message = first_error(error)
+        raise InputError(f"{where}: {'.'.join(map(str, key))}: {message}") from None
+    except (TypeError, InputError) as error:
+        raise InputError(f"{where}: problem: {str(error).removeprefix('AttentionShape.__init__() ')}") from None
+    return row
+
+
+@functools.cache
+def _validator() -> Any:
+    # Late: writing rows does not need it.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Row)

@@ -1,0 +1,132 @@
+"""fp64 attention, attention in the kernel's own precision, and the error budget between them. Torch only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BUDGET = 2.0
+CHUNK_SCORES = 1 << 27
+
+
+@dataclass(frozen=True)
+class ErrorReport:
+    """Error of an output against fp64, and what it may be.
+
+    `rms` is ||out - ref|| / ||ref||. The budget is twice the error of PyTorch's attention in the same precision;
+    the largest single error may also differ by one rounding of the largest output.
+    """
+
+    max_abs: float
+    rms: float
+    budget_max_abs: float
+    budget_rms: float
+    finite: bool
+
+    @property
+    def ok(self) -> bool:
+        return self.finite and self.max_abs <= self.budget_max_abs and self.rms <= self.budget_rms
+
+    def __str__(self) -> str:
+        if not self.finite:
+            return "the output holds NaN or infinity"
+        rms = f"rms {self.rms:.2e} (budget {self.budget_rms:.2e})"
+        return f"{rms}, max {self.max_abs:.2e} (budget {self.budget_max_abs:.2e})"
+
+
+def worst_of(reports: Sequence[ErrorReport]) -> ErrorReport:
+    """The largest of each of the two errors, as a part of its budget; they may be of different problems."""
+    unusable = [report for report in reports if not report.finite]
+    if unusable:
+        return unusable[0]
+    rms = max(reports, key=lambda report: _part(report.rms, report.budget_rms))
+    largest = max(reports, key=lambda report: _part(report.max_abs, report.budget_max_abs))
+    return ErrorReport(largest.max_abs, rms.rms, largest.budget_max_abs, rms.budget_rms, True)
+
+
+def _part(error: float, budget: float) -> float:
+    # One query and one key: PyTorch's answer is exact, and so is the budget.
+    return 0.0 if error == 0.0 else error / budget if budget else float("inf")
+
+
+def make_inputs(
+    batch: int, heads: int, seq_q: int, seq_kv: int, head_dim: int, dtype: torch.dtype, seed: int, device: str = "cpu"
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Q, K, V of normal numbers with mean 0.5, so that the output's mean is not zero."""
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def draw(seq: int) -> Tensor:
+        x = torch.randn(batch, heads, seq, head_dim, generator=generator, device=device, dtype=torch.float32)
+        return (x + 0.5).to(dtype)
+
+    return draw(seq_q), draw(seq_kv), draw(seq_kv)
+
+
+def attention_fp64(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> Tensor:
+    """Attention in float64, head by head and in row chunks. Same layout as the inputs; returns float64."""
+    return _attention(q, k, v, causal=causal, scale=scale, precise=True)
+
+
+def attention_same_precision(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> Tensor:
+    """What PyTorch computes in the inputs' precision: fp32 accumulation, probabilities rounded to the inputs' dtype.
+
+    On a GPU it is `scaled_dot_product_attention`. On the CPU, whose SDPA keeps fp32 throughout, the same roundings
+    written out.
+    """
+    if q.is_cuda:
+        square = q.shape[2] == k.shape[2]
+        mask = _mask(q.shape[2], k.shape[2], 0, q.shape[2], q.device) if causal and not square else None
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=causal and square, scale=scale
+        )
+    return _attention(q, k, v, causal=causal, scale=scale, precise=False)
+
+
+def compare(output: Tensor, exact: Tensor, same_precision: Tensor) -> ErrorReport:
+    """Error of `output` against `exact` (float64), with the budget from `same_precision`."""
+    max_abs, rms, finite = _error(output, exact)
+    peer_max, peer_rms, _ = _error(same_precision, exact)
+    rounding = torch.finfo(output.dtype).eps / 2 * exact.abs().max().item()
+    return ErrorReport(max_abs, rms, BUDGET * peer_max + rounding, BUDGET * peer_rms, finite)
+
+
+def _error(output: Tensor, exact: Tensor) -> tuple[float, float, bool]:
+    largest = squares = norm = 0.0
+    finite = True
+    for got, want in zip(output.flatten(0, 1), exact.flatten(0, 1)):
+        got = got.double()
+        finite = finite and bool(got.isfinite().all())
+        difference = got - want
+        largest = max(largest, difference.abs().max().item())
+        squares += difference.square().sum().item()
+        norm += want.square().sum().item()
+    return largest, (squares / norm) ** 0.5, finite
+
+
+def _mask(seq_q: int, seq_kv: int, first: int, last: int, device: torch.device) -> Tensor:
+    """True where query rows first .. last - 1 may look: keys up to their own position, aligned at the end."""
+    rows = torch.arange(first, last, device=device)[:, None] + (seq_kv - seq_q)
+    return torch.arange(seq_kv, device=device)[None, :] <= rows
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float, precise: bool) -> Tensor:
+    compute = torch.float64 if precise else torch.float32
+    output = torch.empty_like(q, dtype=compute if precise else q.dtype)
+    seq_q, seq_kv = q.shape[2], k.shape[2]
+    rows = max(1, CHUNK_SCORES // seq_kv)
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            keys, values = k[b, h].to(compute), v[b, h].to(compute)
+            for first in range(0, seq_q, rows):
+                last = min(first + rows, seq_q)
+                scores = q[b, h, first:last].to(compute) @ keys.T * scale
+                if causal:
+                    scores.masked_fill_(~_mask(seq_q, seq_kv, first, last, q.device), float("-inf"))
+                weights = scores.softmax(dim=-1)
+                if not precise:
+                    weights = weights.to(q.dtype).to(compute)
+                output[b, h, first:last] = (weights @ values).to(output.dtype)
+    return output

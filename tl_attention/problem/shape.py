@@ -1,0 +1,106 @@
+"""The attention problem: sizes, dtype, masking, and the work that they imply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tl_attention.errors import InputError
+
+DTYPES = ("float16", "bfloat16")
+DTYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16", **{name: name for name in DTYPES}}
+HEAD_DIMS = (64, 128)
+DTYPE_BYTES = 2
+# CUDA's limit for a grid's y (heads) and z (batch).
+MAX_GRID_YZ = 65_535
+
+
+def named_head_dims(head_dims: Sequence[int]) -> str:
+    """`head_dim 64 and 128`."""
+    return f"head_dim {' and '.join(map(str, head_dims))}"
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """Sizes of one attention forward, tensors laid out (batch, heads, seq, head_dim).
+
+    With `causal`, query i attends to keys 0 .. past_len + i (bottom-right aligned).
+    """
+
+    batch: int
+    heads: int
+    seq_q: int
+    seq_kv: int
+    head_dim: int
+    dtype: str = "float16"
+    causal: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "heads", "seq_q", "seq_kv"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(f"shape: {name} is {value!r}, expected an integer of at least 1")
+        if max(self.batch, self.heads) > MAX_GRID_YZ:
+            raise InputError(
+                f"shape: batch {self.batch} and heads {self.heads}, expected at most {MAX_GRID_YZ} of each"
+            )
+        if self.head_dim not in HEAD_DIMS:
+            raise InputError(f"shape: head_dim {self.head_dim} is not supported, expected one of {HEAD_DIMS}")
+        if self.dtype not in DTYPES:
+            raise InputError(f"shape: dtype {self.dtype!r} is not supported, expected one of {DTYPES}")
+        if self.causal and self.seq_kv < self.seq_q:
+            raise InputError(
+                f"shape: causal attention needs seq_kv >= seq_q, got seq_q {self.seq_q} and seq_kv {self.seq_kv}: "
+                "the first queries would see no key"
+            )
+
+    @property
+    def past_len(self) -> int:
+        """Keys that precede the first query."""
+        return self.seq_kv - self.seq_q
+
+    @property
+    def pairs(self) -> int:
+        """Unmasked (query, key) pairs of one head."""
+        if not self.causal:
+            return self.seq_q * self.seq_kv
+        return self.seq_q * self.past_len + self.seq_q * (self.seq_q + 1) // 2
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the two products, masked pairs left out; softmax is not counted."""
+        return 4 * self.batch * self.heads * self.pairs * self.head_dim
+
+    @property
+    def bytes_moved(self) -> int:
+        """The fewest bytes through device memory: Q, K, V read once, the output written once."""
+        rows = 2 * self.seq_q + 2 * self.seq_kv
+        return self.batch * self.heads * rows * self.head_dim * DTYPE_BYTES
+
+    @classmethod
+    def parse(cls, text: str, *, dtype: str = "float16", causal: bool = False) -> AttentionShape:
+        """`batch,heads,seq,head_dim` or `batch,heads,seq_q,seq_kv,head_dim`."""
+        try:
+            numbers = [int(part) for part in text.split(",")]
+        except ValueError:
+            numbers = []
+        if len(numbers) == 4:
+            numbers.insert(2, numbers[2])
+        if len(numbers) != 5:
+            raise InputError(
+                f"shape: {text[:80]!r} is not a shape, expected batch,heads,seq,head_dim "
+                "or batch,heads,seq_q,seq_kv,head_dim, such as 4,64,8192,128"
+            )
+        return cls(*numbers, dtype=parse_dtype(dtype), causal=causal)
+
+    def __str__(self) -> str:
+        seq = str(self.seq_q) if self.seq_q == self.seq_kv else f"{self.seq_q}/{self.seq_kv}"
+        mask = " causal" if self.causal else ""
+        return f"({self.batch}, {self.heads}, {seq}, {self.head_dim}) {self.dtype}{mask}"
+
+
+def parse_dtype(name: str) -> str:
+    """`fp16`, `bf16` or the full name, to the full name."""
+    if name not in DTYPE_NAMES:
+        raise InputError(f"dtype: {name[:40]!r} is not supported, expected one of {tuple(DTYPE_NAMES)}")
+    return DTYPE_NAMES[name]

@@ -1,0 +1,63 @@
+"""After how many exponentials a schedule asks for each product's wait, to stand beside where the machine code waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from tl_attention.errors import InputError
+from tl_attention.loop.statements import PRODUCTS, whole
+from tl_attention.program.derivation import derive
+from tl_attention.program.program import Step, phases
+from tl_attention.schedule.options import Exp2Polynomial
+from tl_attention.schedule.schedule import Schedule
+
+# A thread has two rows of its warpgroup's 64, and of these every fourth pair of columns.
+ROWS_OF_A_THREAD = 2
+COLUMNS_PER_EXPONENTIAL = 2
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One iteration of the steady state: a thread's exponentials by MUFU, and those before each product's wait."""
+
+    exponentials: int
+    product_waits: tuple[int, ...]
+
+
+def asked_waits(schedule: Schedule) -> Asked | None:
+    """None for a schedule without a Program. Raises ScheduleRefused where none can be derived."""
+    if not schedule.has_program:
+        return None
+    done = 0
+    waits: list[int] = []
+    for step in phases(derive(schedule)).steady[1]:
+        if step.op.kind == "wait" and step.op.statement in PRODUCTS:
+            waits.append(done)
+        done += _exponentials(schedule, step)
+    return Asked(done, tuple(waits))
+
+
+@cache
+def asked_waits_of(label: str) -> Asked | None:
+    """Those of a label's schedule; None for one that names no schedule with a Program."""
+    try:
+        return asked_waits(Schedule.from_label(label))
+    except InputError:
+        return None
+
+
+def _exponentials(schedule: Schedule, step: Step) -> int:
+    """Exponentials of a thread by MUFU: of its rows' scores_scale, or of its columns that no polynomial computes."""
+    statement = step.op.statement
+    if statement == "scale":
+        return ROWS_OF_A_THREAD
+    if whole(statement) != "exp":
+        return 0
+    first, end = schedule.table.by_name[statement].columns or (0, schedule.block_N)
+    places = range(first // COLUMNS_PER_EXPONENTIAL, end // COLUMNS_PER_EXPONENTIAL)
+    return sum(not _by_polynomial(place, schedule.softmax.exp2_polynomial) for place in places)
+
+
+def _by_polynomial(place: int, polynomial: Exp2Polynomial | None) -> bool:
+    return bool(polynomial) and place >= polynomial.first and (place - polynomial.first) % polynomial.every == 0

@@ -1,0 +1,202 @@
+"""Proves a Program against source order by value numbering, and says in words which dependence it breaks.
+
+Every statement is run on symbols: the value it writes is named by the statement and the values that it read. A
+Program is legal when each read, and the results after the loop, see the value that source order gives them, for
+every number of blocks up to two more than twice its span, whichever way asynchronous work falls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tl_attention.errors import ScheduleRefused
+from tl_attention.loop.statements import BY_NAME, INPUTS, LOADS, RING, Table, whole
+from tl_attention.program.machine import EARLY, LATE, Deadlock, Policy, execute
+from tl_attention.program.program import CONSUMER, Program, offset
+
+AFTER_LOOP = "the output"
+# What the code before the loop writes.
+INITIALISED = {"acc_o", "logsum", "scores_max"}
+
+
+@dataclass(frozen=True)
+class Write:
+    """A value: the instance that wrote it and the name of what it wrote."""
+
+    statement: str
+    block: int
+    value: int
+
+
+@dataclass(frozen=True)
+class Violation:
+    """The first read that sees another value than in source order, in a loop over `blocks` KV blocks."""
+
+    blocks: int
+    policy: Policy
+    statement: str
+    block: int
+    buffer: str
+    expected: Write
+    found: Write | None
+    words: str
+
+
+class _WrongRead(Exception):
+    def __init__(self, statement: str, block: int, buffer: str, found: Write | None):
+        self.statement, self.block, self.buffer, self.found = statement, block, buffer, found
+
+
+class _Symbols:
+    """State of the machine over symbols. With `expected`, every read is compared."""
+
+    def __init__(self, table: Table, numbers: dict, expected: dict[tuple[str, int, str], Write] | None = None):
+        self.statements = table.by_name
+        self.results_of = table.results
+        self.numbers = numbers
+        self.expected = expected
+        self.reads: dict[tuple[str, int, str], Write] = {}
+        # Before the loop scores_max is -inf, as max_init makes it, and every other buffer a value of its own.
+        first = {"scores_max": ("max_init", None)}
+        self.buffers = {
+            buffer: Write(table.names[0], -1, numbers.setdefault(first.get(buffer, ("start", buffer)), len(numbers)))
+            for s in table.statements
+            for buffer in s.writes
+        }
+        # acc_o is 0, and so is each of its segments.
+        self.zeros = {write.value for buffer, write in self.buffers.items() if whole(buffer) == "acc_o"}
+        self.minus_inf = self.buffers["scores_max"].value
+        self.rings: dict[tuple[str, int], Write] = {}
+        self.done: set[tuple[str, int]] = set()
+
+    def run(self, statement: str, block: int, slot: dict[str, int]) -> None:
+        entry = self.statements[statement]
+        inputs = [self._read(statement, block, buffer, slot) for buffer in entry.reads if buffer not in INPUTS]
+        # A statement without such inputs writes the same constant every time, but for the ones that read the block.
+        varies = block if entry.kind == "load" or statement == "mask" else None
+        key = (statement, varies, *(write.value for write in inputs))
+        value = self._identity(statement, [write.value for write in inputs])
+        if value is None:
+            value = self.numbers.setdefault(key, len(self.numbers))
+        written = Write(statement, block, value)
+        self.done.add((statement, block))
+        for buffer in entry.writes:
+            if buffer in RING:
+                self.rings[buffer, slot[RING[buffer]]] = written
+            else:
+                self.buffers[buffer] = written
+
+    def _identity(self, statement: str, inputs: list[int]) -> int | None:
+        """The value of an input that the statement passes on unchanged, to the bit: then no order is wrong for it."""
+        if statement == "max_prev":
+            return inputs[0]
+        # acc_o starts at 0, which no factor changes, and scores_max at -inf, which changes no maximum.
+        if whole(statement) == "rescale" and inputs[0] in self.zeros:
+            return inputs[0]
+        if statement == "max_merge" and self.minus_inf in inputs:
+            return next((value for value in inputs if value != self.minus_inf), self.minus_inf)
+        return None
+
+    def results(self, blocks: int) -> None:
+        for buffer in self.results_of:
+            self._read(AFTER_LOOP, blocks, buffer, {})
+
+    def _read(self, statement: str, block: int, buffer: str, slot: dict[str, int]) -> Write:
+        if buffer in RING:
+            found = self.rings.get((buffer, slot[RING[buffer]]))
+        else:
+            found = self.buffers[buffer]
+        key = (statement, block, buffer)
+        if self.expected is not None and (found is None or found.value != self.expected[key].value):
+            raise _WrongRead(statement, block, buffer, found)
+        assert found is not None
+        self.reads[key] = found
+        return found
+
+
+def source_order(table: Table, blocks: int, numbers: dict) -> dict[tuple[str, int, str], Write]:
+    """What every read sees in source order."""
+    symbols = _Symbols(table, numbers)
+    for block in range(blocks):
+        for name in table.names:
+            symbols.run(name, block, dict.fromkeys(LOADS, 0))
+    symbols.results(blocks)
+    return symbols.reads
+
+
+def find_violation(program: Program, policies: tuple[Policy, ...] = (LATE, EARLY)) -> Violation | str | None:
+    """The first broken read, or a deadlock in words, or None. Fewest blocks first."""
+    numbers: dict = {}
+    for blocks in range(1, 2 * program.span + 3):
+        expected = source_order(program.table, blocks, numbers)
+        for policy in policies:
+            symbols = _Symbols(program.table, numbers, expected)
+            try:
+                execute(program, blocks, symbols, policy)
+                symbols.results(blocks)
+            except _WrongRead as wrong:
+                read = expected[wrong.statement, wrong.block, wrong.buffer]
+                written = read.block < 0 or (read.statement, read.block) in symbols.done
+                return Violation(
+                    blocks,
+                    policy,
+                    wrong.statement,
+                    wrong.block,
+                    wrong.buffer,
+                    read,
+                    wrong.found,
+                    _words(program, blocks, wrong, read, written),
+                )
+            except Deadlock as deadlock:
+                return _explain_deadlock(program, deadlock)
+    return None
+
+
+def check(program: Program) -> None:
+    """Raise ScheduleRefused with the dependence that the Program breaks."""
+    violation = find_violation(program)
+    if isinstance(violation, Violation):
+        raise ScheduleRefused(violation.words)
+    if violation:
+        raise ScheduleRefused(violation)
+
+
+def _words(program: Program, blocks: int, wrong: _WrongRead, expected: Write, written: bool) -> str:
+    """Why a read sees the wrong value: what it needs is not `written` yet, or is overwritten already."""
+    reader, buffer, found = wrong.statement, wrong.buffer, wrong.found
+    emitted = [
+        (step.op.statement, step.block) for step in program.roles(blocks)[CONSUMER] if step.op.kind in ("run", "issue")
+    ]
+    lag = {op.statement: op.lag for op in program.consumer + program.producer if op.kind in ("run", "issue")}
+    loop_end = reader == AFTER_LOOP
+    time = blocks if loop_end else wrong.block + lag[reader]
+
+    def at(statement: str, block: int) -> str:
+        if statement == AFTER_LOOP:
+            return AFTER_LOOP
+        if block < 0:
+            return "the code before the loop"
+        return f"{statement}({offset(block - time, 'n' if loop_end else 't')})"
+
+    def late(instance: tuple[str, int], than: tuple[str, int]) -> str:
+        """Why it has not run when the other one does; nothing is said of what another role issues."""
+        if instance not in emitted or than not in emitted:
+            return ""
+        return ", emitted later," if emitted.index(instance) > emitted.index(than) else ", in flight,"
+
+    read, source = (reader, wrong.block), (expected.statement, expected.block)
+    needs = f"{at(*read)} needs what {at(*source)} wrote"
+    if not written:
+        old = found and (found.block >= 0 or whole(buffer) in INITIALISED)
+        sees = f" and would see what {at(found.statement, found.block)} wrote" if old else ", and nothing has yet"
+        return f"{at(*read)} reads {buffer} before {at(*source)}{late(source, read)} has written it: {needs}{sees}"
+    assert found is not None
+    writer = (found.statement, found.block)
+    if loop_end:
+        return f"{at(*writer)} is the last to write {buffer}: {needs}"
+    return f"{at(*writer)} overwrites {buffer} before {at(*read)}{late(read, writer)} has read it: {needs}"
+
+
+def _explain_deadlock(program: Program, deadlock: Deadlock) -> str:
+    rings = ", ".join(f"{BY_NAME[load].writes[0]} {count}" for load, count in program.buffers.items())
+    return f"{deadlock}; no operation that is left can free it (buffers: {rings})"

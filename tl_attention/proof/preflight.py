@@ -1,0 +1,70 @@
+"""Every check that needs no compiler: the limits of the SM, the dependences, and how the roles go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tl_attention.errors import ScheduleRefused
+from tl_attention.program.derivation import PLACE_KEYS, derive
+from tl_attention.program.program import Model, Program
+from tl_attention.proof import legality, races
+from tl_attention.proof.limits import check_fits, ring_buffers
+from tl_attention.schedule.schedule import Schedule
+
+# Of a broken dependence.
+BLAMED = (
+    *PLACE_KEYS,
+    ("wait_before",),
+    ("release_before",),
+    ("num_stages",),
+    ("kernel",),
+    ("kv_order",),
+    ("lowering",),
+)
+
+
+def refuse_unless_safe(schedule: Schedule, head_dim: int) -> None:
+    """Raise ScheduleRefused with the limit or the dependence that the schedule breaks, or how its roles go wrong."""
+    _check_limits(schedule, head_dim)
+    if schedule.has_program:
+        for _ in proofs(schedule, derive(schedule)):
+            pass
+
+
+def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
+    """What holds of the schedule's Program, in words, as each is proved. Raises ScheduleRefused where it does not."""
+    try:
+        legality.check(program)
+        yield "every read sees the value that source order gives it"
+        if schedule.lowering == "warp_specialized" and program.model == "asynchronous":
+            races.check(schedule, program)
+            yield "the roles of a cluster neither race nor deadlock"
+    except ScheduleRefused as refusal:
+        # A dependence is broken by the order as a whole, unless a key of its own was found to blame.
+        if not refusal.key:
+            refusal.key, refusal.others = BLAMED[0], BLAMED[1:]
+        raise
+
+
+def verdicts(schedule: Schedule, model: Model | None, head_dims: Sequence[int]) -> Iterator[str]:
+    """Everything that `refuse_unless_safe` asks, a line for what holds. Raises ScheduleRefused for what does not.
+
+    The Program comes first, in the model that is asked for: its proof is worth seeing where only the tile is too large.
+    """
+    if schedule.has_program:
+        yield from (f"proved: {proved}" for proved in proofs(schedule, derive(schedule, model)))
+    for head_dim in head_dims:
+        _check_limits(schedule, head_dim)
+        yield f"fits the SM at head_dim {head_dim}"
+
+
+def _check_limits(schedule: Schedule, head_dim: int) -> None:
+    check_fits(schedule, head_dim)
+    if schedule.has_program and not schedule.producers and schedule.num_stages != max(ring_buffers(schedule)):
+        k, v = ring_buffers(schedule)
+        raise ScheduleRefused(
+            f"num_stages is {schedule.num_stages}, but no load is a producer and the places of the loads give "
+            f"{k} buffers of K_shared and {v} of V_shared: expected num_stages {max(k, v)}",
+            "num_stages",
+            others=PLACE_KEYS,
+        )

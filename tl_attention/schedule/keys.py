@@ -1,0 +1,130 @@
+"""The keys of a schedule: what each may hold by itself, and what they say together.
+
+The rules between keys are in `rules.py`; `schedule.py` holds a schedule to them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
+
+from tl_attention.loop.statements import NAMES, SOURCE, SPLITTABLE, WARP_SPECIALIZED, Table, chunk_names, split_table
+from tl_attention.schedule.options import KernelOptions, Releases, SoftmaxOptions, Split, Waits
+from tl_attention.schedule.statement_name import StatementName
+
+# In `order` and `stage`: a producer group.
+PRODUCER = -1
+
+Position = Annotated[StrictInt, Field(ge=PRODUCER)]
+
+
+class Keys(BaseModel):
+    """One schedule: tile, threads, ring depth, and the order, stage and group of the loop's statements.
+
+    `group` partitions the 15 statements (names or numbers 0 to 14 in source order), or the chunks that `split` makes
+    of them. `order` and `stage` have one entry per group. A group of stage s works on KV block t - s in steady-state
+    iteration t; `order` is its position in the iteration. `-1` in both marks a producer group: one load, run ahead by
+    `num_stages` buffers. `lowering: inferred` leaves order, stage and group to the compiler; `warp_specialized` adds a
+    producer warpgroup, and takes the keys after `kv_order`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", title="tl-attention schedule")
+
+    lowering: Annotated[
+        Literal["pipelined", "warp_specialized", "inferred"],
+        Field(
+            description=(
+                "pipelined: T.Pipelined with this order and stage; warp_specialized: a producer warp loads, products stay "
+                "in flight; inferred: the compiler decides order and stage"
+            )
+        ),
+    ] = "pipelined"
+    block_M: Annotated[StrictInt, Field(ge=64, le=256, multiple_of=64, description="query rows of one tile")]
+    block_N: Annotated[StrictInt, Field(ge=16, le=256, multiple_of=16, description="keys of one KV block")]
+    threads: Annotated[
+        StrictInt, Field(ge=128, le=512, multiple_of=128, description="threads that compute, exactly 2 * block_M")
+    ]
+    num_stages: Annotated[
+        StrictInt, Field(ge=1, le=8, description="buffers of K_shared and of V_shared that each producer group fills")
+    ]
+    group: Annotated[
+        tuple[tuple[StatementName, ...], ...],
+        Field(
+            description=(
+                "the 15 statements, each in exactly one group, by name or by number 0 to 14 in source order, a split one "
+                "by its chunks; a group is contiguous in the order and shares a stage"
+            )
+        ),
+    ] = ()
+    order: Annotated[
+        tuple[Position, ...],
+        Field(
+            description=(
+                "one entry per group: its position in the steady-state iteration, each of 0 to n-1 once; "
+                "-1 marks a producer group, exactly one load, which runs ahead"
+            )
+        ),
+    ] = ()
+    stage: Annotated[
+        tuple[Position, ...],
+        Field(
+            description=(
+                "one entry per group: with stage s it works on KV block t - s in steady-state iteration t; every stage "
+                "from 0 to the largest is used; -1 where order is -1"
+            )
+        ),
+    ] = ()
+    kv_order: Annotated[
+        Literal["ascending", "descending"], Field(description="in which order the KV blocks are visited")
+    ] = "ascending"
+    kernel: Annotated[KernelOptions, Field(description="how the kernel uses the machine")] = KernelOptions()
+    softmax: Annotated[SoftmaxOptions, Field(description="how the softmax is computed")] = SoftmaxOptions()
+    split: Annotated[
+        Split, Field(description="statements cut into column chunks, which group names: exp into exp.0, exp.1, ...")
+    ] = Split()
+    wait_before: Annotated[
+        Waits, Field(description="statements before which a product is waited for, earlier than a dependence asks")
+    ] = Waits()
+    release_before: Annotated[
+        Releases,
+        Field(description="statements before which a buffer is released, later than when its last reader is done"),
+    ] = Releases()
+
+    @property
+    def has_program(self) -> bool:
+        """Whether this schedule orders the loop itself."""
+        return self.lowering != "inferred"
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """The statements that the groups partition: the 15 of the source, or the chunks that `split` makes of them."""
+        return tuple(chunk for name in NAMES for chunk in chunk_names(name, self.split.columns(name)))
+
+    @property
+    def table(self) -> Table:
+        """The statements of the lowering's kernel, chunks as `split` says."""
+        base = WARP_SPECIALIZED if self.lowering == "warp_specialized" else SOURCE
+        chunks = {name: columns for name in SPLITTABLE if (columns := self.split.columns(name))}
+        return split_table(base, chunks) if chunks else base
+
+    def buffers(self, load: str) -> int:
+        """Buffers that a producer group's load fills."""
+        own = {"load_k": self.kernel.k_stages, "load_v": self.kernel.v_stages}[load]
+        return self.num_stages if own is None else own
+
+    @property
+    def producers(self) -> tuple[str, ...]:
+        """Loads that run ahead, in the order in which the producer issues them."""
+        return tuple(g[0] for g, order in zip(self.group, self.order) if order == PRODUCER)
+
+    @property
+    def emission(self) -> tuple[tuple[tuple[str, ...], int], ...]:
+        """(statements, stage) of each ordered group, in the order of the steady state."""
+        placed = [(order, g, stage) for g, order, stage in zip(self.group, self.order, self.stage) if order != PRODUCER]
+        return tuple((g, stage) for _, g, stage in sorted(placed, key=lambda entry: entry[0]))
+
+    @property
+    def depth(self) -> int:
+        """Pipeline stages of the ordered groups."""
+        return 1 + max((stage for _, stage in self.emission), default=0)

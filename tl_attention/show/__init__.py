@@ -1,0 +1,1 @@
+"""What people read: schedules, Programs, rows and differences as text and tables."""

@@ -1,0 +1,159 @@
+"""What the terminal shows: progress, then the tables and what is said below them."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from tl_attention.errors import printable
+from tl_attention.measure import recorded
+from tl_attention.measure.records import Row
+from tl_attention.show import text_table
+from tl_attention.show.report import (
+    COLUMNS,
+    NOT_TIMED,
+    by_problem,
+    by_run,
+    fitting,
+    loop_lines,
+    reasons,
+    recorded_lines,
+    text_lines,
+    title,
+)
+
+# Between two lines of progress where stderr is a file: a kernel compiles in more, a round of samples takes less.
+LINE_INTERVAL_S = 2.0
+
+
+class ProgressBar:
+    """Implements runner.Progress on stderr: bars on a terminal, else a line for each step that takes its time."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, markup=False)
+        # 80 columns hold all of it.
+        self._progress = Progress(
+            TextColumn("{task.description:24}", markup=False),
+            BarColumn(bar_width=10),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[what]}", markup=False),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._total = self._done = 0
+        self._started = self._told = 0.0
+
+    def __enter__(self) -> ProgressBar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
+
+    def phase(self, name: str, total: int) -> None:
+        self._total, self._done = total, 0
+        self._started = self._told = time.monotonic()
+        self._say(f"{name}: {counted(total, 'step')}")
+        self._task = self._progress.add_task(name, total=total, what="")
+
+    def advance(self, what: str) -> None:
+        assert self._task is not None
+        self._progress.update(self._task, advance=1, what=printable(what))
+        self._done += 1
+        now = time.monotonic()
+        # One step alone ends where the next phase begins.
+        if self._total > 1 and (self._done == self._total or now - self._told >= LINE_INTERVAL_S):
+            self._told = now
+            self._say(f"  {self._done}/{self._total} {printable(what)}, {now - self._started:.0f} s")
+
+    def _say(self, line: str) -> None:
+        if not self._console.is_terminal:
+            self._console.print(line, highlight=False, soft_wrap=True)
+
+
+def counted(number: int, what: str) -> str:
+    """1 step, 2 steps."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+class Output:
+    """Stdout: tables as wide as the terminal, or as COLUMNS says, else 80; sentences wrapped on a terminal only."""
+
+    def __init__(self) -> None:
+        # What is printed is data: brackets in it are no markup.
+        self._console = Console(markup=False, highlight=False)
+        self.width = shutil.get_terminal_size((80, 24)).columns
+
+    def table(self, heading: str, lines: Sequence[str]) -> None:
+        """The lines of a table as they are, below a heading."""
+        self._print(self._wrapped(printable(heading)))
+        self._print(lines)
+
+    def say(self, *lines: str) -> None:
+        """Sentences, whole for a program that reads them; a terminal would break them inside a word."""
+        for line in "\n".join(lines).split("\n") if lines else ():
+            line = printable(line)
+            self._print(self._wrapped(line) if self._console.is_terminal else [line])
+
+    def _wrapped(self, line: str) -> list[str]:
+        options = {"break_long_words": False, "break_on_hyphens": False}
+        return textwrap.wrap(line, self.width, subsequent_indent=" " * 4, **options) or [""]
+
+    def _print(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._console.print(line, soft_wrap=True)
+
+
+def show_columns(heading: str, names: Sequence[str], rows: Sequence[Sequence[str]], priority: Sequence[int]) -> None:
+    """A table of the columns that fit, by `priority` (see `text_table.fitting`), and the names of the others."""
+    output = Output()
+    shown, left_out = text_table.fitting(names, rows, [n for n in priority if n < len(names)], output.width)
+    output.table(heading, text_table.lines([names[n] for n in shown], [[row[n] for n in shown] for row in rows]))
+    if left_out:
+        others = ", ".join(names[n] for n in left_out)
+        output.say(f"also recorded: {others}; a wider terminal shows them, or COLUMNS=160")
+
+
+def show_tables(
+    tables: Sequence[Sequence[Row]],
+    columns: Sequence[str] | None = None,
+    baseline: str | None = None,
+    loops: bool = False,
+) -> None:
+    """One table for each problem, with the loops of its kernels if wanted; below those of a run the reasons.
+
+    `columns` are names of report.COLUMNS. Without them those that say something and fit are shown, the others named.
+    """
+    output = Output()
+    not_shown: set[str] = set()
+    for run in by_run(tables):
+        of_run = [row for rows in run for row in rows]
+        shown, left_out = (columns, ()) if columns else fitting(of_run, output.width, baseline)
+        not_shown.update(left_out)
+        for rows in run:
+            output.table(title(rows), text_lines(rows, shown, baseline))
+            output.say(*loop_lines(rows) if loops else ())
+            output.say("")
+        output.say(*reasons(of_run))
+    if not_shown:
+        names = ", ".join(name for name in COLUMNS if name in not_shown)
+        output.say(f"also recorded: {names}; tl-attention report --columns shows them")
+
+
+def show(rows: Sequence[Row], path: Path, loops: bool = False) -> None:
+    """Tables, with the loops of the kernels if wanted, reasons, times from elsewhere, and where the record is."""
+    show_tables(by_problem(rows), loops=loops)
+    output = Output()
+    not_timed = [row for row in rows if row.status in NOT_TIMED]
+    if elsewhere := recorded_lines(not_timed, recorded.rows()) if not_timed else []:
+        output.say("recorded on another machine, with the same generated code and problem:")
+        output.say(*(f"  {line}" for line in elsewhere))
+    output.say(f"{counted(len(rows), 'row')} in {path}")

@@ -1,0 +1,133 @@
+"""What differs between two schedules: in their keys, in their Programs, and in the code that comes of them.
+
+The first two need neither torch nor tilelang. Each part says in a line when there is no difference.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from tl_attention.errors import InputError
+from tl_attention.loop.statements import BY_NAME
+from tl_attention.program.derivation import derive
+from tl_attention.schedule.key_errors import dotted
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.show.explain import explain
+
+if TYPE_CHECKING:
+    from tl_attention.measure.compile_pool import Compiled
+    from tl_attention.problem.shape import AttentionShape
+
+# Longer values stand below each other.
+LINE = 100
+# The parts of `explain` that are the Program.
+PARTS = ("Producer", "Steady state", "Prologue", "Epilogue")
+
+
+def keys(a: Schedule, b: Schedule) -> list[str]:
+    """The keys whose values differ, from -> to; a default is a value as any other."""
+    before, after = _flat(a), _flat(b)
+    # In the order of the files: a key of a mapping that only one of them has follows the others.
+    changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    if not changed:
+        return ["keys: equal"]
+    lines = [f"keys: {len(changed)} differ" if len(changed) > 1 else "keys: 1 differs"]
+    for key in changed:
+        values = [_spelled(flat[key]) if key in flat else "none" for flat in (before, after)]
+        line = f"  {dotted(key)}{' -> '.join(values)}"
+        below = [f"  {dotted(key).rstrip()}", f"    - {values[0]}", f"    + {values[1]}"]
+        lines += [line] if len(line) <= LINE else below
+    return lines
+
+
+def program_text(schedule: Schedule) -> list[str]:
+    """The Program in lines, nothing for a schedule that has none. Raises ScheduleRefused where it cannot be derived."""
+    if not schedule.has_program:
+        return []
+    derived = derive(schedule)
+    parts = [part for part in explain(schedule).split("\n\n") if part.startswith(PARTS)]
+    rings = ", ".join(f"{BY_NAME[load].writes[0]} {count}" for load, count in derived.buffers.items())
+    return [f"{derived.model} model", f"buffers: {rings}", *"\n".join(parts).splitlines()]
+
+
+def program(before: list[str], after: list[str], names: tuple[str, str]) -> list[str]:
+    """Two of `program_text` as a unified diff: prologue, steady state and epilogue as explain shows them."""
+    if before == after:
+        return ["program: equal"] if before else ["program: neither has one, the compiler decides the order"]
+    if not before or not after:
+        return [f"program: {'a' if after else 'b'} has none, the compiler decides the order"]
+    return ["program: differs", *(f"  {line}" for line in difflib.unified_diff(before, after, *names, lineterm=""))]
+
+
+def code(a: Schedule, b: Schedule, names: tuple[str, str], shape: AttentionShape) -> list[str]:
+    """What the compilers make of both, for any sizes; `shape` gives head_dim, dtype and mask. Takes 10 s or so.
+
+    Raises InputError where one of them cannot be built.
+    """
+    from tl_attention.measure.candidate import Candidate
+    from tl_attention.measure.compile_pool import compile_all
+
+    candidates = [Candidate(f"{side}: {name}", shape, s) for side, name, s in zip("ab", names, (a, b))]
+    compiled = compile_all(candidates)
+    before, after = (compiled[candidate] for candidate in candidates)
+    mask = " causal" if shape.causal else ""
+    heading = f"code: head_dim {shape.head_dim} {shape.dtype}{mask}"
+    failed = next((name for name, made in zip(names, (before, after)) if made.error), None)
+    if failed:
+        made = before if before.error else after
+        raise InputError(f"{failed}: {made.status}: {made.error}")
+    if before.fingerprint == after.fingerprint:
+        return [f"{heading}: equal, {before.fingerprint}"]
+    return [f"{heading}: differs", *_compared(_facts(before), _facts(after))]
+
+
+def _flat(model: BaseModel, above: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """Every key with its value, those of mappings by their path."""
+    flat: dict[tuple[str, ...], Any] = {}
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        flat |= _flat(value, (*above, name)) if isinstance(value, BaseModel) else {(*above, name): value}
+    return flat
+
+
+def _spelled(value: Any) -> str:
+    """A value as a schedule file has it; no value is the default."""
+    if value is None:
+        return "default"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"[{', '.join(map(_spelled, value))}]" if isinstance(value, tuple) else str(value)
+
+
+def _facts(compiled: Compiled) -> dict[str, str]:
+    """What there is to compare of compiled code, each in one word or two."""
+    from tl_attention.build.sass import steady
+
+    report, loop = compiled.report, steady(compiled.report.loops) if compiled.report else None
+    assert report is not None and compiled.fingerprint is not None
+    facts = {
+        "fingerprint": compiled.fingerprint,
+        "registers": f"{report.registers}",
+        "spills": f"{report.stack_bytes} bytes",
+        "shared memory": f"{report.shared_bytes:,} bytes",
+    }
+    if loop is not None:
+        facts |= {"steady loop": f"{loop.instructions} instructions", "exponentials": f"{loop.exponentials}"}
+        facts |= {f"  {name}": f"{count}" for name, count in loop.counts.items()}
+        facts |= {name: f"after {', '.join(map(str, places))}" for name, places in loop.places.items()}
+    return facts
+
+
+def _compared(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    facts = list({**before, **after})
+    same = [fact for fact in facts if before.get(fact) == after.get(fact)]
+    width = max(map(len, facts))
+    lines = [
+        f"  {fact:{width}}  {before.get(fact, 'none')} -> {after.get(fact, 'none')}"
+        for fact in facts
+        if fact not in same
+    ]
+    return [*lines, f"  equal: {', '.join(fact.strip() for fact in same)}"] if same else lines

@@ -1,0 +1,233 @@
+"""Rows as tables, for the terminal and, in Markdown, for the README, and what is said below them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tl_attention.build.sass import describe
+from tl_attention.errors import InputError, printable
+from tl_attention.measure.records import Row
+from tl_attention.problem.shape import DTYPES
+from tl_attention.program.asked_waits import asked_waits_of
+from tl_attention.show import text_table
+
+PEER_BASELINE = "cudnn"
+Cell = Callable[[Row], str]
+
+
+def _number(value: float | None, digits: int = 0, scale: float = 1.0) -> str:
+    return "" if value is None else f"{value / scale:.{digits}f}"
+
+
+def _times(row: Row) -> str:
+    if row.median_ms is None:
+        return ""
+    spread = f" ({row.p10_ms:.3f}-{row.p90_ms:.3f})" if row.p10_ms is not None and row.p90_ms is not None else ""
+    return f"{row.median_ms:.3f}{spread}"
+
+
+def _error(row: Row) -> str:
+    # The largest error: the mean one is PyTorch's own in every row, which is half of its budget.
+    if row.error_max_abs is None or not row.error_max_abs_budget:
+        return ""
+    return _number(row.error_max_abs / row.error_max_abs_budget, 2)
+
+
+def _code(row: Row) -> str:
+    return f"{row.fingerprint or ''} = {row.same_code_as}" if row.same_code_as else row.fingerprint or ""
+
+
+# Column, its heading, and the cell that it takes from a row. `ratio` compares rows, so `cells` computes it.
+COLUMNS: dict[str, tuple[str, Cell]] = {
+    "schedule": ("schedule", lambda row: row.name),
+    "sizes": ("sizes", lambda row: row.sizes),
+    "status": ("status", lambda row: row.status),
+    "ms": ("ms (p10-p90)", _times),
+    "tflops": ("TFLOPS", lambda row: _number(row.tflops)),
+    "matmul": ("% of matmul", lambda row: _number(row.percent_of_matmul, 1)),
+    "ratio": ("speed / {baseline}", lambda row: ""),
+    "error": ("max error / budget", _error),
+    "registers": ("registers", lambda row: _number(row.registers)),
+    "stack": ("stack B", lambda row: _number(row.stack_bytes)),
+    "shared": ("shared kB", lambda row: _number(row.shared_bytes, 0, 1024)),
+    "code": ("code", _code),
+}
+# Which columns a narrow terminal keeps: what the row is of, its time, and then what explains it.
+PRIORITY = (
+    "schedule",
+    "sizes",
+    "status",
+    "ms",
+    "ratio",
+    "tflops",
+    "matmul",
+    "error",
+    "registers",
+    "stack",
+    "shared",
+    "code",
+)
+NOT_TIMED = ("checked_on_cpu", "compiled")
+
+
+def parse_columns(text: str | None) -> tuple[str, ...] | None:
+    """`schedule,ms,ratio` -> names of COLUMNS; None, where nobody has chosen, stays None. Raises InputError."""
+    if text is None:
+        return None
+    names = tuple(part.strip() for part in text.split(","))
+    for name in names:
+        if name not in COLUMNS:
+            raise InputError(f"columns: {name[:40]!r} is no column, expected some of {', '.join(COLUMNS)}")
+        if names.count(name) > 1:
+            raise InputError(f"columns: {name!r} is given twice, expected once")
+    return names
+
+
+def ranked(rows: Sequence[Row]) -> list[Row]:
+    """Timed rows, fastest first, then the others."""
+    return sorted(rows, key=lambda row: (row.median_ms is None, row.median_ms or 0.0, row.status, row.name))
+
+
+def by_problem(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows of one problem in one run together, ranked: times of two runs are not compared."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.run, str(row.shape)), []).append(row)
+    return [ranked(group) for group in groups.values()]
+
+
+def check_baseline(rows: Sequence[Row], baseline: str | None, also: Sequence[str] = ()) -> None:
+    """Raise InputError unless some row, or what else has times, is the named baseline; the default may be absent."""
+    timed = sorted({row.name for row in rows if row.median_ms is not None}.union(also))
+    if baseline is not None and baseline not in timed:
+        raise InputError(
+            f"baseline: no timed row is named {baseline[:40]!r}, expected one of {', '.join(timed) or 'none: no times'}"
+        )
+
+
+def cells(row: Row, columns: Sequence[str] = tuple(COLUMNS), reference: Row | None = None) -> tuple[str, ...]:
+    """One row's cells; `reference` is the row that the ratio is relative to."""
+    return tuple(_ratio(row, reference) if column == "ratio" else COLUMNS[column][1](row) for column in columns)
+
+
+def headings(columns: Sequence[str] = tuple(COLUMNS), baseline: str | None = None) -> tuple[str, ...]:
+    """The headings of these columns."""
+    return tuple(COLUMNS[column][0].format(baseline=baseline or PEER_BASELINE) for column in columns)
+
+
+def reference_row(rows: Sequence[Row], baseline: str | None = None) -> Row | None:
+    """The baseline's row among those of one table; the faster one of a schedule with both kinds of sizes."""
+    named = [row for row in rows if row.name == (baseline or PEER_BASELINE) and row.median_ms]
+    return min(named, key=lambda row: row.median_ms or 0.0, default=None)
+
+
+def by_run(tables: Sequence[Sequence[Row]]) -> list[list[Sequence[Row]]]:
+    """The tables of one run together."""
+    runs: dict[str, list[Sequence[Row]]] = {}
+    for rows in tables:
+        runs.setdefault(rows[0].run, []).append(rows)
+    return list(runs.values())
+
+
+def title(rows: Sequence[Row]) -> str:
+    """The problem, device and matrix product that a table's rows share, and the run that they are of."""
+    row = next((row for row in rows if row.matmul_tflops), rows[0])
+    matmul = f", matrix product {row.matmul_tflops:.0f} TFLOPS" if row.matmul_tflops else ""
+    run = f", {row.run}" if row.run else ""
+    return printable(f"{row.shape}, {row.device or 'no GPU'}{matmul}{run}")
+
+
+def fitting(rows: Sequence[Row], width: int, baseline: str | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(the columns that `width` characters hold, the others with a value in some row); see `text_table.fitting`."""
+    names = tuple(COLUMNS)
+    reference = reference_row(rows, baseline)
+    shown, left_out = text_table.fitting(
+        headings(names, baseline),
+        [cells(row, names, reference) for row in rows],
+        [names.index(name) for name in PRIORITY],
+        width,
+    )
+    return tuple(names[n] for n in shown), tuple(names[n] for n in left_out)
+
+
+def text_lines(rows: Sequence[Row], columns: Sequence[str], baseline: str | None = None) -> list[str]:
+    """One problem's rows as text."""
+    reference = reference_row(rows, baseline)
+    return text_table.lines(headings(columns, baseline), [cells(row, columns, reference) for row in rows])
+
+
+def markdown_table(rows: Sequence[Row], columns: Sequence[str] = tuple(COLUMNS), baseline: str | None = None) -> str:
+    """One problem's rows in Markdown, with only some columns if wanted."""
+    reference = reference_row(rows, baseline)
+    return text_table.markdown(headings(columns, baseline), [cells(row, columns, reference) for row in rows])
+
+
+def reasons(rows: Sequence[Row]) -> list[str]:
+    """Why each row that is not ok is not; rows with the same reason together, named in a second line."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.reason:
+            groups.setdefault((row.status, row.reason), []).append(row)
+    found = []
+    for (status, reason), group in groups.items():
+        who, why = printable(_who(group, rows)), printable(reason)
+        several = f"{status}, {len(group)} rows: {why}\n    {who}"
+        found.append(several if len(group) > 1 else f"{who}: {status}: {why}")
+    return found
+
+
+def loop_lines(rows: Sequence[Row]) -> list[str]:
+    """The loops of each row's machine code; rows recorded before they were read, and peers, have none."""
+    return [
+        f"{printable(_who([row], rows))}: {loop}"
+        for row in rows
+        for loop in describe(row.loops, asked_waits_of(row.label) if row.loops else None)
+    ]
+
+
+def recorded_lines(rows: Sequence[Row], recorded: Sequence[Row]) -> list[str]:
+    """For rows that no GPU has timed here: what the same code took on the same problem where it was recorded."""
+    lines = []
+    for row in rows:
+        found = recorded_for(row, recorded) if row.status in NOT_TIMED else None
+        if found and found.median_ms:
+            name = f" as {found.name}" if found.name != row.name else ""
+            lines.append(
+                printable(
+                    f"{_who([row], rows)}: {found.median_ms:.3f} ms{name}, {_number(found.tflops)} TFLOPS "
+                    f"({found.device}, {found.run[:10]})"
+                )
+            )
+    return lines
+
+
+def recorded_for(row: Row, recorded: Sequence[Row]) -> Row | None:
+    """The first recorded row of this row's generated code and problem (sizes, dtype, mask), under any name."""
+    if row.fingerprint is None:
+        return None
+    return next((r for r in recorded if r.fingerprint == row.fingerprint and r.problem == row.problem), None)
+
+
+def _who(group: Sequence[Row], rows: Sequence[Row]) -> str:
+    """`seed, best (runtime); wide (runtime, fixed)`: a group of `rows`, with what tells their problems apart."""
+    shapes = {row.shape for row in rows}
+    several_dtypes = len({shape.dtype for shape in shapes}) > 1
+    several_problems = len({replace(shape, dtype=DTYPES[0]) for shape in shapes}) > 1
+
+    def variant(row: Row) -> str:
+        return f"{row.sizes} {row.shape if several_problems else row.shape.dtype if several_dtypes else ''}".rstrip()
+
+    variants: dict[str, list[str]] = {}
+    for row in group:
+        variants.setdefault(row.name, []).append(variant(row))
+    names: dict[str, list[str]] = {}
+    for name, of_name in variants.items():
+        names.setdefault(", ".join(of_name), []).append(name)
+    return "; ".join(f"{', '.join(same)} ({which})" for which, same in names.items())
+
+
+def _ratio(row: Row, reference: Row | None) -> str:
+    if reference is None or not row.median_ms or not reference.median_ms:
+        return ""
+    return f"{reference.median_ms / row.median_ms:.3f}"
