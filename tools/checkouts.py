@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,11 +32,14 @@ class Checkout:
         """Processes that import the package from here, and other modules from the folders `more` in it.
 
         They work in an empty folder, where TileLang's cache is too, and what they print is lost. All end with the
-        context.
+        context, also where this process is told to end.
         """
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         folders = [str(self.folder / part) for part in ("", *more)]
         with tempfile.TemporaryDirectory() as empty:
-            pool = ProcessPool(jobs, context=multiprocessing.get_context("spawn"), initializer=_enter, initargs=[folders, empty])
+            pool = ProcessPool(
+                jobs, context=multiprocessing.get_context("spawn"), initializer=_enter, initargs=[folders, empty]
+            )
             try:
                 yield pool
             finally:

@@ -15,11 +15,11 @@ folder when lower_case.py or TileLang changes. The exit code is 1 if any case di
 
 from __future__ import annotations
 
-import gzip
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor, TimeoutError
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from hashlib import sha256
 from itertools import zip_longest
@@ -48,31 +48,36 @@ def all_cases(*checkouts: Checkout) -> list[Case]:
             if under:
                 found.append(Case(file, "bfloat16", 128, under.endswith("causal/")))
             else:
-                found += [Case(file, dtype, h, causal) for causal in (False, True) for dtype in DTYPES for h in (64, 128)]
+                found += [
+                    Case(file, dtype, h, causal) for causal in (False, True) for dtype in DTYPES for h in (64, 128)
+                ]
     return found
 
 
 def lower_all(checkout: Checkout, cases: list[Case], jobs: int, timeout_s: float, keep: Path | None) -> list[Outcome]:
-    """What becomes of each case; what the kept file of the commit has is not lowered again."""
+    """What becomes of each case; what is kept of the commit is not lowered again."""
     commit = checkout.commit()
-    kept = keep / f"lowered-{commit}.json.gz" if keep and commit else None
-    known = json.loads(gzip.decompress(kept.read_bytes())) if kept and kept.exists() else {}
-    outcomes = {name: Outcome(**outcome) for name, outcome in known.items()}
-    missing = [case for case in cases if str(case) not in outcomes]
+    kept = {case: keep / commit / f"{case}.json" for case in cases} if keep and commit else {}
+    outcomes = {case: Outcome(**json.loads(file.read_text())) for case, file in kept.items() if file.exists()}
+    missing = [case for case in cases if case not in outcomes]
     progress = Progress(f"lowered of {checkout.folder}", len(missing))
-    try:
-        with checkout.processes(jobs) as pool:
-            futures = {c: pool.schedule(lower_case, args=[checkout.folder, c], timeout=timeout_s) for c in missing}
-            for case, future in futures.items():
-                outcome = _result(future, timeout_s)
-                outcomes[str(case)] = replace(outcome, text=checkout.without_path(outcome.text))
-                progress.advance()
-    finally:
-        if kept and missing:
-            sound = {name: asdict(outcome) for name, outcome in outcomes.items() if outcome.kind != "broken"}
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_bytes(gzip.compress(json.dumps(sound).encode()))
-    return [outcomes[str(case)] for case in cases]
+    with checkout.processes(jobs) as pool:
+        futures = {case: pool.schedule(lower_case, [checkout.folder, case], timeout=timeout_s) for case in missing}
+        for case, future in futures.items():
+            outcome = _result(future, timeout_s)
+            outcomes[case] = replace(outcome, text=checkout.without_path(outcome.text))
+            if kept and outcome.kind != "broken":
+                _write(kept[case], json.dumps(asdict(outcomes[case])))
+            progress.advance()
+    return [outcomes[case] for case in cases]
+
+
+def _write(file: Path, text: str) -> None:
+    """All of it or nothing, whoever else writes the same."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as written:
+        written.write(text)
+    Path(written.name).replace(file)
 
 
 def _result(future: ProcessFuture, timeout_s: float) -> Outcome:
@@ -140,8 +145,14 @@ def show(verdicts: dict[Case, tuple[str, str]], kinds: Iterable[str]) -> None:
 @click.option("--only", default="", help="cases whose name contains this, such as 'best bf16 128'")
 @click.option("--kernel-only", is_flag=True, help="leave the host's code out")
 def main(
-    before: Checkout, after: Checkout | None, jobs: int, timeout: float, keep: Path | None, record: Path | None,
-    only: str, kernel_only: bool,
+    before: Checkout,
+    after: Checkout | None,
+    jobs: int,
+    timeout: float,
+    keep: Path | None,
+    record: Path | None,
+    only: str,
+    kernel_only: bool,
 ) -> None:
     cases = [case for case in all_cases(before, *([after] if after else [])) if only in str(case)]
     if not cases:

@@ -16,7 +16,6 @@ import lzma
 import random
 import traceback
 from collections import defaultdict
-from concurrent.futures import TimeoutError
 from pathlib import Path
 
 import click
