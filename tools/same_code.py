@@ -34,8 +34,8 @@ from pebble import ProcessExpired, ProcessFuture
 EQUAL_TEXT, EQUAL_CODE, SAME_REFUSAL, DIFFERENT = "equal text", "equal machine code", "same refusal", "DIFFERENT"
 BROKEN = "BROKEN"
 # Of one checkout alone.
-LOWERED = {"code": "lowered", "refused": "refused"}
-COMPARED = (EQUAL_TEXT, EQUAL_CODE, SAME_REFUSAL, DIFFERENT)
+LOWERED = {"code": "lowered", "refused": "refused", "broken": BROKEN}
+COMPARED = (EQUAL_TEXT, EQUAL_CODE, SAME_REFUSAL, DIFFERENT, BROKEN)
 SHOWN = 200
 
 
@@ -92,7 +92,7 @@ def _result(future: ProcessFuture, timeout_s: float) -> Outcome:
 def compared(before: Outcome, after: Outcome, kernel_only: bool) -> tuple[str, str]:
     """The verdict, and what differs first. Two that broke in the same way are broken: nothing was compared."""
     if "broken" in (before.kind, after.kind):
-        return BROKEN, "\n".join(f"{side.kind}: {_told(side)}" for side in (before, after))
+        return BROKEN, "\n".join(f"{side.kind}: {_told(side).splitlines()[-1]}" for side in (before, after))
     if before.kind != after.kind or before.kind == "refused":
         why = f"- {before.kind}: {_told(before)}\n+ {after.kind}: {_told(after)}"
         return (SAME_REFUSAL, "") if before == after else (DIFFERENT, why)
@@ -135,7 +135,7 @@ def show(verdicts: dict[Case, tuple[str, str]], kinds: Iterable[str]) -> None:
     click.echo(f"{len(verdicts)} cases: {', '.join(f'{counts[kind]} {kind}' for kind in kinds)}")
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.argument("before", type=CheckoutPath())
 @click.argument("after", type=CheckoutPath(), required=False)
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="processes at a time")
@@ -154,6 +154,7 @@ def main(
     only: str,
     kernel_only: bool,
 ) -> None:
+    """Compare the kernels of two checkouts, or lower those of one."""
     cases = [case for case in all_cases(before, *([after] if after else [])) if only in str(case)]
     if not cases:
         raise click.UsageError(f"no case has {only!r} in its name")
@@ -162,14 +163,14 @@ def main(
         with ThreadPoolExecutor(jobs) as pool:
             verdicts = list(pool.map(compared, *sides, [kernel_only] * len(cases)))
     else:
-        verdicts = [(BROKEN, o.text) if o.kind == "broken" else (LOWERED[o.kind], "") for o in sides[0]]
+        verdicts = [(LOWERED[o.kind], _told(o).splitlines()[-1] if o.kind == "broken" else "") for o in sides[0]]
     if record:
         rows = [
             {"case": str(case), "verdict": verdict, "outcomes": [[o.kind, _told(o)] for o in outcomes]}
             for case, (verdict, _), outcomes in zip(cases, verdicts, zip(*sides, strict=True), strict=True)
         ]
         record.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    show(dict(zip(cases, verdicts, strict=True)), [*(COMPARED if after else LOWERED.values()), BROKEN])
+    show(dict(zip(cases, verdicts, strict=True)), COMPARED if after else LOWERED.values())
     if {DIFFERENT, BROKEN} & {verdict for verdict, _ in verdicts}:
         raise SystemExit(1)
 

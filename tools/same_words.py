@@ -95,9 +95,9 @@ def differences(before: dict[str, str], after: dict[str, str]) -> dict[str, list
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
-@click.group(help=__doc__)
+@click.group()
 def main() -> None:
-    pass
+    """Compare what `tl-attention check` says in two checkouts."""
 
 
 jobs_option = click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="processes at a time")
