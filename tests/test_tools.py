@@ -97,15 +97,18 @@ def test_words_are_compared_with_those_that_were_saved(tmp_path):
     assert said[too_large].startswith("stderr:\nerror: LABEL: refused: needs ")
     assert said[too_large].endswith("exit code 2\n")
 
-    def compare(answers: dict[str, str]):
+    def compare(answers: dict[str, str], *options: str):
         file = tmp_path / "words.xz"
         file.write_bytes(lzma.compress(json.dumps({"commit": "abc", "answers": answers}).encode()))
-        return CliRunner().invoke(same_words.main, ["compare", str(ROOT), str(file)])
+        return CliRunner().invoke(same_words.main, ["compare", str(ROOT), str(file), *options])
 
     assert compare(said).exit_code == 0
-    other = compare(said | {too_large: said[too_large].replace("needs", "takes")})
+    changed = said | {too_large: said[too_large].replace("needs", "takes")}
+    other = compare(changed)
     assert other.exit_code == 1 and "1 DIFFERENT from those of abc" in other.stdout
     assert "-error: LABEL: refused: takes" in other.stdout and "+error: LABEL: refused: needs" in other.stdout
+    assert compare(changed, "--reworded", "takes", "needs").exit_code == 0
+    assert compare(said, "--reworded", "takes", "needs").exit_code == 2
 
 
 def test_answers_that_differ_in_the_same_way_are_one_difference():

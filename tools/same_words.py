@@ -5,7 +5,8 @@
 
 The questions: all shipped schedules, at the head sizes that they are meant for and at each one, and as labels 10,000
 mutants of the tests' generator, drawn when they are saved. An answer is stdout, stderr and exit code, with the label
-as LABEL and the checkout's folder as CHECKOUT. `compare` needs nothing of the checkout but its command.
+as LABEL and the checkout's folder as CHECKOUT. `compare` needs nothing of the checkout but its command; `--reworded
+OLD NEW` takes the saved answers with other words.
 """
 
 from __future__ import annotations
@@ -121,10 +122,15 @@ def save(checkout: Checkout, file: Path, jobs: int) -> None:
 @click.argument("checkout", type=CheckoutPath())
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @jobs_option
-def compare(checkout: Checkout, file: Path, jobs: int) -> None:
+@click.option("--reworded", nargs=2, multiple=True, metavar="OLD NEW", help="words that were changed on purpose")
+def compare(checkout: Checkout, file: Path, jobs: int, reworded: tuple[tuple[str, str], ...]) -> None:
     """Ask again, and show which answers differ."""
     saved = json.loads(lzma.decompress(file.read_bytes()))
     before = saved["answers"]
+    for old, new in reworded:
+        if not any(old in words for words in before.values()):
+            raise click.UsageError(f"--reworded: no saved answer has {old!r}")
+        before = {question: words.replace(old, new) for question, words in before.items()}
     found = differences(before, ask(checkout, list(before), jobs))
     for lines, questions in list(found.items())[:SHOWN]:
         click.echo(f"{len(questions):,} differ so, such as {questions[0]}:\n{lines}")
