@@ -71,12 +71,6 @@ class AttentionShape:
         """Floating-point operations of the two products, masked pairs left out; softmax is not counted."""
         return 4 * self.batch * self.heads * self.pairs * self.head_dim
 
-    @property
-    def bytes_moved(self) -> int:
-        """The fewest bytes through device memory: Q, K, V read once, the output written once."""
-        rows = 2 * self.seq_q + 2 * self.seq_kv
-        return self.batch * self.heads * rows * self.head_dim * DTYPE_BYTES
-
     @classmethod
     def parse(cls, text: str, *, dtype: str = "float16", causal: bool = False) -> AttentionShape:
         """`batch,heads,seq,head_dim` or `batch,heads,seq_q,seq_kv,head_dim`."""

@@ -126,8 +126,3 @@ class Keys(BaseModel):
         """(statements, stage) of each ordered group, in the order of the steady state."""
         placed = [(order, g, stage) for g, order, stage in zip(self.group, self.order, self.stage) if order != PRODUCER]
         return tuple((g, stage) for _, g, stage in sorted(placed, key=lambda entry: entry[0]))
-
-    @property
-    def depth(self) -> int:
-        """Pipeline stages of the ordered groups."""
-        return 1 + max((stage for _, stage in self.emission), default=0)
