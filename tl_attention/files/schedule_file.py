@@ -10,7 +10,7 @@ import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
 from pydantic_core import PydanticCustomError
@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from tl_attention.errors import InputError
 from tl_attention.files import catalogue, yaml_text
 from tl_attention.files.yaml_text import Stamp, YamlFile
-from tl_attention.problem.shape import HEAD_DIMS
+from tl_attention.problem.shape import HEAD_DIMS, HeadDim
 from tl_attention.schedule.key_errors import KeyPath, dotted, first_error, model_of, shown
 from tl_attention.schedule.schedule import Schedule
 
@@ -54,7 +54,7 @@ class ScheduleKeys(Schedule):
         ""
     )
     head_dims: Annotated[
-        tuple[Literal[HEAD_DIMS], ...],
+        tuple[HeadDim, ...],
         Field(
             min_length=1,
             description="the head sizes that it is meant for; all by default",

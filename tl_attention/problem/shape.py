@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from tl_attention.errors import InputError
 
 DTYPES = ("float16", "bfloat16")
 DTYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16", **{name: name for name in DTYPES}}
-HEAD_DIMS = (64, 128)
+HeadDim = Literal[64, 128]
+HEAD_DIMS: tuple[HeadDim, ...] = get_args(HeadDim)
 DTYPE_BYTES = 2
 # CUDA's limit for a grid's y (heads) and z (batch).
 MAX_GRID_YZ = 65_535

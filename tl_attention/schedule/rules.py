@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tl_attention.loop.statements import LOADS, NAMES, NUMBER, SPLITTABLE, whole
-from tl_attention.schedule.dialect import Dialect, dialects
+from tl_attention.schedule.dialect import Check, Dialect, dialects
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import PRODUCER, Keys
 from tl_attention.schedule.options import OPTION_KEYS
@@ -18,7 +16,7 @@ MOST_WHOLE = len(NAMES)
 MOST_GROUPS = MOST_WHOLE + len(SPLITTABLE) * (MOST_CHUNKS - 1)
 
 
-def rules_of(dialect: Dialect) -> tuple[Callable[[Keys], None], ...]:
+def rules_of(dialect: Dialect) -> tuple[Check, ...]:
     """What a schedule of this lowering must meet. In this order: the first that is broken is told."""
     order = ORDER_LEFT_OUT if dialect.model is None else ORDER_GIVEN
     options = (OPTION_LEFT_OUT[key] for key in OPTION_KEYS if key not in dialect.options)
@@ -123,7 +121,7 @@ def _stages_have_no_gap(s: Keys) -> None:
         raise RuleBroken(f"no group has stage {gap}, expected every stage from 0 to {max(used)}", "stage")
 
 
-OF_EVERY_LOWERING = (
+OF_EVERY_LOWERING: tuple[Check, ...] = (
     _groups_partition_the_statements,
     _one_entry_per_group,
     _producers_are_single_loads,

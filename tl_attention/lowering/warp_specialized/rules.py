@@ -7,6 +7,7 @@ from tl_attention.hardware.warpgroup import WARPGROUP
 from tl_attention.loop.statements import LOADS, whole
 from tl_attention.lowering.warp_specialized.table import TABLE
 from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE
+from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.rule import Rule
@@ -134,7 +135,7 @@ def _registers_fit_the_block(s: Keys) -> None:
 
 
 # In this order: the first that is broken is told.
-RULES = (
+RULES: tuple[Check, ...] = (
     *THREADS_FIT_THE_TILE,
     ROWS_HAVE_REGISTERS,
     _every_load_is_a_producers,
