@@ -435,8 +435,11 @@ def store_output(*, head_dim, dtype, seq_q, output, row_sum):
             s.acc_o[i, j] *= s.scores_scale[i]
         if output == "vector":
             T.call_extern(
-                "handle", f"tl_attention_store<{head_dim}, {'true' if dtype == 'bfloat16' else 'false'}>",
-                s.acc_o.data, T.address_of(Output[bz, head, first_row, 0]), seq_q - first_row,
+                "handle",
+                f"tl_attention_store<{head_dim}, {'true' if dtype == 'bfloat16' else 'false'}>",
+                s.acc_o.data,
+                T.address_of(Output[bz, head, first_row, 0]),
+                seq_q - first_row,
             )
         if output == "direct":
             for i, j in T.Parallel(ROWS, head_dim):
@@ -462,9 +465,33 @@ def store_output(*, head_dim, dtype, seq_q, output, row_sum):
 # first: only the first ones can need a mask, so the others run without.
 
 def attention_kernel(
-    *, head_dim, dtype, causal, block_M, block_N, buffers, loads, prologue, steady, epilogue, least_blocks, chunks, sms,
-    registers, tile_scheduler, tile_order, cluster, ping_pong, q_operand, output, fused_scale, row_max,
-    row_sum, rescale_threshold, exp2_polynomial, sizes=None
+    *,
+    head_dim,
+    dtype,
+    causal,
+    block_M,
+    block_N,
+    buffers,
+    loads,
+    prologue,
+    steady,
+    epilogue,
+    least_blocks,
+    chunks,
+    sms,
+    registers,
+    tile_scheduler,
+    tile_order,
+    cluster,
+    ping_pong,
+    q_operand,
+    output,
+    fused_scale,
+    row_max,
+    row_sum,
+    rescale_threshold,
+    exp2_polynomial,
+    sizes=None,
 ):
     """The prim_func attention(Q, K, V, Output, softmax_scale), as `pipelined.attention_kernel`'s.
 
@@ -485,8 +512,16 @@ def attention_kernel(
     # Up to this many iterations after the last block that needs a mask, a statement still works on it.
     masked_lag = max(lag for kind, _, lag, _ in steady_ops if kind == "run")
     run = vector_statements(
-        block_N=block_N, head_dim=head_dim, causal=causal, seq_kv=seq_kv, chunks=chunks, fused_scale=fused_scale,
-        row_max=row_max, row_sum=row_sum, rescale_threshold=rescale_threshold, exp2_polynomial=exp2_polynomial,
+        block_N=block_N,
+        head_dim=head_dim,
+        causal=causal,
+        seq_kv=seq_kv,
+        chunks=chunks,
+        fused_scale=fused_scale,
+        row_max=row_max,
+        row_sum=row_sum,
+        rescale_threshold=rescale_threshold,
+        exp2_polynomial=exp2_polynomial,
     )
     tile_at = tile_places(workers=clusters, order=tile_order, causal=causal)
     store = store_output(head_dim=head_dim, dtype=dtype, seq_q=seq_q, output=output, row_sum=row_sum)
@@ -516,14 +551,20 @@ def attention_kernel(
             if kind == "issue" and name == "mma0":
                 T.wgmma_gemm(
                     s.Q_local if q_in_registers else s.Q_shared[wg, :, :],
-                    s.ring["load_k"][slot("load_k", base + t - lag), :, :], s.acc_s,
-                    transpose_B=True, clear_accum=True, policy=T.GemmWarpPolicy.FullRow,
+                    s.ring["load_k"][slot("load_k", base + t - lag), :, :],
+                    s.acc_s,
+                    transpose_B=True,
+                    clear_accum=True,
+                    policy=T.GemmWarpPolicy.FullRow,
                 )
             if kind == "issue" and name == "mma1":
                 # The first one clears acc_o, which nothing else initialises.
                 T.wgmma_gemm(
-                    s.acc_s_cast, s.ring["load_v"][slot("load_v", base + t - lag), :, :], s.acc_o,
-                    clear_accum=t - lag == 0, policy=T.GemmWarpPolicy.FullRow,
+                    s.acc_s_cast,
+                    s.ring["load_v"][slot("load_v", base + t - lag), :, :],
+                    s.acc_o,
+                    clear_accum=t - lag == 0,
+                    policy=T.GemmWarpPolicy.FullRow,
                 )
             if kind == "wait" and name in depths:
                 T.mbarrier_wait_parity(s.full[name][slot(name, base + t - lag)], parity(name, base + t - lag))
@@ -557,8 +598,10 @@ def attention_kernel(
         """Acquire a buffer of the ring and fill it with KV block `kv`; a cluster's first block loads for all."""
         T.mbarrier_wait_parity(s.free[name][slot(name, step)], parity(name, step) ^ 1)
         T.tma_copy(
-            source[bz, head, kv * block_N : (kv + 1) * block_N, :], s.ring[name][slot(name, step), :, :],
-            barrier=s.full[name][slot(name, step)], leader_scope_threads=WARP,
+            source[bz, head, kv * block_N : (kv + 1) * block_N, :],
+            s.ring[name][slot(name, step), :, :],
+            barrier=s.full[name][slot(name, step)],
+            leader_scope_threads=WARP,
             cluster_mask=2**cluster - 1 if cluster > 1 else None,
         )
         T.mbarrier_arrive(s.full[name][slot(name, step)])
@@ -573,8 +616,10 @@ def attention_kernel(
                 for wg in range(warpgroups):
                     T.mbarrier_wait_parity(s.Q_free[wg], turn % 2 ^ 1)
                     T.tma_copy(
-                        Q[bz, head, first_row + wg * ROWS : first_row + (wg + 1) * ROWS, :], s.Q_shared[wg, :, :],
-                        barrier=s.Q_full[wg], leader_scope_threads=WARP,
+                        Q[bz, head, first_row + wg * ROWS : first_row + (wg + 1) * ROWS, :],
+                        s.Q_shared[wg, :, :],
+                        barrier=s.Q_full[wg],
+                        leader_scope_threads=WARP,
                     )
                     T.mbarrier_arrive(s.Q_full[wg])
 
@@ -662,7 +707,9 @@ def attention_kernel(
     def kernel(Q, K, V, Output, softmax_scale, TileCounter):
         grid = clusters * cluster if persistent else T.ceildiv(seq_q, block_M * cluster) * cluster * heads * batch
         with T.Kernel(
-            grid, threads=(WARPGROUP, warpgroups + 1), cluster_dims=cluster,
+            grid,
+            threads=(WARPGROUP, warpgroups + 1),
+            cluster_dims=cluster,
             prelude=prelude(exp2_polynomial[2] if exp2_polynomial else None),
         ) as (block,):
             Q_shared = T.alloc_shared([warpgroups, ROWS, head_dim], dtype)
@@ -689,11 +736,25 @@ def attention_kernel(
             tile_free = T.alloc_barrier([warps] * 2) if dynamic else None
             next_tile = T.alloc_shared([2], "int32", scope="shared") if dynamic else None
             s = SimpleNamespace(
-                Q_shared=Q_shared, Q_local=Q_local, ring={"load_k": K_shared, "load_v": V_shared},
-                full={"load_k": K_full, "load_v": V_full}, free={"load_k": K_free, "load_v": V_free}, Q_full=Q_full,
-                Q_free=Q_free, acc_s=acc_s, acc_s_cast=acc_s_cast, acc_o=acc_o, scores_max=scores_max,
-                scores_max_prev=scores_max_prev, scores_scale=scores_scale, logsum=logsum, tile_full=tile_full,
-                tile_free=tile_free, next_tile=next_tile, scale=softmax_scale * LOG2_E, past_len=seq_kv - seq_q,
+                Q_shared=Q_shared,
+                Q_local=Q_local,
+                ring={"load_k": K_shared, "load_v": V_shared},
+                full={"load_k": K_full, "load_v": V_full},
+                free={"load_k": K_free, "load_v": V_free},
+                Q_full=Q_full,
+                Q_free=Q_free,
+                acc_s=acc_s,
+                acc_s_cast=acc_s_cast,
+                acc_o=acc_o,
+                scores_max=scores_max,
+                scores_max_prev=scores_max_prev,
+                scores_scale=scores_scale,
+                logsum=logsum,
+                tile_full=tile_full,
+                tile_free=tile_free,
+                next_tile=next_tile,
+                scale=softmax_scale * LOG2_E,
+                past_len=seq_kv - seq_q,
                 section=section_heads(batch * heads, seq_kv, head_dim),
                 rank=T.block_rank_in_cluster() if cluster > 1 else 0,
             )
@@ -729,17 +790,26 @@ def attention_kernel(
 
     q_shape, kv_shape = [batch, heads, seq_q, head_dim], [batch, heads, seq_kv, head_dim]
     if dynamic:
+
         @T.prim_func
         def attention(
-            Q: T.Tensor(q_shape, dtype), K: T.Tensor(kv_shape, dtype), V: T.Tensor(kv_shape, dtype),
-            Output: T.Tensor(q_shape, dtype), softmax_scale: T.float32, TileCounter: T.Tensor([2], "int32"),
+            Q: T.Tensor(q_shape, dtype),
+            K: T.Tensor(kv_shape, dtype),
+            V: T.Tensor(kv_shape, dtype),
+            Output: T.Tensor(q_shape, dtype),
+            softmax_scale: T.float32,
+            TileCounter: T.Tensor([2], "int32"),
         ):
             kernel(Q, K, V, Output, softmax_scale, TileCounter)
     else:
+
         @T.prim_func
         def attention(
-            Q: T.Tensor(q_shape, dtype), K: T.Tensor(kv_shape, dtype), V: T.Tensor(kv_shape, dtype),
-            Output: T.Tensor(q_shape, dtype), softmax_scale: T.float32,
+            Q: T.Tensor(q_shape, dtype),
+            K: T.Tensor(kv_shape, dtype),
+            V: T.Tensor(kv_shape, dtype),
+            Output: T.Tensor(q_shape, dtype),
+            softmax_scale: T.float32,
         ):
             kernel(Q, K, V, Output, softmax_scale, None)
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from tl_attention.files.schedule_file import load
-from tl_attention.loop.statements import FUSED, LOADS, WARP_SPECIALIZED, chunk_names, split_table, whole
+from tl_attention.loop.statements import LOADS, chunk_names, split_table, whole
+from tl_attention.lowering.warp_specialized.table import TABLE
 from tl_attention.oracle.interpret import interpret
 from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.program.derivation import derive
@@ -50,11 +51,17 @@ def with_options(schedule: Schedule, rng: random.Random) -> Schedule:
         seen |= set(names)
         parts = [part for name in names for part in chunk_names(name, split.get(name))]
         together = order == PRODUCER or "mma0" in parts
-        units = [parts] if together else [[name] for name in parts if name not in FUSED]
+        units = [parts] if together else [[name] for name in parts if name not in TABLE.fused]
         units = [[*_parts_of(unit[0]), *unit] if not together else unit for unit in units]
         entries += [(unit, order if together else order + i / 100, stage) for i, unit in enumerate(units)]
     rank = {o: index for index, o in enumerate(sorted(order for _, order, _ in entries if order != PRODUCER))}
-    places = [name for unit, order, _ in entries if order != PRODUCER for name in unit if name not in (*FUSED, "mask")]
+    places = [
+        name
+        for unit, order, _ in entries
+        if order != PRODUCER
+        for name in unit
+        if name not in (*TABLE.fused, *TABLE.moved)
+    ]
     kernel: dict[str, Any] = {key: rng.randint(1, 3) for key in ("k_stages", "v_stages") if rng.random() < 0.5}
     kernel["tile_order"] = rng.choice(("rows", "tapered", "sections"))
     softmax: dict[str, Any] = {
@@ -85,7 +92,7 @@ def with_options(schedule: Schedule, rng: random.Random) -> Schedule:
 
 def _parts_of(statement: str) -> list[str]:
     """The statements that are part of this one; of a split statement, part of its first chunk."""
-    return [part for part, partner in FUSED.items() if statement in (partner, f"{partner}.0")]
+    return [part for part, partner in TABLE.fused.items() if statement in (partner, f"{partner}.0")]
 
 
 def _widths(units: int, unit: int, rng: random.Random) -> list[int]:
@@ -101,7 +108,7 @@ def derive_small(schedule: Schedule, model: Model) -> Program:
         for name, columns in schedule.split
         if columns
     }
-    return replace(program, table=split_table(WARP_SPECIALIZED, widths)) if widths else program
+    return replace(program, table=split_table(TABLE, widths)) if widths else program
 
 
 def mutate(schedule: Schedule, rng: random.Random) -> Schedule:

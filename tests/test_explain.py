@@ -10,7 +10,7 @@ from specialized import CHUNKED, RANDOM, REST, TWO, fa3
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
-from tl_attention.proof.limits import accumulator_registers, shared_bytes, static_bytes
+from tl_attention.lowering.registry import lowering_of
 from tl_attention.schedule.option_label import changed_options
 from tl_attention.schedule.options import KernelOptions, SoftmaxOptions
 from tl_attention.show.explain import explain
@@ -123,11 +123,12 @@ def test_what_a_schedule_takes_of_the_sm_is_shown_with_what_there_is(name, head_
 def test_the_sums_shown_are_those_that_the_limits_have(name) -> None:
     schedule = shipped()[name]
     text = explain(schedule, head_dim=128).replace(",", "")
+    takes = lowering_of(schedule).resources(schedule, 128)
     need, parts = re.search(r"shared memory: (\d+) of \d+ bytes: (.*)", text).groups()
     counted = re.sub(r"that hold the mbarriers|buffers|block_[MN]|head_dim", "", parts)
-    assert eval(counted) == int(need) == static_bytes(schedule) + shared_bytes(schedule, 128)
+    assert eval(counted) == int(need) == takes.static_bytes + takes.shared_bytes
     total, fragments = re.search(r"registers: (\d+) of \d+ for fragments: (.*)", text).groups()
-    assert sum(map(int, re.findall(r" (\d+)", f" {fragments}"))) == int(total) == accumulator_registers(schedule, 128)
+    assert sum(map(int, re.findall(r" (\d+)", f" {fragments}"))) == int(total) == takes.fragment_registers
 
 
 def test_explain_says_what_is_proved_and_then_what_is_refused(cli) -> None:

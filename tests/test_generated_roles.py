@@ -14,11 +14,12 @@ from overlap import overlap
 from tl_attention.build.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.device import HOPPER
-from tl_attention.lowering.generated_proof import check_generated
+from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.tiling import ceildiv
 from tl_attention.program.derivation import derive
 from tl_attention.proof.generated.calls import Thread
 from tl_attention.proof.generated.reader import unrolled
+from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.schedule.schedule import Schedule
 
 # Form, causal, kernel options.
@@ -63,7 +64,9 @@ def test_fixed_sizes_of_the_specialised_kernel_are_proved_too():
     source = compiled.source.replace("wait_wgmma<0>", "wait_wgmma<1>", 1)
     assert source != compiled.source
     with pytest.raises(ScheduleRefused, match=r"is products wait \(1\), expected products wait \(0\)"):
-        check_generated(schedule, derive(schedule), source, compiled.shared_bytes, 128, True, sizes)
+        lowering_of(schedule).check_generated(
+            schedule, derive(schedule), GeneratedCode(source, compiled.shared_bytes, 128, True, sizes)
+        )
 
 
 MASK_LOOP = re.compile(
@@ -129,7 +132,9 @@ def test_nothing_of_the_loop_over_masked_blocks_may_be_left_out(name):
         for line in re.finditer(rf"^.*{pattern}.*\n", masked[0], re.MULTILINE):
             deleted = source[: masked.start() + line.start()] + source[masked.start() + line.end() :]
             with pytest.raises(ScheduleRefused, match=r"operation \d+ of warpgroup 0 of block 0 is "):
-                check_generated(schedule, program, deleted, compiled.shared_bytes, 128, True)
+                lowering_of(schedule).check_generated(
+                    schedule, program, GeneratedCode(deleted, compiled.shared_bytes, 128, True)
+                )
 
 
 EVENT = r"operation \d+ of {} of block 0 is {}, expected {}"
@@ -298,4 +303,6 @@ def test_a_specialised_kernel_with_a_fault_is_refused(name):
     source, found = re.subn(pattern, replacement, compiled.source, count=1)
     assert found == 1
     with pytest.raises(ScheduleRefused, match=words):
-        check_generated(schedule, derive(schedule), source, compiled.shared_bytes, 128, VARIANTS[kernel][1])
+        lowering_of(schedule).check_generated(
+            schedule, derive(schedule), GeneratedCode(source, compiled.shared_bytes, 128, VARIANTS[kernel][1])
+        )

@@ -15,13 +15,13 @@ from tl_attention.build.compile import compile_kernel
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
 from tl_attention.loop.statements import SOURCE, whole
-from tl_attention.lowering.arguments import kernel_arguments
-from tl_attention.lowering.generated_proof import check_generated
 from tl_attention.lowering.pipelined.kernel import attention_kernel
+from tl_attention.lowering.registry import lowering_of
 from tl_attention.lowering.warp_specialized import kernel as warp_specialized
 from tl_attention.program.derivation import derive
 from tl_attention.proof.generated.reader import allocated_buffers, unrolled
-from tl_attention.proof.limits import accumulator_registers, shared_bytes
+from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.proof.limits import shared_bytes
 from tl_attention.schedule.options import SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
 
@@ -34,7 +34,9 @@ TILELANG_KIND = {"load": {"copy"}, "product": {"gemm"}, "vector": {"copy", "fill
 @pytest.mark.parametrize("dtype,head_dim", [("float16", 128), ("bfloat16", 64)])
 def test_the_statement_table_is_what_tilelang_traced(causal, sizes, kv_order, dtype, head_dim):
     schedule = shipped()["seed"].model_copy(update={"kv_order": kv_order})
-    kernel = attention_kernel(head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes, **kernel_arguments(schedule))
+    kernel = attention_kernel(
+        head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes, **lowering_of(schedule).arguments(schedule)
+    )
     traced = traced_statements(kernel)
     assert len(traced) == len(SOURCE.statements)
     for found, entry in zip(traced, SOURCE.statements):
@@ -66,7 +68,7 @@ SOFTMAX: tuple[dict[str, Any], ...] = (
 def test_the_specialised_table_is_what_tilelang_traced(schedule, causal):
     """In the Program's order; the mask only in the loop over boundary blocks, if there is one."""
     kernel = warp_specialized.attention_kernel(
-        head_dim=128, dtype="float16", causal=causal, **kernel_arguments(schedule)
+        head_dim=128, dtype="float16", causal=causal, **lowering_of(schedule).arguments(schedule)
     )
     emitted = [op.statement for op in derive(schedule).consumer if op.kind in ("run", "issue")]
     *boundary, unmasked = specialized_statements(kernel)
@@ -102,7 +104,8 @@ def merged(parts: Sequence[TracedStatement], shared: set[str]) -> list[tuple[boo
 
 
 def test_the_inferred_kernel_has_the_same_statements():
-    arguments = kernel_arguments(load("schedules/inferred.yaml"))
+    inferred = load("schedules/inferred.yaml")
+    arguments = lowering_of(inferred).arguments(inferred)
     assert arguments["pipeline"] == {"num_stages": 2}
     kernel = attention_kernel(head_dim=128, dtype="float16", causal=False, **arguments)
     assert len(traced_statements(kernel)) == len(SOURCE.statements)
@@ -121,7 +124,7 @@ def test_the_code_as_generated_is_the_programs(name, causal):
         assert kinds["mma0"] == kinds["mma1"] == blocks
         assert Counter(event.name for event in run if event.kind == "load") == {"load_k": blocks, "load_v": blocks}
     assert compiled.shared_bytes == shared_bytes(schedule, 128)
-    assert compiled.report.registers >= accumulator_registers(schedule, 128) * 0.8
+    assert compiled.report.registers >= lowering_of(schedule).resources(schedule, 128).fragment_registers * 0.8
 
 
 # What TileLang 0.1.15 generates for the seed, and the races that it must not have.
@@ -155,8 +158,10 @@ def test_generated_code_with_a_fault_is_refused(name):
     before, after, words = FAULTS[name]
     assert before in compiled.source
     with pytest.raises(ScheduleRefused, match=words):
-        check_generated(
-            schedule, derive(schedule), compiled.source.replace(before, after), compiled.shared_bytes, 128, True
+        lowering_of(schedule).check_generated(
+            schedule,
+            derive(schedule),
+            GeneratedCode(compiled.source.replace(before, after), compiled.shared_bytes, 128, True),
         )
 
 
@@ -169,7 +174,9 @@ def test_a_loop_that_overwrites_a_buffer_in_use_is_refused():
     for barrier in barriers[:2]:
         source = "\n".join(lines[:barrier] + lines[barrier + 1 :])
         with pytest.raises(ScheduleRefused, match="with no barrier between|does not wait for"):
-            check_generated(schedule, derive(schedule), source, compiled.shared_bytes, 128, False)
+            lowering_of(schedule).check_generated(
+                schedule, derive(schedule), GeneratedCode(source, compiled.shared_bytes, 128, False)
+            )
 
 
 def test_an_order_for_which_tilelang_waits_too_little_is_refused():

@@ -6,9 +6,9 @@ import pytest
 from mutations import shipped
 
 from tl_attention.errors import ScheduleRefused
+from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.program.derivation import derive
 from tl_attention.proof.legality import check
-from tl_attention.proof.preflight import refuse_unless_safe
 from tl_attention.schedule.schedule import Schedule
 
 SOFTMAX = list(range(3, 12))

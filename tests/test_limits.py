@@ -10,18 +10,21 @@ from specialized import REST, fa3
 
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.files.schedule_file import load
-from tl_attention.hardware.device import HOPPER, require_hopper
+from tl_attention.hardware.device import HOPPER, DeviceSpec, require_hopper
+from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, kv_index
-from tl_attention.proof.limits import (
-    accumulator_registers,
-    barrier_bytes,
-    check_fits,
-    registers_available,
-    ring_buffers,
-    shared_bytes,
-)
+from tl_attention.proof.limits import Resources
+from tl_attention.proof.limits import check_fits as fits
 from tl_attention.schedule.schedule import Schedule
+
+
+def takes(schedule: Schedule, head_dim: int = 128) -> Resources:
+    return lowering_of(schedule).resources(schedule, head_dim)
+
+
+def check_fits(schedule: Schedule, head_dim: int, device: DeviceSpec = HOPPER) -> None:
+    fits(schedule, head_dim, takes(schedule, head_dim), device)
 
 
 def test_flops_count_unmasked_pairs_only():
@@ -53,7 +56,7 @@ def test_a_tile_beyond_shared_memory_is_refused_with_the_arithmetic():
     with pytest.raises(ScheduleRefused, match=r"294,912 bytes .* 232,448: \(block_M 128 \+ \(4 \+ 4 buffers\)"):
         check_fits(four, 128)
     check_fits(four, 64)
-    assert shared_bytes(four, 128) == (128 + 8 * 128) * 128 * 2
+    assert takes(four).shared_bytes == (128 + 8 * 128) * 128 * 2
 
 
 def test_a_tile_beyond_the_registers_is_refused_with_the_arithmetic():
@@ -68,8 +71,8 @@ def specialized(rows: int = 128, **changes) -> Schedule:
 
 def test_k_and_v_have_rings_of_their_own_depth():
     three = specialized(kernel={"k_stages": 3, "v_stages": 1})
-    assert ring_buffers(three) == (3, 1)
-    assert shared_bytes(three, 128) == (128 + (3 + 1) * 176) * 128 * 2
+    assert takes(three).rings == (3, 1)
+    assert takes(three).shared_bytes == (128 + (3 + 1) * 176) * 128 * 2
     with pytest.raises(
         ScheduleRefused,
         match=(
@@ -90,8 +93,8 @@ def test_k_and_v_have_rings_of_their_own_depth():
     ],
 )
 def test_the_mbarriers_stand_in_static_shared_memory(rows, kernel, expected):
-    assert barrier_bytes(specialized(rows, kernel=kernel)) == expected
-    assert barrier_bytes(shipped()["seed"]) == 0
+    assert takes(specialized(rows, kernel=kernel)).barrier_bytes == expected
+    assert takes(shipped()["seed"]).barrier_bytes == 0
 
 
 def test_static_and_dynamic_shared_memory_fit_together_to_the_byte():
@@ -110,17 +113,17 @@ def test_chunks_of_rescale_fill_head_dim():
 
 
 def test_registers_are_those_of_the_schedule_or_of_its_tile():
-    assert registers_available(specialized()) == 240
-    assert registers_available(specialized(192)) == 160
-    assert registers_available(specialized(64)) == 255
-    assert registers_available(specialized(kernel={"registers": (216, 32)})) == 216
+    assert takes(specialized()).registers == 240
+    assert takes(specialized(192)).registers == 160
+    assert takes(specialized(64)).registers == 255
+    assert takes(specialized(kernel={"registers": (216, 32)})).registers == 216
     with pytest.raises(ScheduleRefused, match=r"needs 206 registers per thread .* have 200: acc_s 128\*176/256"):
         check_fits(specialized(kernel={"registers": (200, 32)}), 128)
 
 
 def test_q_in_registers_takes_half_of_what_acc_o_takes():
     q = {"kernel": {"q_operand": "registers"}}
-    assert accumulator_registers(specialized(**q), 128) - accumulator_registers(specialized(), 128) == 128 * 128 // 512
+    assert takes(specialized(**q)).fragment_registers - takes(specialized()).fragment_registers == 128 * 128 // 512
     check_fits(specialized(**q), 128)
     with pytest.raises(ScheduleRefused, match=r"needs 250 registers .* acc_o 128\*128/256, half as much for Q, 10 "):
         check_fits(specialized(block_N=192, **q), 128)

@@ -11,6 +11,7 @@ from mutations import SCHEDULES, mutate, shipped, vary_options
 
 from tl_attention import InputError, ScheduleRefused, attention
 from tl_attention.files.schedule_file import load
+from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.measure.bench import Options, measure
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.progress import SILENT
@@ -19,7 +20,6 @@ from tl_attention.oracle.reference import attention_fp64, attention_same_precisi
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
 from tl_attention.proof.legality import find_violation
-from tl_attention.proof.preflight import refuse_unless_safe
 
 
 def half(*size: int, dtype=torch.float16, **options) -> torch.Tensor:

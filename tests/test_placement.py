@@ -6,7 +6,8 @@ import pytest
 from specialized import CHUNKED, REST, TWO, fa3
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.loop.statements import WARP_SPECIALIZED, chunk_names, split_table
+from tl_attention.loop.statements import chunk_names, split_table
+from tl_attention.lowering.warp_specialized.table import TABLE
 from tl_attention.program.derivation import derive
 from tl_attention.proof.legality import check, find_violation
 from tl_attention.schedule.schedule import Schedule
@@ -32,7 +33,7 @@ def refusal(schedule: Schedule) -> str:
 
 def test_the_chunks_of_a_table_read_and_write_the_segments_of_their_columns():
     split = {"exp": (48, 128), "cast": (96, 80), "row_sum": (96, 80), "rescale": (64, 64)}
-    table = split_table(WARP_SPECIALIZED, split)
+    table = split_table(TABLE, split)
     segments = ("acc_s[0:48]", "acc_s[48:96]", "acc_s[96:176]")
     entry = table.by_name
     assert entry["mma0"].writes == entry["mask"].writes == segments
@@ -44,7 +45,7 @@ def test_the_chunks_of_a_table_read_and_write_the_segments_of_their_columns():
     assert entry["mma1"].reads[:3] == tuple(f"acc_s_cast{segment.removeprefix('acc_s')}" for segment in segments)
     assert entry["rescale.1"].writes == ("acc_o[64:128]",) and entry["mma1"].writes == ("acc_o[0:64]", "acc_o[64:128]")
     assert table.results == ("logsum", "acc_o[0:64]", "acc_o[64:128]")
-    assert table.specialized and entry["scale"].columns is None
+    assert entry["scale"].columns is None
 
 
 @pytest.mark.parametrize(

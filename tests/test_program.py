@@ -6,7 +6,7 @@ import pytest
 from mutations import shipped
 
 from tl_attention.loop.statements import LOADS, PRODUCTS
-from tl_attention.lowering.arguments import pipeline_arguments
+from tl_attention.lowering.pipelined.arguments import pipeline_arguments
 from tl_attention.program.derivation import derive
 from tl_attention.program.program import CONSUMER, PRODUCER, Op, phases
 from tl_attention.proof.legality import find_violation

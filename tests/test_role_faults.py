@@ -10,8 +10,8 @@ from overlap import overlap
 from test_roles import OPTIONS, ORDERS, events_of, roles_of
 
 from tl_attention.errors import ScheduleRefused
+from tl_attention.proof.events import Event, Process
 from tl_attention.proof.races import prove
-from tl_attention.proof.roles import Event, Process
 
 # KV blocks of the tiles; with the dynamic scheduler tiles are so short that the producer runs two ahead.
 TILES, SHORT_TILES = [3, 4, 3, 3, 3], [1, 1, 1, 1, 1]

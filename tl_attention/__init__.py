@@ -13,6 +13,9 @@ _HOME = {
     "ScheduleRefused": ("tl_attention.errors", "ScheduleRefused"),
 }
 
+# Last: the lowerings register with the schedules that ask for them.
+import tl_attention.lowering.registry  # noqa: E402, F401
+
 
 def __getattr__(name: str) -> Any:
     # Late, so that `tl-attention list` starts without torch and tilelang.

@@ -14,8 +14,8 @@ from tl_attention.build.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.files.named import DEFAULT, DEFAULT_CAUSAL, resolve
 from tl_attention.hardware.device import require_hopper
+from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.proof.preflight import refuse_unless_safe
 from tl_attention.schedule.schedule import Schedule
 
 # Of the addresses of q, k and v, in bytes: what TMA and 16-byte copies need.

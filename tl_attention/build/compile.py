@@ -13,26 +13,15 @@ from tl_attention.build.compiler_errors import telling_line
 from tl_attention.program.derivation import derive
 from tl_attention.errors import InputError
 from tl_attention.proof.generated.host_plan import parse_host_source
-from tl_attention.lowering.arguments import kernel_arguments
+from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.lowering.base import FAST_MATH
+from tl_attention.lowering.registry import lowering_of
 from tl_attention.build.sass import Loop, check_not_serialised, cuobjdump, read_loops
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.build.tile_counter import tile_counter
 from tl_attention.build.toolchain import Nvcc, in_force
 
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
-FAST_MATH = "tl.enable_fast_math"
-NO_BOUND_CHECKS = "tl.disable_safe_memory_legalize"
-NO_INIT_CHECKS = "tl.disable_buffer_init_check"
-
-
-def pass_configs(schedule: Schedule) -> dict[str, object]:
-    """TileLang's options for the schedule's lowering.
-
-    The warp-specialised kernel loads by TMA, which checks bounds itself, and checks the rows that it stores; TileLang
-    would check every index of every store again. Its first MMA1 clears acc_o, which may have been scaled before.
-    """
-    specialized = {NO_BOUND_CHECKS: True, NO_INIT_CHECKS: True} if schedule.lowering == "warp_specialized" else {}
-    return {FAST_MATH: True, **specialized}
 
 
 def fingerprint(source: str) -> str:
@@ -112,25 +101,23 @@ def compile_kernel(
     """
     import tilelang
 
-    from tl_attention.lowering.pipelined import kernel as pipelined
-    from tl_attention.lowering.warp_specialized import kernel as warp_specialized
-    from tl_attention.lowering.generated_proof import check_generated
 
     for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
-    module = warp_specialized if schedule.lowering == "warp_specialized" else pipelined
-    program = module.attention_kernel(
-        head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes, **kernel_arguments(schedule)
+    lowering = lowering_of(schedule)
+    program = lowering.prim_func(
+        lowering.arguments(schedule), head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes
     )
     with in_force() as nvcc:
         try:
             kernel = tilelang.compile(
-                program, target=TARGET, pass_configs=pass_configs(schedule), execution_backend="tvm_ffi"
+                program, target=TARGET, pass_configs=dict(lowering.pass_configs), execution_backend="tvm_ffi"
             )
         except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
             raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
-    dynamic = schedule.kernel.tile_scheduler == "dynamic"
+    dynamic = lowering.takes_counter(schedule)
     compiled = CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source(), nvcc, dynamic)
     if schedule.has_program:
-        check_generated(schedule, derive(schedule), compiled.source, compiled.shared_bytes, head_dim, causal, sizes)
+        code = GeneratedCode(compiled.source, compiled.shared_bytes, head_dim, causal, sizes)
+        lowering.check_generated(schedule, derive(schedule), code)
     return compiled

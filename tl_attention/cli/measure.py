@@ -119,7 +119,7 @@ def _measure(
     shapes = [AttentionShape.parse(shape, dtype=dtype, causal=causal) for dtype in dtypes or default_dtypes]
     schedules = meant_for(asked, shapes[0].head_dim)
     if command == "run":
-        from tl_attention.proof.preflight import refuse_unless_safe
+        from tl_attention.lowering.preflight import refuse_unless_safe
 
         with naming(schedules[0]):
             refuse_unless_safe(schedules[0].schedule, shapes[0].head_dim)

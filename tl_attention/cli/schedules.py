@@ -80,13 +80,12 @@ def prove(named: Named, head_dims: Sequence[int]) -> None:
 
     Only the limits of the SM depend on the head size: the dependences are proved once.
     """
-    from tl_attention.proof.limits import check_fits
-    from tl_attention.proof.preflight import refuse_unless_safe
+    from tl_attention.lowering.preflight import check_limits, refuse_unless_safe
 
     with naming(named):
         refuse_unless_safe(named.schedule, head_dims[0])
         for head_dim in head_dims[1:]:
-            check_fits(named.schedule, head_dim)
+            check_limits(named.schedule, head_dim)
 
 
 @click.command()
@@ -100,8 +99,8 @@ def prove(named: Named, head_dims: Sequence[int]) -> None:
 @click.option("--head-dim", type=int, help=f"one of {HEAD_DIMS}  [default: those that the file is meant for]")
 def explain(schedule: str, model: str | None, head_dim: int | None) -> None:
     """What it takes of the SM, its options, and prologue, steady state and epilogue: who waits for whom."""
+    from tl_attention.lowering.preflight import verdicts
     from tl_attention.proof.limits import check_head_dim
-    from tl_attention.proof.preflight import verdicts
     from tl_attention.show.explain import explain as text
 
     if head_dim is not None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tl_attention.build.compile import FAST_MATH, NO_BOUND_CHECKS, NO_INIT_CHECKS, CompiledKernel
+from tl_attention.build.compile import CompiledKernel
 from tl_attention.errors import InputError
 from tl_attention.leaderboard.python_text import literal, tuple_text
+from tl_attention.lowering.base import FAST_MATH, NO_BOUND_CHECKS, NO_INIT_CHECKS
 from tl_attention.proof.generated.host_plan import HostPlan, parse_host_source
 
 TENSORS = ("Q", "K", "V", "Output")

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tl_attention.lowering.registry import lowering_of
 from tl_attention.schedule.schedule import Schedule
 
 PACKAGE = Path(__file__).parents[1]
-# The kernel of each lowering, what it imports before it.
-PIPELINED = ("lowering/macros.py", "lowering/pipelined/kernel.py")
-KERNEL_FILES = {
-    "pipelined": PIPELINED,
-    "inferred": PIPELINED,
-    "warp_specialized": (
-        "hardware/warpgroup.py",
-        "lowering/macros.py",
-        *(f"lowering/warp_specialized/{name}.py" for name in ("device_code", "tiles", "vector", "output", "kernel")),
-    ),
-}
 # What the text needs of the file that holds it.
 IMPORTS = {"import tilelang.language as T", "from types import SimpleNamespace"}
 
@@ -25,7 +15,7 @@ IMPORTS = {"import tilelang.language as T", "from types import SimpleNamespace"}
 def program_text(schedule: Schedule) -> str:
     """The macros and the schedule's kernel; what IMPORTS names must stand before it."""
     parts = []
-    files = KERNEL_FILES[schedule.lowering]
+    files = lowering_of(schedule).files
     packed = {f"tl_attention.{file.removesuffix('.py').replace('/', '.')}" for file in files}
     for file in files:
         text = (PACKAGE / file).read_text(encoding="utf-8")

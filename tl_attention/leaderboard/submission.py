@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 from typing import Literal, get_args
 
-from tl_attention.build.compile import TARGET, CompiledKernel, compile_kernel, pass_configs
+from tl_attention.build.compile import TARGET, CompiledKernel, compile_kernel
 from tl_attention.build.sass import check_not_serialised, read_loops
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.leaderboard import cubin
@@ -22,8 +22,8 @@ from tl_attention.leaderboard.headers import digests, header_closure, pack, tile
 from tl_attention.leaderboard.launch_text import fast_math_flags, launch_parts
 from tl_attention.leaderboard.program_text import program_text
 from tl_attention.leaderboard.python_text import call_text, literal
-from tl_attention.lowering.arguments import kernel_arguments
-from tl_attention.proof.preflight import refuse_unless_safe
+from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.lowering.registry import lowering_of
 from tl_attention.schedule.schedule import Schedule
 
 Form = Literal["all", "tilelang", "cuda"]
@@ -43,7 +43,7 @@ def write(name: str, schedule: Schedule, output: Path, embed: Form = "all") -> l
     if embed not in FORMS:
         raise InputError(f"embed: {embed!r} is unknown, expected {', '.join(get_args(Form))}")
     refuse_unless_safe(schedule, HEAD_DIM)
-    if schedule.kernel.tile_scheduler == "dynamic":
+    if lowering_of(schedule).takes_counter(schedule):
         raise InputError(
             f"{name}: kernel.tile_scheduler: dynamic takes a counter that a submission does not pass, "
             "expected static or one_tile"
@@ -68,7 +68,7 @@ def all_form(schedule: Schedule, *, name: str) -> str:
     compiled = _compiled(schedule)
     # NVRTC reads one header more than nvcc does.
     headers = header_closure(f"#include <{cubin.STANDARD_HEADER}>\n{compiled.source}", tilelang_include_folders())
-    options = (*cubin.OPTIONS, *fast_math_flags(pass_configs(schedule)))
+    options = (*cubin.OPTIONS, *fast_math_flags(lowering_of(schedule).pass_configs))
     machine_code = cubin.build(compiled.source, headers, options)
     nvrtc_version = cubin.PACKAGES[cubin.NVRTC]
     try:
@@ -134,14 +134,14 @@ def _program_parts(schedule: Schedule) -> dict[str, str]:
     return {
         "program": program_text(schedule),
         "target": literal(TARGET),
-        "pass_configs": literal(pass_configs(schedule)),
-        "schedule": call_text(kernel_arguments(schedule)),
+        "pass_configs": literal(dict(lowering_of(schedule).pass_configs)),
+        "schedule": call_text(lowering_of(schedule).arguments(schedule)),
     }
 
 
 def _cuda_parts(compiled: CompiledKernel, schedule: Schedule, headers: dict[str, str]) -> dict[str, str]:
     """The four parts of a file that builds, loads and launches generated CUDA."""
-    parts = launch_parts(compiled, pass_configs(schedule))
+    parts = launch_parts(compiled, lowering_of(schedule).pass_configs)
     listed, packed = literal(digests(headers)), "\n".join(pack(headers, avoid=FORBIDDEN_WORD))
     return {
         "kernel": _fill("kernel", **parts),

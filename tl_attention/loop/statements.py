@@ -1,17 +1,19 @@
-"""The statements of the attention loop: what each reads, writes and is. One table for each kernel.
+"""The statements of the attention loop: what each reads, writes and is.
 
-`SOURCE` has the 15 statements that schedules speak of, and describes `lowering/pipelined/kernel.py`. `WARP_SPECIALIZED`
-describes `lowering/warp_specialized/kernel.py`, where three of the 15 are part of another. `tests/test_kernel.py` holds both to
-what TileLang traces of the kernels.
+`SOURCE` has the 15 statements that schedules speak of, as `lowering/pipelined/kernel.py` runs them; where another kernel
+does it otherwise, its folder has a table of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Literal
+
+Macro = Literal["MMA0", "Softmax", "Rescale", "MMA1"]
+StatementKind = Literal["load", "product", "vector"]
 
 
 @dataclass(frozen=True)
@@ -20,26 +22,32 @@ class Statement:
 
     `reads` and `writes` name buffers of the kernel. A `load` is asynchronous and fills a ring buffer; a `product`
     is a wgmma that may be in flight after it was issued; a `vector` statement is done when the next one starts.
-    `columns` are the first column and the end of a chunk, None for a whole statement.
+    `columns` are the first column and the end of a chunk, None for a whole statement. `code` names what it computes,
+    where that is not what `SOURCE`'s statement of this name does: the interpreter has it by that name.
     """
 
     name: str
-    macro: Literal["MMA0", "Softmax", "Rescale", "MMA1"]
-    kind: Literal["load", "product", "vector"]
+    macro: Macro
+    kind: StatementKind
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     formula: str
     columns: tuple[int, int] | None = None
+    code: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
     """The statements of one kernel's loop, in source order.
 
-    Where statements are split into chunks (`exp.0`), buffers are too: `acc_s[0:48]`.
+    Where statements are split into chunks (`exp.0`), buffers are too: `acc_s[0:48]`. Schedules speak of the statements
+    of `SOURCE`: `fused` has those that are part of another one here, `moved` those that run right before another one,
+    wherever the schedule has them.
     """
 
     statements: tuple[Statement, ...]
+    fused: Mapping[str, str] = field(default_factory=dict, hash=False)
+    moved: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -54,30 +62,28 @@ class Table:
         return {statement.name: statement for statement in self.statements}
 
     @cached_property
-    def specialized(self) -> bool:
-        """Whether these are the warp-specialised kernel's, where some statements are part of others."""
-        return not any(name in self.by_name for name in FUSED)
-
-    @cached_property
     def results(self) -> tuple[str, ...]:
         """The buffers that the code after the loop reads."""
         written = dict.fromkeys(buffer for statement in self.statements for buffer in statement.writes)
         return tuple(buffer for buffer in written if whole(buffer) in RESULTS)
 
 
-def _statement(macro: str, kind: str, name: str, reads: str, writes: str, formula: str) -> Statement:
-    return Statement(name, macro, kind, tuple(reads.split()), tuple(writes.split()), formula)  # type: ignore[arg-type]
+def statement(
+    macro: Macro, kind: StatementKind, name: str, reads: str, writes: str, formula: str, code: str = ""
+) -> Statement:
+    """One line of a table; buffers are separated by blanks."""
+    return Statement(name, macro, kind, tuple(reads.split()), tuple(writes.split()), formula, code=code)
 
 
 SOURCE = Table(
     (
-        _statement("MMA0", "load", "load_k", "K", "K_shared", "K_shared = K[k]"),
-        _statement("MMA0", "vector", "mask", "", "acc_s", "acc_s = 0, or -inf where masked"),
-        _statement("MMA0", "product", "mma0", "Q_shared K_shared acc_s", "acc_s", "acc_s += Q_shared @ K_shared^T"),
-        _statement("Softmax", "vector", "max_prev", "scores_max", "scores_max_prev", "scores_max_prev = scores_max"),
-        _statement("Softmax", "vector", "max_init", "", "scores_max", "scores_max = -inf"),
-        _statement("Softmax", "vector", "row_max", "acc_s scores_max", "scores_max", "scores_max = max_j acc_s"),
-        _statement(
+        statement("MMA0", "load", "load_k", "K", "K_shared", "K_shared = K[k]"),
+        statement("MMA0", "vector", "mask", "", "acc_s", "acc_s = 0, or -inf where masked"),
+        statement("MMA0", "product", "mma0", "Q_shared K_shared acc_s", "acc_s", "acc_s += Q_shared @ K_shared^T"),
+        statement("Softmax", "vector", "max_prev", "scores_max", "scores_max_prev", "scores_max_prev = scores_max"),
+        statement("Softmax", "vector", "max_init", "", "scores_max", "scores_max = -inf"),
+        statement("Softmax", "vector", "row_max", "acc_s scores_max", "scores_max", "scores_max = max_j acc_s"),
+        statement(
             "Softmax",
             "vector",
             "max_merge",
@@ -85,7 +91,7 @@ SOURCE = Table(
             "scores_max",
             "scores_max = max(scores_max, scores_max_prev)",
         ),
-        _statement(
+        statement(
             "Softmax",
             "vector",
             "scale",
@@ -93,9 +99,9 @@ SOURCE = Table(
             "scores_scale",
             "scores_scale = exp2(scale (scores_max_prev - scores_max))",
         ),
-        _statement("Softmax", "vector", "exp", "acc_s scores_max", "acc_s", "acc_s = exp2(scale (acc_s - scores_max))"),
-        _statement("Softmax", "vector", "row_sum", "acc_s", "scores_sum", "scores_sum = sum_j acc_s"),
-        _statement(
+        statement("Softmax", "vector", "exp", "acc_s scores_max", "acc_s", "acc_s = exp2(scale (acc_s - scores_max))"),
+        statement("Softmax", "vector", "row_sum", "acc_s", "scores_sum", "scores_sum = sum_j acc_s"),
+        statement(
             "Softmax",
             "vector",
             "logsum",
@@ -103,37 +109,10 @@ SOURCE = Table(
             "logsum",
             "logsum = logsum scores_scale + scores_sum",
         ),
-        _statement("Softmax", "vector", "cast", "acc_s", "acc_s_cast", "acc_s_cast = acc_s"),
-        _statement("Rescale", "vector", "rescale", "acc_o scores_scale", "acc_o", "acc_o *= scores_scale"),
-        _statement("MMA1", "load", "load_v", "V", "V_shared", "V_shared = V[k]"),
-        _statement("MMA1", "product", "mma1", "acc_s_cast V_shared acc_o", "acc_o", "acc_o += acc_s_cast @ V_shared"),
-    )
-)
-
-# mma0 clears its accumulator, so the mask comes after it, and only for blocks at a boundary; row_max starts from the
-# maximum so far, and row_sum adds to the sum so far.
-_CHANGED = {
-    "mma0": _statement("MMA0", "product", "mma0", "Q_shared K_shared", "acc_s", "acc_s = Q_shared @ K_shared^T"),
-    "mask": _statement("MMA0", "vector", "mask", "acc_s", "acc_s", "acc_s = -inf where masked"),
-    "row_max": _statement(
-        "Softmax", "vector", "row_max", "acc_s scores_max", "scores_max", "scores_max = max(scores_max, max_j acc_s)"
-    ),
-    "row_sum": _statement(
-        "Softmax",
-        "vector",
-        "row_sum",
-        "acc_s logsum scores_scale",
-        "logsum",
-        "logsum = logsum scores_scale + sum_j acc_s",
-    ),
-}
-# Statement -> the one that it is part of, or runs right before, in the warp-specialised kernel.
-FUSED = {"max_init": "row_max", "max_merge": "row_max", "logsum": "row_sum"}
-MASK_BEFORE = "row_max"
-WARP_SPECIALIZED = Table(
-    tuple(
-        _CHANGED.get(name, SOURCE.by_name[name])
-        for name in ("load_k", "mma0", "mask", *(n for n in SOURCE.names[3:] if n not in FUSED))
+        statement("Softmax", "vector", "cast", "acc_s", "acc_s_cast", "acc_s_cast = acc_s"),
+        statement("Rescale", "vector", "rescale", "acc_o scores_scale", "acc_o", "acc_o *= scores_scale"),
+        statement("MMA1", "load", "load_v", "V", "V_shared", "V_shared = V[k]"),
+        statement("MMA1", "product", "mma1", "acc_s_cast V_shared acc_o", "acc_o", "acc_o += acc_s_cast @ V_shared"),
     )
 )
 
@@ -151,6 +130,7 @@ INPUTS: frozenset[str] = frozenset({"Q_shared", "K", "V"})
 RESULTS: tuple[str, ...] = ("acc_o", "logsum")
 # The load that a product's shared-memory operand comes from.
 READER: dict[str, str] = {RING[buffer]: s.name for s in SOURCE.statements for buffer in s.reads if buffer in RING}
+LOAD_OF: dict[str, str] = {product: load for load, product in READER.items()}
 
 # The statements that can be split, and the buffers whose columns their chunks cut.
 _SCORES, _OUTPUT = ("acc_s", "acc_s_cast"), ("acc_o",)
@@ -206,4 +186,4 @@ def split_table(table: Table, split: dict[str, tuple[int, ...]]) -> Table:
                     formula=s.formula + (f", columns {columns[0]} to {columns[1]}" if columns else ""),
                 )
             )
-    return Table(tuple(statements))
+    return replace(table, statements=tuple(statements))

@@ -30,6 +30,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from tl_attention.errors import InputError
+from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.measure import gpu_worker, verification
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.comparison import Comparison
@@ -43,7 +44,6 @@ from tl_attention.measure.progress import SILENT, Progress
 from tl_attention.measure.records import Row
 from tl_attention.measure.sampling import BrokeWorker, Samples, sample
 from tl_attention.measure.ticket import Ticket, times
-from tl_attention.proof.preflight import refuse_unless_safe
 
 START_TIMEOUT_S = 120.0
 # Enough to rank; and enough that the median lies between the 4th and the 12th ratio.

@@ -53,7 +53,6 @@ class Tile:
         softmax: SoftmaxOptions = SoftmaxOptions(),
         observer: Observer | None = None,
     ):
-        self.code = {**STATEMENT_CODE, **(SPECIALIZED_CODE if table.specialized else {})}
         self.statements = table.by_name
         self.columns = slice(None)
         self.softmax = softmax
@@ -79,9 +78,10 @@ class Tile:
     def run(self, statement: str, block: int, slot: dict[str, int]) -> None:
         """Execute one statement for loop step `block`."""
         self.statement, self.block, self.slot = statement, block, slot
-        columns = self.statements[statement].columns
+        entry = self.statements[statement]
+        columns = entry.columns
         self.columns = slice(*columns) if columns else slice(None)
-        self.code[whole(statement)](self)
+        STATEMENT_CODE[entry.code or whole(statement)](self)
 
     def __getitem__(self, buffer: str) -> Tensor:
         value = self.buffers.get(self._key(buffer), self.unwritten)
@@ -249,14 +249,11 @@ STATEMENT_CODE: Mapping[str, Callable[[Tile], None]] = {
     "rescale": _rescale,
     "load_v": _load,
     "mma1": _mma1,
-}
-
-# Where the warp-specialised kernel does it otherwise: see statements.WARP_SPECIALIZED.
-SPECIALIZED_CODE: Mapping[str, Callable[[Tile], None]] = {
-    "mma0": _mma0_cleared,
-    "mask": _mask_after,
-    "row_max": _row_max_kept,
-    "row_sum": _row_sum_added,
+    # Where a kernel does it otherwise: `Statement.code`.
+    "mma0_cleared": _mma0_cleared,
+    "mask_after": _mask_after,
+    "row_max_kept": _row_max_kept,
+    "row_sum_added": _row_sum_added,
 }
 
 

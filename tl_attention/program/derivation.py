@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.loop.statements import BY_NAME, FUSED, LOADS, MASK_BEFORE, PRODUCTS, READER, RING, Statement, Table
-from tl_attention.program.program import Model, Op, Program, offset
+from tl_attention.loop.statements import BY_NAME, LOADS, PRODUCTS, READER, RING, Statement, Table
+from tl_attention.program.program import Op, Program, offset
+from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.options import Releases, Waits
 from tl_attention.schedule.schedule import Schedule
 
@@ -21,12 +22,11 @@ def derive(schedule: Schedule, model: Model | None = None) -> Program:
     """
     if not schedule.has_program:
         raise ValueError(f"lowering {schedule.lowering} has no Program: the compiler decides the order")
-    specialized = schedule.lowering == "warp_specialized"
-    model = model or own_model(schedule)
+    model = model or schedule.dialect.model or "synchronous"
     table = schedule.table
-    emission = [(statement, stage) for group, stage in schedule.emission for statement in group]
-    if specialized:
-        emission = _without_fused(emission)
+    emission = _as_the_kernel_has_it(
+        [(statement, stage) for group, stage in schedule.emission for statement in group], table
+    )
     producers = schedule.producers
     if model == "synchronous" and producers:
         stage_of = dict(emission)
@@ -39,18 +39,12 @@ def derive(schedule: Schedule, model: Model | None = None) -> Program:
     return Program(table, model, tuple(iteration.ops()), producer, buffers)
 
 
-def own_model(schedule: Schedule) -> Model:
-    """How the schedule's lowering drives the machine."""
-    return "asynchronous" if schedule.lowering == "warp_specialized" else "synchronous"
-
-
-def _without_fused(emission: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """The order of the warp-specialised kernel's statements: fused ones gone, the mask where acc_s is first read."""
+def _as_the_kernel_has_it(emission: list[tuple[str, int]], table: Table) -> list[tuple[str, int]]:
+    """The order of the kernel's own statements: fused ones gone, moved ones right before where they belong."""
     kept = []
     for name, stage in emission:
-        if name == MASK_BEFORE:
-            kept.append(("mask", stage))
-        if name not in FUSED and name != "mask":
+        kept += [(moved, stage) for moved, before in table.moved.items() if before == name]
+        if name not in table.fused and name not in table.moved:
             kept.append((name, stage))
     return kept
 
@@ -73,6 +67,9 @@ class _Iteration:
     def __init__(self, emission: list[tuple[str, int]], table: Table, model: Model, waits: Waits, releases: Releases):
         self.emission = emission
         self.statements = table.by_name
+        # Statements that a schedule cannot name, and those that come right before one that it can.
+        self.unnamed = {*table.moved, *LOADS}
+        self.moved = {before: [m for m, b in table.moved.items() if b == before] for before in table.moved.values()}
         self.place = {name: index for index, (name, _) in enumerate(emission)}
         self.stage = dict(emission)
         if model == "synchronous":
@@ -162,11 +159,11 @@ class _Iteration:
     @property
     def _nameable(self) -> list[str]:
         """The statements that a schedule may name for a wait or a release, in order."""
-        return [name for name, _ in self.emission if name != "mask" and name not in LOADS]
+        return [name for name, _ in self.emission if name not in self.unnamed]
 
     def _named(self, statement: str) -> int:
-        """The place of a statement that a schedule names: the mask, which it cannot, goes with the one behind it."""
-        return self.place["mask" if statement == MASK_BEFORE else statement]
+        """The place of a statement that a schedule names: a moved one, which it cannot, goes with the one behind it."""
+        return min(self.place[name] for name in (statement, *self.moved.get(statement, ())))
 
     def _first_conflict(self, name: str) -> tuple[int, int]:
         """When a product must be done: before the first statement that conflicts with it."""

@@ -14,8 +14,8 @@ from typing import Protocol
 from tl_attention.loop.statements import PRODUCTS
 from tl_attention.program.program import CONSUMER, PRODUCER, Program, Step
 
-Event = tuple[str, str, int]
-Policy = Callable[[Sequence[Event]], Event]
+Choice = tuple[str, str, int]
+Policy = Callable[[Sequence[Choice]], Choice]
 
 
 class State(Protocol):
@@ -47,7 +47,7 @@ EARLY: Policy = _prefer("product", CONSUMER, PRODUCER, "load")
 
 def execute(program: Program, blocks: int, state: State, policy: Policy) -> None:
     """Run the loop over `blocks` KV blocks. Raises Deadlock."""
-    run = _Run(program, blocks, state)
+    run = _Execution(program, blocks, state)
     while not run.finished:
         events = run.events()
         if not events:
@@ -55,7 +55,7 @@ def execute(program: Program, blocks: int, state: State, policy: Policy) -> None
         run.take(policy(events))
 
 
-class _Run:
+class _Execution:
     def __init__(self, program: Program, blocks: int, state: State):
         self.roles = {role: deque(steps) for role, steps in program.roles(blocks).items()}
         self.state = state
@@ -69,13 +69,13 @@ class _Run:
     def finished(self) -> bool:
         return not any(self.roles.values())
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[Choice]:
         ready = [role for role, steps in self.roles.items() if steps and self._ready(steps[0])]
-        events: list[Event] = [(role, "step", 0) for role in ready]
+        events: list[Choice] = [(role, "step", 0) for role in ready]
         events += [("product", *self.products[0])] if self.products else []
         return events + [("load", name, block) for name, block in self.loads]
 
-    def take(self, event: Event) -> None:
+    def take(self, event: Choice) -> None:
         kind, name, block = event
         if kind == "product":
             self.products.popleft()

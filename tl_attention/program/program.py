@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tl_attention.loop.statements import PRODUCTS, Table
+from tl_attention.schedule.dialect import Model
 
-Model = Literal["synchronous", "asynchronous"]
 Kind = Literal["run", "issue", "wait", "acquire", "release"]
 CONSUMER, PRODUCER = "consumer", "producer"
 

@@ -1,10 +1,12 @@
-"""What a schedule needs of the SM: shared memory and registers, with the arithmetic in the refusal."""
+"""What one thread block takes of the SM: shared memory and registers, with the arithmetic in the refusal."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.device import HOPPER, DeviceSpec
-from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.problem.shape import DTYPE_BYTES, HEAD_DIMS
 from tl_attention.problem.tiling import ceildiv
 from tl_attention.program.derivation import PLACE_KEYS, derive
@@ -12,27 +14,39 @@ from tl_attention.schedule.schedule import Schedule
 
 # Row vectors (scores_max, scores_max_prev, scores_scale, logsum, a temporary): two rows of each per thread.
 ROW_VECTOR_REGISTERS = 2 * 5
-
-MBARRIER_BYTES, TILE_NUMBER_BYTES = 8, 4
 # Dynamic shared memory follows the static, from where swizzled tiles may start.
 DYNAMIC_ALIGNMENT = 1024
 
-# Registers per thread of the warpgroups that compute and of the producer's, by block_M: they share those of the launch.
-# With one warpgroup that gives every thread 255 already.
-SPLIT_REGISTERS: dict[int, tuple[int, int]] = {128: (240, 24), 192: (160, 32)}
 
+@dataclass(frozen=True)
+class Resources:
+    """What one thread block takes of the SM, and what it may.
 
-def split_registers(schedule: Schedule) -> tuple[int, ...] | None:
-    """Registers per thread that compute and of the producer's, or None where all keep those of the launch."""
-    return schedule.kernel.registers or SPLIT_REGISTERS.get(schedule.block_M)
+    `rings` has the buffers of K_shared and of V_shared, `shared_bytes` what these and Q_shared take. `barriers` has the
+    pairs of mbarriers, one for full and one for free, by what they guard, `barrier_bytes` what they take of static
+    shared memory. `fragments` has registers per thread of each fragment that lives across statements, `registers` how
+    many each thread that computes may have, `split` those of such a thread and of the producer's where setmaxnreg
+    moves them. `producer_threads` are those that only load.
+    """
 
+    rings: tuple[int, int]
+    shared_bytes: int
+    fragments: Mapping[str, int]
+    registers: int
+    barriers: Mapping[str, int]
+    barrier_bytes: int = 0
+    split: tuple[int, ...] | None = None
+    producer_threads: int = 0
 
-def registers_available(schedule: Schedule, device: DeviceSpec = HOPPER) -> int:
-    """Registers that each thread that computes may have."""
-    if schedule.lowering != "warp_specialized":
-        return device.registers_available(schedule.threads)
-    split = split_registers(schedule)
-    return split[0] if split else device.registers_per_thread
+    @property
+    def static_bytes(self) -> int:
+        """What static shared memory takes, up to where dynamic may start."""
+        return ceildiv(self.barrier_bytes, DYNAMIC_ALIGNMENT) * DYNAMIC_ALIGNMENT
+
+    @property
+    def fragment_registers(self) -> int:
+        """Registers per thread of all fragments."""
+        return sum(self.fragments.values())
 
 
 def ring_buffers(schedule: Schedule) -> tuple[int, int]:
@@ -49,30 +63,6 @@ def shared_bytes(schedule: Schedule, head_dim: int) -> int:
     return rows * head_dim * DTYPE_BYTES
 
 
-def mbarrier_pairs(schedule: Schedule) -> dict[str, int]:
-    """Pairs of mbarriers, one for full and one for free, of one block of the warp-specialised kernel.
-
-    One for each warpgroup's rows of Q, for each buffer of K and V, and, where a counter gives the tiles, for the two
-    numbers of the next tiles.
-    """
-    if schedule.lowering != "warp_specialized":
-        return {}
-    k, v = ring_buffers(schedule)
-    tiles = {"tile number": 2} if schedule.kernel.tile_scheduler == "dynamic" else {}
-    return {"Q": schedule.block_M // ROWS, "K": k, "V": v, **tiles}
-
-
-def barrier_bytes(schedule: Schedule) -> int:
-    """Static shared memory of one block: the mbarriers, and the numbers of the next tiles."""
-    pairs = mbarrier_pairs(schedule)
-    return sum(pairs.values()) * 2 * MBARRIER_BYTES + pairs.get("tile number", 0) * TILE_NUMBER_BYTES
-
-
-def static_bytes(schedule: Schedule) -> int:
-    """What static shared memory takes, up to where dynamic may start."""
-    return ceildiv(barrier_bytes(schedule), DYNAMIC_ALIGNMENT) * DYNAMIC_ALIGNMENT
-
-
 def fragment_registers(schedule: Schedule, head_dim: int) -> dict[str, int]:
     """Registers per thread of each fragment that lives across statements.
 
@@ -85,41 +75,15 @@ def fragment_registers(schedule: Schedule, head_dim: int) -> dict[str, int]:
     return {"acc_s": acc_s, "acc_s_cast": acc_s // 2, "acc_o": acc_o, **q, "row vectors": ROW_VECTOR_REGISTERS}
 
 
-def accumulator_registers(schedule: Schedule, head_dim: int) -> int:
-    """Registers per thread of all of them."""
-    return sum(fragment_registers(schedule, head_dim).values())
-
-
 def check_head_dim(head_dim: int) -> None:
     """Raise unless the kernels support it."""
     if head_dim not in HEAD_DIMS:
         raise ScheduleRefused(f"head_dim {head_dim} is not supported, expected one of {HEAD_DIMS}")
 
 
-def check_fits(schedule: Schedule, head_dim: int, device: DeviceSpec = HOPPER) -> None:
-    """Raise ScheduleRefused when the tile cannot fit the SM."""
-    check_head_dim(head_dim)
-    M, N = schedule.block_M, schedule.block_N
-    k, v = ring_buffers(schedule)
-    barriers = barrier_bytes(schedule)
-    static = static_bytes(schedule)
-    need, limit = static + shared_bytes(schedule, head_dim), device.shared_bytes_per_block
-    if need > limit:
-        before = f" after {static:,} that hold {barriers} of mbarriers" if static else ""
-        raise ScheduleRefused(
-            f"needs {need:,} bytes of shared memory, the SM has {limit:,}: "
-            f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {head_dim} * {DTYPE_BYTES} bytes{before}; "
-            "use a smaller tile or fewer buffers",
-            "num_stages",
-            others=(
-                ("block_N",),
-                ("block_M",),
-                ("kernel", "k_stages"),
-                ("kernel", "v_stages"),
-                *PLACE_KEYS,
-                ("lowering",),
-            ),
-        )
+def check_fits(schedule: Schedule, head_dim: int, takes: Resources, device: DeviceSpec = HOPPER) -> None:
+    """Raise ScheduleRefused when the tile cannot fit the SM; `takes` is what the lowering's kernel does."""
+    _check_shared_memory(schedule, head_dim, takes, device)
     widths = schedule.split.rescale
     if widths and sum(widths) != head_dim:
         raise ScheduleRefused(
@@ -127,13 +91,33 @@ def check_fits(schedule: Schedule, head_dim: int, device: DeviceSpec = HOPPER) -
             "split",
             "rescale",
         )
-    q = "half as much for Q, " if schedule.kernel.q_operand == "registers" else ""
-    registers, available = accumulator_registers(schedule, head_dim), registers_available(schedule, device)
-    if registers > available:
-        raise ScheduleRefused(
-            f"needs {registers} registers per thread for fragments alone, {schedule.threads} threads have {available}: "
-            f"acc_s {M}*{N}/{schedule.threads}, half as much for acc_s_cast, acc_o {M}*{head_dim}/{schedule.threads}, "
-            f"{q}{ROW_VECTOR_REGISTERS} for row vectors; use a smaller block_N",
-            "block_N",
-            others=(("block_M",), ("threads",), ("kernel", "registers"), ("kernel", "q_operand"), ("lowering",)),
-        )
+    _check_registers(schedule, head_dim, takes)
+
+
+def _check_shared_memory(schedule: Schedule, head_dim: int, takes: Resources, device: DeviceSpec) -> None:
+    static, (k, v) = takes.static_bytes, takes.rings
+    need, limit = static + takes.shared_bytes, device.shared_bytes_per_block
+    if need <= limit:
+        return
+    before = f" after {static:,} that hold {takes.barrier_bytes} of mbarriers" if static else ""
+    raise ScheduleRefused(
+        f"needs {need:,} bytes of shared memory, the SM has {limit:,}: (block_M {schedule.block_M} + ({k} + {v} "
+        f"buffers) * block_N {schedule.block_N}) * head_dim {head_dim} * {DTYPE_BYTES} bytes{before}; use a smaller "
+        "tile or fewer buffers",
+        "num_stages",
+        others=(("block_N",), ("block_M",), ("kernel", "k_stages"), ("kernel", "v_stages"), *PLACE_KEYS, ("lowering",)),
+    )
+
+
+def _check_registers(schedule: Schedule, head_dim: int, takes: Resources) -> None:
+    M, N = schedule.block_M, schedule.block_N
+    if takes.fragment_registers <= takes.registers:
+        return
+    q = "half as much for Q, " if "Q" in takes.fragments else ""
+    raise ScheduleRefused(
+        f"needs {takes.fragment_registers} registers per thread for fragments alone, {schedule.threads} threads have "
+        f"{takes.registers}: acc_s {M}*{N}/{schedule.threads}, half as much for acc_s_cast, "
+        f"acc_o {M}*{head_dim}/{schedule.threads}, {q}{ROW_VECTOR_REGISTERS} for row vectors; use a smaller block_N",
+        "block_N",
+        others=(("block_M",), ("threads",), ("kernel", "registers"), ("kernel", "q_operand"), ("lowering",)),
+    )

@@ -20,17 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.warpgroup import WARP
-from tl_attention.program.program import Program
+from tl_attention.proof.events import CLUSTER, Event, Process, Read
 from tl_attention.proof.mbarrier import Agent, Barrier, Clock
-from tl_attention.proof.roles import CLUSTER, Event, Process, Read, Roles, tile_lists
-from tl_attention.schedule.schedule import Schedule
-
-
-def check(schedule: Schedule, program: Program) -> None:
-    """Raise ScheduleRefused where the roles of the schedule's kernel could race or deadlock, over a few row tiles."""
-    roles = Roles.of(schedule, program)
-    for tiles in tile_lists(program):
-        prove({process: tuple(roles.events(process, tiles)) for process in roles.processes}, roles.counts)
 
 
 def prove(
@@ -41,7 +32,7 @@ def prove(
     `counts` has the arrivals that each mbarrier waits for. `reverse` runs the roles from the last one, `late` has a
     load land only when nothing else can go on: the verdict is the same.
     """
-    run = _Run(roles, counts, late)
+    run = _Proof(roles, counts, late)
     agents = run.agents[::-1] if reverse else run.agents
     # A list: every role advances, not only the first that can.
     while any([run.advance(agent) for agent in agents]) or run.land():  # noqa: C419
@@ -67,7 +58,7 @@ class _Role(Agent):
         self.in_sync = self.reached_out = False
 
 
-class _Run:
+class _Proof:
     def __init__(self, roles: Mapping[Process, Sequence[Event]], counts: Mapping[str, int], late: bool):
         self.counts, self.late = counts, late
         events = [(process.block, event) for process, run in roles.items() for event in run]

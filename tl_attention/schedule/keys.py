@@ -9,7 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
-from tl_attention.loop.statements import NAMES, SOURCE, SPLITTABLE, WARP_SPECIALIZED, Table, chunk_names, split_table
+from tl_attention.loop.statements import NAMES, SPLITTABLE, Table, chunk_names, split_table
+from tl_attention.schedule.dialect import Dialect, dialect_of
+from tl_attention.schedule.lowering_name import LoweringName
 from tl_attention.schedule.options import KernelOptions, Releases, SoftmaxOptions, Split, Waits
 from tl_attention.schedule.statement_name import StatementName
 
@@ -31,15 +33,7 @@ class Keys(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", title="tl-attention schedule")
 
-    lowering: Annotated[
-        Literal["pipelined", "warp_specialized", "inferred"],
-        Field(
-            description=(
-                "pipelined: T.Pipelined with this order and stage; warp_specialized: a producer warp loads, products stay "
-                "in flight; inferred: the compiler decides order and stage"
-            )
-        ),
-    ] = "pipelined"
+    lowering: LoweringName = "pipelined"
     block_M: Annotated[StrictInt, Field(ge=64, le=256, multiple_of=64, description="query rows of one tile")]
     block_N: Annotated[StrictInt, Field(ge=16, le=256, multiple_of=16, description="keys of one KV block")]
     threads: Annotated[
@@ -94,7 +88,12 @@ class Keys(BaseModel):
     @property
     def has_program(self) -> bool:
         """Whether this schedule orders the loop itself."""
-        return self.lowering != "inferred"
+        return self.dialect.model is not None
+
+    @property
+    def dialect(self) -> Dialect:
+        """What the schedule's lowering lets it say."""
+        return dialect_of(self.lowering)
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -104,7 +103,7 @@ class Keys(BaseModel):
     @property
     def table(self) -> Table:
         """The statements of the lowering's kernel, chunks as `split` says."""
-        base = WARP_SPECIALIZED if self.lowering == "warp_specialized" else SOURCE
+        base = self.dialect.table
         chunks = {name: columns for name in SPLITTABLE if (columns := self.split.columns(name))}
         return split_table(base, chunks) if chunks else base
 

@@ -31,7 +31,7 @@ class Schedule(Keys):
 
     @model_validator(mode="after")
     def _obeys_every_rule(self) -> Schedule:
-        for rule in RULES:
+        for rule in (*RULES, *self.dialect.rules):
             rule(self)
         return self
 

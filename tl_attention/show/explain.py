@@ -5,18 +5,11 @@ from __future__ import annotations
 from tl_attention.hardware.device import HOPPER
 from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
 from tl_attention.loop.statements import BY_NAME, PRODUCTS, READER
+from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.program.derivation import derive
-from tl_attention.program.program import Model, Phases, Program, Step, offset, phases
-from tl_attention.proof.limits import (
-    fragment_registers,
-    mbarrier_pairs,
-    registers_available,
-    ring_buffers,
-    shared_bytes,
-    split_registers,
-    static_bytes,
-)
+from tl_attention.program.program import Phases, Program, Step, offset, phases
+from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.option_words import SET, is_set, option_lines
 
@@ -59,26 +52,28 @@ def _heading(program: Program) -> str:
 
 def _resources(schedule: Schedule, head_dim: int) -> str:
     """Tile, threads, shared memory, mbarriers and registers, each with what there is of it."""
-    M, N, specialized = schedule.block_M, schedule.block_N, schedule.lowering == "warp_specialized"
-    k, v = ring_buffers(schedule)
-    static, dynamic = static_bytes(schedule), shared_bytes(schedule, head_dim)
+    M, N = schedule.block_M, schedule.block_N
+    takes = lowering_of(schedule).resources(schedule, head_dim)
+    k, v = takes.rings
+    static = takes.static_bytes
     before = f"{static:,} that hold the mbarriers + " if static else ""
-    fragments = fragment_registers(schedule, head_dim)
+    producer = f"; {takes.producer_threads} more for the producer, of which one warp loads"
     lines = [
         f"tile: {M} queries x {N} keys, head_dim {head_dim}",
         f"threads: {schedule.threads} compute, {WARPGROUP} for each {ROWS} rows"
-        + (f"; {WARPGROUP} more for the producer, of which one warp loads" if specialized else ", and load"),
-        f"shared memory: {static + dynamic:,} of {HOPPER.shared_bytes_per_block:,} bytes: {before}(block_M {M} + "
-        f"({k} + {v} buffers) * block_N {N}) * head_dim {head_dim} * {DTYPE_BYTES}",
-        f"registers: {sum(fragments.values())} of {registers_available(schedule)} for fragments: "
-        + ", ".join(f"{name} {count}" for name, count in fragments.items()),
+        + (producer if takes.producer_threads else ", and load"),
+        f"shared memory: {static + takes.shared_bytes:,} of {HOPPER.shared_bytes_per_block:,} bytes: {before}"
+        f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {head_dim} * {DTYPE_BYTES}",
+        f"registers: {takes.fragment_registers} of {takes.registers} for fragments: "
+        + ", ".join(f"{name} {count}" for name, count in takes.fragments.items()),
     ]
-    if specialized:
-        pairs = mbarrier_pairs(schedule)
-        of = ", ".join(f"{count} of {name}" for name, count in pairs.items())
-        lines.insert(3, f"mbarriers: {2 * sum(pairs.values())}, a full and a free one for each of {of}")
-        split = split_registers(schedule)
-        words = f"{split[0]} for threads that compute, {split[1]} for the producer's" if split else "none"
+    if takes.barriers:
+        of = ", ".join(f"{count} of {name}" for name, count in takes.barriers.items())
+        lines.insert(3, f"mbarriers: {2 * sum(takes.barriers.values())}, a full and a free one for each of {of}")
+    if takes.producer_threads:
+        words = (
+            f"{takes.split[0]} for threads that compute, {takes.split[1]} for the producer's" if takes.split else "none"
+        )
         given = "by the file" if is_set(schedule, "kernel.registers") else "by block_M"
         lines.append(f"setmaxnreg: {words}, {given}")
     return "\n".join(lines)
@@ -86,7 +81,7 @@ def _resources(schedule: Schedule, head_dim: int) -> str:
 
 def _options(schedule: Schedule) -> str:
     """Those in force; only the warp-specialised lowering has any."""
-    if schedule.lowering != "warp_specialized":
+    if not schedule.dialect.options:
         return ""
     return "\n".join([f"options, {SET} where the file sets them:", *option_lines(schedule)])
 

@@ -1,4 +1,4 @@
-"""The calls of generated CUDA that matter between threads, each read as the `roles.Event` that it is."""
+"""The calls of generated CUDA that matter between threads, each read as the `events.Event` that it is."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from tl_attention.loop.statements import RING
 from tl_attention.problem.shape import DTYPE_BYTES as ELEMENT_BYTES
+from tl_attention.proof.events import CLUSTER, NAMED, TILE, Event, Read
 from tl_attention.proof.generated.expression import arguments, value
-from tl_attention.proof.roles import CLUSTER, NAMED, TILE, Event, Read
 
 # Names of the code and their values, and the Thread under a name that code cannot have.
 Names = dict[str, Any]

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from tl_attention.hardware.warpgroup import WARP
 from tl_attention.loop.statements import RING
+from tl_attention.proof.events import Event
 from tl_attention.proof.generated.calls import CALLS, THREAD, Make, Names, Thread
 from tl_attention.proof.generated.expression import UNREADABLE, value
-from tl_attention.proof.roles import Event
 
 FOR = re.compile(r"for \(int (\w+) = 0; \1 < (.+); \+\+\1\) \{$")
 IF = re.compile(r"if \((.+)\) \{$")

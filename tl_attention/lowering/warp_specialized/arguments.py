@@ -1,4 +1,4 @@
-"""Schedule -> the arguments of the TileLang program that it asks for. No tilelang here."""
+"""Schedule -> the arguments of the warp-specialised kernel. No tilelang here."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from tl_attention.hardware.device import HOPPER
 from tl_attention.loop.exp2 import COEFFICIENTS
-from tl_attention.loop.statements import NAMES, PRODUCTS, chunk_range, whole
+from tl_attention.loop.statements import PRODUCTS, chunk_range, whole
+from tl_attention.lowering.warp_specialized.resources import split_registers
 from tl_attention.program.derivation import derive
-from tl_attention.program.program import CONSUMER, Program, Step, phases
-from tl_attention.proof.limits import split_registers
+from tl_attention.program.program import CONSUMER, Step, phases
 from tl_attention.schedule.schedule import Schedule
 
 # Kind, statement, lag, and what the kind needs besides: products left in flight, or registers to hold.
@@ -19,35 +19,8 @@ Iteration = tuple[int, tuple[Operation, ...]]
 KERNEL_ARGUMENTS = ("tile_scheduler", "tile_order", "cluster", "ping_pong", "q_operand", "output")
 
 
-def kernel_arguments(schedule: Schedule) -> dict[str, Any]:
-    """What the `attention_kernel` of the schedule's lowering takes from it."""
-    tile = {"block_M": schedule.block_M, "block_N": schedule.block_N}
-    if schedule.lowering == "warp_specialized":
-        return {**tile, **specialized_arguments(schedule)}
-    program = derive(schedule) if schedule.has_program else None
-    return {
-        **tile,
-        "threads": schedule.threads,
-        "pipeline": pipeline_arguments(program) if program else {"num_stages": schedule.num_stages},
-        "least_blocks": program.least_blocks if program else 1,
-        "descending": schedule.kv_order == "descending",
-    }
-
-
-def pipeline_arguments(program: Program) -> dict[str, list[int]]:
-    """`order` and `stage` of T.Pipelined, one entry per statement in source order.
-
-    Never together with `num_stages`: TileLang 0.1.15 then drops both without a word.
-    """
-    emitted = [op for op in program.consumer if op.kind in ("run", "issue")]
-    first, _ = program.iterations_around
-    position = {op.statement: index for index, op in enumerate(emitted)}
-    lag = {op.statement: op.lag for op in emitted}
-    return {"order": [position[name] for name in NAMES], "stage": [lag[name] - first for name in NAMES]}
-
-
-def specialized_arguments(schedule: Schedule) -> dict[str, Any]:
-    """The Program's phases and the schedule's options as `kernel.warp_specialized` takes them: plain values only."""
+def arguments(schedule: Schedule) -> dict[str, Any]:
+    """The Program's phases and the schedule's options as `kernel.attention_kernel` takes them: plain values only."""
     program = derive(schedule)
     view = phases(program, CONSUMER)
     chunks = _chunks(schedule)
@@ -55,6 +28,8 @@ def specialized_arguments(schedule: Schedule) -> dict[str, Any]:
     polynomial = softmax.exp2_polynomial
     epilogue = [(t - view.blocks, _operations(steps, schedule, chunks)) for t, steps in view.epilogue]
     return {
+        "block_M": schedule.block_M,
+        "block_N": schedule.block_N,
         "buffers": (program.buffers["load_k"], program.buffers["load_v"]),
         "loads": tuple(op.statement for op in program.producer if op.kind == "issue"),
         "prologue": tuple(

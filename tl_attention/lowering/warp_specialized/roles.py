@@ -2,68 +2,25 @@
 
 A thread block has a warpgroup for every 64 rows of its tile and a producer warp. It works on one row tile after
 another; its rings go on from tile to tile: load number s of a ring is in slot s % depth. In a cluster block 0 loads K
-and V for all. `races.py` proves that the events of all roles go together, and `generated_proof.py` that the generated
-code runs these and no others.
+and V for all. `races.py` proves that the events of all roles go together, and `generated.py` that the generated code
+runs these and no others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from tl_attention.hardware.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARPGROUP, WARPS
-from tl_attention.loop.statements import BY_NAME, LOADS, PRODUCTS, READER
+from tl_attention.loop.statements import BY_NAME, LOAD_OF, LOADS, PRODUCTS
 from tl_attention.program.program import CONSUMER, Program, Step, phases
+from tl_attention.proof.events import CLUSTER, NAMED, TILE, Event, Process, Read
 from tl_attention.schedule.schedule import Schedule
 
-Read = tuple[str, int, int]
-CLUSTER, NAMED, TILE, Q = "cluster", "named barrier", "tile", "Q"
+Q = "Q"
 # The buffer that a load fills: K of K_shared.
 RING_OF = {load: BY_NAME[load].writes[0].removesuffix("_shared") for load in LOADS}
-LOAD_OF = {product: load for load, product in READER.items()}
-
-
-@dataclass(frozen=True)
-class Event:
-    """What a role does with `name[index]`, a barrier or a buffer of shared memory.
-
-    wait, arrive        mbarrier: for the phase of parity `value`; `value` arrivals of each warp at each of `blocks`
-    expect              mbarrier: the bytes of `value` loads
-    sync, signal        named barrier of `value` threads: with waiting, and without
-    load, take          fill the buffer with load number `step`: by TMA, in `blocks`; with a tile's number
-    mma0, mma1          issue a product that reads the buffer, in flight until `products wait` leaves `value` of them
-    read, write         by the threads themselves
-    store, stored       the output by TMA, out of the buffer; `stored` waits for it, and a `fence` goes before it
-    init, init fence    in code alone: an mbarrier that counts `value` arrivals, and what shows all of them to the TMA
-
-    `reads` has the (buffer, index, step) that must be there. In a role's events `step` is the load's number, in those
-    read off code the row that is loaded: neither it nor `reads` takes part in ==, `generated_proof.py` compares them.
-    """
-
-    kind: str
-    name: str = ""
-    index: int = 0
-    value: int = 0
-    blocks: tuple[int, ...] = ()
-    step: int = field(default=0, compare=False)
-    reads: tuple[Read, ...] = field(default=(), compare=False)
-
-    def __str__(self) -> str:
-        place = f" {self.name}[{self.index}]" if self.name else ""
-        return f"{self.kind}{place} ({self.value})" + (f" of blocks {self.blocks}" if self.blocks else "")
-
-
-@dataclass(frozen=True)
-class Process:
-    """A warpgroup that computes, or the producer warp, number -1."""
-
-    block: int
-    warpgroup: int
-    warps: int
-
-    def __str__(self) -> str:
-        return f"{'the producer' if self.warpgroup < 0 else f'warpgroup {self.warpgroup}'} of block {self.block}"
 
 
 @dataclass(frozen=True)

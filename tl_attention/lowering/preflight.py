@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tl_attention.errors import ScheduleRefused
+from tl_attention.lowering.registry import lowering_of
 from tl_attention.program.derivation import PLACE_KEYS, derive
-from tl_attention.program.program import Model, Program
-from tl_attention.proof import legality, races
-from tl_attention.proof.limits import check_fits, ring_buffers
+from tl_attention.program.program import Program
+from tl_attention.proof import legality
+from tl_attention.proof.limits import check_fits, check_head_dim, ring_buffers
+from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.schedule import Schedule
 
 # Of a broken dependence.
@@ -25,7 +27,7 @@ BLAMED = (
 
 def refuse_unless_safe(schedule: Schedule, head_dim: int) -> None:
     """Raise ScheduleRefused with the limit or the dependence that the schedule breaks, or how its roles go wrong."""
-    _check_limits(schedule, head_dim)
+    check_limits(schedule, head_dim)
     if schedule.has_program:
         for _ in proofs(schedule, derive(schedule)):
             pass
@@ -36,9 +38,7 @@ def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
     try:
         legality.check(program)
         yield "every read sees the value that source order gives it"
-        if schedule.lowering == "warp_specialized" and program.model == "asynchronous":
-            races.check(schedule, program)
-            yield "the roles of a cluster neither race nor deadlock"
+        yield from lowering_of(schedule).prove(schedule, program)
     except ScheduleRefused as refusal:
         # A dependence is broken by the order as a whole, unless a key of its own was found to blame.
         if not refusal.key:
@@ -54,12 +54,14 @@ def verdicts(schedule: Schedule, model: Model | None, head_dims: Sequence[int]) 
     if schedule.has_program:
         yield from (f"proved: {proved}" for proved in proofs(schedule, derive(schedule, model)))
     for head_dim in head_dims:
-        _check_limits(schedule, head_dim)
+        check_limits(schedule, head_dim)
         yield f"fits the SM at head_dim {head_dim}"
 
 
-def _check_limits(schedule: Schedule, head_dim: int) -> None:
-    check_fits(schedule, head_dim)
+def check_limits(schedule: Schedule, head_dim: int) -> None:
+    """Raise ScheduleRefused for a tile, or a number of buffers, that the SM or the order of the loads does not allow."""
+    check_head_dim(head_dim)
+    check_fits(schedule, head_dim, lowering_of(schedule).resources(schedule, head_dim))
     if schedule.has_program and not schedule.producers and schedule.num_stages != max(ring_buffers(schedule)):
         k, v = ring_buffers(schedule)
         raise ScheduleRefused(

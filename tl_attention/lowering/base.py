@@ -1,0 +1,61 @@
+"""What a lowering is: everything that turns a schedule, and its Program, into a kernel that is proved."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from tl_attention.program.program import Program
+from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.proof.limits import Resources
+from tl_attention.schedule.dialect import Dialect
+from tl_attention.schedule.schedule import Schedule
+
+# Options of TileLang's compiler.
+FAST_MATH = "tl.enable_fast_math"
+NO_BOUND_CHECKS = "tl.disable_safe_memory_legalize"
+NO_INIT_CHECKS = "tl.disable_buffer_init_check"
+
+
+class Lowering(ABC):
+    """One way from a schedule to a kernel. `registry.py` has them all; nothing else knows one by its name.
+
+    `dialect` is how schedules see it. `pass_configs` are TileLang's options for its kernels, `files` the modules of the
+    package whose text is the TileLang program, in the order in which a submission carries them.
+    """
+
+    dialect: ClassVar[Dialect]
+    pass_configs: ClassVar[Mapping[str, object]] = {FAST_MATH: True}
+    files: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def resources(self, schedule: Schedule, head_dim: int) -> Resources:
+        """What one thread block of the schedule's kernel takes of the SM."""
+
+    def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
+        """What holds of its kernel beyond the dependences of the Program, in words, as each is proved.
+
+        Raises ScheduleRefused where something does not.
+        """
+        yield from ()
+
+    @abstractmethod
+    def arguments(self, schedule: Schedule) -> dict[str, Any]:
+        """What its `attention_kernel` takes of the schedule: plain values only, for a submission carries them."""
+
+    @abstractmethod
+    def prim_func(self, arguments: Mapping[str, Any], **variant: Any) -> Any:
+        """The TileLang program of these arguments. Imports tilelang."""
+
+    def takes_counter(self, schedule: Schedule) -> bool:
+        """Whether its kernel takes the counter of the dynamic tile scheduler."""
+        return False
+
+    @abstractmethod
+    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> None:
+        """Raise ScheduleRefused where the generated code is not what the Program says, or races.
+
+        Unrolls the code of a few row tiles for every short loop, a long one and ragged ones, or for fixed sizes.
+        Which head and batch it loads, and what it computes and stores, are not read: that is for the numbers to show.
+        """

@@ -1,0 +1,19 @@
+"""`lowering: inferred`: the kernel of `pipelined`, whose order, stages and waits the compiler decides."""
+
+from __future__ import annotations
+
+from tl_attention.lowering.pipelined.lowering import Pipelined
+from tl_attention.lowering.wgmma import threads_fit_the_tile
+from tl_attention.program.program import Program
+from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.schedule.dialect import Dialect
+from tl_attention.schedule.schedule import Schedule
+
+
+class Inferred(Pipelined):
+    """Nothing to derive, to prove or to compare the generated code with: it is verified on the GPU only."""
+
+    dialect = Dialect("inferred", "the compiler decides order and stage", model=None, rules=(threads_fit_the_tile,))
+
+    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> None:
+        raise AssertionError("there is no Program to compare with")

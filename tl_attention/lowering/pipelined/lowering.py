@@ -1,0 +1,39 @@
+"""`lowering: pipelined`: T.Pipelined with the schedule's order and stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tl_attention.lowering.base import Lowering
+from tl_attention.lowering.pipelined import generated
+from tl_attention.lowering.pipelined.arguments import arguments
+from tl_attention.lowering.wgmma import plain_resources, threads_fit_the_tile
+from tl_attention.program.program import Program
+from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.proof.limits import Resources
+from tl_attention.schedule.dialect import Dialect
+from tl_attention.schedule.schedule import Schedule
+
+
+class Pipelined(Lowering):
+    """The plain form, and the baseline: every product is waited for at once, and TileLang places the waits."""
+
+    dialect = Dialect(
+        "pipelined", "T.Pipelined with this order and stage", model="synchronous", rules=(threads_fit_the_tile,)
+    )
+    files = ("lowering/macros.py", "lowering/pipelined/kernel.py")
+
+    def resources(self, schedule: Schedule, head_dim: int) -> Resources:
+        return plain_resources(schedule, head_dim)
+
+    def arguments(self, schedule: Schedule) -> dict[str, Any]:
+        return arguments(schedule)
+
+    def prim_func(self, arguments: Mapping[str, Any], **variant: Any) -> Any:
+        from tl_attention.lowering.pipelined.kernel import attention_kernel
+
+        return attention_kernel(**arguments, **variant)
+
+    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> None:
+        generated.check(schedule, program, code)

@@ -1,0 +1,21 @@
+"""The lowerings, by name. To add one: its folder, and a line here."""
+
+from __future__ import annotations
+
+from tl_attention.lowering.base import Lowering
+from tl_attention.lowering.inferred.lowering import Inferred
+from tl_attention.lowering.pipelined.lowering import Pipelined
+from tl_attention.lowering.warp_specialized.lowering import WarpSpecialized
+from tl_attention.schedule.dialect import register
+from tl_attention.schedule.schedule import Schedule
+
+LOWERINGS: dict[str, Lowering] = {
+    lowering.dialect.name: lowering for lowering in (Pipelined(), WarpSpecialized(), Inferred())
+}
+for _lowering in LOWERINGS.values():
+    register(_lowering.dialect)
+
+
+def lowering_of(schedule: Schedule) -> Lowering:
+    """The schedule's lowering."""
+    return LOWERINGS[schedule.lowering]

@@ -1,0 +1,72 @@
+"""`lowering: warp_specialized`: a producer warp loads, warpgroups compute with products in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from tl_attention.lowering.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
+from tl_attention.lowering.warp_specialized import generated
+from tl_attention.lowering.warp_specialized.arguments import arguments
+from tl_attention.lowering.warp_specialized.resources import resources
+from tl_attention.lowering.warp_specialized.roles import Roles, tile_lists
+from tl_attention.lowering.warp_specialized.rules import RULES
+from tl_attention.lowering.warp_specialized.table import TABLE
+from tl_attention.program.program import Program
+from tl_attention.proof import races
+from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.proof.limits import Resources
+from tl_attention.schedule.dialect import Dialect
+from tl_attention.schedule.options import OPTION_KEYS
+from tl_attention.schedule.schedule import Schedule
+
+
+class WarpSpecialized(Lowering):
+    """Where the speed is: waits, acquires and releases stand where the Program has them."""
+
+    dialect = Dialect(
+        "warp_specialized",
+        "a producer warp loads, products stay in flight",
+        model="asynchronous",
+        table=TABLE,
+        options=OPTION_KEYS,
+        rules=RULES,
+    )
+    # It loads by TMA, which checks bounds itself, and checks the rows that it stores; TileLang would check every index
+    # of every store again. Its first MMA1 clears acc_o, which may have been scaled before.
+    pass_configs: ClassVar[Mapping[str, object]] = {
+        **Lowering.pass_configs,
+        NO_BOUND_CHECKS: True,
+        NO_INIT_CHECKS: True,
+    }
+    files = (
+        "hardware/warpgroup.py",
+        "lowering/macros.py",
+        *(f"lowering/warp_specialized/{name}.py" for name in ("device_code", "tiles", "vector", "output", "kernel")),
+    )
+
+    def resources(self, schedule: Schedule, head_dim: int) -> Resources:
+        return resources(schedule, head_dim)
+
+    def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
+        # Another model's Program is not what its kernel runs.
+        if program.model == self.dialect.model:
+            roles = Roles.of(schedule, program)
+            for tiles in tile_lists(program):
+                events = {process: tuple(roles.events(process, tiles)) for process in roles.processes}
+                races.prove(events, roles.counts)
+            yield "the roles of a cluster neither race nor deadlock"
+
+    def arguments(self, schedule: Schedule) -> dict[str, Any]:
+        return arguments(schedule)
+
+    def prim_func(self, arguments: Mapping[str, Any], **variant: Any) -> Any:
+        from tl_attention.lowering.warp_specialized.kernel import attention_kernel
+
+        return attention_kernel(**arguments, **variant)
+
+    def takes_counter(self, schedule: Schedule) -> bool:
+        return schedule.kernel.tile_scheduler == "dynamic"
+
+    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> None:
+        generated.check(schedule, program, code)

@@ -1,0 +1,47 @@
+"""What a block of the warp-specialised kernel takes of the SM: mbarriers and moved registers besides tiles."""
+
+from __future__ import annotations
+
+from tl_attention.hardware.device import HOPPER
+from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
+from tl_attention.proof.limits import Resources, fragment_registers, ring_buffers, shared_bytes
+from tl_attention.schedule.schedule import Schedule
+
+MBARRIER_BYTES, TILE_NUMBER_BYTES = 8, 4
+TILE_NUMBER = "tile number"
+
+# Registers per thread of the warpgroups that compute and of the producer's, by block_M: they share those of the launch.
+# With one warpgroup that gives every thread 255 already.
+SPLIT_REGISTERS: dict[int, tuple[int, int]] = {128: (240, 24), 192: (160, 32)}
+
+
+def resources(schedule: Schedule, head_dim: int) -> Resources:
+    """What one block takes: the tiles' own, and a pair of mbarriers for each buffer."""
+    split = split_registers(schedule)
+    barriers = mbarrier_pairs(schedule)
+    return Resources(
+        rings=ring_buffers(schedule),
+        shared_bytes=shared_bytes(schedule, head_dim),
+        fragments=fragment_registers(schedule, head_dim),
+        registers=split[0] if split else HOPPER.registers_per_thread,
+        barriers=barriers,
+        barrier_bytes=sum(barriers.values()) * 2 * MBARRIER_BYTES + barriers.get(TILE_NUMBER, 0) * TILE_NUMBER_BYTES,
+        split=split,
+        producer_threads=WARPGROUP,
+    )
+
+
+def split_registers(schedule: Schedule) -> tuple[int, ...] | None:
+    """Registers per thread that compute and of the producer's, or None where all keep those of the launch."""
+    return schedule.kernel.registers or SPLIT_REGISTERS.get(schedule.block_M)
+
+
+def mbarrier_pairs(schedule: Schedule) -> dict[str, int]:
+    """Pairs of mbarriers of one block, one for full and one for free.
+
+    One for each warpgroup's rows of Q, for each buffer of K and V, and, where a counter gives the tiles, for the two
+    numbers of the next tiles.
+    """
+    k, v = ring_buffers(schedule)
+    tiles = {TILE_NUMBER: 2} if schedule.kernel.tile_scheduler == "dynamic" else {}
+    return {"Q": schedule.block_M // ROWS, "K": k, "V": v, **tiles}

@@ -1,0 +1,38 @@
+"""The statements of the warp-specialised kernel's loop: `kernel.py` runs these."""
+
+from __future__ import annotations
+
+from tl_attention.loop.statements import SOURCE, Statement, Table, statement
+
+# mma0 clears its accumulator, so the mask comes after it, and only for blocks at a boundary; row_max starts from the
+# maximum so far, and row_sum adds to the sum so far.
+CHANGED: dict[str, Statement] = {
+    s.name: s
+    for s in (
+        statement(
+            "MMA0", "product", "mma0", "Q_shared K_shared", "acc_s", "acc_s = Q_shared @ K_shared^T", "mma0_cleared"
+        ),
+        statement("MMA0", "vector", "mask", "acc_s", "acc_s", "acc_s = -inf where masked", "mask_after"),
+        statement(
+            "Softmax",
+            "vector",
+            "row_max",
+            "acc_s scores_max",
+            "scores_max",
+            "scores_max = max(scores_max, max_j acc_s)",
+            "row_max_kept",
+        ),
+        statement(
+            "Softmax",
+            "vector",
+            "row_sum",
+            "acc_s logsum scores_scale",
+            "logsum",
+            "logsum = logsum scores_scale + sum_j acc_s",
+            "row_sum_added",
+        ),
+    )
+}
+FUSED = {"max_init": "row_max", "max_merge": "row_max", "logsum": "row_sum"}
+NAMES = ("load_k", "mma0", "mask", *(name for name in SOURCE.names[3:] if name not in FUSED))
+TABLE = Table(tuple(CHANGED.get(name, SOURCE.by_name[name]) for name in NAMES), fused=FUSED, moved={"mask": "row_max"})

@@ -1,0 +1,50 @@
+"""What roles do with barriers and shared memory: the events that `races.py` proves, and that generated code is read as."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+Read = tuple[str, int, int]
+CLUSTER, NAMED, TILE = "cluster", "named barrier", "tile"
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a role does with `name[index]`, a barrier or a buffer of shared memory.
+
+    wait, arrive        mbarrier: for the phase of parity `value`; `value` arrivals of each warp at each of `blocks`
+    expect              mbarrier: the bytes of `value` loads
+    sync, signal        named barrier of `value` threads: with waiting, and without
+    load, take          fill the buffer with load number `step`: by TMA, in `blocks`; with a tile's number
+    mma0, mma1          issue a product that reads the buffer, in flight until `products wait` leaves `value` of them
+    read, write         by the threads themselves
+    store, stored       the output by TMA, out of the buffer; `stored` waits for it, and a `fence` goes before it
+    init, init fence    in code alone: an mbarrier that counts `value` arrivals, and what shows all of them to the TMA
+
+    `reads` has the (buffer, index, step) that must be there. In a role's events `step` is the load's number, in those
+    read off code the row that is loaded: neither it nor `reads` takes part in ==, `generated.py` compares them.
+    """
+
+    kind: str
+    name: str = ""
+    index: int = 0
+    value: int = 0
+    blocks: tuple[int, ...] = ()
+    step: int = field(default=0, compare=False)
+    reads: tuple[Read, ...] = field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        place = f" {self.name}[{self.index}]" if self.name else ""
+        return f"{self.kind}{place} ({self.value})" + (f" of blocks {self.blocks}" if self.blocks else "")
+
+
+@dataclass(frozen=True)
+class Process:
+    """A warpgroup that computes, or the producer warp, number -1."""
+
+    block: int
+    warpgroup: int
+    warps: int
+
+    def __str__(self) -> str:
+        return f"{'the producer' if self.warpgroup < 0 else f'warpgroup {self.warpgroup}'} of block {self.block}"

@@ -1,0 +1,65 @@
+"""What the checks of generated code share: how a refusal reads, and the lengths of the loops that are unrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tl_attention.errors import ScheduleRefused
+from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.program.program import Program
+from tl_attention.proof.generated.expression import UNREADABLE
+from tl_attention.proof.generated.reader import allocated_buffers
+from tl_attention.schedule.schedule import Schedule
+
+# (seq_q, seq_kv) that fit no tile, so that blocks at the diagonal and at the end of the keys are masked: a loop of
+# their own in the generated code, which multiples of the tile never enter.
+RAGGED = ((700, 2500), (640, 740), (129, 192), (1, 300), (5, 7), (1000, 1777), (1, 1), (63, 63))
+
+
+@dataclass(frozen=True)
+class GeneratedCode:
+    """The CUDA that TileLang made of a schedule, and of what: bytes of dynamic shared memory are those of the launch.
+
+    `sizes` are (batch, heads, seq_q, seq_kv) where they are fixed.
+    """
+
+    source: str
+    shared_bytes: int
+    head_dim: int
+    causal: bool
+    sizes: tuple[int, int, int, int] | None = None
+
+
+def lengths(schedule: Schedule, program: Program) -> list[tuple[int, int]]:
+    """(seq_q, seq_kv) of loops from one block to beyond the Program's span, and of ragged ones, causal or not."""
+    counts = [*range(1, program.span + 2), 2 * program.span + 2]
+    return [*((min(schedule.block_M, n * schedule.block_N), n * schedule.block_N) for n in counts), *RAGGED]
+
+
+def check_buffers(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
+    """The generated code gives each ring the buffers that the Program has."""
+    found = allocated_buffers(code.source, code.shared_bytes, schedule.block_N * code.head_dim * DTYPE_BYTES)
+    for load, expected in program.buffers.items():
+        require(found[load] == expected, f"it has {found[load]} buffers for {load}, the Program has {expected}")
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Refuses code that cannot be read."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise refusal(f"its structure cannot be read: {error}") from None
+
+
+def refusal(what: str) -> ScheduleRefused:
+    """What generated code does wrong."""
+    return ScheduleRefused(f"the kernel that TileLang 0.1.15 generates is not safe: {what}")
+
+
+def require(condition: bool, what: str) -> None:
+    """Refuse generated code unless the condition holds."""
+    if not condition:
+        raise refusal(what)

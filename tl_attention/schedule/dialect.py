@@ -1,0 +1,55 @@
+"""What a lowering lets a schedule say, and the registry of lowerings.
+
+Lowerings stand further down: each registers here by name, and a schedule asks for its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tl_attention.errors import InputError
+from tl_attention.loop.statements import SOURCE, Table
+
+# `synchronous`: every product is issued and waited for at once. `asynchronous`: products and loads stay in flight.
+Model = Literal["synchronous", "asynchronous"]
+# Raises RuleBroken for the keys of a schedule (`keys.Keys`) that it does not allow.
+Rule = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A lowering as schedules see it.
+
+    `words` say what it does in the JSON Schema. `model` is how it drives the machine, None where the compiler decides
+    the order and there is no Program; `table` has the statements of its loop, `options` the optional keys that it
+    takes, `rules` what else it asks of a schedule.
+    """
+
+    name: str
+    words: str
+    model: Model | None
+    table: Table = SOURCE
+    options: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()
+
+
+_DIALECTS: dict[str, Dialect] = {}
+
+
+def register(dialect: Dialect) -> None:
+    """Make a lowering known to schedules."""
+    _DIALECTS[dialect.name] = dialect
+
+
+def dialects() -> tuple[Dialect, ...]:
+    """All that are known, in the order in which they were registered."""
+    return tuple(_DIALECTS.values())
+
+
+def dialect_of(name: str) -> Dialect:
+    """The lowering of this name. Raises InputError that lists the known ones."""
+    if name not in _DIALECTS:
+        raise InputError(f"lowering: {name[:40]!r} is none, expected one of {', '.join(_DIALECTS)}")
+    return _DIALECTS[name]
