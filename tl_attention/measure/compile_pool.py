@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
 
 from pebble import ProcessExpired, ProcessPool
 
@@ -61,7 +62,7 @@ def compile_all(candidates: Sequence[Candidate]) -> dict[Candidate, Compiled]:
     pool = CompilePool(len(candidates))
     try:
         for candidate in candidates:
-            pool.submit(candidate, lambda compiled, of=candidate: results.update({of: compiled}))
+            pool.submit(candidate, partial(results.__setitem__, candidate))
         pool.finish()
     finally:
         pool.stop()

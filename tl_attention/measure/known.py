@@ -38,8 +38,14 @@ class Known:
         found = self._rows.get(_key(draft))
         if found is None:
             return None
-        names = {"name": draft.name, "label": draft.label, "run": draft.run}
-        return replace(found, **names, same_code_as=None, known_from=found.known_from or found.run or UNNAMED)
+        return replace(
+            found,
+            name=draft.name,
+            label=draft.label,
+            run=draft.run,
+            same_code_as=None,
+            known_from=found.measured_in or UNNAMED,
+        )
 
 
 def _key(row: Row) -> tuple:

@@ -158,13 +158,14 @@ class Session:
         for shape in dict.fromkeys(ticket.candidate.shape for ticket in tickets):
             matmul = Candidate(MATMUL, shape)
             group = [ticket for ticket in tickets if ticket.candidate.shape == shape]
-            samples = None
-            while group and samples is None:
+            while group:
                 samples = self._sample(matmul, group, rounds, f"time {shape}", progress)
-                group = [ticket for ticket in group if ticket.row.status == "ok"]
-            for ticket in group if samples else ():
-                ours = samples[ticket.candidate]
-                self._finish(ticket, against=None, **times(ours, shape.flops, rounds, samples[matmul]))
+                if samples is not None:
+                    for ticket in group:
+                        fields = times(samples[ticket.candidate], shape.flops, rounds, samples[matmul])
+                        self._finish(ticket, against=None, **fields)
+                    break
+                group = [ticket for ticket in group if ticket.is_verified]
 
     def compare(
         self, ticket: Ticket, incumbent: Ticket, rounds: int = ROUNDS_AGAINST, progress: Progress = SILENT

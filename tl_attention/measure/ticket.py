@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from tl_attention.measure import timing
 from tl_attention.measure.candidate import Candidate
@@ -29,7 +29,9 @@ class Ticket:
     @classmethod
     def of(cls, candidate: Candidate, *, refusal: str = "", **fields: Any) -> Ticket:
         """At the start: `fields` of the row are those that all of a run have in common."""
-        sizes = "peer" if candidate.schedule is None else "fixed" if candidate.fixed else "runtime"
+        sizes: Literal["runtime", "fixed", "peer"] = (
+            "peer" if candidate.schedule is None else "fixed" if candidate.fixed else "runtime"
+        )
         row = Row(candidate.name, candidate.label, sizes, asdict(candidate.shape), "ok", **fields)
         return cls(candidate, row, refusal)
 
