@@ -46,9 +46,8 @@ def _values(annotation: Any, bounds: dict[str, int]) -> Iterator[Any]:
         inner = [limits(one) for one in arguments[1:]]
         yield from _values(arguments[0], {name: value for found in (*inner, bounds) for name, value in found.items()})
     elif origin in (Union, UnionType):
-        yield from [None] if NoneType in arguments else []
-        for argument in arguments:
-            yield from _values(argument, bounds) if argument is not NoneType else ()
+        found = [value for argument in arguments if argument is not NoneType for value in _values(argument, bounds)]
+        yield from [None, *found] if found and NoneType in arguments else found
     elif origin is Literal:
         yield from arguments
     elif annotation is bool:
