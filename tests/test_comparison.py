@@ -6,8 +6,12 @@ import random
 import statistics
 
 import pytest
+from mutations import shipped
 
+from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.comparison import CONFIDENCE, Comparison
+from tl_attention.measure.session import Session
+from tl_attention.problem.shape import AttentionShape
 
 
 def of(*ratios: float) -> Comparison:
@@ -45,3 +49,16 @@ def test_the_median_lies_in_the_interval_as_often_as_it_says(rounds) -> None:
     draws = [[rng.lognormvariate(0, 0.1) for _ in range(rounds)] for _ in range(4000)]
     inside = [low <= 1.0 <= high for low, high in (of(*draw).interval for draw in draws)]
     assert CONFIDENCE - 0.01 <= statistics.mean(inside) <= 0.995
+
+
+@pytest.mark.gpu
+def test_the_same_code_entered_twice_compares_as_equal() -> None:
+    shape = AttentionShape(2, 16, 8192, 8192, 128, "bfloat16")
+    with Session(lambda row: None) as session:
+        for name in ("best", "best again", "seed"):
+            session.add(Candidate(name, shape, shipped()[name.partition(" ")[0]]))
+        tickets = {ticket.candidate.name: ticket for ticket in session.prepared() if session.verify(ticket)}
+        again = session.compare(tickets["best again"], tickets["best"])
+        slower = session.compare(tickets["seed"], tickets["best"])
+    assert abs(again.ratio - 1) < 0.005 and again.fingerprint == tickets["best again"].row.fingerprint
+    assert slower.interval[0] > 1.2 and not slower.is_faster
