@@ -29,6 +29,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) attention_kernel(float* __r
 """
 RENAMED = TEXT.replace("attention_kernel", "forward").replace("seq", "sizes_0").replace("Output", "O")
 MOVED = TEXT.replace("(float)seq * 2.0f", "2.0f * (float)(seq)")
+VARIABLE = TEXT.replace("  Output[", "  float row[2];\n  int other = 0;\n  row[0] = row[1];\n  Output[")
 OTHER = TEXT.replace("2.0f", "3.0f")
 BROKEN_TEXT = TEXT.replace("2.0f", "two")
 
@@ -45,6 +46,8 @@ def refused(text: str) -> Outcome:
     (code(TEXT), code(TEXT), same_code.EQUAL_TEXT),
     (code(TEXT), code(RENAMED), same_code.EQUAL_TEXT),
     (code(TEXT), code(MOVED), same_code.EQUAL_CODE),
+    (code(VARIABLE), code(VARIABLE.replace("row", "total")), same_code.EQUAL_TEXT),
+    (code(VARIABLE), code(VARIABLE.replace("row[0] = row[1]", "row[0] = other")), same_code.EQUAL_CODE),
     (code(TEXT), code(OTHER), same_code.DIFFERENT),
     (code(TEXT), code(BROKEN_TEXT), same_code.DIFFERENT),
     (code(TEXT), code(TEXT, "another launch"), same_code.DIFFERENT),

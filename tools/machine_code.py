@@ -17,6 +17,9 @@ OPTIONS = ("-cubin", "-O3", "-std=c++20", "-gencode", "arch=compute_90a,code=sm_
 SIGNATURE = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\((.*)\) \{$', re.MULTILINE)
 
 
+TOKEN = re.compile(r"[A-Za-z_]\w*|\S")
+
+
 class NotCompiled(Exception):
     """The compiler gave up; the message is its first error."""
 
@@ -30,6 +33,24 @@ def normalised(text: str) -> str:
     if not names:
         raise ValueError(f"no kernel in the text: {text[:200]!r}")
     return re.sub(r"\b[A-Za-z_]\w*\b", lambda word: names.get(word[0], word[0]), text)
+
+
+def same_but_for_variables(before: str, after: str) -> bool:
+    """Whether two texts are the same once variables that they declare are renamed, each to one that no other has."""
+    words = [TOKEN.findall(text) for text in (before, after)]
+    if len(words[0]) != len(words[1]):
+        return False
+    renamed = {pair for pair in zip(*words, strict=True) if pair[0] != pair[1]}
+    old, new = [pair[0] for pair in renamed], [pair[1] for pair in renamed]
+    one_to_one = len(set(old)) == len(old) and len(set(new)) == len(new)
+    # A new name that the old text has for something else, or the other way round, is another program.
+    fresh = not set(new) & set(words[0]) and not set(old) & set(words[1])
+    return one_to_one and fresh and all(_declares(before, a) and _declares(after, b) for a, b in renamed)
+
+
+def _declares(text: str, name: str) -> bool:
+    """Whether the name is that of a variable, `float acc_s[88];` for one: not of a function, a type or a field."""
+    return name.isidentifier() and bool(re.search(rf"[\w>*&] {name}(?:\[\w+\])?(?:;| =)", text))
 
 
 @functools.cache

@@ -5,7 +5,7 @@
 
 A case is a schedule, a dtype, a head size and a mask: every schedules/*.yaml in all of them, the experiments in bf16
 at head_dim 128 and in their own mask. The package checks each, lowers it to CUDA text and proves that, without nvcc.
-Equal text, with the names of the kernel and of its parameters normalised, is equal machine code; only what differs is
+Equal text, with the names of the kernel, its parameters and its variables normalised, is equal machine code; only what differs is
 compiled, and its SASS and resource usage are compared. A refusal is an outcome too, and so is its message. The host's
 code, which sets the launch and the TMA descriptors, must be the same as well; --kernel-only leaves it out.
 
@@ -28,7 +28,7 @@ from pathlib import Path
 import click
 from checkouts import Checkout, CheckoutPath, Progress
 from lower_case import DTYPES, Case, Outcome, lower_case
-from machine_code import NotCompiled, machine_code, normalised
+from machine_code import NotCompiled, machine_code, normalised, same_but_for_variables
 from pebble import ProcessExpired, ProcessFuture
 
 EQUAL_TEXT, EQUAL_CODE, SAME_REFUSAL, DIFFERENT = "equal text", "equal machine code", "same refusal", "DIFFERENT"
@@ -99,7 +99,7 @@ def compared(before: Outcome, after: Outcome, kernel_only: bool) -> tuple[str, s
     if not kernel_only and before.host != after.host:
         return DIFFERENT, f"the host's code, {first_difference(before.host, after.host)}"
     texts = normalised(before.text), normalised(after.text)
-    if texts[0] == texts[1]:
+    if texts[0] == texts[1] or same_but_for_variables(*texts):
         return EQUAL_TEXT, ""
     try:
         codes = [machine_code(text) for text in texts]

@@ -170,8 +170,11 @@ class SoftmaxOptions(_Options):
     ] = None
 
 
+# The columns of a chunk come in multiples of this.
+CHUNK_UNIT = 16
 Columns = Annotated[
-    tuple[Annotated[StrictInt, Field(ge=16, multiple_of=16)], ...], Field(min_length=2, max_length=MOST_CHUNKS)
+    tuple[Annotated[StrictInt, Field(ge=CHUNK_UNIT, multiple_of=CHUNK_UNIT)], ...],
+    Field(min_length=2, max_length=MOST_CHUNKS),
 ]
 
 
