@@ -129,8 +129,8 @@ def test_a_schedule_cannot_be_changed_and_can_be_a_key() -> None:
     assert {SEED: 1}[Schedule(**SEED.model_dump())] == 1
 
 
-def test_emission_and_producers_are_those_of_the_seed() -> None:
-    assert SEED.producers == ("load_k", "load_v")
+def test_emission_producers_and_depth_are_those_of_the_seed() -> None:
+    assert SEED.producers == ("load_k", "load_v") and SEED.depth == 2
     assert [(NUMBER[group[0]], stage) for group, stage in SEED.emission] == [(1, 0), (12, 1), (14, 1), (3, 0)]
 
 

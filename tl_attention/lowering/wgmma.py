@@ -5,7 +5,8 @@ from __future__ import annotations
 from tl_attention.hardware.device import HOPPER
 from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
 from tl_attention.proof.limits import Resources, fragment_registers, ring_buffers, shared_bytes
-from tl_attention.schedule.keys import TILE_ROWS
+from tl_attention.schedule.choices import choices
+from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.rule import Rule
 from tl_attention.schedule.schedule import Schedule
 
@@ -23,7 +24,7 @@ def _threads_of(rows: int) -> Rule:
 
 
 # A warpgroup's wgmma has 64 rows, and TileLang 0.1.15 lays out acc_s for exactly that.
-THREADS_FIT_THE_TILE = tuple(map(_threads_of, TILE_ROWS))
+THREADS_FIT_THE_TILE = tuple(map(_threads_of, choices(Keys.model_fields["block_M"])))
 
 
 def plain_resources(schedule: Schedule, head_dim: int) -> Resources:

@@ -17,7 +17,6 @@ from tl_attention.schedule.statement_name import StatementName
 
 # In `order` and `stage`: a producer group.
 PRODUCER = -1
-TILE_ROWS = range(64, 256 + 1, 64)
 
 Position = Annotated[StrictInt, Field(ge=PRODUCER)]
 
@@ -35,10 +34,7 @@ class Keys(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", title="tl-attention schedule")
 
     lowering: LoweringName = "pipelined"
-    block_M: Annotated[
-        StrictInt,
-        Field(ge=TILE_ROWS[0], le=TILE_ROWS[-1], multiple_of=TILE_ROWS.step, description="query rows of one tile"),
-    ]
+    block_M: Annotated[StrictInt, Field(ge=64, le=256, multiple_of=64, description="query rows of one tile")]
     block_N: Annotated[StrictInt, Field(ge=16, le=256, multiple_of=16, description="keys of one KV block")]
     threads: Annotated[
         StrictInt, Field(ge=128, le=512, multiple_of=128, description="threads that compute, exactly 2 * block_M")
@@ -126,3 +122,8 @@ class Keys(BaseModel):
         """(statements, stage) of each ordered group, in the order of the steady state."""
         placed = [(order, g, stage) for g, order, stage in zip(self.group, self.order, self.stage) if order != PRODUCER]
         return tuple((g, stage) for _, g, stage in sorted(placed, key=lambda entry: entry[0]))
+
+    @property
+    def depth(self) -> int:
+        """Pipeline stages of the ordered groups."""
+        return 1 + max((stage for _, stage in self.emission), default=0)
