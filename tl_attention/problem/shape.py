@@ -87,7 +87,8 @@ class AttentionShape:
                 f"shape: {text[:80]!r} is not a shape, expected batch,heads,seq,head_dim "
                 "or batch,heads,seq_q,seq_kv,head_dim, such as 4,64,8192,128"
             )
-        return cls(*numbers, dtype=parse_dtype(dtype), causal=causal)
+        batch, heads, seq_q, seq_kv, head_dim = numbers
+        return cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), causal)
 
     def __str__(self) -> str:
         seq = str(self.seq_q) if self.seq_q == self.seq_kv else f"{self.seq_q}/{self.seq_kv}"
