@@ -14,12 +14,12 @@ from tl_attention.files.schedule_file import FILE_KEYS, ScheduleKeys
 from tl_attention.schedule.dialect import dialects
 from tl_attention.schedule.key_errors import model_of
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.rule import Implying, Rule, Where, Words, is_so
+from tl_attention.schedule.rule import Implying, Keywords, Rule, Where, is_so
 from tl_attention.schedule.rules import rules_of
 
 Schema = dict[str, Any]
 # What some rules that hold under the same condition need.
-Said = tuple[Where, dict[str, Words]]
+Said = tuple[Where, dict[str, Keywords]]
 NULL = {"type": "null"}
 
 
@@ -32,12 +32,11 @@ def json_schema() -> str:
     schema = ScheduleKeys.model_json_schema(schema_generator=_UntitledKeys)
     keys = schema["properties"]
     del keys["base"]["default"]
-    schema["description"] = "\n\n".join(
-        [inspect.getdoc(ScheduleKeys) or "", *(inspect.getdoc(Keys) or "").split("\n\n")[1:]]
-    )
+    # What the keys say together, below what a file is.
+    schema["description"] += "\n\n" + inspect.cleandoc(Keys.__doc__ or "").partition("\n\n")[2]
     alone, between = _rules()
-    for key, words in alone:
-        keys[key] = _with(keys[key], words)
+    for key, keywords in alone:
+        keys[key] = _with(keys[key], keywords)
     whole = _loosened(schema, schema["$defs"]) | {"allOf": between}
     dialect = {"$schema": GenerateJsonSchema.schema_dialect}
     return json.dumps(dialect | schema | {"if": {"required": ["base"]}, "else": whole}, indent=2) + "\n"
@@ -60,14 +59,14 @@ def _loosened(model: Schema, models: dict[str, Schema]) -> Schema:
     return must | ({"properties": whole} if whole else {})
 
 
-def _rules() -> tuple[list[tuple[str, Words]], list[Schema]]:
+def _rules() -> tuple[list[tuple[str, Keywords]], list[Schema]]:
     """What the rules say: of a key wherever it stands, and of the keys of a whole file."""
     lowerings: dict[Rule | Implying, list[str]] = {}
     for dialect in dialects():
         for rule in rules_of(dialect):
             if isinstance(rule, Rule | Implying):
                 lowerings.setdefault(rule, []).append(dialect.name)
-    alone: list[tuple[str, Words]] = []
+    alone: list[tuple[str, Keywords]] = []
     between: dict[tuple[str, ...], list[Said]] = {}
     for rule, names in lowerings.items():
         if len(names) == len(dialects()) and not rule.given:
@@ -99,28 +98,26 @@ def _if(given: Where, then: Schema) -> Schema:
 
 def _mapping(where: Where, model: type[BaseModel] = Keys) -> Schema:
     """Keys that are so, in a file that may leave out those that are so by default."""
-    below: dict[str, dict[str, Words]] = {}
-    for path, words in where.items():
+    below: dict[str, dict[str, Keywords]] = {}
+    for path, keywords in where.items():
         key, _, rest = path.partition(".")
-        below.setdefault(key, {})[rest] = words
+        below.setdefault(key, {})[rest] = keywords
     properties: Schema = {}
     required = []
     for key, inside in below.items():
         field = model.model_fields[key]
-        if nested := model_of(field.annotation) if "" not in inside else None:
-            properties[key] = _mapping(inside, nested)
-            by_default = "required" not in properties[key]
-        else:
-            properties[key] = dict(inside[""])
-            by_default = not field.is_required() and is_so(field.default, inside[""])
-        required += [] if by_default else [key]
+        own = inside.pop("", {})
+        nested = model_of(field.annotation) if inside else None
+        properties[key] = dict(own) | (_mapping(inside, nested) if nested else {})
+        by_default = not field.is_required() and is_so(field.default, own)
+        required += [] if by_default and "required" not in properties[key] else [key]
     return {"properties": properties} | ({"required": required} if required else {})
 
 
-def _with(entry: Schema, words: Words) -> Schema:
+def _with(entry: Schema, keywords: Keywords) -> Schema:
     """A key's schema with what else is said of it, also of its items."""
-    inside = {word: _with(entry[word], more) for word, more in words.items() if isinstance(more, dict)}
-    return entry | dict(words) | inside
+    inside = {keyword: _with(entry[keyword], more) for keyword, more in keywords.items() if isinstance(more, dict)}
+    return entry | dict(keywords) | inside
 
 
 class _UntitledKeys(GenerateJsonSchema):

@@ -1,6 +1,6 @@
 """A rule between keys, stated once: it checks a schedule, and the JSON Schema of schedule files is made of it.
 
-What keys hold is said in words of JSON Schema, by their paths: `{"kernel.output": {"const": "tma"}}`.
+What keys hold is said in keywords of JSON Schema, by their paths: `{"kernel.output": {"const": "tma"}}`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from pydantic import BaseModel
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
 
-Words = Mapping[str, Any]
-Where = Mapping[str, Words]
+Keywords = Mapping[str, Any]
+Where = Mapping[str, Keywords]
 
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """Where the keys are as `given`, they must be as `needs` says; `told` is what else is told of the key `blamed`."""
+    """Where the keys are as `given`, they must be as in `needs`; `told` says of a schedule that breaks it what is wrong.
+
+    `blamed` is the key at which that is told.
+    """
 
     blamed: str
     told: Callable[[Keys], str]
@@ -35,7 +38,7 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class Implying:
-    """A rule that takes a function to check; what follows from it, as of a `Rule`, is for JSON Schema alone."""
+    """A rule that takes a function to check, and what follows from it: that is for JSON Schema alone."""
 
     check: Callable[[Keys], None]
     needs: Where
@@ -46,18 +49,18 @@ class Implying:
 
 
 def implies(needs: Where, given: Where | None = None) -> Callable[[Callable[[Keys], None]], Implying]:
-    """Decorates such a function."""
+    """Makes a rule of the function that checks it: where the keys are as `given`, they can only be as in `needs`."""
     return lambda check: Implying(check, needs, given or {})
 
 
 def holds(s: Keys, where: Where) -> bool:
     """Whether the keys of a schedule are so."""
-    return all(is_so(operator.attrgetter(path)(s), words) for path, words in where.items())
+    return all(is_so(operator.attrgetter(path)(s), keywords) for path, keywords in where.items())
 
 
-def is_so(value: Any, words: Words) -> bool:
+def is_so(value: Any, keywords: Keywords) -> bool:
     """Whether the value of a key is so."""
-    return all(HOLDS[word](value, bound) for word, bound in words.items())
+    return all(HOLDS[keyword](value, bound) for keyword, bound in keywords.items())
 
 
 def _given_keys(keys: BaseModel) -> int:
@@ -65,7 +68,7 @@ def _given_keys(keys: BaseModel) -> int:
     return sum(getattr(keys, name) != field.default for name, field in type(keys).model_fields.items())
 
 
-# What JSON Schema's words ask of a value. What is no list has no items, there as here.
+# What JSON Schema's keywords ask of a value; those that rules use.
 HOLDS: dict[str, Callable[[Any, Any], bool]] = {
     "const": operator.eq,
     "enum": lambda value, choices: value in choices,
@@ -74,6 +77,6 @@ HOLDS: dict[str, Callable[[Any, Any], bool]] = {
     "minItems": lambda values, least: len(values) >= least,
     "maxItems": lambda values, most: len(values) <= most,
     "uniqueItems": lambda values, unique: not unique or len(set(values)) == len(values),
-    "items": lambda values, words: all(is_so(value, words) for value in values),
+    "items": lambda values, keywords: all(is_so(value, keywords) for value in values),
     "maxProperties": lambda keys, most: _given_keys(keys) <= most,
 }
