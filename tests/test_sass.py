@@ -263,7 +263,7 @@ def test_products_that_ptxas_serialised_are_refused(serialised):
 
 
 def test_a_serialised_candidate_is_refused_not_broken(serialised, monkeypatch):
-    monkeypatch.setattr(compilation, "compile_kernel", lambda schedule, **options: serialised)
+    monkeypatch.setattr(compilation, "compile_kernel", lambda schedule, variant: serialised)
     shape = AttentionShape(1, 2, 256, 256, 128)
     result = compilation.compile_candidate(Candidate(NAME, shape, SCHEDULE))
     assert result.status == "refused" and result.report is None and "serialised" in result.error
