@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,9 +19,10 @@ from tl_attention.loop.statements import SOURCE, whole
 from tl_attention.lowering.pipelined.kernel import attention_kernel
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.lowering.warp_specialized import kernel as warp_specialized
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
 from tl_attention.proof.generated.reader import allocated_buffers, unrolled
-from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.proof.limits import shared_bytes
 from tl_attention.schedule.options import SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
@@ -28,15 +30,14 @@ from tl_attention.schedule.schedule import Schedule
 TILELANG_KIND = {"load": {"copy"}, "product": {"gemm"}, "vector": {"copy", "fill", "parallel", "reduce"}}
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("sizes", [None, (1, 2, 256, 512)])
+@pytest.mark.parametrize("mask", [FULL, CAUSAL], ids=["full", "causal"])
+@pytest.mark.parametrize("sizes", [None, Sizes(1, 2, 256, 512)])
 @pytest.mark.parametrize("kv_order", ["ascending", "descending"])
 @pytest.mark.parametrize("dtype,head_dim", [("float16", 128), ("bfloat16", 64)])
-def test_the_statement_table_is_what_tilelang_traced(causal, sizes, kv_order, dtype, head_dim):
+def test_the_statement_table_is_what_tilelang_traced(mask, sizes, kv_order, dtype, head_dim):
     schedule = shipped()["seed"].model_copy(update={"kv_order": kv_order})
-    kernel = attention_kernel(
-        head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes, **lowering_of(schedule).arguments(schedule)
-    )
+    variant = Variant(head_dim, dtype, mask, sizes=sizes)
+    kernel = attention_kernel(variant=variant, **lowering_of(schedule).arguments(schedule))
     traced = traced_statements(kernel)
     assert len(traced) == len(SOURCE.statements)
     for found, entry in zip(traced, SOURCE.statements):
@@ -64,15 +65,15 @@ SOFTMAX: tuple[dict[str, Any], ...] = (
     ],
     ids=lambda schedule: schedule.label[17:],
 )
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_specialised_table_is_what_tilelang_traced(schedule, causal):
+@pytest.mark.parametrize("mask", [FULL, CAUSAL], ids=["full", "causal"])
+def test_the_specialised_table_is_what_tilelang_traced(schedule, mask):
     """In the Program's order; the mask only in the loop over boundary blocks, if there is one."""
     kernel = warp_specialized.attention_kernel(
-        head_dim=128, dtype="float16", causal=causal, **lowering_of(schedule).arguments(schedule)
+        variant=Variant(128, "float16", mask), **lowering_of(schedule).arguments(schedule)
     )
     emitted = [op.statement for op in derive(schedule).consumer if op.kind in ("run", "issue")]
     *boundary, unmasked = specialized_statements(kernel)
-    assert len(boundary) <= 1 and (boundary or not causal)
+    assert len(boundary) <= 1 and (boundary or mask == FULL)
     for loop in (*boundary, unmasked):
         entries = [schedule.table.by_name[name] for name in emitted if loop is not unmasked or name != "mask"]
         expected = [
@@ -107,16 +108,16 @@ def test_the_inferred_kernel_has_the_same_statements():
     inferred = load("schedules/inferred.yaml")
     arguments = lowering_of(inferred).arguments(inferred)
     assert arguments["pipeline"] == {"num_stages": 2}
-    kernel = attention_kernel(head_dim=128, dtype="float16", causal=False, **arguments)
+    kernel = attention_kernel(variant=Variant(128, "float16"), **arguments)
     assert len(traced_statements(kernel)) == len(SOURCE.statements)
 
 
-@pytest.mark.parametrize("name,causal", [("seed", True), ("prefetch", False), ("prefetch_late", False)])
-def test_the_code_as_generated_is_the_programs(name, causal):
+@pytest.mark.parametrize("name,mask", [("seed", CAUSAL), ("prefetch", FULL), ("prefetch_late", FULL)])
+def test_the_code_as_generated_is_the_programs(name, mask):
     """`compile_kernel` proves it; here what the proof reads is held to numbers worked out by hand."""
     schedule = shipped()[name]
     program = derive(schedule)
-    compiled = compile_kernel(schedule, head_dim=128, dtype="float16", causal=causal)
+    compiled = compile_kernel(schedule, Variant(128, "float16", mask))
     assert allocated_buffers(compiled.source, compiled.shared_bytes, schedule.block_N * 256) == program.buffers
     for blocks in (program.least_blocks, 8):
         run = unrolled(compiled.source)({"seq_q": 1, "seq_kv": blocks * schedule.block_N})
@@ -154,20 +155,18 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_generated_code_with_a_fault_is_refused(name):
     schedule = shipped()["seed"]
-    compiled = compile_kernel(schedule, head_dim=128, dtype="float16", causal=True)
+    compiled = compile_kernel(schedule, Variant(128, "float16", CAUSAL))
     before, after, words = FAULTS[name]
     assert before in compiled.source
     with pytest.raises(ScheduleRefused, match=words):
         lowering_of(schedule).check_generated(
-            schedule,
-            derive(schedule),
-            GeneratedCode(compiled.source.replace(before, after), compiled.shared_bytes, 128, True),
+            schedule, derive(schedule), replace(compiled.generated, source=compiled.source.replace(before, after))
         )
 
 
 def test_a_loop_that_overwrites_a_buffer_in_use_is_refused():
     schedule = shipped()["prefetch_late"]
-    compiled = compile_kernel(schedule, head_dim=128, dtype="float16", causal=False)
+    compiled = compile_kernel(schedule, Variant(128, "float16"))
     lines = compiled.source.splitlines()
     loop = next(n for n, line in enumerate(lines) if line.startswith("  for (int k"))
     barriers = [n for n in range(loop, len(lines)) if "__syncthreads" in lines[n]]
@@ -175,7 +174,7 @@ def test_a_loop_that_overwrites_a_buffer_in_use_is_refused():
         source = "\n".join(lines[:barrier] + lines[barrier + 1 :])
         with pytest.raises(ScheduleRefused, match="with no barrier between|does not wait for"):
             lowering_of(schedule).check_generated(
-                schedule, derive(schedule), GeneratedCode(source, compiled.shared_bytes, 128, False)
+                schedule, derive(schedule), replace(compiled.generated, source=source)
             )
 
 
@@ -183,11 +182,11 @@ def test_an_order_for_which_tilelang_waits_too_little_is_refused():
     """V before K in one iteration: the wait before mma0 leaves the K load in flight; on a GPU the result is wrong."""
     label = "pipelined_128x128_t256_n2_0o1s0_1-2o2s0_3-10o3s0_11o4s0_12o5s0_13p_14o0s1"
     with pytest.raises(ScheduleRefused, match=r"mma0\(1\) does not wait for load_k\(1\)"):
-        compile_kernel(Schedule.from_label(label), head_dim=128, dtype="float16", causal=False)
+        compile_kernel(Schedule.from_label(label), Variant(128, "float16"))
 
 
 def test_fixed_sizes_without_a_steady_state_are_proved_too():
-    compiled = compile_kernel(shipped()["seed"], head_dim=128, dtype="float16", causal=False, sizes=(1, 2, 100, 200))
+    compiled = compile_kernel(shipped()["seed"], Variant(128, "float16", sizes=Sizes(1, 2, 100, 200)))
     assert compiled.shared_bytes == shared_bytes(shipped()["seed"], 128)
 
 
@@ -202,7 +201,6 @@ def test_schedules_that_differ_give_different_code_and_equal_ones_the_same():
             }
         ),
     )
-    options = {"head_dim": 128, "dtype": "float16", "causal": True}
-    other = shipped()["prefetch_late"]
-    assert compile_kernel(seed, **options).fingerprint == compile_kernel(split, **options).fingerprint
-    assert compile_kernel(seed, **options).fingerprint != compile_kernel(other, **options).fingerprint
+    variant, other = Variant(128, "float16", CAUSAL), shipped()["prefetch_late"]
+    assert compile_kernel(seed, variant).fingerprint == compile_kernel(split, variant).fingerprint
+    assert compile_kernel(seed, variant).fingerprint != compile_kernel(other, variant).fingerprint

@@ -13,13 +13,14 @@ from tvm import arith
 from tl_attention.hardware.device import HOPPER
 from tl_attention.lowering.warp_specialized import tiles
 from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, TAPER, section_heads
+from tl_attention.problem.mask import CAUSAL
 from tl_attention.schedule.options import KernelOptions
 
 HEAD_DIM = 128
 
 
 def constants(**kernel: object) -> SimpleNamespace:
-    return SimpleNamespace(kernel=KernelOptions(**kernel), causal=True, head_dim=HEAD_DIM)
+    return SimpleNamespace(kernel=KernelOptions(**kernel), mask=CAUSAL, head_dim=HEAD_DIM, head_dim_v=HEAD_DIM)
 
 
 def places(order: str, row_tiles: int, heads: int, section: int = 5) -> list[tuple[int, int]]:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tl_attention.build.compile import CompiledKernel, compile_kernel
+from tl_attention.build.compile import CompiledKernel
 from tl_attention.measure import peers, timing
 from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.compilation import kernel_of
 from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.shape import AttentionShape
 
@@ -36,17 +37,13 @@ def _output(shape: AttentionShape) -> Tensor:
 @functools.lru_cache(maxsize=32)
 def _references(shape: AttentionShape, seed: int) -> tuple[Tensor, Tensor]:
     q, k, v = _inputs(shape, seed)
-    options: dict[str, Any] = {"causal": shape.causal, "scale": shape.head_dim**-0.5}
+    options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5}
     return attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
 
 
 @functools.cache
 def _kernel(candidate: Candidate) -> CompiledKernel:
-    assert candidate.schedule is not None
-    shape = candidate.shape
-    return compile_kernel(
-        candidate.schedule, head_dim=shape.head_dim, dtype=shape.dtype, causal=shape.causal, sizes=candidate.sizes
-    )
+    return kernel_of(candidate)
 
 
 def _implementation(candidate: Candidate, shape: AttentionShape, seed: int) -> Callable[[], Tensor]:
@@ -58,7 +55,7 @@ def _implementation(candidate: Candidate, shape: AttentionShape, seed: int) -> C
     scale = shape.head_dim**-0.5
 
     def run() -> Tensor:
-        kernel(q, k, v, output, scale)
+        kernel(Q=q, K=k, V=v, Output=output, softmax_scale=scale)
         return output
 
     return run

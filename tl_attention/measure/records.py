@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 from tl_attention.build.sass import Loop
 from tl_attention.errors import InputError
+from tl_attention.measure.comparison import Comparison
 from tl_attention.measure.line_file import LineFile
+from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 
 Status = Literal[
@@ -33,7 +35,8 @@ Status = Literal[
 class Row:
     """One candidate on one problem. Times in milliseconds; `percent_of_matmul` against the same run's product.
 
-    `nvcc` and `ptxas` are the versions of the chosen ones, `driver` is "unknown" where NVML does not tell.
+    `nvcc` and `ptxas` are the versions of the chosen ones, `driver` is "unknown" where NVML does not tell. `against` is
+    set of a candidate that was sampled against an incumbent, `known_from` names the run where that was not done anew.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Row:
     matmul_tflops: float | None = None
     percent_of_matmul: float | None = None
     sm_clock_mhz: int | None = None
+    against: Comparison | None = None
     method: str | None = None
     device: str | None = None
     driver: str | None = None
@@ -71,15 +75,30 @@ class Row:
     versions: dict[str, str] = field(default_factory=dict)
     seed: int | None = None
     run: str = ""
+    known_from: str | None = None
 
     def to_json(self) -> str:
         """One line. What is not known is left out, and so is an error that is not a number: JSON has none such."""
         return json.dumps({key: value for key, value in asdict(self).items() if _says_something(value)})
 
     @property
+    def measured_in(self) -> str:
+        """The run whose times these are."""
+        return self.known_from or self.run
+
+    @property
     def shape(self) -> AttentionShape:
         """The problem. Raises InputError or TypeError for one that is none."""
-        return AttentionShape(**self.problem)
+        problem = dict(self.problem)
+        mask = CAUSAL if problem.pop("causal", False) else FULL
+        return AttentionShape(**problem, mask=mask)
+
+
+def problem_of(shape: AttentionShape) -> dict[str, Any]:
+    """The problem as a row has it."""
+    assert shape.mask in (FULL, CAUSAL), f"a row cannot say{shape.mask.suffix}"
+    sizes = shape.sizes._asdict()
+    return {**sizes, "head_dim": shape.head_dim, "dtype": shape.dtype, "causal": shape.mask == CAUSAL}
 
 
 def _says_something(value: Any) -> bool:

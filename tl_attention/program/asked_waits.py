@@ -60,4 +60,4 @@ def _exponentials(schedule: Schedule, step: Step) -> int:
 
 
 def _by_polynomial(place: int, polynomial: Exp2Polynomial | None) -> bool:
-    return bool(polynomial) and place >= polynomial.first and (place - polynomial.first) % polynomial.every == 0
+    return polynomial is not None and place >= polynomial.first and (place - polynomial.first) % polynomial.every == 0

@@ -14,8 +14,8 @@ from tl_attention.loop.statements import SOURCE, Table
 
 # `synchronous`: every product is issued and waited for at once. `asynchronous`: products and loads stay in flight.
 Model = Literal["synchronous", "asynchronous"]
-# Raises RuleBroken for the keys of a schedule (`keys.Keys`) that it does not allow.
-Rule = Callable[[Any], None]
+# Raises RuleBroken for the keys of a schedule (`keys.Keys`) that it does not allow: a `rule.Rule`, or a function.
+Check = Callable[[Any], None]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Dialect:
     model: Model | None
     table: Table = SOURCE
     options: tuple[str, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[Check, ...] = ()
 
 
 _DIALECTS: dict[str, Dialect] = {}

@@ -18,7 +18,7 @@ from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.explain import explain
 
 if TYPE_CHECKING:
-    from tl_attention.measure.compile_pool import Compiled
+    from tl_attention.measure.compilation import Compiled
     from tl_attention.problem.shape import AttentionShape
 
 # Longer values stand below each other.
@@ -73,8 +73,7 @@ def code(a: Schedule, b: Schedule, names: tuple[str, str], shape: AttentionShape
     candidates = [Candidate(f"{side}: {name}", shape, s) for side, name, s in zip("ab", names, (a, b))]
     compiled = compile_all(candidates)
     before, after = (compiled[candidate] for candidate in candidates)
-    mask = " causal" if shape.causal else ""
-    heading = f"code: head_dim {shape.head_dim} {shape.dtype}{mask}"
+    heading = f"code: head_dim {shape.head_dim} {shape.dtype}{shape.mask.suffix}"
     failed = next((name for name, made in zip(names, (before, after)) if made.error), None)
     if failed:
         made = before if before.error else after

@@ -23,8 +23,8 @@ def consume(turn, base, blocks, first_row, visible, wg, s, c):
     for t, operations in c.loop.prologue:
         prologue(operations, t, tile, s, c)
     unmasked = T.max(T.min(blocks - visible + c.loop.masked_lag, blocks + c.loop.end), c.loop.steady.t)
-    # Without the diagonal only the last block can be ragged, and a short loop padded.
-    if c.causal or c.loop.least_blocks + c.loop.masked_lag > c.loop.steady.t:
+    # If all queries see the last key, only its block can be ragged, and a short loop padded.
+    if c.mask.right is not None or c.loop.least_blocks + c.loop.masked_lag > c.loop.steady.t:
         for t in T.serial(unmasked - c.loop.steady.t):
             steady(t + c.loop.steady.t, True, tile, s, c)
     for t in T.serial(blocks + c.loop.end - unmasked):

@@ -10,55 +10,37 @@ import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ROWS, TURN, WARP, WARPGROUP
 from tl_attention.loop.exp2 import COEFFICIENTS
+from tl_attention.lowering.signature import takes
 from tl_attention.lowering.warp_specialized.device_code import PRELUDE, exp2_polynomial
 from tl_attention.lowering.warp_specialized.state import block_state
 from tl_attention.lowering.warp_specialized.tiles import workers
 from tl_attention.lowering.warp_specialized.work import reset_counter, work
+from tl_attention.problem.variant import Sizes
 
 
-def attention_kernel(*, head_dim, dtype, causal, block_M, block_N, loop, kernel, softmax, sizes=None):
-    """The prim_func attention(Q, K, V, Output, softmax_scale).
+def attention_kernel(*, variant, block_M, block_N, loop, kernel, softmax):
+    """The prim_func of the variant, whose KERNEL_PARAMETERS it takes; products accumulate in float32.
 
-    Q and Output are (batch, heads, seq_q, head_dim), K and V (batch, heads, seq_kv, head_dim), contiguous, `dtype`
-    float16 or bfloat16; products accumulate in float32. `sizes` fixes (batch, heads, seq_q, seq_kv); without it they
-    are read at run time. `loop` is the Program, an `arguments.Loop`; `kernel` and `softmax` are the schedule's options.
-    The dynamic tile scheduler takes TileCounter besides: int32 (2,), zero before and after.
+    `loop` is the Program, an `arguments.Loop`; `kernel` and `softmax` are the schedule's options.
     """
     c = SimpleNamespace(
-        head_dim=head_dim,
-        dtype=dtype,
-        causal=causal,
+        head_dim=variant.head_dim,
+        head_dim_v=variant.head_dim_v,
+        dtype=variant.dtype,
+        mask=variant.mask,
         block_M=block_M,
         block_N=block_N,
         loop=loop,
         kernel=kernel,
         softmax=softmax,
     )
-    batch, heads, seq_q, seq_kv = sizes or T.dynamic("batch, heads, seq_q, seq_kv")
-    q_shape, kv_shape = [batch, heads, seq_q, head_dim], [batch, heads, seq_kv, head_dim]
-    if kernel.tile_scheduler == "dynamic":
+    batch, heads, seq_q, seq_kv = variant.sizes or T.dynamic(", ".join(Sizes._fields))
+    counters = ("TileCounter",) if kernel.tile_scheduler == "dynamic" else ()
 
-        @T.prim_func
-        def attention(
-            Q: T.Tensor(q_shape, dtype),
-            K: T.Tensor(kv_shape, dtype),
-            V: T.Tensor(kv_shape, dtype),
-            Output: T.Tensor(q_shape, dtype),
-            softmax_scale: T.float32,
-            TileCounter: T.Tensor([2], "int32"),
-        ):
-            launch(Q, K, V, Output, TileCounter, softmax_scale, c)
-    else:
-
-        @T.prim_func
-        def attention(
-            Q: T.Tensor(q_shape, dtype),
-            K: T.Tensor(kv_shape, dtype),
-            V: T.Tensor(kv_shape, dtype),
-            Output: T.Tensor(q_shape, dtype),
-            softmax_scale: T.float32,
-        ):
-            launch(Q, K, V, Output, None, softmax_scale, c)
+    @T.prim_func
+    @takes(variant.parameters(*counters), variant, Sizes(batch, heads, seq_q, seq_kv))
+    def attention(Q, K, V, Output, softmax_scale, TileCounter=None):
+        launch(Q, K, V, Output, TileCounter, softmax_scale, c)
 
     return attention
 

@@ -65,7 +65,7 @@ def wait_mma0(op, t, masked, tile, s, c):
 @T.macro
 def wait_mma1(op, t, masked, tile, s, c):
     T.wait_wgmma(op.outstanding)
-    T.warpgroup_fence_operand(s.acc_o, 0, c.head_dim // 2)
+    T.warpgroup_fence_operand(s.acc_o, 0, c.head_dim_v // 2)
 
 
 def release_k(op, t, masked, tile, s, c):

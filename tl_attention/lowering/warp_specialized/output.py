@@ -16,7 +16,7 @@ def store(first_row, head, bz, wg, s, c):
     else:
         for i in T.Parallel(ROWS):
             s.scores_scale[i] = 1.0 / s.logsum[i]
-    for i, j in T.Parallel(ROWS, c.head_dim):
+    for i, j in T.Parallel(ROWS, c.head_dim_v):
         s.acc_o[i, j] *= s.scores_scale[i]
     STORES[c.kernel.output](first_row, head, bz, wg, s, c)
 
@@ -26,7 +26,7 @@ def store_vector(first_row, head, bz, wg, s, c):
     """16 bytes a lane: lanes exchange what they hold."""
     T.call_extern(
         "handle",
-        f"tl_attention_store<{c.head_dim}, {'true' if c.dtype == 'bfloat16' else 'false'}>",
+        f"tl_attention_store<{c.head_dim_v}, {'true' if c.dtype == 'bfloat16' else 'false'}>",
         s.acc_o.data,
         T.address_of(s.Output[bz, head, first_row, 0]),
         s.seq_q - first_row,
@@ -36,7 +36,7 @@ def store_vector(first_row, head, bz, wg, s, c):
 @T.macro
 def store_direct(first_row, head, bz, wg, s, c):
     """The 4 bytes that a lane holds of a row and eight columns."""
-    for i, j in T.Parallel(ROWS, c.head_dim):
+    for i, j in T.Parallel(ROWS, c.head_dim_v):
         if first_row + i < s.seq_q:
             s.Output[bz, head, first_row + i, j] = s.acc_o[i, j]
 

@@ -15,7 +15,7 @@ def block_state(Q, K, V, Output, TileCounter, softmax_scale, c):
     warpgroups = c.block_M // ROWS
     Q_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
     K_shared = T.alloc_shared([c.kernel.k_stages, c.block_N, c.head_dim], c.dtype)
-    V_shared = T.alloc_shared([c.kernel.v_stages, c.block_N, c.head_dim], c.dtype)
+    V_shared = T.alloc_shared([c.kernel.v_stages, c.block_N, c.head_dim_v], c.dtype)
     fragments = warpgroup_state(c)
     Q_local = T.alloc_fragment([ROWS, c.head_dim], c.dtype) if c.kernel.q_operand == "registers" else None
     # A full barrier counts the producer warp's lanes, and bytes; a free one the warps that compute.
@@ -49,7 +49,7 @@ def warpgroup_state(c):
     """The fragments: the scores and the output of 64 rows, and their online softmax."""
     acc_s = T.alloc_fragment([ROWS, c.block_N], "float32")
     acc_s_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype)
-    acc_o = T.alloc_fragment([ROWS, c.head_dim], "float32")
+    acc_o = T.alloc_fragment([ROWS, c.head_dim_v], "float32")
     scores_max = T.alloc_fragment([ROWS], "float32")
     scores_max_prev = T.alloc_fragment([ROWS], "float32")
     scores_scale = T.alloc_fragment([ROWS], "float32")

@@ -21,7 +21,7 @@ def workers(c):
 def place(tile, row_tiles, heads, s, c):
     """(row tile, head of all batches) of a tile."""
     row, head = ORDERS[c.kernel.tile_order](tile, row_tiles, heads, s, c)
-    if c.causal:
+    if c.mask.grows:
         # A head's last tile is its longest.
         row = row_tiles - 1 - row
     return row, head
@@ -54,8 +54,8 @@ def by_sections(tile, row_tiles, heads, s, c):
 
 
 def section_heads(heads, seq_kv, c):
-    """Heads of a section: K and V together take 4 bytes for each key and column."""
-    return T.max(1, T.min(heads, SECTION_BYTES // (seq_kv * c.head_dim * 4)))
+    """Heads of a section: K and V have 2 bytes for each key and column."""
+    return T.max(1, T.min(heads, SECTION_BYTES // (seq_kv * ((c.head_dim + c.head_dim_v) * 2))))
 
 
 ORDERS = {"rows": by_rows, "tapered": tapered, "sections": by_sections}

@@ -50,13 +50,9 @@ def mask(op, t, masked, tile, s, c):
     """acc_s = -inf where a key is hidden."""
     kv = tile.blocks - 1 - t
     for i, j in T.Parallel(ROWS, c.block_N):
-        hidden = j >= keys_seen(tile.first_row + i + s.past_len, s, c) - kv * c.block_N
+        own_key = tile.first_row + i + s.past_len
+        hidden = c.mask.hidden(j, own_key, s.seq_kv, T, kv * c.block_N)
         s.acc_s[i, j] = T.if_then_else(hidden, -T.infinity("float32"), s.acc_s[i, j])
-
-
-def keys_seen(own_key, s, c):
-    """The number of keys that a query sees which stands at `own_key`."""
-    return T.min(s.seq_kv, own_key + 1) if c.causal else s.seq_kv
 
 
 @T.macro
@@ -180,7 +176,7 @@ def row_sum(op, t, masked, tile, s, c):
 def rescale(op, t, masked, tile, s, c):
     """acc_o *= scores_scale."""
     columns = c.loop.columns.get(op.statement)
-    for i, j in T.Parallel(ROWS, c.head_dim):
+    for i, j in T.Parallel(ROWS, c.head_dim_v):
         if columns is None or inside(columns, j):
             s.acc_o[i, j] *= s.scores_scale[i]
 

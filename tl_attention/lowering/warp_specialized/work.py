@@ -36,8 +36,7 @@ def work(is_producer, wg, block, s, c):
         else:
             first_row += wg * ROWS
             visible = s.seq_kv // c.block_N
-            if c.causal:
-                visible = T.min(visible, (first_row + s.past_len + 1) // c.block_N)
+            visible = c.mask.end_whole(visible, first_row + s.past_len, c.block_N, T)
             consume(turn, base, blocks, first_row, visible, wg, s, c)
             store(first_row, head, bz, wg, s, c)
         base += blocks
@@ -58,8 +57,7 @@ def locate(tile: T.Ref, first_row: T.Ref, head: T.Ref, bz: T.Ref, blocks: T.Ref,
     head = place(tile, row_tiles, s.batch * s.heads, s, c)[1]
     # Blocks of a cluster load together: as many KV blocks as its last row needs.
     blocks = T.ceildiv(s.seq_kv, c.block_N)
-    if c.causal:
-        blocks = T.min(blocks, T.ceildiv((first_row + cluster) * c.block_M + s.past_len, c.block_N))
+    blocks = c.mask.end_block(blocks, (first_row + cluster) * c.block_M + s.past_len, c.block_N, T)
     blocks = T.max(blocks, c.loop.least_blocks)
     first_row = (first_row + s.rank) * c.block_M
     bz = head // s.heads
