@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tl_attention.loop.statements import PRODUCTS, chunk_range, whole
@@ -79,7 +78,7 @@ def _loop(schedule: Schedule) -> Loop:
             Iteration(t, _operations(_without_idle_rescale(steps), schedule, chunks)) for t, steps in view.prologue
         ),
         steady=Iteration(view.steady[0], _operations(view.steady[1], schedule, chunks)),
-        epilogue=tuple(_with_q_release(epilogue)) if _releases_q(schedule) else tuple(epilogue),
+        epilogue=_with_q_release(epilogue) if _releases_q(schedule) else tuple(epilogue),
         end=epilogue[0].t if epilogue else 0,
         least_blocks=program.least_blocks,
         loads=tuple(op.statement for op in program.producer if op.kind == "issue"),
@@ -136,14 +135,17 @@ def _releases_q(schedule: Schedule) -> bool:
     return schedule.kernel.q_operand == "shared" and schedule.kernel.output != "tma"
 
 
-def _with_q_release(epilogue: list[Iteration]) -> Iterator[Iteration]:
-    """The epilogue with Q's release right after the last wait for MMA0, which may lie before the epilogue."""
-    waits = [index for index, (_, ops) in enumerate(epilogue) if any(op[:2] == ("wait", "mma0") for op in ops)]
-    if not waits:
-        t = epilogue[0].t if epilogue else 0
-        yield Iteration(t, (Operation("release", "load_q", t + 1),))
-    for index, (t, operations) in enumerate(epilogue):
-        if waits and index == waits[-1]:
-            place = max(i for i, op in enumerate(operations) if op[:2] == ("wait", "mma0")) + 1
-            operations = (*operations[:place], Operation("release", "load_q", t + 1), *operations[place:])
-        yield Iteration(t, operations)
+def _with_q_release(epilogue: list[Iteration]) -> tuple[Iteration, ...]:
+    """The epilogue with Q's release right after the last wait for MMA0, or first, if that wait lies before it."""
+    iterations = epilogue or [Iteration(0, ())]
+    waits = [
+        (number, place)
+        for number, (_, operations) in enumerate(iterations)
+        for place, op in enumerate(operations)
+        if op[:2] == ("wait", "mma0")
+    ]
+    number, place = waits[-1] if waits else (0, -1)
+    t, operations = iterations[number]
+    release = Operation("release", "load_q", t + 1)
+    iterations[number] = Iteration(t, (*operations[: place + 1], release, *operations[place + 1 :]))
+    return tuple(iterations)

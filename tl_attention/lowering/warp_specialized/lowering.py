@@ -43,7 +43,7 @@ class WarpSpecialized(Lowering):
     files = (
         *COMMON_FILES,
         "hardware/warpgroup.py",
-        "lowering/macros.py",
+        "lowering/softmax.py",
         *(
             f"lowering/warp_specialized/{name}.py"
             for name in (
