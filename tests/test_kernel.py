@@ -14,12 +14,13 @@ from traced import TracedStatement, specialized_statements, traced_statements
 from tl_attention.build.compile import compile_kernel
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
-from tl_attention.loop.statements import SOURCE, whole
+from tl_attention.loop.attention import SOURCE
+from tl_attention.loop.table import whole
 from tl_attention.lowering.pipelined.kernel import attention_kernel
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.lowering.warp_specialized import kernel as warp_specialized
 from tl_attention.program.derivation import derive
-from tl_attention.proof.generated.reader import allocated_buffers, unrolled
+from tl_attention.proof.generated.reader import allocated_slots, unrolled
 from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.proof.limits import shared_bytes
 from tl_attention.schedule.options import SoftmaxOptions
@@ -117,12 +118,12 @@ def test_the_code_as_generated_is_the_programs(name, causal):
     schedule = shipped()[name]
     program = derive(schedule)
     compiled = compile_kernel(schedule, head_dim=128, dtype="float16", causal=causal)
-    assert allocated_buffers(compiled.source, compiled.shared_bytes, schedule.block_N * 256) == program.buffers
+    slots = allocated_slots(compiled.source, compiled.shared_bytes, schedule.block_N * 256, ["K_shared", "V_shared"])
+    assert slots == {"K_shared": program.buffers["load_k"], "V_shared": program.buffers["load_v"]}
     for blocks in (program.least_blocks, 8):
         run = unrolled(compiled.source)({"seq_q": 1, "seq_kv": blocks * schedule.block_N})
-        kinds = Counter(event.kind for event in run)
-        assert kinds["mma0"] == kinds["mma1"] == blocks
-        assert Counter(event.name for event in run if event.kind == "load") == {"load_k": blocks, "load_v": blocks}
+        for kind in ("load", "product"):
+            assert Counter(event.name for event in run if event.kind == kind) == {"K": blocks, "V": blocks}
     assert compiled.shared_bytes == shared_bytes(schedule, 128)
     assert compiled.report.registers >= lowering_of(schedule).resources(schedule, 128).fragment_registers * 0.8
 

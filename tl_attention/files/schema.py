@@ -8,7 +8,7 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 
 from tl_attention.files.schedule_file import FILE_KEYS, ScheduleKeys
-from tl_attention.loop.statements import NAMES, SPLITTABLE
+from tl_attention.loop.attention import NAMES, SPLITTABLE
 from tl_attention.schedule.options import OPTION_KEYS
 from tl_attention.schedule.rules import KEYS_OF_ORDER
 from tl_attention.schedule.statement_name import MOST_CHUNKS

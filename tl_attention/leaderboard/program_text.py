@@ -9,7 +9,7 @@ from tl_attention.schedule.schedule import Schedule
 
 PACKAGE = Path(__file__).parents[1]
 # What the text needs of the file that holds it.
-IMPORTS = {"import tilelang.language as T", "from types import SimpleNamespace"}
+IMPORTS = {"import tilelang.language as T", "from types import SimpleNamespace", "from typing import NamedTuple"}
 
 
 def program_text(schedule: Schedule) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.loop.exp2 import COEFFICIENTS, LOWEST
-from tl_attention.loop.statements import RING, Table, whole
+from tl_attention.loop.table import Table
 from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, kv_index, row_tiles
@@ -53,7 +53,7 @@ class Tile:
         softmax: SoftmaxOptions = SoftmaxOptions(),
         observer: Observer | None = None,
     ):
-        self.statements = table.by_name
+        self.statements, self.rings = table.by_name, table.rings
         self.columns = slice(None)
         self.softmax = softmax
         M, N = block_M, block_N
@@ -81,7 +81,7 @@ class Tile:
         entry = self.statements[statement]
         columns = entry.columns
         self.columns = slice(*columns) if columns else slice(None)
-        STATEMENT_CODE[entry.code or whole(statement)](self)
+        STATEMENT_CODE[entry.code](self)
 
     def __getitem__(self, buffer: str) -> Tensor:
         value = self.buffers.get(self._key(buffer), self.unwritten)
@@ -99,7 +99,7 @@ class Tile:
         self[buffer] = changed
 
     def _key(self, buffer: str) -> object:
-        return (buffer, self.slot[RING[buffer]]) if buffer in RING else buffer
+        return (buffer, self.slot[self.rings[buffer]]) if buffer in self.rings else buffer
 
     @property
     def first_key(self) -> int:

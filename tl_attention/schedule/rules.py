@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tl_attention.loop.statements import LOADS, NUMBER, whole
+from tl_attention.loop.attention import NUMBER
+from tl_attention.loop.table import whole
 from tl_attention.schedule.dialect import dialects
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import PRODUCER, Keys
@@ -54,13 +55,14 @@ def _named(name: str) -> str:
 
 
 def _producers_are_single_loads(s: Keys) -> None:
+    loads = s.dialect.table.loads
     for index, (group, order, stage) in enumerate(zip(s.group, s.order, s.stage)):
         if (order == PRODUCER) != (stage == PRODUCER):
             key = "order" if order == PRODUCER else "stage"
             raise RuleBroken(f"-1 for {'+'.join(group)}, expected -1 in both order and stage or in neither", key, index)
-        if order == PRODUCER and (len(group) != 1 or group[0] not in LOADS):
+        if order == PRODUCER and (len(group) != 1 or group[0] not in loads):
             raise RuleBroken(
-                f"-1 marks a producer, which is exactly one load ({' or '.join(LOADS)}), found {'+'.join(group)}",
+                f"-1 marks a producer, which is exactly one load ({' or '.join(loads)}), found {'+'.join(group)}",
                 "order",
                 index,
             )

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tl_attention.loop.statements import BY_NAME
+from tl_attention.loop.attention import SOURCE
 from tl_attention.schedule.schedule import Schedule
 
 SET = "*"
@@ -88,4 +88,4 @@ def _words(path: str, value: Any) -> str:
     key, name = path.split(".")
     words = WORDS.get(f"{path}={value}") or WORDS.get(path) or WORDS[key]
     shown = " + ".join(map(str, value)) if isinstance(value, tuple) else value
-    return words.format(shown, BY_NAME[name].writes[0] if name in BY_NAME else "")
+    return words.format(shown, SOURCE.ring_of(name) if name in SOURCE.loads else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tl_attention.hardware.device import HOPPER
 from tl_attention.hardware.warpgroup import WARPGROUP
-from tl_attention.loop.statements import LOADS, whole
+from tl_attention.loop.table import whole
 from tl_attention.lowering.warp_specialized.table import TABLE
 from tl_attention.lowering.wgmma import threads_fit_the_tile
 from tl_attention.schedule.key_errors import RuleBroken
@@ -15,7 +15,7 @@ from tl_attention.schedule.rules import parts
 def _it_is_what_the_kernel_does(s: Keys) -> None:
     if s.block_M > 192:
         raise RuleBroken(f"{s.block_M}, expected at most 192: the registers of 3 warpgroups and a producer", "block_M")
-    placed = [load for load in LOADS if load not in s.producers]
+    placed = [load for load in TABLE.loads if load not in s.producers]
     if placed:
         raise RuleBroken(f"{placed[0]} has a position, expected -1: a producer warp issues every load", "order")
     if s.kv_order != "descending":
@@ -51,7 +51,7 @@ def _waits_and_releases_have_a_place(s: Keys) -> None:
         for what, name in getattr(s, key):
             if name is not None and name not in s.statements:
                 raise RuleBroken(f"no statement {name} in this schedule: {parts(s, whole(name))}", key, what)
-            if name in (*TABLE.fused, *TABLE.moved, *LOADS):
+            if name in (*TABLE.fused, *TABLE.moved, *TABLE.loads):
                 raise RuleBroken(f"{name} has no place of its own here, expected another statement", key, what)
 
 
