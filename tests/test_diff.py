@@ -64,7 +64,7 @@ def test_the_programs_are_compared_as_explain_shows_them(cli) -> None:
 def test_what_a_kernel_does_beyond_the_loop_is_compared_too(cli) -> None:
     lines = parts(cli, "best", "experiments/no_ping_pong", "--no-code")
     changed = {line[3:] for line in lines[lines.index("program: differs") + 3 :] if line.startswith("  -")}
-    turns = ("turn     waited for, to issue products", "turn     given to the other warpgroup")
+    turns = ("turn     waited for, to issue products", "pass     to the other warpgroup")
     assert changed == {f"{indent}{turn}" for turn in turns for indent in ("  ", "   ")}
     exact = parts(cli, "best", "experiments/waits_exact", "--no-code")
     assert "  -  hold     exp.0(t), its last exponential" in exact

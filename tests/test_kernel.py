@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from mutations import shipped
-from overlap import overlap
-from traced import TracedStatement, specialized_statements, traced_statements
+from traced import traced_statements
 
 from tl_attention.build.compile import compile_kernel
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
 from tl_attention.loop.attention import SOURCE
-from tl_attention.loop.table import whole
 from tl_attention.lowering.pipelined.kernel import attention_kernel
 from tl_attention.lowering.registry import lowering_of
-from tl_attention.lowering.warp_specialized import kernel as warp_specialized
 from tl_attention.program.derivation import derive
 from tl_attention.proof.generated.reader import allocated_slots, unrolled
 from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.proof.limits import shared_bytes
-from tl_attention.schedule.options import SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
 
 TILELANG_KIND = {"load": {"copy"}, "product": {"gemm"}, "vector": {"copy", "fill", "parallel", "reduce"}}
@@ -44,64 +38,6 @@ def test_the_statement_table_is_what_tilelang_traced(causal, sizes, kv_order, dt
         assert found.reads == set(entry.reads), entry.name
         assert found.writes == set(entry.writes), entry.name
         assert found.kind in TILELANG_KIND[entry.kind], entry.name
-
-
-SOFTMAX: tuple[dict[str, Any], ...] = (
-    {"row_max": "thread"},
-    {"row_sum": "row"},
-    {"rescale_threshold": 8.0},
-    {"fused_scale": False},
-    {"rescale_threshold": 8.0, "row_max": "thread"},
-)
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        *(overlap(form) for form in ("overlap", "source order", "three stages")),
-        *(overlap().model_copy(update={"softmax": SoftmaxOptions(**softmax)}) for softmax in SOFTMAX),
-        shipped()["best"],
-        shipped()["best_causal"],
-    ],
-    ids=lambda schedule: schedule.label[17:],
-)
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_specialised_table_is_what_tilelang_traced(schedule, causal):
-    """In the Program's order; the mask only in the loop over boundary blocks, if there is one."""
-    kernel = warp_specialized.attention_kernel(
-        head_dim=128, dtype="float16", causal=causal, **lowering_of(schedule).arguments(schedule)
-    )
-    emitted = [op.statement for op in derive(schedule).consumer if op.kind in ("run", "issue")]
-    *boundary, unmasked = specialized_statements(kernel)
-    assert len(boundary) <= 1 and (boundary or not causal)
-    for loop in (*boundary, unmasked):
-        entries = [schedule.table.by_name[name] for name in emitted if loop is not unmasked or name != "mask"]
-        expected = [
-            TracedStatement(
-                "wgmma_gemm" if entry.kind == "product" else "parallel",
-                frozenset(map(whole, entry.reads)),
-                frozenset(map(whole, entry.writes)),
-            )
-            for entry in entries
-        ]
-        shared = set().union(*(part.reads | part.writes for part in expected))
-        assert merged(loop, shared) == merged(expected, shared)
-
-
-def merged(parts: Sequence[TracedStatement], shared: set[str]) -> list[tuple[bool, set[str], set[str]]]:
-    """(product, reads, writes) of parts in a row that write the same buffer; what is not shared is a part's own."""
-    found: list[tuple[bool, set[str], set[str]]] = []
-    reads: set[str] = set()
-    for part in parts:
-        reads |= part.reads & shared
-        writes, product = set(part.writes & shared), part.kind == "wgmma_gemm"
-        if writes and found and (found[-1][0], found[-1][2]) == (product, writes):
-            found[-1][1].update(reads)
-        elif writes:
-            found.append((product, reads, writes))
-        if writes:
-            reads = set()
-    return found
 
 
 def test_the_inferred_kernel_has_the_same_statements():

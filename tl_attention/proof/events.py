@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tl_attention.loop.table import Table
 
 Read = tuple[str, int, int]
-CLUSTER, NAMED, TILE, Q = "cluster", "named barrier", "tile", "Q"
+CLUSTER, NAMED, TILE, Q, EXPONENTIALS = "cluster", "named barrier", "tile", "Q", "exponentials"
 
 
 def ring_names(table: Table) -> dict[str, str]:
@@ -25,6 +25,8 @@ class Event:
     load, take          fill the buffer with load number `step`: by TMA, in `blocks`; with a tile's number
     product             issue one that reads the buffer, in flight until `products wait` leaves `value` of them
     read, write         by the threads themselves
+    hold, hold last     keep exponentials `index` up to `value` before what follows, or `index` alone; `resume` keeps
+                        those that follow behind
     store, stored       the output by TMA, out of the buffer; `stored` waits for it, and a `fence` goes before it
     init, init fence    in code alone: an mbarrier that counts `value` arrivals, and what shows all of them to the TMA
 

@@ -92,6 +92,9 @@ class _Proof:
             "products wait": self._products_wait,
             "fence": self._nothing,
             "stored": self._nothing,
+            "hold": self._nothing,
+            "hold last": self._nothing,
+            "resume": self._nothing,
         }
 
     def advance(self, agent: _Role) -> bool:

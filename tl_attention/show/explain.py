@@ -19,8 +19,8 @@ from tl_attention.show.option_words import SET, is_set, option_lines
 # In front of an operation that the Program has, and that the compiler places.
 PLACED = "~"
 # Of operations that concern no one statement, and of those that keep exponentials in their place.
-ALONE = {"turn": "waited for, to issue products", "pass": "given to the other warpgroup"}
-SHOWN_AS = {"hold_last": "hold", "pass": "turn"}
+ALONE = {"turn": "waited for, to issue products", "pass": "to the other warpgroup"}
+SHOWN_AS = {"hold_last": "hold"}
 HELD = {"hold": ", all its exponentials", "hold_last": ", its last exponential", "resume": ", no exponential earlier"}
 
 

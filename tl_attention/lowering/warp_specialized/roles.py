@@ -17,7 +17,7 @@ from tl_attention.loop.table import Table
 from tl_attention.lowering.warp_specialized.passes import Q_LOAD
 from tl_attention.program.operation import Operation
 from tl_attention.program.program import Program
-from tl_attention.proof.events import CLUSTER, NAMED, TILE, Event, Process, Q, Read, ring_names
+from tl_attention.proof.events import CLUSTER, EXPONENTIALS, NAMED, TILE, Event, Process, Q, Read, ring_names
 from tl_attention.schedule.schedule import Schedule
 
 
@@ -179,6 +179,18 @@ class Roles:
                 yield Event("sync", NAMED, TURN + process.warpgroup, 2 * WARPGROUP)
             case "pass":
                 yield Event("signal", NAMED, TURN + 1 - process.warpgroup, 2 * WARPGROUP)
+            case "hold":
+                # A call takes four in eight: two take all of them.
+                first, end = op.registers
+                yield from (Event("hold", EXPONENTIALS, start, end) for start in (first, first + 4))
+            case "hold_last":
+                yield Event("hold last", EXPONENTIALS, op.registers[1] - 1)
+            case "resume":
+                yield Event("resume")
+            case "run":
+                pass
+            case unknown:
+                raise AssertionError(f"{unknown} is no operation of a warpgroup that computes")
 
 
 def tile_lists(program: Program) -> tuple[tuple[int, ...], ...]:

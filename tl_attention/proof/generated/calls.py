@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tl_attention.problem.shape import DTYPE_BYTES as ELEMENT_BYTES
-from tl_attention.proof.events import CLUSTER, NAMED, TILE, Event, Q, Read
+from tl_attention.proof.events import CLUSTER, EXPONENTIALS, NAMED, TILE, Event, Q, Read
 from tl_attention.proof.generated.expression import arguments, value
 
 # Names of the code and their values, and the Thread under a name that code cannot have.
@@ -135,6 +135,16 @@ def _product(match: re.Match, lanes: int) -> Make:
     return make
 
 
+def _held(kind: str) -> Builder:
+    """Of the exponentials in a thread's registers: which, and for a range of them where it ends."""
+
+    def builder(match: re.Match, lanes: int) -> Make:
+        event = Event(kind, EXPONENTIALS, *map(int, match.groups()))
+        return lambda names: event
+
+    return builder
+
+
 def _shared(kind: str) -> Builder:
     """Access of the threads to a buffer, by the place that the first of them touches."""
 
@@ -173,6 +183,9 @@ CALLS: tuple[tuple[str, re.Pattern[str], Builder], ...] = tuple(
         ("descriptor", rf"tl::initialize_wgmma_descriptor<.*>\((\w+), {MATRIX}\);", _descriptor),
         ("descriptor", r"tl::increase_descriptor_offset<int>\((\w+), (.+)\);", _offset),
         ("product", r"tl::wgmma_[rs]s<", _product),
+        ("hold", r"tl_attention_hold<(\d+), (\d+)>\(", _held("hold")),
+        ("hold", r"tl_attention_hold_last<(\d+)>\(", _held("hold last")),
+        ("resume", r"tl_attention_resume\(", _plain("resume")),
         ("write", rf"^\*\(\w+\*\)\({IN_SHARED} \+ (.+)\) = ", _shared("write")),
         ("read", rf"= \*\(\w+\*\)\({IN_SHARED} \+ (.+)\);", _shared("read")),
         ("store", rf"tl::tma_store\(\w+, \(&\({IN_SHARED}\[(.+?)\]\)\),", _shared("store")),
