@@ -1,4 +1,4 @@
-# `make run`: the main job. `make test`: the tests. Both make .venv first.
+# `make run`: the main job. `make test`: format, lint, types and the tests. Both make .venv first.
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/ready
@@ -10,6 +10,9 @@ run: $(READY)
 	$(VENV)/bin/python -m tl_attention bench $(ARGS)
 
 test: $(READY)
+	$(VENV)/bin/python -m ruff format --check .
+	$(VENV)/bin/python -m ruff check .
+	$(VENV)/bin/python -m mypy
 	$(VENV)/bin/python -m pytest -n auto $(ARGS)
 
 $(READY): pyproject.toml constraints.txt

@@ -1,8 +1,11 @@
-"""Calls for the worker process of test_pool.py; a spawned process imports them by name."""
+"""Calls for the processes of test_pool.py and test_compile_pool.py; a spawned process imports them by name."""
 
 import os
 import signal
 import time
+
+from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.compilation import Compiled
 
 _calls = 0
 
@@ -27,3 +30,9 @@ def segfault() -> None:
 
 def fail() -> None:
     raise RuntimeError("CUDA error: an illegal memory access was encountered\nand more lines")
+
+
+def compile_by_name(candidate: Candidate) -> Compiled:
+    """For test_compile_pool.py: the candidate's name says what becomes of it, and is its fingerprint."""
+    {"hangs": hang, "dies": exit_at_once, "raises": fail}.get(candidate.name, count)()
+    return Compiled(candidate.name)

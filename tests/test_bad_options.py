@@ -84,10 +84,10 @@ def test_another_gpu_than_hopper_is_told() -> None:
 
 
 def test_run_on_another_gpu_ends_in_one_line_and_leaves_no_empty_file(cli, seed_path, tmp_path, monkeypatch) -> None:
-    from tl_attention.measure import runner
+    from tl_attention.measure import machine
 
-    monkeypatch.setattr(runner, "visible_gpus", lambda: (VisibleGpu("GPU-0", "A100", (8, 0)),))
-    monkeypatch.setattr(runner, "software", lambda: {"cuda": "13.0"})
+    monkeypatch.setattr(machine, "visible_gpus", lambda: (VisibleGpu("GPU-0", "A100", (8, 0)),))
+    monkeypatch.setattr(machine, "software", lambda: {"cuda": "13.0"})
     result = cli("run", seed_path, "--output", tmp_path / "rows.jsonl")
     assert result.exit_code == 2 and not result.stdout and list(tmp_path.iterdir()) == []
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]

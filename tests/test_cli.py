@@ -133,13 +133,13 @@ def test_explain_of_inferred_says_that_there_is_no_program(cli) -> None:
 
 @pytest.fixture
 def fake_runner(monkeypatch):
-    """Rows without compiling: what `runner.run` is given, and rows of the status that a test wants."""
-    from tl_attention.measure import runner
+    """Rows without compiling: what `bench.measure` is given, and rows of the status that a test wants."""
+    from tl_attention.measure import bench
     from tl_attention.measure.records import Row
 
     calls: list[tuple] = []
 
-    def run(candidates, options, results, progress):
+    def run(candidates, options, record, progress):
         calls.append((candidates, options))
         rows = []
         for candidate in candidates:
@@ -149,11 +149,11 @@ def fake_runner(monkeypatch):
             }
             sizes = "fixed" if candidate.fixed else "runtime"
             rows.append(Row(candidate.name, candidate.label, sizes, problem, run.status, reason="because"))
-            results.append(rows[-1])
+            record(rows[-1])
         return rows
 
     run.status, run.calls = "ok", calls
-    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(bench, "measure", run)
     return run
 
 
@@ -267,27 +267,27 @@ def test_two_files_of_the_same_name_keep_their_folders(cli, fake_runner, tmp_pat
 
 
 def test_a_machine_that_fails_is_told_in_one_line_and_is_no_bad_input(cli, seed_path, tmp_path, monkeypatch) -> None:
-    from tl_attention.measure import runner
+    from tl_attention.measure import bench
     from tl_attention.measure.pool import CallFailed
 
     def run(*arguments):
         raise CallFailed("timeout", "no answer within 120 s: killed")
 
-    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(bench, "measure", run)
     result = cli("run", seed_path, "--output", tmp_path / "rows.jsonl")
     assert result.exit_code == 1 and result.stderr.count("\n") == 1
     assert result.stderr.startswith("error: the machine failed, not a schedule: no answer within 120 s: killed; 0 rows")
 
 
 def test_an_interrupt_is_told_and_what_was_recorded_stays(cli, seed_path, tmp_path, monkeypatch) -> None:
-    from tl_attention.measure import runner
+    from tl_attention.measure import bench
     from tl_attention.measure.records import Row
 
-    def run(candidates, options, results, progress):
-        results.append(Row("seed", "x", "runtime", {}, "ok"))
+    def run(candidates, options, record, progress):
+        record(Row("seed", "x", "runtime", {}, "ok"))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(bench, "measure", run)
     result = cli("bench", seed_path, "--output", tmp_path / "rows.jsonl")
     assert result.exit_code == 130 and "rows already recorded are kept" in result.stderr
     assert (tmp_path / "rows.jsonl").read_text().count("\n") == 1

@@ -16,7 +16,7 @@ from tl_attention.leaderboard import contract, submission
 from tl_attention.leaderboard import evaluate as harness
 from tl_attention.leaderboard.contract import RANKED_LINES, TestLine
 from tl_attention.leaderboard.evaluate import evaluate
-from tl_attention.leaderboard.results import Evaluation, Outcome, Row
+from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome
 from tl_attention.leaderboard.stop_rule import summarize
 
 CLEAN = """\
@@ -51,7 +51,9 @@ def fake_evaluate(monkeypatch):
     def run(path: Path, lines, *, mode: str, device: str) -> Evaluation:
         calls.append({"name": path.stem, "lines": tuple(lines), "mode": mode, "device": device})
         timing = None if mode == "test" else summarize([times[path.stem]] * 3, stopped_by="100 runs", method="fake")
-        rows = tuple(Row(line, Outcome(run.status, "", 1.0), **(run.verdict | {"timing": timing})) for line in lines)
+        rows = tuple(
+            LineResult(line, Outcome(run.status, "", 1.0), **(run.verdict | {"timing": timing})) for line in lines
+        )
         return Evaluation(
             path.name, "0" * 64, mode, device, {"device_name": "H100"}, run.violations, Outcome("pass", "", 1.0), rows
         )

@@ -9,7 +9,7 @@ import pytest
 from tl_attention.build.compile import StaticReport
 from tl_attention.build.sass import Loop
 from tl_attention.files.named import resolve
-from tl_attention.measure.compile_pool import Compiled
+from tl_attention.measure.compilation import Compiled
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.show import diff
 

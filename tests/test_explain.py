@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -10,9 +11,12 @@ from specialized import CHUNKED, RANDOM, REST, TWO, fa3
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
+from tl_attention.files.schema import json_schema
 from tl_attention.lowering.registry import lowering_of
+from tl_attention.schedule.choices import choices
 from tl_attention.schedule.option_label import changed_options
-from tl_attention.schedule.options import KernelOptions, SoftmaxOptions
+from tl_attention.schedule.options import OPTION_KEYS, KernelOptions, SoftmaxOptions
+from tl_attention.schedule.words import words_of
 from tl_attention.show.explain import explain
 
 
@@ -92,6 +96,19 @@ def test_every_option_of_every_schedule_has_words() -> None:
         kept = [key for key in (KernelOptions, SoftmaxOptions) for _ in key.model_fields]
         assert len(lines) >= len(kept) - 1 and not [line for line in lines if line.endswith(": ")]
     assert not options(explain(shipped()["seed"]))
+
+
+@pytest.mark.parametrize("key", OPTION_KEYS)
+def test_every_value_of_every_option_has_words_and_every_option_a_description(key) -> None:
+    options = type(getattr(shipped()["seed"], key))
+    described = json.loads(json_schema())["$defs"][options.__name__]["properties"]
+    for name, field in options.model_fields.items():
+        assert len(described[name]["description"]) > 15
+        values = choices(field) or ((16, 32), "exp")
+        words = [words_of(field, value) for value in values]
+        # setmaxnreg has a line of its own.
+        assert all(words) == ((key, name) != ("kernel", "registers")), name
+        assert len(set(words)) > 1 or (key, name) == ("kernel", "registers"), name
 
 
 RESOURCES = {

@@ -11,7 +11,7 @@ import pytest
 
 from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.evaluate import evaluate
-from tl_attention.leaderboard.results import Evaluation, Row, class_lines
+from tl_attention.leaderboard.results import Evaluation, LineResult, class_lines
 
 # Far away: the machine may be busy, and each start loads torch.
 FAR_S = 600.0
@@ -137,7 +137,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Evaluation, Path
     ],
 )
 def test_an_attack_from_within_does_not_pass(attacked, seq_len: int, status: str, reason: str) -> None:
-    row: Row = next(row for row in attacked[0].rows if row.line.seq_len == seq_len)
+    row: LineResult = next(row for row in attacked[0].rows if row.line.seq_len == seq_len)
     assert row.outcome.status == status and reason in row.outcome.reason, row.outcome
     assert not row.accepted and row.timing is None
 

@@ -10,7 +10,7 @@ import pytest
 
 from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.read_evaluation import read_evaluation
-from tl_attention.leaderboard.results import Evaluation, Outcome, Row, class_lines, popcorn_lines, way_taken
+from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome, class_lines, popcorn_lines, way_taken
 from tl_attention.leaderboard.stop_rule import finished, stop_reason, stopped_by, summarize
 
 
@@ -21,11 +21,11 @@ def line(seq_len: int) -> TestLine:
 def timed_evaluation(mode: str) -> Evaluation:
     timing = summarize([1.0, 2.0, 3.0], stopped_by="", method="")
     rows = (
-        Row(line(16), Outcome("pass", "", 1.0), accepted=True, tight=True, max_abs_error=1e-4, timing=timing),
-        Row(line(17), Outcome("timeout", "killed\nat the limit", 30.0)),
+        LineResult(line(16), Outcome("pass", "", 1.0), accepted=True, tight=True, max_abs_error=1e-4, timing=timing),
+        LineResult(line(17), Outcome("timeout", "killed\nat the limit", 30.0)),
     )
     if mode == "test":
-        rows = (Row(line(16), Outcome("pass", "", 1.0), accepted=True, max_abs_error=1e-4), rows[1])
+        rows = (LineResult(line(16), Outcome("pass", "", 1.0), accepted=True, max_abs_error=1e-4), rows[1])
     return Evaluation("s.py", "", mode, "cpu", {}, (), Outcome("pass", "", 1.0), rows)
 
 

@@ -10,12 +10,12 @@ from specialized import REST, fa3
 
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.files.schedule_file import load
-from tl_attention.hardware.device import HOPPER, DeviceSpec, require_hopper
+from tl_attention.hardware.device import HOPPER, require_hopper
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, kv_index
+from tl_attention.proof import limits
 from tl_attention.proof.limits import Resources
-from tl_attention.proof.limits import check_fits as fits
 from tl_attention.schedule.schedule import Schedule
 
 
@@ -23,18 +23,14 @@ def takes(schedule: Schedule, head_dim: int = 128) -> Resources:
     return lowering_of(schedule).resources(schedule, head_dim)
 
 
-def check_fits(schedule: Schedule, head_dim: int, device: DeviceSpec = HOPPER) -> None:
-    fits(schedule, head_dim, takes(schedule, head_dim), device)
+def check_fits(schedule: Schedule, head_dim: int) -> None:
+    limits.check_fits(schedule, head_dim, takes(schedule, head_dim))
 
 
 def test_flops_count_unmasked_pairs_only():
     assert AttentionShape(4, 64, 8192, 8192, 128).flops == 4 * 4 * 64 * 8192 * 8192 * 128 == 8_796_093_022_208
     causal = AttentionShape(1, 1, 3, 5, 64, causal=True)
     assert causal.pairs == 3 + 4 + 5 and causal.past_len == 2
-
-
-def test_bytes_are_each_tensor_once():
-    assert AttentionShape(2, 3, 10, 20, 64).bytes_moved == 2 * 3 * (10 + 20 + 20 + 10) * 64 * 2
 
 
 @pytest.mark.parametrize(
@@ -97,12 +93,14 @@ def test_the_mbarriers_stand_in_static_shared_memory(rows, kernel, expected):
     assert takes(shipped()["seed"]).barrier_bytes == 0
 
 
-def test_static_and_dynamic_shared_memory_fit_together_to_the_byte():
+def test_static_and_dynamic_shared_memory_fit_together_to_the_byte(monkeypatch):
     """The rings begin at a multiple of 1,024, after the mbarriers."""
     needed = (128 + 4 * 176) * 128 * 2 + 1024
-    check_fits(specialized(), 128, replace(HOPPER, shared_bytes_per_block=needed))
+    monkeypatch.setattr(limits, "HOPPER", replace(HOPPER, shared_bytes_per_block=needed))
+    check_fits(specialized(), 128)
+    monkeypatch.setattr(limits, "HOPPER", replace(HOPPER, shared_bytes_per_block=needed - 1))
     with pytest.raises(ScheduleRefused, match=f"needs {needed:,} bytes of shared memory, the SM has {needed - 1:,}"):
-        check_fits(specialized(), 128, replace(HOPPER, shared_bytes_per_block=needed - 1))
+        check_fits(specialized(), 128)
 
 
 def test_chunks_of_rescale_fill_head_dim():

@@ -12,9 +12,9 @@ from mutations import SCHEDULES, mutate, shipped, vary_options
 from tl_attention import InputError, ScheduleRefused, attention
 from tl_attention.files.schedule_file import load
 from tl_attention.lowering.preflight import refuse_unless_safe
-from tl_attention.measure import runner
+from tl_attention.measure.bench import Options, measure
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.records import ResultsFile
+from tl_attention.measure.progress import SILENT
 from tl_attention.op import _aligned, _resolve
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.shape import AttentionShape
@@ -213,11 +213,7 @@ def test_q_in_registers_and_the_output_through_its_buffer(causal):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("lowering,count", [("pipelined", 80), ("warp_specialized", 100)])
-def test_accepted_mutants_are_right_to_the_last_one(lowering, count, tmp_path):
-    class Silent:
-        def phase(self, name, total): ...
-        def advance(self, what): ...
-
+def test_accepted_mutants_are_right_to_the_last_one(lowering, count):
     rng = random.Random(7)
     accepted: dict[str, Candidate] = {}
     sources = [schedule for schedule in shipped().values() if schedule.lowering == lowering]
@@ -234,8 +230,7 @@ def test_accepted_mutants_are_right_to_the_last_one(lowering, count, tmp_path):
         assert find_violation(derive(schedule)) is None
         shape = AttentionShape(2, 3, 300, 700, 128, rng.choice(("float16", "bfloat16")), rng.random() < 0.5)
         accepted[schedule.label] = Candidate(f"mutant{len(accepted)}", shape, schedule)
-    results = ResultsFile(tmp_path / "rows.jsonl")
-    rows = runner.run(list(accepted.values()), runner.Options(rounds=1, with_peers=False), results, Silent())
+    rows = measure(list(accepted.values()), Options(rounds=1, with_peers=False), lambda row: None, SILENT)
     reasons = {row.label: f"{row.status}: {row.reason}" for row in rows}
     counts = Counter(row.status for row in rows)
     # TileLang 0.1.15 miscompiles or cannot compile some orders: refused, by name, before they run.

@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from statistics import geometric_mean
 
 import pytest
 from click.testing import CliRunner
@@ -16,22 +15,14 @@ from tl_attention.cli import main
 from tl_attention.leaderboard.device_code import read_device_code
 from tl_attention.measure.records import Row, read_rows
 from tl_attention.show.console import show_tables
-from tl_attention.show.report import by_problem, markdown_table
+from tools import results_page
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-COLUMNS = ["schedule", "sizes", "status", "ms", "tflops", "matmul", "ratio", "error", "registers", "stack"]
 
 
-@pytest.mark.parametrize("record,dtype", re.findall(r"<!-- (results/\S+) (\w+) -->", README))
-def test_tables_are_views_of_the_record(record, dtype):
-    groups = by_problem(read_rows(ROOT / record))
-    rows = next(group for group in groups if group[0].problem["dtype"] == dtype)
-    assert markdown_table(rows, COLUMNS, "cudnn") in README
-
-
-def test_both_dtypes_are_shown():
-    assert README.count("<!-- results/") == 2
+def test_the_page_of_results_is_made_from_the_records() -> None:
+    assert results_page.PAGE.read_text() == results_page.page(), "python tools/results_page.py makes it again"
 
 
 def timed(record: str, dtype: str, name: str) -> Row:
@@ -70,20 +61,10 @@ def test_the_first_output_is_the_records(monkeypatch, capsys):
     assert f"It reaches {row.percent_of_matmul:.1f} % of the rate" in README
 
 
-@pytest.mark.parametrize("dtype,peer", [("bfloat16", "fa3"), ("bfloat16", "cudnn"), ("float16", "cudnn")])
-def test_the_grid_is_the_records(dtype, peer):
-    found: dict[tuple[bool, int], dict[str, float]] = {}
-    for row in read_rows(ROOT / "results/grid-h200.jsonl"):
-        if row.problem["dtype"] == dtype:
-            cell = found.setdefault((row.problem["causal"], row.problem["seq_kv"]), {})
-            cell[row.name.replace("best_causal", "best")] = row.median_ms
-    for causal in (False, True):
-        cells = [found[causal, 1024 << power] for power in range(6)]
-        assert "| " + " | ".join(f"{cell[peer] / cell['best']:.3f}" for cell in cells) + " |" in README
-    if peer == "fa3":
-        ratios = [cell[peer] / cell["best"] for cell in found.values()]
-        mean = f"{geometric_mean(ratios):.3f}, the lowest cell {min(ratios):.3f}"
-        assert f"The geometric mean against FlashAttention-3 is {mean}." in README
+def test_the_grid_is_the_records() -> None:
+    rows = read_rows(ROOT / "results/grid-h200.jsonl")
+    assert results_page.grid_table(rows) in README
+    assert results_page.grid_mean(rows) in " ".join(README.split())
 
 
 @pytest.mark.parametrize(
@@ -119,10 +100,13 @@ def test_the_submission_evaluated_is_the_one_here():
     assert said and (row["sha256"] == hashlib.sha256(source).hexdigest() or row.get("packed") == said)
 
 
-def test_the_submissions_times_are_the_records():
-    for line in (ROOT / "results/evaluate-h200.jsonl").read_text().splitlines():
-        timing = json.loads(line)["rows"][-1]["timing"]
-        assert f"| {timing['n']} | {timing['best_ms']:.2f} | {timing['mean_ms']:.2f} |" in README
+def test_the_submissions_times_are_the_records() -> None:
+    lines = (ROOT / "results/evaluate-h200.jsonl").read_text().splitlines()
+    best = {row["name"]: f"{row['rows'][-1]['timing']['best_ms']:.2f}" for row in map(json.loads, lines)}
+    text = " ".join(README.split())
+    ours = [best[f"leaderboard_submit{way}"] for way in ("", "_nvcc", "_cubin")]
+    assert "takes {} ms by TileLang, {} by nvcc, {} from the machine code".format(*ours) in text
+    assert f"and {best['cudnn']} with cuDNN" in text
 
 
 def test_the_steady_state_shown_is_the_one_explained():

@@ -15,7 +15,7 @@ from tl_attention.build.compile import CompiledKernel, StaticReport, compile_ker
 from tl_attention.build.sass import Loop, check_not_serialised, describe, parse, steady
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.files.schedule_file import load
-from tl_attention.measure import compile_pool
+from tl_attention.measure import compilation
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.records import ResultsFile, Row, read_rows
 from tl_attention.problem.shape import AttentionShape
@@ -260,9 +260,9 @@ def test_products_that_ptxas_serialised_are_refused(serialised):
 
 
 def test_a_serialised_candidate_is_refused_not_broken(serialised, monkeypatch):
-    monkeypatch.setattr(compile_pool, "compile_kernel", lambda schedule, **options: serialised)
+    monkeypatch.setattr(compilation, "compile_kernel", lambda schedule, **options: serialised)
     shape = AttentionShape(1, 2, 256, 256, 128)
-    result = compile_pool._compile(Candidate(NAME, shape, SCHEDULE))
+    result = compilation.compile_candidate(Candidate(NAME, shape, SCHEDULE))
     assert result.status == "refused" and result.report is None and "serialised" in result.error
 
 

@@ -10,16 +10,16 @@ from functools import cached_property
 from typing import Any
 
 from tl_attention.build.compiler_errors import telling_line
-from tl_attention.program.derivation import derive
-from tl_attention.errors import InputError
-from tl_attention.proof.generated.host_plan import parse_host_source
-from tl_attention.proof.generated.verdict import GeneratedCode
-from tl_attention.lowering.base import FAST_MATH
-from tl_attention.lowering.registry import lowering_of
 from tl_attention.build.sass import Loop, check_not_serialised, cuobjdump, read_loops
-from tl_attention.schedule.schedule import Schedule
 from tl_attention.build.tile_counter import tile_counter
 from tl_attention.build.toolchain import Nvcc, in_force
+from tl_attention.errors import InputError
+from tl_attention.lowering.base import FAST_MATH
+from tl_attention.lowering.registry import lowering_of
+from tl_attention.program.derivation import derive
+from tl_attention.proof.generated.host_plan import parse_host_source
+from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.schedule.schedule import Schedule
 
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
 
@@ -100,7 +100,6 @@ def compile_kernel(
     TileLang generated is not what the schedule says.
     """
     import tilelang
-
 
     for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
         logging.getLogger(chatty).setLevel(logging.ERROR)

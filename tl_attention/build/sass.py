@@ -11,18 +11,31 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
-from typing import Iterable, Iterator, Sequence
 
-from tl_attention.program.asked_waits import Asked
 from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.program.asked_waits import Asked
 
 TOOLS = ("cuobjdump", "nvdisasm")
 # What is counted, in the order in which it is shown. MOV holds IMAD.MOV too, the same move on another pipe.
 COUNTED = (
-    "HGMMA", "MUFU", "FFMA", "FMUL", "FADD", "FMNMX", "SHFL", "F2FP", "MOV", "UMOV", "R2UR", "SYNCS", "BAR", "LDL",
+    "HGMMA",
+    "MUFU",
+    "FFMA",
+    "FMUL",
+    "FADD",
+    "FMNMX",
+    "SHFL",
+    "F2FP",
+    "MOV",
+    "UMOV",
+    "R2UR",
+    "SYNCS",
+    "BAR",
+    "LDL",
     "STL",
 )
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;", re.M)
@@ -68,7 +81,9 @@ class Loop:
     def places(self) -> dict[str, tuple[int, ...]]:
         """Where the body waits and arrives, in exponentials; what it does not do is left out."""
         every = {
-            "waits for products": self.product_waits, "waits on mbarriers": self.barrier_waits, "arrives": self.arrives,
+            "waits for products": self.product_waits,
+            "waits on mbarriers": self.barrier_waits,
+            "arrives": self.arrives,
         }
         return {name: places for name, places in every.items() if places}
 
@@ -129,7 +144,10 @@ def cuobjdump(cubin: bytes, option: str) -> str:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
         return subprocess.run(
-            [tool("cuobjdump"), option, str(file)], capture_output=True, text=True, check=True,
+            [tool("cuobjdump"), option, str(file)],
+            capture_output=True,
+            text=True,
+            check=True,
             env={**os.environ, "PATH": path},
         ).stdout
 

@@ -13,11 +13,12 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 from tl_attention.errors import InputError
 

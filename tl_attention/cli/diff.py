@@ -38,11 +38,12 @@ def diff(a: str, b: str, with_code: bool, dtype: str, head_dim: int | None, caus
     first, second = resolve(a), resolve(b)
     of_code = (head_dim or _shared_head_dim(first, second)) if with_code else None
     schedules, names = (first.schedule, second.schedule), (a, b)
-    texts = []
+    programs = []
     for named in (first, second):
         with naming(named):
-            texts.append(diff.program_text(named.schedule))
-    _print([f"a: {a}", f"b: {b}", *diff.keys(*schedules), *diff.program(*texts, names)])
+            programs.append(diff.program_text(named.schedule))
+    before, after = programs
+    _print([f"a: {a}", f"b: {b}", *diff.keys(*schedules), *diff.program(before, after, names)])
     problems = Problems()
     for named in (first, second):
         with problems.each():

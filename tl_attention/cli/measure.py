@@ -127,7 +127,7 @@ def _measure(
     from tl_attention.measure.records import ResultsFile
 
     with ResultsFile(output or RUNS / f"{command}-{stamp()}.jsonl") as results:
-        from tl_attention.measure import runner
+        from tl_attention.measure.bench import Options, measure
         from tl_attention.measure.candidate import Candidate
         from tl_attention.measure.pool import CallFailed
         from tl_attention.show.console import ProgressBar, show
@@ -141,7 +141,7 @@ def _measure(
         ]
         try:
             with ProgressBar() as progress:
-                rows = runner.run(candidates, runner.Options(rounds, with_peers, seed), results, progress)
+                rows = measure(candidates, Options(rounds, with_peers, seed), results.append, progress)
         except CallFailed as failed:
             say(f"the machine failed, not a schedule: {failed}; {results.written} rows are in {results.path}")
             sys.exit(FAILED)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import click
 
@@ -14,6 +15,7 @@ from tl_attention.errors import InputError, printable
 from tl_attention.files import catalogue
 from tl_attention.files.named import Named, expand, resolve
 from tl_attention.problem.shape import HEAD_DIMS, named_head_dims
+from tl_attention.schedule.dialect import Model
 
 schedule_argument = click.argument("schedule")
 schedules_argument = click.argument("schedules", nargs=-1)
@@ -92,12 +94,12 @@ def prove(named: Named, head_dims: Sequence[int]) -> None:
 @schedule_argument
 @click.option(
     "--model",
-    type=click.Choice(["synchronous", "asynchronous"]),
-    help="synchronous: as `lowering: pipelined` runs it; asynchronous: products and loads in flight, as "
-    "`warp_specialized` does; by default the lowering's own",
+    type=click.Choice(get_args(Model)),
+    help="synchronous: every product waited for at once; asynchronous: products and loads in flight; by default the "
+    "lowering's own",
 )
 @click.option("--head-dim", type=int, help=f"one of {HEAD_DIMS}  [default: those that the file is meant for]")
-def explain(schedule: str, model: str | None, head_dim: int | None) -> None:
+def explain(schedule: str, model: Model | None, head_dim: int | None) -> None:
     """What it takes of the SM, its options, and prologue, steady state and epilogue: who waits for whom."""
     from tl_attention.lowering.preflight import verdicts
     from tl_attention.proof.limits import check_head_dim
@@ -108,8 +110,8 @@ def explain(schedule: str, model: str | None, head_dim: int | None) -> None:
     named = resolve(schedule)
     head_dims = named.head_dims if head_dim is None else (head_dim,)
     with naming(named):
-        click.echo(text(named.schedule, model, max(head_dims)))  # type: ignore[arg-type]
-        for verdict in verdicts(named.schedule, model, head_dims):  # type: ignore[arg-type]
+        click.echo(text(named.schedule, model, max(head_dims)))
+        for verdict in verdicts(named.schedule, model, head_dims):
             click.echo(verdict)
 
 

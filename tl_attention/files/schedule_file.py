@@ -10,7 +10,7 @@ import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
 from pydantic_core import PydanticCustomError
@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from tl_attention.errors import InputError
 from tl_attention.files import catalogue, yaml_text
 from tl_attention.files.yaml_text import Stamp, YamlFile
-from tl_attention.problem.shape import HEAD_DIMS
+from tl_attention.problem.shape import HEAD_DIMS, HeadDim
 from tl_attention.schedule.key_errors import KeyPath, dotted, first_error, model_of, shown
 from tl_attention.schedule.schedule import Schedule
 
@@ -38,14 +38,7 @@ def _each_once(values: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class ScheduleKeys(Schedule):
-    """One attention schedule, whole, or what it changes in its `base`.
-
-    `group` partitions the 15 statements (names or numbers 0 to 14 in source order), or the chunks that `split` makes
-    of them. `order` and `stage` have one entry per group. A group of stage s works on KV block t - s in steady-state
-    iteration t; `order` is its position in the iteration. `-1` in both marks a producer group: one load, run ahead by
-    `num_stages` buffers. `lowering: inferred` leaves order, stage and group to the compiler; `warp_specialized` adds a
-    producer warpgroup, and takes the keys from `kernel` to `release_before`.
-    """
+    """One attention schedule, whole, or what it changes in its `base`."""
 
     base: Annotated[
         str,
@@ -61,8 +54,12 @@ class ScheduleKeys(Schedule):
         ""
     )
     head_dims: Annotated[
-        tuple[Literal[HEAD_DIMS], ...],
-        Field(min_length=1, description="the head sizes that it is meant for; all by default"),
+        tuple[HeadDim, ...],
+        Field(
+            min_length=1,
+            description="the head sizes that it is meant for; all by default",
+            json_schema_extra={"uniqueItems": True},
+        ),
         AfterValidator(_each_once),
     ] = HEAD_DIMS
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from tl_attention.files.schedule_file import FILE_KEYS, ScheduleKeys
-from tl_attention.loop.attention import NAMES, SPLITTABLE
-from tl_attention.schedule.options import OPTION_KEYS
-from tl_attention.schedule.rules import KEYS_OF_ORDER
-from tl_attention.schedule.statement_name import MOST_CHUNKS
+from tl_attention.schedule.dialect import dialects
+from tl_attention.schedule.key_errors import model_of
+from tl_attention.schedule.keys import Keys
+from tl_attention.schedule.rule import Implying, Keywords, Rule, Where, is_so
+from tl_attention.schedule.rules import rules_of
 
+Schema = dict[str, Any]
+# What some rules that hold under the same condition need.
+Said = tuple[Where, dict[str, Keywords]]
 NULL = {"type": "null"}
 
 
@@ -25,71 +32,92 @@ def json_schema() -> str:
     schema = ScheduleKeys.model_json_schema(schema_generator=_UntitledKeys)
     keys = schema["properties"]
     del keys["base"]["default"]
-    keys["group"]["items"] |= {"minItems": 1, "uniqueItems": True}
-    keys["head_dims"]["uniqueItems"] = True
-    for key in KEYS_OF_ORDER:
-        keys[key]["maxItems"] = len(NAMES) + len(SPLITTABLE) * (MOST_CHUNKS - 1)
-    whole = _loosened(schema, schema["$defs"]) | {"allOf": _rules_between_keys()}
+    # What the keys say together, below what a file is.
+    schema["description"] += "\n\n" + inspect.cleandoc(Keys.__doc__ or "").partition("\n\n")[2]
+    alone, between = _rules()
+    for key, keywords in alone:
+        keys[key] = _with(keys[key], keywords)
+    whole = _loosened(schema, schema["$defs"]) | {"allOf": between}
     dialect = {"$schema": GenerateJsonSchema.schema_dialect}
     return json.dumps(dialect | schema | {"if": {"required": ["base"]}, "else": whole}, indent=2) + "\n"
 
 
-def _loosened(model: dict[str, Any], models: dict[str, Any]) -> dict[str, Any]:
+def _loosened(model: Schema, models: dict[str, Schema]) -> Schema:
     """Make a model's schema, and those below it, what a file with a base may give. Returns what a whole one must."""
-    must: dict[str, Any] = {"required": required} if (required := model.pop("required", None)) else {}
-    rules: dict[str, Any] = {}
+    must: Schema = {"required": required} if (required := model.pop("required", None)) else {}
+    whole: Schema = {}
     for key, entry in model["properties"].items():
         choices = entry.get("anyOf", [entry])
         inner = next((choice["$ref"].rpartition("/")[2] for choice in choices if "$ref" in choice), None)
-        rule = _loosened(models[inner], models) if inner else {}
+        of_key = _loosened(models[inner], models) if inner else {}
         if "default" in entry and NULL not in choices and key not in FILE_KEYS:
             said = {word: entry.pop(word) for word in ("default", "description")}
             model["properties"][key] = {"anyOf": [entry, NULL], **said}
-            rule["not"] = NULL
-        if rule:
-            rules[key] = rule
-    return must | ({"properties": rules} if rules else {})
+            of_key["not"] = NULL
+        if of_key:
+            whole[key] = of_key
+    return must | ({"properties": whole} if whole else {})
 
 
-def _rules_between_keys() -> list[dict[str, Any]]:
-    """Those of schedule_rules.py that JSON Schema can say."""
-    whole = {"maxItems": len(NAMES), "items": {"maximum": len(NAMES) - 1}}
-    return [
-        _if(
-            {"lowering": {"const": "inferred"}},
-            {"properties": {key: {"maxItems": 0} for key in KEYS_OF_ORDER}},
-            {"properties": {key: {"minItems": 1} for key in KEYS_OF_ORDER}, "required": list(KEYS_OF_ORDER)},
-        ),
-        _if(
-            {"lowering": {"const": "warp_specialized"}},
-            {
-                "properties": {"kv_order": {"const": "descending"}, "block_M": {"maximum": 192}},
-                "required": ["kv_order"],
-            },
-            {"properties": {key: {"maxProperties": 0} for key in OPTION_KEYS}},
-        ),
-        _if({"split": {}}, {}, {"properties": {"order": whole, "stage": whole}}),
-        *(
-            _if({"block_M": {"const": rows}}, {"properties": {"threads": {"const": 2 * rows}}})
-            for rows in (64, 128, 192, 256)
-        ),
-        _if(_kernel("ping_pong", True), {"properties": {"block_M": {"const": 128}}}),
-        _if(_kernel("output", "tma"), {"properties": {"block_M": {"maximum": 128}}}),
-        _if(
-            _kernel("tile_scheduler", "dynamic"),
-            {"properties": {"kernel": {"properties": {"cluster": {"const": 1}}, "required": ["cluster"]}}},
-        ),
-    ]
+def _rules() -> tuple[list[tuple[str, Keywords]], list[Schema]]:
+    """What the rules say: of a key wherever it stands, and of the keys of a whole file."""
+    lowerings: dict[Rule | Implying, list[str]] = {}
+    for dialect in dialects():
+        for rule in rules_of(dialect):
+            if isinstance(rule, Rule | Implying):
+                lowerings.setdefault(rule, []).append(dialect.name)
+    alone: list[tuple[str, Keywords]] = []
+    between: dict[tuple[str, ...], list[Said]] = {}
+    for rule, names in lowerings.items():
+        if len(names) == len(dialects()) and not rule.given:
+            alone += rule.needs.items()
+        else:
+            _say(between.setdefault(tuple(names), []), rule)
+    return alone, [schema for names, said in between.items() for schema in _of_lowerings(names, said)]
 
 
-def _if(given: dict[str, Any], then: dict[str, Any], otherwise: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A rule for files that have these keys with these values, and for those that have not."""
-    rule = {"if": {"properties": given, "required": list(given)}, "then": then}
-    return rule | ({"else": otherwise} if otherwise else {})
+def _say(said: list[Said], rule: Rule | Implying) -> None:
+    """Under one `if` with another rule of the same, where both speak of different keys."""
+    for given, needs in said:
+        if given == rule.given and not needs.keys() & rule.needs.keys():
+            needs.update(rule.needs)
+            return
+    said.append((rule.given, dict(rule.needs)))
 
 
-def _kernel(key: str, value: Any) -> dict[str, Any]:
-    return {"kernel": {"properties": {key: {"const": value}}, "required": [key]}}
+def _of_lowerings(names: Sequence[str], said: list[Said]) -> list[Schema]:
+    rules = [_if(given, _mapping(needs)) for given, needs in said]
+    if len(names) == len(dialects()):
+        return rules
+    return [_if({"lowering": {"enum": list(names)}}, {"allOf": rules} if len(rules) > 1 else rules[0])]
+
+
+def _if(given: Where, then: Schema) -> Schema:
+    return {"if": _mapping(given), "then": then} if given else then
+
+
+def _mapping(where: Where, model: type[BaseModel] = Keys) -> Schema:
+    """Keys that are so, in a file that may leave out those that are so by default."""
+    below: dict[str, dict[str, Keywords]] = {}
+    for path, keywords in where.items():
+        key, _, rest = path.partition(".")
+        below.setdefault(key, {})[rest] = keywords
+    properties: Schema = {}
+    required = []
+    for key, inside in below.items():
+        field = model.model_fields[key]
+        own = inside.pop("", {})
+        nested = model_of(field.annotation) if inside else None
+        properties[key] = dict(own) | (_mapping(inside, nested) if nested else {})
+        by_default = not field.is_required() and is_so(field.default, own)
+        required += [] if by_default and "required" not in properties[key] else [key]
+    return {"properties": properties} | ({"required": required} if required else {})
+
+
+def _with(entry: Schema, keywords: Keywords) -> Schema:
+    """A key's schema with what else is said of it, also of its items."""
+    inside = {keyword: _with(entry[keyword], more) for keyword, more in keywords.items() if isinstance(more, dict)}
+    return entry | dict(keywords) | inside
 
 
 class _UntitledKeys(GenerateJsonSchema):

@@ -126,6 +126,7 @@ def _compose(text: str, path: Path) -> yaml.Node:
         documents = 0
         # Events come from an iterative parser; composing first could exhaust the stack on a deep file.
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            assert event.start_mark is not None
             where = f"{path}:{event.start_mark.line + 1}"
             nesting += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             documents += isinstance(event, yaml.DocumentStartEvent)
@@ -135,9 +136,9 @@ def _compose(text: str, path: Path) -> yaml.Node:
                 raise InputError(f"{where}: a second document, expected one schedule per file")
             if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
                 raise InputError(f"{where}: anchors and aliases are not allowed, found {event.anchor[:40]!r}")
-            if getattr(event, "tag", None) is not None:
-                tag = event.tag.replace(YAML_TAG, "!!")
-                raise InputError(f"{where}: tags are not allowed, found {tag[:60]!r}")
+            tag: str | None = getattr(event, "tag", None)
+            if tag is not None:
+                raise InputError(f"{where}: tags are not allowed, found {tag.replace(YAML_TAG, '!!')[:60]!r}")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         raise InputError(f"{path}:{_not_yaml(error)}") from None

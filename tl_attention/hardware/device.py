@@ -1,4 +1,4 @@
-"""What the kernels may use of the GPU, and what it could do at best."""
+"""What the kernels may use of the GPU, and which GPUs are there."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from tl_attention.errors import InputError
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """Limits of one Hopper SM and the device's peak.
+    """The SMs of an H100 or H200 (SXM), and the limits of one.
 
-    Sources: CUDA C++ Programming Guide, technical specifications per compute capability (9.0);
-    NVIDIA H100 Tensor Core GPU datasheet (SXM, dense).
+    Source: CUDA C++ Programming Guide, technical specifications per compute capability (9.0).
     """
 
-    arch: str = "sm_90a"
     sms: int = 132
     shared_bytes_per_block: int = 232_448
     registers_per_sm: int = 65_536
     registers_per_thread: int = 255
     registers_granule: int = 8
-    peak_tflops: float = 989.0
 
     def registers_available(self, threads: int) -> int:
         """Registers that each thread of a block may have when the block has the SM to itself."""

@@ -27,7 +27,7 @@ def pointer_caches(tree: ast.Module, names: Names) -> Found:
         for name, value in assigned(scope):
             if _holds_pointer(value, pointers):
                 pointers.add(name)
-        for node in own_nodes(scope):
+        for node in (node for node in own_nodes(scope) if isinstance(node, ast.expr)):
             for place in _key_places(node):
                 if _holds_pointer(place, pointers):
                     yield node.lineno, "A tensor's address (data_ptr or id) is a key or is compared: a pointer cache."
@@ -52,8 +52,8 @@ def kept_outputs(tree: ast.Module, names: Names) -> Found:
                 yield node.lineno, "custom_kernel returns what the module keeps between calls: a replayed output."
 
 
-def _key_places(node: ast.AST) -> list[ast.expr]:
-    """The parts of a node whose value is looked up or compared."""
+def _key_places(node: ast.expr) -> list[ast.expr]:
+    """The parts of an expression whose value is looked up or compared."""
     if isinstance(node, ast.Subscript):
         return [node.slice]
     if isinstance(node, ast.Dict):

@@ -59,7 +59,7 @@ def build(source: str, headers: Mapping[str, str], options: tuple[str, ...]) -> 
         kernel, cubin = Path(folder, "kernel.cu"), Path(folder, "kernel.cubin")
         kernel.write_bytes(source.encode())
         includes = [f"--include-path={path}" for path in (folder, *folders)]
-        command = [sys.executable, "-I", SCRIPT, library, kernel, cubin, *options, *includes]
+        command: list[str | Path] = [sys.executable, "-I", SCRIPT, library, kernel, cubin, *options, *includes]
         result = subprocess.run(command, stderr=subprocess.PIPE, text=True)
         if result.returncode:
             why = first_error(result.stderr)

@@ -23,7 +23,7 @@ from tl_attention.leaderboard import check
 from tl_attention.leaderboard.contract import TestLine, violations
 from tl_attention.leaderboard.device_code import read_device_code
 from tl_attention.leaderboard.messages import MAX_SAMPLES
-from tl_attention.leaderboard.results import Evaluation, Outcome, Row
+from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome
 from tl_attention.leaderboard.stop_rule import MAX_REPEATS
 from tl_attention.leaderboard.trial import CHECK_TIMEOUT_S, Bench
 from tl_attention.measure.pool import CallFailed, Worker
@@ -86,7 +86,7 @@ def evaluate(
             rows = [bench.run_test(line, timeout_s) for line in lines]
         else:
             reason = f"the import in the parent process failed: {parent_import.reason}"
-            rows = [Row(line, Outcome("not run", reason, 0.0)) for line in lines]
+            rows = [LineResult(line, Outcome("not run", reason, 0.0)) for line in lines]
 
     return Evaluation(
         submission=submission.name,

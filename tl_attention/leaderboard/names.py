@@ -48,12 +48,12 @@ class Names:
         for name in [part.id for part in parts if isinstance(part, ast.Name)]:
             for value in self._values.get(name, []):
                 parts += ast.walk(value)
-        return [part.value for part in parts if is_string(part)]
+        return [text for part in parts if (text := string_in(part)) is not None]
 
 
-def is_string(node: ast.AST) -> bool:
-    """Whether the node is a string constant."""
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def string_in(node: ast.AST) -> str | None:
+    """The text of a string constant."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def scopes(tree: ast.Module) -> Iterator[ast.AST]:
@@ -93,6 +93,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, (ast.Tuple, ast.List)):
-        same = isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts)
-        for place, part in enumerate(target.elts):
-            yield from _pairs(part, value.elts[place] if same else value)
+        parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
+        values = parts if len(parts) == len(target.elts) else [value] * len(target.elts)
+        for part, part_value in zip(target.elts, values):
+            yield from _pairs(part, part_value)

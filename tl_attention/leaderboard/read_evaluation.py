@@ -34,8 +34,8 @@ def read_evaluation(line: bytes, values: dict[str, Any], where: str) -> tuple[st
     for number, row in enumerate(evaluation.rows):
         for name in TIMES if row.timing else ():
             if (time := getattr(row.timing, name)) <= 0:
-                key = dotted(("rows", number, "timing", name))
-                raise InputError(f"{where}: evaluation: {key}expected more than 0, found {time:g}")
+                blamed = dotted(("rows", number, "timing", name))
+                raise InputError(f"{where}: evaluation: {blamed}expected more than 0, found {time:g}")
     if not evaluation.rows:
         raise InputError(f"{where}: evaluation: rows: none, expected one for each test line")
     return str(values.get("name", evaluation.submission)), evaluation

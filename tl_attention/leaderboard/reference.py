@@ -31,7 +31,9 @@ class Comparison:
     reason: str
 
 
-def generate_input(batch_size, num_heads, seq_len, head_dim, seed, device="cuda"):
+def generate_input(
+    batch_size: int, num_heads: int, seq_len: int, head_dim: int, seed: int, device: str = "cuda"
+) -> tuple[torch.Tensor, ...]:
     """(q, k, v), each standard normal fp16, contiguous, (batch_size, num_heads, seq_len, head_dim)."""
     generator = torch.Generator(device=device)
     generator.manual_seed(seed)
@@ -40,7 +42,7 @@ def generate_input(batch_size, num_heads, seq_len, head_dim, seed, device="cuda"
 
 
 @torch.no_grad()
-def compare(data, output) -> Comparison:
+def compare(data: tuple[torch.Tensor, ...], output: torch.Tensor) -> Comparison:
     """Compare an output with softmax(q k^T / sqrt(head_dim)) v, computed in fp64.
 
     fp64, so that no setting for TF32 matters. The scores exist for one head and a block of query rows at a time, at

@@ -43,7 +43,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Row:
+class LineResult:
     """One test line of one submission.
 
     `accepted` is the contract's verdict (rtol = atol = 1e-2), `tight` the one at 1e-3; `reason` names the tighter
@@ -76,7 +76,7 @@ class Evaluation:
     environment: Mapping[str, str]
     violations: tuple[str, ...]
     parent_import: Outcome
-    rows: tuple[Row, ...]
+    rows: tuple[LineResult, ...]
     packed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -119,7 +119,7 @@ def popcorn_lines(evaluation: Evaluation) -> Iterator[str]:
     yield f"check: {_verdict(evaluation.accepted)}"
 
 
-def _class_values(row: Row) -> str:
+def _class_values(row: LineResult) -> str:
     timing = row.timing
     if timing is None:
         reason = f", reason={row.outcome.reason}" if row.outcome.reason else ""
@@ -129,7 +129,7 @@ def _class_values(row: Row) -> str:
     return ", ".join([f"runs={timing.n}", *(f"{name}={value:.4f} ms" for name, value in times)])
 
 
-def _popcorn_values(row: Row, mode: str) -> Iterator[tuple[str, object]]:
+def _popcorn_values(row: LineResult, mode: str) -> Iterator[tuple[str, object]]:
     yield "spec", row.line
     passed = row.outcome.status == "pass"
     if mode == "test" or not passed:

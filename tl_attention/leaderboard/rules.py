@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from tl_attention.leaderboard.cache_rules import kept_outputs, pointer_caches
-from tl_attention.leaderboard.names import Names, is_string
+from tl_attention.leaderboard.names import Names, string_in
 
 Found = Iterator[tuple[int, str]]
 
@@ -60,11 +60,12 @@ def entry_point(tree: ast.Module, names: Names) -> Found:
 def own_package(tree: ast.Module, names: Names) -> Found:
     """The file stands alone: the servers do not have this package."""
     for node in ast.walk(tree):
-        modules = []
         if isinstance(node, ast.Import):
             modules = [item.name for item in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:
             modules = [node.module or ""]
+        else:
+            continue
         if any(module.split(".")[0] == OWN_PACKAGE for module in modules):
             yield node.lineno, f"The file imports {OWN_PACKAGE}, which no server has."
 
@@ -91,7 +92,7 @@ def patched_timers(tree: ast.Module, names: Names) -> Found:
             if _is_timer(name) or node.attr in TIMER_METHODS:
                 yield node.lineno, f"{name or node.attr} is replaced: a patched timer."
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
-            module = node.slice.value if is_string(node.slice) else ""
+            module = string_in(node.slice) or ""
             if names.dotted(node.value) == "sys.modules" and _is_timer(f"{module}."):
                 yield node.lineno, f"sys.modules[{module!r}] is replaced: a patched timer."
         elif isinstance(node, ast.Call) and len(node.args) >= 1:
@@ -147,13 +148,13 @@ def _patched_by_call(node: ast.Call, names: Names) -> str:
     """What setattr, delattr or mock.patch would replace, as a dotted name; "" for any other call."""
     first, *rest = node.args
     function = node.func.id if isinstance(node.func, ast.Name) else names.dotted(node.func)
-    if function.split(".")[-1] in ("setattr", "delattr") and rest and is_string(rest[0]):
-        return f"{names.dotted(first)}.{rest[0].value}"
-    if names.dotted(node.func) == "unittest.mock.patch" and is_string(first):
-        return first.value
-    if names.dotted(node.func) == "unittest.mock.patch.object" and rest and is_string(rest[0]):
-        return f"{names.dotted(first)}.{rest[0].value}"
-    return ""
+    if names.dotted(node.func) == "unittest.mock.patch":
+        return string_in(first) or ""
+    by_name = (
+        function.split(".")[-1] in ("setattr", "delattr") or names.dotted(node.func) == "unittest.mock.patch.object"
+    )
+    name = string_in(rest[0]) if by_name and rest else None
+    return "" if name is None else f"{names.dotted(first)}.{name}"
 
 
 def _arguments(node: ast.Call) -> list[ast.expr]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tl_attention.leaderboard.results import Evaluation, Row
+from tl_attention.leaderboard.results import Evaluation, LineResult
 
 HEADINGS = (
     "submission",
@@ -50,7 +50,7 @@ def lines(evaluations: Sequence[tuple[str, Evaluation]], baseline: str | None = 
     return found
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: LineResult) -> tuple[str, ...]:
     test = f"({row.line.batch_size}, {row.line.num_heads}, {row.line.seq_len}, {row.line.head_dim})"
     status = row.outcome.status if row.tight or not row.accepted else f"{row.outcome.status}, not tight"
     error = "" if row.max_abs_error is None else f"{row.max_abs_error:.2e}"
@@ -61,7 +61,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (test, status, str(timing.n), *times, f"{timing.p10_ms:.4f}-{timing.p90_ms:.4f}", error, timing.stopped_by)
 
 
-def _ratios(row: Row, reference: Row | None) -> tuple[str, str]:
+def _ratios(row: LineResult, reference: LineResult | None) -> tuple[str, str]:
     if reference is None or row.timing is None or reference.timing is None:
         return "", ""
     mean, best = reference.timing.mean_ms / row.timing.mean_ms, reference.timing.best_ms / row.timing.best_ms

@@ -12,7 +12,7 @@ from tl_attention.leaderboard import check, messages, stop_rule
 from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.messages import Ended
 from tl_attention.leaderboard.process import SubmissionProcess
-from tl_attention.leaderboard.results import Outcome, Row, Verdict, way_taken
+from tl_attention.leaderboard.results import LineResult, Outcome, Verdict, way_taken
 from tl_attention.measure.pool import CallFailed, Worker
 
 CHECK_TIMEOUT_S = 600.0
@@ -45,7 +45,7 @@ class Bench:
 
         return self._run({"line": None}, timeout_s, imported)
 
-    def run_test(self, line: TestLine, timeout_s: float) -> Row:
+    def run_test(self, line: TestLine, timeout_s: float) -> LineResult:
         """The second import and one test. The limit is the process's own: the checks do not count."""
         found: dict[str, Any] = {}
         paths = [self.outputs / name for name in ("first.bin", "second.bin")]
@@ -76,7 +76,7 @@ class Bench:
 
         outcome = self._run({"line": asdict(line), "outputs": [str(path) for path in paths]}, timeout_s, tested)
         checked = found if outcome.status in ("pass", "wrong") else {}
-        return Row(line, outcome, way=way_taken(outcome.log), **checked)
+        return LineResult(line, outcome, way=way_taken(outcome.log), **checked)
 
     def _run(
         self, plan: dict[str, Any], timeout_s: float, follow: Callable[[SubmissionProcess], tuple[str, str]]

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 MIB = 2**20
 FOLDER = str(Path(__file__).parent)
@@ -28,7 +29,7 @@ def main() -> None:
         # Python's option -P and PYTHONSAFEPATH leave it out.
         sys.path.insert(0, FOLDER)
     # The servers do not have this package, so an import of it fails here as it does there.
-    sys.modules["tl_attention"] = None
+    sys.modules["tl_attention"] = None  # type: ignore[assignment]  # None is how an import is forbidden
     with socket.socket(fileno=plan["channel"]) as channel:
         try:
             last = _test(plan, channel) if plan["line"] else _import_once()
@@ -81,7 +82,13 @@ def _test(plan: dict, channel: socket.socket) -> dict:
         before = torch.cuda.memory_allocated() if on_gpu else 0
         output = kernel(data)
         utils.synchronize(device)
-        told = {"type": type(output).__name__[:80], "shape": [], "dtype": "", "device": "", "kept_mib": None}
+        told: dict[str, Any] = {
+            "type": type(output).__name__[:80],
+            "shape": [],
+            "dtype": "",
+            "device": "",
+            "kept_mib": None,
+        }
         if not isinstance(output, torch.Tensor):
             return told
         if on_gpu:

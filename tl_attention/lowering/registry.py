@@ -17,5 +17,5 @@ for _lowering in LOWERINGS.values():
 
 
 def lowering_of(schedule: Schedule) -> Lowering:
-    """The schedule's lowering."""
-    return LOWERINGS[schedule.lowering]
+    """The schedule's lowering. Raises InputError that lists the known ones, where its name was not checked."""
+    return LOWERINGS[schedule.dialect.name]

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from tl_attention.hardware.device import HOPPER
+from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
 from tl_attention.proof.limits import Resources, fragment_registers, ring_buffers, shared_bytes
-from tl_attention.schedule.key_errors import RuleBroken
+from tl_attention.schedule.choices import choices
 from tl_attention.schedule.keys import Keys
+from tl_attention.schedule.rule import Rule
 from tl_attention.schedule.schedule import Schedule
 
 
-def threads_fit_the_tile(s: Keys) -> None:
-    # A warpgroup's wgmma has 64 rows, and TileLang 0.1.15 lays out acc_s for exactly that.
-    if s.threads != 2 * s.block_M:
-        raise RuleBroken(
-            f"{s.threads} threads do not fit block_M {s.block_M}: each warpgroup of 128 threads computes 64 rows, "
-            f"so expected 2 * {s.block_M} = {2 * s.block_M}",
-            "threads",
-        )
+def _threads_of(rows: int) -> Rule:
+    return Rule(
+        "threads",
+        lambda s: (
+            f"{s.threads} threads do not fit block_M {rows}: each warpgroup of {WARPGROUP} threads computes {ROWS} rows, "
+            f"so expected 2 * {rows} = {2 * rows}"
+        ),
+        given={"block_M": {"const": rows}},
+        needs={"threads": {"const": 2 * rows}},
+    )
+
+
+# A warpgroup's wgmma has 64 rows, and TileLang 0.1.15 lays out acc_s for exactly that.
+THREADS_FIT_THE_TILE = tuple(map(_threads_of, choices(Keys.model_fields["block_M"])))
 
 
 def plain_resources(schedule: Schedule, head_dim: int) -> Resources:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tl_attention.build.compile import CompiledKernel, compile_kernel
+from tl_attention.build.compile import CompiledKernel
 from tl_attention.measure import peers, timing
 from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.compilation import kernel_of
 from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.shape import AttentionShape
 
@@ -42,11 +43,7 @@ def _references(shape: AttentionShape, seed: int) -> tuple[Tensor, Tensor]:
 
 @functools.cache
 def _kernel(candidate: Candidate) -> CompiledKernel:
-    assert candidate.schedule is not None
-    shape = candidate.shape
-    return compile_kernel(
-        candidate.schedule, head_dim=shape.head_dim, dtype=shape.dtype, causal=shape.causal, sizes=candidate.sizes
-    )
+    return kernel_of(candidate)
 
 
 def _implementation(candidate: Candidate, shape: AttentionShape, seed: int) -> Callable[[], Tensor]:

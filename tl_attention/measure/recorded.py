@@ -43,7 +43,7 @@ def run_of(labels: set[str], causal: bool) -> list[Row]:
     runs: dict[tuple, list[Row]] = {}
     for row in rows():
         if row.label in labels and row.sizes == "runtime" and row.problem["causal"] == causal:
-            runs.setdefault((row.run, str(row.shape)), []).append(row)
+            runs.setdefault((row.measured_in, str(row.shape)), []).append(row)
 
     def rank(run: list[Row]) -> tuple:
         return (run[0].problem["dtype"] == "float16" and sizes_of(run[0]) == LARGE, len(run))

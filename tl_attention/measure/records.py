@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from tl_attention.build.sass import Loop
 from tl_attention.errors import InputError
+from tl_attention.measure.comparison import Comparison
 from tl_attention.measure.line_file import LineFile
 from tl_attention.problem.shape import AttentionShape
 
@@ -33,7 +34,8 @@ Status = Literal[
 class Row:
     """One candidate on one problem. Times in milliseconds; `percent_of_matmul` against the same run's product.
 
-    `nvcc` and `ptxas` are the versions of the chosen ones, `driver` is "unknown" where NVML does not tell.
+    `nvcc` and `ptxas` are the versions of the chosen ones, `driver` is "unknown" where NVML does not tell. `against` is
+    set of a candidate that was sampled against an incumbent, `known_from` names the run where that was not done anew.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Row:
     matmul_tflops: float | None = None
     percent_of_matmul: float | None = None
     sm_clock_mhz: int | None = None
+    against: Comparison | None = None
     method: str | None = None
     device: str | None = None
     driver: str | None = None
@@ -71,10 +74,16 @@ class Row:
     versions: dict[str, str] = field(default_factory=dict)
     seed: int | None = None
     run: str = ""
+    known_from: str | None = None
 
     def to_json(self) -> str:
         """One line. What is not known is left out, and so is an error that is not a number: JSON has none such."""
         return json.dumps({key: value for key, value in asdict(self).items() if _says_something(value)})
+
+    @property
+    def measured_in(self) -> str:
+        """The run whose times these are."""
+        return self.known_from or self.run
 
     @property
     def shape(self) -> AttentionShape:

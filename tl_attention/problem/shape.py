@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from tl_attention.errors import InputError
 
 DTYPES = ("float16", "bfloat16")
 DTYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16", **{name: name for name in DTYPES}}
-HEAD_DIMS = (64, 128)
+HeadDim = Literal[64, 128]
+HEAD_DIMS: tuple[HeadDim, ...] = get_args(HeadDim)
 DTYPE_BYTES = 2
 # CUDA's limit for a grid's y (heads) and z (batch).
 MAX_GRID_YZ = 65_535
@@ -71,12 +73,6 @@ class AttentionShape:
         """Floating-point operations of the two products, masked pairs left out; softmax is not counted."""
         return 4 * self.batch * self.heads * self.pairs * self.head_dim
 
-    @property
-    def bytes_moved(self) -> int:
-        """The fewest bytes through device memory: Q, K, V read once, the output written once."""
-        rows = 2 * self.seq_q + 2 * self.seq_kv
-        return self.batch * self.heads * rows * self.head_dim * DTYPE_BYTES
-
     @classmethod
     def parse(cls, text: str, *, dtype: str = "float16", causal: bool = False) -> AttentionShape:
         """`batch,heads,seq,head_dim` or `batch,heads,seq_q,seq_kv,head_dim`."""
@@ -91,7 +87,8 @@ class AttentionShape:
                 f"shape: {text[:80]!r} is not a shape, expected batch,heads,seq,head_dim "
                 "or batch,heads,seq_q,seq_kv,head_dim, such as 4,64,8192,128"
             )
-        return cls(*numbers, dtype=parse_dtype(dtype), causal=causal)
+        batch, heads, seq_q, seq_kv, head_dim = numbers
+        return cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), causal)
 
     def __str__(self) -> str:
         seq = str(self.seq_q) if self.seq_q == self.seq_kv else f"{self.seq_q}/{self.seq_kv}"

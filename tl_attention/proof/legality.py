@@ -187,8 +187,9 @@ def _words(program: Program, blocks: int, wrong: _WrongRead, expected: Write, wr
     read, source = (reader, wrong.block), (expected.statement, expected.block)
     needs = f"{at(*read)} needs what {at(*source)} wrote"
     if not written:
-        old = found and (found.block >= 0 or whole(buffer) in program.table.initial)
-        sees = f" and would see what {at(found.statement, found.block)} wrote" if old else ", and nothing has yet"
+        sees = ", and nothing has yet"
+        if found and (found.block >= 0 or whole(buffer) in program.table.initial):
+            sees = f" and would see what {at(found.statement, found.block)} wrote"
         return f"{at(*read)} reads {buffer} before {at(*source)}{late(source, read)} has written it: {needs}{sees}"
     assert found is not None
     writer = (found.statement, found.block)

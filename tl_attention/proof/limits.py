@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.hardware.device import HOPPER, DeviceSpec
+from tl_attention.hardware.device import HOPPER
 from tl_attention.problem.shape import DTYPE_BYTES, HEAD_DIMS
 from tl_attention.problem.tiling import ceildiv
 from tl_attention.program.derivation import PLACE_KEYS, derive
@@ -81,9 +81,9 @@ def check_head_dim(head_dim: int) -> None:
         raise ScheduleRefused(f"head_dim {head_dim} is not supported, expected one of {HEAD_DIMS}")
 
 
-def check_fits(schedule: Schedule, head_dim: int, takes: Resources, device: DeviceSpec = HOPPER) -> None:
+def check_fits(schedule: Schedule, head_dim: int, takes: Resources) -> None:
     """Raise ScheduleRefused when the tile cannot fit the SM; `takes` is what the lowering's kernel does."""
-    _check_shared_memory(schedule, head_dim, takes, device)
+    _check_shared_memory(schedule, head_dim, takes)
     widths = schedule.split.rescale
     if widths and sum(widths) != head_dim:
         raise ScheduleRefused(
@@ -94,9 +94,9 @@ def check_fits(schedule: Schedule, head_dim: int, takes: Resources, device: Devi
     _check_registers(schedule, head_dim, takes)
 
 
-def _check_shared_memory(schedule: Schedule, head_dim: int, takes: Resources, device: DeviceSpec) -> None:
+def _check_shared_memory(schedule: Schedule, head_dim: int, takes: Resources) -> None:
     static, (k, v) = takes.static_bytes, takes.rings
-    need, limit = static + takes.shared_bytes, device.shared_bytes_per_block
+    need, limit = static + takes.shared_bytes, HOPPER.shared_bytes_per_block
     if need <= limit:
         return
     before = f" after {static:,} that hold {takes.barrier_bytes} of mbarriers" if static else ""

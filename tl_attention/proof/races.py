@@ -197,13 +197,12 @@ class _Proof:
         for block in event.blocks:
             self._reach(agent, block)
             place = (block, event.name, event.index)
-            old = self.buffers.get(place)
-            for reader in self.readers[block, (*place[1:], old.step)] if old else ():
-                end = old.ends.get(reader)
-                if end is None or agent.clock[reader.number] < end:
-                    raise ScheduleRefused(
-                        f"{agent} loads {what} over {event.name}({old.step}), which {reader} may still have to read"
-                    )
+            if old := self.buffers.get(place):
+                for reader in self.readers[block, (*place[1:], old.step)]:
+                    end = old.ends.get(reader)
+                    if end is None or agent.clock[reader.number] < end:
+                        over = f"{event.name}({old.step}), which {reader} may still have to read"
+                        raise ScheduleRefused(f"{agent} loads {what} over {over}")
             if not self.readers[block, (*place[1:], event.step)]:
                 raise ScheduleRefused(f"{agent} loads {what}, which nobody of block {block} reads")
             barrier = self._barrier_at(block, f"{event.name}_full", event.index)

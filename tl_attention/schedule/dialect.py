@@ -15,10 +15,10 @@ from tl_attention.loop.table import Table
 
 # `synchronous`: every product is issued and waited for at once. `asynchronous`: products and loads stay in flight.
 Model = Literal["synchronous", "asynchronous"]
-# Raises RuleBroken for the keys of a schedule (`keys.Keys`) that it does not allow.
-Rule = Callable[[Any], None]
 # Takes the phases of a Program (`program.phases.Phases`) and, as `schedule`, the Schedule; returns the phases changed.
 Pass = Callable[..., Any]
+# Raises RuleBroken for the keys of a schedule (`keys.Keys`) that it does not allow: a `rule.Rule`, or a function.
+Check = Callable[[Any], None]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Dialect:
     model: Model | None
     table: Table = SOURCE
     options: tuple[str, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[Check, ...] = ()
     passes: tuple[Pass, ...] = ()
     emitted: bool = False
 

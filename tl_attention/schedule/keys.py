@@ -29,7 +29,7 @@ class Keys(BaseModel):
     of them. `order` and `stage` have one entry per group. A group of stage s works on KV block t - s in steady-state
     iteration t; `order` is its position in the iteration. `-1` in both marks a producer group: one load, run ahead by
     `num_stages` buffers. `lowering: inferred` leaves order, stage and group to the compiler; `warp_specialized` adds a
-    producer warpgroup, and takes the keys after `kv_order`.
+    producer warpgroup, and takes the keys from `kernel` to `release_before`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", title="tl-attention schedule")

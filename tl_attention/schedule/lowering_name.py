@@ -14,7 +14,8 @@ def _known(name: Any) -> Any:
     names = [dialect.name for dialect in dialects()]
     if name not in names:
         *others, last = map(repr, names)
-        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(others)} or {last}"})
+        expected = f"{', '.join(others)} or {last}" if others else last
+        raise PydanticKnownError("literal_error", {"expected": expected})
     return name
 
 

@@ -1,4 +1,4 @@
-"""The optional keys of a schedule: what `lowering: warp_specialized` lets it choose beyond order, stage and group.
+"""The optional keys of a schedule: what a lowering may let it choose beyond order, stage and group.
 
 `results/experiments-h200.md` and `experiments-causal-h200.md` have what each was predicted to do, and did.
 """
@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
 from tl_attention.schedule.statement_name import MOST_CHUNKS, StatementName
+from tl_attention.schedule.words import Words
 
 
 class _Options(BaseModel):
@@ -25,56 +26,79 @@ class KernelOptions(_Options):
     """How the kernel uses the machine."""
 
     k_stages: Annotated[
-        StrictInt | None, Field(ge=1, le=8, description="buffers of K_shared; num_stages by default")
+        StrictInt | None,
+        Field(ge=1, le=8, description="buffers of K_shared; num_stages by default"),
+        Words({None: "K_shared has num_stages buffers"}, "buffers of K_shared"),
     ] = None
     v_stages: Annotated[
-        StrictInt | None, Field(ge=1, le=8, description="buffers of V_shared; num_stages by default")
+        StrictInt | None,
+        Field(ge=1, le=8, description="buffers of V_shared; num_stages by default"),
+        Words({None: "V_shared has num_stages buffers"}, "buffers of V_shared"),
     ] = None
     tile_scheduler: Annotated[
         Literal["one_tile", "static", "dynamic"],
-        Field(
-            description=(
-                "one_tile: a thread block per row tile; static: a block per SM takes every n-th tile; dynamic: a block per "
-                "SM takes the next tile from a counter in global memory"
-            )
+        Words(
+            {
+                "one_tile": "one thread block per row tile, not persistent",
+                "static": "persistent, a thread block per SM takes every n-th row tile",
+                "dynamic": "persistent, the next row tile comes from a counter in global memory",
+            }
         ),
     ] = "static"
     tile_order: Annotated[
         Literal["rows", "tapered", "sections"],
-        Field(
-            description=(
-                "rows: one head after another, its longest tile first; tapered: the same, but the tiles of the last heads "
-                "from the longest to the shortest, so that the kernel ends with short ones; sections: that for as many "
-                "heads at a time as the L2 cache holds"
-            )
+        Words(
+            {
+                "rows": "row tiles of one head after another, each head's longest first",
+                "tapered": "row tiles of the last heads from the longest to the shortest, to end with these",
+                "sections": "row tiles in sections of heads whose K and V fit in L2, the longest tiles first",
+            }
         ),
     ] = "rows"
     cluster: Annotated[
         StrictInt,
-        Field(ge=1, le=2, description="2: two blocks of neighbouring row tiles share each load of K and V (multicast)"),
+        Field(ge=1, le=2),
+        Words(
+            {
+                1: "no cluster, every thread block loads its own K and V",
+                2: "two thread blocks of neighbouring row tiles share each load of K and V",
+            }
+        ),
     ] = 2
     ping_pong: Annotated[
-        StrictBool, Field(description="warpgroups take turns to issue their products, by named barriers")
+        StrictBool,
+        Words(
+            {
+                True: "the two warpgroups take turns to issue their products",
+                False: "warpgroups issue their products when they get there",
+            }
+        ),
     ] = False
-    q_operand: Annotated[Literal["shared", "registers"], Field(description="where MMA0 reads Q from")] = "shared"
+    q_operand: Annotated[
+        Literal["shared", "registers"],
+        Words({"shared": "MMA0 reads Q from shared memory", "registers": "MMA0 reads Q from registers"}),
+    ] = "shared"
     output: Annotated[
         Literal["direct", "vector", "tma"],
-        Field(
-            description=(
-                "direct: each thread stores the 4 bytes that it holds; vector: lanes exchange them and store 16 bytes; "
-                "tma: through the rows of Q_shared"
-            )
+        Words(
+            {
+                "direct": "each thread stores the 4 bytes of output that it holds",
+                "vector": "lanes exchange the output and store 16 bytes each",
+                "tma": "the output leaves by TMA, through the rows of Q_shared",
+            }
         ),
     ] = "vector"
     waits: Annotated[
         Literal["exact", "loose", "free"],
-        Field(
-            description=(
-                "what keeps a product's wait behind the chunk of exponentials that comes before it in order: exact: all "
-                "of the chunk before it, all the others after it; loose: the chunk's last one before it; free: nothing"
-            )
+        Words(
+            {
+                "exact": "a product's wait stands right behind the chunk of exponentials before it in the order",
+                "loose": "a product's wait stays behind the last exponential of the chunk before it in the order",
+                "free": "ptxas may move a product's wait before exponentials that come first in the order",
+            }
         ),
     ] = "loose"
+    # Without words: `explain` has it beside the registers that there are.
     registers: Annotated[
         Registers | None,
         Field(description="registers of a thread that computes and of the producer's (setmaxnreg); else by block_M"),
@@ -94,20 +118,30 @@ class SoftmaxOptions(_Options):
 
     fused_scale: Annotated[
         StrictBool,
-        Field(description="the scale is part of the exponent's FMA, else it multiplies the difference to scores_max"),
+        Words(
+            {
+                True: "the scale is part of the exponent's FMA",
+                False: "acc_s is scaled before the exponent, not by its FMA",
+            }
+        ),
     ] = True
     row_max: Annotated[
         Literal["thread", "row"],
-        Field(
-            description=(
-                "thread: each thread goes on from the row's maximum so far, then the row's threads compare; row: each "
-                "starts from nothing, and the row's maximum so far is compared last"
-            )
+        Words(
+            {
+                "thread": "row_max goes on from the row's maximum so far in every thread",
+                "row": "row_max starts from nothing and compares the row's maximum so far last",
+            }
         ),
     ] = "row"
     row_sum: Annotated[
         Literal["thread", "row"],
-        Field(description="thread: summed per thread, reduced once after the loop; row: over the row in each block"),
+        Words(
+            {
+                "thread": "row_sum is summed per thread and reduced once after the loop",
+                "row": "row_sum reduces over the row in every block, not once after the loop",
+            }
+        ),
     ] = "thread"
     # At 16 an exponential could be 65,536, which fp16 does not have.
     rescale_threshold: Annotated[
@@ -120,22 +154,49 @@ class SoftmaxOptions(_Options):
                 "exponents"
             ),
         ),
+        Words(
+            {0.0: "a row takes every new maximum, and its acc_o is rescaled"},
+            "a row keeps its maximum, and its acc_o, until it would grow by more than 2^{0:g}",
+        ),
     ] = 0.0
-    exp2_polynomial: Annotated[Exp2Polynomial | None, Field(description="exponentials on the FMA units")] = None
+    exp2_polynomial: Annotated[
+        Exp2Polynomial | None,
+        Field(description="exponentials on the FMA units"),
+        Words(
+            {None: "every exponential by MUFU.EX2"},
+            "1 in {0.every} exponentials of a thread, from its exponential {0.first} on, by a polynomial of degree "
+            "{0.degree} on the FMA units, the others by MUFU.EX2",
+        ),
+    ] = None
 
 
+# The columns of a chunk come in multiples of this.
+CHUNK_UNIT = 16
 Columns = Annotated[
-    tuple[Annotated[StrictInt, Field(ge=16, multiple_of=16)], ...], Field(min_length=2, max_length=MOST_CHUNKS)
+    tuple[Annotated[StrictInt, Field(ge=CHUNK_UNIT, multiple_of=CHUNK_UNIT)], ...],
+    Field(min_length=2, max_length=MOST_CHUNKS),
 ]
+
+
+IN_CHUNKS = Words(any_value="in chunks of {0} columns")
+WAITED_FOR = Words(any_value="waited for before {0}, no later")
 
 
 class Split(_Options):
     """Statements cut into column chunks, which are statements of their own: exp into exp.0, exp.1, ..."""
 
-    exp: Annotated[Columns | None, Field(description="columns of each chunk of exp, block_N in total")] = None
-    row_sum: Annotated[Columns | None, Field(description="columns of each chunk of row_sum, block_N in total")] = None
-    cast: Annotated[Columns | None, Field(description="columns of each chunk of cast, block_N in total")] = None
-    rescale: Annotated[Columns | None, Field(description="columns of each chunk of rescale, head_dim in total")] = None
+    exp: Annotated[Columns | None, Field(description="columns of each chunk of exp, block_N in total"), IN_CHUNKS] = (
+        None
+    )
+    row_sum: Annotated[
+        Columns | None, Field(description="columns of each chunk of row_sum, block_N in total"), IN_CHUNKS
+    ] = None
+    cast: Annotated[Columns | None, Field(description="columns of each chunk of cast, block_N in total"), IN_CHUNKS] = (
+        None
+    )
+    rescale: Annotated[
+        Columns | None, Field(description="columns of each chunk of rescale, head_dim in total"), IN_CHUNKS
+    ] = None
 
     def columns(self, statement: str) -> tuple[int, ...] | None:
         """The widths of a statement's chunks, or None if it is whole."""
@@ -145,15 +206,27 @@ class Split(_Options):
 class Waits(_Options):
     """Statements before which a product is waited for, earlier than a dependence asks."""
 
-    mma0: Annotated[StatementName | None, Field(description="wait for MMA0 right before this statement")] = None
-    mma1: Annotated[StatementName | None, Field(description="wait for MMA1 right before this statement")] = None
+    mma0: Annotated[
+        StatementName | None, Field(description="wait for MMA0 right before this statement"), WAITED_FOR
+    ] = None
+    mma1: Annotated[
+        StatementName | None, Field(description="wait for MMA1 right before this statement"), WAITED_FOR
+    ] = None
 
 
 class Releases(_Options):
     """Statements before which a buffer is released, later than right after its last reader is done."""
 
-    load_k: Annotated[StatementName | None, Field(description="release K_shared right before this statement")] = None
-    load_v: Annotated[StatementName | None, Field(description="release V_shared right before this statement")] = None
+    load_k: Annotated[
+        StatementName | None,
+        Field(description="release K_shared right before this statement"),
+        Words(any_value="K_shared is released before {0}, no earlier"),
+    ] = None
+    load_v: Annotated[
+        StatementName | None,
+        Field(description="release V_shared right before this statement"),
+        Words(any_value="V_shared is released before {0}, no earlier"),
+    ] = None
 
 
 OPTION_KEYS = ("kernel", "softmax", "split", "wait_before", "release_before")

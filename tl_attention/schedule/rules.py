@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
-from tl_attention.loop.attention import NUMBER
+from tl_attention.loop.attention import NAMES, NUMBER, SPLITTABLE
 from tl_attention.loop.table import whole
-from tl_attention.schedule.dialect import dialects
+from tl_attention.schedule.dialect import Check, Dialect, dialects
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import PRODUCER, Keys
 from tl_attention.schedule.options import OPTION_KEYS
+from tl_attention.schedule.rule import Rule, implies
+from tl_attention.schedule.statement_name import MOST_CHUNKS
 
 KEYS_OF_ORDER = ("group", "order", "stage")
+# Groups of a schedule that splits nothing, and of one that splits all it can: none is empty.
+MOST_WHOLE = len(NAMES)
+MOST_GROUPS = MOST_WHOLE + len(SPLITTABLE) * (MOST_CHUNKS - 1)
 
 
-def _the_order_is_whose_it_is(s: Keys) -> None:
-    given = [key for key in KEYS_OF_ORDER if getattr(s, key)]
-    if not s.has_program and given:
-        raise RuleBroken(f"lowering {s.lowering} leaves the order to the compiler, remove {given[0]!r}", given[0])
-    missing = [key for key in KEYS_OF_ORDER if not getattr(s, key)]
-    if s.has_program and missing:
-        raise RuleBroken(f"missing or empty, lowering {s.lowering} needs it", missing[0])
+def rules_of(dialect: Dialect) -> tuple[Check, ...]:
+    """What a schedule of this lowering must meet. In this order: the first that is broken is told."""
+    order = ORDER_LEFT_OUT if dialect.model is None else ORDER_GIVEN
+    options = (OPTION_LEFT_OUT[key] for key in OPTION_KEYS if key not in dialect.options)
+    return (*order, *options, *OF_EVERY_LOWERING, *dialect.rules)
 
 
-def _one_entry_per_group(s: Keys) -> None:
-    for key in ("order", "stage"):
-        if len(getattr(s, key)) != len(s.group):
-            raise RuleBroken(f"{len(getattr(s, key))} entries, expected one per group, {len(s.group)}", key)
+ORDER_GIVEN = tuple(
+    Rule(key, lambda s: f"missing or empty, lowering {s.lowering} needs it", needs={key: {"minItems": 1}})
+    for key in KEYS_OF_ORDER
+)
 
 
+def _order_left_out(key: str) -> Rule:
+    def told(s: Keys) -> str:
+        return f"lowering {s.lowering} leaves the order to the compiler, remove {key!r}"
+
+    return Rule(key, told, needs={key: {"maxItems": 0}})
+
+
+def _option_left_out(key: str) -> Rule:
+    def told(s: Keys) -> str:
+        takers = " or ".join(dialect.name for dialect in dialects() if key in dialect.options)
+        return f"only lowering {takers} takes it, remove it from lowering {s.lowering}"
+
+    return Rule(key, told, needs={key: {"maxProperties": 0}})
+
+
+ORDER_LEFT_OUT = tuple(map(_order_left_out, KEYS_OF_ORDER))
+OPTION_LEFT_OUT = {key: _option_left_out(key) for key in OPTION_KEYS}
+
+
+@implies({"group": {"items": {"minItems": 1, "uniqueItems": True}, "maxItems": MOST_GROUPS}})
 def _groups_partition_the_statements(s: Keys) -> None:
+    statements = s.statements
     seen: dict[str, int] = {}
     for index, group in enumerate(s.group):
         if not group:
@@ -36,13 +60,13 @@ def _groups_partition_the_statements(s: Keys) -> None:
             if name in seen:
                 where = "twice" if seen[name] == index else f"in group {seen[name]} already"
                 raise RuleBroken(f"statement {_named(name)} is {where}", "group", index)
-            if name not in s.statements:
+            if name not in statements:
                 raise RuleBroken(f"no statement {name} in this schedule: {parts(s, whole(name))}", "group", index)
             seen[name] = index
-    missing = [name for name in s.statements if name not in seen]
+    missing = [name for name in statements if name not in seen]
     if s.group and missing:
         named = ", ".join(map(_named, missing))
-        raise RuleBroken(f"in no group: {named}; expected each of the {len(s.statements)} statements in one", "group")
+        raise RuleBroken(f"in no group: {named}; expected each of the {len(statements)} statements in one", "group")
 
 
 def parts(s: Keys, name: str) -> str:
@@ -52,6 +76,13 @@ def parts(s: Keys, name: str) -> str:
 
 def _named(name: str) -> str:
     return f"{name} ({NUMBER[name]})" if name in NUMBER else name
+
+
+@implies({key: {"maxItems": MOST_GROUPS} for key in ("order", "stage")})
+def _one_entry_per_group(s: Keys) -> None:
+    for key in ("order", "stage"):
+        if len(getattr(s, key)) != len(s.group):
+            raise RuleBroken(f"{len(getattr(s, key))} entries, expected one per group, {len(s.group)}", key)
 
 
 def _producers_are_single_loads(s: Keys) -> None:
@@ -68,6 +99,11 @@ def _producers_are_single_loads(s: Keys) -> None:
             )
 
 
+PLACES = {"maxItems": MOST_WHOLE, "items": {"maximum": MOST_WHOLE - 1}}
+NO_SPLIT = {"split": {"maxProperties": 0}}
+
+
+@implies({"order": PLACES}, given=NO_SPLIT)
 def _order_is_a_permutation(s: Keys) -> None:
     placed = [(order, index) for index, order in enumerate(s.order) if order != PRODUCER]
     seen: dict[int, int] = {}
@@ -79,6 +115,7 @@ def _order_is_a_permutation(s: Keys) -> None:
         seen[order] = index
 
 
+@implies({"stage": PLACES}, given=NO_SPLIT)
 def _stages_have_no_gap(s: Keys) -> None:
     used = {stage for stage in s.stage if stage != PRODUCER}
     gap = next((stage for stage in range(max(used, default=0)) if stage not in used), None)
@@ -86,18 +123,7 @@ def _stages_have_no_gap(s: Keys) -> None:
         raise RuleBroken(f"no group has stage {gap}, expected every stage from 0 to {max(used)}", "stage")
 
 
-def _options_belong_to_the_lowering(s: Keys) -> None:
-    given = [key for key in OPTION_KEYS if getattr(s, key) != type(getattr(s, key))()]
-    stray = next((key for key in given if key not in s.dialect.options), None)
-    if stray:
-        takers = " or ".join(dialect.name for dialect in dialects() if stray in dialect.options)
-        raise RuleBroken(f"only lowering {takers} takes it, remove it from lowering {s.lowering}", stray)
-
-
-# In this order: the first that is broken is told. Those of the lowering come after them.
-RULES = (
-    _the_order_is_whose_it_is,
-    _options_belong_to_the_lowering,
+OF_EVERY_LOWERING: tuple[Check, ...] = (
     _groups_partition_the_statements,
     _one_entry_per_group,
     _producers_are_single_loads,

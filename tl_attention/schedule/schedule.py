@@ -17,22 +17,15 @@ from tl_attention.loop.table import whole
 from tl_attention.schedule.key_errors import dotted, first_error
 from tl_attention.schedule.keys import PRODUCER, Keys
 from tl_attention.schedule.option_label import options_from_label, options_label
-from tl_attention.schedule.rules import RULES
+from tl_attention.schedule.rules import rules_of
 
 
 class Schedule(Keys):
-    """One schedule: tile, threads, ring depth, and the order, stage and group of the loop's statements.
-
-    `group` partitions the 15 statements (names or numbers 0 to 14 in source order), or the chunks that `split` makes
-    of them. `order` and `stage` have one entry per group. A group of stage s works on KV block t - s in steady-state
-    iteration t; `order` is its position in the iteration. `-1` in both marks a producer group: one load, run ahead by
-    `num_stages` buffers. `lowering: inferred` leaves order, stage and group to the compiler; `warp_specialized` adds a
-    producer warpgroup, and takes the keys after `kv_order`.
-    """
+    """One schedule: keys that obey every rule of its lowering."""
 
     @model_validator(mode="after")
     def _obeys_every_rule(self) -> Schedule:
-        for rule in (*RULES, *self.dialect.rules):
+        for rule in rules_of(self.dialect):
             rule(self)
         return self
 

@@ -33,7 +33,7 @@ LINE_INTERVAL_S = 2.0
 
 
 class ProgressBar:
-    """Implements runner.Progress on stderr: bars on a terminal, else a line for each step that takes its time."""
+    """Implements measure.progress.Progress on stderr: bars on a terminal, else a line for each step that takes its time."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, markup=False)
@@ -104,8 +104,11 @@ class Output:
             self._print(self._wrapped(line) if self._console.is_terminal else [line])
 
     def _wrapped(self, line: str) -> list[str]:
-        options = {"break_long_words": False, "break_on_hyphens": False}
-        return textwrap.wrap(line, self.width, subsequent_indent=" " * 4, **options) or [""]
+        indent = " " * 4
+        lines = textwrap.wrap(
+            line, self.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+        return lines or [""]
 
     def _print(self, lines: Sequence[str]) -> None:
         for line in lines:

@@ -17,7 +17,7 @@ from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.explain import program_parts
 
 if TYPE_CHECKING:
-    from tl_attention.measure.compile_pool import Compiled
+    from tl_attention.measure.compilation import Compiled
     from tl_attention.problem.shape import AttentionShape
 
 # Longer values stand below each other.

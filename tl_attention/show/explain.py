@@ -32,9 +32,8 @@ def explain(schedule: Schedule, model: Model | None = None, head_dim: int = 128)
     if not schedule.has_program:
         return (
             f"{schedule.label}\n\n{_resources(schedule, head_dim)}\n\n"
-            "lowering inferred: the compiler decides order, stages and waits (T.Pipelined with "
-            f"num_stages={schedule.num_stages}).\nThere is no Program to prove or to show; the kernel is verified on "
-            "the GPU only.\n"
+            f"lowering {schedule.lowering}: {schedule.dialect.words}; num_stages is {schedule.num_stages}.\n"
+            "There is no Program to prove or to show; the kernel is verified on the GPU only.\n"
         )
     program = derive(schedule, model)
     parts = [
@@ -95,13 +94,13 @@ def _resources(schedule: Schedule, head_dim: int) -> str:
         words = (
             f"{takes.split[0]} for threads that compute, {takes.split[1]} for the producer's" if takes.split else "none"
         )
-        given = "by the file" if is_set(schedule, "kernel.registers") else "by block_M"
+        given = "by the file" if is_set(schedule, "kernel", "registers") else "by block_M"
         lines.append(f"setmaxnreg: {words}, {given}")
     return "\n".join(lines)
 
 
 def _options(schedule: Schedule) -> str:
-    """Those in force; only the warp-specialised lowering has any."""
+    """Those in force, of a lowering that takes any."""
     if not schedule.dialect.options:
         return ""
     return "\n".join([f"options, {SET} where the file sets them:", *option_lines(schedule)])

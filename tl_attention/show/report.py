@@ -90,10 +90,13 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def by_problem(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows of one problem in one run together, ranked: times of two runs are not compared."""
+    """Rows of one problem in one run together, ranked: times of two runs are not compared.
+
+    The run is that which measured: a row that repeats an earlier one stands beside those of its time.
+    """
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row.run, str(row.shape)), []).append(row)
+        groups.setdefault((row.measured_in, str(row.shape)), []).append(row)
     return [ranked(group) for group in groups.values()]
 
 
@@ -126,7 +129,7 @@ def by_run(tables: Sequence[Sequence[Row]]) -> list[list[Sequence[Row]]]:
     """The tables of one run together."""
     runs: dict[str, list[Sequence[Row]]] = {}
     for rows in tables:
-        runs.setdefault(rows[0].run, []).append(rows)
+        runs.setdefault(rows[0].measured_in, []).append(rows)
     return list(runs.values())
 
 
@@ -134,7 +137,7 @@ def title(rows: Sequence[Row]) -> str:
     """The problem, device and matrix product that a table's rows share, and the run that they are of."""
     row = next((row for row in rows if row.matmul_tflops), rows[0])
     matmul = f", matrix product {row.matmul_tflops:.0f} TFLOPS" if row.matmul_tflops else ""
-    run = f", {row.run}" if row.run else ""
+    run = f", {row.measured_in}" if row.measured_in else ""
     return printable(f"{row.shape}, {row.device or 'no GPU'}{matmul}{run}")
 
 
@@ -196,7 +199,7 @@ def recorded_lines(rows: Sequence[Row], recorded: Sequence[Row]) -> list[str]:
             lines.append(
                 printable(
                     f"{_who([row], rows)}: {found.median_ms:.3f} ms{name}, {_number(found.tflops)} TFLOPS "
-                    f"({found.device}, {found.run[:10]})"
+                    f"({found.device}, {found.measured_in[:10]})"
                 )
             )
     return lines

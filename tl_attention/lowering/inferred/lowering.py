@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tl_attention.lowering.pipelined.lowering import Pipelined
-from tl_attention.lowering.wgmma import threads_fit_the_tile
+from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE
 from tl_attention.program.program import Program
 from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.schedule.dialect import Dialect
@@ -13,7 +13,7 @@ from tl_attention.schedule.schedule import Schedule
 class Inferred(Pipelined):
     """Nothing to derive, to prove or to compare the generated code with: it is verified on the GPU only."""
 
-    dialect = Dialect("inferred", "the compiler decides order and stage", model=None, rules=(threads_fit_the_tile,))
+    dialect = Dialect("inferred", "the compiler decides order and stage", model=None, rules=THREADS_FIT_THE_TILE)
 
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> None:
         raise AssertionError("there is no Program to compare with")

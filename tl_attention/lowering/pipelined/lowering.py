@@ -8,7 +8,7 @@ from typing import Any
 from tl_attention.lowering.base import Lowering
 from tl_attention.lowering.pipelined import generated
 from tl_attention.lowering.pipelined.arguments import arguments
-from tl_attention.lowering.wgmma import plain_resources, threads_fit_the_tile
+from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE, plain_resources
 from tl_attention.program.program import Program
 from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.proof.limits import Resources
@@ -20,7 +20,7 @@ class Pipelined(Lowering):
     """The plain form, and the baseline: every product is waited for at once, and TileLang places the waits."""
 
     dialect = Dialect(
-        "pipelined", "T.Pipelined with this order and stage", model="synchronous", rules=(threads_fit_the_tile,)
+        "pipelined", "T.Pipelined with this order and stage", model="synchronous", rules=THREADS_FIT_THE_TILE
     )
     files = ("lowering/macros.py", "lowering/pipelined/kernel.py")
 

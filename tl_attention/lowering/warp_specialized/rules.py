@@ -6,24 +6,37 @@ from tl_attention.hardware.device import HOPPER
 from tl_attention.hardware.warpgroup import WARPGROUP
 from tl_attention.loop.table import whole
 from tl_attention.lowering.warp_specialized.table import TABLE
-from tl_attention.lowering.wgmma import threads_fit_the_tile
+from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE
+from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
+from tl_attention.schedule.rule import Rule
 from tl_attention.schedule.rules import parts
 
+ROWS_HAVE_REGISTERS = Rule(
+    "block_M",
+    lambda s: f"{s.block_M}, expected at most 192: the registers of 3 warpgroups and a producer",
+    needs={"block_M": {"maximum": 192}},
+)
 
-def _it_is_what_the_kernel_does(s: Keys) -> None:
-    if s.block_M > 192:
-        raise RuleBroken(f"{s.block_M}, expected at most 192: the registers of 3 warpgroups and a producer", "block_M")
+
+def _every_load_is_a_producers(s: Keys) -> None:
     placed = [load for load in TABLE.loads if load not in s.producers]
     if placed:
         raise RuleBroken(f"{placed[0]} has a position, expected -1: a producer warp issues every load", "order")
-    if s.kv_order != "descending":
-        raise RuleBroken(
-            "expected descending, the only order of this lowering: blocks that need a mask come first, and only they "
-            "are masked",
-            "kv_order",
-        )
+
+
+MASKED_BLOCKS_COME_FIRST = Rule(
+    "kv_order",
+    lambda s: (
+        "expected descending, the only order of this lowering: blocks that need a mask come first, and only they are "
+        "masked"
+    ),
+    needs={"kv_order": {"const": "descending"}},
+)
+
+
+def _fused_statements_are_in_one_group(s: Keys) -> None:
     group_of = {name: index for index, group in enumerate(s.group) for name in group}
     for name, partner in {**TABLE.fused, "mask": "mma0"}.items():
         partner = partner if partner in group_of else f"{partner}.0"
@@ -41,9 +54,12 @@ def _chunks_fill_the_tile(s: Keys) -> None:
             raise RuleBroken(f"{sum(widths)} columns in total, expected block_N {s.block_N}", "split", name)
 
 
-def _row_sums_in_chunks_are_per_thread(s: Keys) -> None:
-    if s.split.row_sum and s.softmax.row_sum != "thread":
-        raise RuleBroken("split, expected softmax.row_sum: thread (a row is reduced as a whole)", "split", "row_sum")
+ROW_SUMS_IN_CHUNKS_ARE_PER_THREAD = Rule(
+    "split.row_sum",
+    lambda s: "split, expected softmax.row_sum: thread (a row is reduced as a whole)",
+    given={"split.row_sum": {"type": "array"}},
+    needs={"softmax.row_sum": {"const": "thread"}},
+)
 
 
 def _waits_and_releases_have_a_place(s: Keys) -> None:
@@ -68,18 +84,27 @@ def _the_polynomial_has_exponentials(s: Keys) -> None:
         )
 
 
-def _kernel_suits_the_tile(s: Keys) -> None:
-    if s.kernel.tile_scheduler == "dynamic" and s.kernel.cluster != 1:
-        raise RuleBroken(
-            "dynamic takes tiles for one block, expected with cluster: 1 (blocks of a cluster need the same tile pair)",
-            "kernel",
-            "tile_scheduler",
-        )
-    if s.kernel.ping_pong and s.block_M != 128:
-        raise RuleBroken(f"two warpgroups take turns, expected block_M 128, found {s.block_M}", "kernel", "ping_pong")
-    if s.kernel.output == "tma" and s.block_M > 128:
-        # TileLang 0.1.15 computes the address of a third warpgroup's rows wrongly.
-        raise RuleBroken(f"tma, expected block_M of at most 128, found {s.block_M}", "kernel", "output")
+ONE_BLOCK_TAKES_A_TILE = Rule(
+    "kernel.tile_scheduler",
+    lambda s: (
+        "dynamic takes tiles for one block, expected with cluster: 1 (blocks of a cluster need the same tile pair)"
+    ),
+    given={"kernel.tile_scheduler": {"const": "dynamic"}},
+    needs={"kernel.cluster": {"const": 1}},
+)
+TWO_TAKE_TURNS = Rule(
+    "kernel.ping_pong",
+    lambda s: f"two warpgroups take turns, expected block_M 128, found {s.block_M}",
+    given={"kernel.ping_pong": {"const": True}},
+    needs={"block_M": {"const": 128}},
+)
+# TileLang 0.1.15 computes the address of a third warpgroup's rows wrongly.
+TWO_STORE_BY_TMA = Rule(
+    "kernel.output",
+    lambda s: f"tma, expected block_M of at most 128, found {s.block_M}",
+    given={"kernel.output": {"const": "tma"}},
+    needs={"block_M": {"maximum": 128}},
+)
 
 
 def _registers_fit_the_block(s: Keys) -> None:
@@ -109,13 +134,19 @@ def _registers_fit_the_block(s: Keys) -> None:
         )
 
 
-RULES = (
-    threads_fit_the_tile,
-    _it_is_what_the_kernel_does,
+# In this order: the first that is broken is told.
+RULES: tuple[Check, ...] = (
+    *THREADS_FIT_THE_TILE,
+    ROWS_HAVE_REGISTERS,
+    _every_load_is_a_producers,
+    MASKED_BLOCKS_COME_FIRST,
+    _fused_statements_are_in_one_group,
     _chunks_fill_the_tile,
-    _row_sums_in_chunks_are_per_thread,
+    ROW_SUMS_IN_CHUNKS_ARE_PER_THREAD,
     _waits_and_releases_have_a_place,
     _the_polynomial_has_exponentials,
-    _kernel_suits_the_tile,
+    ONE_BLOCK_TAKES_A_TILE,
+    TWO_TAKE_TURNS,
+    TWO_STORE_BY_TMA,
     _registers_fit_the_block,
 )

@@ -135,14 +135,10 @@ def _product(match: re.Match, lanes: int) -> Make:
     return make
 
 
-def _held(kind: str) -> Builder:
-    """Of the exponentials in a thread's registers: which, and for a range of them where it ends."""
-
-    def builder(match: re.Match, lanes: int) -> Make:
-        event = Event(kind, EXPONENTIALS, *map(int, match.groups()))
-        return lambda names: event
-
-    return builder
+def _hold(match: re.Match, lanes: int) -> Make:
+    """Of a range of the exponentials in a thread's registers, or of one."""
+    event = Event(match[1].replace("_", " "), EXPONENTIALS, int(match[2]), int(match[3] or 0))
+    return lambda names: event
 
 
 def _shared(kind: str) -> Builder:
@@ -183,8 +179,7 @@ CALLS: tuple[tuple[str, re.Pattern[str], Builder], ...] = tuple(
         ("descriptor", rf"tl::initialize_wgmma_descriptor<.*>\((\w+), {MATRIX}\);", _descriptor),
         ("descriptor", r"tl::increase_descriptor_offset<int>\((\w+), (.+)\);", _offset),
         ("product", r"tl::wgmma_[rs]s<", _product),
-        ("hold", r"tl_attention_hold<(\d+), (\d+)>\(", _held("hold")),
-        ("hold", r"tl_attention_hold_last<(\d+)>\(", _held("hold last")),
+        ("hold", r"tl_attention_(hold|hold_last)<(\d+)(?:, (\d+))?>\(", _hold),
         ("resume", r"tl_attention_resume\(", _plain("resume")),
         ("write", rf"^\*\(\w+\*\)\({IN_SHARED} \+ (.+)\) = ", _shared("write")),
         ("read", rf"= \*\(\w+\*\)\({IN_SHARED} \+ (.+)\);", _shared("read")),

@@ -216,7 +216,7 @@ def _launch(kernel: str, slots: list[_Slot], sizes: tuple[Size, ...], descriptor
         sizes,
         descriptors,
         tuple(_parameter(slot) for slot in own),
-        (grid[0], *(grid[1:] or (one, one))),  # type: ignore[arg-type]
+        (grid[0], *(grid[1:] or (one, one))),
         (threads_x, threads_y, threads_z),
         cluster,  # type: ignore[arg-type]
         shared_bytes,
@@ -251,8 +251,8 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
         return OPERATORS[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
     if isinstance(node, ast.Name):
         return sizes[node.id]
-    assert isinstance(node, ast.Constant)
-    return int(node.value)
+    assert isinstance(node, ast.Constant) and isinstance(node.value, int)
+    return node.value
 
 
 def _unknown(what: str) -> InputError:

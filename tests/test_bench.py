@@ -7,85 +7,36 @@ from pathlib import Path
 
 import pytest
 from mutations import shipped
+from stand_in import GOOD, Compilers, Gpu, on_a_machine
 
-from tl_attention.build.compile import StaticReport
-from tl_attention.build.toolchain import Nvcc
 from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import load
 from tl_attention.hardware.device import VisibleGpu
-from tl_attention.measure import environment, gpu_worker, runner
+from tl_attention.measure import bench, machine, session
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.compile_pool import Compiled
 from tl_attention.measure.peers import MATMUL, MATMUL_FLOPS
 from tl_attention.measure.pool import CallFailed
+from tl_attention.measure.progress import SILENT, Silent
 from tl_attention.measure.records import ResultsFile, read_rows
 from tl_attention.oracle.reference import ErrorReport, worst_of
 from tl_attention.problem.shape import AttentionShape
 
+__all__ = ["on_a_machine"]
 SHAPE = AttentionShape(1, 2, 256, 256, 128)
-BROKEN = {
-    "unbuildable": Compiled(status="compile_error", error="nvcc said no"),
-    "racing": Compiled(status="refused", error="mma0(1) does not wait for load_k(1)"),
-}
-GOOD = ErrorReport(1e-4, 1e-4, 2e-4, 2e-4, True)
-
-
-class Silent:
-    def phase(self, name: str, total: int) -> None: ...
-    def advance(self, what: str) -> None: ...
-
-
-class Gpu:
-    """Answers the runner's calls as a worker process would; `faults` maps (call, candidate's name) to what happens."""
-
-    faults: dict = {}
-    sampled: list[str] = []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception): ...
-
-    def call(self, function, *arguments, timeout_s):
-        if function is gpu_worker.device_name:
-            return "stand-in"
-        if function is gpu_worker.available_peers:
-            return ["cudnn"]
-        if function is gpu_worker.unload:
-            return None
-        name = arguments[0].name
-        fault = self.faults.get((function.__name__, name))
-        if isinstance(fault, CallFailed):
-            raise fault
-        if function is gpu_worker.verify:
-            return fault or (GOOD, True)
-        if function is gpu_worker.sample:
-            self.sampled.append(name)
-            return [1.0 if name == MATMUL else 2.0, 3.0, 2.0, 2.0], 1600
-        return None
-
-
-def compiled(candidates, progress):
-    return {c: BROKEN.get(c.name, Compiled(c.label[:9], StaticReport(200, 0, 1024))) for c in candidates}
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    monkeypatch.setattr(runner, "Worker", Gpu)
-    monkeypatch.setattr(runner, "compile_all", compiled)
-    monkeypatch.setattr("tl_attention.measure.timing.PAUSE_S", 0.0)
-    monkeypatch.setattr(runner, "chosen", lambda cuda: Nvcc(Path(), "PATH", "13.0.88", "13.0.89"))
-    monkeypatch.setattr(runner, "gpu", lambda: environment.Gpu("stand-in", "580.1", "13.0", 700.0))
-    monkeypatch.setattr(runner, "commit", lambda: "c0f9511a2b3c")
-    monkeypatch.setattr(Gpu, "faults", {})
-    monkeypatch.setattr(Gpu, "sampled", [])
-    return Gpu
+def gpu(monkeypatch, on_a_machine):
+    gpu = Gpu()
+    monkeypatch.setattr(session, "Worker", lambda: gpu)
+    monkeypatch.setattr(bench, "CompilePool", Compilers)
+    return gpu
 
 
 def rows_of(tmp_path, names, **options):
     results = ResultsFile(tmp_path / "rows.jsonl")
     candidates = [Candidate(name, SHAPE, shipped().get(name, shipped()["seed"])) for name in names]
-    rows = runner.run(candidates, runner.Options(rounds=2, **options), results, Silent())
+    rows = bench.measure(candidates, bench.Options(rounds=2, **options), results.append, SILENT)
     assert read_rows(results.path) == rows, "what is returned is what is recorded"
     return {row.name: row for row in rows}
 
@@ -94,7 +45,7 @@ def test_a_timed_row_carries_times_rate_and_method(gpu, tmp_path):
     row = rows_of(tmp_path, ["seed"])["seed"]
     assert (row.status, row.n, row.median_ms, row.sm_clock_mhz) == ("ok", 8, 2.0, 1600)
     assert row.tflops == pytest.approx(SHAPE.flops / 2.0 / 1e9)
-    assert row.matmul_tflops == pytest.approx(MATMUL_FLOPS / 2.0 / 1e9)
+    assert row.matmul_tflops == pytest.approx(MATMUL_FLOPS / 1.0 / 1e9)
     assert row.percent_of_matmul == pytest.approx(100 * row.tflops / row.matmul_tflops)
     assert "2 rounds" in row.method and row.device == "stand-in"
     assert row.verified_shapes > 5 and row.error_rms == GOOD.rms
@@ -111,12 +62,24 @@ def test_the_largest_of_each_error_is_shown_of_whichever_shape() -> None:
 def test_peers_are_verified_and_timed_beside_ours(gpu, tmp_path):
     rows = rows_of(tmp_path, ["seed"])
     assert rows["cudnn"].sizes == "peer" and rows["cudnn"].median_ms == 2.0
+    assert "cudnn" in gpu.named("verify")
     assert rows_of(tmp_path / "b", ["seed"], with_peers=False).keys() == {"seed"}
 
 
 def test_candidates_are_interleaved_in_alternating_order(gpu, tmp_path):
     rows_of(tmp_path, ["seed", "source_order"], with_peers=False)
-    assert gpu.sampled == [MATMUL, "seed", "source_order", "source_order", "seed", MATMUL]
+    assert gpu.named("sample") == [MATMUL, "seed", "source_order", "source_order", "seed", MATMUL]
+
+
+def test_all_are_compiled_and_verified_before_one_is_timed_and_every_process_ends(gpu, monkeypatch, tmp_path):
+    compilers = Compilers()
+    monkeypatch.setattr(bench, "CompilePool", lambda most: compilers)
+    load_first = []
+    monkeypatch.setattr(gpu, "ms", lambda candidate: load_first.append(compilers.finished) or 1.0)
+    rows_of(tmp_path, ["seed", "source_order"], with_peers=False)
+    assert all(load_first) and compilers.stopped and gpu.closed
+    calls = [call for call, _ in gpu.calls]
+    assert calls == sorted(calls, key=["verify", "load", "sample"].index)
 
 
 def test_every_failure_is_a_row_and_the_others_go_on(gpu, tmp_path):
@@ -143,9 +106,10 @@ def test_every_failure_is_a_row_and_the_others_go_on(gpu, tmp_path):
         "seed_stages4": "refused",
     }
     assert all(rows[name].reason for name in names if name != "seed")
-    machine = {(row.nvcc, row.ptxas, row.driver, row.power_limit_w, row.commit) for row in rows.values()}
-    assert machine == {("13.0.88", "13.0.89", "580.1", 700.0, "c0f9511a2b3c")}, "whatever became of them"
+    machines = {(row.nvcc, row.ptxas, row.driver, row.power_limit_w, row.commit) for row in rows.values()}
+    assert machines == {("13.0.88", "13.0.89", "580.1", 700.0, "c0f9511a2b3c")}, "whatever became of them"
     assert all({"tl-attention", "torch", "tilelang", "python"} <= set(row.versions) for row in rows.values())
+    assert len({(row.run, row.seed) for row in rows.values()}) == 1
     assert "294,912 bytes of shared memory" in rows["seed_stages4"].reason
     assert "NaN" in rows["nan"].reason and "repeats" in rows["moving"].reason
 
@@ -162,11 +126,26 @@ def test_rows_with_the_same_generated_code_are_marked(gpu, tmp_path):
     assert rows["seed"].same_code_as is None and rows["source_order"].same_code_as == "seed"
 
 
+def test_the_first_of_the_list_has_the_code_whichever_is_compiled_first(gpu, monkeypatch, tmp_path):
+    class Backwards(Compilers):
+        waiting: list = []
+
+        def submit(self, candidate, done):
+            self.waiting.insert(0, (candidate, done))
+            if len(self.waiting) == 2:
+                for entry in self.waiting:
+                    super().submit(*entry)
+
+    monkeypatch.setattr(bench, "CompilePool", Backwards)
+    rows = rows_of(tmp_path, ["seed", "source_order"], with_peers=False)
+    assert rows["seed"].same_code_as is None and rows["source_order"].same_code_as == "seed"
+
+
 def test_an_unsupported_gpu_is_refused_in_one_line(gpu, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "visible_gpus", lambda: (VisibleGpu("GPU-0", "NVIDIA A100", (8, 0)),))
-    monkeypatch.setattr(runner, "software", lambda: {"cuda": "13.0"})
-    monkeypatch.setattr(runner, "compile_all", lambda *arguments: pytest.fail("compiled for a GPU that cannot run it"))
-    with pytest.raises(InputError, match="compute capability 8.0, expected 9.0"):
+    monkeypatch.setattr(machine, "visible_gpus", lambda: (VisibleGpu("GPU-0", "NVIDIA A100", (8, 0)),))
+    monkeypatch.setattr(machine, "software", lambda: {"cuda": "13.0"})
+    monkeypatch.setattr(Compilers, "submit", lambda *arguments: pytest.fail("compiled for a GPU that cannot run it"))
+    with pytest.raises(InputError, match=r"compute capability 8\.0, expected 9\.0"):
         rows_of(tmp_path, ["seed"])
 
 
@@ -179,15 +158,15 @@ def test_rows_recorded_before_an_interruption_stay(gpu, tmp_path):
 
 
 def test_without_a_gpu_schedules_are_compiled_and_interpreted(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "compile_all", compiled)
+    monkeypatch.setattr(bench, "CompilePool", Compilers)
     results = ResultsFile(tmp_path / "rows.jsonl")
-    rows = runner.run([Candidate("seed", SHAPE, shipped()["seed"])], runner.Options(), results, Silent())
+    rows = bench.measure([Candidate("seed", SHAPE, shipped()["seed"])], bench.Options(), results.append, SILENT)
     assert rows[0].status == "checked_on_cpu" and rows[0].error_rms <= rows[0].error_rms_budget
     assert "nothing was timed" in rows[0].reason and rows[0].median_ms is None
 
 
-def test_without_a_gpu_what_has_no_program_is_compiled_and_every_step_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "compile_all", compiled)
+def test_without_a_gpu_what_has_no_program_is_compiled_and_every_step_is_told(monkeypatch):
+    monkeypatch.setattr(bench, "CompilePool", Compilers)
     told = []
 
     class Told(Silent):
@@ -198,8 +177,11 @@ def test_without_a_gpu_what_has_no_program_is_compiled_and_every_step_is_told(tm
             told.append(what)
 
     inferred = load(Path(__file__).parents[1] / "schedules/inferred.yaml")
-    candidates = [Candidate("inferred", SHAPE, inferred), Candidate("seed", SHAPE, shipped()["seed"])]
-    rows = runner.run(candidates, runner.Options(), ResultsFile(tmp_path / "rows.jsonl"), Told())
-    assert [row.status for row in rows] == ["compiled", "checked_on_cpu"] and rows[0].error_max_abs is None
-    assert "no Program that the CPU could run" in rows[0].reason
-    assert told[-3:] == [("interpret on the CPU", 2), "inferred float16", "seed float16"]
+    schedules = {"inferred": inferred, "seed": shipped()["seed"], "seed_stages4": shipped()["seed_stages4"]}
+    candidates = [Candidate(name, SHAPE, schedule) for name, schedule in schedules.items()]
+    rows = {row.name: row for row in bench.measure(candidates, bench.Options(), lambda row: None, Told())}
+    assert [rows[name].status for name in schedules] == ["compiled", "checked_on_cpu", "refused"]
+    assert rows["inferred"].error_max_abs is None
+    assert "no Program that the CPU could run" in rows["inferred"].reason
+    steps = ["inferred float16", "seed float16"]
+    assert told == [("compile", 2), *steps, ("interpret on the CPU", 2), *steps]

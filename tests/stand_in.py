@@ -1,0 +1,95 @@
+"""What stands in for compilers and a GPU in tests of what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tl_attention.build.compile import StaticReport
+from tl_attention.build.toolchain import Nvcc
+from tl_attention.measure import environment, gpu_worker, machine, timing
+from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.compilation import Compiled
+from tl_attention.measure.peers import MATMUL
+from tl_attention.measure.pool import CallFailed
+from tl_attention.oracle.reference import ErrorReport
+
+GOOD = ErrorReport(1e-4, 1e-4, 2e-4, 2e-4, True)
+BROKEN = {
+    "unbuildable": Compiled(status="compile_error", error="nvcc said no"),
+    "racing": Compiled(status="refused", error="mma0(1) does not wait for load_k(1)"),
+}
+
+
+def code_of(candidate: Candidate) -> str:
+    """A fingerprint that schedules of one tile share."""
+    return candidate.label[:9]
+
+
+class Compilers:
+    """Answers as `CompilePool` does, at once; `BROKEN` names what cannot be compiled."""
+
+    def __init__(self, most: int = 0, code: Callable[[Candidate], str] = code_of):
+        self.code, self.finished, self.stopped = code, False, False
+
+    def submit(self, candidate: Candidate, done: Callable[[Compiled], None]) -> None:
+        done(BROKEN.get(candidate.name) or Compiled(self.code(candidate), StaticReport(200, 0, 1024)))
+
+    def finish(self) -> None:
+        self.finished = True
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class Gpu:
+    """Answers as the worker process does. `faults` maps (call, candidate's name) to what happens instead.
+
+    `ms` gives the times of a candidate's calls, those of the matrix product half of the others' by default.
+    """
+
+    def __init__(
+        self, faults: dict[tuple[str, str], Any] | None = None, ms: Callable[[Candidate], float] | None = None
+    ):
+        self.faults = faults or {}
+        self.ms = ms or (lambda candidate: 1.0 if candidate.name == MATMUL else 2.0)
+        self.calls: list[tuple[str, str]] = []
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def named(self, call: str) -> list[str]:
+        """The candidates that a call was made for, in turn."""
+        return [name for made, name in self.calls if made == call]
+
+    def call(self, function: Callable, *arguments: Any, timeout_s: float) -> Any:
+        if function is gpu_worker.device_name:
+            return "stand-in"
+        if function is gpu_worker.available_peers:
+            return ["cudnn"]
+        if function is gpu_worker.unload:
+            return None
+        candidate = arguments[0]
+        self.calls.append((function.__name__, candidate.name))
+        fault = self.faults.get((function.__name__, candidate.name))
+        if isinstance(fault, CallFailed):
+            raise fault
+        if function is gpu_worker.verify:
+            return fault or (GOOD, True)
+        if function is gpu_worker.sample:
+            ms = self.ms(candidate)
+            return [ms, 1.5 * ms, ms, ms], 1600
+        return None
+
+
+@pytest.fixture
+def on_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with compilers and an idle GPU, and no pauses."""
+    monkeypatch.setattr(timing, "PAUSE_S", 0.0)
+    monkeypatch.setattr(machine, "chosen", lambda cuda: Nvcc(Path(), "PATH", "13.0.88", "13.0.89"))
+    monkeypatch.setattr(machine, "gpu", lambda: environment.Gpu("stand-in", "580.1", "13.0", 700.0))
+    monkeypatch.setattr(machine, "commit", lambda: "c0f9511a2b3c")

@@ -1,0 +1,29 @@
+"""What all rows of a run have in common: the compilers, the software and the GPU of this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tl_attention.build.toolchain import chosen
+from tl_attention.hardware.device import require_hopper, visible_gpus
+from tl_attention.measure.environment import commit, gpu, software
+
+
+def machine_fields() -> dict[str, Any]:
+    """The fields of a row that say where it was measured, by name; the device's is the worker's to tell.
+
+    Asked before minutes of compiling: raises InputError where no nvcc can compile, or the GPU is none of Hopper's.
+    """
+    versions, known = software(), gpu()
+    nvcc = chosen(versions.get("cuda"))
+    if "cuda" in versions:
+        for found in visible_gpus()[:1]:
+            require_hopper(found.capability, found.name)
+    return {
+        "nvcc": nvcc.version,
+        "ptxas": nvcc.ptxas,
+        "commit": commit(),
+        "versions": versions,
+        "driver": known.driver if known else "unknown",
+        "power_limit_w": known.power_limit_w if known else None,
+    }

@@ -1,0 +1,242 @@
+"""Takes candidates one by one: checks and compiles them in the background, verifies and samples them when asked.
+
+A search adds some, looks at each beside the incumbent, and decides what comes next:
+
+    with Session(results.append, known=Known(earlier_rows)) as session:
+        session.add(start)
+        best = None
+        for ticket in session.prepared():
+            if not ticket.done and session.verify(ticket):
+                if best is None:
+                    session.time([ticket])
+                    best = ticket
+                elif (comparison := session.compare(ticket, best)) and comparison.is_faster:
+                    best = ticket
+            while best and session.outstanding < 4 and budget_left():
+                session.add(a_neighbour_of(best.candidate))
+
+While the loop's body samples on the GPU, other processes compile what was added. One thread runs the loop and calls
+everything but `add`, which any thread may call; nothing is locked. `bench.py` is a client that adds all that it has,
+waits until all are compiled, and times them beside each other.
+"""
+
+from __future__ import annotations
+
+import datetime
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from tl_attention.errors import InputError
+from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.measure import gpu_worker, verification
+from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.comparison import Comparison
+from tl_attention.measure.compilation import Compiled
+from tl_attention.measure.compile_pool import CompilePool
+from tl_attention.measure.known import Known
+from tl_attention.measure.machine import machine_fields
+from tl_attention.measure.peers import MATMUL
+from tl_attention.measure.pool import CallFailed, Worker
+from tl_attention.measure.progress import SILENT, Progress
+from tl_attention.measure.records import Row
+from tl_attention.measure.sampling import BrokeWorker, Samples, sample
+from tl_attention.measure.ticket import Ticket, times
+
+START_TIMEOUT_S = 120.0
+# Enough to rank; and enough that the median lies between the 4th and the 12th ratio.
+ROUNDS, ROUNDS_AGAINST = 5, 15
+# How often `prepared` asks whether another thread has more to add.
+POLL_S = 0.1
+
+
+class Session:
+    """One run. Each candidate becomes one row, which `record` gets as soon as it is complete.
+
+    `known` has what was measured before, and learns what is measured here: a candidate whose code it finds is done
+    without being measured again, its row marked by `known_from`. Without it all are measured. `seed`, of the inputs, is
+    fresh by default. `compilers` and `worker` are the processes that compile and the one that has the GPU; the session
+    ends them. Raises InputError where no nvcc can compile, or the GPU is none of Hopper's.
+
+    Its methods raise CallFailed where the machine fails, not a candidate.
+    """
+
+    def __init__(
+        self,
+        record: Callable[[Row], object],
+        *,
+        known: Known | None = None,
+        seed: int | None = None,
+        compilers: CompilePool | None = None,
+        worker: Worker | None = None,
+    ):
+        self._record, self._known = record, known
+        self._seed = secrets.randbelow(2**31) if seed is None else seed
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._common = {"seed": self._seed, "run": now, **machine_fields()}
+        self._compilers, self._worker = compilers or CompilePool(), worker or Worker()
+        self._outstanding: set[Ticket] = set()
+        self._ready: SimpleQueue[Ticket] = SimpleQueue()
+        self._compiling_ended = False
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End every process, whatever is still compiled."""
+        self._compilers.stop()
+        self._worker.close()
+
+    @cached_property
+    def device(self) -> str | None:
+        """The GPU's name, None where there is none. The first to ask starts the worker, which takes seconds."""
+        return self._worker.call(gpu_worker.device_name, timeout_s=START_TIMEOUT_S)
+
+    def peers_of(self, candidate: Candidate) -> list[Candidate]:
+        """The peers that can run this candidate's problem here, to be added as it was."""
+        names = self._worker.call(gpu_worker.available_peers, candidate.shape, timeout_s=START_TIMEOUT_S)
+        return [Candidate(name, candidate.shape) for name in names]
+
+    def add(self, candidate: Candidate) -> Ticket:
+        """Check the candidate and have it compiled, a peer neither; `prepared` hands its ticket out."""
+        if self._compiling_ended and candidate.schedule is not None:
+            raise ValueError(f"{candidate} comes after end_compiling, expected only peers")
+        ticket = Ticket.of(candidate, refusal=_refusal(candidate), **self._common)
+        self._outstanding.add(ticket)
+        if candidate.schedule is None or ticket.refusal:
+            self._ready.put(ticket)
+        else:
+            self._compilers.submit(candidate, partial(self._compiled, ticket))
+        return ticket
+
+    @property
+    def outstanding(self) -> int:
+        """How many were added and not yet handed out."""
+        return len(self._outstanding)
+
+    def prepared(self, more: Callable[[], bool] = lambda: False) -> Iterator[Ticket]:
+        """Each candidate that was added, once, as its compilation ends, until none is outstanding.
+
+        Those that were refused, could not be compiled, or are known are done. The loop's body may add others. Where
+        another thread adds, `more`, its `is_alive` for one, says whether to wait for it.
+        """
+        # In this order: what a thread added before it ended is outstanding by now.
+        while more() or self._outstanding:
+            try:
+                ticket = self._ready.get(timeout=POLL_S)
+            except Empty:
+                continue
+            self._outstanding.discard(ticket)
+            self._settle(ticket)
+            yield ticket
+
+    def end_compiling(self) -> None:
+        """Wait until all that was added is compiled, and end the processes; only peers can be added afterwards."""
+        self._compiling_ended = True
+        self._compilers.finish()
+
+    def verify(self, ticket: Ticket) -> bool:
+        """Whether it computes attention on the GPU, so that it may be timed; it is done if not.
+
+        Without a GPU the interpreter verifies it, nothing can be timed, and it is done in any case.
+        """
+        if self.device is None:
+            self._finish(ticket, **verification.on_cpu(ticket.candidate, self._seed))
+            return False
+        ticket.update(device=self.device, **verification.on_gpu(self._worker, ticket.candidate, self._seed))
+        if not ticket.is_verified:
+            self._finish(ticket)
+        return ticket.is_verified
+
+    def time(self, tickets: Sequence[Ticket], rounds: int = ROUNDS, progress: Progress = SILENT) -> None:
+        """Time those of one problem beside each other and a matrix product: all are done then.
+
+        If one breaks the worker, the others are sampled again from the start, without it.
+        """
+        for shape in dict.fromkeys(ticket.candidate.shape for ticket in tickets):
+            matmul = Candidate(MATMUL, shape)
+            group = [ticket for ticket in tickets if ticket.candidate.shape == shape]
+            while group:
+                samples = self._sample(matmul, group, rounds, f"time {shape}", progress)
+                if samples is not None:
+                    for ticket in group:
+                        fields = times(samples[ticket.candidate], shape.flops, rounds, samples[matmul])
+                        self._finish(ticket, against=None, **fields)
+                    break
+                group = [ticket for ticket in group if ticket.is_verified]
+
+    def compare(
+        self, ticket: Ticket, incumbent: Ticket, rounds: int = ROUNDS_AGAINST, progress: Progress = SILENT
+    ) -> Comparison | None:
+        """Sample the candidate in turn with the incumbent, of the same problem: it is done then.
+
+        Its row has its times and the comparison; compared again, it has another row. None if it broke the worker.
+        """
+        ours, theirs = ticket.candidate, incumbent.candidate
+        if ours == theirs or ours.shape != theirs.shape:
+            raise ValueError(f"{ours} against {theirs}: expected two candidates of one problem, not equal in all")
+        if not incumbent.is_verified:
+            raise ValueError(f"{theirs} is not verified, expected an incumbent that is")
+        samples = self._sample(theirs, [ticket], rounds, f"{ours} against {theirs}", progress)
+        if samples is None:
+            return None
+        medians = samples[ours].medians_ms, samples[theirs].medians_ms
+        comparison = Comparison.of(theirs.label, incumbent.row.fingerprint, *medians)
+        self._finish(ticket, against=comparison, **times(samples[ours], ours.shape.flops, rounds))
+        return comparison
+
+    def _sample(
+        self, anchor: Candidate, tickets: Sequence[Ticket], rounds: int, phase: str, progress: Progress
+    ) -> dict[Candidate, Samples] | None:
+        """Samples of the anchor and the tickets', or None where one of these broke the worker: that one is done."""
+        unverified = next((ticket for ticket in tickets if not ticket.is_verified), None)
+        if unverified:
+            raise ValueError(f"{unverified.candidate} is not verified, expected to time only what is")
+        candidates = [anchor, *(ticket.candidate for ticket in tickets)]
+        try:
+            return sample(self._worker, candidates, seed=self._seed, rounds=rounds, phase=phase, progress=progress)
+        except BrokeWorker as broke:
+            if broke.candidate == anchor:
+                what = "the matrix product" if anchor.name == MATMUL else f"the incumbent, {anchor},"
+                raise CallFailed(broke.status, f"{what} could not be timed: {broke}") from None
+            culprit = next(ticket for ticket in tickets if ticket.candidate == broke.candidate)
+            self._finish(culprit, status=broke.status, reason=f"timing: {broke}")
+            return None
+
+    def _compiled(self, ticket: Ticket, compiled: Compiled) -> None:
+        """In a thread of the compilers' pool."""
+        ticket.compiled = compiled
+        self._ready.put(ticket)
+
+    def _settle(self, ticket: Ticket) -> None:
+        """Fill the row with what the check and the compiler said, or the whole of it where the code is known."""
+        if ticket.refusal:
+            self._finish(ticket, status="refused", reason=ticket.refusal)
+        elif ticket.compiled is not None:
+            ticket.update(**ticket.compiled.row_fields)
+            if ticket.compiled.error:
+                self._finish(ticket)
+            elif self._known is not None:
+                ticket.update(device=self.device)
+                if known := self._known.find(ticket.row):
+                    ticket.row = known
+                    self._finish(ticket)
+
+    def _finish(self, ticket: Ticket, **fields: Any) -> None:
+        ticket.update(**fields)
+        ticket.done = True
+        if self._known is not None:
+            self._known.add(ticket.row)
+        self._record(ticket.row)
+
+
+def _refusal(candidate: Candidate) -> str:
+    """Why the candidate is refused before it is compiled, "" if it is not."""
+    if candidate.schedule is not None:
+        try:
+            refuse_unless_safe(candidate.schedule, candidate.shape.head_dim)
+        except InputError as refusal:
+            return str(refusal)
+    return ""

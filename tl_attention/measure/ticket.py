@@ -1,0 +1,59 @@
+"""A candidate on its way through a session, and the row that comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from tl_attention.measure import timing
+from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.compilation import Compiled
+from tl_attention.measure.peers import MATMUL_FLOPS
+from tl_attention.measure.records import Row
+from tl_attention.measure.sampling import Samples
+
+
+@dataclass(eq=False)
+class Ticket:
+    """`row` is what is known of the candidate so far; it is complete, and recorded, where the ticket is `done`.
+
+    `refusal` says why the candidate was refused before it was compiled, "" if it was not.
+    """
+
+    candidate: Candidate
+    row: Row
+    refusal: str = ""
+    compiled: Compiled | None = None
+    done: bool = False
+
+    @classmethod
+    def of(cls, candidate: Candidate, *, refusal: str = "", **fields: Any) -> Ticket:
+        """At the start: `fields` of the row are those that all of a run have in common."""
+        sizes: Literal["runtime", "fixed", "peer"] = (
+            "peer" if candidate.schedule is None else "fixed" if candidate.fixed else "runtime"
+        )
+        row = Row(candidate.name, candidate.label, sizes, asdict(candidate.shape), "ok", **fields)
+        return cls(candidate, row, refusal)
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether it may be timed."""
+        return self.row.status == "ok" and self.row.verified_shapes > 0
+
+    def update(self, **fields: Any) -> None:
+        """Fill fields of the row."""
+        self.row = replace(self.row, **fields)
+
+
+def times(samples: Samples, flops: int, rounds: int, matmul: Samples | None = None) -> dict[str, Any]:
+    """The fields of a row that sampling fills; without the matrix product's samples it is compared with none."""
+    found = samples.timing
+    rate = timing.tflops(flops, found.median_ms)
+    product = timing.tflops(MATMUL_FLOPS, matmul.timing.median_ms) if matmul else None
+    return {
+        **asdict(found),
+        "tflops": rate,
+        "matmul_tflops": product,
+        "percent_of_matmul": 100 * rate / product if product else None,
+        "method": timing.method(rounds),
+    }

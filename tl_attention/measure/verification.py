@@ -1,0 +1,58 @@
+"""Whether a candidate computes attention: on the GPU, or by the interpreter where there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tl_attention.measure import gpu_worker
+from tl_attention.measure.candidate import Candidate, verification_shapes
+from tl_attention.measure.pool import CallFailed, Worker
+from tl_attention.oracle import interpret
+from tl_attention.oracle.reference import ErrorReport, worst_of
+from tl_attention.program.derivation import derive
+
+TIMEOUT_S = 120.0
+
+
+def on_gpu(worker: Worker, candidate: Candidate, seed: int) -> dict[str, Any]:
+    """The fields of its row that this fills: how large the errors were, or at which problem it failed, and how."""
+    shapes = verification_shapes(candidate.shape, candidate.fixed or candidate.schedule is None)
+    reports: list[ErrorReport] = []
+    for number, shape in enumerate(shapes):
+        try:
+            report, stable = worker.call(gpu_worker.verify, candidate, shape, seed + number, timeout_s=TIMEOUT_S)
+        except CallFailed as failed:
+            return {"status": failed.status, "reason": f"verifying {shape}: {failed}"}
+        if not report.ok:
+            return {"status": "wrong", "reason": f"{shape}: {report}", **_errors(report)}
+        if not stable:
+            reason = f"{shape}: repeats on the same inputs differ"
+            return {"status": "unstable", "reason": reason, **_errors(report)}
+        reports.append(report)
+    return {"verified_shapes": len(shapes), **_errors(worst_of(reports))}
+
+
+def on_cpu(candidate: Candidate, seed: int) -> dict[str, Any]:
+    """The same where there is no GPU, of a schedule."""
+    schedule, shape = candidate.schedule, candidate.shape
+    assert schedule is not None, f"{candidate} is a peer, which needs a GPU"
+    if not schedule.has_program:
+        reason = "no GPU, and no Program that the CPU could run: neither verified nor timed"
+        return {"status": "compiled", "reason": reason}
+    reports = interpret.verify(
+        derive(schedule), schedule, head_dim=shape.head_dim, dtype=shape.dtype, causal=shape.causal, seed=seed
+    ).values()
+    worst = worst_of(list(reports))
+    if not all(report.ok for report in reports):
+        return {"status": "wrong", "reason": str(worst), **_errors(worst)}
+    reason = "no GPU: verified by the interpreter, nothing was timed"
+    return {"status": "checked_on_cpu", "reason": reason, **_errors(worst)}
+
+
+def _errors(report: ErrorReport) -> dict[str, float]:
+    return {
+        "error_rms": report.rms,
+        "error_rms_budget": report.budget_rms,
+        "error_max_abs": report.max_abs,
+        "error_max_abs_budget": report.budget_max_abs,
+    }

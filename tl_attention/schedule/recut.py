@@ -1,0 +1,92 @@
+"""Everything that one step can change about the chunks of split statements, as `regroup.py` does of the groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from tl_attention.loop.attention import SOURCE, SPLITTABLE
+from tl_attention.loop.table import chunk_names
+from tl_attention.problem.shape import HEAD_DIMS
+from tl_attention.schedule.keys import Keys
+from tl_attention.schedule.options import CHUNK_UNIT
+from tl_attention.schedule.regroup import Change, as_keys
+
+# Of chunks.
+Numbers = tuple[int, ...]
+# Their chunks are columns of acc_s, which has block_N of them; the others' are of acc_o, which has head_dim.
+OF_SCORES = tuple(name for name, buffers in SOURCE.splittable.items() if "acc_s" in buffers)
+
+
+def cut(keys: Keys) -> Iterator[Change]:
+    """A chunk, or a whole statement, becomes two, one right after the other."""
+    for statement in SPLITTABLE:
+        for columns in _columns(keys, statement):
+            for index, width in enumerate(columns):
+                becomes: list[Numbers] = [(n + (n > index),) for n in range(len(columns))]
+                becomes[index] = (index, index + 1)
+                for first in range(CHUNK_UNIT, width, CHUNK_UNIT):
+                    wanted = (*columns[:index], first, width - first, *columns[index + 1 :])
+                    yield _recut(keys, statement, wanted, becomes)
+
+
+def merge(keys: Keys) -> Iterator[Change]:
+    """Two neighbouring chunks become one, where the first of them stood."""
+    for statement in SPLITTABLE:
+        columns = keys.split.columns(statement) or ()
+        for index in range(len(columns) - 1):
+            becomes: list[Numbers] = [(n - (n > index),) for n in range(len(columns))]
+            becomes[index + 1] = ()
+            wanted = (*columns[:index], columns[index] + columns[index + 1], *columns[index + 2 :])
+            yield _recut(keys, statement, wanted, becomes)
+
+
+def shift(keys: Keys) -> Iterator[Change]:
+    """Of two neighbouring chunks one gets columns of the other."""
+    for statement in SPLITTABLE:
+        columns = keys.split.columns(statement) or ()
+        for index in range(len(columns) - 1):
+            for step in (-CHUNK_UNIT, CHUNK_UNIT):
+                wanted = list(columns)
+                wanted[index] += step
+                wanted[index + 1] -= step
+                if min(wanted) > 0:
+                    yield {"split": keys.split.model_dump() | {statement: tuple(wanted)}}
+
+
+def resized(keys: Keys, block_N: int) -> Change:
+    """block_N, the last chunk of each statement with what changes of the columns."""
+    more = block_N - keys.block_N
+    cut = {name: columns for name in OF_SCORES if (columns := keys.split.columns(name))}
+    wanted = {name: (*columns[:-1], columns[-1] + more) for name, columns in cut.items()}
+    return {"block_N": block_N, "split": keys.split.model_dump() | wanted}
+
+
+def _columns(keys: Keys, statement: str) -> list[tuple[int, ...]]:
+    """The columns of its chunks; of a whole one all that it may have: the head_dim is not the schedule's."""
+    if columns := keys.split.columns(statement):
+        return [columns]
+    return [(keys.block_N,)] if statement in OF_SCORES else [(head_dim,) for head_dim in HEAD_DIMS]
+
+
+def _recut(keys: Keys, statement: str, wanted: Sequence[int], becomes: Sequence[Numbers]) -> Change:
+    """The statement in chunks of these columns; `becomes` are the numbers of the chunks that stand for each old one."""
+    columns = tuple(wanted) if len(wanted) > 1 else None
+    old, new = chunk_names(statement, keys.split.columns(statement)), chunk_names(statement, columns)
+    names = {name: tuple(new[number] for number in numbers) for name, numbers in zip(old, becomes)}
+    placed = tuple(
+        (group, stage)
+        for statements, stage in keys.emission
+        if (group := tuple(part for name in statements for part in names.get(name, (name,))))
+    )
+    # A place before a chunk that is no more is one before the chunk that it became part of.
+    before = {
+        name: parts[0] if parts else new[becomes[number - 1][0]] for number, (name, parts) in enumerate(names.items())
+    }
+    places = {
+        key: {what: before.get(name, name) for what, name in getattr(keys, key)}
+        for key in ("wait_before", "release_before")
+    }
+    return {"split": keys.split.model_dump() | {statement: columns}, **as_keys(placed, keys.producers), **places}
+
+
+MOVES: dict[str, Callable[[Keys], Iterator[Change]]] = {f.__name__: f for f in (cut, merge, shift)}

@@ -1,0 +1,120 @@
+"""The space of schedules: what one step can change, all neighbours of a schedule, random walks.
+
+Every schedule here is well-formed: it meets the rules that a schedule meets by itself. Whether it is legal, fits the SM
+and is any good is for others to say. The lowering stays the same, and what it does not take stays away.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from typing import Any
+
+from tl_attention.schedule import recut, regroup
+from tl_attention.schedule.choices import Path, choices, listed_keys
+from tl_attention.schedule.keys import Keys
+from tl_attention.schedule.options import OPTION_KEYS
+from tl_attention.schedule.regroup import Change
+from tl_attention.schedule.schedule import Schedule
+
+Move = Callable[[Keys], Iterator[Change]]
+# Whether a move, by its name, is one of those that are wanted.
+Wanted = Callable[[str], bool]
+# Keys that do not change alone: `_rows`, `_columns`.
+TOGETHER = ("block_M", "threads", "block_N")
+
+
+def everything(name: str) -> bool:
+    """All moves are wanted."""
+    return True
+
+
+def moves(schedule: Schedule) -> dict[str, Move]:
+    """What one step can change of it: the moves of groups and of chunks, and the keys, by their paths.
+
+    Each gives all changes that it can make, well-formed or not.
+    """
+    keys = {path: values for path, values in listed_keys(schedule) if path[0] not in TOGETHER}
+    before = [(key, what) for key in ("wait_before", "release_before") for what, _ in getattr(schedule, key)]
+    keys |= dict.fromkeys(before, (None, *schedule.statements))
+    not_taken = set(OPTION_KEYS).difference(schedule.dialect.options)
+    return {
+        **(regroup.MOVES if schedule.has_program else {}),
+        **(recut.MOVES if "split" not in not_taken else {}),
+        "block_M": _rows,
+        "block_N": _columns,
+        **{".".join(path): partial(_set, path=path, values=keys[path]) for path in keys if path[0] not in not_taken},
+    }
+
+
+def neighbours(schedule: Schedule, wanted: Wanted = everything) -> Iterator[Schedule]:
+    """Every other schedule one step away, each once, in the same order each time."""
+    seen = {_as_listed(schedule)}
+    for name, move in moves(schedule).items():
+        for change in move(schedule) if wanted(name) else ():
+            found = _changed(schedule, change)
+            if found is not None and found not in seen:
+                seen.add(found)
+                yield found
+
+
+def random_neighbour(schedule: Schedule, rng: random.Random, wanted: Wanted = everything) -> Schedule:
+    """Another schedule one step away: a move at random, then one of its changes. Raises ValueError if there is none."""
+    of_name = moves(schedule)
+    names = list(filter(wanted, of_name))
+    here = _as_listed(schedule)
+    while names:
+        name = names.pop(rng.randrange(len(names)))
+        changes = list(of_name[name](schedule))
+        for change in rng.sample(changes, len(changes)):
+            found = _changed(schedule, change)
+            if found not in (None, here):
+                return found
+    raise ValueError(f"{schedule.label} has no neighbour by the moves that are wanted")
+
+
+def walk(schedule: Schedule, rng: random.Random, steps: int, wanted: Wanted = everything) -> Schedule:
+    """Where a random walk of so many steps ends, which may be where it began."""
+    for _ in range(steps):
+        schedule = random_neighbour(schedule, rng, wanted)
+    return schedule
+
+
+def _changed(schedule: Schedule, change: Change) -> Schedule | None:
+    """The schedule with these keys; None where they break a rule."""
+    try:
+        return _as_listed(Schedule(**schedule.model_dump() | change))
+    except ValueError:
+        return None
+
+
+def _as_listed(schedule: Schedule) -> Schedule:
+    """The same schedule, its groups in the one order in which the moves list them."""
+    listed = regroup.as_keys(schedule.emission, schedule.producers)
+    if schedule.group == listed["group"]:
+        return schedule
+    return Schedule(**schedule.model_dump() | listed)
+
+
+def _set(keys: Keys, path: Path, values: tuple[Any, ...]) -> Iterator[Change]:
+    fields = keys.model_dump(include={path[0]})
+    return (_nested(fields, path, value) for value in values)
+
+
+def _nested(fields: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
+    name, *below = path
+    return fields | {name: _nested(fields[name], tuple(below), value) if below else value}
+
+
+def _rows(keys: Keys) -> Iterator[Change]:
+    """Query rows, and the threads for them: neither goes alone."""
+    names = ("block_M", "threads")
+    for values in product(*(choices(Schedule.model_fields[name]) for name in names)):
+        yield dict(zip(names, values))
+
+
+def _columns(keys: Keys) -> Iterator[Change]:
+    """Keys of a block, and the chunks of them."""
+    return (recut.resized(keys, block_N) for block_N in choices(Schedule.model_fields["block_N"]))

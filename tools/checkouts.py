@@ -1,0 +1,111 @@
+"""What the scripts share: a checkout, processes that run its package and no other, and lines of progress."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from pebble import ProcessPool
+
+PACKAGE = "tl_attention"
+SECONDS_BETWEEN_LINES = 20
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """The folder that holds tl_attention/ and schedules/, absolute."""
+
+    folder: Path
+
+    @contextmanager
+    def processes(self, jobs: int, *more: str) -> Iterator[ProcessPool]:
+        """Processes that import the package from here, and other modules from the folders `more` in it.
+
+        They work in an empty folder, where TileLang's cache is too, and what they print is lost. All end with the
+        context, also where this process is told to end.
+        """
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        folders = [str(self.folder / part) for part in ("", *more)]
+        with tempfile.TemporaryDirectory() as empty:
+            pool = ProcessPool(
+                jobs, context=multiprocessing.get_context("spawn"), initializer=_enter, initargs=[folders, empty]
+            )
+            try:
+                yield pool
+            finally:
+                pool.stop()
+                pool.join()
+
+    def without_path(self, text: str) -> str:
+        """A message without the place of this checkout."""
+        return text.replace(str(self.folder), "CHECKOUT")
+
+    def commit(self) -> str | None:
+        """The commit in 12 digits; None for a folder that is no checkout of its own, or holds changes."""
+        top, head = self._git("rev-parse", "--show-toplevel"), self._git("rev-parse", "HEAD")
+        if not top or not head or Path(top) != self.folder or self._git("status", "--porcelain") != "":
+            return None
+        return head[:12]
+
+    def _git(self, *arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(self.folder), *arguments], capture_output=True, text=True)
+        except OSError:
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _enter(folders: list[str], empty: str) -> None:
+    os.chdir(empty)
+    sys.dont_write_bytecode = True
+    sys.path[:0] = folders
+    os.environ |= {"PYTHONPATH": os.pathsep.join(folders), "TILELANG_CACHE_DIR": empty}
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+
+
+def check_home(checkout: Path) -> None:
+    """Raise ImportError unless this process has the package from the checkout."""
+    import tl_attention
+
+    if not Path(tl_attention.__file__).is_relative_to(checkout):
+        raise ImportError(f"{PACKAGE} comes from {tl_attention.__file__}, expected it from {checkout}")
+
+
+class CheckoutPath(click.ParamType):
+    """A folder given on the command line."""
+
+    name = "checkout"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Checkout:
+        folder = Path(value).resolve()
+        if not (folder / PACKAGE / "__init__.py").is_file():
+            self.fail(f"{value}: no checkout, expected a folder that holds {PACKAGE}/", param, ctx)
+        return Checkout(folder)
+
+
+class Progress:
+    """A line on stderr now and then: how much of the work is done."""
+
+    def __init__(self, what: str, total: int):
+        self.what, self.total, self.done = what, total, 0
+        self.start = self.said = time.monotonic()
+
+    def advance(self, by: int = 1) -> None:
+        """So much more is done."""
+        self.done += by
+        now = time.monotonic()
+        if self.done == self.total or now - self.said >= SECONDS_BETWEEN_LINES:
+            self.said = now
+            click.echo(f"{self.what}: {self.done:,} of {self.total:,}, {now - self.start:.0f} s", err=True)

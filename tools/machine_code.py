@@ -1,0 +1,93 @@
+"""CUDA text to SASS, by the nvcc and cuobjdump of the Python packages or those on the PATH."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+
+# What TileLang 0.1.15 gives nvcc, without line information and warnings.
+OPTIONS = ("-cubin", "-O3", "-std=c++20", "-gencode", "arch=compute_90a,code=sm_90a", "--use_fast_math", "-w")
+SIGNATURE = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\((.*)\) \{$', re.MULTILINE)
+
+
+TOKEN = re.compile(r"[A-Za-z_]\w*|\S")
+
+
+class NotCompiled(Exception):
+    """The compiler gave up; the message is its first error."""
+
+
+def normalised(text: str) -> str:
+    """CUDA text whose kernel is named `kernel`, with parameters `parameter_0`, `parameter_1`, ... in their order."""
+    names: dict[str, str] = {}
+    for kernel, parameters in SIGNATURE.findall(text):
+        names[kernel] = "kernel"
+        names |= {p.split()[-1]: f"parameter_{index}" for index, p in enumerate(parameters.split(", "))}
+    if not names:
+        raise ValueError(f"no kernel in the text: {text[:200]!r}")
+    return re.sub(r"\b[A-Za-z_]\w*\b", lambda word: names.get(word[0], word[0]), text)
+
+
+def same_but_for_variables(before: str, after: str) -> bool:
+    """Whether two texts are the same once variables that they declare are renamed, each to one that no other has."""
+    words = [TOKEN.findall(text) for text in (before, after)]
+    if len(words[0]) != len(words[1]):
+        return False
+    renamed = {pair for pair in zip(*words, strict=True) if pair[0] != pair[1]}
+    old, new = [pair[0] for pair in renamed], [pair[1] for pair in renamed]
+    one_to_one = len(set(old)) == len(old) and len(set(new)) == len(new)
+    # A new name that the old text has for something else, or the other way round, is another program.
+    fresh = not set(new) & set(words[0]) and not set(old) & set(words[1])
+    return one_to_one and fresh and all(_declares(before, a) and _declares(after, b) for a, b in renamed)
+
+
+def _declares(text: str, name: str) -> bool:
+    """Whether the name is that of a variable, `float acc_s[88];` for one: not of a function, a type or a field."""
+    return name.isidentifier() and bool(re.search(rf"[\w>*&] {name}(?:\[\w+\])?(?:;| =)", text))
+
+
+@functools.cache
+def machine_code(text: str) -> str:
+    """Resource usage and SASS, with addresses and encodings. Raises NotCompiled."""
+    tilelang = importlib.util.find_spec("tilelang")
+    assert tilelang and tilelang.origin
+    root = Path(tilelang.origin).parent
+    with tempfile.TemporaryDirectory() as folder:
+        # In the folder itself: no path of this machine in what the tools print.
+        (Path(folder) / "kernel.cu").write_text(text)
+        includes = [f"-I{root / 'src'}", f"-I{root / '3rdparty/cutlass/include'}"]
+        _run(folder, "nvcc", *OPTIONS, *includes, "-o", "kernel.cubin", "kernel.cu")
+        return _run(folder, "cuobjdump", "--dump-resource-usage", "-sass", "kernel.cubin")
+
+
+def _run(folder: str, name: str, *arguments: str) -> str:
+    # cuobjdump disassembles with the nvdisasm that it finds on the PATH.
+    path = os.pathsep.join([str(Path(_tool("nvdisasm")).parent), os.environ.get("PATH", "")])
+    done = subprocess.run(
+        [_tool(name), *arguments], cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True
+    )
+    if done.returncode:
+        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        told = next((line for line in lines if "error" in line or "fatal" in line), f"exit code {done.returncode}")
+        raise NotCompiled(f"{name}: {told}")
+    return done.stdout
+
+
+@functools.cache
+def _tool(name: str) -> str:
+    """The path of nvcc, cuobjdump or nvdisasm."""
+    try:
+        packaged = [str(file.locate()) for file in files(f"nvidia-cuda-{name}") or () if file.name == name]
+    except PackageNotFoundError:
+        packaged = []
+    found = next(filter(os.path.isfile, packaged), None) or shutil.which(name)
+    if found is None:
+        raise FileNotFoundError(f"{name}: neither in the package nvidia-cuda-{name} nor on the PATH")
+    return found

@@ -1,0 +1,179 @@
+"""Compares the kernels of two checkouts of this repository, each in processes of its own.
+
+    python tools/same_code.py BEFORE AFTER [--jobs 2] [--keep FOLDER] [--record FILE] [--only TEXT] [--kernel-only]
+    python tools/same_code.py BEFORE --keep FOLDER          lowers one checkout alone, for comparisons to come
+
+A case is a schedule, a dtype, a head size and a mask: every schedules/*.yaml in all of them, the experiments in bf16
+at head_dim 128 and in their own mask. The package checks each, lowers it to CUDA text and proves that, without nvcc.
+Equal text, with the names of the kernel, its parameters and its variables normalised, is equal machine code; only what differs is
+compiled, and its SASS and resource usage are compared. A refusal is an outcome too, and so is its message. The host's
+code, which sets the launch and the TMA descriptors, must be the same as well; --kernel-only leaves it out.
+
+--keep keeps what a commit is lowered to; a checkout with changes, or a folder without git, is lowered anew. Remove the
+folder when lower_case.py or TileLang changes. The exit code is 1 if any case differs or breaks.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from hashlib import sha256
+from itertools import zip_longest
+from pathlib import Path
+
+import click
+from checkouts import Checkout, CheckoutPath, Progress
+from lower_case import DTYPES, Case, Outcome, lower_case
+from machine_code import NotCompiled, machine_code, normalised, same_but_for_variables
+from pebble import ProcessExpired, ProcessFuture
+
+EQUAL_TEXT, EQUAL_CODE, SAME_REFUSAL, DIFFERENT = "equal text", "equal machine code", "same refusal", "DIFFERENT"
+BROKEN = "BROKEN"
+# Of one checkout alone.
+LOWERED = {"code": "lowered", "refused": "refused", "broken": BROKEN}
+COMPARED = (EQUAL_TEXT, EQUAL_CODE, SAME_REFUSAL, DIFFERENT, BROKEN)
+SHOWN = 200
+
+
+def all_cases(*checkouts: Checkout) -> list[Case]:
+    """Those of every schedule file that any of the checkouts has."""
+    found: list[Case] = []
+    for under in ("", "experiments/", "experiments/causal/"):
+        paths = [path for checkout in checkouts for path in checkout.folder.glob(f"schedules/{under}*.yaml")]
+        for file in sorted({f"{under}{path.name}" for path in paths}):
+            if under:
+                found.append(Case(file, "bfloat16", 128, under.endswith("causal/")))
+            else:
+                found += [
+                    Case(file, dtype, h, causal) for causal in (False, True) for dtype in DTYPES for h in (64, 128)
+                ]
+    return found
+
+
+def lower_all(checkout: Checkout, cases: list[Case], jobs: int, timeout_s: float, keep: Path | None) -> list[Outcome]:
+    """What becomes of each case; what is kept of the commit is not lowered again."""
+    commit = checkout.commit()
+    kept = {case: keep / commit / f"{case}.json" for case in cases} if keep and commit else {}
+    outcomes = {case: Outcome(**json.loads(file.read_text())) for case, file in kept.items() if file.exists()}
+    missing = [case for case in cases if case not in outcomes]
+    progress = Progress(f"lowered of {checkout.folder}", len(missing))
+    with checkout.processes(jobs) as pool:
+        futures = {case: pool.schedule(lower_case, [checkout.folder, case], timeout=timeout_s) for case in missing}
+        for case, future in futures.items():
+            outcome = _result(future, timeout_s)
+            outcomes[case] = replace(outcome, text=checkout.without_path(outcome.text))
+            if kept and outcome.kind != "broken":
+                _write(kept[case], json.dumps(asdict(outcomes[case])))
+            progress.advance()
+    return [outcomes[case] for case in cases]
+
+
+def _write(file: Path, text: str) -> None:
+    """All of it or nothing, whoever else writes the same."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as written:
+        written.write(text)
+    Path(written.name).replace(file)
+
+
+def _result(future: ProcessFuture, timeout_s: float) -> Outcome:
+    try:
+        return future.result()
+    except TimeoutError:
+        return Outcome("broken", f"it took more than {timeout_s:.0f} s")
+    except ProcessExpired as died:
+        return Outcome("broken", f"the process died with exit code {died.exitcode}")
+
+
+def compared(before: Outcome, after: Outcome, kernel_only: bool) -> tuple[str, str]:
+    """The verdict, and what differs first. Two that broke in the same way are broken: nothing was compared."""
+    if "broken" in (before.kind, after.kind):
+        return BROKEN, "\n".join(f"{side.kind}: {_told(side).splitlines()[-1]}" for side in (before, after))
+    if before.kind != after.kind or before.kind == "refused":
+        why = f"- {before.kind}: {_told(before)}\n+ {after.kind}: {_told(after)}"
+        return (SAME_REFUSAL, "") if before == after else (DIFFERENT, why)
+    if not kernel_only and before.host != after.host:
+        return DIFFERENT, f"the host's code, {first_difference(before.host, after.host)}"
+    texts = normalised(before.text), normalised(after.text)
+    if texts[0] == texts[1] or same_but_for_variables(*texts):
+        return EQUAL_TEXT, ""
+    try:
+        codes = [machine_code(text) for text in texts]
+    except NotCompiled as error:
+        return DIFFERENT, f"{error}; the text, {first_difference(*texts)}"
+    if codes[0] == codes[1]:
+        return EQUAL_CODE, f"the text, {first_difference(*texts)}"
+    return DIFFERENT, f"the machine code, {first_difference(*codes)}"
+
+
+def _told(outcome: Outcome) -> str:
+    return name(outcome) if outcome.kind == "code" else outcome.text.strip()
+
+
+def name(outcome: Outcome) -> str:
+    """The fingerprint of generated code, as the package has it."""
+    return sha256(outcome.text.encode()).hexdigest()[:12]
+
+
+def first_difference(before: str, after: str) -> str:
+    """The first two lines that differ, and where."""
+    pairs = enumerate(zip_longest(before.splitlines(), after.splitlines(), fillvalue="(the end)"), 1)
+    number, (a, b) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
+    return f"line {number}:\n- {a.strip()[:SHOWN]}\n+ {b.strip()[:SHOWN]}"
+
+
+def show(verdicts: dict[Case, tuple[str, str]], kinds: Iterable[str]) -> None:
+    """Every case of which there is more to say, then how many there are of each kind."""
+    for case, (verdict, why) in verdicts.items():
+        if why:
+            click.echo("\n    ".join([f"{verdict}: {case}", *why.splitlines()]))
+    counts = Counter(verdict for verdict, _ in verdicts.values())
+    click.echo(f"{len(verdicts)} cases: {', '.join(f'{counts[kind]} {kind}' for kind in kinds)}")
+
+
+@click.command()
+@click.argument("before", type=CheckoutPath())
+@click.argument("after", type=CheckoutPath(), required=False)
+@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="processes at a time")
+@click.option("--timeout", type=float, default=300.0, show_default=True, help="of one case, in seconds")
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="folder of what commits are lowered to")
+@click.option("--record", type=click.Path(path_type=Path, dir_okay=False), help="file for a line of JSON for each case")
+@click.option("--only", default="", help="cases whose name contains this, such as 'best bf16 128'")
+@click.option("--kernel-only", is_flag=True, help="leave the host's code out")
+def main(
+    before: Checkout,
+    after: Checkout | None,
+    jobs: int,
+    timeout: float,
+    keep: Path | None,
+    record: Path | None,
+    only: str,
+    kernel_only: bool,
+) -> None:
+    """Compare the kernels of two checkouts, or lower those of one."""
+    cases = [case for case in all_cases(before, *([after] if after else [])) if only in str(case)]
+    if not cases:
+        raise click.UsageError(f"no case has {only!r} in its name")
+    sides = [lower_all(side, cases, jobs, timeout, keep) for side in (before, after) if side]
+    if after:
+        with ThreadPoolExecutor(jobs) as pool:
+            verdicts = list(pool.map(compared, *sides, [kernel_only] * len(cases)))
+    else:
+        verdicts = [(LOWERED[o.kind], _told(o).splitlines()[-1] if o.kind == "broken" else "") for o in sides[0]]
+    if record:
+        rows = [
+            {"case": str(case), "verdict": verdict, "outcomes": [[o.kind, _told(o)] for o in outcomes]}
+            for case, (verdict, _), outcomes in zip(cases, verdicts, zip(*sides, strict=True), strict=True)
+        ]
+        record.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    show(dict(zip(cases, verdicts, strict=True)), COMPARED if after else LOWERED.values())
+    if {DIFFERENT, BROKEN} & {verdict for verdict, _ in verdicts}:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
