@@ -44,6 +44,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -82,6 +83,159 @@ except Exception as error:
     NO_TILELANG = f"{type(error).__name__}: {error}"
 
 
+# Which keys a query sees, stated once: for integers of Python, tensors of torch and expressions of TileLang.
+#
+# `ops` has min, max, ceildiv and Or for the numbers that are passed, as `tilelang.language` does for its own.
+
+@dataclass(frozen=True)
+class Mask:
+    """Query i stands at key i + past_len, past_len = seq_kv - seq_q: queries and keys end together.
+
+    It sees the keys from `left` before its own to `right` after it, of those that there are; None is all of them.
+
+    Of a tile, whose queries stand at first_key to end_key - 1, the KV blocks from `first_block` to `end_block` are
+    needed, and of these only the ones from `first_whole` to `end_whole` need no mask.
+    """
+
+    left: int | None = None
+    right: int | None = None
+
+    @property
+    def suffix(self) -> str:
+        """What follows a dtype where people read both: nothing for a full mask."""
+        return {FULL: "", CAUSAL: " causal"}.get(self, f" window {self.left, self.right}")
+
+    @property
+    def grows(self) -> bool:
+        """Whether later queries see more keys."""
+        return self.left is None and self.right is not None
+
+    def hidden(self, key, own_key, seq_kv, ops, first=0):
+        """Whether the query that stands at `own_key` does not see a key. `key` counts from key `first` on."""
+        end = seq_kv if self.right is None else ops.min(seq_kv, own_key + 1 + self.right)
+        hidden = key >= end - first
+        return hidden if self.left is None else ops.Or(hidden, key < own_key - self.left - first)
+
+    def first_block(self, first_key, block_N, ops):
+        """The first KV block that any query from `first_key` on reaches back to."""
+        return 0 if self.left is None else ops.max(first_key - self.left, 0) // block_N
+
+    def end_block(self, blocks, end_key, block_N, ops):
+        """The end of the KV blocks, of `blocks`, that any query before `end_key` reaches."""
+        return blocks if self.right is None else ops.min(blocks, ops.ceildiv(end_key + self.right, block_N))
+
+    def first_whole(self, end_key, block_N, ops):
+        """The first KV block to whose first key all queries before `end_key` reach back."""
+        return 0 if self.left is None else ops.ceildiv(ops.max(end_key - 1 - self.left, 0), block_N)
+
+    def end_whole(self, blocks, first_key, block_N, ops):
+        """The end of the KV blocks, of `blocks` full ones, to whose last key all queries from `first_key` on reach."""
+        return blocks if self.right is None else ops.min(blocks, (first_key + 1 + self.right) // block_N)
+
+    def pairs(self, seq_q: int, seq_kv: int) -> int:
+        """How many (query, key) pairs are not hidden."""
+        past_len = seq_kv - seq_q
+
+        def before(key: int) -> int:
+            """Pairs whose key comes before that key of query 0, the next of query 1, and so on."""
+            return _sum_from_0(key, seq_q) - _sum_from_0(key - seq_kv, seq_q)
+
+        end = seq_q * seq_kv if self.right is None else before(past_len + 1 + self.right)
+        return end - (0 if self.left is None else before(past_len - self.left))
+
+
+FULL = Mask()
+CAUSAL = Mask(right=0)
+
+
+def _sum_from_0(first: int, count: int) -> int:
+    """max(first, 0) + max(first + 1, 0) + ..., `count` terms."""
+    last = first + count - 1
+    return (max(last, 0) * max(last + 1, 0) - max(first - 1, 0) * max(first, 0)) // 2
+
+
+# What is compiled: everything that one kernel is made for beside its schedule, and the kernel's parameters.
+
+class Sizes(NamedTuple):
+    """The sizes that a kernel may read at run time."""
+
+    batch: int
+    heads: int
+    seq_q: int
+    seq_kv: int
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a kernel: `dims` are a tensor's dimensions by name, outermost first, contiguous.
+
+    An input or an output is a tensor of the caller's, a scalar a number; a counter is a tensor that a launch finds and
+    leaves zero, so the caller need not see it. The dtype is the variant's where it is empty. An `optional` parameter
+    is there where the variant, or the schedule, asks for it.
+    """
+
+    name: str
+    kind: str
+    dims: tuple[str | int, ...] = ()
+    dtype: str = ""
+    optional: bool = False
+
+
+# In the order in which a kernel takes them.
+KERNEL_PARAMETERS = (
+    Parameter("Q", "input", ("batch", "heads", "seq_q", "head_dim")),
+    Parameter("K", "input", ("batch", "heads", "seq_kv", "head_dim")),
+    Parameter("V", "input", ("batch", "heads", "seq_kv", "head_dim_v")),
+    Parameter("Output", "output", ("batch", "heads", "seq_q", "head_dim_v")),
+    Parameter("softmax_scale", "scalar", dtype="float32"),
+    Parameter("TileCounter", "counter", (2,), "int32", optional=True),
+)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a kernel computes: attention of these head sizes, in this dtype, under this mask.
+
+    `head_dim` is that of Q and K, `head_dim_v` that of V and the output: the same unless given. `sizes` None leaves
+    them to run time. `optional` names the optional inputs and outputs that there are.
+    """
+
+    head_dim: int
+    dtype: str
+    mask: Mask = FULL
+    head_dim_v: int = 0
+    sizes: Sizes | None = None
+    optional: frozenset[str] = frozenset()
+
+    def __post_init__(self):
+        object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
+
+    def parameters(self, *of_schedule):
+        """Those of a kernel for this variant whose schedule asks for these optional ones."""
+        return tuple(p for p in KERNEL_PARAMETERS if not p.optional or p.name in self.optional | {*of_schedule})
+
+
+# The signature of a kernel's prim_func, read off the list of its parameters.
+
+def takes(parameters, variant, sizes):
+    """Decorates the function under `T.prim_func`: gives each of the parameters its type.
+
+    TileLang makes a parameter of every argument that has a type; the others keep their default.
+    """
+    dims = {**sizes._asdict(), "head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
+
+    def typed(parameter):
+        if parameter.kind == "scalar":
+            return getattr(T, parameter.dtype)
+        return T.Tensor([dims.get(dim, dim) for dim in parameter.dims], parameter.dtype or variant.dtype)
+
+    def decorate(function):
+        function.__annotations__ = {parameter.name: typed(parameter) for parameter in parameters}
+        return function
+
+    return decorate
+
+
 # Warpgroups, and the named barriers by which they wait for each other.
 
 WARP = 32
@@ -94,36 +248,6 @@ ROWS = 64  # of a warpgroup: wgmma's M
 TURN, MEETING, OWN = 1, 3, 4
 
 
-# The operations of a Program, as a kernel that is emitted from one reads them. A submission carries this file.
-
-class Operation(NamedTuple):
-    """One operation of an iteration: in iteration t it concerns KV block t - lag. `kind` is one of
-
-    run         a vector statement
-    issue       a load or a product
-    wait        until that load has arrived, or until no more than `outstanding` products are in flight, which were
-                issued after that one
-    acquire     a free buffer for that load
-    release     the buffer that the load filled
-    turn, pass  wait for the turn to issue products; give it to the other warpgroup
-    hold        the exponentials in `registers` (first, end) come before what follows; hold_last: the last of them does
-    resume      the exponentials that follow come after what stands before
-    """
-
-    kind: str
-    statement: str
-    lag: int
-    outstanding: int = 0
-    registers: tuple[int, int] = (0, 0)
-
-
-class Iteration(NamedTuple):
-    """The operations of iteration t; in an epilogue t counts from the number of blocks."""
-
-    t: int
-    operations: tuple[Operation, ...]
-
-
 # The four macros of the attention loop, and what the kernels share.
 #
 # Online softmax as in FlashAttention-2 (Dao, 2023, algorithm 1), in base 2: exp(x) = exp2(x log2 e).
@@ -132,14 +256,12 @@ LOG2_E = 1.4426950408889634
 
 
 @T.macro
-def MMA0(K, Q_shared, K_shared, acc_s, bz, by, first_row, kv, seq_kv, past_len, causal):
+def MMA0(K, Q_shared, K_shared, acc_s, bz, by, first_row, kv, seq_kv, past_len, mask):
     """acc_s = Q_shared @ K_shared^T, -inf where masked. Statements load_k, mask, mma0."""
     block_M, block_N = acc_s.shape
     T.copy(K[bz, by, kv * block_N : (kv + 1) * block_N, :], K_shared)
     for i, j in T.Parallel(block_M, block_N):
-        hidden = kv * block_N + j >= seq_kv
-        if causal:
-            hidden = T.Or(hidden, kv * block_N + j > first_row + i + past_len)
+        hidden = mask.hidden(kv * block_N + j, first_row + i + past_len, seq_kv, T)
         acc_s[i, j] = T.if_then_else(hidden, -T.infinity(acc_s.dtype), 0)
     T.gemm(Q_shared, K_shared, acc_s, transpose_B=True, policy=T.GemmWarpPolicy.FullRow)
 
@@ -297,12 +419,12 @@ SECTION_BYTES = 32 << 20
 TAPER = 4
 
 
-def tile_places(*, workers, order, causal):
+def tile_places(*, workers, order, longest_first):
     """The function place(tile, row_tiles, heads, section): (row tile, head of all batches) of the tile-th tile.
 
     `rows`: the tiles of a head one after another. `sections`: the longest tiles of `section` heads, then their next.
     `tapered`: rows, but the last heads are one section, since the last of many `workers` (blocks, or clusters) to take
-    a long tile keeps the others waiting. A causal head's last tile is its longest, and comes first.
+    a long tile keeps the others waiting. `longest_first`: a head's last tile is its longest, and comes first.
     """
 
     def place(tile, row_tiles, heads, section):
@@ -318,14 +440,14 @@ def tile_places(*, workers, order, causal):
             inside = tile % (section * row_tiles)
             width = T.min(section, heads - first)
             row, head = inside // width, first + inside % width
-        return (row_tiles - 1 - row if causal else row), head
+        return (row_tiles - 1 - row if longest_first else row), head
 
     return place
 
 
-def section_heads(heads, seq_kv, head_dim):
-    """Heads of a section: K and V together take 4 bytes for each key and column."""
-    return T.max(1, T.min(heads, SECTION_BYTES // (seq_kv * head_dim * 4)))
+def section_heads(heads, seq_kv, columns):
+    """Heads of a section: K and V together have so many `columns`, of 2 bytes for each key."""
+    return T.max(1, T.min(heads, SECTION_BYTES // (seq_kv * (columns * 2))))
 
 
 # The vector statements of the warp-specialised kernel, on the 64 rows of one warpgroup.
@@ -341,7 +463,7 @@ def lane_of(column):
 
 
 def vector_statements(
-    *, block_N, head_dim, causal, seq_kv, chunks, fused_scale, row_max, row_sum, rescale_threshold, exp2_polynomial
+    *, block_N, head_dim_v, mask, seq_kv, chunks, fused_scale, row_max, row_sum, rescale_threshold, exp2_polynomial
 ):
     """The macro run(statement, kv, first_row, masked, s): one statement for KV block `kv`, rows from `first_row`.
 
@@ -357,9 +479,6 @@ def vector_statements(
     def seen(scores_max, masked):
         # Once the boundary blocks are done every row has seen a key.
         return finite(scores_max) if masked else scores_max
-
-    def keys_seen(own_key):
-        return T.min(seq_kv, own_key + 1) if causal else seq_kv
 
     def exponent(score, scores_max, scale):
         return score * scale - scores_max * scale if fused_scale else (score - scores_max) * scale
@@ -377,7 +496,7 @@ def vector_statements(
 
     @T.macro
     def rescale(name, s):
-        for i, j in T.Parallel(ROWS, head_dim):
+        for i, j in T.Parallel(ROWS, head_dim_v):
             if name == "rescale" or inside(name, j):
                 s.acc_o[i, j] *= s.scores_scale[i]
 
@@ -400,9 +519,8 @@ def vector_statements(
         statement = name.partition(".")[0]
         if statement == "mask" and masked:
             for i, j in T.Parallel(ROWS, block_N):
-                s.acc_s[i, j] = T.if_then_else(
-                    j >= keys_seen(first_row + i + s.past_len) - kv * block_N, minus_inf, s.acc_s[i, j]
-                )
+                hidden = mask.hidden(j, first_row + i + s.past_len, seq_kv, T, kv * block_N)
+                s.acc_s[i, j] = T.if_then_else(hidden, minus_inf, s.acc_s[i, j])
         if statement == "max_prev":
             T.copy(s.scores_max, s.scores_max_prev)
         if statement == "row_max" and in_place:
@@ -449,7 +567,7 @@ def vector_statements(
 
 # How a warpgroup of the warp-specialised kernel writes its rows of the output.
 
-def store_output(*, head_dim, dtype, seq_q, output, row_sum):
+def store_output(*, head_dim_v, dtype, seq_q, output, row_sum):
     """The macro store(first_row, head, bz, wg, Output, s): Output = acc_o / logsum for 64 rows, as `output` says."""
 
     @T.macro
@@ -462,18 +580,18 @@ def store_output(*, head_dim, dtype, seq_q, output, row_sum):
         else:
             for i in T.Parallel(ROWS):
                 s.scores_scale[i] = 1.0 / s.logsum[i]
-        for i, j in T.Parallel(ROWS, head_dim):
+        for i, j in T.Parallel(ROWS, head_dim_v):
             s.acc_o[i, j] *= s.scores_scale[i]
         if output == "vector":
             T.call_extern(
                 "handle",
-                f"tl_attention_store<{head_dim}, {'true' if dtype == 'bfloat16' else 'false'}>",
+                f"tl_attention_store<{head_dim_v}, {'true' if dtype == 'bfloat16' else 'false'}>",
                 s.acc_o.data,
                 T.address_of(Output[bz, head, first_row, 0]),
                 seq_q - first_row,
             )
         if output == "direct":
-            for i, j in T.Parallel(ROWS, head_dim):
+            for i, j in T.Parallel(ROWS, head_dim_v):
                 if first_row + i < seq_q:
                     Output[bz, head, first_row + i, j] = s.acc_o[i, j]
         if output == "tma":
@@ -497,9 +615,7 @@ def store_output(*, head_dim, dtype, seq_q, output, row_sum):
 
 def attention_kernel(
     *,
-    head_dim,
-    dtype,
-    causal,
+    variant,
     block_M,
     block_N,
     buffers,
@@ -522,30 +638,32 @@ def attention_kernel(
     row_sum,
     rescale_threshold,
     exp2_polynomial,
-    sizes=None,
 ):
-    """The prim_func attention(Q, K, V, Output, softmax_scale), as `pipelined.attention_kernel`'s.
+    """The prim_func of the variant, as `pipelined.attention_kernel`'s.
 
     `buffers` gives the depths of K_shared and V_shared, `loads` the producer's order. `prologue`, `steady`, `epilogue`
-    are its Iterations; an epilogue's t counts from the number of blocks.
+    are iterations as (t, ((kind, statement, lag, argument), ...)); an epilogue's t counts from the number of blocks.
     `chunks` gives (first, end) columns of split statements, `sms` how many SMs there are, `registers` those of a
     consumer and of a producer thread (setmaxnreg) or None, `exp2_polynomial` (every, first, coefficients) or None; the
-    rest are the schedule's options. The dynamic tile scheduler takes TileCounter: int32 (2,), zero before and after.
+    rest are the schedule's options. The dynamic tile scheduler takes TileCounter.
     """
-    batch, heads, seq_q, seq_kv = sizes or T.dynamic("batch, heads, seq_q, seq_kv")
+    head_dim, head_dim_v, dtype, mask = variant.head_dim, variant.head_dim_v, variant.dtype, variant.mask
+    sizes = variant.sizes or Sizes(*T.dynamic(", ".join(Sizes._fields)))
+    batch, heads, seq_q, seq_kv = sizes
     accum_dtype = "float32"
     warpgroups, warps, clusters = block_M // ROWS, block_M // ROWS * WARPS, sms // cluster
     depths = dict(zip(("load_k", "load_v"), buffers))
     persistent, dynamic = tile_scheduler != "one_tile", tile_scheduler == "dynamic"
+    counters = ("TileCounter",) if dynamic else ()
     q_in_registers, set_registers = q_operand == "registers", registers is not None
     first_steady, steady_ops = steady
-    last_steady = epilogue[0].t if epilogue else 0
+    last_steady = epilogue[0][0] if epilogue else 0
     # Up to this many iterations after the last block that needs a mask, a statement still works on it.
-    masked_lag = max(op.lag for op in steady_ops if op.kind == "run")
+    masked_lag = max(lag for kind, _, lag, _ in steady_ops if kind == "run")
     run = vector_statements(
         block_N=block_N,
-        head_dim=head_dim,
-        causal=causal,
+        head_dim_v=head_dim_v,
+        mask=mask,
         seq_kv=seq_kv,
         chunks=chunks,
         fused_scale=fused_scale,
@@ -554,8 +672,8 @@ def attention_kernel(
         rescale_threshold=rescale_threshold,
         exp2_polynomial=exp2_polynomial,
     )
-    tile_at = tile_places(workers=clusters, order=tile_order, causal=causal)
-    store = store_output(head_dim=head_dim, dtype=dtype, seq_q=seq_q, output=output, row_sum=row_sum)
+    tile_at = tile_places(workers=clusters, order=tile_order, longest_first=mask.grows)
+    store = store_output(head_dim_v=head_dim_v, dtype=dtype, seq_q=seq_q, output=output, row_sum=row_sum)
 
     def slot(load_name, step):
         return step % depths[load_name]
@@ -576,7 +694,7 @@ def attention_kernel(
     @T.macro
     def emit(operations, t, base, blocks, first_row, masked, wg, s):
         """The operations of iteration t; the rings stand at step `base` when the tile begins."""
-        for kind, name, lag, outstanding, registers in operations:
+        for kind, name, lag, argument in operations:
             if kind == "run":
                 run(name, blocks - 1 - (t - lag), first_row, masked, s)
             if kind == "issue" and name == "mma0":
@@ -601,17 +719,17 @@ def attention_kernel(
                 T.mbarrier_wait_parity(s.full[name][slot(name, base + t - lag)], parity(name, base + t - lag))
             # A wait names no register: without the fence the compiler may move a use of the result before it.
             if kind == "wait" and name == "mma0":
-                T.wait_wgmma(outstanding)
+                T.wait_wgmma(argument)
                 T.warpgroup_fence_operand(s.acc_s, 0, block_N // 2)
             if kind == "wait" and name == "mma1":
-                T.wait_wgmma(outstanding)
-                T.warpgroup_fence_operand(s.acc_o, 0, head_dim // 2)
+                T.wait_wgmma(argument)
+                T.warpgroup_fence_operand(s.acc_o, 0, head_dim_v // 2)
             if kind == "hold":
                 # A call holds four in eight: all of them take two.
-                for first in (registers[0], registers[0] + 4):
-                    T.call_extern("handle", f"tl_attention_hold<{first}, {registers[1]}>", s.acc_s.data, s.scale)
+                for first in (argument[0], argument[0] + 4):
+                    T.call_extern("handle", f"tl_attention_hold<{first}, {argument[1]}>", s.acc_s.data, s.scale)
             if kind == "hold_last":
-                T.call_extern("handle", f"tl_attention_hold_last<{registers[1] - 1}>", s.acc_s.data, s.scale)
+                T.call_extern("handle", f"tl_attention_hold_last<{argument}>", s.acc_s.data, s.scale)
             if kind == "resume":
                 T.call_extern("handle", "tl_attention_resume", s.scores_max.data, s.scale)
             if kind == "release" and name in depths:
@@ -670,8 +788,8 @@ def attention_kernel(
         # Steady state: first the iterations that mask, then the rest.
         end = blocks + last_steady
         unmasked = T.max(T.min(blocks - visible + masked_lag, end), first_steady)
-        # Without the diagonal only the last block can be ragged, and a short loop padded.
-        if causal or least_blocks + masked_lag > first_steady:
+        # If all queries see the last key, only its block can be ragged, and a short loop padded.
+        if mask.right is not None or least_blocks + masked_lag > first_steady:
             for t in T.serial(unmasked - first_steady):
                 emit(steady_ops, t + first_steady, base, blocks, first_row, True, wg, s)
         for t in T.serial(end - unmasked):
@@ -700,8 +818,7 @@ def attention_kernel(
             head = tile_at(tile, row_tiles, batch * heads, s.section)[1]
             # Blocks of a cluster load together: as many KV blocks as its last row needs.
             blocks = T.ceildiv(seq_kv, block_N)
-            if causal:
-                blocks = T.min(blocks, T.ceildiv((first_row + cluster) * block_M + s.past_len, block_N))
+            blocks = mask.end_block(blocks, (first_row + cluster) * block_M + s.past_len, block_N, T)
             blocks = T.max(blocks, least_blocks)
             first_row = (first_row + s.rank) * block_M
             bz = head // heads
@@ -717,8 +834,7 @@ def attention_kernel(
             else:
                 first_row += wg * ROWS
                 visible = seq_kv // block_N
-                if causal:
-                    visible = T.min(visible, (first_row + s.past_len + 1) // block_N)
+                visible = mask.end_whole(visible, first_row + s.past_len, block_N, T)
                 consume(turn, base, blocks, first_row, visible, wg, s)
                 store(first_row, head, bz, wg, Output, s)
             base += blocks
@@ -734,8 +850,9 @@ def attention_kernel(
                 tile = row_tiles * heads * batch
             turn += 1
 
-    @T.macro
-    def kernel(Q, K, V, Output, softmax_scale, TileCounter):
+    @T.prim_func
+    @takes(variant.parameters(*counters), variant, sizes)
+    def attention(Q, K, V, Output, softmax_scale, TileCounter=None):
         grid = clusters * cluster if persistent else T.ceildiv(seq_q, block_M * cluster) * cluster * heads * batch
         with T.Kernel(
             grid,
@@ -745,10 +862,10 @@ def attention_kernel(
         ) as (block,):
             Q_shared = T.alloc_shared([warpgroups, ROWS, head_dim], dtype)
             K_shared = T.alloc_shared([buffers[0], block_N, head_dim], dtype)
-            V_shared = T.alloc_shared([buffers[1], block_N, head_dim], dtype)
+            V_shared = T.alloc_shared([buffers[1], block_N, head_dim_v], dtype)
             acc_s = T.alloc_fragment([ROWS, block_N], accum_dtype)
             acc_s_cast = T.alloc_fragment([ROWS, block_N], dtype)
-            acc_o = T.alloc_fragment([ROWS, head_dim], accum_dtype)
+            acc_o = T.alloc_fragment([ROWS, head_dim_v], accum_dtype)
             scores_max = T.alloc_fragment([ROWS], accum_dtype)
             scores_max_prev = T.alloc_fragment([ROWS], accum_dtype)
             scores_scale = T.alloc_fragment([ROWS], accum_dtype)
@@ -786,7 +903,7 @@ def attention_kernel(
                 next_tile=next_tile,
                 scale=softmax_scale * LOG2_E,
                 past_len=seq_kv - seq_q,
-                section=section_heads(batch * heads, seq_kv, head_dim),
+                section=section_heads(batch * heads, seq_kv, head_dim + head_dim_v),
                 rank=T.block_rank_in_cluster() if cluster > 1 else 0,
             )
             if cluster > 1:
@@ -819,31 +936,6 @@ def attention_kernel(
             if cluster > 1:
                 T.cluster_sync()
 
-    q_shape, kv_shape = [batch, heads, seq_q, head_dim], [batch, heads, seq_kv, head_dim]
-    if dynamic:
-
-        @T.prim_func
-        def attention(
-            Q: T.Tensor(q_shape, dtype),
-            K: T.Tensor(kv_shape, dtype),
-            V: T.Tensor(kv_shape, dtype),
-            Output: T.Tensor(q_shape, dtype),
-            softmax_scale: T.float32,
-            TileCounter: T.Tensor([2], "int32"),
-        ):
-            kernel(Q, K, V, Output, softmax_scale, TileCounter)
-    else:
-
-        @T.prim_func
-        def attention(
-            Q: T.Tensor(q_shape, dtype),
-            K: T.Tensor(kv_shape, dtype),
-            V: T.Tensor(kv_shape, dtype),
-            Output: T.Tensor(q_shape, dtype),
-            softmax_scale: T.float32,
-        ):
-            kernel(Q, K, V, Output, softmax_scale, None)
-
     return attention
 
 
@@ -860,62 +952,62 @@ SCHEDULE = dict(
     buffers=(2, 2),
     loads=("load_k", "load_v"),
     prologue=(
-        Iteration(
+        (
             0,
             (
-                Operation("turn", "products", 0),
-                Operation("wait", "load_k", 0),
-                Operation("issue", "mma0", 0),
-                Operation("pass", "products", 0),
-                Operation("run", "max_prev", 0),
-                Operation("wait", "mma0", 0),
-                Operation("release", "load_k", 0),
-                Operation("run", "mask", 0),
-                Operation("run", "row_max", 0),
-                Operation("run", "scale", 0),
-                Operation("run", "exp.0", 0),
-                Operation("run", "exp.1", 0),
-                Operation("run", "row_sum", 0),
-                Operation("run", "cast", 0),
+                ("turn", "products", 0, 0),
+                ("wait", "load_k", 0, 0),
+                ("issue", "mma0", 0, 0),
+                ("pass", "products", 0, 0),
+                ("run", "max_prev", 0, 0),
+                ("wait", "mma0", 0, 0),
+                ("release", "load_k", 0, 0),
+                ("run", "mask", 0, 0),
+                ("run", "row_max", 0, 0),
+                ("run", "scale", 0, 0),
+                ("run", "exp.0", 0, 0),
+                ("run", "exp.1", 0, 0),
+                ("run", "row_sum", 0, 0),
+                ("run", "cast", 0, 0),
             ),
         ),
     ),
-    steady=Iteration(
+    steady=(
         1,
         (
-            Operation("turn", "products", 0),
-            Operation("wait", "load_k", 0),
-            Operation("issue", "mma0", 0),
-            Operation("wait", "load_v", 1),
-            Operation("issue", "mma1", 1),
-            Operation("pass", "products", 0),
-            Operation("run", "max_prev", 0),
-            Operation("wait", "mma0", 0, outstanding=1),
-            Operation("release", "load_k", 0),
-            Operation("run", "mask", 0),
-            Operation("run", "row_max", 0),
-            Operation("run", "scale", 0),
-            Operation("run", "exp.0", 0),
-            Operation("hold_last", "exp.0", 0, registers=(0, 24)),
-            Operation("wait", "mma1", 1),
-            Operation("release", "load_v", 1),
-            Operation("run", "exp.1", 0),
-            Operation("run", "row_sum", 0),
-            Operation("run", "cast", 0),
-            Operation("run", "rescale", 0),
+            ("turn", "products", 0, 0),
+            ("wait", "load_k", 0, 0),
+            ("issue", "mma0", 0, 0),
+            ("wait", "load_v", 1, 0),
+            ("issue", "mma1", 1, 0),
+            ("pass", "products", 0, 0),
+            ("run", "max_prev", 0, 0),
+            ("wait", "mma0", 0, 1),
+            ("release", "load_k", 0, 0),
+            ("run", "mask", 0, 0),
+            ("run", "row_max", 0, 0),
+            ("run", "scale", 0, 0),
+            ("run", "exp.0", 0, 0),
+            ("hold_last", "exp", 0, 23),
+            ("wait", "mma1", 1, 0),
+            ("release", "load_v", 1, 0),
+            ("run", "exp.1", 0, 0),
+            ("run", "row_sum", 0, 0),
+            ("run", "cast", 0, 0),
+            ("run", "rescale", 0, 0),
         ),
     ),
     epilogue=(
-        Iteration(
+        (0, (("release", "load_q", 0, 0),)),
+        (
             0,
             (
-                Operation("release", "load_q", 0),
-                Operation("turn", "products", 0),
-                Operation("wait", "load_v", 1),
-                Operation("issue", "mma1", 1),
-                Operation("pass", "products", 0),
-                Operation("wait", "mma1", 1),
-                Operation("release", "load_v", 1),
+                ("turn", "products", 0, 0),
+                ("wait", "load_v", 1, 0),
+                ("issue", "mma1", 1, 0),
+                ("pass", "products", 0, 0),
+                ("wait", "mma1", 1, 0),
+                ("release", "load_v", 1, 0),
             ),
         ),
     ),
@@ -1778,7 +1870,7 @@ class Kernel:
 def by_tilelang(device_index):
     if NO_TILELANG:
         raise RuntimeError(NO_TILELANG)
-    program = attention_kernel(head_dim=HEAD_DIM, dtype="float16", causal=False, **SCHEDULE)
+    program = attention_kernel(variant=Variant(head_dim=HEAD_DIM, dtype="float16"), **SCHEDULE)
     kernel = tilelang.compile(program, target=TARGET, pass_configs=PASS_CONFIGS, execution_backend="tvm_ffi")
     return lambda q, k, v, output: kernel(q, k, v, output, SOFTMAX_SCALE)
 

@@ -16,6 +16,7 @@ from tl_attention.loop.table import chunk_names, split_table, whole
 from tl_attention.lowering.warp_specialized.table import TABLE
 from tl_attention.oracle.interpret import interpret
 from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.problem.mask import CAUSAL
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import Policy
 from tl_attention.program.operation import Operation
@@ -159,8 +160,8 @@ class SmallProblem:
         self.blocks = blocks
         seq = blocks * BLOCK_N
         self.inputs = make_inputs(1, 1, seq, seq, HEAD_DIM, torch.float16, seed)
-        self.exact = attention_fp64(*self.inputs, causal=True, scale=SCALE)
-        self.peer = attention_same_precision(*self.inputs, causal=True, scale=SCALE)
+        self.exact = attention_fp64(*self.inputs, mask=CAUSAL, scale=SCALE)
+        self.peer = attention_same_precision(*self.inputs, mask=CAUSAL, scale=SCALE)
 
     def run(
         self, program: Program, policy: Policy, kv_order: str = "ascending", softmax: SoftmaxOptions = SoftmaxOptions()
@@ -172,7 +173,7 @@ class SmallProblem:
             block_M=BLOCK_M,
             block_N=BLOCK_N,
             kv_order=kv_order,
-            causal=True,
+            mask=CAUSAL,
             scale=SCALE,
             policy=policy,
             softmax=softmax,

@@ -12,6 +12,7 @@ from types import ModuleType
 from tl_attention.build.compile import CompiledKernel, compile_kernel
 from tl_attention.files.schedule_file import load
 from tl_attention.leaderboard import submission
+from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +46,7 @@ def text(name: str, form: str) -> str:
 
 @cache
 def compiled(name: str) -> CompiledKernel:
-    return compile_kernel(SCHEDULES[name], head_dim=128, dtype="float16", causal=False)
+    return compile_kernel(SCHEDULES[name], Variant(128, "float16"))
 
 
 def run_beside(folder: Path, packed: str, code: str, absent: tuple[str, ...] = ()) -> str:

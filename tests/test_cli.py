@@ -135,7 +135,7 @@ def test_explain_of_inferred_says_that_there_is_no_program(cli) -> None:
 def fake_runner(monkeypatch):
     """Rows without compiling: what `bench.measure` is given, and rows of the status that a test wants."""
     from tl_attention.measure import bench
-    from tl_attention.measure.records import Row
+    from tl_attention.measure.records import Row, problem_of
 
     calls: list[tuple] = []
 
@@ -143,10 +143,7 @@ def fake_runner(monkeypatch):
         calls.append((candidates, options))
         rows = []
         for candidate in candidates:
-            problem = {
-                name: getattr(candidate.shape, name)
-                for name in ("batch", "heads", "seq_q", "seq_kv", "head_dim", "dtype", "causal")
-            }
+            problem = problem_of(candidate.shape)
             sizes = "fixed" if candidate.fixed else "runtime"
             rows.append(Row(candidate.name, candidate.label, sizes, problem, run.status, reason="because"))
             record(rows[-1])

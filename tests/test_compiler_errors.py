@@ -8,6 +8,7 @@ from mutations import shipped
 from tl_attention.build.compile import compile_kernel
 from tl_attention.build.compiler_errors import LONGEST, telling_line
 from tl_attention.errors import InputError
+from tl_attention.problem.variant import Variant
 
 KERNEL = 'extern "C" __global__ void copy(float* x) {\n  // error: not an error of the compiler\n  x[0] = 1;%s\n}\n'
 WARNED = "__device__ int unused() { int x; }\n"
@@ -123,7 +124,7 @@ def test_a_pipeline_that_tilelang_cannot_lower_says_so():
     """Three stages of one group: the real error, from the code generator."""
     schedule = shipped()["source_order"].model_copy(update={"num_stages": 3, "block_N": 64})
     with pytest.raises(InputError) as error:
-        compile_kernel(schedule, head_dim=64, dtype="float16", causal=False)
+        compile_kernel(schedule, Variant(64, "float16"))
     told = str(error.value)
     assert told.startswith(f"{schedule.label}: TileLang cannot compile it: TileLang 0.1.15 cannot lower this pipeline")
     assert told.endswith("use fewer buffers (TypeError: Downcast from tirx.Sub to ir.IntImm failed.)")
@@ -138,5 +139,5 @@ def test_the_reason_of_a_kernel_is_that_of_its_compiler(monkeypatch):
     monkeypatch.setattr(tilelang, "compile", fails)
     seed = shipped()["seed"]
     with pytest.raises(InputError) as error:
-        compile_kernel(seed, head_dim=64, dtype="float16", causal=False)
+        compile_kernel(seed, Variant(64, "float16"))
     assert str(error.value) == f"{seed.label}: TileLang cannot compile it: nvcc: x.cu(1): error: expected a ;"

@@ -16,6 +16,8 @@ from tl_attention.build.compile import compile_kernel
 from tl_attention.files.schedule_file import load
 from tl_attention.loop.table import Table, whole
 from tl_attention.lowering.registry import lowering_of
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.program import CONSUMER
 from tl_attention.proof.generated.calls import Thread
@@ -137,7 +139,7 @@ def test_the_traced_kernel_does_what_is_listed(name, causal):
     """Every operation of every phase in order, the statements with what they read and write."""
     schedule = TRACED[name]
     arguments = lowering_of(schedule).arguments(schedule)
-    kernel = lowering_of(schedule).prim_func(arguments, head_dim=128, dtype="float16", causal=causal)
+    kernel = lowering_of(schedule).prim_func(arguments, Variant(128, "float16", CAUSAL if causal else FULL))
     before, loops, after = specialized_phases(kernel)
     before, after = in_loop(before, after, schedule)
     assert len(loops) == 2 or not causal
@@ -184,7 +186,7 @@ def in_code(phase: Phase, schedule: Schedule) -> list[Token]:
 def test_the_generated_code_does_what_is_listed(name):
     """Its loads, waits, products, releases, turns, holds and Q's release, in order, before, in and after its loops."""
     schedule = SPECIALIZED[name]
-    source = compile_kernel(schedule, head_dim=128, dtype="float16", causal=True).source
+    source = compile_kernel(schedule, Variant(128, "float16", CAUSAL)).source
     phases = explained(schedule)
     loops = list(BLOCK_LOOP.finditer(source))
     before = generated(source[: loops[0].start()])
@@ -214,7 +216,7 @@ def test_the_generated_code_works_on_the_blocks_that_are_listed(name):
     """Every wait, release and product of the rings, by its slot and phase."""
     schedule = SPECIALIZED[name]
     program, table = derive(schedule), schedule.table
-    source = compile_kernel(schedule, head_dim=128, dtype="float16", causal=True).source
+    source = compile_kernel(schedule, Variant(128, "float16", CAUSAL)).source
     events = unrolled(source)
     thread = Thread(elements=dict.fromkeys("QKV", 1) | dict.fromkeys("KV", schedule.block_N * 128), tiles=1)
     rows = schedule.block_M * schedule.kernel.cluster
@@ -251,7 +253,7 @@ def test_loads_and_products_of_a_pipelined_schedule_are_listed_in_the_programs_o
 def test_the_generated_pipelined_code_loads_and_multiplies_as_listed(name):
     schedule = shipped()[name]
     phases, table = explained(schedule), schedule.table
-    source = compile_kernel(schedule, head_dim=128, dtype="float16", causal=False).source
+    source = compile_kernel(schedule, Variant(128, "float16")).source
     for blocks in (derive(schedule).least_blocks, 8):
         run = unrolled(source)({"seq_q": 1, "seq_kv": blocks * schedule.block_N})
         found = [(event.kind, event.name) for event in run if event.kind in ("load", "product")]

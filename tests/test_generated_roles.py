@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -15,38 +16,39 @@ from tl_attention.build.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.device import HOPPER
 from tl_attention.lowering.registry import lowering_of
+from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.tiling import ceildiv
+from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
 from tl_attention.proof.generated.calls import Thread
 from tl_attention.proof.generated.reader import unrolled
-from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.schedule.schedule import Schedule
 
-# Form, causal, kernel options.
-VARIANTS: dict[str, tuple[str, bool, dict[str, Any]]] = {
-    "ping-pong": ("overlap", True, {"ping_pong": True}),
+# Form, mask, kernel options.
+KERNELS: dict[str, tuple[str, bool, dict[str, Any]]] = {
+    "ping-pong": ("overlap", CAUSAL, {"ping_pong": True}),
     "dynamic": (
         "overlap",
-        True,
+        CAUSAL,
         {"ping_pong": True, "cluster": 1, "tile_scheduler": "dynamic", "tile_order": "tapered"},
     ),
-    "registers": ("one warpgroup", False, {"q_operand": "registers", "tile_scheduler": "one_tile"}),
-    "three stages": ("three stages", True, {"tile_order": "sections", "k_stages": 1}),
-    "three warpgroups": ("three warpgroups", False, {"v_stages": 1}),
-    "output through Q": ("one warpgroup", False, {"output": "tma"}),
+    "registers": ("one warpgroup", FULL, {"q_operand": "registers", "tile_scheduler": "one_tile"}),
+    "three stages": ("three stages", CAUSAL, {"tile_order": "sections", "k_stages": 1}),
+    "three warpgroups": ("three warpgroups", FULL, {"v_stages": 1}),
+    "output through Q": ("one warpgroup", FULL, {"output": "tma"}),
 }
 
 
-def variant(name: str) -> tuple[Schedule, CompiledKernel]:
-    form, causal, options = VARIANTS[name]
+def built(name: str) -> tuple[Schedule, CompiledKernel]:
+    form, mask, options = KERNELS[name]
     schedule = overlap(form, **options)
-    return schedule, compile_kernel(schedule, head_dim=128, dtype="float16", causal=causal)
+    return schedule, compile_kernel(schedule, Variant(128, "float16", mask))
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", KERNELS)
 def test_the_specialised_code_runs_the_events_of_its_roles(name):
     """`compile_kernel` proves it; here the loads that the proof reads are counted by hand."""
-    schedule, compiled = variant(name)
+    schedule, compiled = built(name)
     elements = {"Q": 64 * 128, "K": schedule.block_N * 128, "V": schedule.block_N * 128}
     warpgroups = schedule.block_M // 64
     thread = Thread(y=warpgroups, elements=elements, tiles=3, next_tile=lambda tile: tile + HOPPER.sms)
@@ -59,14 +61,12 @@ def test_the_specialised_code_runs_the_events_of_its_roles(name):
 
 
 def test_fixed_sizes_of_the_specialised_kernel_are_proved_too():
-    schedule, sizes = overlap(), (1, 2, 100, 200)
-    compiled = compile_kernel(schedule, head_dim=128, dtype="float16", causal=True, sizes=sizes)
+    schedule = overlap()
+    compiled = compile_kernel(schedule, Variant(128, "float16", CAUSAL, sizes=Sizes(1, 2, 100, 200)))
     source = compiled.source.replace("wait_wgmma<0>", "wait_wgmma<1>", 1)
     assert source != compiled.source
     with pytest.raises(ScheduleRefused, match=r"is products wait \(1\), expected products wait \(0\)"):
-        lowering_of(schedule).check_generated(
-            schedule, derive(schedule), GeneratedCode(source, compiled.shared_bytes, 128, True, sizes)
-        )
+        lowering_of(schedule).check_generated(schedule, derive(schedule), replace(compiled.generated, source=source))
 
 
 MASK_LOOP = re.compile(
@@ -82,7 +82,7 @@ def test_only_blocks_with_hidden_keys_are_masked(name, lag, seq_q, seq_kv):
     """Each mask of the generated code is marked with an event, and those of a warpgroup's tiles are counted."""
     schedule = shipped()[name]
     block_M, block_N, cluster = schedule.block_M, schedule.block_N, schedule.kernel.cluster
-    compiled = compile_kernel(schedule, head_dim=128, dtype="float16", causal=True)
+    compiled = compile_kernel(schedule, Variant(128, "float16", CAUSAL))
     source, masks = MASK_LOOP.subn(rf"tl::__sync_thread_partial({MARK}, 128);\n\1", compiled.source)
     assert masks >= 2
     sizes = {"batch": 1, "heads": 1, "seq_q": seq_q, "seq_kv": seq_kv}
@@ -120,7 +120,7 @@ SYNCHRONISES = {
 def test_nothing_of_the_loop_over_masked_blocks_may_be_left_out(name):
     """Each wait, arrival, turn and wait for products of it is deleted in turn."""
     schedule = shipped()[name]
-    compiled = compile_kernel(schedule, head_dim=128, dtype="float16", causal=True)
+    compiled = compile_kernel(schedule, Variant(128, "float16", CAUSAL))
     source, program = compiled.source, derive(schedule)
     masked, unmasked = BLOCK_LOOP.finditer(source)
     assert MASK_LOOP.search(masked[0]) and not MASK_LOOP.search(unmasked[0])
@@ -132,13 +132,11 @@ def test_nothing_of_the_loop_over_masked_blocks_may_be_left_out(name):
         for line in re.finditer(rf"^.*{pattern}.*\n", masked[0], re.MULTILINE):
             deleted = source[: masked.start() + line.start()] + source[masked.start() + line.end() :]
             with pytest.raises(ScheduleRefused, match=r"operation \d+ of warpgroup 0 of block 0 is "):
-                lowering_of(schedule).check_generated(
-                    schedule, program, GeneratedCode(deleted, compiled.shared_bytes, 128, True)
-                )
+                lowering_of(schedule).check_generated(schedule, program, replace(compiled.generated, source=deleted))
 
 
 EVENT = r"operation \d+ of {} of block 0 is {}, expected {}"
-# The variant, what stands in its code (a pattern), what in its place, the reason.
+# The kernel, what stands in its code (a pattern), what in its place, the reason.
 SPECIALISED_FAULTS = {
     "a wait that lets a product go": (
         "ping-pong",
@@ -284,7 +282,7 @@ SPECIALISED_FAULTS = {
         "ping-pong",
         r"blocks = min\(blocks, .*\);",
         "",
-        r"it takes \d+ KV blocks for rows \[.*\] of Q, expected \d",
+        r"it takes KV blocks 0 to \d+ for rows \[.*\] of Q, expected 0 to \d",
     ),
     "rows of another tile": (
         "ping-pong",
@@ -299,10 +297,8 @@ SPECIALISED_FAULTS = {
 @pytest.mark.parametrize("name", SPECIALISED_FAULTS)
 def test_a_specialised_kernel_with_a_fault_is_refused(name):
     kernel, pattern, replacement, words = SPECIALISED_FAULTS[name]
-    schedule, compiled = variant(kernel)
+    schedule, compiled = built(kernel)
     source, found = re.subn(pattern, replacement, compiled.source, count=1)
     assert found == 1
     with pytest.raises(ScheduleRefused, match=words):
-        lowering_of(schedule).check_generated(
-            schedule, derive(schedule), GeneratedCode(source, compiled.shared_bytes, 128, VARIANTS[kernel][1])
-        )
+        lowering_of(schedule).check_generated(schedule, derive(schedule), replace(compiled.generated, source=source))

@@ -9,6 +9,7 @@ import pytest
 from tl_attention.build.compile import compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import load
+from tl_attention.problem.variant import Variant
 from tl_attention.proof.generated.host_plan import HostPlan, parse_host_source
 from tl_attention.schedule.schedule import Schedule
 
@@ -19,10 +20,7 @@ SIZES = {"batch": 2, "heads": 3, "seq_q": 200, "seq_kv": 300}
 
 @pytest.fixture(scope="module")
 def host_sources() -> dict[str, str]:
-    compiled = {
-        name: compile_kernel(schedule, head_dim=128, dtype="float16", causal=False)
-        for name, schedule in SCHEDULES.items()
-    }
+    compiled = {name: compile_kernel(schedule, Variant(128, "float16")) for name, schedule in SCHEDULES.items()}
     return {name: kernel.host_source for name, kernel in compiled.items()}
 
 

@@ -12,6 +12,8 @@ from specialized import CHUNKED, REST, TWO, fa3
 
 from tl_attention.oracle.interpret import POLICIES, exp2, interpret, on_fma_units, verify
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import EARLY, LATE
 from tl_attention.schedule.options import Exp2Polynomial, SoftmaxOptions
@@ -23,8 +25,8 @@ MODELS = ("synchronous", "asynchronous")
 @pytest.mark.parametrize("model", MODELS)
 def test_shipped_schedules_are_right_in_both_runs(name, model):
     schedule = shipped()[name]
-    for causal in (False, True):
-        errors = verify(derive(schedule, model), schedule, head_dim=64, dtype="float16", causal=causal, seed=3)
+    for mask in (FULL, CAUSAL):
+        errors = verify(derive(schedule, model), schedule, Variant(64, "float16", mask), seed=3)
         assert set(errors) == set(POLICIES)
         assert all(error.ok for error in errors.values()), {k: str(e) for k, e in errors.items()}
 
@@ -32,34 +34,55 @@ def test_shipped_schedules_are_right_in_both_runs(name, model):
 @pytest.mark.parametrize("kv_order", ["ascending", "descending"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
-    "seq_q,seq_kv,causal",
+    "seq_q,seq_kv,mask",
     [
-        (1, 1, True),
-        (1, 1, False),
-        (63, 63, True),
-        (65, 200, True),
-        (200, 65, False),
-        (130, 131, True),
-        (64, 512, False),
+        (1, 1, CAUSAL),
+        (1, 1, FULL),
+        (63, 63, CAUSAL),
+        (65, 200, CAUSAL),
+        (200, 65, FULL),
+        (130, 131, CAUSAL),
+        (64, 512, FULL),
+        (100, 300, Mask(left=40, right=0)),
+        (100, 300, Mask(left=16, right=31)),
+        (70, 200, Mask(left=0, right=0)),
+        (130, 65, Mask(left=33)),
+        (65, 200, Mask(right=20)),
+        # The first queries see no key: they stand before all of them.
+        (120, 50, Mask(left=20, right=4)),
     ],
+    ids=str,
 )
-def test_ragged_sizes_every_mask_and_both_directions(kv_order, dtype, seq_q, seq_kv, causal):
+def test_ragged_sizes_every_mask_and_both_directions(kv_order, dtype, seq_q, seq_kv, mask):
     q, k, v = make_inputs(2, 3, seq_q, seq_kv, 64, dtype, seed=seq_q + seq_kv)
-    options = {"causal": causal, "scale": 0.2}
-    program = derive(shipped()["seed"])
-    output = interpret(program, q, k, v, block_M=32, block_N=16, kv_order=kv_order, policy=LATE, **options)
-    error = compare(output, attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options))
-    assert error.ok, str(error)
+    options = {"mask": mask, "scale": 0.2}
+    exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
+    for name in ("seed", "ws_seed"):
+        program = derive(shipped()[name])
+        output = interpret(program, q, k, v, block_M=32, block_N=16, kv_order=kv_order, policy=LATE, **options)
+        error = compare(output, exact, peer)
+        assert error.ok, f"{name}: {error}"
 
 
 def test_fp64_attention_is_pytorchs():
     q, k, v = (x.double() for x in make_inputs(2, 2, 50, 80, 64, torch.float32, 0))
-    mask = torch.ones(50, 80, dtype=torch.bool).tril(30)
-    for causal in (False, True):
-        expected = torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask if causal else None, scale=0.3
-        )
-        torch.testing.assert_close(attention_fp64(q, k, v, causal=causal, scale=0.3), expected, rtol=1e-12, atol=1e-12)
+    place = torch.ones(50, 80, dtype=torch.bool)
+    masks = {
+        FULL: None,
+        CAUSAL: place.tril(30),
+        Mask(left=7, right=2): place.tril(32).triu(23),
+        Mask(left=0): place.triu(30),
+    }
+    for mask, visible in masks.items():
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=0.3)
+        torch.testing.assert_close(attention_fp64(q, k, v, mask=mask, scale=0.3), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_query_that_sees_no_key_gets_0():
+    q, k, v = make_inputs(1, 1, 5, 3, 64, torch.float16, 0)
+    for attention in (attention_fp64, attention_same_precision):
+        output = attention(q, k, v, mask=CAUSAL, scale=0.3)[0, 0]
+        assert not output[:2].any() and output[2:].isfinite().all() and torch.equal(output[2].half(), v[0, 0, 0])
 
 
 def test_inputs_have_a_mean_and_depend_on_the_seed():
@@ -73,8 +96,8 @@ def test_inputs_have_a_mean_and_depend_on_the_seed():
 @pytest.mark.parametrize("change", ["scale", "nan", "a wrong element", "a shifted mask"])
 def test_the_budget_rejects(change):
     q, k, v = make_inputs(1, 2, 100, 100, 64, torch.float16, 1)
-    exact = attention_fp64(q, k, v, causal=True, scale=0.125)
-    peer = attention_same_precision(q, k, v, causal=True, scale=0.125)
+    exact = attention_fp64(q, k, v, mask=CAUSAL, scale=0.125)
+    peer = attention_same_precision(q, k, v, mask=CAUSAL, scale=0.125)
     output = peer.clone()
     assert compare(output, exact, peer).ok
     if change == "scale":
@@ -84,7 +107,7 @@ def test_the_budget_rejects(change):
     elif change == "a wrong element":
         output[0, 0, 50, 3] += 0.02
     else:
-        output[:, :, 1:] = attention_same_precision(q[:, :, :-1], k, v, causal=True, scale=0.125)
+        output[:, :, 1:] = attention_same_precision(q[:, :, :-1], k, v, mask=CAUSAL, scale=0.125)
     assert not compare(output, exact, peer).ok
 
 
@@ -95,7 +118,7 @@ def test_late_and_early_differ_in_when_products_run():
         program, consumer=tuple(op for op in program.consumer if (op.kind, op.statement) != ("wait", "mma0"))
     )
     q, k, v = make_inputs(1, 1, 64, 128, 64, torch.float16, 0)
-    options = {"causal": False, "scale": 0.125}
+    options = {"mask": FULL, "scale": 0.125}
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
     run = {"block_M": 64, "block_N": 16, **options}
     assert compare(interpret(unwaited, q, k, v, policy=EARLY, **run), exact, peer).ok
@@ -116,8 +139,8 @@ def test_late_and_early_differ_in_when_products_run():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_every_softmax_is_right(options, dtype):
     schedule = fa3(*REST, softmax=options)
-    for causal in (False, True):
-        errors = verify(derive(schedule), schedule, head_dim=64, dtype=dtype, causal=causal, seed=5)
+    for mask in (FULL, CAUSAL):
+        errors = verify(derive(schedule), schedule, Variant(64, dtype, mask), seed=5)
         assert all(error.ok for error in errors.values()), {k: str(e) for k, e in errors.items()}
 
 
@@ -131,7 +154,7 @@ def run(schedule, softmax: SoftmaxOptions = SoftmaxOptions(), observer=None, blo
         block_M=128,
         block_N=block_N,
         kv_order="descending",
-        causal=True,
+        mask=CAUSAL,
         scale=0.125,
         policy=LATE,
         softmax=softmax,

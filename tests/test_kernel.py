@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from mutations import shipped
@@ -14,24 +15,24 @@ from tl_attention.files.schedule_file import load
 from tl_attention.loop.attention import SOURCE
 from tl_attention.lowering.pipelined.kernel import attention_kernel
 from tl_attention.lowering.registry import lowering_of
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
 from tl_attention.proof.generated.reader import allocated_slots, unrolled
-from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.proof.limits import shared_bytes
 from tl_attention.schedule.schedule import Schedule
 
 TILELANG_KIND = {"load": {"copy"}, "product": {"gemm"}, "vector": {"copy", "fill", "parallel", "reduce"}}
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("sizes", [None, (1, 2, 256, 512)])
+@pytest.mark.parametrize("mask", [FULL, CAUSAL], ids=["full", "causal"])
+@pytest.mark.parametrize("sizes", [None, Sizes(1, 2, 256, 512)])
 @pytest.mark.parametrize("kv_order", ["ascending", "descending"])
 @pytest.mark.parametrize("dtype,head_dim", [("float16", 128), ("bfloat16", 64)])
-def test_the_statement_table_is_what_tilelang_traced(causal, sizes, kv_order, dtype, head_dim):
+def test_the_statement_table_is_what_tilelang_traced(mask, sizes, kv_order, dtype, head_dim):
     schedule = shipped()["seed"].model_copy(update={"kv_order": kv_order})
-    kernel = attention_kernel(
-        head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes, **lowering_of(schedule).arguments(schedule)
-    )
+    variant = Variant(head_dim, dtype, mask, sizes=sizes)
+    kernel = attention_kernel(variant=variant, **lowering_of(schedule).arguments(schedule))
     traced = traced_statements(kernel)
     assert len(traced) == len(SOURCE.statements)
     for found, entry in zip(traced, SOURCE.statements):
@@ -44,16 +45,16 @@ def test_the_inferred_kernel_has_the_same_statements():
     inferred = load("schedules/inferred.yaml")
     arguments = lowering_of(inferred).arguments(inferred)
     assert arguments["pipeline"] == {"num_stages": 2}
-    kernel = attention_kernel(head_dim=128, dtype="float16", causal=False, **arguments)
+    kernel = attention_kernel(variant=Variant(128, "float16"), **arguments)
     assert len(traced_statements(kernel)) == len(SOURCE.statements)
 
 
-@pytest.mark.parametrize("name,causal", [("seed", True), ("prefetch", False), ("prefetch_late", False)])
-def test_the_code_as_generated_is_the_programs(name, causal):
+@pytest.mark.parametrize("name,mask", [("seed", CAUSAL), ("prefetch", FULL), ("prefetch_late", FULL)])
+def test_the_code_as_generated_is_the_programs(name, mask):
     """`compile_kernel` proves it; here what the proof reads is held to numbers worked out by hand."""
     schedule = shipped()[name]
     program = derive(schedule)
-    compiled = compile_kernel(schedule, head_dim=128, dtype="float16", causal=causal)
+    compiled = compile_kernel(schedule, Variant(128, "float16", mask))
     slots = allocated_slots(compiled.source, compiled.shared_bytes, schedule.block_N * 256, ["K_shared", "V_shared"])
     assert slots == {"K_shared": program.buffers["load_k"], "V_shared": program.buffers["load_v"]}
     for blocks in (program.least_blocks, 8):
@@ -91,20 +92,18 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_generated_code_with_a_fault_is_refused(name):
     schedule = shipped()["seed"]
-    compiled = compile_kernel(schedule, head_dim=128, dtype="float16", causal=True)
+    compiled = compile_kernel(schedule, Variant(128, "float16", CAUSAL))
     before, after, words = FAULTS[name]
     assert before in compiled.source
     with pytest.raises(ScheduleRefused, match=words):
         lowering_of(schedule).check_generated(
-            schedule,
-            derive(schedule),
-            GeneratedCode(compiled.source.replace(before, after), compiled.shared_bytes, 128, True),
+            schedule, derive(schedule), replace(compiled.generated, source=compiled.source.replace(before, after))
         )
 
 
 def test_a_loop_that_overwrites_a_buffer_in_use_is_refused():
     schedule = shipped()["prefetch_late"]
-    compiled = compile_kernel(schedule, head_dim=128, dtype="float16", causal=False)
+    compiled = compile_kernel(schedule, Variant(128, "float16"))
     lines = compiled.source.splitlines()
     loop = next(n for n, line in enumerate(lines) if line.startswith("  for (int k"))
     barriers = [n for n in range(loop, len(lines)) if "__syncthreads" in lines[n]]
@@ -112,7 +111,7 @@ def test_a_loop_that_overwrites_a_buffer_in_use_is_refused():
         source = "\n".join(lines[:barrier] + lines[barrier + 1 :])
         with pytest.raises(ScheduleRefused, match="with no barrier between|does not wait for"):
             lowering_of(schedule).check_generated(
-                schedule, derive(schedule), GeneratedCode(source, compiled.shared_bytes, 128, False)
+                schedule, derive(schedule), replace(compiled.generated, source=source)
             )
 
 
@@ -120,11 +119,11 @@ def test_an_order_for_which_tilelang_waits_too_little_is_refused():
     """V before K in one iteration: the wait before mma0 leaves the K load in flight; on a GPU the result is wrong."""
     label = "pipelined_128x128_t256_n2_0o1s0_1-2o2s0_3-10o3s0_11o4s0_12o5s0_13p_14o0s1"
     with pytest.raises(ScheduleRefused, match=r"mma0\(1\) does not wait for load_k\(1\)"):
-        compile_kernel(Schedule.from_label(label), head_dim=128, dtype="float16", causal=False)
+        compile_kernel(Schedule.from_label(label), Variant(128, "float16"))
 
 
 def test_fixed_sizes_without_a_steady_state_are_proved_too():
-    compiled = compile_kernel(shipped()["seed"], head_dim=128, dtype="float16", causal=False, sizes=(1, 2, 100, 200))
+    compiled = compile_kernel(shipped()["seed"], Variant(128, "float16", sizes=Sizes(1, 2, 100, 200)))
     assert compiled.shared_bytes == shared_bytes(shipped()["seed"], 128)
 
 
@@ -139,7 +138,6 @@ def test_schedules_that_differ_give_different_code_and_equal_ones_the_same():
             }
         ),
     )
-    options = {"head_dim": 128, "dtype": "float16", "causal": True}
-    other = shipped()["prefetch_late"]
-    assert compile_kernel(seed, **options).fingerprint == compile_kernel(split, **options).fingerprint
-    assert compile_kernel(seed, **options).fingerprint != compile_kernel(other, **options).fingerprint
+    variant, other = Variant(128, "float16", CAUSAL), shipped()["prefetch_late"]
+    assert compile_kernel(seed, variant).fingerprint == compile_kernel(split, variant).fingerprint
+    assert compile_kernel(seed, variant).fingerprint != compile_kernel(other, variant).fingerprint

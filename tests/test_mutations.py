@@ -16,6 +16,7 @@ from specialized import SPECIALIZED
 from tl_attention.errors import ScheduleRefused
 from tl_attention.loop.table import whole
 from tl_attention.oracle.interpret import POLICIES, Tile
+from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import EARLY, LATE, Deadlock, execute
@@ -57,7 +58,7 @@ def outcomes(
 
 def tile(program: Program, problem: SmallProblem, blocks: int, kv_order: str, observer) -> Tile:
     q, k, v = (x[0, 0] for x in problem.inputs)
-    shape = AttentionShape(1, 1, len(q), len(k), q.shape[1], causal=True)
+    shape = AttentionShape(1, 1, len(q), len(k), q.shape[1], mask=CAUSAL)
     return Tile(
         shape,
         q,
@@ -67,7 +68,7 @@ def tile(program: Program, problem: SmallProblem, blocks: int, kv_order: str, ob
         block_N=BLOCK_N,
         kv_order=kv_order,
         index=0,
-        blocks=blocks,
+        blocks=range(blocks),
         scale=SCALE,
         table=program.table,
         observer=observer,

@@ -17,6 +17,7 @@ from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.progress import SILENT
 from tl_attention.op import _aligned, _resolve
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
 from tl_attention.proof.legality import find_violation
@@ -56,8 +57,8 @@ def test_what_is_not_supported_is_refused_in_one_line(name):
 
 def check(output, q, k, v, *, causal=False, scale=None) -> None:
     scale = scale or q.shape[-1] ** -0.5
-    exact = attention_fp64(q, k, v, causal=causal, scale=scale)
-    error = compare(output, exact, attention_same_precision(q, k, v, causal=causal, scale=scale))
+    options = {"mask": CAUSAL if causal else FULL, "scale": scale}
+    error = compare(output, attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options))
     assert error.ok, str(error)
 
 
@@ -228,7 +229,7 @@ def test_accepted_mutants_are_right_to_the_last_one(lowering, count):
         except ScheduleRefused:
             continue
         assert find_violation(derive(schedule)) is None
-        shape = AttentionShape(2, 3, 300, 700, 128, rng.choice(("float16", "bfloat16")), rng.random() < 0.5)
+        shape = AttentionShape(2, 3, 300, 700, 128, rng.choice(("float16", "bfloat16")), rng.choice((FULL, CAUSAL)))
         accepted[schedule.label] = Candidate(f"mutant{len(accepted)}", shape, schedule)
     rows = measure(list(accepted.values()), Options(rounds=1, with_peers=False), lambda row: None, SILENT)
     reasons = {row.label: f"{row.status}: {row.reason}" for row in rows}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from mutations import SCHEDULES, shipped
@@ -14,11 +15,12 @@ from tl_attention.files.schedule_file import load
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.lowering.warp_specialized.passes import PASSES
 from tl_attention.oracle.interpret import verify
+from tl_attention.problem.mask import CAUSAL
+from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.operation import Iteration
 from tl_attention.program.phases import Step
 from tl_attention.program.program import CONSUMER, Program
-from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.proof.legality import find_violation
 from tl_attention.schedule.schedule import Schedule
 
@@ -139,7 +141,7 @@ def test_the_whole_program_is_proved_and_right(name) -> None:
     schedule = VARIANTS[name]
     program = whole(derive(schedule))
     assert find_violation(program) is None
-    errors = verify(program, schedule, head_dim=64, dtype="float16", causal=True)
+    errors = verify(program, schedule, head_dim=64, dtype="float16", mask=CAUSAL)
     assert all(error.ok for error in errors.values()), {key: str(error) for key, error in errors.items()}
 
 
@@ -150,7 +152,7 @@ HELD = r"^.*tl_attention_(?:hold|hold_last|resume)(?:<[\d, ]+>)?\((?:acc_s|score
 def test_no_hold_of_the_generated_code_may_be_left_out(name, count) -> None:
     """In the loop over boundary blocks, and in the other."""
     schedule = load(SCHEDULES / f"{name}.yaml")
-    compiled = compile_kernel(schedule, head_dim=128, dtype="float16", causal=True)
+    compiled = compile_kernel(schedule, Variant(128, "float16", CAUSAL))
     lines = list(re.finditer(HELD, compiled.source, re.MULTILINE))
     assert len(lines) == count
     for line in lines:
@@ -158,6 +160,4 @@ def test_no_hold_of_the_generated_code_may_be_left_out(name, count) -> None:
         with pytest.raises(
             ScheduleRefused, match=r"operation \d+ of warpgroup 0 of block 0 is .*, expected (hold|resume)"
         ):
-            lowering_of(schedule).check_generated(
-                schedule, derive(schedule), GeneratedCode(source, compiled.shared_bytes, 128, True)
-            )
+            lowering_of(schedule).check_generated(schedule, derive(schedule), replace(compiled.generated, source=source))

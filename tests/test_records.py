@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tl_attention.errors import InputError
-from tl_attention.measure.records import ResultsFile, Row, read_rows
+from tl_attention.measure.records import ResultsFile, Row, problem_of, read_rows
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.shape import AttentionShape
 
 EVALUATED = Path(__file__).parents[1] / "results/evaluate-h200.jsonl"
 PROBLEM = {"batch": 1, "heads": 2, "seq_q": 64, "seq_kv": 64, "head_dim": 128, "dtype": "float16", "causal": False}
@@ -42,6 +44,13 @@ def test_rows_read_back_as_they_were_written(tmp_path) -> None:
         results.append(ROW)
         results.append(REFUSED)
     assert read_rows(results.path) == [ROW, REFUSED]
+
+
+def test_a_row_says_its_problem_in_words_of_its_own() -> None:
+    for causal, mask in ((False, FULL), (True, CAUSAL)):
+        shape = AttentionShape(1, 2, 64, 64, 128, mask=mask)
+        assert list(problem_of(shape).items()) == list((PROBLEM | {"causal": causal}).items())
+        assert replace(ROW, problem=problem_of(shape)).shape == shape
 
 
 def test_each_row_is_in_the_file_before_the_next_is_written(tmp_path) -> None:

@@ -18,14 +18,16 @@ from tl_attention.files.schedule_file import load
 from tl_attention.measure import compilation
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.records import ResultsFile, Row, read_rows
+from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Variant
 from tl_attention.program.asked_waits import Asked, asked_waits, asked_waits_of
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.report import loop_lines
 
 NAME = "fa3_overlap"
 SCHEDULE = shipped()[NAME]
-OPTIONS = {"head_dim": 128, "dtype": "float16", "causal": False}
+VARIANT = Variant(128, "float16")
 
 
 def listing(*lines: str) -> str:
@@ -199,7 +201,7 @@ def test_a_missing_tool_is_named_with_its_package(tool, monkeypatch):
 
 @pytest.fixture(scope="module")
 def compiled() -> CompiledKernel:
-    return compile_kernel(SCHEDULE, **OPTIONS)
+    return compile_kernel(SCHEDULE, VARIANT)
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +214,7 @@ def serialised(compiled) -> CompiledKernel:
 
 def test_a_kernels_loop_has_the_instructions_that_its_tile_needs(compiled):
     loop = steady(compiled.report.loops)
-    per_product = {"mma0": OPTIONS["head_dim"] // 16, "mma1": SCHEDULE.block_N // 16}
+    per_product = {"mma0": VARIANT.head_dim // 16, "mma1": SCHEDULE.block_N // 16}
     assert loop.hgmma == sum(per_product.values()) == 19
     scores = SCHEDULE.block_M * SCHEDULE.block_N // SCHEDULE.threads
     rescaled_rows = 2
@@ -233,7 +235,8 @@ EXACT = sorted((SCHEDULES / "experiments").rglob("*exact*.yaml"))
 @pytest.mark.parametrize("path", EXACT, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_the_wait_is_where_the_schedule_has_it(path):
     schedule = load(path)
-    loop = steady(compile_kernel(schedule, **OPTIONS | {"causal": path.parent.name == "causal"}).report.loops)
+    mask = CAUSAL if path.parent.name == "causal" else FULL
+    loop = steady(compile_kernel(schedule, replace(VARIANT, mask=mask)).report.loops)
     # A thread has two rows and every fourth pair of columns; the two exponentials of scores_scale may come before.
     columns = schedule.split.exp[0]
     assert columns // 2 <= max(loop.product_waits) <= columns // 2 + 2
@@ -250,7 +253,7 @@ def test_the_release_is_where_the_schedule_has_it():
     schedule = Schedule(
         **options | {"group": group, "split": {"exp": [32, 64, 32]}, "release_before": {"load_v": "exp.2"}}
     )
-    loop = steady(compile_kernel(schedule, **OPTIONS | {"causal": True}).report.loops)
+    loop = steady(compile_kernel(schedule, replace(VARIANT, mask=CAUSAL)).report.loops)
     assert 16 <= max(loop.product_waits) <= 18 and 48 <= loop.arrives[-1] <= 50
 
 
@@ -260,7 +263,7 @@ def test_products_that_ptxas_serialised_are_refused(serialised):
 
 
 def test_a_serialised_candidate_is_refused_not_broken(serialised, monkeypatch):
-    monkeypatch.setattr(compilation, "compile_kernel", lambda schedule, **options: serialised)
+    monkeypatch.setattr(compilation, "compile_kernel", lambda schedule, variant: serialised)
     shape = AttentionShape(1, 2, 256, 256, 128)
     result = compilation.compile_candidate(Candidate(NAME, shape, SCHEDULE))
     assert result.status == "refused" and result.report is None and "serialised" in result.error

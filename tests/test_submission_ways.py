@@ -264,6 +264,7 @@ def test_what_a_file_does_not_say_or_says_wrongly_is_not_read():
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_computes_attention_where_the_ways_before_it_are_missing(tmp_path, way):
     from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+    from tl_attention.problem.mask import FULL
 
     shapes = [(1, 3, 200, 128), (2, 2, 1, 128), (2, 4, 1024, 128), (1, 2, 4097, 128)]
     cases = [
@@ -281,6 +282,6 @@ def test_each_way_computes_attention_where_the_ways_before_it_are_missing(tmp_pa
     assert f"submission: runs {way}\n" in said
     assert said.count("submission: not") == list(WAYS).index(way)
     for (q, k, v), output in zip(cases, torch.load(tmp_path / "outputs.pt"), strict=True):
-        peer = attention_same_precision(q, k, v, causal=False, scale=128**-0.5)
-        report = compare(output, attention_fp64(q, k, v, causal=False, scale=128**-0.5), peer)
+        peer = attention_same_precision(q, k, v, mask=FULL, scale=128**-0.5)
+        report = compare(output, attention_fp64(q, k, v, mask=FULL, scale=128**-0.5), peer)
         assert report.ok, report

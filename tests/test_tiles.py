@@ -15,7 +15,7 @@ from tl_attention.lowering.warp_specialized.tiles import TAPER, section_heads, t
 
 def places(order: str, row_tiles: int, heads: int, section: int = 5) -> list[tuple[int, int]]:
     """(row tile, head) of each tile, causal, as the expressions of the kernel give them."""
-    place = tile_places(workers=HOPPER.sms, order=order, causal=True)
+    place = tile_places(workers=HOPPER.sms, order=order, longest_first=True)
     simplify = arith.Analyzer().simplify
 
     def at(tile: int) -> tuple[int, int]:
@@ -56,4 +56,4 @@ def test_tapered_ends_with_short_tiles(row_tiles, heads):
 )
 def test_a_section_fits_the_cache(heads, seq_kv, head_dim, expected):
     sizes = (T.int32(size) for size in (heads, seq_kv))
-    assert int(arith.Analyzer().simplify(section_heads(*sizes, head_dim))) == expected
+    assert int(arith.Analyzer().simplify(section_heads(*sizes, 2 * head_dim))) == expected

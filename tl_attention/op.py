@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import threading
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,9 @@ from tl_attention.errors import InputError
 from tl_attention.files.named import DEFAULT, DEFAULT_CAUSAL, resolve
 from tl_attention.hardware.device import require_hopper
 from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
 # Of the addresses of q, k and v, in bytes: what TMA and 16-byte copies need.
@@ -50,29 +51,28 @@ def attention(
     """
     shape = _checked_shape(q, k, v, causal)
     scale = shape.head_dim**-0.5 if scale is None else _checked_scale(scale)
-    tensors = [_aligned(name, tensor) for name, tensor in (("q", q), ("k", k), ("v", v))]
+    tensors = {"Q": _aligned("q", q), "K": _aligned("k", k), "V": _aligned("v", v)}
     resolved = _resolve(schedule, causal)
-    sizes = (shape.batch, shape.heads, shape.seq_q, shape.seq_kv) if specialize else None
-    kernel = _kernel(resolved, shape.head_dim, shape.dtype, causal, sizes)
+    kernel = _kernel(resolved, shape.variant(fixed=specialize))
     output = torch.empty_like(q, memory_format=torch.contiguous_format)
     with torch.cuda.device(q.device):
-        kernel(*tensors, output, scale)
+        kernel(**tensors, Output=output, softmax_scale=scale)
     return output
 
 
 _compile_lock = threading.Lock()
 
 
-def _kernel(schedule: Schedule, head_dim: int, dtype: str, causal: bool, sizes: Any) -> CompiledKernel:
+def _kernel(schedule: Schedule, variant: Variant) -> CompiledKernel:
     # TileLang's tracer keeps state in globals, so two threads may not compile at once.
     with _compile_lock:
-        return _compiled(schedule, head_dim, dtype, causal, sizes)
+        return _compiled(schedule, variant)
 
 
 @functools.cache
-def _compiled(schedule: Schedule, head_dim: int, dtype: str, causal: bool, sizes: Any) -> CompiledKernel:
-    refuse_unless_safe(schedule, head_dim)
-    return compile_kernel(schedule, head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes)
+def _compiled(schedule: Schedule, variant: Variant) -> CompiledKernel:
+    refuse_unless_safe(schedule, variant.head_dim)
+    return compile_kernel(schedule, variant)
 
 
 def _resolve(schedule: Schedule | str | Path | None, causal: bool) -> Schedule:
@@ -119,7 +119,8 @@ def _checked_shape(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> AttentionSh
             "expected q (batch, heads, seq_q, head_dim) and k, v (batch, heads, seq_kv, head_dim)"
         )
     batch, heads, seq_q, head_dim = q.shape
-    shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, str(q.dtype).removeprefix("torch."), causal)
+    dtype, mask = str(q.dtype).removeprefix("torch."), CAUSAL if causal else FULL
+    shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, dtype, mask)
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise InputError(
             "attention: an input requires a gradient, and there is no backward: call it under torch.no_grad()"

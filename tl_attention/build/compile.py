@@ -16,6 +16,8 @@ from tl_attention.build.toolchain import Nvcc, in_force
 from tl_attention.errors import InputError
 from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.registry import lowering_of
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.variant import Parameter, Variant
 from tl_attention.program.derivation import derive
 from tl_attention.proof.generated.host_plan import parse_host_source
 from tl_attention.proof.generated.verdict import GeneratedCode
@@ -45,16 +47,24 @@ class StaticReport:
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A compiled kernel; call `kernel(q, k, v, output, softmax_scale)`. `nvcc` made its machine code."""
+    """A compiled kernel, and what it takes. `nvcc` made its machine code."""
 
     kernel: Any
     source: str
     host_source: str
     nvcc: Nvcc
-    takes_counter: bool = False
+    variant: Variant
+    parameters: tuple[Parameter, ...]
 
-    def __call__(self, *arguments: Any) -> None:
-        self.kernel(*arguments, *([tile_counter(arguments[0].device)] if self.takes_counter else []))
+    def __call__(self, **arguments: Any) -> None:
+        """Launch it on the current CUDA stream. `arguments` go by the parameters' names; counters are found here."""
+        device = arguments["Q"].device
+        self.kernel(*(tile_counter(device) if p.kind == "counter" else arguments[p.name] for p in self.parameters))
+
+    @property
+    def generated(self) -> GeneratedCode:
+        """What the proof of the generated code reads."""
+        return GeneratedCode(self.source, self.shared_bytes, self.variant, self.parameters)
 
     @property
     def fingerprint(self) -> str:
@@ -90,23 +100,20 @@ class CompiledKernel:
         return StaticReport(int(match[1]), int(match[2]), self.shared_bytes, loops)
 
 
-def compile_kernel(
-    schedule: Schedule, *, head_dim: int, dtype: str, causal: bool, sizes: tuple[int, int, int, int] | None = None
-) -> CompiledKernel:
+def compile_kernel(schedule: Schedule, variant: Variant) -> CompiledKernel:
     """Compile the schedule's kernel, or take it from the disk cache of the nvcc that `toolchain.chosen` names.
 
-    `sizes` fixes (batch, heads, seq_q, seq_kv); without it one kernel serves all sizes. The schedule must have been
-    checked. Raises InputError with the compiler's error when it cannot be built, and ScheduleRefused when what
-    TileLang generated is not what the schedule says.
+    The schedule must have been checked. Raises InputError for a variant that no kernel computes, and with the
+    compiler's error when it cannot be built; ScheduleRefused when what TileLang generated is not what the schedule
+    says.
     """
+    _check_supported(variant)
     import tilelang
 
     for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
     lowering = lowering_of(schedule)
-    program = lowering.prim_func(
-        lowering.arguments(schedule), head_dim=head_dim, dtype=dtype, causal=causal, sizes=sizes
-    )
+    program = lowering.prim_func(lowering.arguments(schedule), variant)
     with in_force() as nvcc:
         try:
             kernel = tilelang.compile(
@@ -114,9 +121,16 @@ def compile_kernel(
             )
         except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
             raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
-    dynamic = lowering.takes_counter(schedule)
-    compiled = CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source(), nvcc, dynamic)
+    parameters = variant.parameters(*lowering.counters(schedule))
+    compiled = CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source(), nvcc, variant, parameters)
     if schedule.has_program:
-        code = GeneratedCode(compiled.source, compiled.shared_bytes, head_dim, causal, sizes)
-        lowering.check_generated(schedule, derive(schedule), code)
+        lowering.check_generated(schedule, derive(schedule), compiled.generated)
     return compiled
+
+
+def _check_supported(variant: Variant) -> None:
+    """Raise InputError for what the interpreter can run, or a variant can say, and no kernel computes."""
+    if variant.mask not in (FULL, CAUSAL) or variant.head_dim_v != variant.head_dim or variant.optional:
+        raise InputError(
+            f"{variant} is not supported, expected one head_dim, a full or a causal mask, nothing optional"
+        )

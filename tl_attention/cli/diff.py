@@ -8,6 +8,7 @@ from tl_attention.cli.errors import Problems, naming
 from tl_attention.cli.schedules import prove
 from tl_attention.errors import InputError, printable
 from tl_attention.files.named import Named, resolve
+from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import DTYPE_NAMES, HEAD_DIMS, AttentionShape
 
 
@@ -51,7 +52,8 @@ def diff(a: str, b: str, with_code: bool, dtype: str, head_dim: int | None, caus
     problems.finish()
     if of_code is not None:
         # Sizes are read at run time, so any will do.
-        _print(diff.code(*schedules, names, AttentionShape(1, 1, 128, 128, of_code, DTYPE_NAMES[dtype], causal)))
+        mask = CAUSAL if causal else FULL
+        _print(diff.code(*schedules, names, AttentionShape(1, 1, 128, 128, of_code, DTYPE_NAMES[dtype], mask)))
 
 
 def _shared_head_dim(a: Named, b: Named) -> int:

@@ -78,7 +78,7 @@ def _pack(text: str, output: Path, embed: str) -> Path:
     named = resolve(text)
     if named.file is None:
         raise InputError(f"{text}: a label has no name for the submission, expected a schedule's name or file")
-    named.refuse_unmeant(submission.HEAD_DIM)
+    named.refuse_unmeant(submission.VARIANT.head_dim)
     with naming(named):
         broken = submission.write(named.name, named.schedule, output, embed)  # type: ignore[arg-type]
     if broken:

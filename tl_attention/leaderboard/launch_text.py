@@ -9,9 +9,9 @@ from tl_attention.build.compile import CompiledKernel
 from tl_attention.errors import InputError
 from tl_attention.leaderboard.python_text import literal, tuple_text
 from tl_attention.lowering.base import FAST_MATH, NO_BOUND_CHECKS, NO_INIT_CHECKS
+from tl_attention.problem.variant import Parameter
 from tl_attention.proof.generated.host_plan import HostPlan, parse_host_source
 
-TENSORS = ("Q", "K", "V", "Output")
 NVCC_FLAGS = ("-cubin", "-O3", "-std=c++20", "-gencode", "arch=compute_90a,code=sm_90a")
 FAST_MATH_FLAG = "--use_fast_math"
 
@@ -20,7 +20,7 @@ PARAMETER_KINDS = {
     "tensor": re.compile(r"(?:const )?half_t\* __restrict__ (\w+)"),
     "descriptor": re.compile(r"__grid_constant__ const CUtensorMap (\w+)"),
     "int": re.compile(r"int (\w+)"),
-    "float": re.compile(r"float (softmax_scale)"),
+    "float": re.compile(r"float (\w+)"),
 }
 
 
@@ -35,7 +35,7 @@ def launch_parts(compiled: CompiledKernel, pass_configs: Mapping[str, object]) -
     return {
         "kernel_source": compiled.source,
         "kernel_name": plan.kernel,
-        "parameters": literal(_parameters(compiled.source, plan)),
+        "parameters": literal(_parameters(compiled, plan)),
         "sizes": literal({size.name: (size.tensor, size.axis) for size in plan.sizes}),
         "size_names": ", ".join(size.name for size in plan.sizes),
         "block": literal(plan.block),
@@ -56,9 +56,9 @@ def fast_math_flags(pass_configs: Mapping[str, object]) -> tuple[str, ...]:
     return (FAST_MATH_FLAG,) if pass_configs.get(FAST_MATH) else ()
 
 
-def _parameters(source: str, plan: HostPlan) -> tuple[tuple[str, str], ...]:
+def _parameters(compiled: CompiledKernel, plan: HostPlan) -> tuple[tuple[str, str], ...]:
     """(name, kind) of the kernel's parameters, read off its CUDA signature and held against the host's call."""
-    match = SIGNATURE.search(source)
+    match = SIGNATURE.search(compiled.source)
     if match is None or match[2] != plan.kernel:
         raise InputError(f"the generated CUDA does not define {plan.kernel} in the form that TileLang 0.1.15 writes")
     found = tuple(_parameter(text) for text in match[3].split(", "))
@@ -69,7 +69,7 @@ def _parameters(source: str, plan: HostPlan) -> tuple[tuple[str, str], ...]:
     threads = plan.block[0] * plan.block[1] * plan.block[2]
     if int(match[1]) != threads:
         raise InputError(f"the generated CUDA is bounded to {match[1]} threads, its host launches {threads}")
-    _check_names(found, plan)
+    _check_names(found, plan, compiled.parameters)
     return found
 
 
@@ -80,17 +80,17 @@ def _parameter(text: str) -> tuple[str, str]:
     raise InputError(f"the generated CUDA has a parameter {text[:80]!r} of an unknown kind")
 
 
-def _check_names(parameters: tuple[tuple[str, str], ...], plan: HostPlan) -> None:
+def _check_names(found: tuple[tuple[str, str], ...], plan: HostPlan, parameters: tuple[Parameter, ...]) -> None:
     """Each name must mean something where the submission looks it up."""
     known = {
-        "tensor": set(TENSORS),
+        "tensor": {p.name for p in parameters if p.kind in ("input", "output")},
         "descriptor": {descriptor.name for descriptor in plan.descriptors},
         "int": {size.name for size in plan.sizes},
-        "float": {"softmax_scale"},
+        "float": {p.name for p in parameters if p.kind == "scalar"},
     }
     read = [(size.tensor, "tensor") for size in plan.sizes]
     read += [(descriptor.tensor, "tensor") for descriptor in plan.descriptors]
-    for name, kind in (*parameters, *read):
+    for name, kind in (*found, *read):
         if name not in known[kind]:
             raise InputError(f"the kernel takes the {kind} {name}, expected one of {', '.join(sorted(known[kind]))}")
 

@@ -9,7 +9,12 @@ from tl_attention.schedule.schedule import Schedule
 
 PACKAGE = Path(__file__).parents[1]
 # What the text needs of the file that holds it.
-IMPORTS = {"import tilelang.language as T", "from types import SimpleNamespace", "from typing import NamedTuple"}
+IMPORTS = {
+    "import tilelang.language as T",
+    "from dataclasses import dataclass",
+    "from types import SimpleNamespace",
+    "from typing import NamedTuple",
+}
 
 
 def program_text(schedule: Schedule) -> str:

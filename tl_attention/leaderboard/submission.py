@@ -24,13 +24,14 @@ from tl_attention.leaderboard.program_text import program_text
 from tl_attention.leaderboard.python_text import call_text, literal
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.lowering.registry import lowering_of
+from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
 Form = Literal["all", "tilelang", "cuda"]
 
 TEMPLATES = Path(__file__).parent / "templates"
-# The leaderboard's only problem: fp16, non-causal, this head_dim.
-HEAD_DIM = 128
+# The leaderboard's only problem.
+VARIANT = Variant(head_dim=128, dtype="float16")
 
 
 def write(name: str, schedule: Schedule, output: Path, embed: Form = "all") -> list[str]:
@@ -42,8 +43,8 @@ def write(name: str, schedule: Schedule, output: Path, embed: Form = "all") -> l
     """
     if embed not in FORMS:
         raise InputError(f"embed: {embed!r} is unknown, expected {', '.join(get_args(Form))}")
-    refuse_unless_safe(schedule, HEAD_DIM)
-    if lowering_of(schedule).takes_counter(schedule):
+    refuse_unless_safe(schedule, VARIANT.head_dim)
+    if lowering_of(schedule).counters(schedule):
         raise InputError(
             f"{name}: kernel.tile_scheduler: dynamic takes a counter that a submission does not pass, "
             "expected static or one_tile"
@@ -119,11 +120,11 @@ def _identity(schedule: Schedule, name: str) -> dict[str, str]:
     """What every form's first lines say. The name stands in comments, so it may not end one."""
     if not re.fullmatch(r"[\w.+-]+(/[\w.+-]+)*", name):
         raise InputError(f"schedule name {name[:60]!r}, expected letters, digits, '.', '+', '-', '_' and '/' only")
-    return {"name": name, "label": schedule.label, "version": _tilelang_version(), "head_dim": str(HEAD_DIM)}
+    return {"name": name, "label": schedule.label, "version": _tilelang_version(), "head_dim": str(VARIANT.head_dim)}
 
 
 def _compiled(schedule: Schedule) -> CompiledKernel:
-    return compile_kernel(schedule, head_dim=HEAD_DIM, dtype="float16", causal=False)
+    return compile_kernel(schedule, VARIANT)
 
 
 def _compilers(**others: str) -> str:

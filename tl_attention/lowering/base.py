@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
+from tl_attention.problem.variant import Variant
 from tl_attention.program.program import Program
 from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.proof.limits import Resources
@@ -16,6 +17,9 @@ from tl_attention.schedule.schedule import Schedule
 FAST_MATH = "tl.enable_fast_math"
 NO_BOUND_CHECKS = "tl.disable_safe_memory_legalize"
 NO_INIT_CHECKS = "tl.disable_buffer_init_check"
+
+# What every kernel imports.
+COMMON_FILES = ("problem/mask.py", "problem/variant.py", "lowering/signature.py")
 
 
 class Lowering(ABC):
@@ -45,12 +49,12 @@ class Lowering(ABC):
         """What its `attention_kernel` takes of the schedule: plain values only, for a submission carries them."""
 
     @abstractmethod
-    def prim_func(self, arguments: Mapping[str, Any], **variant: Any) -> Any:
+    def prim_func(self, arguments: Mapping[str, Any], variant: Variant) -> Any:
         """The TileLang program of these arguments. Imports tilelang."""
 
-    def takes_counter(self, schedule: Schedule) -> bool:
-        """Whether its kernel takes the counter of the dynamic tile scheduler."""
-        return False
+    def counters(self, schedule: Schedule) -> tuple[str, ...]:
+        """The counters among the parameters of the schedule's kernel."""
+        return ()
 
     @abstractmethod
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> None:

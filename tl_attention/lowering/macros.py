@@ -9,14 +9,12 @@ LOG2_E = 1.4426950408889634
 
 
 @T.macro
-def MMA0(K, Q_shared, K_shared, acc_s, bz, by, first_row, kv, seq_kv, past_len, causal):
+def MMA0(K, Q_shared, K_shared, acc_s, bz, by, first_row, kv, seq_kv, past_len, mask):
     """acc_s = Q_shared @ K_shared^T, -inf where masked. Statements load_k, mask, mma0."""
     block_M, block_N = acc_s.shape
     T.copy(K[bz, by, kv * block_N : (kv + 1) * block_N, :], K_shared)
     for i, j in T.Parallel(block_M, block_N):
-        hidden = kv * block_N + j >= seq_kv
-        if causal:
-            hidden = T.Or(hidden, kv * block_N + j > first_row + i + past_len)
+        hidden = mask.hidden(kv * block_N + j, first_row + i + past_len, seq_kv, T)
         acc_s[i, j] = T.if_then_else(hidden, -T.infinity(acc_s.dtype), 0)
     T.gemm(Q_shared, K_shared, acc_s, transpose_B=True, policy=T.GemmWarpPolicy.FullRow)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tl_attention.problem.mask import FULL
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
 
@@ -22,10 +24,9 @@ class Candidate:
         return self.schedule.label if self.schedule else self.name
 
     @property
-    def sizes(self) -> tuple[int, int, int, int] | None:
-        """What `compile_kernel` fixes."""
-        s = self.shape
-        return (s.batch, s.heads, s.seq_q, s.seq_kv) if self.fixed else None
+    def variant(self) -> Variant:
+        """What is compiled for it."""
+        return self.shape.variant(self.fixed)
 
     def __str__(self) -> str:
         return f"{self.name}{' fixed' if self.fixed else ''} {self.shape.dtype}"
@@ -36,7 +37,7 @@ def verification_shapes(shape: AttentionShape, fixed: bool) -> list[AttentionSha
     if fixed:
         return [shape]
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
-    ragged = [AttentionShape(*size, shape.head_dim, shape.dtype, shape.causal) for size in sizes]
-    if not shape.causal:
+    ragged = [AttentionShape(*size, shape.head_dim, shape.dtype, shape.mask) for size in sizes]
+    if shape.mask == FULL:
         ragged.append(AttentionShape(1, 2, 300, 65, shape.head_dim, shape.dtype))
     return [*ragged, shape]

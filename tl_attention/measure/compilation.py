@@ -36,10 +36,7 @@ class Compiled:
 def kernel_of(candidate: Candidate) -> CompiledKernel:
     """The candidate's kernel, compiled or from the disk cache. Raises as `compile_kernel` does."""
     assert candidate.schedule is not None, f"{candidate} is a peer, which is not compiled here"
-    shape = candidate.shape
-    return compile_kernel(
-        candidate.schedule, head_dim=shape.head_dim, dtype=shape.dtype, causal=shape.causal, sizes=candidate.sizes
-    )
+    return compile_kernel(candidate.schedule, candidate.variant)
 
 
 def compile_candidate(candidate: Candidate) -> Compiled:

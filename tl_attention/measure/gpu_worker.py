@@ -37,7 +37,7 @@ def _output(shape: AttentionShape) -> Tensor:
 @functools.lru_cache(maxsize=32)
 def _references(shape: AttentionShape, seed: int) -> tuple[Tensor, Tensor]:
     q, k, v = _inputs(shape, seed)
-    options: dict[str, Any] = {"causal": shape.causal, "scale": shape.head_dim**-0.5}
+    options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5}
     return attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
 
 
@@ -55,7 +55,7 @@ def _implementation(candidate: Candidate, shape: AttentionShape, seed: int) -> C
     scale = shape.head_dim**-0.5
 
     def run() -> Tensor:
-        kernel(q, k, v, output, scale)
+        kernel(Q=q, K=k, V=v, Output=output, softmax_scale=scale)
         return output
 
     return run

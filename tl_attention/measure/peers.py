@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 
 MATMUL = "matmul"
@@ -23,7 +24,9 @@ def available(shape: AttentionShape) -> list[str]:
 
     SDPA's causal mask is aligned at the top left, so it is left out where that differs from ours.
     """
-    names = [] if shape.causal and shape.seq_q != shape.seq_kv else list(SDPA)
+    if shape.mask not in (FULL, CAUSAL):
+        return []
+    names = list(SDPA) if shape.mask == FULL or shape.seq_q == shape.seq_kv else []
     # The fa3-fwd wheel is built without fp16.
     if find_spec("fa3_fwd_interface") and shape.dtype == "bfloat16":
         names.append(FA3)
@@ -32,7 +35,7 @@ def available(shape: AttentionShape) -> list[str]:
 
 def build(name: str, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor]:
     """A call without arguments that computes attention, inputs already in the layout that the peer wants."""
-    scale = shape.head_dim**-0.5
+    scale, causal = shape.head_dim**-0.5, shape.mask == CAUSAL
     if name == MATMUL:
         generator = torch.Generator(q.device).manual_seed(0)
         a, b = (
@@ -45,13 +48,13 @@ def build(name: str, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> 
         q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
 
         def fa3() -> Tensor:
-            result = flash_attn_func(q, k, v, softmax_scale=scale, causal=shape.causal)
+            result = flash_attn_func(q, k, v, softmax_scale=scale, causal=causal)
             return (result[0] if isinstance(result, tuple) else result).transpose(1, 2)
 
         return fa3
 
     def sdpa() -> Tensor:
         with sdpa_kernel(SDPA[name]):
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=shape.causal, scale=scale)
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
 
     return sdpa

@@ -13,6 +13,7 @@ from tl_attention.build.sass import Loop
 from tl_attention.errors import InputError
 from tl_attention.measure.comparison import Comparison
 from tl_attention.measure.line_file import LineFile
+from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 
 Status = Literal[
@@ -88,7 +89,16 @@ class Row:
     @property
     def shape(self) -> AttentionShape:
         """The problem. Raises InputError or TypeError for one that is none."""
-        return AttentionShape(**self.problem)
+        problem = dict(self.problem)
+        mask = CAUSAL if problem.pop("causal", False) else FULL
+        return AttentionShape(**problem, mask=mask)
+
+
+def problem_of(shape: AttentionShape) -> dict[str, Any]:
+    """The problem as a row has it."""
+    assert shape.mask in (FULL, CAUSAL), f"a row cannot say{shape.mask.suffix}"
+    sizes = shape.sizes._asdict()
+    return {**sizes, "head_dim": shape.head_dim, "dtype": shape.dtype, "causal": shape.mask == CAUSAL}
 
 
 def _says_something(value: Any) -> bool:

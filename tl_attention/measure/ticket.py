@@ -9,7 +9,7 @@ from tl_attention.measure import timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
 from tl_attention.measure.peers import MATMUL_FLOPS
-from tl_attention.measure.records import Row
+from tl_attention.measure.records import Row, problem_of
 from tl_attention.measure.sampling import Samples
 
 
@@ -32,7 +32,7 @@ class Ticket:
         sizes: Literal["runtime", "fixed", "peer"] = (
             "peer" if candidate.schedule is None else "fixed" if candidate.fixed else "runtime"
         )
-        row = Row(candidate.name, candidate.label, sizes, asdict(candidate.shape), "ok", **fields)
+        row = Row(candidate.name, candidate.label, sizes, problem_of(candidate.shape), "ok", **fields)
         return cls(candidate, row, refusal)
 
     @property

@@ -34,14 +34,12 @@ def on_gpu(worker: Worker, candidate: Candidate, seed: int) -> dict[str, Any]:
 
 def on_cpu(candidate: Candidate, seed: int) -> dict[str, Any]:
     """The same where there is no GPU, of a schedule."""
-    schedule, shape = candidate.schedule, candidate.shape
+    schedule = candidate.schedule
     assert schedule is not None, f"{candidate} is a peer, which needs a GPU"
     if not schedule.has_program:
         reason = "no GPU, and no Program that the CPU could run: neither verified nor timed"
         return {"status": "compiled", "reason": reason}
-    reports = interpret.verify(
-        derive(schedule), schedule, head_dim=shape.head_dim, dtype=shape.dtype, causal=shape.causal, seed=seed
-    ).values()
+    reports = interpret.verify(derive(schedule), schedule, candidate.variant, seed).values()
     worst = worst_of(list(reports))
     if not all(report.ok for report in reports):
         return {"status": "wrong", "reason": str(worst), **_errors(worst)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -15,8 +16,10 @@ from torch import Tensor
 from tl_attention.loop.exp2 import COEFFICIENTS, LOWEST
 from tl_attention.loop.table import Table
 from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.problem.mask import Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, kv_index, row_tiles
+from tl_attention.problem.variant import Variant
 from tl_attention.program.machine import EARLY, LATE, Policy, execute
 from tl_attention.program.program import Program
 from tl_attention.schedule.options import Exp2Polynomial, SoftmaxOptions
@@ -25,6 +28,8 @@ from tl_attention.schedule.schedule import Schedule
 LOG2_E = math.log2(math.e)
 POLICIES: Mapping[str, Policy] = {"late": LATE, "early": EARLY}
 Observer = Callable[[str, int, str, Tensor], None]
+# The arithmetic of a mask's answers for tensors: the least of a number and a tensor, and `or` by element.
+TENSORS = SimpleNamespace(min=lambda number, tensor: tensor.clamp(max=number), Or=torch.logical_or)
 
 
 class Tile:
@@ -32,8 +37,8 @@ class Tile:
 
     acc_s is (block_M, block_N) fp32, acc_s_cast the same in the inputs' dtype, acc_o (block_M, head_dim) fp32, the
     row vectors (block_M,) fp32. Ring buffers are read and written in the slot of the statement that runs, and a chunk
-    of a split statement works on its `columns` of a whole buffer. `observer(statement, block, buffer, value)` sees
-    every read.
+    of a split statement works on its `columns` of a whole buffer. `blocks` are the KV blocks of the tile.
+    `observer(statement, block, buffer, value)` sees every read.
     """
 
     def __init__(
@@ -47,7 +52,7 @@ class Tile:
         block_N: int,
         kv_order: str,
         index: int,
-        blocks: int,
+        blocks: range,
         scale: float,
         table: Table,
         softmax: SoftmaxOptions = SoftmaxOptions(),
@@ -107,8 +112,9 @@ class Tile:
         return kv_index(self.block, self.blocks, self.kv_order) * self.block_N
 
     def result(self) -> Tensor:
-        """The output rows, normalised: (block_M, head_dim) in the inputs' dtype."""
-        return (self.buffers["acc_o"] / self.buffers["logsum"][:, None]).to(self.dtype)
+        """The output rows, normalised, 0 for one that sees no key: (block_M, head_dim) in the inputs' dtype."""
+        logsum = self.buffers["logsum"][:, None]
+        return torch.where(logsum == 0, 0.0, self.buffers["acc_o"] / logsum).to(self.dtype)
 
 
 def _rows(x: Tensor, first: int, count: int) -> Tensor:
@@ -133,10 +139,8 @@ def _load(t: Tile) -> None:
 def _hidden(t: Tile) -> Tensor:
     """True where a query of the tile may not see a key of the block."""
     keys = t.first_key + torch.arange(t.block_N)[None, :]
-    hidden = (keys >= t.shape.seq_kv).expand(t.block_M, t.block_N)
-    if t.shape.causal:
-        hidden = hidden | (keys > t.first_row + torch.arange(t.block_M)[:, None] + t.shape.past_len)
-    return hidden
+    own_keys = t.first_row + torch.arange(t.block_M)[:, None] + t.shape.past_len
+    return t.shape.mask.hidden(keys, own_keys, t.shape.seq_kv, TENSORS).expand(t.block_M, t.block_N)
 
 
 def _mask(t: Tile) -> None:
@@ -266,7 +270,7 @@ def interpret(
     block_M: int,
     block_N: int,
     kv_order: str = "ascending",
-    causal: bool,
+    mask: Mask,
     scale: float,
     policy: Policy,
     softmax: SoftmaxOptions = SoftmaxOptions(),
@@ -278,7 +282,7 @@ def interpret(
     dtype. Raises machine.Deadlock.
     """
     batch, heads, seq_q, head_dim = q.shape
-    shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, str(q.dtype).removeprefix("torch."), causal)
+    shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, str(q.dtype).removeprefix("torch."), mask)
     output = torch.empty_like(q)
     least_blocks = program.least_blocks
     for b in range(batch):
@@ -300,20 +304,18 @@ def interpret(
                     softmax=softmax,
                     observer=observer,
                 )
-                execute(program, blocks, tile, policy)
+                execute(program, len(blocks), tile, policy)
                 rows = output[b, h, index * block_M : (index + 1) * block_M]
                 rows.copy_(tile.result()[: len(rows)])
     return output
 
 
-def verify(
-    program: Program, schedule: Schedule, *, head_dim: int, dtype: str, causal: bool, seed: int = 0
-) -> dict[str, ErrorReport]:
+def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0) -> dict[str, ErrorReport]:
     """Both runs of the interpreter against fp64 on a ragged problem of several tiles: {"late": ..., "early": ...}."""
     seq_q = schedule.block_M + 37
     seq_kv = seq_q + 3 * schedule.block_N + 5
-    q, k, v = make_inputs(1, 1, seq_q, seq_kv, head_dim, getattr(torch, dtype), seed)
-    options = {"causal": causal, "scale": head_dim**-0.5}
+    q, k, v = make_inputs(1, 1, seq_q, seq_kv, variant.head_dim, getattr(torch, variant.dtype), seed)
+    options = {"mask": variant.mask, "scale": variant.head_dim**-0.5}
     tile = {key: getattr(schedule, key) for key in ("block_M", "block_N", "kv_order", "softmax")}
     exact = attention_fp64(q, k, v, **options)
     peer = attention_same_precision(q, k, v, **options)

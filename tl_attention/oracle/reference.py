@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+
 BUDGET = 2.0
 CHUNK_SCORES = 1 << 27
 
@@ -65,24 +67,29 @@ def make_inputs(
     return draw(seq_q), draw(seq_kv), draw(seq_kv)
 
 
-def attention_fp64(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> Tensor:
-    """Attention in float64, head by head and in row chunks. Same layout as the inputs; returns float64."""
-    return _attention(q, k, v, causal=causal, scale=scale, precise=True)
+def attention_fp64(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float) -> Tensor:
+    """Attention in float64, head by head and in row chunks. Same layout as the inputs; returns float64.
+
+    A query that sees no key gets 0.
+    """
+    return _attention(q, k, v, mask=mask, scale=scale, precise=True)
 
 
-def attention_same_precision(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> Tensor:
+def attention_same_precision(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float) -> Tensor:
     """What PyTorch computes in the inputs' precision: fp32 accumulation, probabilities rounded to the inputs' dtype.
 
     On a GPU it is `scaled_dot_product_attention`. On the CPU, whose SDPA keeps fp32 throughout, the same roundings
     written out.
     """
     if q.is_cuda:
-        square = q.shape[2] == k.shape[2]
-        mask = _mask(q.shape[2], k.shape[2], 0, q.shape[2], q.device) if causal and not square else None
-        return torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=causal and square, scale=scale
+        # SDPA aligns its own causal mask at the top left.
+        own = mask == FULL or (mask == CAUSAL and q.shape[2] == k.shape[2])
+        visible = None if own else _visible(mask, q.shape[2], k.shape[2], 0, q.shape[2], q.device)
+        output = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=visible, is_causal=own and mask == CAUSAL, scale=scale
         )
-    return _attention(q, k, v, causal=causal, scale=scale, precise=False)
+        return output if visible is None else output.masked_fill(~visible.any(dim=1, keepdim=True), 0)
+    return _attention(q, k, v, mask=mask, scale=scale, precise=False)
 
 
 def compare(output: Tensor, exact: Tensor, same_precision: Tensor) -> ErrorReport:
@@ -106,13 +113,22 @@ def _error(output: Tensor, exact: Tensor) -> tuple[float, float, bool]:
     return largest, (squares / norm) ** 0.5, finite
 
 
-def _mask(seq_q: int, seq_kv: int, first: int, last: int, device: torch.device) -> Tensor:
-    """True where query rows first .. last - 1 may look: keys up to their own position, aligned at the end."""
-    rows = torch.arange(first, last, device=device)[:, None] + (seq_kv - seq_q)
-    return torch.arange(seq_kv, device=device)[None, :] <= rows
+def _visible(mask: Mask, seq_q: int, seq_kv: int, first: int, last: int, device: torch.device) -> Tensor:
+    """True where query rows first .. last - 1 see a key, by how far it lies after their own place.
+
+    What a mask means is stated here on its own: `problem.mask`, which everything else asks, is held to it.
+    """
+    places = torch.arange(first, last, device=device)[:, None] + (seq_kv - seq_q)
+    after = torch.arange(seq_kv, device=device)[None, :] - places
+    visible = torch.ones_like(after, dtype=torch.bool)
+    if mask.left is not None:
+        visible &= after >= -mask.left
+    if mask.right is not None:
+        visible &= after <= mask.right
+    return visible
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float, precise: bool) -> Tensor:
+def _attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, precise: bool) -> Tensor:
     compute = torch.float64 if precise else torch.float32
     output = torch.empty_like(q, dtype=compute if precise else q.dtype)
     seq_q, seq_kv = q.shape[2], k.shape[2]
@@ -123,10 +139,17 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float, p
             for first in range(0, seq_q, rows):
                 last = min(first + rows, seq_q)
                 scores = q[b, h, first:last].to(compute) @ keys.T * scale
-                if causal:
-                    scores.masked_fill_(~_mask(seq_q, seq_kv, first, last, q.device), float("-inf"))
-                weights = scores.softmax(dim=-1)
+                weights = _weights(
+                    scores, None if mask == FULL else _visible(mask, seq_q, seq_kv, first, last, q.device)
+                )
                 if not precise:
                     weights = weights.to(q.dtype).to(compute)
                 output[b, h, first:last] = (weights @ values).to(output.dtype)
     return output
+
+
+def _weights(scores: Tensor, visible: Tensor | None) -> Tensor:
+    if visible is None:
+        return scores.softmax(dim=-1)
+    weights = scores.masked_fill_(~visible, float("-inf")).softmax(dim=-1)
+    return weights.masked_fill_(~visible.any(dim=1, keepdim=True), 0)

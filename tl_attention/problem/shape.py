@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tl_attention.errors import InputError
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.variant import Sizes, Variant
 
 DTYPES = ("float16", "bfloat16")
 DTYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16", **{name: name for name in DTYPES}}
@@ -24,10 +26,7 @@ def named_head_dims(head_dims: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """Sizes of one attention forward, tensors laid out (batch, heads, seq, head_dim).
-
-    With `causal`, query i attends to keys 0 .. past_len + i (bottom-right aligned).
-    """
+    """Sizes of one attention forward, tensors laid out (batch, heads, seq, head_dim)."""
 
     batch: int
     heads: int
@@ -35,7 +34,7 @@ class AttentionShape:
     seq_kv: int
     head_dim: int
     dtype: str = "float16"
-    causal: bool = False
+    mask: Mask = FULL
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads", "seq_q", "seq_kv"):
@@ -50,11 +49,25 @@ class AttentionShape:
             raise InputError(f"shape: head_dim {self.head_dim} is not supported, expected one of {HEAD_DIMS}")
         if self.dtype not in DTYPES:
             raise InputError(f"shape: dtype {self.dtype!r} is not supported, expected one of {DTYPES}")
-        if self.causal and self.seq_kv < self.seq_q:
+        if self.mask == CAUSAL and self.seq_kv < self.seq_q:
             raise InputError(
                 f"shape: causal attention needs seq_kv >= seq_q, got seq_q {self.seq_q} and seq_kv {self.seq_kv}: "
                 "the first queries would see no key"
             )
+
+    @property
+    def sizes(self) -> Sizes:
+        """What a kernel may read at run time."""
+        return Sizes(self.batch, self.heads, self.seq_q, self.seq_kv)
+
+    def variant(self, fixed: bool = False) -> Variant:
+        """What is compiled for it: for its sizes alone if `fixed`, else for all."""
+        return Variant(self.head_dim, self.dtype, self.mask, sizes=self.sizes if fixed else None)
+
+    @classmethod
+    def of(cls, variant: Variant, sizes: Sizes) -> AttentionShape:
+        """The problem that a kernel for the variant computes at these sizes."""
+        return cls(*sizes, variant.head_dim, variant.dtype, variant.mask)
 
     @property
     def past_len(self) -> int:
@@ -64,9 +77,7 @@ class AttentionShape:
     @property
     def pairs(self) -> int:
         """Unmasked (query, key) pairs of one head."""
-        if not self.causal:
-            return self.seq_q * self.seq_kv
-        return self.seq_q * self.past_len + self.seq_q * (self.seq_q + 1) // 2
+        return self.mask.pairs(self.seq_q, self.seq_kv)
 
     @property
     def flops(self) -> int:
@@ -88,12 +99,12 @@ class AttentionShape:
                 "or batch,heads,seq_q,seq_kv,head_dim, such as 4,64,8192,128"
             )
         batch, heads, seq_q, seq_kv, head_dim = numbers
-        return cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), causal)
+        mask = CAUSAL if causal else FULL
+        return cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), mask)
 
     def __str__(self) -> str:
         seq = str(self.seq_q) if self.seq_q == self.seq_kv else f"{self.seq_q}/{self.seq_kv}"
-        mask = " causal" if self.causal else ""
-        return f"({self.batch}, {self.heads}, {seq}, {self.head_dim}) {self.dtype}{mask}"
+        return f"({self.batch}, {self.heads}, {seq}, {self.head_dim}) {self.dtype}{self.mask.suffix}"
 
 
 def parse_dtype(name: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from types import SimpleNamespace
+
 from tl_attention.problem.shape import AttentionShape
 
 
@@ -9,22 +12,26 @@ def ceildiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
+# Python's arithmetic under the names that a mask asks for.
+INTEGERS = SimpleNamespace(min=min, max=max, ceildiv=ceildiv, Or=operator.or_)
+
+
 def row_tiles(shape: AttentionShape, block_M: int) -> int:
     """Row tiles of one head."""
     return ceildiv(shape.seq_q, block_M)
 
 
-def kv_blocks(shape: AttentionShape, block_M: int, block_N: int, tile: int, at_least: int = 1) -> int:
-    """KV blocks that row tile `tile` visits.
+def kv_blocks(shape: AttentionShape, block_M: int, block_N: int, tile: int, at_least: int = 1) -> range:
+    """The KV blocks that row tile `tile` visits, those up to the last that it needs.
 
-    Causal tiles stop at the diagonal. `at_least` pads short loops with blocks that are masked whole.
+    `at_least` pads short loops with later blocks, which are masked whole.
     """
-    blocks = ceildiv(shape.seq_kv, block_N)
-    if shape.causal:
-        blocks = min(blocks, ceildiv((tile + 1) * block_M + shape.past_len, block_N))
-    return max(blocks, at_least)
+    first_key = tile * block_M + shape.past_len
+    first = shape.mask.first_block(first_key, block_N, INTEGERS)
+    end = shape.mask.end_block(ceildiv(shape.seq_kv, block_N), first_key + block_M, block_N, INTEGERS)
+    return range(first, max(end, first + at_least))
 
 
-def kv_index(step: int, blocks: int, kv_order: str) -> int:
+def kv_index(step: int, blocks: range, kv_order: str) -> int:
     """The KV block that loop step `step` works on."""
-    return blocks - 1 - step if kv_order == "descending" else step
+    return blocks[-1 - step] if kv_order == "descending" else blocks[step]

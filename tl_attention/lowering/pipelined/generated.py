@@ -11,11 +11,19 @@ from collections.abc import Iterator, Sequence
 
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, row_tiles
+from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import CONSUMER, Program
 from tl_attention.proof.events import Event, ring_names
 from tl_attention.proof.generated.calls import Thread
 from tl_attention.proof.generated.reader import unrolled
-from tl_attention.proof.generated.verdict import GeneratedCode, check_buffers, lengths, readable, require
+from tl_attention.proof.generated.verdict import (
+    GeneratedCode,
+    check_buffers,
+    check_parameters,
+    lengths,
+    readable,
+    require,
+)
 from tl_attention.schedule.schedule import Schedule
 
 # What is read of the code.
@@ -24,17 +32,19 @@ KINDS = {"load", "commit", "wait", "sync", "products wait", "product"}
 
 def check(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
     """Raise ScheduleRefused where the generated code is not what the Program says, or races."""
+    check_parameters(code)
     check_buffers(schedule, program, code)
     with readable():
         events = unrolled(code.source)
     least_blocks = program.least_blocks
-    for seq_q, seq_kv in [code.sizes[2:]] if code.sizes else lengths(schedule, program):
-        shape = AttentionShape(1, 1, seq_q, seq_kv, code.head_dim, causal=code.causal)
+    fixed = code.variant.sizes
+    for sizes in [fixed] if fixed else (Sizes(1, 1, *found) for found in lengths(schedule, program)):
+        shape = AttentionShape.of(code.variant, sizes)
         for tile in sorted({0, row_tiles(shape, schedule.block_M) - 1}):
             with readable():
-                found = events({"seq_q": seq_q, "seq_kv": seq_kv}, Thread(block=tile))
+                found = events(sizes._asdict(), Thread(block=tile))
             run = [event for event in found if event.kind in KINDS]
-            _same_order(program, run, kv_blocks(shape, schedule.block_M, schedule.block_N, tile, least_blocks))
+            _same_order(program, run, len(kv_blocks(shape, schedule.block_M, schedule.block_N, tile, least_blocks)))
             _no_race(program, run)
 
 

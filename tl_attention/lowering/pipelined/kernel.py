@@ -3,35 +3,30 @@
 import tilelang.language as T
 
 from tl_attention.lowering.macros import LOG2_E, MMA0, MMA1, Rescale, Softmax, kv_block
+from tl_attention.lowering.signature import takes
+from tl_attention.problem.variant import Sizes
 
 
-def attention_kernel(
-    *, head_dim, dtype, causal, block_M, block_N, threads, pipeline, least_blocks, descending=False, sizes=None
-):
-    """The prim_func attention(Q, K, V, Output, softmax_scale).
+def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_blocks, descending=False):
+    """The prim_func of the variant, whose KERNEL_PARAMETERS it takes; products accumulate in float32.
 
-    Q and Output are (batch, heads, seq_q, head_dim), K and V (batch, heads, seq_kv, head_dim), contiguous, `dtype`
-    float16 or bfloat16; products accumulate in float32. `sizes` fixes (batch, heads, seq_q, seq_kv); without it they
-    are read at run time. `pipeline` goes to T.Pipelined. `least_blocks` lengthens short loops by masked blocks.
+    `pipeline` goes to T.Pipelined. `least_blocks` lengthens short loops by masked blocks.
     """
-    batch, heads, seq_q, seq_kv = sizes or T.dynamic("batch, heads, seq_q, seq_kv")
+    head_dim, head_dim_v, dtype, mask = variant.head_dim, variant.head_dim_v, variant.dtype, variant.mask
+    sizes = variant.sizes or Sizes(*T.dynamic(", ".join(Sizes._fields)))
+    batch, heads, seq_q, seq_kv = sizes
     accum_dtype = "float32"
 
     @T.prim_func
-    def attention(
-        Q: T.Tensor([batch, heads, seq_q, head_dim], dtype),
-        K: T.Tensor([batch, heads, seq_kv, head_dim], dtype),
-        V: T.Tensor([batch, heads, seq_kv, head_dim], dtype),
-        Output: T.Tensor([batch, heads, seq_q, head_dim], dtype),
-        softmax_scale: T.float32,
-    ):
+    @takes(variant.parameters(), variant, sizes)
+    def attention(Q, K, V, Output, softmax_scale):
         with T.Kernel(T.ceildiv(seq_q, block_M), heads, batch, threads=threads) as (bx, by, bz):
             Q_shared = T.alloc_shared([block_M, head_dim], dtype)
             K_shared = T.alloc_shared([block_N, head_dim], dtype)
-            V_shared = T.alloc_shared([block_N, head_dim], dtype)
+            V_shared = T.alloc_shared([block_N, head_dim_v], dtype)
             acc_s = T.alloc_fragment([block_M, block_N], accum_dtype)
             acc_s_cast = T.alloc_fragment([block_M, block_N], dtype)
-            acc_o = T.alloc_fragment([block_M, head_dim], accum_dtype)
+            acc_o = T.alloc_fragment([block_M, head_dim_v], accum_dtype)
             scores_max = T.alloc_fragment([block_M], accum_dtype)
             scores_max_prev = T.alloc_fragment([block_M], accum_dtype)
             scores_scale = T.alloc_fragment([block_M], accum_dtype)
@@ -41,9 +36,7 @@ def attention_kernel(
             first_row = bx * block_M
             past_len = seq_kv - seq_q
             scale = softmax_scale * LOG2_E
-            blocks = T.ceildiv(seq_kv, block_N)
-            if causal:
-                blocks = T.min(blocks, T.ceildiv(first_row + block_M + past_len, block_N))
+            blocks = mask.end_block(T.ceildiv(seq_kv, block_N), first_row + block_M + past_len, block_N, T)
             blocks = T.max(blocks, least_blocks)
 
             T.copy(Q[bz, by, first_row : first_row + block_M, :], Q_shared)
@@ -62,12 +55,12 @@ def attention_kernel(
                     kv_block(k, blocks, descending),
                     seq_kv,
                     past_len,
-                    causal,
+                    mask,
                 )
                 Softmax(acc_s, acc_s_cast, scores_max, scores_max_prev, scores_scale, scores_sum, logsum, scale)
                 Rescale(acc_o, scores_scale)
                 MMA1(V, V_shared, acc_s_cast, acc_o, bz, by, kv_block(k, blocks, descending))
-            for i, j in T.Parallel(block_M, head_dim):
+            for i, j in T.Parallel(block_M, head_dim_v):
                 acc_o[i, j] /= logsum[i]
             # Q has been read for the last time: its buffer stages the output for the TMA store.
             T.copy(acc_o, Q_shared)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tl_attention.lowering.base import Lowering
+from tl_attention.lowering.base import COMMON_FILES, Lowering
 from tl_attention.lowering.pipelined import generated
 from tl_attention.lowering.pipelined.arguments import arguments
 from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE, plain_resources
+from tl_attention.problem.variant import Variant
 from tl_attention.program.program import Program
 from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.proof.limits import Resources
@@ -22,7 +23,7 @@ class Pipelined(Lowering):
     dialect = Dialect(
         "pipelined", "T.Pipelined with this order and stage", model="synchronous", rules=THREADS_FIT_THE_TILE
     )
-    files = ("lowering/macros.py", "lowering/pipelined/kernel.py")
+    files = (*COMMON_FILES, "lowering/macros.py", "lowering/pipelined/kernel.py")
 
     def resources(self, schedule: Schedule, head_dim: int) -> Resources:
         return plain_resources(schedule, head_dim)
@@ -30,10 +31,10 @@ class Pipelined(Lowering):
     def arguments(self, schedule: Schedule) -> dict[str, Any]:
         return arguments(schedule)
 
-    def prim_func(self, arguments: Mapping[str, Any], **variant: Any) -> Any:
+    def prim_func(self, arguments: Mapping[str, Any], variant: Variant) -> Any:
         from tl_attention.lowering.pipelined.kernel import attention_kernel
 
-        return attention_kernel(**arguments, **variant)
+        return attention_kernel(variant=variant, **arguments)
 
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> None:
         generated.check(schedule, program, code)

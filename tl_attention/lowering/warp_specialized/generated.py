@@ -13,11 +13,20 @@ from tl_attention.hardware.warpgroup import MEETING, ROWS, WARP
 from tl_attention.lowering.warp_specialized.roles import Roles
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks
+from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
 from tl_attention.proof.events import CLUSTER, NAMED, Event, Process
 from tl_attention.proof.generated.calls import Thread
 from tl_attention.proof.generated.reader import unrolled
-from tl_attention.proof.generated.verdict import GeneratedCode, check_buffers, lengths, readable, refusal, require
+from tl_attention.proof.generated.verdict import (
+    GeneratedCode,
+    check_buffers,
+    check_parameters,
+    lengths,
+    readable,
+    refusal,
+    require,
+)
 from tl_attention.schedule.schedule import Schedule
 
 # Tiles of a block that are unrolled: with them its barriers and variables have been through every change of tile.
@@ -26,6 +35,7 @@ TILES = 4
 
 def check(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
     """Raise ScheduleRefused unless every role's threads run its events, on mbarriers that count as they should."""
+    check_parameters(code)
     check_buffers(schedule, program, code)
     roles = Roles.of(schedule, program)
     counts = {
@@ -33,11 +43,11 @@ def check(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
         for name, count in roles.counts.items()
         for slot in range(roles.slots(name.partition("_")[0]))
     }
-    elements = {"Q": ROWS * code.head_dim, "K": schedule.block_N * code.head_dim, "V": schedule.block_N * code.head_dim}
-    least_blocks = program.least_blocks
+    head_dim, head_dim_v = code.variant.head_dim, code.variant.head_dim_v
+    elements = {"Q": ROWS * head_dim, "K": schedule.block_N * head_dim, "V": schedule.block_N * head_dim_v}
     with readable():
         events = unrolled(code.source)
-    for names in [_named(code.sizes)] if code.sizes else _sizes(schedule, program):
+    for sizes in [code.variant.sizes] if code.variant.sizes else _sizes(schedule, program):
 
         def run(process: Process, lane: int = 0) -> list[Event]:
             group = process.warpgroup if process.warpgroup >= 0 else roles.warpgroups
@@ -45,14 +55,14 @@ def check(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
                 lane, group, process.block, process.block, elements, TILES, next_tile=lambda tile: tile + HOPPER.sms
             )
             with readable():
-                found = events(names, thread)  # noqa: B023  (called in this turn of the loop)
+                found = events(sizes._asdict(), thread)  # noqa: B023  (called in this turn of the loop)
             return _after_start(found, counts)
 
         tiles = _tiles(run(roles.processes[0]), schedule.block_N)
-        shape = AttentionShape(**names, head_dim=code.head_dim, causal=code.causal)
+        shape = AttentionShape.of(code.variant, sizes)
         users: dict[tuple[int, int], Process] = {}
         for process in roles.processes:
-            expected = tuple(roles.events(process, tiles))
+            expected = tuple(roles.events(process, [len(blocks) for blocks in tiles]))
             for lane in (0, process.warps * WARP - 1):
                 found = run(process, lane)
                 alone = [event for event in found if _alone(event, process) and event not in expected]
@@ -61,21 +71,18 @@ def check(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
                     require(user == process, f"{user} and {process} both use named barrier {barrier}")
                 _same([event for event in found if event not in alone], expected, str(process))
             if process.warpgroup < 0:
-                _check_lengths(schedule, least_blocks, shape, found, tiles, process.block)
+                _check_blocks(schedule, program.least_blocks, shape, found, tiles, process.block)
         idle = [Event("sync", CLUSTER)] * 2 if roles.cluster > 1 else []
         _same(run(roles.processes[0], lane=WARP), idle, "an idle warp")
 
 
-def _sizes(schedule: Schedule, program: Program) -> Iterator[dict[str, int]]:
+def _sizes(schedule: Schedule, program: Program) -> Iterator[Sizes]:
     """One row tile for each head, then several: heads enough for every block to get TILES."""
+    heads = TILES * HOPPER.sms
     for seq_q, seq_kv in lengths(schedule, program):
-        yield _named((1, TILES * HOPPER.sms, seq_q, seq_kv))
+        yield Sizes(1, heads, seq_q, seq_kv)
     rows = (TILES + 1) * schedule.block_M * schedule.kernel.cluster
-    yield _named((1, TILES * HOPPER.sms, rows, max(rows, schedule.block_N * (program.span + 2))))
-
-
-def _named(sizes: tuple[int, int, int, int]) -> dict[str, int]:
-    return dict(zip(("batch", "heads", "seq_q", "seq_kv"), sizes))
+    yield Sizes(1, heads, rows, max(rows, schedule.block_N * (program.span + 2)))
 
 
 def _after_start(run: list[Event], counts: set[Event]) -> list[Event]:
@@ -90,26 +97,35 @@ def _after_start(run: list[Event], counts: set[Event]) -> list[Event]:
     return run[len(start) :]
 
 
-def _tiles(producer: Sequence[Event], block_N: int) -> list[int]:
+def _tiles(producer: Sequence[Event], block_N: int) -> list[range]:
     """KV blocks of each tile, off the rows of K and V that the producer loads: from the last block to the first."""
-    rows = {ring: [e.step for e in producer if (e.kind, e.name) == ("load", ring)] for ring in ("K", "V")}
-    ends = [number for number, row in enumerate(rows["K"], 1) if row == 0]
-    tiles = [end - start for start, end in zip([0, *ends], ends)]
-    down = [block_N * block for blocks in tiles for block in reversed(range(blocks))]
+    rows: dict[str, list[int]] = {"K": [], "V": []}
+    starts: list[int] = []
+    for event in producer:
+        if event.kind == "load" and event.name in rows:
+            rows[event.name].append(event.step)
+        elif event.kind == "load" and rows["K"] and len(rows["K"]) - 1 not in starts:
+            # Q, which comes with the first block of its tile.
+            starts.append(len(rows["K"]) - 1)
+    tiles = [
+        range(rows["K"][end - 1] // block_N, rows["K"][start] // block_N + 1)
+        for start, end in zip(starts, [*starts[1:], len(rows["K"])])
+    ]
+    down = [block_N * block for blocks in tiles for block in reversed(blocks)]
     for ring, found in rows.items():
         require(bool(down) and found == down, f"its producer loads rows {found[:20]} of {ring}, not block after block")
     return tiles
 
 
-def _check_lengths(
+def _check_blocks(
     schedule: Schedule,
     least_blocks: int,
     shape: AttentionShape,
     producer: Sequence[Event],
-    tiles: Sequence[int],
+    tiles: Sequence[range],
     rank: int,
 ) -> None:
-    """Each tile has its own rows of Q, and the KV blocks up to the last that a row of its cluster sees."""
+    """Each tile has its own rows of Q, and the KV blocks that rows of its cluster see."""
     rows = [event.step for event in producer if (event.kind, event.name) == ("load", "Q")]
     warpgroups, cluster = schedule.block_M // ROWS, schedule.kernel.cluster
     for number, blocks in enumerate(tiles):
@@ -118,7 +134,13 @@ def _check_lengths(
         expected_rows = [tile * schedule.block_M + ROWS * warpgroup for warpgroup in range(warpgroups)]
         require(own == expected_rows and tile % cluster == rank, f"block {rank} loads rows {own} of Q")
         expected = kv_blocks(shape, schedule.block_M * cluster, schedule.block_N, tile // cluster, least_blocks)
-        require(blocks == expected, f"it takes {blocks} KV blocks for rows {own} of Q, expected {expected}")
+        require(
+            blocks == expected, f"it takes KV blocks {_span(blocks)} for rows {own} of Q, expected {_span(expected)}"
+        )
+
+
+def _span(blocks: range) -> str:
+    return f"{blocks.start} to {blocks.stop - 1}"
 
 
 def _alone(event: Event, process: Process) -> bool:

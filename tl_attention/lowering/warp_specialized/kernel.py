@@ -11,17 +11,17 @@ import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ROWS, TURN, WARP, WARPGROUP, WARPS
 from tl_attention.lowering.macros import LOG2_E
+from tl_attention.lowering.signature import takes
 from tl_attention.lowering.warp_specialized.device_code import prelude
 from tl_attention.lowering.warp_specialized.output import store_output
 from tl_attention.lowering.warp_specialized.tiles import section_heads, tile_places
 from tl_attention.lowering.warp_specialized.vector import per_thread_layout, vector_statements
+from tl_attention.problem.variant import Sizes
 
 
 def attention_kernel(
     *,
-    head_dim,
-    dtype,
-    causal,
+    variant,
     block_M,
     block_N,
     buffers,
@@ -44,21 +44,23 @@ def attention_kernel(
     row_sum,
     rescale_threshold,
     exp2_polynomial,
-    sizes=None,
 ):
-    """The prim_func attention(Q, K, V, Output, softmax_scale), as `pipelined.attention_kernel`'s.
+    """The prim_func of the variant, as `pipelined.attention_kernel`'s.
 
     `buffers` gives the depths of K_shared and V_shared, `loads` the producer's order. `prologue`, `steady`, `epilogue`
     are its Iterations; an epilogue's t counts from the number of blocks.
     `chunks` gives (first, end) columns of split statements, `sms` how many SMs there are, `registers` those of a
     consumer and of a producer thread (setmaxnreg) or None, `exp2_polynomial` (every, first, coefficients) or None; the
-    rest are the schedule's options. The dynamic tile scheduler takes TileCounter: int32 (2,), zero before and after.
+    rest are the schedule's options. The dynamic tile scheduler takes TileCounter.
     """
-    batch, heads, seq_q, seq_kv = sizes or T.dynamic("batch, heads, seq_q, seq_kv")
+    head_dim, head_dim_v, dtype, mask = variant.head_dim, variant.head_dim_v, variant.dtype, variant.mask
+    sizes = variant.sizes or Sizes(*T.dynamic(", ".join(Sizes._fields)))
+    batch, heads, seq_q, seq_kv = sizes
     accum_dtype = "float32"
     warpgroups, warps, clusters = block_M // ROWS, block_M // ROWS * WARPS, sms // cluster
     depths = dict(zip(("load_k", "load_v"), buffers))
     persistent, dynamic = tile_scheduler != "one_tile", tile_scheduler == "dynamic"
+    counters = ("TileCounter",) if dynamic else ()
     q_in_registers, set_registers = q_operand == "registers", registers is not None
     first_steady, steady_ops = steady
     last_steady = epilogue[0].t if epilogue else 0
@@ -66,8 +68,8 @@ def attention_kernel(
     masked_lag = max(op.lag for op in steady_ops if op.kind == "run")
     run = vector_statements(
         block_N=block_N,
-        head_dim=head_dim,
-        causal=causal,
+        head_dim_v=head_dim_v,
+        mask=mask,
         seq_kv=seq_kv,
         chunks=chunks,
         fused_scale=fused_scale,
@@ -76,8 +78,8 @@ def attention_kernel(
         rescale_threshold=rescale_threshold,
         exp2_polynomial=exp2_polynomial,
     )
-    tile_at = tile_places(workers=clusters, order=tile_order, causal=causal)
-    store = store_output(head_dim=head_dim, dtype=dtype, seq_q=seq_q, output=output, row_sum=row_sum)
+    tile_at = tile_places(workers=clusters, order=tile_order, longest_first=mask.grows)
+    store = store_output(head_dim_v=head_dim_v, dtype=dtype, seq_q=seq_q, output=output, row_sum=row_sum)
 
     def slot(load_name, step):
         return step % depths[load_name]
@@ -127,7 +129,7 @@ def attention_kernel(
                 T.warpgroup_fence_operand(s.acc_s, 0, block_N // 2)
             if kind == "wait" and name == "mma1":
                 T.wait_wgmma(outstanding)
-                T.warpgroup_fence_operand(s.acc_o, 0, head_dim // 2)
+                T.warpgroup_fence_operand(s.acc_o, 0, head_dim_v // 2)
             if kind == "hold":
                 # A call holds four in eight: all of them take two.
                 for first in (registers[0], registers[0] + 4):
@@ -192,8 +194,8 @@ def attention_kernel(
         # Steady state: first the iterations that mask, then the rest.
         end = blocks + last_steady
         unmasked = T.max(T.min(blocks - visible + masked_lag, end), first_steady)
-        # Without the diagonal only the last block can be ragged, and a short loop padded.
-        if causal or least_blocks + masked_lag > first_steady:
+        # If all queries see the last key, only its block can be ragged, and a short loop padded.
+        if mask.right is not None or least_blocks + masked_lag > first_steady:
             for t in T.serial(unmasked - first_steady):
                 emit(steady_ops, t + first_steady, base, blocks, first_row, True, wg, s)
         for t in T.serial(end - unmasked):
@@ -222,8 +224,7 @@ def attention_kernel(
             head = tile_at(tile, row_tiles, batch * heads, s.section)[1]
             # Blocks of a cluster load together: as many KV blocks as its last row needs.
             blocks = T.ceildiv(seq_kv, block_N)
-            if causal:
-                blocks = T.min(blocks, T.ceildiv((first_row + cluster) * block_M + s.past_len, block_N))
+            blocks = mask.end_block(blocks, (first_row + cluster) * block_M + s.past_len, block_N, T)
             blocks = T.max(blocks, least_blocks)
             first_row = (first_row + s.rank) * block_M
             bz = head // heads
@@ -239,8 +240,7 @@ def attention_kernel(
             else:
                 first_row += wg * ROWS
                 visible = seq_kv // block_N
-                if causal:
-                    visible = T.min(visible, (first_row + s.past_len + 1) // block_N)
+                visible = mask.end_whole(visible, first_row + s.past_len, block_N, T)
                 consume(turn, base, blocks, first_row, visible, wg, s)
                 store(first_row, head, bz, wg, Output, s)
             base += blocks
@@ -256,8 +256,9 @@ def attention_kernel(
                 tile = row_tiles * heads * batch
             turn += 1
 
-    @T.macro
-    def kernel(Q, K, V, Output, softmax_scale, TileCounter):
+    @T.prim_func
+    @takes(variant.parameters(*counters), variant, sizes)
+    def attention(Q, K, V, Output, softmax_scale, TileCounter=None):
         grid = clusters * cluster if persistent else T.ceildiv(seq_q, block_M * cluster) * cluster * heads * batch
         with T.Kernel(
             grid,
@@ -267,10 +268,10 @@ def attention_kernel(
         ) as (block,):
             Q_shared = T.alloc_shared([warpgroups, ROWS, head_dim], dtype)
             K_shared = T.alloc_shared([buffers[0], block_N, head_dim], dtype)
-            V_shared = T.alloc_shared([buffers[1], block_N, head_dim], dtype)
+            V_shared = T.alloc_shared([buffers[1], block_N, head_dim_v], dtype)
             acc_s = T.alloc_fragment([ROWS, block_N], accum_dtype)
             acc_s_cast = T.alloc_fragment([ROWS, block_N], dtype)
-            acc_o = T.alloc_fragment([ROWS, head_dim], accum_dtype)
+            acc_o = T.alloc_fragment([ROWS, head_dim_v], accum_dtype)
             scores_max = T.alloc_fragment([ROWS], accum_dtype)
             scores_max_prev = T.alloc_fragment([ROWS], accum_dtype)
             scores_scale = T.alloc_fragment([ROWS], accum_dtype)
@@ -308,7 +309,7 @@ def attention_kernel(
                 next_tile=next_tile,
                 scale=softmax_scale * LOG2_E,
                 past_len=seq_kv - seq_q,
-                section=section_heads(batch * heads, seq_kv, head_dim),
+                section=section_heads(batch * heads, seq_kv, head_dim + head_dim_v),
                 rank=T.block_rank_in_cluster() if cluster > 1 else 0,
             )
             if cluster > 1:
@@ -340,30 +341,5 @@ def attention_kernel(
                         T.sync_threads(TURN, 2 * WARPGROUP)
             if cluster > 1:
                 T.cluster_sync()
-
-    q_shape, kv_shape = [batch, heads, seq_q, head_dim], [batch, heads, seq_kv, head_dim]
-    if dynamic:
-
-        @T.prim_func
-        def attention(
-            Q: T.Tensor(q_shape, dtype),
-            K: T.Tensor(kv_shape, dtype),
-            V: T.Tensor(kv_shape, dtype),
-            Output: T.Tensor(q_shape, dtype),
-            softmax_scale: T.float32,
-            TileCounter: T.Tensor([2], "int32"),
-        ):
-            kernel(Q, K, V, Output, softmax_scale, TileCounter)
-    else:
-
-        @T.prim_func
-        def attention(
-            Q: T.Tensor(q_shape, dtype),
-            K: T.Tensor(kv_shape, dtype),
-            V: T.Tensor(kv_shape, dtype),
-            Output: T.Tensor(q_shape, dtype),
-            softmax_scale: T.float32,
-        ):
-            kernel(Q, K, V, Output, softmax_scale, None)
 
     return attention

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from tl_attention.lowering.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
+from tl_attention.lowering.base import COMMON_FILES, NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
 from tl_attention.lowering.warp_specialized import generated
 from tl_attention.lowering.warp_specialized.arguments import arguments
 from tl_attention.lowering.warp_specialized.passes import PASSES
@@ -13,6 +13,7 @@ from tl_attention.lowering.warp_specialized.resources import resources
 from tl_attention.lowering.warp_specialized.roles import Roles, tile_lists
 from tl_attention.lowering.warp_specialized.rules import RULES
 from tl_attention.lowering.warp_specialized.table import TABLE
+from tl_attention.problem.variant import Variant
 from tl_attention.program.program import Program
 from tl_attention.proof import races
 from tl_attention.proof.generated.verdict import GeneratedCode
@@ -43,6 +44,7 @@ class WarpSpecialized(Lowering):
         NO_INIT_CHECKS: True,
     }
     files = (
+        *COMMON_FILES,
         "hardware/warpgroup.py",
         "program/operation.py",
         "lowering/macros.py",
@@ -64,13 +66,13 @@ class WarpSpecialized(Lowering):
     def arguments(self, schedule: Schedule) -> dict[str, Any]:
         return arguments(schedule)
 
-    def prim_func(self, arguments: Mapping[str, Any], **variant: Any) -> Any:
+    def prim_func(self, arguments: Mapping[str, Any], variant: Variant) -> Any:
         from tl_attention.lowering.warp_specialized.kernel import attention_kernel
 
-        return attention_kernel(**arguments, **variant)
+        return attention_kernel(variant=variant, **arguments)
 
-    def takes_counter(self, schedule: Schedule) -> bool:
-        return schedule.kernel.tile_scheduler == "dynamic"
+    def counters(self, schedule: Schedule) -> tuple[str, ...]:
+        return ("TileCounter",) if schedule.kernel.tile_scheduler == "dynamic" else ()
 
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> None:
         generated.check(schedule, program, code)

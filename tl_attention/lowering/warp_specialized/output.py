@@ -5,7 +5,7 @@ import tilelang.language as T
 from tl_attention.hardware.warpgroup import OWN, ROWS, WARP, WARPGROUP
 
 
-def store_output(*, head_dim, dtype, seq_q, output, row_sum):
+def store_output(*, head_dim_v, dtype, seq_q, output, row_sum):
     """The macro store(first_row, head, bz, wg, Output, s): Output = acc_o / logsum for 64 rows, as `output` says."""
 
     @T.macro
@@ -18,18 +18,18 @@ def store_output(*, head_dim, dtype, seq_q, output, row_sum):
         else:
             for i in T.Parallel(ROWS):
                 s.scores_scale[i] = 1.0 / s.logsum[i]
-        for i, j in T.Parallel(ROWS, head_dim):
+        for i, j in T.Parallel(ROWS, head_dim_v):
             s.acc_o[i, j] *= s.scores_scale[i]
         if output == "vector":
             T.call_extern(
                 "handle",
-                f"tl_attention_store<{head_dim}, {'true' if dtype == 'bfloat16' else 'false'}>",
+                f"tl_attention_store<{head_dim_v}, {'true' if dtype == 'bfloat16' else 'false'}>",
                 s.acc_o.data,
                 T.address_of(Output[bz, head, first_row, 0]),
                 seq_q - first_row,
             )
         if output == "direct":
-            for i, j in T.Parallel(ROWS, head_dim):
+            for i, j in T.Parallel(ROWS, head_dim_v):
                 if first_row + i < seq_q:
                     Output[bz, head, first_row + i, j] = s.acc_o[i, j]
         if output == "tma":

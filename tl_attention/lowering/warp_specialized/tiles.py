@@ -11,12 +11,12 @@ SECTION_BYTES = 32 << 20
 TAPER = 4
 
 
-def tile_places(*, workers, order, causal):
+def tile_places(*, workers, order, longest_first):
     """The function place(tile, row_tiles, heads, section): (row tile, head of all batches) of the tile-th tile.
 
     `rows`: the tiles of a head one after another. `sections`: the longest tiles of `section` heads, then their next.
     `tapered`: rows, but the last heads are one section, since the last of many `workers` (blocks, or clusters) to take
-    a long tile keeps the others waiting. A causal head's last tile is its longest, and comes first.
+    a long tile keeps the others waiting. `longest_first`: a head's last tile is its longest, and comes first.
     """
 
     def place(tile, row_tiles, heads, section):
@@ -32,11 +32,11 @@ def tile_places(*, workers, order, causal):
             inside = tile % (section * row_tiles)
             width = T.min(section, heads - first)
             row, head = inside // width, first + inside % width
-        return (row_tiles - 1 - row if causal else row), head
+        return (row_tiles - 1 - row if longest_first else row), head
 
     return place
 
 
-def section_heads(heads, seq_kv, head_dim):
-    """Heads of a section: K and V together take 4 bytes for each key and column."""
-    return T.max(1, T.min(heads, SECTION_BYTES // (seq_kv * head_dim * 4)))
+def section_heads(heads, seq_kv, columns):
+    """Heads of a section: K and V together have so many `columns`, of 2 bytes for each key."""
+    return T.max(1, T.min(heads, SECTION_BYTES // (seq_kv * (columns * 2))))

@@ -17,7 +17,7 @@ def lane_of(column):
 
 
 def vector_statements(
-    *, block_N, head_dim, causal, seq_kv, chunks, fused_scale, row_max, row_sum, rescale_threshold, exp2_polynomial
+    *, block_N, head_dim_v, mask, seq_kv, chunks, fused_scale, row_max, row_sum, rescale_threshold, exp2_polynomial
 ):
     """The macro run(statement, kv, first_row, masked, s): one statement for KV block `kv`, rows from `first_row`.
 
@@ -33,9 +33,6 @@ def vector_statements(
     def seen(scores_max, masked):
         # Once the boundary blocks are done every row has seen a key.
         return finite(scores_max) if masked else scores_max
-
-    def keys_seen(own_key):
-        return T.min(seq_kv, own_key + 1) if causal else seq_kv
 
     def exponent(score, scores_max, scale):
         return score * scale - scores_max * scale if fused_scale else (score - scores_max) * scale
@@ -53,7 +50,7 @@ def vector_statements(
 
     @T.macro
     def rescale(name, s):
-        for i, j in T.Parallel(ROWS, head_dim):
+        for i, j in T.Parallel(ROWS, head_dim_v):
             if name == "rescale" or inside(name, j):
                 s.acc_o[i, j] *= s.scores_scale[i]
 
@@ -76,9 +73,8 @@ def vector_statements(
         statement = name.partition(".")[0]
         if statement == "mask" and masked:
             for i, j in T.Parallel(ROWS, block_N):
-                s.acc_s[i, j] = T.if_then_else(
-                    j >= keys_seen(first_row + i + s.past_len) - kv * block_N, minus_inf, s.acc_s[i, j]
-                )
+                hidden = mask.hidden(j, first_row + i + s.past_len, seq_kv, T, kv * block_N)
+                s.acc_s[i, j] = T.if_then_else(hidden, minus_inf, s.acc_s[i, j])
         if statement == "max_prev":
             T.copy(s.scores_max, s.scores_max_prev)
         if statement == "row_max" and in_place:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.problem.variant import Parameter, Sizes, Variant
 from tl_attention.program.program import Program
 from tl_attention.proof.generated.expression import UNREADABLE
 from tl_attention.proof.generated.reader import allocated_slots
@@ -17,19 +19,17 @@ from tl_attention.schedule.schedule import Schedule
 # their own in the generated code, which multiples of the tile never enter.
 RAGGED = ((700, 2500), (640, 740), (129, 192), (1, 300), (5, 7), (1000, 1777), (1, 1), (63, 63))
 
+SIGNATURE = re.compile(r"__launch_bounds__\(\d+, \d+\) \w+\((.*)\) \{")
+
 
 @dataclass(frozen=True)
 class GeneratedCode:
-    """The CUDA that TileLang made of a schedule, and of what: bytes of dynamic shared memory are those of the launch.
-
-    `sizes` are (batch, heads, seq_q, seq_kv) where they are fixed.
-    """
+    """The CUDA that TileLang made of a schedule, and for what: bytes of dynamic shared memory are those of the launch."""
 
     source: str
     shared_bytes: int
-    head_dim: int
-    causal: bool
-    sizes: tuple[int, int, int, int] | None = None
+    variant: Variant
+    parameters: tuple[Parameter, ...]
 
 
 def lengths(schedule: Schedule, program: Program) -> list[tuple[int, int]]:
@@ -40,11 +40,20 @@ def lengths(schedule: Schedule, program: Program) -> list[tuple[int, int]]:
 
 def check_buffers(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
     """The generated code gives each ring the buffers that the Program has."""
-    rings = program.table.rings
-    found = allocated_slots(code.source, code.shared_bytes, schedule.block_N * code.head_dim * DTYPE_BYTES, rings)
+    rings, slot_bytes = program.table.rings, schedule.block_N * code.variant.head_dim * DTYPE_BYTES
+    found = allocated_slots(code.source, code.shared_bytes, slot_bytes, rings)
     for buffer, load in rings.items():
         slots, expected = found[buffer], program.buffers[load]
         require(slots == expected, f"it has {slots} buffers for {load}, the Program has {expected}")
+
+
+def check_parameters(code: GeneratedCode) -> None:
+    """The kernel takes its parameters, a tensor by address or by TMA descriptor, and sizes, but nothing else."""
+    match = SIGNATURE.search(code.source)
+    names = re.findall(r"(\w+)(?:,|$)", match[1]) if match else []
+    found = {name.removesuffix("_desc") for name in names} - {*Sizes._fields}
+    expected = {parameter.name for parameter in code.parameters}
+    require(found == expected, f"it takes {', '.join(sorted(found))}, expected {', '.join(sorted(expected))}")
 
 
 @contextmanager

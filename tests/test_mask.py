@@ -1,0 +1,105 @@
+"""What a mask answers, against every query and key looked at one by one."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import tilelang.language as T
+import torch
+from tvm import arith
+
+from tl_attention.oracle.interpret import TENSORS
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.tiling import INTEGERS, ceildiv, kv_blocks, row_tiles
+
+WINDOWS = [Mask(left, right) for left, right in itertools.product((None, 0, 1, 7, 8, 9, 30), repeat=2)]
+LENGTHS = [(1, 1), (1, 40), (8, 8), (17, 17), (9, 33), (32, 64), (33, 9), (40, 1)]
+
+
+def sees(mask: Mask, query: int, key: int, past_len: int) -> bool:
+    """The definition: so many keys before the query's own, and so many after it."""
+    after = key - (query + past_len)
+    return (mask.left is None or after >= -mask.left) and (mask.right is None or after <= mask.right)
+
+
+@pytest.mark.parametrize("mask", WINDOWS, ids=str)
+def test_pairs_are_those_that_are_seen(mask):
+    for seq_q, seq_kv in LENGTHS:
+        expected = sum(sees(mask, i, j, seq_kv - seq_q) for i in range(seq_q) for j in range(seq_kv))
+        assert mask.pairs(seq_q, seq_kv) == expected, (seq_q, seq_kv)
+
+
+@pytest.mark.parametrize("mask", WINDOWS, ids=str)
+def test_hidden_is_what_is_not_seen_or_is_no_key(mask):
+    for seq_q, seq_kv in LENGTHS:
+        keys = range(seq_kv + 10)
+        expected = [[j >= seq_kv or not sees(mask, i, j, seq_kv - seq_q) for j in keys] for i in range(seq_q)]
+        found = [[mask.hidden(j, i + seq_kv - seq_q, seq_kv, INTEGERS) for j in keys] for i in range(seq_q)]
+        assert found == expected
+        own_keys = torch.arange(seq_q)[:, None] + seq_kv - seq_q
+        hidden = mask.hidden(torch.arange(-7, len(keys) - 7)[None, :], own_keys, seq_kv, TENSORS, first=7)
+        assert torch.equal(hidden.expand(seq_q, len(keys)), torch.tensor(expected))
+
+
+@pytest.mark.parametrize("mask", WINDOWS, ids=str)
+@pytest.mark.parametrize("block_M,block_N", [(8, 8), (16, 4), (4, 12)])
+def test_a_tile_visits_the_blocks_with_keys_that_it_sees_and_masks_those_with_hidden_ones(mask, block_M, block_N):
+    for seq_q, seq_kv in LENGTHS:
+        if mask == CAUSAL and seq_q > seq_kv:
+            continue
+        shape, past_len = AttentionShape(1, 1, seq_q, seq_kv, 64, mask=mask), seq_kv - seq_q
+        all_blocks = ceildiv(seq_kv, block_N)
+        for tile in range(row_tiles(shape, block_M)):
+            # A tile's last rows may lie after the last query: they count, for a kernel computes them.
+            rows = range(tile * block_M, (tile + 1) * block_M)
+            seen = {
+                block: [
+                    key < seq_kv and sees(mask, row, key, past_len)
+                    for row in rows
+                    for key in range(block * block_N, (block + 1) * block_N)
+                ]
+                for block in range(all_blocks)
+            }
+            first_key, end_key = rows.start + past_len, rows.stop + past_len
+            needed = range(
+                mask.first_block(first_key, block_N, INTEGERS), mask.end_block(all_blocks, end_key, block_N, INTEGERS)
+            )
+            whole = range(
+                mask.first_whole(end_key, block_N, INTEGERS),
+                mask.end_whole(seq_kv // block_N, first_key, block_N, INTEGERS),
+            )
+            assert [block for block, keys in seen.items() if any(keys)] == list(needed)
+            assert [block for block, keys in seen.items() if all(keys)] == list(whole)
+            for at_least in (1, 3):
+                visited = kv_blocks(shape, block_M, block_N, tile, at_least)
+                assert visited == range(needed.start, max(needed.stop, needed.start + at_least))
+
+
+def test_tilelangs_expressions_have_the_values_of_pythons_integers():
+    rng = random.Random(0)
+    simplify = arith.Analyzer().simplify
+    for mask in WINDOWS:
+        for _ in range(20):
+            key, own_key, seq_kv, first = (rng.randint(low, 60) for low in (0, -20, 1, 0))
+            blocks, block_N = rng.randint(1, 10), rng.choice((8, 12))
+            answers = (
+                lambda number, ops: mask.hidden(number(key), number(own_key), number(seq_kv), ops, number(first)),
+                lambda number, ops: mask.first_block(number(own_key), block_N, ops),
+                lambda number, ops: mask.end_block(number(blocks), number(own_key), block_N, ops),
+                lambda number, ops: mask.first_whole(number(own_key), block_N, ops),
+                lambda number, ops: mask.end_whole(number(blocks), number(own_key), block_N, ops),
+            )
+            for answer in answers:
+                assert int(simplify(answer(T.int32, T))) == int(answer(int, INTEGERS))
+
+
+def test_full_and_causal_are_masks_like_others():
+    assert FULL.pairs(3, 5) == 15 and CAUSAL.pairs(3, 5) == 3 + 4 + 5
+    assert [mask for mask in (FULL, CAUSAL, Mask(left=4), Mask(4, 0), Mask(right=2)) if mask.grows] == [
+        CAUSAL,
+        Mask(right=2),
+    ]
+    assert [mask.suffix for mask in (FULL, CAUSAL, Mask(4, 0))] == ["", " causal", " window (4, 0)"]

@@ -1,0 +1,89 @@
+"""What is compiled, and the list of a kernel's parameters that the kernels, their callers and the proof go by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from mutations import shipped
+
+from tl_attention.build.compile import compile_kernel
+from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.files.schedule_file import load
+from tl_attention.lowering.registry import lowering_of
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.proof.generated.verdict import GeneratedCode, check_parameters
+
+VARIANTS = (Variant(128, "float16"), Variant(64, "bfloat16", CAUSAL, sizes=Sizes(2, 3, 100, 200)))
+
+
+def test_a_problem_and_its_variant():
+    shape = AttentionShape(2, 3, 100, 200, 64, "bfloat16", CAUSAL)
+    assert shape.variant() == Variant(64, "bfloat16", CAUSAL) != shape.variant(fixed=True)
+    assert shape.variant(fixed=True) == VARIANTS[1]
+    assert AttentionShape.of(shape.variant(), shape.sizes) == shape
+    assert Variant(64, "float16") == Variant(64, "float16", head_dim_v=64) != Variant(64, "float16", head_dim_v=128)
+
+
+@pytest.mark.parametrize("name", ["seed", "inferred", "best", "best_causal"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=["runtime", "fixed"])
+def test_a_prim_func_takes_what_the_list_says(name, variant, schedules_dir):
+    schedule = load(schedules_dir / f"{name}.yaml")
+    lowering = lowering_of(schedule)
+    program = lowering.prim_func(lowering.arguments(schedule), variant)
+    parameters = variant.parameters(*lowering.counters(schedule))
+    assert [p.name for p in parameters][:5] == ["Q", "K", "V", "Output", "softmax_scale"]
+    assert [p.name for p in parameters][5:] == (["TileCounter"] if name == "best_causal" else [])
+    sizes = variant.sizes._asdict() if variant.sizes else {name: name for name in Sizes._fields}
+    values = {**sizes, "head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
+    for parameter, taken in zip(parameters, program.params, strict=True):
+        dtype = parameter.dtype or variant.dtype
+        if parameter.kind == "scalar":
+            assert (taken.name, taken.dtype) == (parameter.name, dtype)
+            continue
+        buffer = program.buffer_map[taken]
+        assert (buffer.name, buffer.dtype) == (parameter.name, dtype)
+        assert [str(extent) for extent in buffer.shape] == [str(values.get(dim, dim)) for dim in parameter.dims]
+
+
+SIGNATURE = (
+    "__launch_bounds__(384, 1) attention_kernel(__grid_constant__ const CUtensorMap K_desc, half_t* __restrict__ Output, "
+    "__grid_constant__ const CUtensorMap Q_desc, {}const half_t* __restrict__ V, int heads, float softmax_scale) {{\n"
+)
+
+
+@pytest.mark.parametrize("more, counters", [("", ()), ("int* __restrict__ TileCounter, ", ("TileCounter",))])
+def test_generated_code_that_takes_something_else_is_refused(more, counters):
+    variant = VARIANTS[0]
+    code = GeneratedCode(SIGNATURE.format(more), 0, variant, variant.parameters(*counters))
+    check_parameters(code)
+    for before, after in (("Q_desc", "R_desc"), ("V, ", "V, int* LSE, "), ("half_t* __restrict__ Output, ", "")):
+        with pytest.raises(ScheduleRefused, match="is not safe: it takes .*, expected .*K, Output, Q"):
+            check_parameters(replace(code, source=code.source.replace(before, after)))
+    with pytest.raises(ScheduleRefused, match="TileCounter"):
+        check_parameters(replace(code, parameters=variant.parameters(*(() if counters else ["TileCounter"]))))
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        Variant(128, "float16", Mask(left=128, right=0)),
+        Variant(128, "float16", head_dim_v=64),
+        Variant(128, "float16", optional=frozenset({"LSE"})),
+    ],
+    ids=["window", "head_dim_v", "optional"],
+)
+def test_what_no_kernel_computes_is_refused(variant):
+    with pytest.raises(
+        InputError, match=r"Variant\(.*\) is not supported, expected one head_dim, a full or a causal mask"
+    ):
+        compile_kernel(shipped()["best"], variant)
+
+
+def test_optional_parameters_are_there_where_they_are_asked_for():
+    names = [parameter.name for parameter in VARIANTS[0].parameters()]
+    assert [parameter.name for parameter in VARIANTS[0].parameters("TileCounter")] == [*names, "TileCounter"]
+    asked = replace(VARIANTS[0], mask=FULL, optional=frozenset({"TileCounter"}))
+    assert asked.parameters() == VARIANTS[0].parameters("TileCounter")

@@ -1,0 +1,73 @@
+"""Which keys a query sees, stated once: for integers of Python, tensors of torch and expressions of TileLang.
+
+`ops` has min, max, ceildiv and Or for the numbers that are passed, as `tilelang.language` does for its own.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Query i stands at key i + past_len, past_len = seq_kv - seq_q: queries and keys end together.
+
+    It sees the keys from `left` before its own to `right` after it, of those that there are; None is all of them.
+
+    Of a tile, whose queries stand at first_key to end_key - 1, the KV blocks from `first_block` to `end_block` are
+    needed, and of these only the ones from `first_whole` to `end_whole` need no mask.
+    """
+
+    left: int | None = None
+    right: int | None = None
+
+    @property
+    def suffix(self) -> str:
+        """What follows a dtype where people read both: nothing for a full mask."""
+        return {FULL: "", CAUSAL: " causal"}.get(self, f" window {self.left, self.right}")
+
+    @property
+    def grows(self) -> bool:
+        """Whether later queries see more keys."""
+        return self.left is None and self.right is not None
+
+    def hidden(self, key, own_key, seq_kv, ops, first=0):
+        """Whether the query that stands at `own_key` does not see a key. `key` counts from key `first` on."""
+        end = seq_kv if self.right is None else ops.min(seq_kv, own_key + 1 + self.right)
+        hidden = key >= end - first
+        return hidden if self.left is None else ops.Or(hidden, key < own_key - self.left - first)
+
+    def first_block(self, first_key, block_N, ops):
+        """The first KV block that any query from `first_key` on reaches back to."""
+        return 0 if self.left is None else ops.max(first_key - self.left, 0) // block_N
+
+    def end_block(self, blocks, end_key, block_N, ops):
+        """The end of the KV blocks, of `blocks`, that any query before `end_key` reaches."""
+        return blocks if self.right is None else ops.min(blocks, ops.ceildiv(end_key + self.right, block_N))
+
+    def first_whole(self, end_key, block_N, ops):
+        """The first KV block to whose first key all queries before `end_key` reach back."""
+        return 0 if self.left is None else ops.ceildiv(ops.max(end_key - 1 - self.left, 0), block_N)
+
+    def end_whole(self, blocks, first_key, block_N, ops):
+        """The end of the KV blocks, of `blocks` full ones, to whose last key all queries from `first_key` on reach."""
+        return blocks if self.right is None else ops.min(blocks, (first_key + 1 + self.right) // block_N)
+
+    def pairs(self, seq_q: int, seq_kv: int) -> int:
+        """How many (query, key) pairs are not hidden."""
+        past_len = seq_kv - seq_q
+
+        def before(key: int) -> int:
+            """Pairs whose key comes before that key of query 0, the next of query 1, and so on."""
+            return _sum_from_0(key, seq_q) - _sum_from_0(key - seq_kv, seq_q)
+
+        end = seq_q * seq_kv if self.right is None else before(past_len + 1 + self.right)
+        return end - (0 if self.left is None else before(past_len - self.left))
+
+
+FULL = Mask()
+CAUSAL = Mask(right=0)
+
+
+def _sum_from_0(first: int, count: int) -> int:
+    """max(first, 0) + max(first + 1, 0) + ..., `count` terms."""
+    last = first + count - 1
+    return (max(last, 0) * max(last + 1, 0) - max(first - 1, 0) * max(first, 0)) // 2
