@@ -15,7 +15,9 @@ from specialized import SPECIALIZED
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.loop.table import whole
-from tl_attention.oracle.interpret import POLICIES, Tile
+from tl_attention.oracle.interpret import POLICIES
+from tl_attention.oracle.statements import STATEMENT_CODE
+from tl_attention.oracle.tile import Tile
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
@@ -61,9 +63,7 @@ def tile(program: Program, problem: SmallProblem, blocks: int, kv_order: str, ob
     shape = AttentionShape(1, 1, len(q), len(k), q.shape[1], mask=CAUSAL)
     return Tile(
         shape,
-        q,
-        k,
-        v,
+        {"Q": q, "K": k, "V": v},
         block_M=BLOCK_M,
         block_N=BLOCK_N,
         kv_order=kv_order,
@@ -71,6 +71,7 @@ def tile(program: Program, problem: SmallProblem, blocks: int, kv_order: str, ob
         blocks=range(blocks),
         scale=SCALE,
         table=program.table,
+        code=STATEMENT_CODE,
         observer=observer,
     )
 

@@ -160,4 +160,6 @@ def test_no_hold_of_the_generated_code_may_be_left_out(name, count) -> None:
         with pytest.raises(
             ScheduleRefused, match=r"operation \d+ of warpgroup 0 of block 0 is .*, expected (hold|resume)"
         ):
-            lowering_of(schedule).check_generated(schedule, derive(schedule), replace(compiled.generated, source=source))
+            lowering_of(schedule).check_generated(
+                schedule, derive(schedule), replace(compiled.generated, source=source)
+            )

@@ -11,7 +11,7 @@ _SCORES, _OUTPUT = ("acc_s", "acc_s_cast"), ("acc_o",)
 
 SOURCE = Table(
     (
-        statement("load", "load_k", "K", "K_shared", "K_shared = K[k]"),
+        statement("load", "load_k", "K", "K_shared", "K_shared = K[k]", "load"),
         statement("vector", "mask", "", "acc_s", "acc_s = 0, or -inf where masked", of_block=True),
         statement("product", "mma0", "Q_shared K_shared acc_s", "acc_s", "acc_s += Q_shared @ K_shared^T"),
         statement(
@@ -41,7 +41,7 @@ SOURCE = Table(
         ),
         statement("vector", "cast", "acc_s", "acc_s_cast", "acc_s_cast = acc_s"),
         statement("vector", "rescale", "acc_o scores_scale", "acc_o", "acc_o *= scores_scale", identity="zero"),
-        statement("load", "load_v", "V", "V_shared", "V_shared = V[k]"),
+        statement("load", "load_v", "V", "V_shared", "V_shared = V[k]", "load"),
         statement("product", "mma1", "acc_s_cast V_shared acc_o", "acc_o", "acc_o += acc_s_cast @ V_shared"),
     ),
     initial={"acc_o": "0", "logsum": "0", "scores_max": "-inf"},
