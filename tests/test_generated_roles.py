@@ -181,12 +181,12 @@ SPECIALISED_FAULTS = {
         "",
         EVENT.format("the producer", ".*", r"sync cluster\[0\]"),
     ),
-    "a product left out": ("ping-pong", r"tl::wgmma_rs<", "tl::wgmma_nothing<", "expected mma1"),
+    "a product left out": ("ping-pong", r"tl::wgmma_rs<", "tl::wgmma_nothing<", r"expected product V\[0\]"),
     "a product that reads another buffer": (
         "ping-pong",
         r"(desc_b\w*, )\(\(base_\w+ & 1\) \*",
         r"\g<1>(1 *",
-        r"is mma0 K\[1\] \(0\), expected mma0 K\[0\]",
+        r"is product K\[1\] \(0\), expected product K\[0\]",
     ),
     "a load into another buffer": (
         "ping-pong",

@@ -48,7 +48,7 @@ def attention_kernel(
     """The prim_func of the variant, as `pipelined.attention_kernel`'s.
 
     `buffers` gives the depths of K_shared and V_shared, `loads` the producer's order. `prologue`, `steady`, `epilogue`
-    are iterations as (t, ((kind, statement, lag, argument), ...)); an epilogue's t counts from the number of blocks.
+    are its Iterations; an epilogue's t counts from the number of blocks.
     `chunks` gives (first, end) columns of split statements, `sms` how many SMs there are, `registers` those of a
     consumer and of a producer thread (setmaxnreg) or None, `exp2_polynomial` (every, first, coefficients) or None; the
     rest are the schedule's options. The dynamic tile scheduler takes TileCounter.
@@ -63,9 +63,9 @@ def attention_kernel(
     counters = ("TileCounter",) if dynamic else ()
     q_in_registers, set_registers = q_operand == "registers", registers is not None
     first_steady, steady_ops = steady
-    last_steady = epilogue[0][0] if epilogue else 0
+    last_steady = epilogue[0].t if epilogue else 0
     # Up to this many iterations after the last block that needs a mask, a statement still works on it.
-    masked_lag = max(lag for kind, _, lag, _ in steady_ops if kind == "run")
+    masked_lag = max(op.lag for op in steady_ops if op.kind == "run")
     run = vector_statements(
         block_N=block_N,
         head_dim_v=head_dim_v,
@@ -100,7 +100,7 @@ def attention_kernel(
     @T.macro
     def emit(operations, t, base, blocks, first_row, masked, wg, s):
         """The operations of iteration t; the rings stand at step `base` when the tile begins."""
-        for kind, name, lag, argument in operations:
+        for kind, name, lag, outstanding, registers in operations:
             if kind == "run":
                 run(name, blocks - 1 - (t - lag), first_row, masked, s)
             if kind == "issue" and name == "mma0":
@@ -125,17 +125,17 @@ def attention_kernel(
                 T.mbarrier_wait_parity(s.full[name][slot(name, base + t - lag)], parity(name, base + t - lag))
             # A wait names no register: without the fence the compiler may move a use of the result before it.
             if kind == "wait" and name == "mma0":
-                T.wait_wgmma(argument)
+                T.wait_wgmma(outstanding)
                 T.warpgroup_fence_operand(s.acc_s, 0, block_N // 2)
             if kind == "wait" and name == "mma1":
-                T.wait_wgmma(argument)
+                T.wait_wgmma(outstanding)
                 T.warpgroup_fence_operand(s.acc_o, 0, head_dim_v // 2)
             if kind == "hold":
                 # A call holds four in eight: all of them take two.
-                for first in (argument[0], argument[0] + 4):
-                    T.call_extern("handle", f"tl_attention_hold<{first}, {argument[1]}>", s.acc_s.data, s.scale)
+                for first in (registers[0], registers[0] + 4):
+                    T.call_extern("handle", f"tl_attention_hold<{first}, {registers[1]}>", s.acc_s.data, s.scale)
             if kind == "hold_last":
-                T.call_extern("handle", f"tl_attention_hold_last<{argument}>", s.acc_s.data, s.scale)
+                T.call_extern("handle", f"tl_attention_hold_last<{registers[1] - 1}>", s.acc_s.data, s.scale)
             if kind == "resume":
                 T.call_extern("handle", "tl_attention_resume", s.scores_max.data, s.scale)
             if kind == "release" and name in depths:
