@@ -141,7 +141,7 @@ def test_the_whole_program_is_proved_and_right(name) -> None:
     schedule = VARIANTS[name]
     program = whole(derive(schedule))
     assert find_violation(program) is None
-    errors = verify(program, schedule, head_dim=64, dtype="float16", mask=CAUSAL)
+    errors = verify(program, schedule, Variant(64, "float16", CAUSAL))
     assert all(error.ok for error in errors.values()), {key: str(error) for key, error in errors.items()}
 
 
