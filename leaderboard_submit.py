@@ -207,11 +207,11 @@ class Variant:
     sizes: Sizes | None = None
     optional: frozenset[str] = frozenset()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
 
-    def parameters(self, *of_schedule):
-        """Those of a kernel for this variant whose schedule asks for these optional ones."""
+    def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
+        """What a kernel for this variant takes, with the optional ones that its schedule asks for by name."""
         return tuple(p for p in KERNEL_PARAMETERS if not p.optional or p.name in self.optional | {*of_schedule})
 
 
@@ -246,6 +246,36 @@ ROWS = 64  # of a warpgroup: wgmma's M
 # Two warpgroups wait at TURN and TURN + 1 for their turns, all of them at MEETING, the first id that TileLang takes
 # itself, and warpgroup w at OWN + w for its own warps.
 TURN, MEETING, OWN = 1, 3, 4
+
+
+# The operations of a Program, as a kernel that is emitted from one reads them.
+
+class Operation(NamedTuple):
+    """One operation of an iteration: in iteration t it concerns KV block t - lag. `kind` is one of
+
+    run         a vector statement
+    issue       a load or a product
+    wait        until that load has arrived, or until no more than `outstanding` products are in flight, which were
+                issued after that one
+    acquire     a free buffer for that load
+    release     the buffer that the load filled
+    turn, pass  wait for the turn to issue products; give it to the other warpgroup
+    hold        the exponentials in `registers` (first, end) come before what follows; hold_last: the last of them does
+    resume      the exponentials that follow come after what stands before
+    """
+
+    kind: str
+    statement: str
+    lag: int
+    outstanding: int = 0
+    registers: tuple[int, int] = (0, 0)
+
+
+class Iteration(NamedTuple):
+    """The operations of iteration t; in an epilogue t counts from the number of blocks."""
+
+    t: int
+    operations: tuple[Operation, ...]
 
 
 # The four macros of the attention loop, and what the kernels share.
@@ -642,7 +672,7 @@ def attention_kernel(
     """The prim_func of the variant, as `pipelined.attention_kernel`'s.
 
     `buffers` gives the depths of K_shared and V_shared, `loads` the producer's order. `prologue`, `steady`, `epilogue`
-    are iterations as (t, ((kind, statement, lag, argument), ...)); an epilogue's t counts from the number of blocks.
+    are its Iterations; an epilogue's t counts from the number of blocks.
     `chunks` gives (first, end) columns of split statements, `sms` how many SMs there are, `registers` those of a
     consumer and of a producer thread (setmaxnreg) or None, `exp2_polynomial` (every, first, coefficients) or None; the
     rest are the schedule's options. The dynamic tile scheduler takes TileCounter.
@@ -657,9 +687,9 @@ def attention_kernel(
     counters = ("TileCounter",) if dynamic else ()
     q_in_registers, set_registers = q_operand == "registers", registers is not None
     first_steady, steady_ops = steady
-    last_steady = epilogue[0][0] if epilogue else 0
+    last_steady = epilogue[0].t if epilogue else 0
     # Up to this many iterations after the last block that needs a mask, a statement still works on it.
-    masked_lag = max(lag for kind, _, lag, _ in steady_ops if kind == "run")
+    masked_lag = max(op.lag for op in steady_ops if op.kind == "run")
     run = vector_statements(
         block_N=block_N,
         head_dim_v=head_dim_v,
@@ -694,7 +724,7 @@ def attention_kernel(
     @T.macro
     def emit(operations, t, base, blocks, first_row, masked, wg, s):
         """The operations of iteration t; the rings stand at step `base` when the tile begins."""
-        for kind, name, lag, argument in operations:
+        for kind, name, lag, outstanding, registers in operations:
             if kind == "run":
                 run(name, blocks - 1 - (t - lag), first_row, masked, s)
             if kind == "issue" and name == "mma0":
@@ -719,17 +749,17 @@ def attention_kernel(
                 T.mbarrier_wait_parity(s.full[name][slot(name, base + t - lag)], parity(name, base + t - lag))
             # A wait names no register: without the fence the compiler may move a use of the result before it.
             if kind == "wait" and name == "mma0":
-                T.wait_wgmma(argument)
+                T.wait_wgmma(outstanding)
                 T.warpgroup_fence_operand(s.acc_s, 0, block_N // 2)
             if kind == "wait" and name == "mma1":
-                T.wait_wgmma(argument)
+                T.wait_wgmma(outstanding)
                 T.warpgroup_fence_operand(s.acc_o, 0, head_dim_v // 2)
             if kind == "hold":
                 # A call holds four in eight: all of them take two.
-                for first in (argument[0], argument[0] + 4):
-                    T.call_extern("handle", f"tl_attention_hold<{first}, {argument[1]}>", s.acc_s.data, s.scale)
+                for first in (registers[0], registers[0] + 4):
+                    T.call_extern("handle", f"tl_attention_hold<{first}, {registers[1]}>", s.acc_s.data, s.scale)
             if kind == "hold_last":
-                T.call_extern("handle", f"tl_attention_hold_last<{argument}>", s.acc_s.data, s.scale)
+                T.call_extern("handle", f"tl_attention_hold_last<{registers[1] - 1}>", s.acc_s.data, s.scale)
             if kind == "resume":
                 T.call_extern("handle", "tl_attention_resume", s.scores_max.data, s.scale)
             if kind == "release" and name in depths:
@@ -952,62 +982,62 @@ SCHEDULE = dict(
     buffers=(2, 2),
     loads=("load_k", "load_v"),
     prologue=(
-        (
+        Iteration(
             0,
             (
-                ("turn", "products", 0, 0),
-                ("wait", "load_k", 0, 0),
-                ("issue", "mma0", 0, 0),
-                ("pass", "products", 0, 0),
-                ("run", "max_prev", 0, 0),
-                ("wait", "mma0", 0, 0),
-                ("release", "load_k", 0, 0),
-                ("run", "mask", 0, 0),
-                ("run", "row_max", 0, 0),
-                ("run", "scale", 0, 0),
-                ("run", "exp.0", 0, 0),
-                ("run", "exp.1", 0, 0),
-                ("run", "row_sum", 0, 0),
-                ("run", "cast", 0, 0),
+                Operation("turn", "products", 0),
+                Operation("wait", "load_k", 0),
+                Operation("issue", "mma0", 0),
+                Operation("pass", "products", 0),
+                Operation("run", "max_prev", 0),
+                Operation("wait", "mma0", 0),
+                Operation("release", "load_k", 0),
+                Operation("run", "mask", 0),
+                Operation("run", "row_max", 0),
+                Operation("run", "scale", 0),
+                Operation("run", "exp.0", 0),
+                Operation("run", "exp.1", 0),
+                Operation("run", "row_sum", 0),
+                Operation("run", "cast", 0),
             ),
         ),
     ),
-    steady=(
+    steady=Iteration(
         1,
         (
-            ("turn", "products", 0, 0),
-            ("wait", "load_k", 0, 0),
-            ("issue", "mma0", 0, 0),
-            ("wait", "load_v", 1, 0),
-            ("issue", "mma1", 1, 0),
-            ("pass", "products", 0, 0),
-            ("run", "max_prev", 0, 0),
-            ("wait", "mma0", 0, 1),
-            ("release", "load_k", 0, 0),
-            ("run", "mask", 0, 0),
-            ("run", "row_max", 0, 0),
-            ("run", "scale", 0, 0),
-            ("run", "exp.0", 0, 0),
-            ("hold_last", "exp", 0, 23),
-            ("wait", "mma1", 1, 0),
-            ("release", "load_v", 1, 0),
-            ("run", "exp.1", 0, 0),
-            ("run", "row_sum", 0, 0),
-            ("run", "cast", 0, 0),
-            ("run", "rescale", 0, 0),
+            Operation("turn", "products", 0),
+            Operation("wait", "load_k", 0),
+            Operation("issue", "mma0", 0),
+            Operation("wait", "load_v", 1),
+            Operation("issue", "mma1", 1),
+            Operation("pass", "products", 0),
+            Operation("run", "max_prev", 0),
+            Operation("wait", "mma0", 0, outstanding=1),
+            Operation("release", "load_k", 0),
+            Operation("run", "mask", 0),
+            Operation("run", "row_max", 0),
+            Operation("run", "scale", 0),
+            Operation("run", "exp.0", 0),
+            Operation("hold_last", "exp.0", 0, registers=(0, 24)),
+            Operation("wait", "mma1", 1),
+            Operation("release", "load_v", 1),
+            Operation("run", "exp.1", 0),
+            Operation("run", "row_sum", 0),
+            Operation("run", "cast", 0),
+            Operation("run", "rescale", 0),
         ),
     ),
     epilogue=(
-        (0, (("release", "load_q", 0, 0),)),
-        (
+        Iteration(
             0,
             (
-                ("turn", "products", 0, 0),
-                ("wait", "load_v", 1, 0),
-                ("issue", "mma1", 1, 0),
-                ("pass", "products", 0, 0),
-                ("wait", "mma1", 1, 0),
-                ("release", "load_v", 1, 0),
+                Operation("release", "load_q", 0),
+                Operation("turn", "products", 0),
+                Operation("wait", "load_v", 1),
+                Operation("issue", "mma1", 1),
+                Operation("pass", "products", 0),
+                Operation("wait", "mma1", 1),
+                Operation("release", "load_v", 1),
             ),
         ),
     ),

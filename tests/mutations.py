@@ -11,14 +11,16 @@ from typing import Any
 import torch
 
 from tl_attention.files.schedule_file import load
-from tl_attention.loop.statements import LOADS, chunk_names, split_table, whole
+from tl_attention.loop.attention import SOURCE
+from tl_attention.loop.table import chunk_names, split_table, whole
 from tl_attention.lowering.warp_specialized.table import TABLE
 from tl_attention.oracle.interpret import interpret
 from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import Policy
-from tl_attention.program.program import Model, Op, Program
+from tl_attention.program.operation import Operation
+from tl_attention.program.program import Model, Program
 from tl_attention.schedule import regroup
 from tl_attention.schedule.keys import PRODUCER
 from tl_attention.schedule.options import SoftmaxOptions
@@ -88,7 +90,7 @@ def with_options(schedule: Schedule, rng: random.Random) -> Schedule:
             "kernel": kernel,
             "softmax": softmax,
             "wait_before": {name: rng.choice(places) for name in ("mma0", "mma1") if rng.random() < 0.3},
-            "release_before": {name: rng.choice(places) for name in LOADS if rng.random() < 0.3},
+            "release_before": {name: rng.choice(places) for name in SOURCE.loads if rng.random() < 0.3},
         }
     )
 
@@ -146,7 +148,7 @@ def mutate_program(program: Program, rng: random.Random) -> tuple[Program, str]:
     place = index + distance
     # Past the end of the iteration it is the next iteration's operation for the block before.
     wrapped = place > len(sequence)
-    moved = Op(op.kind, op.statement, op.lag + wrapped)
+    moved = Operation(op.kind, op.statement, op.lag + wrapped)
     sequence.insert(place - len(sequence) if wrapped else place, moved)
     return replace(program, **{role: tuple(sequence)}), f"{what} moved {distance} later"
 

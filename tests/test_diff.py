@@ -21,11 +21,11 @@ def parts(cli, *arguments) -> list[str]:
 
 
 def test_the_keys_that_differ_are_shown_from_and_to(cli) -> None:
-    assert parts(cli, "best", "experiments/no_ping_pong", "--no-code") == [
+    assert parts(cli, "best", "experiments/cluster_1", "--no-code") == [
         "a: best",
-        "b: experiments/no_ping_pong",
+        "b: experiments/cluster_1",
         "keys: 1 differs",
-        "  kernel.ping_pong: true -> false",
+        "  kernel.cluster: 2 -> 1",
         "program: equal",
     ]
     lines = parts(cli, "best", "fa3_overlap", "--no-code")
@@ -56,8 +56,21 @@ def test_the_programs_are_compared_as_explain_shows_them(cli) -> None:
     assert program[1:3] == ["  --- seed", "  +++ prefetch"]
     assert "  -buffers: K_shared 2, V_shared 2" in program and "  +buffers: K_shared 3, V_shared 2" in program
     assert "  -  issue    load_k(t+1)" in program and "  +  issue    load_k(t+2)" in program
+    assert "  -~ acquire  load_k(t+1)" in program
     # Of the headings, each side's own alone: the label and the options are no part of the Program.
     assert not any("pipelined_128x128" in line for line in program)
+
+
+def test_what_a_kernel_does_beyond_the_loop_is_compared_too(cli) -> None:
+    lines = parts(cli, "best", "experiments/no_ping_pong", "--no-code")
+    changed = {line[3:] for line in lines[lines.index("program: differs") + 3 :] if line.startswith("  -")}
+    turns = ("turn     waited for, to issue products", "pass     to the other warpgroup")
+    assert changed == {f"{indent}{turn}" for turn in turns for indent in ("  ", "   ")}
+    exact = parts(cli, "best", "experiments/waits_exact", "--no-code")
+    assert "  -  hold     exp.0(t), its last exponential" in exact
+    assert {"  +  hold     exp.0(t), all its exponentials", "  +  resume   exp.1(t), no exponential earlier"} <= {
+        *exact
+    }
 
 
 @pytest.mark.parametrize(

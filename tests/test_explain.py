@@ -174,7 +174,8 @@ def test_chunks_waits_and_releases_are_shown_where_they_stand() -> None:
     text = explain(fa3(*CHUNKED, split=TWO, wait_before={"mma1": "exp.1"}, release_before={"load_k": "exp.1"}))
     assert (
         """
-  run      mask(t), row_max(t), scale(t), exp.0(t)
+  run      mask(t) of a boundary block, row_max(t), scale(t), exp.0(t)
+  hold     exp.0(t), its last exponential
   wait     mma1(t-1), 0 later in flight
   release  load_v(t-1)
   release  load_k(t)
@@ -186,5 +187,9 @@ def test_chunks_waits_and_releases_are_shown_where_they_stand() -> None:
 
 def test_the_model_is_the_lowerings_own_unless_another_is_asked_for() -> None:
     assert "asynchronous model" in explain(fa3(*REST)) and "synchronous model" in explain(shipped()["seed"])
-    assert "\nsynchronous model" in explain(fa3(*REST), "synchronous")
-    assert "asynchronous model" in explain(shipped()["seed"], "asynchronous")
+    other = explain(fa3(*REST, kernel={"ping_pong": True}), "synchronous")
+    assert "\nsynchronous model, not the asynchronous one of lowering warp_specialized: " in other
+    # What the kernel does besides is no part of another model.
+    assert not re.search(r"^ +(turn|hold|release +load_q)", other, re.MULTILINE)
+    other = explain(shipped()["seed"], "asynchronous")
+    assert "\nasynchronous model, not the synchronous one of lowering pipelined: " in other and "~" not in other

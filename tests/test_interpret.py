@@ -10,8 +10,9 @@ import torch
 from mutations import shipped
 from specialized import CHUNKED, REST, TWO, fa3
 
-from tl_attention.oracle.interpret import POLICIES, exp2, interpret, on_fma_units, verify
+from tl_attention.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.oracle.statements import exp2, on_fma_units
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from mutations import shipped
-from overlap import overlap
-from traced import TracedStatement, specialized_statements, traced_statements
+from traced import traced_statements
 
 from tl_attention.build.compile import compile_kernel
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
-from tl_attention.loop.statements import SOURCE, whole
+from tl_attention.loop.attention import SOURCE
 from tl_attention.lowering.pipelined.kernel import attention_kernel
 from tl_attention.lowering.registry import lowering_of
-from tl_attention.lowering.warp_specialized import kernel as warp_specialized
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
-from tl_attention.proof.generated.reader import allocated_buffers, unrolled
+from tl_attention.proof.generated.reader import allocated_slots, unrolled
 from tl_attention.proof.limits import shared_bytes
-from tl_attention.schedule.options import SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
 
 TILELANG_KIND = {"load": {"copy"}, "product": {"gemm"}, "vector": {"copy", "fill", "parallel", "reduce"}}
@@ -46,64 +41,6 @@ def test_the_statement_table_is_what_tilelang_traced(mask, sizes, kv_order, dtyp
         assert found.kind in TILELANG_KIND[entry.kind], entry.name
 
 
-SOFTMAX: tuple[dict[str, Any], ...] = (
-    {"row_max": "thread"},
-    {"row_sum": "row"},
-    {"rescale_threshold": 8.0},
-    {"fused_scale": False},
-    {"rescale_threshold": 8.0, "row_max": "thread"},
-)
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        *(overlap(form) for form in ("overlap", "source order", "three stages")),
-        *(overlap().model_copy(update={"softmax": SoftmaxOptions(**softmax)}) for softmax in SOFTMAX),
-        shipped()["best"],
-        shipped()["best_causal"],
-    ],
-    ids=lambda schedule: schedule.label[17:],
-)
-@pytest.mark.parametrize("mask", [FULL, CAUSAL], ids=["full", "causal"])
-def test_the_specialised_table_is_what_tilelang_traced(schedule, mask):
-    """In the Program's order; the mask only in the loop over boundary blocks, if there is one."""
-    kernel = warp_specialized.attention_kernel(
-        variant=Variant(128, "float16", mask), **lowering_of(schedule).arguments(schedule)
-    )
-    emitted = [op.statement for op in derive(schedule).consumer if op.kind in ("run", "issue")]
-    *boundary, unmasked = specialized_statements(kernel)
-    assert len(boundary) <= 1 and (boundary or mask == FULL)
-    for loop in (*boundary, unmasked):
-        entries = [schedule.table.by_name[name] for name in emitted if loop is not unmasked or name != "mask"]
-        expected = [
-            TracedStatement(
-                "wgmma_gemm" if entry.kind == "product" else "parallel",
-                frozenset(map(whole, entry.reads)),
-                frozenset(map(whole, entry.writes)),
-            )
-            for entry in entries
-        ]
-        shared = set().union(*(part.reads | part.writes for part in expected))
-        assert merged(loop, shared) == merged(expected, shared)
-
-
-def merged(parts: Sequence[TracedStatement], shared: set[str]) -> list[tuple[bool, set[str], set[str]]]:
-    """(product, reads, writes) of parts in a row that write the same buffer; what is not shared is a part's own."""
-    found: list[tuple[bool, set[str], set[str]]] = []
-    reads: set[str] = set()
-    for part in parts:
-        reads |= part.reads & shared
-        writes, product = set(part.writes & shared), part.kind == "wgmma_gemm"
-        if writes and found and (found[-1][0], found[-1][2]) == (product, writes):
-            found[-1][1].update(reads)
-        elif writes:
-            found.append((product, reads, writes))
-        if writes:
-            reads = set()
-    return found
-
-
 def test_the_inferred_kernel_has_the_same_statements():
     inferred = load("schedules/inferred.yaml")
     arguments = lowering_of(inferred).arguments(inferred)
@@ -118,12 +55,12 @@ def test_the_code_as_generated_is_the_programs(name, mask):
     schedule = shipped()[name]
     program = derive(schedule)
     compiled = compile_kernel(schedule, Variant(128, "float16", mask))
-    assert allocated_buffers(compiled.source, compiled.shared_bytes, schedule.block_N * 256) == program.buffers
+    slots = allocated_slots(compiled.source, compiled.shared_bytes, schedule.block_N * 256, ["K_shared", "V_shared"])
+    assert slots == {"K_shared": program.buffers["load_k"], "V_shared": program.buffers["load_v"]}
     for blocks in (program.least_blocks, 8):
         run = unrolled(compiled.source)({"seq_q": 1, "seq_kv": blocks * schedule.block_N})
-        kinds = Counter(event.kind for event in run)
-        assert kinds["mma0"] == kinds["mma1"] == blocks
-        assert Counter(event.name for event in run if event.kind == "load") == {"load_k": blocks, "load_v": blocks}
+        for kind in ("load", "product"):
+            assert Counter(event.name for event in run if event.kind == kind) == {"K": blocks, "V": blocks}
     assert compiled.shared_bytes == shared_bytes(schedule, 128)
     assert compiled.report.registers >= lowering_of(schedule).resources(schedule, 128).fragment_registers * 0.8
 

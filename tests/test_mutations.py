@@ -14,8 +14,10 @@ from mutations import BLOCK_M, BLOCK_N, SCALE, SmallProblem, derive_small, mutat
 from specialized import SPECIALIZED
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.loop.statements import LOADS, RESULTS, whole
-from tl_attention.oracle.interpret import POLICIES, Tile
+from tl_attention.loop.table import whole
+from tl_attention.oracle.interpret import POLICIES
+from tl_attention.oracle.statements import STATEMENT_CODE
+from tl_attention.oracle.tile import Tile
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
@@ -61,9 +63,7 @@ def tile(program: Program, problem: SmallProblem, blocks: int, kv_order: str, ob
     shape = AttentionShape(1, 1, len(q), len(k), q.shape[1], mask=CAUSAL)
     return Tile(
         shape,
-        q,
-        k,
-        v,
+        {"Q": q, "K": k, "V": v},
         block_M=BLOCK_M,
         block_N=BLOCK_N,
         kv_order=kv_order,
@@ -71,6 +71,7 @@ def tile(program: Program, problem: SmallProblem, blocks: int, kv_order: str, ob
         blocks=range(blocks),
         scale=SCALE,
         table=program.table,
+        code=STATEMENT_CODE,
         observer=observer,
     )
 
@@ -100,12 +101,12 @@ def named_read(
         if run_source:
             for block in range(violation.blocks):
                 for name in program.table.names:
-                    state.run(name, block, dict.fromkeys(LOADS, 0))
+                    state.run(name, block, dict.fromkeys(program.table.loads, 0))
         else:
             with suppress(Deadlock):  # The read that differs may come before a deadlock.
                 execute(program, violation.blocks, state, violation.policy)
         if violation.statement == AFTER_LOOP:
-            seen |= {(AFTER_LOOP, violation.blocks, buffer): state.buffers[buffer] for buffer in RESULTS}
+            seen |= {(AFTER_LOOP, violation.blocks, buffer): state.buffers[buffer] for buffer in program.table.output}
         value = seen.get((violation.statement, violation.block, buffer))
         values.append(value if value is None else value[..., part])
     return values

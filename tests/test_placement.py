@@ -6,7 +6,7 @@ import pytest
 from specialized import CHUNKED, REST, TWO, fa3
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.loop.statements import chunk_names, split_table
+from tl_attention.loop.table import chunk_names, split_table
 from tl_attention.lowering.warp_specialized.table import TABLE
 from tl_attention.program.derivation import derive
 from tl_attention.proof.legality import check, find_violation

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from mutations import shipped
 
-from tl_attention.loop.statements import LOADS, PRODUCTS
 from tl_attention.lowering.pipelined.arguments import pipeline_arguments
 from tl_attention.program.derivation import derive
-from tl_attention.program.program import CONSUMER, PRODUCER, Op, phases
+from tl_attention.program.operation import Operation
+from tl_attention.program.program import CONSUMER, PRODUCER
 from tl_attention.proof.legality import find_violation
 from tl_attention.schedule.schedule import Schedule
 
@@ -16,7 +18,7 @@ MODELS = ("synchronous", "asynchronous")
 CASES = [(name, model) for name in shipped() for model in MODELS]
 
 
-def text(ops: tuple[Op, ...]) -> list[str]:
+def text(ops: tuple[Operation, ...]) -> list[str]:
     return [f"{op.kind} {op.statement}{-op.lag:+d}" for op in ops if op.kind != "run"]
 
 
@@ -74,8 +76,9 @@ def test_every_instance_is_issued_waited_for_and_released_exactly_once(name, mod
     for blocks in (1, 2, 3, 9):
         steps = [step for role in program.roles(blocks).values() for step in role]
         for statement in program.table.names:
-            kinds = ["run"] if statement not in LOADS + PRODUCTS else ["issue", "wait"]
-            kinds += ["acquire", "release"] if statement in LOADS else []
+            kind = program.table.by_name[statement].kind
+            kinds = ["run"] if kind == "vector" else ["issue", "wait"]
+            kinds += ["acquire", "release"] if kind == "load" else []
             for kind in kinds:
                 seen = [step.block for step in steps if (step.op.kind, step.op.statement) == (kind, statement)]
                 assert sorted(seen) == list(range(blocks)), f"{kind} {statement} of {blocks} blocks"
@@ -88,27 +91,24 @@ def test_shipped_schedules_are_proved_safe(name, model):
 
 @pytest.mark.parametrize("name,model", CASES)
 def test_phases_put_the_whole_loop_together_again(name, model):
-    program = derive(shipped()[name], model)
-    for role in program.roles(1):
-        view = phases(program, role)
-        first, steady = view.steady
-        trips = view.epilogue[0][0] - first if view.epilogue else view.blocks - first
-        rebuilt = [step.op for _, steps in view.prologue for step in steps]
-        rebuilt += [step.op for step in steady] * trips
-        rebuilt += [step.op for _, steps in view.epilogue for step in steps]
-        assert rebuilt == [step.op for step in program.roles(view.blocks)[role]]
+    """Before any pass; from the shortest loop that they make."""
+    program = replace(derive(shipped()[name], model), passes=())
+    least = program.phases.least_blocks
+    for blocks in range(least, least + program.span + 2):
+        assert tuple(program.phases.steps(blocks)) == program.roles(blocks)[CONSUMER]
+    with pytest.raises(AssertionError, match="expected at least"):
+        list(program.phases.steps(least - 1))
 
 
 def test_a_prologues_wait_leaves_fewer_products_in_flight_than_the_steady_states():
     """The same wait in both: with a fixed count the prologue would wait for nothing."""
     program = derive(shipped()["fa3_overlap"], "asynchronous")
-    view = phases(program)
 
-    def outstanding(steps):
-        return [s.outstanding for s in steps if (s.op.kind, s.op.statement) == ("wait", "mma0")]
+    def outstanding(iteration):
+        return [op.outstanding for op in iteration.operations if (op.kind, op.statement) == ("wait", "mma0")]
 
-    assert outstanding(view.prologue[0][1]) == [0]
-    assert outstanding(view.steady[1]) == [1]
+    assert outstanding(program.phases.prologue[0]) == [0]
+    assert outstanding(program.phases.steady) == [1]
 
 
 def test_waits_in_the_expanded_loop_leave_only_products_issued_after_their_target():
@@ -116,12 +116,11 @@ def test_waits_in_the_expanded_loop_leave_only_products_issued_after_their_targe
         program = derive(shipped()[name], model)
         for blocks in (1, 2, 3, 8):
             issued: list[tuple[str, int]] = []
-            for step in program.roles(blocks)[CONSUMER]:
-                target = (step.op.statement, step.block)
-                if step.op.statement in PRODUCTS and step.op.kind == "issue":
-                    issued.append(target)
-                if step.op.statement in PRODUCTS and step.op.kind == "wait":
-                    assert issued[len(issued) - 1 - step.outstanding] == target
+            for op, block in program.roles(blocks)[CONSUMER]:
+                if op.statement in program.table.products and op.kind == "issue":
+                    issued.append((op.statement, block))
+                if op.statement in program.table.products and op.kind == "wait":
+                    assert issued[len(issued) - 1 - op.outstanding] == (op.statement, block)
 
 
 def test_buffers_of_a_placed_load_follow_its_distance_to_the_reader():

@@ -10,7 +10,7 @@ import pytest
 from mutations import mutate, shipped
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.loop.statements import NAMES, RING
+from tl_attention.loop.attention import NAMES
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import EARLY, LATE
 from tl_attention.program.program import CONSUMER, Program
@@ -73,7 +73,7 @@ class Emitted:
 
     def last_writer(self, buffer: str, block: int, before: int) -> Instance:
         """Who wrote what stands in a buffer there; of a ring, in the slot of this block."""
-        depth = self.slots[RING[buffer]] if buffer in RING else 0
+        depth = self.slots[self.table.rings[buffer]] if buffer in self.table.rings else 0
         for statement, written in reversed(self.order[:before]):
             if buffer in self.table.by_name[statement].writes and not (depth and (written - block) % depth):
                 return statement, written

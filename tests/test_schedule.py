@@ -9,7 +9,7 @@ import pytest
 
 from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import load
-from tl_attention.loop.statements import LOADS, NAMES, NUMBER
+from tl_attention.loop.attention import NAMES, NUMBER, SOURCE
 from tl_attention.schedule.schedule import EXAMPLE_LABEL, Schedule
 
 SHIPPED = {path.stem: load(path) for path in sorted((Path(__file__).parents[1] / "schedules").glob("*.yaml"))}
@@ -28,7 +28,7 @@ def random_schedule(random_: random.Random) -> Schedule:
     }
     if random_.random() < 0.05:
         return Schedule(lowering="inferred", **sizes)
-    producers = [load for load in LOADS if random_.random() < 0.5]
+    producers = [load for load in SOURCE.loads if random_.random() < 0.5]
     names = [name for name in NAMES if name not in producers]
     random_.shuffle(names)
     cuts = sorted(random_.sample(range(1, len(names)), random_.randint(0, len(names) - 1)))

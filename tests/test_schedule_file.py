@@ -15,7 +15,7 @@ import yaml
 from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import ScheduleKeys, load
 from tl_attention.files.schema import json_schema
-from tl_attention.loop.statements import NAMES
+from tl_attention.loop.attention import NAMES
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = sorted((ROOT / "schedules").glob("*.yaml"))

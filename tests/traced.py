@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import tilelang  # noqa: F401  (puts the TVM that it bundles on the path)
@@ -27,21 +28,47 @@ def traced_statements(prim_func: tirx.PrimFunc) -> list[TracedStatement]:
     return [_traced(statement) for statement in _entries(loop.body) if not isinstance(statement, tirx.Bind)]
 
 
-def specialized_statements(prim_func: tirx.PrimFunc) -> list[list[TracedStatement]]:
-    """The statements of each loop that holds both products, in emission order; loads, waits and barriers left out."""
-    loops: list[tirx.For] = []
+Emitted = tuple[str, str | TracedStatement]
+# What stands for an operation of the warp-specialised kernel, and what of it is told.
+CALLS = {
+    "wait": r"T\.mbarrier_wait_parity\((\w)_full\[",
+    "products wait": r"T\.wait_wgmma\((\d+)\)",
+    "release": r"T\.tl_shuffle_elect\(32\):(?s:.*)\b(\w)_free\[",
+    "turn": r"T\.tvm_storage_sync\(\"shared\", (1 \+ wg), 256\)",
+    "pass": r"T\.named_barrier_arrive\((2 - wg), 256\)",
+    "hold": r"T\.call_extern\(\"handle\", \"tl_attention_((?:hold|hold_last|resume)\b.*?)\",",
+    "fence": r"T\.warpgroup_fence_operand\(\"float32\", (\w+)",
+}
 
-    def collect(node: object) -> None:
-        if isinstance(node, tirx.For) and node.kind == tirx.ForKind.SERIAL:
-            loops.append(node)
 
-    post_order_visit(prim_func.body, collect)
-    found = []
-    for loop in loops:
-        traced = [_traced(entry) for entry in _entries(loop.body) if not isinstance(entry, tirx.Bind)]
-        statements = [statement for statement in traced if statement.writes]
-        if sum(statement.kind == "wgmma_gemm" for statement in statements) == 2:
-            found.append(statements)
+def specialized_phases(prim_func: tirx.PrimFunc) -> tuple[list[Emitted], list[list[Emitted]], list[Emitted]]:
+    """What a warpgroup that computes does before, in each and after the loops over KV blocks, tile by tile, in order."""
+    sequences: list[tirx.SeqStmt] = []
+    post_order_visit(prim_func.body, lambda node: sequences.append(node) if isinstance(node, tirx.SeqStmt) else None)
+    entries = max((_entries(sequence) for sequence in sequences), key=lambda found: sum(map(_is_block_loop, found)))
+    loops = [number for number, entry in enumerate(entries) if _is_block_loop(entry)]
+    return (
+        _emitted(entries[: loops[0]]),
+        [_emitted(_entries(entries[number].body)) for number in loops],
+        _emitted(entries[loops[-1] + 1 :]),
+    )
+
+
+def _is_block_loop(entry: tirx.Stmt) -> bool:
+    return isinstance(entry, tirx.For) and entry.kind == tirx.ForKind.SERIAL and entry.loop_var.name == "t"
+
+
+def _emitted(entries: list[tirx.Stmt]) -> list[Emitted]:
+    found: list[Emitted] = []
+    for entry in entries:
+        statement, text = _traced(entry), str(entry)
+        calls = [(kind, match[1]) for kind, pattern in CALLS.items() if (match := re.search(pattern, text))]
+        if statement.kind == "wgmma_gemm":
+            found.append(("product", statement))
+        elif statement.writes and not isinstance(entry, tirx.Bind):
+            found.append(("vector", statement))
+        else:
+            found += calls
     return found
 
 

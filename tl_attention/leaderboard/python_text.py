@@ -26,18 +26,34 @@ def call_text(arguments: Mapping[str, Any], indent: str = "") -> str:
 
 
 def literal(value: Any, indent: str = "") -> str:
-    """The text of a constant, its strings in double quotes; a dict or tuple that is too long gets one item a line."""
+    """The text of a constant, its strings in double quotes; a dict or tuple that is too long gets one item a line.
+
+    A named tuple is a call of its class, without the fields that have their default.
+    """
     if isinstance(value, str):
         return json.dumps(value)
     inner = indent + "    "
     if isinstance(value, dict):
-        items, brackets = [f"{literal(key)}: {literal(item, inner)}" for key, item in value.items()], "{}"
+        opening, closing = "{}"
+        items = [f"{literal(key)}: {literal(item, inner)}" for key, item in value.items()]
+    elif hasattr(value, "_fields"):
+        opening, closing = f"{type(value).__name__}(", ")"
+        items = _field_texts(value, inner)
     elif isinstance(value, tuple):
-        items, brackets = [literal(item, inner) for item in value], "()"
+        opening, closing = "()"
+        items = [literal(item, inner) for item in value]
     else:
         return repr(value)
-    comma = "," if brackets == "()" and len(items) == 1 else ""
-    line = f"{brackets[0]}{', '.join(items)}{comma}{brackets[1]}"
+    comma = "," if opening == "(" and len(items) == 1 else ""
+    line = f"{opening}{', '.join(items)}{comma}{closing}"
     if len(indent + line) <= WIDTH and "\n" not in line:
         return line
-    return "\n".join([brackets[0], *(f"{inner}{item}," for item in items), f"{indent}{brackets[1]}"])
+    return "\n".join([opening, *(f"{inner}{item}," for item in items), f"{indent}{closing}"])
+
+
+def _field_texts(value: Any, indent: str) -> list[str]:
+    """The fields of a named tuple: those without a default by their place, others by name, where they differ."""
+    defaults = value._field_defaults
+    items = [literal(item, indent) for name, item in value._asdict().items() if name not in defaults]
+    changed = [name for name, default in defaults.items() if getattr(value, name) != default]
+    return [*items, *(f"{name}={literal(getattr(value, name), indent)}" for name in changed)]

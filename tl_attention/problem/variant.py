@@ -57,9 +57,9 @@ class Variant:
     sizes: Sizes | None = None
     optional: frozenset[str] = frozenset()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
 
-    def parameters(self, *of_schedule):
-        """Those of a kernel for this variant whose schedule asks for these optional ones."""
+    def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
+        """What a kernel for this variant takes, with the optional ones that its schedule asks for by name."""
         return tuple(p for p in KERNEL_PARAMETERS if not p.optional or p.name in self.optional | {*of_schedule})

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from tl_attention.errors import InputError
-from tl_attention.loop.statements import PRODUCTS, whole
+from tl_attention.loop.table import whole
 from tl_attention.program.derivation import derive
-from tl_attention.program.program import Step, phases
 from tl_attention.schedule.options import Exp2Polynomial
 from tl_attention.schedule.schedule import Schedule
 
@@ -31,10 +30,12 @@ def asked_waits(schedule: Schedule) -> Asked | None:
         return None
     done = 0
     waits: list[int] = []
-    for step in phases(derive(schedule)).steady[1]:
-        if step.op.kind == "wait" and step.op.statement in PRODUCTS:
+    program = derive(schedule)
+    for op in program.phases.steady.operations:
+        if op.kind == "wait" and op.statement in program.table.products:
             waits.append(done)
-        done += _exponentials(schedule, step)
+        if op.kind == "run":
+            done += _exponentials(schedule, op.statement)
     return Asked(done, tuple(waits))
 
 
@@ -47,9 +48,8 @@ def asked_waits_of(label: str) -> Asked | None:
         return None
 
 
-def _exponentials(schedule: Schedule, step: Step) -> int:
+def _exponentials(schedule: Schedule, statement: str) -> int:
     """Exponentials of a thread by MUFU: of its rows' scores_scale, or of its columns that no polynomial computes."""
-    statement = step.op.statement
     if statement == "scale":
         return ROWS_OF_A_THREAD
     if whole(statement) != "exp":

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.loop.statements import BY_NAME, LOADS, PRODUCTS, READER, RING, Statement, Table
-from tl_attention.program.program import Op, Program, offset
+from tl_attention.loop.table import Table
+from tl_attention.program.dependences import Dependence, dependences
+from tl_attention.program.operation import Operation
+from tl_attention.program.program import Program, offset
 from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.options import Releases, Waits
 from tl_attention.schedule.schedule import Schedule
@@ -30,13 +33,19 @@ def derive(schedule: Schedule, model: Model | None = None) -> Program:
     producers = schedule.producers
     if model == "synchronous" and producers:
         stage_of = dict(emission)
-        ahead = {load: schedule.buffers(load) - 1 for load in producers}
-        emission = [(load, stage_of[READER[load]] - ahead[load]) for load in producers] + emission
+        first = {load: min(stage_of[reader] for reader in table.readers[load]) for load in producers}
+        emission = [(load, first[load] - (schedule.buffers(load) - 1)) for load in producers] + emission
         producers = ()
-    buffers = {load: schedule.buffers(load) if load in producers else _placed_buffers(load, emission) for load in LOADS}
-    iteration = _Iteration(emission, table, model, schedule.wait_before, schedule.release_before)
-    producer = tuple(Op(kind, load, 0) for load in producers for kind in ("acquire", "issue"))
-    return Program(table, model, tuple(iteration.ops()), producer, buffers)
+    buffers = {
+        load: schedule.buffers(load) if load in producers else _placed_buffers(load, emission, table)
+        for load in table.loads
+    }
+    iteration = _Iteration(emission, table, model, buffers, schedule.wait_before, schedule.release_before)
+    producer = tuple(Operation(kind, load, 0) for load in producers for kind in ("acquire", "issue"))
+    # What a lowering adds is said of its own model.
+    passes = schedule.dialect.passes if model == schedule.dialect.model else ()
+    bound = tuple(partial(change, schedule=schedule) for change in passes)
+    return Program(table, model, tuple(iteration.operations()), producer, buffers, bound)
 
 
 def _as_the_kernel_has_it(emission: list[tuple[str, int]], table: Table) -> list[tuple[str, int]]:
@@ -49,61 +58,83 @@ def _as_the_kernel_has_it(emission: list[tuple[str, int]], table: Table) -> list
     return kept
 
 
-def _placed_buffers(load: str, emission: list[tuple[str, int]]) -> int:
-    """Buffers that a load needs that is issued at a place in the order: the blocks between it and its reader."""
+def _placed_buffers(load: str, emission: list[tuple[str, int]], table: Table) -> int:
+    """Buffers that a load needs that is issued at a place in the order: the blocks between it and its readers."""
     names = [name for name, _ in emission]
     stage = dict(emission)
-    reader = READER[load]
-    before = names.index(load) < names.index(reader)
-    return max(1, stage[reader] - stage[load] + before)
+    between = [
+        stage[reader] - stage[load] + (names.index(load) < names.index(reader)) for reader in table.readers[load]
+    ]
+    return max(1, *between)
 
 
 class _Iteration:
     """Derives the operations of one iteration from the emission order.
 
-    When a product must be done is (iterations since it was issued, place in the order before which).
+    When a statement is done is (iterations since it was issued, place in the order before which).
     """
 
-    def __init__(self, emission: list[tuple[str, int]], table: Table, model: Model, waits: Waits, releases: Releases):
-        self.emission = emission
-        self.statements = table.by_name
+    def __init__(
+        self,
+        emission: list[tuple[str, int]],
+        table: Table,
+        model: Model,
+        buffers: dict[str, int],
+        waits: Waits,
+        releases: Releases,
+    ):
+        self.emission, self.table = emission, table
         # Statements that a schedule cannot name, and those that come right before one that it can.
-        self.unnamed = {*table.moved, *LOADS}
+        self.unnamed = {*table.moved, *table.loads}
         self.moved = {before: [m for m, b in table.moved.items() if b == before] for before in table.moved.values()}
         self.place = {name: index for index, (name, _) in enumerate(emission)}
         self.stage = dict(emission)
+        at_once = {name: (0, place + 1) for name, place in self.place.items()}
         if model == "synchronous":
-            self.done = {name: (0, self.place[name] + 1) for name in PRODUCTS}
+            self.done = at_once
         else:
-            derived = self._in_issue_order({name: self._first_conflict(name) for name in PRODUCTS})
+            edges = dependences(table, buffers)
+            derived = self._in_issue_order({name: self._first_conflict(name, edges) for name in table.products})
             asked = {name: self._earlier(name, before, derived[name]) for name, before in waits if before}
-            self.done = self._in_issue_order(derived | asked) | asked
+            self.done = at_once | self._in_issue_order(derived | asked) | asked
         self.released = {load: self._later(load, before) for load, before in releases if before}
 
-    def ops(self) -> Iterator[Op]:
+    def operations(self) -> Iterator[Operation]:
         for place, (name, lag) in enumerate(self.emission):
-            statement = self.statements[name]
+            kind = self.table.by_name[name].kind
             yield from self._completions(place)
-            for buffer in statement.reads:
-                if buffer in RING:
-                    yield Op("wait", RING[buffer], lag)
-            if statement.kind == "load":
-                yield Op("acquire", name, lag)
-            yield Op("run" if statement.kind == "vector" else "issue", name, lag)
+            yield from (Operation("wait", load, lag) for load in self.table.loads_of(name))
+            if kind == "load":
+                yield Operation("acquire", name, lag)
+            yield Operation("run" if kind == "vector" else "issue", name, lag)
+            if kind == "vector":
+                yield from self._releases(name, lag)
         yield from self._completions(len(self.emission))
 
-    def _completions(self, place: int) -> Iterator[Op]:
-        """The waits for products before this place, each with the releases of what the product was the last to read."""
-        due = [(name, self.stage[name] + passed) for name, (passed, at) in self.done.items() if at == place]
+    def _completions(self, place: int) -> Iterator[Operation]:
+        """The waits for products before this place, each with its releases, and the releases that a schedule places."""
+        due = [
+            (name, self.stage[name] + self.done[name][0]) for name in self.table.products if self.done[name][1] == place
+        ]
         # In issue order: the oldest block first, then by place.
         for name, lag in sorted(due, key=lambda entry: (self.stage[entry[0]] - entry[1], self.place[entry[0]])):
-            yield Op("wait", name, lag)
-            for buffer in self.statements[name].reads:
-                if buffer in RING and RING[buffer] not in self.released:
-                    yield Op("release", RING[buffer], lag)
+            yield Operation("wait", name, lag)
+            yield from self._releases(name, lag)
         for load, (at, lag) in self.released.items():
             if at == place:
-                yield Op("release", load, lag)
+                yield Operation("release", load, lag)
+
+    def _releases(self, reader: str, lag: int) -> Iterator[Operation]:
+        """Of the buffers that a statement, done now, was the last to read."""
+        for load in self.table.loads_of(reader):
+            if load not in self.released and self._last_reader(load) == reader:
+                yield Operation("release", load, lag)
+
+    def _last_reader(self, load: str) -> str:
+        """Who is the last to be done with a block's buffer."""
+        return max(
+            self.table.readers[load], key=lambda name: (self.stage[name] + self.done[name][0], self.done[name][1])
+        )
 
     def _in_issue_order(self, done: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
         """Products complete in issue order, so one is also done where a later one has to be."""
@@ -141,7 +172,7 @@ class _Iteration:
 
         A statement that has gone by then would come again an iteration later, which nobody who names it means.
         """
-        reader, buffer = READER[load], BY_NAME[load].writes[0]
+        reader, buffer = self._last_reader(load), self.table.ring_of(load)
         passed, place = self.done[reader]
         wanted = self._named(before)
         if wanted < place:
@@ -165,21 +196,16 @@ class _Iteration:
         """The place of a statement that a schedule names: a moved one, which it cannot, goes with the one behind it."""
         return min(self.place[name] for name in (statement, *self.moved.get(statement, ())))
 
-    def _first_conflict(self, name: str) -> tuple[int, int]:
-        """When a product must be done: before the first statement that conflicts with it."""
-        product, length = self.statements[name], len(self.emission)
+    def _first_conflict(self, name: str, edges: tuple[Dependence, ...]) -> tuple[int, int]:
+        """When a product must be done: before the first statement that depends on it."""
+        needing = {edge.later for edge in edges if edge.earlier == name and not self._follow_each_other(edge)}
+        length = len(self.emission)
         for step in range(self.place[name] + 1, self.place[name] + 1 + 2 * length):
-            if self._conflict(product, self.statements[self.emission[step % length][0]]):
+            if self.emission[step % length][0] in needing:
                 return step // length, step % length
         raise AssertionError(f"nothing ever needs {name}")
 
-    @staticmethod
-    def _conflict(product: Statement, later: Statement) -> bool:
-        """Whether `product` must be done before `later` starts."""
-        if later.kind == "load":
-            # A load that is issued in the order overwrites a ring buffer that the product reads.
-            return later.writes[0] in product.reads
-        touched = set(later.reads) | set(later.writes)
-        # wgmmas that accumulate into the same registers follow each other without a wait.
-        hazards = touched & set(product.writes) if later.kind != "product" else set()
-        return bool(hazards | (set(later.writes) & set(product.reads) - set(product.writes)))
+    def _follow_each_other(self, edge: Dependence) -> bool:
+        """Whether they are products that accumulate into the same registers: the second may be issued at once."""
+        statements = self.table.by_name[edge.earlier], self.table.by_name[edge.later]
+        return all(s.kind == "product" and edge.buffer in s.writes for s in statements)

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tl_attention.loop.statements import PRODUCTS
-from tl_attention.program.program import CONSUMER, PRODUCER, Program, Step
+from tl_attention.program.phases import Step
+from tl_attention.program.program import CONSUMER, PRODUCER, Program
 
 Choice = tuple[str, str, int]
 Policy = Callable[[Sequence[Choice]], Choice]
@@ -60,6 +60,7 @@ class _Execution:
         self.roles = {role: deque(steps) for role, steps in program.roles(blocks).items()}
         self.state = state
         self.buffers = program.buffers
+        self.product_names = frozenset(program.table.products)
         self.products: deque[tuple[str, int]] = deque()
         self.loads: list[tuple[str, int]] = []
         self.arrived: set[tuple[str, int]] = set()
@@ -90,7 +91,8 @@ class _Execution:
     def _ready(self, step: Step) -> bool:
         name = step.op.statement
         if step.op.kind == "wait":
-            return len(self.products) <= step.outstanding if name in PRODUCTS else (name, step.block) in self.arrived
+            product = name in self.product_names
+            return len(self.products) <= step.op.outstanding if product else (name, step.block) in self.arrived
         if step.op.kind == "acquire":
             before = step.block - self.buffers[name]
             return before < 0 or (name, before) in self.released
@@ -100,7 +102,7 @@ class _Execution:
         name, block = step.op.statement, step.block
         if step.op.kind == "run":
             self._run(name, block)
-        elif step.op.kind == "issue" and name in PRODUCTS:
+        elif step.op.kind == "issue" and name in self.product_names:
             self.products.append((name, block))
         elif step.op.kind == "issue":
             self.loads.append((name, block))

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tl_attention.loop.table import Table
+
 Read = tuple[str, int, int]
-CLUSTER, NAMED, TILE = "cluster", "named barrier", "tile"
+CLUSTER, NAMED, TILE, Q, EXPONENTIALS = "cluster", "named barrier", "tile", "Q", "exponentials"
+
+
+def ring_names(table: Table) -> dict[str, str]:
+    """What events call the buffer that each load of a table fills: K for K_shared."""
+    return {load: buffer.removesuffix("_shared") for buffer, load in table.rings.items()}
 
 
 @dataclass(frozen=True)
@@ -16,8 +23,10 @@ class Event:
     expect              mbarrier: the bytes of `value` loads
     sync, signal        named barrier of `value` threads: with waiting, and without
     load, take          fill the buffer with load number `step`: by TMA, in `blocks`; with a tile's number
-    mma0, mma1          issue a product that reads the buffer, in flight until `products wait` leaves `value` of them
+    product             issue one that reads the buffer, in flight until `products wait` leaves `value` of them
     read, write         by the threads themselves
+    hold, hold last     keep exponentials `index` up to `value` before what follows, or `index` alone; `resume` keeps
+                        those that follow behind
     store, stored       the output by TMA, out of the buffer; `stored` waits for it, and a `fence` goes before it
     init, init fence    in code alone: an mbarrier that counts `value` arrivals, and what shows all of them to the TMA
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.loop.statements import BY_NAME, INPUTS, LOADS, RING, Table, whole
+from tl_attention.loop.table import Statement, Table, whole
 from tl_attention.program.machine import EARLY, LATE, Deadlock, Policy, execute
 from tl_attention.program.program import CONSUMER, Program, offset
 
 AFTER_LOOP = "the output"
-# What the code before the loop writes.
-INITIALISED = {"acc_o", "logsum", "scores_max"}
 
 
 @dataclass(frozen=True)
@@ -51,49 +49,51 @@ class _Symbols:
     """State of the machine over symbols. With `expected`, every read is compared."""
 
     def __init__(self, table: Table, numbers: dict, expected: dict[tuple[str, int, str], Write] | None = None):
-        self.statements = table.by_name
-        self.results_of = table.results
+        self.statements, self.rings_of = table.by_name, table.rings
+        self.inputs, self.results_of = table.inputs, table.results
         self.numbers = numbers
         self.expected = expected
         self.reads: dict[tuple[str, int, str], Write] = {}
-        # Before the loop scores_max is -inf, as max_init makes it, and every other buffer a value of its own.
-        first = {"scores_max": ("max_init", None)}
+        # A buffer without an initial value has one of its own, as if somebody had written it.
         self.buffers = {
-            buffer: Write(table.names[0], -1, numbers.setdefault(first.get(buffer, ("start", buffer)), len(numbers)))
+            buffer: Write(table.names[0], -1, self._constant(table.initial.get(whole(buffer), f"start of {buffer}")))
             for s in table.statements
             for buffer in s.writes
         }
-        # acc_o is 0, and so is each of its segments.
-        self.zeros = {write.value for buffer, write in self.buffers.items() if whole(buffer) == "acc_o"}
-        self.minus_inf = self.buffers["scores_max"].value
+        self.zero, self.minus_inf = self._constant("0"), self._constant("-inf")
         self.rings: dict[tuple[str, int], Write] = {}
         self.done: set[tuple[str, int]] = set()
 
     def run(self, statement: str, block: int, slot: dict[str, int]) -> None:
         entry = self.statements[statement]
-        inputs = [self._read(statement, block, buffer, slot) for buffer in entry.reads if buffer not in INPUTS]
-        # A statement without such inputs writes the same constant every time, but for the ones that read the block.
-        varies = block if entry.kind == "load" or statement == "mask" else None
-        key = (statement, varies, *(write.value for write in inputs))
-        value = self._identity(statement, [write.value for write in inputs])
+        inputs = [
+            self._read(statement, block, buffer, slot).value for buffer in entry.reads if buffer not in self.inputs
+        ]
+        value = self._passed_on(entry, inputs)
         if value is None:
-            value = self.numbers.setdefault(key, len(self.numbers))
+            # Without such inputs it writes the same every time, unless it depends on the block itself.
+            key = (statement, block if entry.of_block else None, *inputs)
+            value = self._constant(entry.constant) if entry.constant else self._number(key)
         written = Write(statement, block, value)
         self.done.add((statement, block))
         for buffer in entry.writes:
-            if buffer in RING:
-                self.rings[buffer, slot[RING[buffer]]] = written
+            if buffer in self.rings_of:
+                self.rings[buffer, slot[self.rings_of[buffer]]] = written
             else:
                 self.buffers[buffer] = written
 
-    def _identity(self, statement: str, inputs: list[int]) -> int | None:
-        """The value of an input that the statement passes on unchanged, to the bit: then no order is wrong for it."""
-        if statement == "max_prev":
+    def _number(self, key: tuple) -> int:
+        """The number of the value that is named so."""
+        return self.numbers.setdefault(key, len(self.numbers))
+
+    def _constant(self, value: str) -> int:
+        return self._number(("constant", value))
+
+    def _passed_on(self, entry: Statement, inputs: list[int]) -> int | None:
+        """The value of an input that a statement passes on unchanged, to the bit: then no order is wrong for it."""
+        if entry.identity == "copy" or (entry.identity == "zero" and inputs[0] == self.zero):
             return inputs[0]
-        # acc_o starts at 0, which no factor changes, and scores_max at -inf, which changes no maximum.
-        if whole(statement) == "rescale" and inputs[0] in self.zeros:
-            return inputs[0]
-        if statement == "max_merge" and self.minus_inf in inputs:
+        if entry.identity == "maximum" and self.minus_inf in inputs:
             return next((value for value in inputs if value != self.minus_inf), self.minus_inf)
         return None
 
@@ -102,8 +102,8 @@ class _Symbols:
             self._read(AFTER_LOOP, blocks, buffer, {})
 
     def _read(self, statement: str, block: int, buffer: str, slot: dict[str, int]) -> Write:
-        if buffer in RING:
-            found = self.rings.get((buffer, slot[RING[buffer]]))
+        if buffer in self.rings_of:
+            found = self.rings.get((buffer, slot[self.rings_of[buffer]]))
         else:
             found = self.buffers[buffer]
         key = (statement, block, buffer)
@@ -119,7 +119,7 @@ def source_order(table: Table, blocks: int, numbers: dict) -> dict[tuple[str, in
     symbols = _Symbols(table, numbers)
     for block in range(blocks):
         for name in table.names:
-            symbols.run(name, block, dict.fromkeys(LOADS, 0))
+            symbols.run(name, block, dict.fromkeys(table.loads, 0))
     symbols.results(blocks)
     return symbols.reads
 
@@ -188,7 +188,7 @@ def _words(program: Program, blocks: int, wrong: _WrongRead, expected: Write, wr
     needs = f"{at(*read)} needs what {at(*source)} wrote"
     if not written:
         sees = ", and nothing has yet"
-        if found and (found.block >= 0 or whole(buffer) in INITIALISED):
+        if found and (found.block >= 0 or whole(buffer) in program.table.initial):
             sees = f" and would see what {at(found.statement, found.block)} wrote"
         return f"{at(*read)} reads {buffer} before {at(*source)}{late(source, read)} has written it: {needs}{sees}"
     assert found is not None
@@ -199,5 +199,4 @@ def _words(program: Program, blocks: int, wrong: _WrongRead, expected: Write, wr
 
 
 def _explain_deadlock(program: Program, deadlock: Deadlock) -> str:
-    rings = ", ".join(f"{BY_NAME[load].writes[0]} {count}" for load, count in program.buffers.items())
-    return f"{deadlock}; no operation that is left can free it (buffers: {rings})"
+    return f"{deadlock}; no operation that is left can free it (buffers: {program.rings})"

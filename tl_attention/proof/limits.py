@@ -51,10 +51,10 @@ class Resources:
 
 def ring_buffers(schedule: Schedule) -> tuple[int, int]:
     """Buffers of K_shared and of V_shared."""
-    if not schedule.has_program:
-        return schedule.num_stages, schedule.num_stages
-    buffers = derive(schedule).buffers
-    return buffers["load_k"], buffers["load_v"]
+    loads = schedule.table.loads
+    buffers = derive(schedule).buffers if schedule.has_program else dict.fromkeys(loads, schedule.num_stages)
+    k, v = (buffers[load] for load in loads)
+    return k, v
 
 
 def shared_bytes(schedule: Schedule, head_dim: int) -> int:

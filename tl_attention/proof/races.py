@@ -88,11 +88,13 @@ class _Proof:
             "read": self._read,
             "write": self._read,
             "store": self._read,
-            "mma0": self._issue,
-            "mma1": self._issue,
+            "product": self._issue,
             "products wait": self._products_wait,
             "fence": self._nothing,
             "stored": self._nothing,
+            "hold": self._nothing,
+            "hold last": self._nothing,
+            "resume": self._nothing,
         }
 
     def advance(self, agent: _Role) -> bool:

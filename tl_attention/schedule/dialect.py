@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tl_attention.errors import InputError
-from tl_attention.loop.statements import SOURCE, Table
+from tl_attention.loop.attention import SOURCE
+from tl_attention.loop.table import Table
 
 # `synchronous`: every product is issued and waited for at once. `asynchronous`: products and loads stay in flight.
 Model = Literal["synchronous", "asynchronous"]
+# Takes the phases of a Program (`program.phases.Phases`) and, as `schedule`, the Schedule; returns the phases changed.
+Pass = Callable[..., Any]
 # Raises RuleBroken for the keys of a schedule (`keys.Keys`) that it does not allow: a `rule.Rule`, or a function.
 Check = Callable[[Any], None]
 
@@ -24,7 +27,9 @@ class Dialect:
 
     `words` say what it does in the JSON Schema. `model` is how it drives the machine, None where the compiler decides
     the order and there is no Program; `table` has the statements of its loop, `options` the optional keys that it
-    takes, `rules` what else it asks of a schedule.
+    takes, `rules` what else it asks of a schedule. `passes` make the Program that its kernel runs of the one that is
+    derived; `emitted` says that the kernel runs it operation by operation, else the compiler places all but the loads
+    and products.
     """
 
     name: str
@@ -33,6 +38,8 @@ class Dialect:
     table: Table = SOURCE
     options: tuple[str, ...] = ()
     rules: tuple[Check, ...] = ()
+    passes: tuple[Pass, ...] = ()
+    emitted: bool = False
 
 
 _DIALECTS: dict[str, Dialect] = {}

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
-from tl_attention.loop.statements import NAMES, SPLITTABLE, Table, chunk_names, split_table
+from tl_attention.loop.attention import NAMES
+from tl_attention.loop.table import Table, chunk_names, split_table
 from tl_attention.schedule.dialect import Dialect, dialect_of
 from tl_attention.schedule.lowering_name import LoweringName
 from tl_attention.schedule.options import KernelOptions, Releases, SoftmaxOptions, Split, Waits
@@ -104,7 +105,7 @@ class Keys(BaseModel):
     def table(self) -> Table:
         """The statements of the lowering's kernel, chunks as `split` says."""
         base = self.dialect.table
-        chunks = {name: columns for name in SPLITTABLE if (columns := self.split.columns(name))}
+        chunks = {name: columns for name in base.splittable if (columns := self.split.columns(name))}
         return split_table(base, chunks) if chunks else base
 
     def buffers(self, load: str) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tl_attention.loop.statements import SPLITTABLE, chunk_names
+from tl_attention.loop.attention import SOURCE, SPLITTABLE
+from tl_attention.loop.table import chunk_names
 from tl_attention.problem.shape import HEAD_DIMS
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.options import CHUNK_UNIT
@@ -13,7 +14,7 @@ from tl_attention.schedule.regroup import Change, as_keys
 # Of chunks.
 Numbers = tuple[int, ...]
 # Their chunks are columns of acc_s, which has block_N of them; the others' are of acc_o, which has head_dim.
-OF_SCORES = tuple(name for name, buffers in SPLITTABLE.items() if "acc_s" in buffers)
+OF_SCORES = tuple(name for name, buffers in SOURCE.splittable.items() if "acc_s" in buffers)
 
 
 def cut(keys: Keys) -> Iterator[Change]:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
-from tl_attention.loop.statements import LOADS, NUMBER, whole
+from tl_attention.loop.attention import NUMBER, SOURCE
+from tl_attention.loop.table import whole
 from tl_attention.schedule.keys import PRODUCER, Keys
 
 Change = dict[str, Any]
@@ -99,7 +100,7 @@ def toggle_load(keys: Keys) -> Iterator[Change]:
             for stage in range(keys.depth):
                 yield as_keys(_with(keys.emission, place, ((load,), stage)), others)
     for index, (names, _) in enumerate(keys.emission):
-        if len(names) == 1 and names[0] in LOADS:
+        if len(names) == 1 and names[0] in SOURCE.loads:
             for turn in range(len(keys.producers) + 1):
                 issued = (*keys.producers[:turn], names[0], *keys.producers[turn:])
                 yield as_keys(_without(keys.emission, index), issued)

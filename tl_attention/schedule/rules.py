@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tl_attention.loop.statements import LOADS, NAMES, NUMBER, SPLITTABLE, whole
+from tl_attention.loop.attention import NAMES, NUMBER, SPLITTABLE
+from tl_attention.loop.table import whole
 from tl_attention.schedule.dialect import Check, Dialect, dialects
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import PRODUCER, Keys
@@ -85,13 +86,14 @@ def _one_entry_per_group(s: Keys) -> None:
 
 
 def _producers_are_single_loads(s: Keys) -> None:
+    loads = s.dialect.table.loads
     for index, (group, order, stage) in enumerate(zip(s.group, s.order, s.stage)):
         if (order == PRODUCER) != (stage == PRODUCER):
             key = "order" if order == PRODUCER else "stage"
             raise RuleBroken(f"-1 for {'+'.join(group)}, expected -1 in both order and stage or in neither", key, index)
-        if order == PRODUCER and (len(group) != 1 or group[0] not in LOADS):
+        if order == PRODUCER and (len(group) != 1 or group[0] not in loads):
             raise RuleBroken(
-                f"-1 marks a producer, which is exactly one load ({' or '.join(LOADS)}), found {'+'.join(group)}",
+                f"-1 marks a producer, which is exactly one load ({' or '.join(loads)}), found {'+'.join(group)}",
                 "order",
                 index,
             )

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from tl_attention.loop.statements import NAMES, NUMBER, SPLITTABLE
+from tl_attention.loop.attention import NAMES, NUMBER, SPLITTABLE
 from tl_attention.schedule.key_errors import shown, suggestion
 
 MOST_CHUNKS = 16

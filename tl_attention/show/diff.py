@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from tl_attention.errors import InputError
-from tl_attention.loop.statements import BY_NAME
 from tl_attention.program.derivation import derive
 from tl_attention.schedule.key_errors import dotted
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.show.explain import explain
+from tl_attention.show.explain import program_parts
 
 if TYPE_CHECKING:
     from tl_attention.measure.compilation import Compiled
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 # Longer values stand below each other.
 LINE = 100
-# The parts of `explain` that are the Program.
-PARTS = ("Producer", "Steady state", "Prologue", "Epilogue")
 
 
 def keys(a: Schedule, b: Schedule) -> list[str]:
@@ -48,9 +45,8 @@ def program_text(schedule: Schedule) -> list[str]:
     if not schedule.has_program:
         return []
     derived = derive(schedule)
-    parts = [part for part in explain(schedule).split("\n\n") if part.startswith(PARTS)]
-    rings = ", ".join(f"{BY_NAME[load].writes[0]} {count}" for load, count in derived.buffers.items())
-    return [f"{derived.model} model", f"buffers: {rings}", *"\n".join(parts).splitlines()]
+    parts = program_parts(schedule, derived)
+    return [f"{derived.model} model", f"buffers: {derived.rings}", *"\n".join(parts).splitlines()]
 
 
 def program(before: list[str], after: list[str], names: tuple[str, str]) -> list[str]:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 from tl_attention.hardware.device import HOPPER
 from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
-from tl_attention.loop.statements import BY_NAME, PRODUCTS, READER
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.program.derivation import derive
-from tl_attention.program.program import Phases, Program, Step, offset, phases
+from tl_attention.program.operation import Iteration, Operation
+from tl_attention.program.program import Program, offset
 from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.option_words import SET, is_set, option_lines
+
+# In front of an operation that the Program has, and that the compiler places.
+PLACED = "~"
+# Of operations that concern no one statement, and of those that keep exponentials in their place.
+ALONE = {"turn": "waited for, to issue products", "pass": "to the other warpgroup"}
+SHOWN_AS = {"hold_last": "hold"}
+HELD = {"hold": ", all its exponentials", "hold_last": ", its last exponential", "resume": ", no exponential earlier"}
 
 
 def explain(schedule: Schedule, model: Model | None = None, head_dim: int = 128) -> str:
@@ -26,27 +36,38 @@ def explain(schedule: Schedule, model: Model | None = None, head_dim: int = 128)
             "There is no Program to prove or to show; the kernel is verified on the GPU only.\n"
         )
     program = derive(schedule, model)
-    view = phases(program)
     parts = [
         schedule.label,
-        f"{_heading(program)}\n{_resources(schedule, head_dim)}",
+        f"{_heading(schedule, program)}\n{_resources(schedule, head_dim)}",
         _options(schedule),
-        _producer(program),
-        "Steady state, iteration t:\n" + _steady(view),
-        _edge("Prologue", view, first=True),
-        _edge("Epilogue", view, first=False),
+        *program_parts(schedule, program),
     ]
-    return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _heading(program: Program) -> str:
-    rings = ", ".join(f"{BY_NAME[load].writes[0]} {count}" for load, count in program.buffers.items())
+def program_parts(schedule: Schedule, program: Program) -> list[str]:
+    """The Program as text: the producer, if there is one, steady state, prologue and epilogue."""
+    phases = program.phases
+    placed = program.model == schedule.dialect.model and not schedule.dialect.emitted
+    note = f" ({PLACED} of the model: TileLang places it)" if placed else ""
+    lines = partial(_lines, program, placed)
+    return [
+        *([_producer(program)] if program.loads else []),
+        "\n".join([f"Steady state, iteration t{note}:", *lines(phases.steady.operations)]),
+        _edge("Prologue", phases.prologue, str, lines),
+        _edge("Epilogue", phases.epilogue, partial(offset, origin="n"), lines),
+    ]
+
+
+def _heading(schedule: Schedule, program: Program) -> str:
     note = {
         "synchronous": "every product is waited for at once; loads are issued by the threads that compute",
         "asynchronous": "products stay in flight until an operation needs them; a producer issues the loads",
     }[program.model]
+    own = program.model == schedule.dialect.model
+    other = "" if own else f", not the {schedule.dialect.model} one of lowering {schedule.lowering}"
     least = f"; the loop runs at least {program.least_blocks} blocks" if program.least_blocks > 1 else ""
-    return f"{program.model} model: {note}\nbuffers: {rings}{least}"
+    return f"{program.model} model{other}: {note}\nbuffers: {program.rings}{least}"
 
 
 def _resources(schedule: Schedule, head_dim: int) -> str:
@@ -86,46 +107,46 @@ def _options(schedule: Schedule) -> str:
 
 
 def _producer(program: Program) -> str:
-    if not program.producer:
-        return ""
-    loads = ", ".join(f"{op.statement}(j)" for op in program.producer if op.kind == "issue")
+    loads = ", ".join(f"{load}(j)" for load in program.loads)
     rules = "; ".join(
-        f"{load}(j) takes a buffer once {READER[load]}(j-{program.buffers[load]}) has released it"
-        for load in dict.fromkeys(op.statement for op in program.producer)
+        f"{load}(j) takes a buffer once {load}(j-{program.buffers[load]}) is released" for load in program.loads
     )
     return f"Producer, for j = 0, 1, ...: {loads}\n  {rules}"
 
 
-def _lines(steps: tuple[Step, ...], time: int | None) -> list[str]:
-    """One line per step; vector statements that follow each other share a line."""
+def _edge(name: str, iterations: Sequence[Iteration], at: Callable[[int], str], lines: Callable[..., list[str]]) -> str:
+    """Prologue or epilogue: iterations that come once."""
+    if not iterations:
+        return f"{name}: none"
+    shown = [f"{name}:"]
+    for t, operations in iterations:
+        shown += [f" iteration t = {at(t)}", *(f" {line}" for line in lines(operations))]
+    return "\n".join(shown)
+
+
+def _lines(program: Program, placed: bool, operations: Sequence[Operation]) -> list[str]:
+    """A line for each operation; vector statements that follow each other share one."""
     lines: list[str] = []
-    for step in steps:
-        block = f"{step.block}" if time is None else offset(step.block - time)
-        what = f"{step.op.statement}({block})"
-        if step.op.kind == "run":
-            if lines and lines[-1].startswith("  run "):
-                lines[-1] += f", {what}"
-            else:
-                lines.append(f"  run      {what}")
-        elif step.op.kind == "wait" and step.op.statement in PRODUCTS:
-            lines.append(f"  wait     {what}, {step.outstanding} later in flight")
+    for op in operations:
+        # A kernel that is not emitted from its Program is held to its loads and products alone.
+        mark = PLACED if placed and op.kind != "issue" else " "
+        start = f"{mark} {SHOWN_AS.get(op.kind, op.kind):8} "
+        if op.kind == "run" and lines and lines[-1].startswith(start):
+            lines[-1] += f", {_words(program, op)}"
         else:
-            lines.append(f"  {step.op.kind:8} {what}")
+            lines.append(start + _words(program, op))
     return lines
 
 
-def _steady(view: Phases) -> str:
-    time, steps = view.steady
-    return "\n".join(_lines(steps, time))
-
-
-def _edge(name: str, view: Phases, *, first: bool) -> str:
-    iterations = view.prologue if first else view.epilogue
-    if not iterations:
-        return f"{name}: none"
-    parts = [f"{name}:"]
-    for time, steps in iterations:
-        at = f"t = {time}" if first else f"t = n{time - view.blocks:+d}".replace("+0", "")
-        parts.append(f" iteration {at}")
-        parts += [f" {line}" for line in _lines(steps, time)]
-    return "\n".join(parts)
+def _words(program: Program, op: Operation) -> str:
+    """What an operation is about."""
+    if op.kind in ALONE:
+        return ALONE[op.kind]
+    if op.statement not in program.table.by_name:
+        return op.statement
+    what = f"{op.statement}({offset(-op.lag)})"
+    if op.kind == "wait" and op.statement in program.table.products:
+        return f"{what}, {op.outstanding} later in flight"
+    if program.table.by_name[op.statement].boundary_only:
+        return f"{what} of a boundary block"
+    return what + HELD.get(op.kind, "")

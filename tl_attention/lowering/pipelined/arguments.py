@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tl_attention.loop.statements import NAMES
 from tl_attention.program.derivation import derive
 from tl_attention.program.program import Program
 from tl_attention.schedule.schedule import Schedule
@@ -32,4 +31,5 @@ def pipeline_arguments(program: Program) -> dict[str, list[int]]:
     first, _ = program.iterations_around
     position = {op.statement: index for index, op in enumerate(emitted)}
     lag = {op.statement: op.lag for op in emitted}
-    return {"order": [position[name] for name in NAMES], "stage": [lag[name] - first for name in NAMES]}
+    names = program.table.names
+    return {"order": [position[name] for name in names], "stage": [lag[name] - first for name in names]}

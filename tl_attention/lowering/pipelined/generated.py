@@ -6,14 +6,14 @@ load that was committed last is not waited for). So what it generated is checked
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from tl_attention.loop.statements import LOAD_OF, LOADS, PRODUCTS, READER
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, row_tiles
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import CONSUMER, Program
-from tl_attention.proof.events import Event
+from tl_attention.proof.events import Event, ring_names
 from tl_attention.proof.generated.calls import Thread
 from tl_attention.proof.generated.reader import unrolled
 from tl_attention.proof.generated.verdict import (
@@ -27,7 +27,7 @@ from tl_attention.proof.generated.verdict import (
 from tl_attention.schedule.schedule import Schedule
 
 # What is read of the code.
-KINDS = {"load", "commit", "wait", "sync", "products wait", *PRODUCTS}
+KINDS = {"load", "commit", "wait", "sync", "products wait", "product"}
 
 
 def check(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
@@ -52,23 +52,30 @@ def _same_order(program: Program, run: Sequence[Event], blocks: int) -> None:
     """Loads and products follow each other as in the Program."""
     expected = [(step.op.statement, step.block) for step in program.roles(blocks)[CONSUMER] if step.op.kind == "issue"]
     require(
-        list(_numbered(run)) == expected, f"over {blocks} blocks its loads and products are not in the Program's order"
+        list(_numbered(program, run)) == expected,
+        f"over {blocks} blocks its loads and products are not in the Program's order",
     )
 
 
-def _numbered(run: Sequence[Event]) -> Iterator[tuple[str, int]]:
-    """(statement, block) of each load and product: the n-th of its kind works on block n."""
-    count = dict.fromkeys((*LOADS, *PRODUCTS), 0)
+def _numbered(program: Program, run: Sequence[Event]) -> Iterator[tuple[str, int]]:
+    """(statement, block) of each load and product: the n-th of its kind works on block n.
+
+    A product is known by the ring that it reads.
+    """
+    loads = {ring: load for load, ring in ring_names(program.table).items()}
+    count: Counter[str] = Counter()
     for event in run:
-        name = event.name if event.kind == "load" else event.kind
-        if name in count:
+        if event.kind in ("load", "product"):
+            require(event.name in loads, f"a {event.kind} of {event.name}, which no load of the Program fills")
+            load = loads[event.name]
+            name = load if event.kind == "load" else program.table.readers[load][0]
             yield name, count[name]
             count[name] += 1
 
 
 def _no_race(program: Program, run: Sequence[Event]) -> None:
     """Every load has arrived, for all threads, before it is read, and is read, by all, before it is overwritten."""
-    numbered = _numbered(run)
+    numbered = _numbered(program, run)
     groups: list[set[tuple[str, int]]] = [set()]
     arrived: set[tuple[str, int]] = set()
     visible: set[tuple[str, int]] = set()
@@ -86,7 +93,7 @@ def _no_race(program: Program, run: Sequence[Event]) -> None:
             before = (name, block - program.buffers[name])
             require(
                 before[1] < 0 or before in free,
-                f"{name}({block}) overwrites what {READER[name]}({before[1]}) reads, with no barrier between",
+                f"{name}({block}) overwrites what {program.table.readers[name][0]}({before[1]}) reads, with no barrier between",
             )
             groups[-1].add((name, block))
         elif event.kind == "commit":
@@ -96,8 +103,8 @@ def _no_race(program: Program, run: Sequence[Event]) -> None:
         elif event.kind == "sync":
             visible |= arrived
             free |= read
-        elif event.kind in PRODUCTS:
+        elif event.kind == "product":
             product, block = next(numbered)
-            load = LOAD_OF[product]
-            require((load, block) in visible, f"{product}({block}) does not wait for {load}({block})")
-            in_flight = {(load, block)}
+            in_flight = {(load, block) for load in program.table.loads_of(product)}
+            for load, _ in in_flight:
+                require((load, block) in visible, f"{product}({block}) does not wait for {load}({block})")

@@ -10,7 +10,6 @@ from itertools import zip_longest
 
 from tl_attention.hardware.device import HOPPER
 from tl_attention.hardware.warpgroup import MEETING, ROWS, WARP
-from tl_attention.loop.statements import PRODUCTS
 from tl_attention.lowering.warp_specialized.roles import Roles
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks
@@ -158,7 +157,7 @@ def _same(found: Sequence[Event], expected: Sequence[Event], who: str) -> None:
 
 def _operands(event: Event | None) -> set[tuple[str, int]]:
     """The shared buffers that a product reads."""
-    return {read[:2] for read in event.reads} if event and event.kind in PRODUCTS else set()
+    return {read[:2] for read in event.reads} if event and event.kind == "product" else set()
 
 
 def _words(events: Sequence[Event]) -> str:

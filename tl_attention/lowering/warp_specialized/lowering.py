@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from tl_attention.lowering.base import COMMON_FILES, NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
 from tl_attention.lowering.warp_specialized import generated
 from tl_attention.lowering.warp_specialized.arguments import arguments
+from tl_attention.lowering.warp_specialized.passes import PASSES
 from tl_attention.lowering.warp_specialized.resources import resources
 from tl_attention.lowering.warp_specialized.roles import Roles, tile_lists
 from tl_attention.lowering.warp_specialized.rules import RULES
@@ -32,6 +33,8 @@ class WarpSpecialized(Lowering):
         table=TABLE,
         options=OPTION_KEYS,
         rules=RULES,
+        passes=PASSES,
+        emitted=True,
     )
     # It loads by TMA, which checks bounds itself, and checks the rows that it stores; TileLang would check every index
     # of every store again. Its first MMA1 clears acc_o, which may have been scaled before.

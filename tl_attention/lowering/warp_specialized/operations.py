@@ -7,7 +7,7 @@ thread block's memory; what is known when the kernel is traced.
 import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import TURN, WARPGROUP
-from tl_attention.loop.statements import whole
+from tl_attention.loop.table import whole
 from tl_attention.lowering.warp_specialized.rings import release, release_q, slot, wait_full
 from tl_attention.lowering.warp_specialized.vector import vector_statement
 
@@ -16,7 +16,7 @@ def operation(op, c):
     """The macro of an operation."""
     if op.kind == "run":
         return vector_statement(whole(op.statement), c)
-    return MACROS[op.kind, op.statement]
+    return MACROS[op.kind, whole(op.statement)]
 
 
 # --- loads and products ------------------------------------------------------------------------------------------

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tl_attention.hardware.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARPGROUP, WARPS
-from tl_attention.loop.statements import BY_NAME, LOAD_OF, LOADS, PRODUCTS
-from tl_attention.program.program import CONSUMER, Program, Step, phases
-from tl_attention.proof.events import CLUSTER, NAMED, TILE, Event, Process, Read
+from tl_attention.loop.table import Table
+from tl_attention.lowering.warp_specialized.passes import Q_LOAD
+from tl_attention.program.operation import Operation
+from tl_attention.program.program import Program
+from tl_attention.proof.events import CLUSTER, EXPONENTIALS, NAMED, TILE, Event, Process, Q, Read, ring_names
 from tl_attention.schedule.schedule import Schedule
-
-Q = "Q"
-# The buffer that a load fills: K of K_shared.
-RING_OF = {load: BY_NAME[load].writes[0].removesuffix("_shared") for load in LOADS}
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,6 @@ class Roles:
     warpgroups: int
     cluster: int
     dynamic: bool
-    ping_pong: bool
     q_in_registers: bool
     output_through_q: bool
 
@@ -43,10 +40,23 @@ class Roles:
             schedule.block_M // ROWS,
             kernel.cluster,
             kernel.tile_scheduler == "dynamic",
-            kernel.ping_pong,
             kernel.q_operand == "registers",
             kernel.output == "tma",
         )
+
+    @property
+    def table(self) -> Table:
+        return self.program.table
+
+    @cached_property
+    def rings(self) -> dict[str, str]:
+        """The name of each load's ring."""
+        return ring_names(self.table)
+
+    @cached_property
+    def take_turns(self) -> bool:
+        """Whether two warpgroups do, to issue their products."""
+        return any(op.kind == "turn" for op in self.program.phases.steady.operations)
 
     @property
     def processes(self) -> tuple[Process, ...]:
@@ -58,7 +68,7 @@ class Roles:
 
     def slots(self, name: str) -> int:
         """Buffers that a load has, and so the mbarriers of each of its two kinds."""
-        depths = {RING_OF[load]: depth for load, depth in self.program.buffers.items()}
+        depths = {self.rings[load]: depth for load, depth in self.program.buffers.items()}
         return {Q: self.warpgroups, TILE: 2, **depths}[name]
 
     @property
@@ -66,7 +76,7 @@ class Roles:
         """The arrivals of a phase of each mbarrier: lanes of the producer warp, warps that compute."""
         warps = WARPS * self.warpgroups
         counts = {"Q_full": WARP, "Q_free": WARPS}
-        for ring in RING_OF.values():
+        for ring in self.rings.values():
             counts |= {f"{ring}_full": WARP, f"{ring}_free": warps * self.cluster}
         return counts | ({"tile_full": WARP, "tile_free": warps} if self.dynamic else {})
 
@@ -80,15 +90,14 @@ class Roles:
 
     def _produce(self, block: int, tiles: Sequence[int]) -> Iterator[Event]:
         every_block = tuple(range(self.cluster))
-        loads = [op.statement for op in self.program.producer if op.kind == "issue"]
         base = 0
         for turn, blocks in enumerate(tiles):
             for step in range(base, base + blocks):
-                for load in loads:
-                    slot, lap = self._place(load, step)
+                for load in self.program.loads:
+                    ring, slot, lap = self._place(load, step)
                     # Block 0 loads for the whole cluster; every block expects the bytes.
                     into = every_block if block == 0 else ()
-                    yield from self._load(RING_OF[load], slot, lap, block, into, step)
+                    yield from self._load(ring, slot, lap, block, into, step)
                 for warpgroup in range(self.warpgroups) if step == base else ():
                     yield from self._load(Q, warpgroup, turn % 2, block, (block,), turn)
             base += blocks
@@ -109,17 +118,16 @@ class Roles:
         yield Event("wait", "tile_full", turn % 2, turn // 2 % 2)
         yield Event("read", TILE, turn % 2, reads=((TILE, turn % 2, turn),))
 
-    def _place(self, load: str, step: int) -> tuple[int, int]:
-        """(slot, parity) of a ring's load number `step`."""
+    def _place(self, load: str, step: int) -> tuple[str, int, int]:
+        """(ring, slot, parity) of load number `step`."""
         depth = self.program.buffers[load]
-        return step % depth, step // depth % 2
+        return self.rings[load], step % depth, step // depth % 2
 
     # --- the warpgroups that compute -----------------------------------------------------------------------------
 
     def _compute(self, process: Process, tiles: Sequence[int]) -> Iterator[Event]:
-        group, here = process.warpgroup, (process.block,)
-        free_q = Event("arrive", "Q_free", group, 1, here)
-        if self.ping_pong and group == 1:
+        group = process.warpgroup
+        if self.take_turns and group == 1:
             yield Event("signal", NAMED, TURN, 2 * WARPGROUP)
         base = 0
         for turn, blocks in enumerate(tiles):
@@ -128,75 +136,61 @@ class Roles:
             if self.q_in_registers:
                 yield Event("read", Q, group, reads=q)
             if self.q_in_registers and not self.output_through_q:
-                yield free_q
-            yield from self._tile(group, base, blocks, () if self.q_in_registers else q, free_q)
+                yield self._free_q(process)
+            yield from self._tile(process, base, blocks, () if self.q_in_registers else q)
             if self.output_through_q:
                 # TileLang lets all warpgroups meet before one writes where it believes that others read.
                 yield Event("sync", NAMED, MEETING, WARPGROUP * self.warpgroups)
                 ours = Event("sync", NAMED, OWN + group, WARPGROUP)
                 yield from (Event("write", Q, group, reads=q), Event("fence"), ours)
-                yield from (Event("store", Q, group, reads=q), Event("stored"), ours, free_q)
+                yield from (Event("store", Q, group, reads=q), Event("stored"), ours, self._free_q(process))
             base += blocks
             if self.dynamic:
-                yield from (*self._next_tile(turn), Event("arrive", "tile_free", turn % 2, 1, here))
-        if self.ping_pong and group == 0:
+                yield from (*self._next_tile(turn), Event("arrive", "tile_free", turn % 2, 1, (process.block,)))
+        if self.take_turns and group == 0:
             yield Event("sync", NAMED, TURN, 2 * WARPGROUP)
 
-    def _tile(self, group: int, base: int, blocks: int, q: tuple[Read, ...], free_q: Event) -> Iterator[Event]:
-        """The Program's operations for one tile of `blocks` KV blocks, the rings being at step `base`.
+    def _free_q(self, process: Process) -> Event:
+        return Event("arrive", "Q_free", process.warpgroup, 1, (process.block,))
 
-        With `q`, the products read Q_shared: it is free once the last of them is waited for, but for the output.
-        """
-        iterations: dict[int, list[Step]] = {}
-        for step in self.program.roles(blocks)[CONSUMER]:
-            iterations.setdefault(step.block + step.op.lag, []).append(step)
-        last_use = ("wait", "mma0", blocks - 1) if q and not self.output_through_q else None
-        owed = False
-        for t, steps in sorted(iterations.items()):
-            in_epilogue = t >= blocks - self._epilogue_length
-            if owed and in_epilogue:
-                yield free_q
-            owed &= not in_epilogue
-            uses = [place for place, step in enumerate(steps) if _is_turn(step)] if self.ping_pong else []
-            for place, step in enumerate(steps):
-                if uses and place == uses[0]:
-                    yield Event("sync", NAMED, TURN + group, 2 * WARPGROUP)
-                yield from self._operation(step, base, q)
-                if uses and place == uses[-1]:
-                    yield Event("signal", NAMED, TURN + 1 - group, 2 * WARPGROUP)
-                if (step.op.kind, step.op.statement, step.block) == last_use:
-                    owed = not in_epilogue
-                    if in_epilogue:
-                        yield free_q
-        if owed:
-            yield free_q
+    def _tile(self, process: Process, base: int, blocks: int, q: tuple[Read, ...]) -> Iterator[Event]:
+        """The Program's operations for one tile of `blocks` KV blocks, the rings being at step `base`."""
+        for step in self.program.phases.steps(blocks):
+            yield from self._operation(process, step.op, base + step.block, q)
 
-    @cached_property
-    def _epilogue_length(self) -> int:
-        """Iterations after the steady state, which is a loop: what its last one alone would do comes after it."""
-        view = phases(self.program)
-        return view.blocks - view.epilogue[0][0] if view.epilogue else 0
-
-    def _operation(self, step: Step, base: int, q: tuple[Read, ...]) -> Iterator[Event]:
-        kind, statement = step.op.kind, step.op.statement
-        if kind == "issue":
-            load = LOAD_OF[statement]
-            slot, _ = self._place(load, base + step.block)
-            reads = ((RING_OF[load], slot, base + step.block), *(q if statement == "mma0" else ()))
-            yield Event(statement, RING_OF[load], slot, reads=reads)
-        elif kind == "wait" and statement in PRODUCTS:
-            yield Event("products wait", value=step.outstanding)
-        elif kind != "run":
-            slot, lap = self._place(statement, base + step.block)
-            if kind == "wait":
-                yield Event("wait", f"{RING_OF[statement]}_full", slot, lap)
-            else:
-                yield Event("arrive", f"{RING_OF[statement]}_free", slot, 1, tuple(range(self.cluster)))
-
-
-def _is_turn(step: Step) -> bool:
-    """Whether warpgroups that take turns do it in theirs: products, and the waits for what these read."""
-    return step.op.kind == "issue" or (step.op.kind == "wait" and step.op.statement in LOADS)
+    def _operation(self, process: Process, op: Operation, number: int, q: tuple[Read, ...]) -> Iterator[Event]:
+        """`number` is that of its load in the ring; with `q`, products read Q_shared."""
+        match op.kind:
+            case "issue":
+                ring, slot, _ = self._place(self.table.loads_of(op.statement)[0], number)
+                reads_q = "Q_shared" in self.table.by_name[op.statement].reads
+                yield Event("product", ring, slot, reads=((ring, slot, number), *(q if reads_q else ())))
+            case "wait" if op.statement in self.table.products:
+                yield Event("products wait", value=op.outstanding)
+            case "wait":
+                ring, slot, lap = self._place(op.statement, number)
+                yield Event("wait", f"{ring}_full", slot, lap)
+            case "release" if op.statement == Q_LOAD:
+                yield self._free_q(process)
+            case "release":
+                ring, slot, _ = self._place(op.statement, number)
+                yield Event("arrive", f"{ring}_free", slot, 1, tuple(range(self.cluster)))
+            case "turn":
+                yield Event("sync", NAMED, TURN + process.warpgroup, 2 * WARPGROUP)
+            case "pass":
+                yield Event("signal", NAMED, TURN + 1 - process.warpgroup, 2 * WARPGROUP)
+            case "hold":
+                # A call takes four in eight: two take all of them.
+                first, end = op.registers
+                yield from (Event("hold", EXPONENTIALS, start, end) for start in (first, first + 4))
+            case "hold_last":
+                yield Event("hold last", EXPONENTIALS, op.registers[1] - 1)
+            case "resume":
+                yield Event("resume")
+            case "run":
+                pass
+            case unknown:
+                raise AssertionError(f"{unknown} is no operation of a warpgroup that computes")
 
 
 def tile_lists(program: Program) -> tuple[tuple[int, ...], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tl_attention.hardware.device import HOPPER
 from tl_attention.hardware.warpgroup import WARPGROUP
-from tl_attention.loop.statements import LOADS, whole
+from tl_attention.loop.table import whole
 from tl_attention.lowering.warp_specialized.table import TABLE
 from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE
 from tl_attention.schedule.dialect import Check
@@ -21,7 +21,7 @@ ROWS_HAVE_REGISTERS = Rule(
 
 
 def _every_load_is_a_producers(s: Keys) -> None:
-    placed = [load for load in LOADS if load not in s.producers]
+    placed = [load for load in TABLE.loads if load not in s.producers]
     if placed:
         raise RuleBroken(f"{placed[0]} has a position, expected -1: a producer warp issues every load", "order")
 
@@ -67,7 +67,7 @@ def _waits_and_releases_have_a_place(s: Keys) -> None:
         for what, name in getattr(s, key):
             if name is not None and name not in s.statements:
                 raise RuleBroken(f"no statement {name} in this schedule: {parts(s, whole(name))}", key, what)
-            if name in (*TABLE.fused, *TABLE.moved, *LOADS):
+            if name in (*TABLE.fused, *TABLE.moved, *TABLE.loads):
                 raise RuleBroken(f"{name} has no place of its own here, expected another statement", key, what)
 
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tl_attention.loop.statements import RING
 from tl_attention.problem.shape import DTYPE_BYTES as ELEMENT_BYTES
-from tl_attention.proof.events import CLUSTER, NAMED, TILE, Event, Read
+from tl_attention.proof.events import CLUSTER, EXPONENTIALS, NAMED, TILE, Event, Q, Read
 from tl_attention.proof.generated.expression import arguments, value
 
 # Names of the code and their values, and the Thread under a name that code cannot have.
@@ -61,7 +60,7 @@ def _plain(kind: str) -> Builder:
 
 
 def _copy(match: re.Match, lanes: int) -> Make:
-    event = Event("load", RING[match[1]])
+    event = Event("load", match[1])
     return lambda names: event
 
 
@@ -125,17 +124,21 @@ def _offset(match: re.Match, lanes: int) -> Make:
 
 
 def _product(match: re.Match, lanes: int) -> Make:
-    """MMA0 is the product that reads K_shared."""
-
     def make(names: Names) -> Event:
         reads: list[Read] = []
         for descriptor in re.findall(r"\bdesc_\w+", match.string):
             buffer, offset = names[descriptor]
             reads.append((buffer, _slot(buffer, offset // ELEMENT_BYTES, names), 0))
-        ring, slot, _ = next(read for read in reads if read[0] in "KV")
-        return Event("mma0" if ring == "K" else "mma1", ring, slot, reads=tuple(reads))
+        ring, slot, _ = next(read for read in reads if read[0] != Q)
+        return Event("product", ring, slot, reads=tuple(reads))
 
     return make
+
+
+def _hold(match: re.Match, lanes: int) -> Make:
+    """Of a range of the exponentials in a thread's registers, or of one."""
+    event = Event(match[1].replace("_", " "), EXPONENTIALS, int(match[2]), int(match[3] or 0))
+    return lambda names: event
 
 
 def _shared(kind: str) -> Builder:
@@ -162,7 +165,7 @@ def _next_tile(match: re.Match, lanes: int) -> Make:
 CALLS: tuple[tuple[str, re.Pattern[str], Builder], ...] = tuple(
     (kind, re.compile(pattern), builder)
     for kind, pattern, builder in (
-        ("load", r"tl::cp_async_gs\w*<\d+>\(\(&\(\(\(\w+\*\)(\w+)\)", _copy),
+        ("load", r"tl::cp_async_gs\w*<\d+>\(\(&\(\(\(\w+\*\)(\w+)_shared\)", _copy),
         ("commit", r"tl::cp_async_commit\(", _plain("commit")),
         ("wait", r"tl::cp_async_wait<(\d+)>", _plain("wait")),
         ("init fence", r"tl::fence_barrier_init\(", _plain("init fence")),
@@ -175,7 +178,9 @@ CALLS: tuple[tuple[str, re.Pattern[str], Builder], ...] = tuple(
         ("load", r"tl::tma_load(_multicast)?\((.+)\);", _tma_load),
         ("descriptor", rf"tl::initialize_wgmma_descriptor<.*>\((\w+), {MATRIX}\);", _descriptor),
         ("descriptor", r"tl::increase_descriptor_offset<int>\((\w+), (.+)\);", _offset),
-        ("mma", r"tl::wgmma_[rs]s<", _product),
+        ("product", r"tl::wgmma_[rs]s<", _product),
+        ("hold", r"tl_attention_(hold|hold_last)<(\d+)(?:, (\d+))?>\(", _hold),
+        ("resume", r"tl_attention_resume\(", _plain("resume")),
         ("write", rf"^\*\(\w+\*\)\({IN_SHARED} \+ (.+)\) = ", _shared("write")),
         ("read", rf"= \*\(\w+\*\)\({IN_SHARED} \+ (.+)\);", _shared("read")),
         ("store", rf"tl::tma_store\(\w+, \(&\({IN_SHARED}\[(.+?)\]\)\),", _shared("store")),

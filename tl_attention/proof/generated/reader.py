@@ -7,11 +7,10 @@ is left out; the rest depends on the sizes and the thread's role alone, and is u
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tl_attention.hardware.warpgroup import WARP
-from tl_attention.loop.statements import RING
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.calls import CALLS, THREAD, Make, Names, Thread
 from tl_attention.proof.generated.expression import UNREADABLE, value
@@ -23,7 +22,7 @@ DECLARED = re.compile(r"\bint (\w+)(?= =|[,);])")
 ASSIGNED = re.compile(r"(?:int )?(\w+) = (.+);$")
 SHARED = re.compile(r"void\* (\w+) = \(\(void\*\)\(\(char\*\)buf_dyn_shmem \+ (\d+)\)\);")
 # What stands once for every instruction of a tile: a loop of nothing else is one event.
-OF_A_TILE = {"load", "mma", "read", "write", "store"}
+OF_A_TILE = {"load", "product", "read", "write", "store"}
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,11 @@ class _Break(Exception):
     """Leaves a `while`."""
 
 
-def allocated_buffers(source: str, shared_bytes: int, slot_bytes: int) -> dict[str, int]:
-    """Buffers that the generated code gives each ring, by the load that fills it."""
+def allocated_slots(source: str, shared_bytes: int, slot_bytes: int, rings: Iterable[str]) -> dict[str, int]:
+    """Slots that the generated code gives each ring, by the name of its buffer."""
     starts = {name: int(offset) for name, offset in SHARED.findall(source)}
     ends = sorted([*starts.values(), shared_bytes])
-    return {load: (ends[ends.index(starts[name]) + 1] - starts[name]) // slot_bytes for name, load in RING.items()}
+    return {name: (ends[ends.index(starts[name]) + 1] - starts[name]) // slot_bytes for name in rings}
 
 
 def unrolled(source: str) -> Callable[..., list[Event]]:

@@ -12,7 +12,7 @@ from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.variant import Parameter, Sizes, Variant
 from tl_attention.program.program import Program
 from tl_attention.proof.generated.expression import UNREADABLE
-from tl_attention.proof.generated.reader import allocated_buffers
+from tl_attention.proof.generated.reader import allocated_slots
 from tl_attention.schedule.schedule import Schedule
 
 # (seq_q, seq_kv) that fit no tile, so that blocks at the diagonal and at the end of the keys are masked: a loop of
@@ -40,9 +40,11 @@ def lengths(schedule: Schedule, program: Program) -> list[tuple[int, int]]:
 
 def check_buffers(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
     """The generated code gives each ring the buffers that the Program has."""
-    found = allocated_buffers(code.source, code.shared_bytes, schedule.block_N * code.variant.head_dim * DTYPE_BYTES)
-    for load, expected in program.buffers.items():
-        require(found[load] == expected, f"it has {found[load]} buffers for {load}, the Program has {expected}")
+    rings, slot_bytes = program.table.rings, schedule.block_N * code.variant.head_dim * DTYPE_BYTES
+    found = allocated_slots(code.source, code.shared_bytes, slot_bytes, rings)
+    for buffer, load in rings.items():
+        slots, expected = found[buffer], program.buffers[load]
+        require(slots == expected, f"it has {slots} buffers for {load}, the Program has {expected}")
 
 
 def check_parameters(code: GeneratedCode) -> None:

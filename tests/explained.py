@@ -1,0 +1,58 @@
+"""The operations that `explain` lists, read off its text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.show.explain import explain
+
+STATEMENT = re.compile(r"([\w.]+)\((t(?:[+-]\d+)?)\)([^(]*?)(?:, (?=[\w.]+\()|$)")
+
+
+class Listed(NamedTuple):
+    """An operation of a line: `statement` of block t + `distance`, and what else the line says."""
+
+    kind: str
+    statement: str
+    distance: int
+    words: str
+
+
+class Phase(NamedTuple):
+    """Iterations, and where each says that it is: 0, n-1, t."""
+
+    at: tuple[str, ...]
+    iterations: tuple[tuple[Listed, ...], ...]
+
+    @property
+    def operations(self) -> list[Listed]:
+        return [op for iteration in self.iterations for op in iteration]
+
+
+def explained(schedule: Schedule) -> dict[str, Phase]:
+    """The operations of each phase, by its name."""
+    parts = {re.match(r"[\w ]*", part)[0]: part.splitlines() for part in explain(schedule).split("\n\n")}
+    found = {"Steady state": Phase(("t",), (tuple(_operations(parts["Steady state"][1:])),))}
+    for name in ("Prologue", "Epilogue"):
+        heading, *lines = parts[name]
+        starts = [number for number, line in enumerate(lines) if line.startswith(" iteration")]
+        assert starts[:1] == [0] or (not lines and heading == f"{name}: none")
+        found[name] = Phase(
+            tuple(lines[start].removeprefix(" iteration t = ") for start in starts),
+            tuple(tuple(_operations(lines[a + 1 : b])) for a, b in zip(starts, [*starts[1:], len(lines)])),
+        )
+    return found
+
+
+def _operations(lines: list[str]) -> Iterator[Listed]:
+    for line in lines:
+        kind, about = re.fullmatch(r" ?[ ~] (\w+) +(.+)", line).groups()
+        statements = STATEMENT.findall(about)
+        assert statements or kind in ("turn", "pass") or about == "load_q", line
+        for statement, block, words in statements:
+            yield Listed(kind, statement, int(block[1:] or 0), words.lstrip(", "))
+        if not statements:
+            yield Listed(kind, about, 0, "")

@@ -1,0 +1,262 @@
+"""What `explain` lists is what the kernel does, operation by operation: as TileLang traced it, and as generated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import pytest
+from explained import Listed, Phase, explained
+from mutations import SCHEDULES, shipped
+from overlap import overlap
+from traced import Emitted, TracedStatement, specialized_phases
+
+from tl_attention.build.compile import compile_kernel
+from tl_attention.files.schedule_file import load
+from tl_attention.loop.table import Table, whole
+from tl_attention.lowering.registry import lowering_of
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.variant import Variant
+from tl_attention.program.derivation import derive
+from tl_attention.program.program import CONSUMER
+from tl_attention.proof.generated.calls import Thread
+from tl_attention.proof.generated.reader import unrolled
+from tl_attention.schedule.options import SoftmaxOptions
+from tl_attention.schedule.schedule import Schedule
+
+SPECIALIZED = {name: s for name, s in shipped().items() if s.lowering == "warp_specialized"}
+PIPELINED = [name for name, s in shipped().items() if s.lowering == "pipelined"]
+SOFTMAX = (
+    {"row_max": "thread"},
+    {"row_sum": "row"},
+    {"rescale_threshold": 8.0},
+    {"fused_scale": False},
+    {"rescale_threshold": 8.0, "row_max": "thread"},
+)
+
+
+def experiments() -> dict[str, Schedule]:
+    """One of those that have the same Program, and options that change the statements' code."""
+    found: dict[object, tuple[str, Schedule]] = {}
+    for path in sorted(SCHEDULES.glob("experiments/**/*.yaml")):
+        schedule = load(path)
+        key = schedule.kernel.q_operand, schedule.kernel.output, schedule.softmax, schedule.split
+        found.setdefault((derive(schedule).phases, *key), (f"{path.parent.stem}/{path.stem}", schedule))
+    return dict(found.values())
+
+
+TRACED = {
+    **SPECIALIZED,
+    **experiments(),
+    **{form: overlap(form) for form in ("source order", "three stages")},
+    **{str(options): overlap().model_copy(update={"softmax": SoftmaxOptions(**options)}) for options in SOFTMAX},
+}
+# A statement or a product with what it reads and writes; else the operation's kind, and of what.
+Token = tuple
+
+
+def listed(phase: Phase, schedule: Schedule, unmasked: bool = False) -> list[Token]:
+    """The operations of a phase as a kernel has them; without those that only a boundary block needs if `unmasked`."""
+    table = schedule.table
+    rings = {load: table.ring_of(load)[0] for load in table.loads}
+    tokens: list[Token] = []
+    for op in phase.operations:
+        if op.kind == "run" and not (unmasked and "boundary" in op.words):
+            tokens.append(("vector", _access(table, op)))
+        elif op.kind == "issue":
+            tokens.append(("product", _access(table, op)))
+        elif op.kind == "wait" and op.statement in table.products:
+            tokens += [("products wait", op.words.split()[0]), ("fence", whole(table.by_name[op.statement].writes[0]))]
+        elif op.kind in ("wait", "release"):
+            tokens.append((op.kind, rings.get(op.statement, "Q")))
+        elif op.kind in ("turn", "pass"):
+            tokens.append((op.kind, {"turn": "1 + wg", "pass": "2 - wg"}[op.kind]))
+        elif op.kind in ("hold", "resume"):
+            tokens += [("hold", text) for text in held(op, schedule)]
+    return tokens
+
+
+def held(op: Listed, schedule: Schedule) -> list[str]:
+    """The calls for a hold: a thread has half as many registers as there are columns."""
+    if op.kind == "resume":
+        return ["resume"]
+    first, end = (column // 2 for column in schedule.table.by_name[op.statement].columns or (0, schedule.block_N))
+    return [f"hold<{first}, {end}>", f"hold<{first + 4}, {end}>"] if "all" in op.words else [f"hold_last<{end - 1}>"]
+
+
+def _access(table: Table, op: Listed) -> TracedStatement:
+    entry = table.by_name[op.statement]
+    kind = "wgmma_gemm" if entry.kind == "product" else "parallel"
+    return TracedStatement(kind, frozenset(map(whole, entry.reads)), frozenset(map(whole, entry.writes)))
+
+
+def merged(tokens: Sequence[Token], shared: set[str]) -> list[Token]:
+    """Vector parts in a row that write the same buffer are one; what is not shared with others is a part's own."""
+    found: list[Token] = []
+    reads: set[str] = set()
+    for kind, what in tokens:
+        if not isinstance(what, TracedStatement):
+            found.append((kind, what))
+            continue
+        # Q in registers is a copy; the product of block 0 clears what the others accumulate into.
+        copied = {"Q_shared" if buffer == "Q_local" else buffer for buffer in what.reads}
+        reads |= (copied - what.writes if kind == "product" else copied) & shared
+        writes = what.writes & shared
+        if writes and found and kind == "vector" and found[-1][::2] == (kind, writes):
+            found[-1][1].update(reads)
+        elif writes:
+            found.append((kind, reads, writes))
+        if writes:
+            reads = set()
+    return found
+
+
+def in_loop(before: list[Emitted], after: list[Emitted], schedule: Schedule) -> tuple[list[Token], list[Token]]:
+    """Prologue and epilogue alone: behind the wait for Q, and up to the factors that the output is scaled by."""
+    before = before[before.index(("wait", "Q")) + 1 :]
+    if schedule.kernel.q_operand == "registers":
+        assert before[0][1].writes == {"Q_local"}
+        before = before[1:]
+        if schedule.kernel.output != "tma":
+            assert before[0] == ("release", "Q")
+            before = before[1:]
+    kinds = [("logsum" in what.reads, set(what.writes)) if kind == "vector" else kind for kind, what in after]
+    behind = kinds.index((True, {"scores_scale"}))
+    rest = [token for token in after[behind:] if token[0] not in ("vector", "fence")]
+    assert rest == ([("release", "Q")] if schedule.kernel.output == "tma" else [])
+    return before, after[:behind]
+
+
+@pytest.mark.parametrize(
+    "name,causal",
+    [
+        *product(SPECIALIZED, (False, True)),
+        *((name, "experiments/" not in name) for name in TRACED if name not in SPECIALIZED),
+    ],
+)
+def test_the_traced_kernel_does_what_is_listed(name, causal):
+    """Every operation of every phase in order, the statements with what they read and write."""
+    schedule = TRACED[name]
+    arguments = lowering_of(schedule).arguments(schedule)
+    kernel = lowering_of(schedule).prim_func(arguments, Variant(128, "float16", CAUSAL if causal else FULL))
+    before, loops, after = specialized_phases(kernel)
+    before, after = in_loop(before, after, schedule)
+    assert len(loops) == 2 or not causal
+    phases = explained(schedule)
+    shared = {whole(buffer) for s in schedule.table.statements for buffer in s.reads + s.writes}
+    assert merged(before, shared) == merged(listed(phases["Prologue"], schedule), shared)
+    for loop, unmasked in zip(loops[::-1], (True, False)):
+        assert merged(loop, shared) == merged(listed(phases["Steady state"], schedule, unmasked), shared)
+    assert merged(after, shared) == merged(listed(phases["Epilogue"], schedule), shared)
+
+
+# What a line of generated code does, but for the vector statements; a product is known by its descriptors.
+LINES = {
+    "wait": r"^(\w)_full\[.*\]\.wait\(",
+    "release": r"^(\w)_free\[.*\]\.arrive\(",
+    "product": r"tl::initialize_wgmma_descriptor<.*\*\)([KV])_shared\)\[",
+    "products wait": r"^tl::wait_wgmma<(\d+)>",
+    "turn": r"^tl::__sync_thread_partial\(\((wg\w* \+ 1)\), 256\)",
+    "pass": r"^tl::__named_barrier_arrive\(\((2 - wg\w*)\), 256\)",
+    "hold": r"^tl_attention_(hold<\d+, \d+>|hold_last<\d+>|resume)\(",
+}
+BLOCK_LOOP = re.compile(r"^( *)for \(int t\w* = 0; .*?^\1\}$", re.MULTILINE | re.DOTALL)
+
+
+def generated(text: str) -> list[Token]:
+    lines = [line.strip() for line in text.splitlines()]
+    found = [(kind, re.search(pattern, line)) for line in lines for kind, pattern in LINES.items()]
+    # The wait for a turn and the turn given name the warpgroup as it is called there.
+    return [(kind, "" if kind in ("turn", "pass") else match[1]) for kind, match in found if match]
+
+
+def in_code(phase: Phase, schedule: Schedule) -> list[Token]:
+    """The operations of a phase that `generated` reads."""
+    tokens: list[Token] = []
+    for kind, what in listed(phase, schedule):
+        if kind == "product":
+            tokens.append((kind, "K" if "K_shared" in what.reads else "V"))
+        elif kind not in ("vector", "fence"):
+            tokens.append((kind, "" if kind in ("turn", "pass") else what))
+    return tokens
+
+
+@pytest.mark.parametrize("name", SPECIALIZED)
+def test_the_generated_code_does_what_is_listed(name):
+    """Its loads, waits, products, releases, turns, holds and Q's release, in order, before, in and after its loops."""
+    schedule = SPECIALIZED[name]
+    source = compile_kernel(schedule, Variant(128, "float16", CAUSAL)).source
+    phases = explained(schedule)
+    loops = list(BLOCK_LOOP.finditer(source))
+    before = generated(source[: loops[0].start()])
+    assert before[before.index(("wait", "Q")) + 1 :] == in_code(phases["Prologue"], schedule)
+    assert len(loops) == 2
+    for loop in loops:
+        assert generated(loop[0]) == in_code(phases["Steady state"], schedule)
+    assert generated(source[loops[1].end() :]) == in_code(phases["Epilogue"], schedule)
+
+
+def unrolled_list(phases: dict[str, Phase], blocks: int, kinds: set[str]) -> Iterator[tuple[Listed, int]]:
+    """(operation, its block) of the listed phases for a loop over so many blocks."""
+    prologue, epilogue = phases["Prologue"], phases["Epilogue"]
+    start = int(prologue.at[-1]) + 1 if prologue.at else 0
+    ends = [int(at[1:] or 0) for at in epilogue.at]
+    iterations = [(int(at), ops) for at, ops in zip(prologue.at, prologue.iterations)]
+    iterations += [(t, phases["Steady state"].operations) for t in range(start, blocks + (ends[0] if ends else 0))]
+    iterations += [(blocks + end, ops) for end, ops in zip(ends, epilogue.iterations)]
+    for t, operations in iterations:
+        for op in operations:
+            if op.kind in kinds:
+                yield op, t + op.distance
+
+
+@pytest.mark.parametrize("name", SPECIALIZED)
+def test_the_generated_code_works_on_the_blocks_that_are_listed(name):
+    """Every wait, release and product of the rings, by its slot and phase."""
+    schedule = SPECIALIZED[name]
+    program, table = derive(schedule), schedule.table
+    source = compile_kernel(schedule, Variant(128, "float16", CAUSAL)).source
+    events = unrolled(source)
+    thread = Thread(elements=dict.fromkeys("QKV", 1) | dict.fromkeys("KV", schedule.block_N * 128), tiles=1)
+    rows = schedule.block_M * schedule.kernel.cluster
+    for blocks in (program.least_blocks, program.least_blocks + 5):
+        sizes = {"batch": 1, "heads": 1, "seq_q": rows, "seq_kv": blocks * schedule.block_N}
+        found = [
+            (event.kind, event.name[0], event.index, event.value * (event.kind == "wait"))
+            for event in events(sizes, thread)
+            if event.kind != "init" and event.name[:1] in ("K", "V")
+        ]
+        expected = []
+        for op, block in unrolled_list(explained(schedule), blocks, {"wait", "release", "issue"}):
+            [filled] = table.loads_of(op.statement) if op.kind == "issue" else [op.statement]
+            if filled in table.loads:
+                depth = program.buffers[filled]
+                kind = {"wait": "wait", "release": "arrive", "issue": "product"}[op.kind]
+                parity = block // depth % 2 if op.kind == "wait" else 0
+                expected.append((kind, table.ring_of(filled)[0], block % depth, parity))
+        assert found == expected
+
+
+@pytest.mark.parametrize("name", PIPELINED)
+def test_loads_and_products_of_a_pipelined_schedule_are_listed_in_the_programs_order(name):
+    """To which the generated code of every such kernel is held; the rest of the list is marked as the model's."""
+    schedule = shipped()[name]
+    program, phases = derive(schedule), explained(schedule)
+    for blocks in (program.least_blocks, program.least_blocks + 4):
+        found = [(op.statement, block) for op, block in unrolled_list(phases, blocks, {"issue"})]
+        steps = program.roles(blocks)[CONSUMER]
+        assert found == [(step.op.statement, step.block) for step in steps if step.op.kind == "issue"]
+
+
+@pytest.mark.parametrize("name", ["seed", "prefetch", "prefetch_late", "three_stages"])
+def test_the_generated_pipelined_code_loads_and_multiplies_as_listed(name):
+    schedule = shipped()[name]
+    phases, table = explained(schedule), schedule.table
+    source = compile_kernel(schedule, Variant(128, "float16")).source
+    for blocks in (derive(schedule).least_blocks, 8):
+        run = unrolled(source)({"seq_q": 1, "seq_kv": blocks * schedule.block_N})
+        found = [(event.kind, event.name) for event in run if event.kind in ("load", "product")]
+        names = {load: ("load", table.ring_of(load)[0]) for load in table.loads}
+        names |= {reader: ("product", table.ring_of(load)[0]) for load in names for reader in table.readers[load]}
+        assert found == [names[op.statement] for op, _ in unrolled_list(phases, blocks, {"issue"})]

@@ -1,0 +1,94 @@
+"""The machine code that ptxas makes of shipped schedules: its loops, its waits, and that serialised products are refused."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from mutations import SCHEDULES, shipped
+
+from tl_attention.build.compile import CompiledKernel, compile_kernel
+from tl_attention.build.sass import steady
+from tl_attention.errors import ScheduleRefused
+from tl_attention.files.schedule_file import load
+from tl_attention.measure import compilation
+from tl_attention.measure.candidate import Candidate
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.schedule import Schedule
+
+NAME = "fa3_overlap"
+SCHEDULE = shipped()[NAME]
+VARIANT = Variant(128, "float16")
+
+
+@pytest.fixture(scope="module")
+def compiled() -> CompiledKernel:
+    return compile_kernel(SCHEDULE, VARIANT)
+
+
+@pytest.fixture(scope="module")
+def serialised(compiled) -> CompiledKernel:
+    """The same kernel with accumulators touched while their products are in flight."""
+    source, waits = re.subn(r"(tl::wait_wgmma<\d>)", r"acc_s[0] += 1.0f; acc_o[0] += 1.0f; \1", compiled.source)
+    assert waits
+    return replace(compiled, source=source)
+
+
+def test_a_kernels_loop_has_the_instructions_that_its_tile_needs(compiled):
+    loop = steady(compiled.report.loops)
+    per_product = {"mma0": VARIANT.head_dim // 16, "mma1": SCHEDULE.block_N // 16}
+    assert loop.hgmma == sum(per_product.values()) == 19
+    scores = SCHEDULE.block_M * SCHEDULE.block_N // SCHEDULE.threads
+    rescaled_rows = 2
+    assert loop.exponentials == loop.counts["MUFU"] == scores + rescaled_rows == 90
+    assert loop.spills == 0 and 500 < loop.instructions < 900
+    assert loop.counts["FFMA"] >= scores and loop.counts["FMNMX"] >= scores
+    # The first addition of a row is part of the FMA that scales the sum so far.
+    assert loop.counts["FADD"] >= scores - rescaled_rows
+    assert len(loop.product_waits) == 2 and len(loop.barrier_waits) >= 2 and len(loop.arrives) >= 2
+    for places in (loop.product_waits, loop.barrier_waits, loop.arrives):
+        assert list(places) == sorted(places) and 0 <= places[0] <= places[-1] <= 90
+    assert "spills" in str(compiled.report) and "HGMMA" not in str(compiled.report)
+
+
+EXACT = sorted((SCHEDULES / "experiments").rglob("*exact*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXACT, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_the_wait_is_where_the_schedule_has_it(path):
+    schedule = load(path)
+    mask = CAUSAL if path.parent.name == "causal" else FULL
+    loop = steady(compile_kernel(schedule, replace(VARIANT, mask=mask)).report.loops)
+    # A thread has two rows and every fourth pair of columns; the two exponentials of scores_scale may come before.
+    columns = schedule.split.exp[0]
+    assert columns // 2 <= max(loop.product_waits) <= columns // 2 + 2
+    # The buffer of V is released right there, to each block of the cluster; that of K before the exponentials.
+    cluster = schedule.kernel.cluster
+    assert all(place == 0 for place in loop.arrives[:cluster])
+    assert all(0 <= place - max(loop.product_waits) <= 2 for place in loop.arrives[cluster:])
+
+
+def test_the_release_is_where_the_schedule_has_it():
+    options = load(SCHEDULES / "experiments/causal/waits_exact.yaml").model_dump()
+    group = [list(names) for names in options["group"]]
+    group[2] = ["max_prev", "max_init", "row_max", "max_merge", "scale", "exp.0", "exp.1", "exp.2", "row_sum", "logsum"]
+    schedule = Schedule(
+        **options | {"group": group, "split": {"exp": [32, 64, 32]}, "release_before": {"load_v": "exp.2"}}
+    )
+    loop = steady(compile_kernel(schedule, replace(VARIANT, mask=CAUSAL)).report.loops)
+    assert 16 <= max(loop.product_waits) <= 18 and 48 <= loop.arrives[-1] <= 50
+
+
+def test_products_that_ptxas_serialised_are_refused(serialised):
+    with pytest.raises(ScheduleRefused, match="waits 19 times for 19 HGMMA"):
+        serialised.report
+
+
+def test_a_serialised_candidate_is_refused_not_broken(serialised, monkeypatch):
+    monkeypatch.setattr(compilation, "compile_kernel", lambda schedule, variant: serialised)
+    shape = AttentionShape(1, 2, 256, 256, 128)
+    result = compilation.compile_candidate(Candidate(NAME, shape, SCHEDULE))
+    assert result.status == "refused" and result.report is None and "serialised" in result.error

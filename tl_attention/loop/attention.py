@@ -1,0 +1,54 @@
+"""The statements of the attention loop that schedules speak of, as `lowering/pipelined/kernel.py` runs them.
+
+Where another kernel does it otherwise, its folder has a table of its own.
+"""
+
+from __future__ import annotations
+
+from tl_attention.loop.table import Table, statement
+
+_SCORES, _OUTPUT = ("acc_s", "acc_s_cast"), ("acc_o",)
+
+SOURCE = Table(
+    (
+        statement("load", "load_k", "K", "K_shared", "K_shared = K[k]", "load"),
+        statement("vector", "mask", "", "acc_s", "acc_s = 0, or -inf where masked", of_block=True),
+        statement("product", "mma0", "Q_shared K_shared acc_s", "acc_s", "acc_s += Q_shared @ K_shared^T"),
+        statement(
+            "vector", "max_prev", "scores_max", "scores_max_prev", "scores_max_prev = scores_max", identity="copy"
+        ),
+        statement("vector", "max_init", "", "scores_max", "scores_max = -inf", constant="-inf"),
+        statement("vector", "row_max", "acc_s scores_max", "scores_max", "scores_max = max_j acc_s"),
+        statement(
+            "vector",
+            "max_merge",
+            "scores_max scores_max_prev",
+            "scores_max",
+            "scores_max = max(scores_max, scores_max_prev)",
+            identity="maximum",
+        ),
+        statement(
+            "vector",
+            "scale",
+            "scores_max_prev scores_max",
+            "scores_scale",
+            "scores_scale = exp2(scale (scores_max_prev - scores_max))",
+        ),
+        statement("vector", "exp", "acc_s scores_max", "acc_s", "acc_s = exp2(scale (acc_s - scores_max))"),
+        statement("vector", "row_sum", "acc_s", "scores_sum", "scores_sum = sum_j acc_s"),
+        statement(
+            "vector", "logsum", "logsum scores_scale scores_sum", "logsum", "logsum = logsum scores_scale + scores_sum"
+        ),
+        statement("vector", "cast", "acc_s", "acc_s_cast", "acc_s_cast = acc_s"),
+        statement("vector", "rescale", "acc_o scores_scale", "acc_o", "acc_o *= scores_scale", identity="zero"),
+        statement("load", "load_v", "V", "V_shared", "V_shared = V[k]", "load"),
+        statement("product", "mma1", "acc_s_cast V_shared acc_o", "acc_o", "acc_o += acc_s_cast @ V_shared"),
+    ),
+    initial={"acc_o": "0", "logsum": "0", "scores_max": "-inf"},
+    output=("acc_o", "logsum"),
+    splittable={"exp": _SCORES, "row_sum": _SCORES, "cast": _SCORES, "rescale": _OUTPUT},
+)
+# What a schedule names.
+NAMES: tuple[str, ...] = SOURCE.names
+NUMBER: dict[str, int] = SOURCE.number
+SPLITTABLE: tuple[str, ...] = tuple(SOURCE.splittable)

@@ -1,0 +1,171 @@
+"""Tables of statements: what each statement of a loop reads, writes and is, and what follows for the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any, Literal
+
+StatementKind = Literal["load", "product", "vector"]
+Identity = Literal["copy", "zero", "maximum"]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement of a loop's body.
+
+    `reads` and `writes` name buffers of the kernel. A `load` is asynchronous and fills a ring buffer; a `product` may
+    be in flight after it was issued; a `vector` statement is done when the next one starts. `code` names what it
+    computes, by which the interpreter has it. `boundary_only` ones run for blocks that may have hidden keys alone.
+
+    `columns` are the first column and the end of a chunk, None for a whole statement; `first_chunk_reads` has what only
+    the first chunk reads.
+
+    Of the values it is known that an `of_block` statement writes another one for every KV block, whatever it reads, as
+    a load always does; that others write a `constant`; and where one passes an input on unchanged, to the bit, by its
+    `identity`: a `copy` its first, `zero` its first where that is 0, a `maximum` the one beside -inf.
+    """
+
+    name: str
+    kind: StatementKind
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    formula: str
+    code: str
+    boundary_only: bool = False
+    columns: tuple[int, int] | None = None
+    first_chunk_reads: tuple[str, ...] = ()
+    of_block: bool = False
+    constant: str | None = None
+    identity: Identity | None = None
+
+
+def statement(
+    kind: StatementKind, name: str, reads: str, writes: str, formula: str, code: str = "", **facts: Any
+) -> Statement:
+    """One line of a table; buffers are separated by blanks, and the code has the statement's name by default."""
+    facts["of_block"] = facts.get("of_block", False) or kind == "load"
+    return Statement(name, kind, tuple(reads.split()), tuple(writes.split()), formula, code or name, **facts)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The statements of one kernel's loop, in source order.
+
+    `initial` has the values that the code before the loop gives to buffers, `output` the buffers that the code after it
+    reads. `splittable` has the statements that can be cut into chunks (`exp.0`), each with the buffers whose columns
+    are cut with it (`acc_s[0:48]`). Schedules speak of the statements of `attention.SOURCE`: `fused` has those that are
+    part of another one here, `moved` those that run right before another one, wherever the schedule has them.
+    """
+
+    statements: tuple[Statement, ...]
+    initial: Mapping[str, str] = field(default_factory=dict, hash=False)
+    output: tuple[str, ...] = ()
+    splittable: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    fused: Mapping[str, str] = field(default_factory=dict, hash=False)
+    moved: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(statement.name for statement in self.statements)
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names)}
+
+    @cached_property
+    def by_name(self) -> dict[str, Statement]:
+        return {statement.name: statement for statement in self.statements}
+
+    @cached_property
+    def loads(self) -> tuple[str, ...]:
+        return tuple(s.name for s in self.statements if s.kind == "load")
+
+    @cached_property
+    def products(self) -> tuple[str, ...]:
+        return tuple(s.name for s in self.statements if s.kind == "product")
+
+    @cached_property
+    def rings(self) -> dict[str, str]:
+        """The buffers with several slots, by name: the load that fills each. Every other buffer has one version."""
+        return {self.ring_of(load): load for load in self.loads}
+
+    def ring_of(self, load: str) -> str:
+        """The buffer that a load fills."""
+        return self.by_name[load].writes[0]
+
+    def loads_of(self, name: str) -> tuple[str, ...]:
+        """The loads whose buffers a statement reads."""
+        return tuple(self.rings[buffer] for buffer in self.by_name[name].reads if buffer in self.rings)
+
+    @cached_property
+    def readers(self) -> dict[str, tuple[str, ...]]:
+        """Who reads each load's buffer, in source order."""
+        return {load: tuple(name for name in self.names if load in self.loads_of(name)) for load in self.loads}
+
+    @cached_property
+    def inputs(self) -> frozenset[str]:
+        """The buffers that the loop never writes."""
+        written = {buffer for s in self.statements for buffer in s.writes}
+        return frozenset(buffer for s in self.statements for buffer in s.reads) - written
+
+    @cached_property
+    def results(self) -> tuple[str, ...]:
+        """The buffers that the code after the loop reads, those that are cut by their segments."""
+        written = dict.fromkeys(buffer for statement in self.statements for buffer in statement.writes)
+        return tuple(buffer for buffer in written if whole(buffer) in self.output)
+
+
+def whole(name: str) -> str:
+    """The statement or buffer that a chunk belongs to: `exp` of exp.0, `acc_s` of acc_s[0:48]."""
+    return name.partition(".")[0].partition("[")[0]
+
+
+def chunk_names(statement: str, columns: tuple[int, ...] | None) -> tuple[str, ...]:
+    """The names of a statement's chunks, or its own if it is whole."""
+    return (statement,) if columns is None else tuple(f"{statement}.{index}" for index in range(len(columns)))
+
+
+def chunk_range(columns: tuple[int, ...], index: int) -> tuple[int, int]:
+    """(first column, end) of a chunk."""
+    edges = (0, *accumulate(columns))
+    return edges[index], edges[index + 1]
+
+
+def split_table(table: Table, split: Mapping[str, tuple[int, ...]]) -> Table:
+    """The table with the statements of `split` cut into chunks of these columns."""
+    segments: dict[str, list[tuple[int, int]]] = {}
+    for buffers in dict.fromkeys(table.splittable.values()):
+        ends = {
+            end for name, widths in split.items() if table.splittable[name] == buffers for end in accumulate(widths)
+        }
+        cuts = [0, *sorted(ends)]
+        segments |= {buffer: list(pairwise(cuts)) for buffer in buffers if ends}
+
+    def touched(buffers: tuple[str, ...], columns: tuple[int, int] | None) -> Iterator[str]:
+        for buffer in buffers:
+            if buffer not in segments:
+                yield buffer
+            for first, end in segments.get(buffer, ()):
+                if columns is None or (columns[0] <= first and end <= columns[1]):
+                    yield f"{buffer}[{first}:{end}]"
+
+    statements: list[Statement] = []
+    for s in table.statements:
+        widths = split.get(s.name)
+        for index, name in enumerate(chunk_names(s.name, widths)):
+            columns = chunk_range(widths, index) if widths else None
+            reads = tuple(b for b in s.reads if b not in s.first_chunk_reads) if index else s.reads
+            statements.append(
+                replace(
+                    s,
+                    name=name,
+                    columns=columns,
+                    reads=tuple(touched(reads, columns)),
+                    writes=tuple(touched(s.writes, columns)),
+                    formula=s.formula + (f", columns {columns[0]} to {columns[1]}" if columns else ""),
+                )
+            )
+    return replace(table, statements=tuple(statements))

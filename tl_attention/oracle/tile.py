@@ -1,0 +1,112 @@
+"""One row tile's buffers on the CPU, as the statements of a loop read and write them.
+
+What a kernel would hold in registers or shared memory is a tensor here, and poisoned until it is written, so that a
+rule that is missing, or a wait or release in the wrong place, shows up as a wrong number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from tl_attention.loop.table import Table
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.tiling import kv_index
+from tl_attention.schedule.options import SoftmaxOptions
+
+LOG2_E = math.log2(math.e)
+Observer = Callable[[str, int, str, Tensor], None]
+
+
+class Tile:
+    """The buffers of one row tile of one head; `tile[name]` reads a buffer, `tile[name] = x` writes it.
+
+    acc_s is (block_M, block_N) fp32, acc_s_cast the same in the inputs' dtype, acc_o (block_M, head_dim) fp32, the
+    row vectors (block_M,) fp32. Ring buffers are read and written in the slot of the statement that runs, and a chunk
+    of a split statement works on its `columns` of a whole buffer. `inputs` are Q, K and V, `blocks` the KV blocks of
+    the tile, `code` what each statement's `code` names. `observer(statement, block, buffer, value)` sees every read.
+    """
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        inputs: Mapping[str, Tensor],
+        *,
+        block_M: int,
+        block_N: int,
+        kv_order: str,
+        index: int,
+        blocks: range,
+        scale: float,
+        table: Table,
+        code: Mapping[str, Callable[[Tile], None]],
+        softmax: SoftmaxOptions = SoftmaxOptions(),
+        observer: Observer | None = None,
+    ):
+        self.statements, self.rings, self.code = table.by_name, table.rings, code
+        self.columns = slice(None)
+        self.softmax = softmax
+        M, N = block_M, block_N
+        self.block_M, self.block_N, self.kv_order = M, N, kv_order
+        self.shape, self.blocks, self.observer = shape, blocks, observer
+        self.scale = scale * LOG2_E
+        self.first_row = index * M
+        self.dtype = inputs["Q"].dtype
+        self.inputs = inputs
+        self.unwritten = torch.full((N, shape.head_dim), float("nan"))
+        self.buffers: dict[object, Tensor] = {
+            "Q_shared": rows_of(inputs["Q"], self.first_row, M),
+            "acc_s": torch.full((M, N), float("nan")),
+            "acc_s_cast": torch.full((M, N), float("nan")),
+            "acc_o": torch.zeros(M, shape.head_dim),
+            "scores_max": torch.full((M,), float("-inf")),
+            "logsum": torch.zeros(M),
+        }
+        for row_vector in ("scores_max_prev", "scores_scale", "scores_sum"):
+            self.buffers[row_vector] = torch.full((M,), float("nan"))
+
+    def run(self, statement: str, block: int, slot: dict[str, int]) -> None:
+        """Execute one statement for loop step `block`."""
+        self.statement, self.block, self.slot = statement, block, slot
+        self.entry = self.statements[statement]
+        self.columns = slice(*self.entry.columns) if self.entry.columns else slice(None)
+        self.code[self.entry.code](self)
+
+    def __getitem__(self, buffer: str) -> Tensor:
+        value = self.buffers.get(self._key(buffer), self.unwritten)
+        if self.observer:
+            self.observer(self.statement, self.block, buffer, value)
+        return value
+
+    def __setitem__(self, buffer: str, value: Tensor) -> None:
+        self.buffers[self._key(buffer)] = value
+
+    def write_columns(self, buffer: str, value: Tensor) -> None:
+        """Write the columns of the statement that runs; values that were read before stay as they were."""
+        changed = self.buffers[buffer].clone()
+        changed[:, self.columns] = value
+        self[buffer] = changed
+
+    def _key(self, buffer: str) -> object:
+        return (buffer, self.slot[self.rings[buffer]]) if buffer in self.rings else buffer
+
+    @property
+    def first_key(self) -> int:
+        """The first key of the KV block that the current statement works on."""
+        return kv_index(self.block, self.blocks, self.kv_order) * self.block_N
+
+    def result(self) -> Tensor:
+        """The output rows, normalised, 0 for one that sees no key: (block_M, head_dim) in the inputs' dtype."""
+        logsum = self.buffers["logsum"][:, None]
+        return torch.where(logsum == 0, 0.0, self.buffers["acc_o"] / logsum).to(self.dtype)
+
+
+def rows_of(x: Tensor, first: int, count: int) -> Tensor:
+    """Rows first .. first + count - 1 in fp32, zero beyond the end, as the copies into shared memory fill them."""
+    rows = torch.zeros(count, x.shape[1])
+    inside = x[first : first + count]
+    rows[: len(inside)] = inside
+    return rows
