@@ -1031,7 +1031,7 @@ SCHEDULE = dict(
         Iteration(
             0,
             (
-                Operation("release", "load_q", 0),
+                Operation("release", "load_q", 1),
                 Operation("turn", "products", 0),
                 Operation("wait", "load_v", 1),
                 Operation("issue", "mma1", 1),
