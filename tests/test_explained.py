@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 import pytest
-from explained import Listed, Phase, explained
+from explained import BLOCK_LOOP, Listed, Phase, explained
 from mutations import SCHEDULES, shipped
 from overlap import overlap
 from traced import Emitted, TracedStatement, specialized_phases
@@ -161,7 +161,6 @@ LINES = {
     "pass": r"^tl::__named_barrier_arrive\(\((2 - wg\w*)\), 256\)",
     "hold": r"^tl_attention_(hold<\d+, \d+>|hold_last<\d+>|resume)\(",
 }
-BLOCK_LOOP = re.compile(r"^( *)for \(int t\w* = 0; .*?^\1\}$", re.MULTILINE | re.DOTALL)
 
 
 def generated(text: str) -> list[Token]:
