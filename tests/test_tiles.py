@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 import tilelang.language as T
 from tvm import arith
 
 from tl_attention.hardware.device import HOPPER
-from tl_attention.lowering.warp_specialized.tiles import TAPER, section_heads, tile_places
+from tl_attention.lowering.warp_specialized import tiles
+from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, TAPER, section_heads
+from tl_attention.problem.mask import CAUSAL
+from tl_attention.schedule.options import KernelOptions
+
+HEAD_DIM = 128
+
+
+def constants(**kernel: object) -> SimpleNamespace:
+    return SimpleNamespace(kernel=KernelOptions(**kernel), mask=CAUSAL, head_dim=HEAD_DIM, head_dim_v=HEAD_DIM)
 
 
 def places(order: str, row_tiles: int, heads: int, section: int = 5) -> list[tuple[int, int]]:
     """(row tile, head) of each tile, causal, as the expressions of the kernel give them."""
-    place = tile_places(workers=HOPPER.sms, order=order, longest_first=True)
+    c = constants(tile_order=order, cluster=1)
+    # Of which K and V of `section` heads fill a section.
+    s = SimpleNamespace(seq_kv=T.int32(SECTION_BYTES // (section * HEAD_DIM * 4)))
     simplify = arith.Analyzer().simplify
 
     def at(tile: int) -> tuple[int, int]:
-        row, head = place(*(T.int32(number) for number in (tile, row_tiles, heads, section)))
+        row, head = tiles.place(*(T.int32(number) for number in (tile, row_tiles, heads)), s, c)
         return int(simplify(row)), int(simplify(head))
 
     return [at(tile) for tile in range(row_tiles * heads)]
@@ -51,9 +63,7 @@ def test_tapered_ends_with_short_tiles(row_tiles, heads):
     assert imbalance(tapered) < 0.013 and imbalance(rows) > 0.027
 
 
-@pytest.mark.parametrize(
-    "heads,seq_kv,head_dim,expected", [(512, 1024, 128, 64), (4, 1024, 128, 4), (9, 1 << 20, 64, 1)]
-)
-def test_a_section_fits_the_cache(heads, seq_kv, head_dim, expected):
+@pytest.mark.parametrize("heads,seq_kv,expected", [(512, 1024, 64), (4, 1024, 4), (9, 1 << 20, 1)])
+def test_a_section_fits_the_cache(heads, seq_kv, expected):
     sizes = (T.int32(size) for size in (heads, seq_kv))
-    assert int(arith.Analyzer().simplify(section_heads(*sizes, 2 * head_dim))) == expected
+    assert int(arith.Analyzer().simplify(section_heads(*sizes, constants()))) == expected

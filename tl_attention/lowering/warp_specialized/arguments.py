@@ -2,37 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from tl_attention.hardware.device import HOPPER
-from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.warp_specialized.resources import split_registers
 from tl_attention.program.derivation import derive
+from tl_attention.program.operation import Iteration
+from tl_attention.program.program import Program
 from tl_attention.schedule.schedule import Schedule
 
-KERNEL_ARGUMENTS = ("tile_scheduler", "tile_order", "cluster", "ping_pong", "q_operand", "output")
+
+class Loop(NamedTuple):
+    """The whole Program: `steady` repeats up to `end`, counted from the number of blocks, and what its iterations need.
+
+    `loads` is the producer's order, `columns` gives (first, end) of each chunk of a split statement.
+    """
+
+    prologue: tuple[Iteration, ...]
+    steady: Iteration
+    epilogue: tuple[Iteration, ...]
+    end: int
+    least_blocks: int
+    loads: tuple[str, ...]
+    columns: dict[str, tuple[int, int]]
+
+    @property
+    def masked_lag(self) -> int:
+        """Up to this many iterations after the last block that needs a mask, a statement still works on it."""
+        return max(op.lag for op in self.steady.operations if op.kind == "run")
+
+    @classmethod
+    def of(cls, program: Program) -> Loop:
+        """The Program's phases, as a kernel runs them."""
+        prologue, steady, epilogue = program.phases.prologue, program.phases.steady, program.phases.epilogue
+        return cls(
+            prologue,
+            steady,
+            epilogue,
+            end=epilogue[0].t if epilogue else 0,
+            least_blocks=program.least_blocks,
+            loads=program.loads,
+            columns={s.name: s.columns for s in program.table.statements if s.columns},
+        )
 
 
 def arguments(schedule: Schedule) -> dict[str, Any]:
-    """The Program's phases and the schedule's options as `kernel.attention_kernel` takes them: plain values only."""
+    """What `kernel.attention_kernel` takes of the schedule: its tile, its Program, and its options, none left open."""
     program = derive(schedule)
-    phases = program.phases
-    kernel, softmax = schedule.kernel, schedule.softmax
-    polynomial = softmax.exp2_polynomial
+    resolved = {
+        "k_stages": program.buffers["load_k"],
+        "v_stages": program.buffers["load_v"],
+        "registers": split_registers(schedule),
+    }
     return {
         "block_M": schedule.block_M,
         "block_N": schedule.block_N,
-        "buffers": (program.buffers["load_k"], program.buffers["load_v"]),
-        "loads": program.loads,
-        "prologue": phases.prologue,
-        "steady": phases.steady,
-        "epilogue": phases.epilogue,
-        "least_blocks": program.least_blocks,
-        # (first column, end) of each chunk of a split statement.
-        "chunks": {s.name: s.columns for s in program.table.statements if s.columns},
-        "sms": HOPPER.sms,
-        "registers": split_registers(schedule),
-        **{key: getattr(kernel, key) for key in KERNEL_ARGUMENTS},
-        **{key: getattr(softmax, key) for key in ("fused_scale", "row_max", "row_sum", "rescale_threshold")},
-        "exp2_polynomial": polynomial and (polynomial.every, polynomial.first, COEFFICIENTS[polynomial.degree]),
+        "loop": Loop.of(program),
+        "kernel": schedule.kernel.model_copy(update=resolved),
+        "softmax": schedule.softmax,
     }

@@ -74,11 +74,14 @@ __device__ __forceinline__ bool tl_attention_grew(const float* scores_scale) {
 }
 """
 
+# Everything that a kernel may call, whether it does or not: the text is part of what names its code.
+PRELUDE = HOLD + STORE + GREW
+
 
 def exp2_polynomial(coefficients):
     """tl_attention_exp2(x) = 2^floor(x) p(x - floor(x)), on the FMA units; x below -127 counts as -127.
 
-    `coefficients` of p, the constant first: `tl_attention/exp2.py`.
+    `coefficients` of p, the constant first.
     """
     horner = f"{coefficients[-1]!r}f"
     for coefficient in reversed(coefficients[:-1]):
@@ -91,8 +94,3 @@ __device__ __forceinline__ float tl_attention_exp2(float x) {{
   return __int_as_float(__float_as_int(power) + ((int)whole << 23));
 }}
 """
-
-
-def prelude(polynomial):
-    """Everything that the kernel may call."""
-    return HOLD + STORE + GREW + (exp2_polynomial(polynomial) if polynomial else "")

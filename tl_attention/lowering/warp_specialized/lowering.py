@@ -48,7 +48,22 @@ class WarpSpecialized(Lowering):
         "hardware/warpgroup.py",
         "program/operation.py",
         "lowering/macros.py",
-        *(f"lowering/warp_specialized/{name}.py" for name in ("device_code", "tiles", "vector", "output", "kernel")),
+        *(
+            f"lowering/warp_specialized/{name}.py"
+            for name in (
+                "device_code",
+                "rings",
+                "vector",
+                "operations",
+                "state",
+                "producer",
+                "consumer",
+                "output",
+                "tiles",
+                "work",
+                "kernel",
+            )
+        ),
     )
 
     def resources(self, schedule: Schedule, head_dim: int) -> Resources:

@@ -1,0 +1,55 @@
+"""A warpgroup that computes: the Program's iterations for its 64 rows of one row tile."""
+
+from types import SimpleNamespace
+
+import tilelang.language as T
+
+from tl_attention.lowering.warp_specialized.operations import operation
+from tl_attention.lowering.warp_specialized.rings import release_q
+
+
+@T.macro
+def consume(turn, base, blocks, first_row, visible, wg, s, c):
+    """One tile, up to acc_o and logsum. Its KV blocks are loads `base` on of the rings; only those from `visible` on,
+    which come first, may need a mask."""
+    tile = SimpleNamespace(base=base, blocks=blocks, first_row=first_row, wg=wg)
+    T.fill(s.logsum, 0)
+    T.fill(s.scores_max, -T.infinity("float32"))
+    T.mbarrier_wait_parity(s.Q.full[wg], turn % 2)
+    if c.kernel.q_operand == "registers":
+        T.copy(s.Q.shared[wg, :, :], s.Q_local)
+        if c.kernel.output != "tma":
+            release_q(wg, s)
+    for t, operations in c.loop.prologue:
+        prologue(operations, t, tile, s, c)
+    unmasked = T.max(T.min(blocks - visible + c.loop.masked_lag, blocks + c.loop.end), c.loop.steady.t)
+    # If all queries see the last key, only its block can be ragged, and a short loop padded.
+    if c.mask.right is not None or c.loop.least_blocks + c.loop.masked_lag > c.loop.steady.t:
+        for t in T.serial(unmasked - c.loop.steady.t):
+            steady(t + c.loop.steady.t, True, tile, s, c)
+    for t in T.serial(blocks + c.loop.end - unmasked):
+        steady(t + unmasked, False, tile, s, c)
+    for t, operations in c.loop.epilogue:
+        epilogue(operations, blocks + t, blocks, tile, s, c)
+
+
+@T.macro
+def prologue(operations, t, tile, s, c):
+    """Iteration t, before the steady state."""
+    for op in operations:
+        operation(op, c)(op, t - op.lag, True, tile, s, c)
+
+
+@T.macro
+def steady(t, masked, tile, s, c):
+    """Iteration t of the steady state."""
+    for op in c.loop.steady.operations:
+        if masked or op.statement != "mask":
+            operation(op, c)(op, t - op.lag, masked, tile, s, c)
+
+
+@T.macro
+def epilogue(operations, t, blocks, tile, s, c):
+    """Iteration t, after the steady state, of a loop over `blocks` KV blocks."""
+    for op in operations:
+        operation(op, c)(op, t - op.lag, True, tile, s, c)

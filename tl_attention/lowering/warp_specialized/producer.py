@@ -1,0 +1,58 @@
+"""The producer warp: it loads Q, K and V by TMA, as far ahead as the rings allow."""
+
+import tilelang.language as T
+
+from tl_attention.hardware.warpgroup import ROWS, WARP
+from tl_attention.lowering.warp_specialized.rings import slot, wait_free
+
+
+@T.macro
+def produce(turn, base, blocks, first_row, head, bz, s, c):
+    """The loads of one tile. Q comes after the first blocks: its buffer is free later than theirs."""
+    for j in T.serial(blocks):
+        for name in c.loop.loads:
+            LOADS[name](base + j, blocks - 1 - j, head, bz, s, c)
+        if j == 0:
+            for wg in range(c.block_M // ROWS):
+                load_q(turn, first_row, head, bz, wg, s)
+
+
+@T.macro
+def load_k(step, kv, head, bz, s, c):
+    load(s.K, step, kv, head, bz, c)
+
+
+@T.macro
+def load_v(step, kv, head, bz, s, c):
+    load(s.V, step, kv, head, bz, c)
+
+
+LOADS = {"load_k": load_k, "load_v": load_v}
+
+
+@T.macro
+def load(ring, step, kv, head, bz, c):
+    """Load number `step`: KV block `kv`, as soon as its slot is free."""
+    wait_free(ring, step)
+    T.tma_copy(
+        ring.source[bz, head, kv * c.block_N : (kv + 1) * c.block_N, :],
+        ring.shared[slot(ring, step), :, :],
+        barrier=ring.full[slot(ring, step)],
+        leader_scope_threads=WARP,
+        # A cluster's first block loads for all.
+        cluster_mask=2**c.kernel.cluster - 1 if c.kernel.cluster > 1 else None,
+    )
+    T.mbarrier_arrive(ring.full[slot(ring, step)])
+
+
+@T.macro
+def load_q(turn, first_row, head, bz, wg, s):
+    """A warpgroup's rows of Q."""
+    T.mbarrier_wait_parity(s.Q.free[wg], turn % 2 ^ 1)
+    T.tma_copy(
+        s.Q.source[bz, head, first_row + wg * ROWS : first_row + (wg + 1) * ROWS, :],
+        s.Q.shared[wg, :, :],
+        barrier=s.Q.full[wg],
+        leader_scope_threads=WARP,
+    )
+    T.mbarrier_arrive(s.Q.full[wg])

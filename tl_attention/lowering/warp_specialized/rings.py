@@ -1,0 +1,47 @@
+"""Rings of buffers in shared memory: load number `step` of a ring is in slot step % depth, from tile to tile.
+
+A full barrier counts the producer warp's lanes, and bytes: its phase ends when a load has arrived. A free one counts
+the warps that compute: its phase ends when they have read the slot.
+"""
+
+import tilelang.language as T
+
+from tl_attention.hardware.warpgroup import WARP
+
+
+def slot(ring, step):
+    """The slot of load number `step`."""
+    return step % ring.depth
+
+
+def parity(ring, step):
+    """The parity of the phase that load number `step` ends: the ring's laps, even or odd."""
+    return step // ring.depth % 2
+
+
+def wait_full(ring, step):
+    """Until load number `step` has arrived."""
+    return T.mbarrier_wait_parity(ring.full[slot(ring, step)], parity(ring, step))
+
+
+def wait_free(ring, step):
+    """Until the slot of load number `step` has been read; at first there is nothing to read."""
+    return T.mbarrier_wait_parity(ring.free[slot(ring, step)], parity(ring, step) ^ 1)
+
+
+@T.macro
+def release(ring, slot, c):
+    """One arrival per warp, whose lanes have waited together, at each block that a load into the slot writes."""
+    if T.shuffle_elect(WARP):
+        if c.kernel.cluster == 1:
+            T.mbarrier_arrive(ring.free[slot])
+        else:
+            for rank in T.unroll(c.kernel.cluster):
+                T.ptx_arrive_cluster_barrier(ring.free[slot], rank)
+
+
+@T.macro
+def release_q(wg, s):
+    """One arrival per warp: its warpgroup's rows of Q_shared are free."""
+    if T.shuffle_elect(WARP):
+        T.mbarrier_arrive(s.Q.free[wg])

@@ -1,0 +1,76 @@
+"""What a thread block has: tiles and barriers in shared memory, and the registers of a warpgroup that computes."""
+
+from types import SimpleNamespace
+
+import tilelang.language as T
+
+from tl_attention.hardware.warpgroup import ROWS, WARP, WARPS
+from tl_attention.lowering.macros import LOG2_E
+from tl_attention.lowering.warp_specialized.vector import per_thread_layout
+
+
+@T.macro
+def block_state(Q, K, V, Output, TileCounter, softmax_scale, c):
+    """The tensors, and everything that is allocated."""
+    warpgroups = c.block_M // ROWS
+    Q_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
+    K_shared = T.alloc_shared([c.kernel.k_stages, c.block_N, c.head_dim], c.dtype)
+    V_shared = T.alloc_shared([c.kernel.v_stages, c.block_N, c.head_dim_v], c.dtype)
+    fragments = warpgroup_state(c)
+    Q_local = T.alloc_fragment([ROWS, c.head_dim], c.dtype) if c.kernel.q_operand == "registers" else None
+    # A full barrier counts the producer warp's lanes, and bytes; a free one the warps that compute.
+    readers = warpgroups * WARPS * c.kernel.cluster
+    Q_full = T.alloc_barrier([WARP] * warpgroups)
+    Q_free = T.alloc_barrier([WARPS] * warpgroups)
+    K_full = T.alloc_barrier([WARP] * c.kernel.k_stages)
+    V_full = T.alloc_barrier([WARP] * c.kernel.v_stages)
+    K_free = T.alloc_barrier([readers] * c.kernel.k_stages)
+    V_free = T.alloc_barrier([readers] * c.kernel.v_stages)
+    return SimpleNamespace(
+        Q=SimpleNamespace(source=Q, shared=Q_shared, full=Q_full, free=Q_free),
+        K=SimpleNamespace(source=K, shared=K_shared, full=K_full, free=K_free, depth=c.kernel.k_stages),
+        V=SimpleNamespace(source=V, shared=V_shared, full=V_full, free=V_free, depth=c.kernel.v_stages),
+        Output=Output,
+        **vars(fragments),
+        Q_local=Q_local,
+        tiles=tile_numbers(TileCounter, c) if c.kernel.tile_scheduler == "dynamic" else None,
+        batch=Q.shape[0],
+        heads=Q.shape[1],
+        seq_q=Q.shape[2],
+        seq_kv=K.shape[2],
+        past_len=K.shape[2] - Q.shape[2],
+        scale=softmax_scale * LOG2_E,
+        rank=T.block_rank_in_cluster() if c.kernel.cluster > 1 else 0,
+    )
+
+
+@T.macro
+def warpgroup_state(c):
+    """The fragments: the scores and the output of 64 rows, and their online softmax."""
+    acc_s = T.alloc_fragment([ROWS, c.block_N], "float32")
+    acc_s_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype)
+    acc_o = T.alloc_fragment([ROWS, c.head_dim_v], "float32")
+    scores_max = T.alloc_fragment([ROWS], "float32")
+    scores_max_prev = T.alloc_fragment([ROWS], "float32")
+    scores_scale = T.alloc_fragment([ROWS], "float32")
+    logsum = T.alloc_fragment([ROWS, 4] if c.softmax.row_sum == "thread" else [ROWS], "float32")
+    if c.softmax.row_sum == "thread":
+        T.annotate_layout({logsum: per_thread_layout()})
+    return SimpleNamespace(
+        acc_s=acc_s,
+        acc_s_cast=acc_s_cast,
+        acc_o=acc_o,
+        scores_max=scores_max,
+        scores_max_prev=scores_max_prev,
+        scores_scale=scores_scale,
+        logsum=logsum,
+    )
+
+
+@T.macro
+def tile_numbers(TileCounter, c):
+    """The numbers of the next tiles, two of them, which the producer warp takes from the counter."""
+    tile_full = T.alloc_barrier([WARP] * 2)
+    tile_free = T.alloc_barrier([c.block_M // ROWS * WARPS] * 2)
+    next_tile = T.alloc_shared([2], "int32", scope="shared")
+    return SimpleNamespace(counter=TileCounter, full=tile_full, free=tile_free, next=next_tile)
