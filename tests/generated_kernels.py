@@ -1,0 +1,32 @@
+"""Warp-specialised kernels that show every option of the lowering, compiled for sm_90a, for tests of what is generated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from overlap import overlap
+
+from tl_attention.build.compile import CompiledKernel, compile_kernel
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.schedule import Schedule
+
+# Form, mask, kernel options.
+KERNELS: dict[str, tuple[str, bool, dict[str, Any]]] = {
+    "ping-pong": ("overlap", CAUSAL, {"ping_pong": True}),
+    "dynamic": (
+        "overlap",
+        CAUSAL,
+        {"ping_pong": True, "cluster": 1, "tile_scheduler": "dynamic", "tile_order": "tapered"},
+    ),
+    "registers": ("one warpgroup", FULL, {"q_operand": "registers", "tile_scheduler": "one_tile"}),
+    "three stages": ("three stages", CAUSAL, {"tile_order": "sections", "k_stages": 1}),
+    "three warpgroups": ("three warpgroups", FULL, {"v_stages": 1}),
+    "output through Q": ("one warpgroup", FULL, {"output": "tma"}),
+}
+
+
+def built(name: str) -> tuple[Schedule, CompiledKernel]:
+    form, mask, options = KERNELS[name]
+    schedule = overlap(form, **options)
+    return schedule, compile_kernel(schedule, Variant(128, "float16", mask))

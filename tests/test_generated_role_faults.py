@@ -1,0 +1,181 @@
+"""Faults put into the generated code of warp-specialised kernels: each is refused, in words that name it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from generated_kernels import built
+
+from tl_attention.errors import ScheduleRefused
+from tl_attention.lowering.registry import lowering_of
+from tl_attention.program.derivation import derive
+
+EVENT = r"operation \d+ of {} of block 0 is {}, expected {}"
+# The kernel, what stands in its code (a pattern), what in its place, the reason.
+SPECIALISED_FAULTS = {
+    "a wait that lets a product go": (
+        "ping-pong",
+        r"wait_wgmma<0>",
+        "wait_wgmma<1>",
+        EVENT.format("warpgroup 0", r"products wait \(1\)", r"products wait \(0\)"),
+    ),
+    "a release lost": ("ping-pong", r"K_free\[[^;]*arrive\(rank\);", "", "expected arrive K_free"),
+    "a release in one block only": (
+        "ping-pong",
+        r"(V_free\[[^;]*arrive)\(rank\w*\);",
+        r"\1(0);",
+        r"arrive V_free.* of blocks \(0,\), expected .* of blocks \(0, 1\)",
+    ),
+    "a release by every lane": (
+        "ping-pong",
+        r"if \(tl::tl_shuffle_elect<32>\(\)\) \{(\s+Q_free)",
+        r"{\1",
+        r"arrive Q_free\[0\] \(32\)",
+    ),
+    "the other parity": (
+        "ping-pong",
+        r"(K_full\[[^;]*)\.wait\((.*)\);",
+        r"\1.wait((\2 ^ 1));",
+        r"wait K_full\[0\] \(1\), expected .* \(0\)",
+    ),
+    "a barrier that counts one warp less": (
+        "ping-pong",
+        r"K_free\[0\].init\(16\)",
+        "K_free[0].init(15)",
+        r"K_free\[0\] 15",
+    ),
+    "no fence after the initialisation": (
+        "ping-pong",
+        r"tl::fence_barrier_init\(\);",
+        "",
+        "not initialised before anything else",
+    ),
+    "a cluster that does not start together": (
+        "ping-pong",
+        r"tl::cluster_sync\(\);",
+        "",
+        EVENT.format("the producer", ".*", r"sync cluster\[0\]"),
+    ),
+    "a product left out": ("ping-pong", r"tl::wgmma_rs<", "tl::wgmma_nothing<", r"expected product V\[0\]"),
+    "a product that reads another buffer": (
+        "ping-pong",
+        r"(desc_b\w*, )\(\(base_\w+ & 1\) \*",
+        r"\g<1>(1 *",
+        r"is product K\[1\] \(0\), expected product K\[0\]",
+    ),
+    "a load into another buffer": (
+        "ping-pong",
+        r"& 1\) \* 22528\)",
+        "& 1) * 0)",
+        "cannot be read: a load into slot 0 of K on K_full",
+    ),
+    "loads from the first block": (
+        "ping-pong",
+        r"\(\(\(blocks_\w+ \* 176\) - \(j \* 176\)\) - 176\)",
+        "(j * 176)",
+        "loads rows",
+    ),
+    "a load for one block only": (
+        "ping-pong",
+        r"\(uint16_t\)\(3\)",
+        "(uint16_t)(1)",
+        r"load K.* of blocks \(0,\), expected load .* of blocks \(0, 1\)",
+    ),
+    "too few bytes": (
+        "ping-pong",
+        r"expect_transaction\(45056\)",
+        "expect_transaction(22528)",
+        r"expect K_full\[0\] \(0.5\)",
+    ),
+    "a producer that does not acquire": (
+        "ping-pong",
+        r"V_free\[[^;]*\.wait\(.*\);",
+        "",
+        r"the producer .*expected wait V_free\[0\]",
+    ),
+    "a turn not waited for": (
+        "ping-pong",
+        r"tl::__sync_thread_partial\(\(wg\w* \+ 1\), 256\);",
+        "",
+        r"expected sync named barrier\[1\] \(256\)",
+    ),
+    "the turn of the other": (
+        "ping-pong",
+        r"tl::__named_barrier_arrive\(\(2 - wg\w*\), 256\);",
+        "tl::__named_barrier_arrive(1, 256);",
+        r"signal named barrier\[1\] \(256\), expected signal named barrier\[2\]",
+    ),
+    "a barrier more": (
+        "ping-pong",
+        r"(Q_full\[[^;]*\.wait\(.*\);)",
+        r"\1\n      tl::__sync_thread_partial(3, 256);",
+        r"is sync named barrier\[3\] \(256\)",
+    ),
+    "a barrier of an unknown kind": (
+        "ping-pong",
+        r"(Q_full\[[^;]*\.wait\(.*\);)",
+        r"\1\n      tl::syncthreads_partial(other);",
+        "is tl::syncthreads_partial",
+    ),
+    "rings that start again with every tile": (
+        "ping-pong",
+        r"(base\w*) = \(\1 \+ blocks\w*\);",
+        "",
+        r"wait K_free\[0\]|wait K_full\[0\]",
+    ),
+    "a tile's number not released": (
+        "dynamic",
+        r"tile_free\[[^;]*\.arrive\(\);",
+        "",
+        r"expected arrive tile_free\[0\] \(1\)",
+    ),
+    "a tile's number not waited for": (
+        "dynamic",
+        r"tile_full\[[^;]*\.wait\(.*\);",
+        "",
+        r"expected wait tile_full\[0\]",
+    ),
+    "Q released before it is in registers": (
+        "registers",
+        r"(Q_full\[[^;]*\.wait\(.*\);)",
+        r"\1\n if (tl::tl_shuffle_elect<32>()) {\n Q_free[0].arrive();\n }",
+        "expected read Q",
+    ),
+    "Q released before the output went through it": (
+        "output through Q",
+        r"tl::tma_store_wait<0, true>\(\);",
+        "",
+        r"expected stored \(0\)",
+    ),
+    "an output that is not complete": (
+        "output through Q",
+        r"tl::fence_proxy_async\(\);(\s+tl::__sync_thread_partial.*)",
+        "",
+        r"expected fence \(0\)",
+    ),
+    "blocks beyond the diagonal": (
+        "ping-pong",
+        r"blocks = min\(blocks, .*\);",
+        "",
+        r"it takes KV blocks 0 to \d+ for rows \[.*\] of Q, expected 0 to \d",
+    ),
+    "rows of another tile": (
+        "ping-pong",
+        r"(tma_load\(Q_desc.*\) \+ first_row_\d+)\)",
+        r"\1 + 128)",
+        r"block 0 loads rows \[128, 192\] of Q",
+    ),
+    "a structure that cannot be read": ("ping-pong", r"int turn_\w+ = turn;", "", "cannot be read: name 'turn_"),
+}
+
+
+@pytest.mark.parametrize("name", SPECIALISED_FAULTS)
+def test_a_specialised_kernel_with_a_fault_is_refused(name):
+    kernel, pattern, replacement, words = SPECIALISED_FAULTS[name]
+    schedule, compiled = built(kernel)
+    source, found = re.subn(pattern, replacement, compiled.source, count=1)
+    assert found == 1
+    with pytest.raises(ScheduleRefused, match=words):
+        lowering_of(schedule).check_generated(schedule, derive(schedule), replace(compiled.generated, source=source))
