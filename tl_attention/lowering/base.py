@@ -18,8 +18,8 @@ FAST_MATH = "tl.enable_fast_math"
 NO_BOUND_CHECKS = "tl.disable_safe_memory_legalize"
 NO_INIT_CHECKS = "tl.disable_buffer_init_check"
 
-# What every kernel imports.
-COMMON_FILES = ("problem/mask.py", "problem/variant.py", "lowering/signature.py")
+# What every kernel asks.
+COMMON_FILES = ("problem/mask.py",)
 
 
 class Lowering(ABC):

@@ -32,8 +32,8 @@ class Mask:
     def hidden(self, key, own_key, seq_kv, ops, first=0):
         """Whether the query that stands at `own_key` does not see a key. `key` counts from key `first` on."""
         end = seq_kv if self.right is None else ops.min(seq_kv, own_key + 1 + self.right)
-        hidden = key >= end - first
-        return hidden if self.left is None else ops.Or(hidden, key < own_key - self.left - first)
+        too_late = key >= end - first
+        return too_late if self.left is None else ops.Or(too_late, key < own_key - self.left - first)
 
     def first_block(self, first_key, block_N, ops):
         """The first KV block that any query from `first_key` on reaches back to."""

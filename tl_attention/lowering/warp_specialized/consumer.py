@@ -26,30 +26,30 @@ def consume(turn, base, blocks, first_row, visible, wg, s, c):
     # If all queries see the last key, only its block can be ragged, and a short loop padded.
     if c.mask.right is not None or c.loop.least_blocks + c.loop.masked_lag > c.loop.steady.t:
         for t in T.serial(unmasked - c.loop.steady.t):
-            steady(t + c.loop.steady.t, True, tile, s, c)
+            steady(t + c.loop.steady.t, tile, s, c, masked=True)
     for t in T.serial(blocks + c.loop.end - unmasked):
-        steady(t + unmasked, False, tile, s, c)
+        steady(t + unmasked, tile, s, c, masked=False)
     for t, operations in c.loop.epilogue:
-        epilogue(operations, blocks + t, blocks, tile, s, c)
+        epilogue(operations, blocks + t, tile, s, c)
 
 
 @T.macro
 def prologue(operations, t, tile, s, c):
     """Iteration t, before the steady state."""
     for op in operations:
-        operation(op, c)(op, t - op.lag, True, tile, s, c)
+        operation(op, c)(op, t - op.lag, tile, s, c, masked=True)
 
 
 @T.macro
-def steady(t, masked, tile, s, c):
+def steady(t, tile, s, c, masked):
     """Iteration t of the steady state."""
     for op in c.loop.steady.operations:
         if masked or op.statement != "mask":
-            operation(op, c)(op, t - op.lag, masked, tile, s, c)
+            operation(op, c)(op, t - op.lag, tile, s, c, masked=masked)
 
 
 @T.macro
-def epilogue(operations, t, blocks, tile, s, c):
-    """Iteration t, after the steady state, of a loop over `blocks` KV blocks."""
+def epilogue(operations, blocks, tile, s, c):
+    """Iteration number `blocks`, after the steady state."""
     for op in operations:
-        operation(op, c)(op, t - op.lag, True, tile, s, c)
+        operation(op, c)(op, blocks - op.lag, tile, s, c, masked=True)

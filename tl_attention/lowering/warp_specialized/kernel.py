@@ -49,8 +49,12 @@ def attention_kernel(*, variant, block_M, block_N, loop, kernel, softmax):
 def launch(Q, K, V, Output, TileCounter, softmax_scale, c):
     """The kernel: clusters of thread blocks, each with its warpgroups and a producer."""
     warpgroups = c.block_M // ROWS
+    polynomial = c.softmax.exp2_polynomial
     with T.Kernel(
-        grid(Q, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=device_functions(c)
+        grid(Q, c),
+        threads=(WARPGROUP, warpgroups + 1),
+        cluster_dims=c.kernel.cluster,
+        prelude=PRELUDE if polynomial is None else PRELUDE + exp2_polynomial(COEFFICIENTS[polynomial.degree]),
     ) as (block,):
         s = block_state(Q, K, V, Output, TileCounter, softmax_scale, c)
         if c.kernel.cluster > 1:
@@ -72,19 +76,13 @@ def grid(Q, c):
     return T.ceildiv(seq_q, c.block_M * c.kernel.cluster) * c.kernel.cluster * heads * batch
 
 
-def device_functions(c):
-    """The CUDA that the kernel calls."""
-    polynomial = c.softmax.exp2_polynomial
-    return PRELUDE if polynomial is None else PRELUDE + exp2_polynomial(COEFFICIENTS[polynomial.degree])
-
-
 @T.macro
 def producer(block, s, c):
     """A warpgroup of which one warp works."""
     if c.kernel.registers is not None:
         T.set_max_nreg(c.kernel.registers[1], 0)
     if T.get_thread_binding(0) < WARP:
-        work(True, 0, block, s, c)
+        work(0, block, s, c, is_producer=True)
         if c.kernel.tile_scheduler == "dynamic":
             reset_counter(s)
 
@@ -100,7 +98,7 @@ def consumer(ty, block, s, c):
     if c.kernel.ping_pong:
         if wg == 1:
             T.named_barrier_arrive(TURN, 2 * WARPGROUP)
-    work(False, wg, block, s, c)
+    work(wg, block, s, c, is_producer=False)
     if c.kernel.ping_pong:
         if wg == 0:
             T.sync_threads(TURN, 2 * WARPGROUP)

@@ -46,8 +46,7 @@ class WarpSpecialized(Lowering):
     files = (
         *COMMON_FILES,
         "hardware/warpgroup.py",
-        "program/operation.py",
-        "lowering/macros.py",
+        "lowering/softmax.py",
         *(
             f"lowering/warp_specialized/{name}.py"
             for name in (

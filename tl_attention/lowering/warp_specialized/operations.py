@@ -1,6 +1,6 @@
 """The operations of an iteration: a macro each, for a KV block that is number `block` of the tile's.
 
-Each takes (op, t, masked, tile, s, c): the operation itself; whether keys may be hidden; where the tile is; the
+Each takes (op, t, tile, s, c, masked): the operation itself; whether keys may be hidden; where the tile is; the
 thread block's memory; what is known when the kernel is traced.
 """
 
@@ -22,15 +22,15 @@ def operation(op, c):
 # --- loads and products ------------------------------------------------------------------------------------------
 
 
-def wait_k(op, t, masked, tile, s, c):
+def wait_k(op, t, tile, s, c, masked):
     return wait_full(s.K, tile.base + t)
 
 
-def wait_v(op, t, masked, tile, s, c):
+def wait_v(op, t, tile, s, c, masked):
     return wait_full(s.V, tile.base + t)
 
 
-def issue_mma0(op, t, masked, tile, s, c):
+def issue_mma0(op, t, tile, s, c, masked):
     """acc_s = Q_shared @ K_shared^T."""
     return T.wgmma_gemm(
         s.Q_local if c.kernel.q_operand == "registers" else s.Q.shared[tile.wg, :, :],
@@ -42,7 +42,7 @@ def issue_mma0(op, t, masked, tile, s, c):
     )
 
 
-def issue_mma1(op, t, masked, tile, s, c):
+def issue_mma1(op, t, tile, s, c, masked):
     """acc_o += acc_s_cast @ V_shared. The first one clears acc_o, which nothing else initialises."""
     return T.wgmma_gemm(
         s.acc_s_cast,
@@ -57,43 +57,43 @@ def issue_mma1(op, t, masked, tile, s, c):
 
 
 @T.macro
-def wait_mma0(op, t, masked, tile, s, c):
+def wait_mma0(op, t, tile, s, c, masked):
     T.wait_wgmma(op.outstanding)
     T.warpgroup_fence_operand(s.acc_s, 0, c.block_N // 2)
 
 
 @T.macro
-def wait_mma1(op, t, masked, tile, s, c):
+def wait_mma1(op, t, tile, s, c, masked):
     T.wait_wgmma(op.outstanding)
     T.warpgroup_fence_operand(s.acc_o, 0, c.head_dim_v // 2)
 
 
-def release_k(op, t, masked, tile, s, c):
+def release_k(op, t, tile, s, c, masked):
     return release(s.K, slot(s.K, tile.base + t), c)
 
 
-def release_v(op, t, masked, tile, s, c):
+def release_v(op, t, tile, s, c, masked):
     return release(s.V, slot(s.V, tile.base + t), c)
 
 
-def release_rows_of_q(op, t, masked, tile, s, c):
+def release_rows_of_q(op, t, tile, s, c, masked):
     return release_q(tile.wg, s)
 
 
 # --- who goes first ----------------------------------------------------------------------------------------------
 
 
-def take_turn(op, t, masked, tile, s, c):
+def take_turn(op, t, tile, s, c, masked):
     """Until it is this warpgroup's turn to issue products."""
     return T.sync_threads(TURN + tile.wg, 2 * WARPGROUP)
 
 
-def pass_turn(op, t, masked, tile, s, c):
+def pass_turn(op, t, tile, s, c, masked):
     """The other warpgroup's turn."""
     return T.named_barrier_arrive(TURN + 1 - tile.wg, 2 * WARPGROUP)
 
 
-def hold(op, t, masked, tile, s, c):
+def hold(op, t, tile, s, c, masked):
     """These exponentials come before what follows."""
     return hold_registers(op.registers, s)
 
@@ -105,12 +105,12 @@ def hold_registers(registers, s):
         T.call_extern("handle", f"tl_attention_hold<{first}, {registers[1]}>", s.acc_s.data, s.scale)
 
 
-def hold_last(op, t, masked, tile, s, c):
+def hold_last(op, t, tile, s, c, masked):
     """The last of these exponentials comes before what follows."""
     return T.call_extern("handle", f"tl_attention_hold_last<{op.registers[1] - 1}>", s.acc_s.data, s.scale)
 
 
-def resume(op, t, masked, tile, s, c):
+def resume(op, t, tile, s, c, masked):
     """The exponentials that follow come after what stands before."""
     return T.call_extern("handle", "tl_attention_resume", s.scores_max.data, s.scale)
 

@@ -30,14 +30,14 @@ def wait_free(ring, step):
 
 
 @T.macro
-def release(ring, slot, c):
+def release(ring, at, c):
     """One arrival per warp, whose lanes have waited together, at each block that a load into the slot writes."""
     if T.shuffle_elect(WARP):
         if c.kernel.cluster == 1:
-            T.mbarrier_arrive(ring.free[slot])
+            T.mbarrier_arrive(ring.free[at])
         else:
             for rank in T.unroll(c.kernel.cluster):
-                T.ptx_arrive_cluster_barrier(ring.free[slot], rank)
+                T.ptx_arrive_cluster_barrier(ring.free[at], rank)
 
 
 @T.macro

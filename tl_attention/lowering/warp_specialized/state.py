@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ROWS, WARP, WARPS
-from tl_attention.lowering.macros import LOG2_E
+from tl_attention.lowering.softmax import LOG2_E
 from tl_attention.lowering.warp_specialized.vector import per_thread_layout
 
 

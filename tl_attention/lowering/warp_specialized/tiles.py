@@ -38,9 +38,9 @@ def tapered(tile, row_tiles, heads, s, c):
     The last of many workers (blocks, or clusters) to take a long tile keeps the others waiting.
     """
     width = T.min(heads, T.ceildiv(TAPER * workers(c), row_tiles))
-    inside = tile - (heads - width) * row_tiles
-    row = T.if_then_else(inside < 0, tile % row_tiles, inside // width)
-    head = T.if_then_else(inside < 0, tile // row_tiles, heads - width + inside % width)
+    within = tile - (heads - width) * row_tiles
+    row = T.if_then_else(within < 0, tile % row_tiles, within // width)
+    head = T.if_then_else(within < 0, tile // row_tiles, heads - width + within % width)
     return row, head
 
 
@@ -48,9 +48,9 @@ def by_sections(tile, row_tiles, heads, s, c):
     """The first tiles of a section of heads, then their next."""
     section = section_heads(heads, s.seq_kv, c)
     first = tile // (section * row_tiles) * section
-    inside = tile % (section * row_tiles)
+    within = tile % (section * row_tiles)
     width = T.min(section, heads - first)
-    return inside // width, first + inside % width
+    return within // width, first + within % width
 
 
 def section_heads(heads, seq_kv, c):

@@ -1,12 +1,9 @@
-"""The vector statements, on the 64 rows of one warpgroup: a macro each, and each an operation of an iteration.
-
-Online softmax as in FlashAttention-2 (Dao, 2023, algorithm 1), in base 2: exp(x) = exp2(x log2 e).
-"""
+"""The vector statements, on the 64 rows of one warpgroup: a macro each, and each an operation of an iteration."""
 
 import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ROWS
-from tl_attention.lowering.macros import finite
+from tl_attention.lowering.softmax import finite
 
 
 def vector_statement(statement, c):
@@ -46,29 +43,30 @@ def inside(columns, j):
 
 
 @T.macro
-def mask(op, t, masked, tile, s, c):
+def mask(op, t, tile, s, c, masked):
     """acc_s = -inf where a key is hidden."""
     kv = tile.blocks - 1 - t
     for i, j in T.Parallel(ROWS, c.block_N):
         own_key = tile.first_row + i + s.past_len
-        hidden = c.mask.hidden(j, own_key, s.seq_kv, T, kv * c.block_N)
-        s.acc_s[i, j] = T.if_then_else(hidden, -T.infinity("float32"), s.acc_s[i, j])
+        s.acc_s[i, j] = T.if_then_else(
+            c.mask.hidden(j, own_key, s.seq_kv, T, kv * c.block_N), -T.infinity("float32"), s.acc_s[i, j]
+        )
 
 
 @T.macro
-def max_prev(op, t, masked, tile, s, c):
+def max_prev(op, t, tile, s, c, masked):
     """scores_max_prev = scores_max."""
     T.copy(s.scores_max, s.scores_max_prev)
 
 
 @T.macro
-def row_max(op, t, masked, tile, s, c):
+def row_max(op, t, tile, s, c, masked):
     """scores_max = max(scores_max, max_j acc_s)."""
     MAXIMUM[c.softmax.row_max](s.scores_max, s, c)
 
 
 @T.macro
-def row_max_beyond_threshold(op, t, masked, tile, s, c):
+def row_max_beyond_threshold(op, t, tile, s, c, masked):
     """scores_max = max_j acc_s where that is larger by more than the threshold: else every exponential stays small."""
     block_max = T.alloc_fragment([ROWS], "float32")
     MAXIMUM[c.softmax.row_max](block_max, s, c)
@@ -111,14 +109,14 @@ def seen(scores_max, masked):
 
 
 @T.macro
-def scale(op, t, masked, tile, s, c):
+def scale(op, t, tile, s, c, masked):
     """scores_scale = exp2(scale (scores_max_prev - scores_max))."""
     for i in T.Parallel(ROWS):
         s.scores_scale[i] = T.exp2(exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c))
 
 
 @T.macro
-def exp(op, t, masked, tile, s, c):
+def exp(op, t, tile, s, c, masked):
     """acc_s = exp2(scale (acc_s - scores_max))."""
     columns = c.loop.columns.get(op.statement)
     for i, j in T.Parallel(ROWS, c.block_N):
@@ -137,7 +135,7 @@ def exp2(x, i, j, c):
 
 
 @T.macro
-def cast(op, t, masked, tile, s, c):
+def cast(op, t, tile, s, c, masked):
     """acc_s_cast = acc_s, in the precision of V."""
     columns = c.loop.columns.get(op.statement)
     if columns is None:
@@ -152,7 +150,7 @@ def cast(op, t, masked, tile, s, c):
 
 
 @T.macro
-def row_sum_of_thread(op, t, masked, tile, s, c):
+def row_sum_of_thread(op, t, tile, s, c, masked):
     """logsum = logsum scores_scale + sum_j acc_s, of each thread's columns."""
     columns = c.loop.columns.get(op.statement)
     if columns is None or columns[0] == 0:
@@ -164,7 +162,7 @@ def row_sum_of_thread(op, t, masked, tile, s, c):
 
 
 @T.macro
-def row_sum(op, t, masked, tile, s, c):
+def row_sum(op, t, tile, s, c, masked):
     """logsum = logsum scores_scale + sum_j acc_s."""
     row_total = T.alloc_fragment([ROWS], "float32")
     T.reduce_sum(s.acc_s, row_total, dim=1)
@@ -173,7 +171,7 @@ def row_sum(op, t, masked, tile, s, c):
 
 
 @T.macro
-def rescale(op, t, masked, tile, s, c):
+def rescale(op, t, tile, s, c, masked):
     """acc_o *= scores_scale."""
     columns = c.loop.columns.get(op.statement)
     for i, j in T.Parallel(ROWS, c.head_dim_v):
@@ -182,7 +180,7 @@ def rescale(op, t, masked, tile, s, c):
 
 
 @T.macro
-def rescale_where_max_grew(op, t, masked, tile, s, c):
+def rescale_where_max_grew(op, t, tile, s, c, masked):
     """acc_o *= scores_scale, unless that is 1 in all rows of the warp."""
     if T.call_extern("bool", "tl_attention_grew", s.scores_scale.data):
-        rescale(op, t, masked, tile, s, c)
+        rescale(op, t, tile, s, c, masked)

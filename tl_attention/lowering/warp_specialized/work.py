@@ -11,7 +11,7 @@ from tl_attention.lowering.warp_specialized.tiles import place, workers
 
 
 @T.macro
-def work(is_producer, wg, block, s, c):
+def work(wg, block, s, c, is_producer):
     """Tile after tile, by the producer warp or by one warpgroup that computes."""
     # Variables: TileLang would put the expressions into the loops.
     tile = T.alloc_var("int32")
@@ -45,7 +45,7 @@ def work(is_producer, wg, block, s, c):
         elif c.kernel.tile_scheduler == "static":
             tile += workers(c)
         else:
-            next_tile(tile, turn, is_producer, s)
+            take_tile(tile, turn, s, is_producer=is_producer)
         turn += 1
 
 
@@ -74,7 +74,7 @@ def draw_tile(turn: T.Ref, s):
 
 
 @T.macro
-def next_tile(tile: T.Ref, turn: T.Ref, is_producer, s):
+def take_tile(tile: T.Ref, turn: T.Ref, s, is_producer):
     """The tile that the producer warp has drawn."""
     T.mbarrier_wait_parity(s.tiles.full[turn % 2], turn // 2 % 2)
     tile = s.tiles.next[turn % 2]

@@ -1,0 +1,76 @@
+"""Writes definitions down: a heading for each file, comments where they stood, formatted."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tl_attention.leaderboard.python_text import literal
+from tl_attention.leaderboard.specialise.source import Definition
+
+# A line that parts a file.
+RULE = "# ---"
+LINE_LENGTH = 120
+FORMAT = ("format", "--isolated", f"--line-length={LINE_LENGTH}", "--config=format.skip-magic-trailing-comma=true", "-")
+# A comment's number follows.
+MARK = "comment "
+
+
+def written(definitions: Sequence[Definition], headings: Mapping[str, str], constants: Mapping[str, Any]) -> str:
+    """The program: its constants, then the definitions under the headings of their files."""
+    parts = [*(f"{name} = {literal(value)}" for name, value in constants.items()), ""]
+    file = ""
+    for definition in definitions:
+        if definition.file != file:
+            file = definition.file
+            parts += ["", *(f"# {line}".rstrip() for line in headings[file].splitlines()), ""]
+        parts += _text(definition)
+    return formatted("\n".join(parts))
+
+
+def _text(definition: Definition) -> Iterator[str]:
+    yield from (line for line in getattr(definition.node, "above", ()) if not line.startswith(RULE))
+    if definition.function:
+        yield with_comments(definition.function)
+    else:
+        yield f"{definition.text}  {getattr(definition.node, 'beside', '')}".rstrip()
+
+
+def with_comments(function: ast.FunctionDef) -> str:
+    """The text of a function; while Python writes it, comments are statements."""
+    comments = _Comments()
+    text = ast.unparse(ast.fix_missing_locations(comments.visit(copy.deepcopy(function))))
+    return re.sub(rf"( *)'{MARK}(\d+)'\n", lambda m: f"{m[1]}{comments.lines[int(m[2])]}".rstrip() + "\n", text)
+
+
+class _Comments(ast.NodeTransformer):
+    """Puts marks before the statements that have comments, or empty lines, above."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def visit(self, node: ast.AST) -> Any:
+        super().visit(node)
+        for block in ("body", "orelse"):
+            if isinstance(node, ast.stmt) and isinstance(body := getattr(node, block, None), list):
+                body[:] = [new for statement in body for new in self._commented(statement, statement is body[0])]
+        return node
+
+    def _commented(self, statement: ast.stmt, first: bool) -> Iterator[ast.stmt]:
+        above = getattr(statement, "above", [])
+        for line in above[1:] if first and above and not above[0] else above:
+            self.lines.append(line)
+            yield ast.Expr(ast.Constant(f"{MARK}{len(self.lines) - 1}"))
+        assert not getattr(statement, "beside", ""), f"in a function, expected above: {statement.beside}"  # type: ignore
+        yield statement
+
+
+def formatted(text: str) -> str:
+    """The text as ruff formats it."""
+    command = [sys.executable, "-m", "ruff", *FORMAT]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout

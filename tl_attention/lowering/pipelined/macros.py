@@ -1,0 +1,90 @@
+"""The four macros of the attention loop, on the buffers of a thread block."""
+
+from types import SimpleNamespace
+
+import tilelang.language as T
+
+from tl_attention.lowering.softmax import finite
+
+
+@T.macro
+def allocated(c):
+    """The tiles in shared memory, and the fragments."""
+    Q_shared = T.alloc_shared([c.block_M, c.head_dim], c.dtype)
+    K_shared = T.alloc_shared([c.block_N, c.head_dim], c.dtype)
+    V_shared = T.alloc_shared([c.block_N, c.head_dim_v], c.dtype)
+    acc_s = T.alloc_fragment([c.block_M, c.block_N], "float32")
+    acc_s_cast = T.alloc_fragment([c.block_M, c.block_N], c.dtype)
+    acc_o = T.alloc_fragment([c.block_M, c.head_dim_v], "float32")
+    scores_max = T.alloc_fragment([c.block_M], "float32")
+    scores_max_prev = T.alloc_fragment([c.block_M], "float32")
+    scores_scale = T.alloc_fragment([c.block_M], "float32")
+    scores_sum = T.alloc_fragment([c.block_M], "float32")
+    logsum = T.alloc_fragment([c.block_M], "float32")
+    return SimpleNamespace(
+        Q_shared=Q_shared,
+        K_shared=K_shared,
+        V_shared=V_shared,
+        acc_s=acc_s,
+        acc_s_cast=acc_s_cast,
+        acc_o=acc_o,
+        scores_max=scores_max,
+        scores_max_prev=scores_max_prev,
+        scores_scale=scores_scale,
+        scores_sum=scores_sum,
+        logsum=logsum,
+    )
+
+
+@T.macro
+def MMA0(K, bz, by, kv, first_row, past_len, s, c):
+    """acc_s = Q_shared @ K_shared^T, -inf where masked. Statements load_k, mask, mma0."""
+    T.copy(K[bz, by, kv * c.block_N : (kv + 1) * c.block_N, :], s.K_shared)
+    for i, j in T.Parallel(c.block_M, c.block_N):
+        own_key = first_row + i + past_len
+        s.acc_s[i, j] = T.if_then_else(
+            c.mask.hidden(kv * c.block_N + j, own_key, K.shape[2], T), -T.infinity("float32"), 0
+        )
+    T.gemm(s.Q_shared, s.K_shared, s.acc_s, transpose_B=True, policy=T.GemmWarpPolicy.FullRow)
+
+
+@T.macro
+def Softmax(scale, s, c):
+    """acc_s_cast = exp2(scale (acc_s - scores_max)), scores_scale and logsum with it. Statements max_prev to cast."""
+    T.copy(s.scores_max, s.scores_max_prev)
+    T.fill(s.scores_max, -T.infinity("float32"))
+    T.reduce_max(s.acc_s, s.scores_max, dim=1, clear=False)
+    for i in T.Parallel(c.block_M):
+        s.scores_max[i] = T.max(s.scores_max[i], s.scores_max_prev[i])
+    for i in T.Parallel(c.block_M):
+        s.scores_scale[i] = T.exp2(s.scores_max_prev[i] * scale - finite(s.scores_max[i]) * scale)
+    for i, j in T.Parallel(c.block_M, c.block_N):
+        s.acc_s[i, j] = T.exp2(s.acc_s[i, j] * scale - finite(s.scores_max[i]) * scale)
+    T.reduce_sum(s.acc_s, s.scores_sum, dim=1)
+    for i in T.Parallel(c.block_M):
+        s.logsum[i] = s.logsum[i] * s.scores_scale[i] + s.scores_sum[i]
+    T.copy(s.acc_s, s.acc_s_cast)
+
+
+@T.macro
+def Rescale(s, c):
+    """acc_o *= scores_scale. Statement rescale."""
+    for i, j in T.Parallel(c.block_M, c.head_dim_v):
+        s.acc_o[i, j] *= s.scores_scale[i]
+
+
+@T.macro
+def MMA1(V, bz, by, kv, s, c):
+    """acc_o += acc_s_cast @ V_shared. Statements load_v, mma1."""
+    T.copy(V[bz, by, kv * c.block_N : (kv + 1) * c.block_N, :], s.V_shared)
+    T.gemm(s.acc_s_cast, s.V_shared, s.acc_o, policy=T.GemmWarpPolicy.FullRow)
+
+
+@T.macro
+def store(Output, bz, by, first_row, s, c):
+    """Output = acc_o / logsum."""
+    for i, j in T.Parallel(c.block_M, c.head_dim_v):
+        s.acc_o[i, j] /= s.logsum[i]
+    # Q has been read for the last time: its buffer stages the output for the TMA store.
+    T.copy(s.acc_o, s.Q_shared)
+    T.copy(s.Q_shared, Output[bz, by, first_row : first_row + c.block_M, :])
