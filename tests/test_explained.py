@@ -121,7 +121,7 @@ def in_loop(before: list[Emitted], after: list[Emitted], schedule: Schedule) -> 
         if schedule.kernel.output != "tma":
             assert before[0] == ("release", "Q")
             before = before[1:]
-    kinds = [("logsum" in what.reads, set(what.writes)) if kind == "vector" else kind for kind, what in after]
+    kinds = [("denominator" in what.reads, set(what.writes)) if kind == "vector" else kind for kind, what in after]
     behind = kinds.index((True, {"scores_scale"}))
     rest = [token for token in after[behind:] if token[0] not in ("vector", "fence")]
     assert rest == ([("release", "Q")] if schedule.kernel.output == "tma" else [])
@@ -154,7 +154,7 @@ def test_the_traced_kernel_does_what_is_listed(name, causal):
 # What a line of generated code does, but for the vector statements; a product is known by its descriptors.
 LINES = {
     "wait": r"^(\w)_full\[.*\]\.wait\(",
-    "release": r"^(\w)_free\[.*\]\.arrive\(",
+    "release": r"^(\w)_empty[.*\]\.arrive\(",
     "product": r"tl::initialize_wgmma_descriptor<.*\*\)([KV])_shared\)\[",
     "products wait": r"^tl::wait_wgmma<(\d+)>",
     "turn": r"^tl::__sync_thread_partial\(\((wg\w* \+ 1)\), 256\)",

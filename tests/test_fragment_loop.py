@@ -115,7 +115,7 @@ def test_the_facts_of_the_loop_are_read_off_its_table() -> None:
     assert TABLE.loads == ("load_k", "load_v") and TABLE.products == ("mma0", "mma1")
     assert TABLE.rings == {"K_shared": "load_k", "V_shared": "load_v"}
     assert TABLE.readers == {"load_k": COPIES_OF_K, "load_v": ("copy_v",)}
-    assert TABLE.inputs == {"K", "V", "Q_shared"} and set(TABLE.results) == {"acc_o", "logsum"}
+    assert TABLE.inputs == {"K", "V", "Q_shared"} and set(TABLE.results) == {"acc_o", "denominator"}
     assert TABLE.loads_of("mma0") == () and TABLE.loads_of("copy_v") == ("load_v",)
     edges = {edge[:4] for edge in dependences(TABLE, {"load_k": 2, "load_v": 2})}
     assert {("copy_k_low", "mma0", 0, "flow"), ("mma0", "copy_k_low", 1, "anti")} <= edges

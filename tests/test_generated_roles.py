@@ -88,7 +88,7 @@ def test_only_blocks_with_hidden_keys_are_masked(name, lag, seq_q, seq_kv):
 MASKED = [name for name, schedule in shipped().items() if schedule.lowering == "warp_specialized"]
 SYNCHRONISES = {
     "wait": r"_full\[.*\.wait\(",
-    "arrive": r"_free\[.*\.arrive\(",
+    "arrive": r"_empty\[.*\.arrive\(",
     "turn": r"__sync_thread_partial\(",
     "pass": r"__named_barrier_arrive\(",
     "products": r"wait_wgmma<",

@@ -172,9 +172,12 @@ def agreed(definitions: Sequence[Definition], entry: str, known: Known) -> dict[
             first, *others = [call[param] for call in calls]
             if param not in used:
                 gone[param] = None
-            elif isinstance(first, ATOMS) and said.issuperset(names_in(first)):
-                if all(ast.unparse(other) == ast.unparse(first) for other in others):
-                    gone[param] = first
+            elif (
+                isinstance(first, ATOMS)
+                and said.issuperset(names_in(first))
+                and all(ast.unparse(other) == ast.unparse(first) for other in others)
+            ):
+                gone[param] = first
         if gone:
             plans[name] = Plan(function, gone)
     return plans

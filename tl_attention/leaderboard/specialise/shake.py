@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 
 from tl_attention.leaderboard.specialise.calls import bound, parameters
-from tl_attention.leaderboard.specialise.known import Rename, names_in
+from tl_attention.leaderboard.specialise.known import Rename
 from tl_attention.leaderboard.specialise.local_names import assigned, without_assignments
 from tl_attention.leaderboard.specialise.source import Definition
 
@@ -35,9 +35,9 @@ def drop_unread_names(function: ast.FunctionDef) -> None:
     without_assignments(function, {n for n, value in assigned(function).items() if n not in read and is_pure(value)})
     *before, last = function.body
     assign = before[-1] if before else None
-    if isinstance(last, ast.Return) and last.value and isinstance(assign, ast.Assign):
-        if ast.unparse(assign.targets[0]) == ast.unparse(last.value):
-            function.body = [*before[:-1], ast.Return(assign.value)]
+    returned = last.value if isinstance(last, ast.Return) else None
+    if returned and isinstance(assign, ast.Assign) and ast.unparse(assign.targets[0]) == ast.unparse(returned):
+        function.body = [*before[:-1], ast.Return(assign.value)]
 
 
 def is_pure(value: ast.expr) -> bool:

@@ -10,10 +10,10 @@ from tl_attention.lowering.warp_specialized.rings import release_q
 
 @T.macro
 def consume(turn, base, blocks, first_row, visible, wg, s, c):
-    """One tile, up to acc_o and logsum. Its KV blocks are loads `base` on of the rings; only those from `visible` on,
+    """One tile, up to acc_o and denominator. Its KV blocks are loads `base` on of the rings; only those from `visible` on,
     which come first, may need a mask."""
     tile = SimpleNamespace(base=base, blocks=blocks, first_row=first_row, wg=wg)
-    T.fill(s.logsum, 0)
+    T.fill(s.denominator, 0)
     T.fill(s.scores_max, -T.infinity("float32"))
     T.mbarrier_wait_parity(s.Q.full[wg], turn % 2)
     if c.kernel.q_operand == "registers":
