@@ -15,7 +15,6 @@ from tl_attention.proof.races import prove
 
 # KV blocks of the tiles; with the dynamic scheduler tiles are so short that the producer runs two ahead.
 TILES, SHORT_TILES = [3, 4, 3, 3, 3], [1, 1, 1, 1, 1]
-
 Events = dict[Process, list[Event]]
 
 
