@@ -17,8 +17,8 @@
 # carries, and compares.
 #
 # In this order:
-#   attention_kernel   the TileLang program, and SCHEDULE, which makes it this kernel: fp16, non-causal, all sizes
-#   KERNEL_SOURCE      the CUDA generated from them, for head_dim 128
+#   attention_kernel   the TileLang program: the schedule written out, for fp16, non-causal, head_dim 128, all sizes
+#   KERNEL_SOURCE      the CUDA generated from it
 #   launch_plan        its grid and TMA descriptors, read off the host code that TileLang generated beside it
 #   build_cubin        runs nvcc on KERNEL_SOURCE and the headers
 #   Kernel             loads a cubin and launches it, through ctypes and the CUDA driver
@@ -44,18 +44,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import torch
 
 # The generated CUDA: the first twelve digits of KERNEL_SOURCE's sha256. And what made it and the cubin.
-DEVICE_CODE = "f757c4ee1c97"
+DEVICE_CODE = "5af16eae8ba4"
 COMPILERS = {"tilelang": "0.1.15", "nvrtc": "12.9.86"}
-
-HEAD_DIM = 128
-SOFTMAX_SCALE = HEAD_DIM**-0.5
 
 # --- the TileLang program --------------------------------------------------------------------------------------
 
@@ -79,271 +74,585 @@ try:
     NO_TILELANG = ""
 except Exception as error:
     # by_tilelang raises this. The macros below stay plain functions, which nothing calls.
-    tilelang, T = None, SimpleNamespace(macro=lambda function: function)
+    tilelang, T = None, SimpleNamespace(macro=lambda function: function, Ref=None)
     NO_TILELANG = f"{type(error).__name__}: {error}"
 
+# The problem, the tile of a thread block, and what it has of the machine.
 
-# Which keys a query sees, stated once: for integers of Python, tensors of torch and expressions of TileLang.
-#
-# `ops` has min, max, ceildiv and Or for the numbers that are passed, as `tilelang.language` does for its own.
-
-@dataclass(frozen=True)
-class Mask:
-    """Query i stands at key i + past_len, past_len = seq_kv - seq_q: queries and keys end together.
-
-    It sees the keys from `left` before its own to `right` after it, of those that there are; None is all of them.
-
-    Of a tile, whose queries stand at first_key to end_key - 1, the KV blocks from `first_block` to `end_block` are
-    needed, and of these only the ones from `first_whole` to `end_whole` need no mask.
-    """
-
-    left: int | None = None
-    right: int | None = None
-
-    @property
-    def suffix(self) -> str:
-        """What follows a dtype where people read both: nothing for a full mask."""
-        return {FULL: "", CAUSAL: " causal"}.get(self, f" window {self.left, self.right}")
-
-    @property
-    def grows(self) -> bool:
-        """Whether later queries see more keys."""
-        return self.left is None and self.right is not None
-
-    def hidden(self, key, own_key, seq_kv, ops, first=0):
-        """Whether the query that stands at `own_key` does not see a key. `key` counts from key `first` on."""
-        end = seq_kv if self.right is None else ops.min(seq_kv, own_key + 1 + self.right)
-        hidden = key >= end - first
-        return hidden if self.left is None else ops.Or(hidden, key < own_key - self.left - first)
-
-    def first_block(self, first_key, block_N, ops):
-        """The first KV block that any query from `first_key` on reaches back to."""
-        return 0 if self.left is None else ops.max(first_key - self.left, 0) // block_N
-
-    def end_block(self, blocks, end_key, block_N, ops):
-        """The end of the KV blocks, of `blocks`, that any query before `end_key` reaches."""
-        return blocks if self.right is None else ops.min(blocks, ops.ceildiv(end_key + self.right, block_N))
-
-    def first_whole(self, end_key, block_N, ops):
-        """The first KV block to whose first key all queries before `end_key` reach back."""
-        return 0 if self.left is None else ops.ceildiv(ops.max(end_key - 1 - self.left, 0), block_N)
-
-    def end_whole(self, blocks, first_key, block_N, ops):
-        """The end of the KV blocks, of `blocks` full ones, to whose last key all queries from `first_key` on reach."""
-        return blocks if self.right is None else ops.min(blocks, (first_key + 1 + self.right) // block_N)
-
-    def pairs(self, seq_q: int, seq_kv: int) -> int:
-        """How many (query, key) pairs are not hidden."""
-        past_len = seq_kv - seq_q
-
-        def before(key: int) -> int:
-            """Pairs whose key comes before that key of query 0, the next of query 1, and so on."""
-            return _sum_from_0(key, seq_q) - _sum_from_0(key - seq_kv, seq_q)
-
-        end = seq_q * seq_kv if self.right is None else before(past_len + 1 + self.right)
-        return end - (0 if self.left is None else before(past_len - self.left))
+BLOCK_M = 128
+BLOCK_N = 176
+HEAD_DIM = 128
+DTYPE = "float16"
+HEAD_DIM_V = 128
+SMS = 132
+CLUSTER = 2
+K_STAGES = 2
+V_STAGES = 2
 
 
-FULL = Mask()
-CAUSAL = Mask(right=0)
+# A warpgroup in numbers.
 
-
-def _sum_from_0(first: int, count: int) -> int:
-    """max(first, 0) + max(first + 1, 0) + ..., `count` terms."""
-    last = first + count - 1
-    return (max(last, 0) * max(last + 1, 0) - max(first - 1, 0) * max(first, 0)) // 2
-
-
-# What is compiled: everything that one kernel is made for beside its schedule, and the kernel's parameters.
-
-class Sizes(NamedTuple):
-    """The sizes that a kernel may read at run time."""
-
-    batch: int
-    heads: int
-    seq_q: int
-    seq_kv: int
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter of a kernel: `dims` are a tensor's dimensions by name, outermost first, contiguous.
-
-    An input or an output is a tensor of the caller's, a scalar a number; a counter is a tensor that a launch finds and
-    leaves zero, so the caller need not see it. The dtype is the variant's where it is empty. An `optional` parameter
-    is there where the variant, or the schedule, asks for it.
-    """
-
-    name: str
-    kind: str
-    dims: tuple[str | int, ...] = ()
-    dtype: str = ""
-    optional: bool = False
-
-
-# In the order in which a kernel takes them.
-KERNEL_PARAMETERS = (
-    Parameter("Q", "input", ("batch", "heads", "seq_q", "head_dim")),
-    Parameter("K", "input", ("batch", "heads", "seq_kv", "head_dim")),
-    Parameter("V", "input", ("batch", "heads", "seq_kv", "head_dim_v")),
-    Parameter("Output", "output", ("batch", "heads", "seq_q", "head_dim_v")),
-    Parameter("softmax_scale", "scalar", dtype="float32"),
-    Parameter("TileCounter", "counter", (2,), "int32", optional=True),
-)
-
-
-@dataclass(frozen=True)
-class Variant:
-    """What a kernel computes: attention of these head sizes, in this dtype, under this mask.
-
-    `head_dim` is that of Q and K, `head_dim_v` that of V and the output: the same unless given. `sizes` None leaves
-    them to run time. `optional` names the optional inputs and outputs that there are.
-    """
-
-    head_dim: int
-    dtype: str
-    mask: Mask = FULL
-    head_dim_v: int = 0
-    sizes: Sizes | None = None
-    optional: frozenset[str] = frozenset()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
-
-    def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
-        """What a kernel for this variant takes, with the optional ones that its schedule asks for by name."""
-        return tuple(p for p in KERNEL_PARAMETERS if not p.optional or p.name in self.optional | {*of_schedule})
-
-
-# The signature of a kernel's prim_func, read off the list of its parameters.
-
-def takes(parameters, variant, sizes):
-    """Decorates the function under `T.prim_func`: gives each of the parameters its type.
-
-    TileLang makes a parameter of every argument that has a type; the others keep their default.
-    """
-    dims = {**sizes._asdict(), "head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
-
-    def typed(parameter):
-        if parameter.kind == "scalar":
-            return getattr(T, parameter.dtype)
-        return T.Tensor([dims.get(dim, dim) for dim in parameter.dims], parameter.dtype or variant.dtype)
-
-    def decorate(function):
-        function.__annotations__ = {parameter.name: typed(parameter) for parameter in parameters}
-        return function
-
-    return decorate
-
-
-# Warpgroups, and the named barriers by which they wait for each other.
 
 WARP = 32
 WARPS = 4  # of a warpgroup
 WARPGROUP = WARPS * WARP
 ROWS = 64  # of a warpgroup: wgmma's M
+ALL_LANES = 0xFFFFFFFF
 
-# Two warpgroups wait at TURN and TURN + 1 for their turns, all of them at MEETING, the first id that TileLang takes
-# itself, and warpgroup w at OWN + w for its own warps.
-TURN, MEETING, OWN = 1, 3, 4
-
-
-# The operations of a Program, as a kernel that is emitted from one reads them.
-
-class Operation(NamedTuple):
-    """One operation of an iteration: in iteration t it concerns KV block t - lag. `kind` is one of
-
-    run         a vector statement
-    issue       a load or a product
-    wait        until that load has arrived, or until no more than `outstanding` products are in flight, which were
-                issued after that one
-    acquire     a free buffer for that load
-    release     the buffer that the load filled
-    turn, pass  wait for the turn to issue products; give it to the other warpgroup
-    hold        the exponentials in `registers` (first, end) come before what follows; hold_last: the last of them does
-    resume      the exponentials that follow come after what stands before
-    """
-
-    kind: str
-    statement: str
-    lag: int
-    outstanding: int = 0
-    registers: tuple[int, int] = (0, 0)
+# Named barriers. Two warpgroups wait at TURN and TURN + 1 for their turns.
+TURN = 1
 
 
-class Iteration(NamedTuple):
-    """The operations of iteration t; in an epilogue t counts from the number of blocks."""
-
-    t: int
-    operations: tuple[Operation, ...]
-
-
-# The four macros of the attention loop, and what the kernels share.
+# FlashAttention forward: a producer warp loads, warpgroups compute with products in flight.
 #
-# Online softmax as in FlashAttention-2 (Dao, 2023, algorithm 1), in base 2: exp(x) = exp2(x log2 e).
-
-LOG2_E = 1.4426950408889634
-
-
-@T.macro
-def MMA0(K, Q_shared, K_shared, acc_s, bz, by, first_row, kv, seq_kv, past_len, mask):
-    """acc_s = Q_shared @ K_shared^T, -inf where masked. Statements load_k, mask, mma0."""
-    block_M, block_N = acc_s.shape
-    T.copy(K[bz, by, kv * block_N : (kv + 1) * block_N, :], K_shared)
-    for i, j in T.Parallel(block_M, block_N):
-        hidden = mask.hidden(kv * block_N + j, first_row + i + past_len, seq_kv, T)
-        acc_s[i, j] = T.if_then_else(hidden, -T.infinity(acc_s.dtype), 0)
-    T.gemm(Q_shared, K_shared, acc_s, transpose_B=True, policy=T.GemmWarpPolicy.FullRow)
+# threadIdx.y is the warpgroup: those that compute, 64 rows each, then the producer's. KV blocks come from the last to
+# the first, so that those that need a mask come first. Rings of buffers go on from one row tile of a block to its next.
 
 
-@T.macro
-def Softmax(acc_s, acc_s_cast, scores_max, scores_max_prev, scores_scale, scores_sum, logsum, scale):
-    """acc_s_cast = exp2(scale (acc_s - scores_max)), scores_scale and logsum with it. Statements max_prev to cast."""
-    block_M, block_N = acc_s.shape
-    T.copy(scores_max, scores_max_prev)
-    T.fill(scores_max, -T.infinity(scores_max.dtype))
-    T.reduce_max(acc_s, scores_max, dim=1, clear=False)
-    for i in T.Parallel(block_M):
-        scores_max[i] = T.max(scores_max[i], scores_max_prev[i])
-    for i in T.Parallel(block_M):
-        scores_scale[i] = T.exp2(scores_max_prev[i] * scale - finite(scores_max[i]) * scale)
-    for i, j in T.Parallel(block_M, block_N):
-        acc_s[i, j] = T.exp2(acc_s[i, j] * scale - finite(scores_max[i]) * scale)
-    T.reduce_sum(acc_s, scores_sum, dim=1)
-    for i in T.Parallel(block_M):
-        logsum[i] = logsum[i] * scores_scale[i] + scores_sum[i]
-    T.copy(acc_s, acc_s_cast)
+def attention_kernel():
+    """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
+    batch, heads, seq_q, seq_kv = T.dynamic("batch, heads, seq_q, seq_kv")
+
+    @T.prim_func
+    def attention(
+        Q: T.Tensor([batch, heads, seq_q, HEAD_DIM], DTYPE),
+        K: T.Tensor([batch, heads, seq_kv, HEAD_DIM], DTYPE),
+        V: T.Tensor([batch, heads, seq_kv, HEAD_DIM_V], DTYPE),
+        Output: T.Tensor([batch, heads, seq_q, HEAD_DIM_V], DTYPE),
+        softmax_scale: T.float32,
+    ):
+        launch(Q, K, V, Output, softmax_scale)
+
+    return attention
 
 
 @T.macro
-def Rescale(acc_o, scores_scale):
-    """acc_o *= scores_scale. Statement rescale."""
-    for i, j in T.Parallel(*acc_o.shape):
-        acc_o[i, j] *= scores_scale[i]
+def launch(Q, K, V, Output, softmax_scale):
+    """The thread blocks, and their roles."""
+    warpgroups = BLOCK_M // ROWS
+    with T.Kernel(grid(), threads=(WARPGROUP, warpgroups + 1), cluster_dims=CLUSTER, prelude=PRELUDE) as (block,):
+        s = block_state(Q, K, V, Output, softmax_scale)
+        T.cluster_sync()
+        ty = T.get_thread_binding(1)
+        if ty == warpgroups:
+            producer(block, s)
+        else:
+            consumer(ty, block, s)
+        T.cluster_sync()
+
+
+def grid():
+    """How many thread blocks there are."""
+    return workers() * CLUSTER
 
 
 @T.macro
-def MMA1(V, V_shared, acc_s_cast, acc_o, bz, by, kv):
-    """acc_o += acc_s_cast @ V_shared. Statements load_v, mma1."""
-    block_N = V_shared.shape[0]
-    T.copy(V[bz, by, kv * block_N : (kv + 1) * block_N, :], V_shared)
-    T.gemm(acc_s_cast, V_shared, acc_o, policy=T.GemmWarpPolicy.FullRow)
+def producer(block, s):
+    """A warpgroup of which one warp works."""
+    T.set_max_nreg(24, 0)
+    if T.get_thread_binding(0) < WARP:
+        work(0, block, s, is_producer=True)
 
 
-def finite(scores_max):
-    """0 for a row that has seen no key yet: its maximum is -inf, and -inf - -inf would be NaN."""
-    return T.if_then_else(scores_max == -T.infinity("float32"), T.float32(0), scores_max)
+@T.macro
+def consumer(ty, block, s):
+    """A warpgroup that computes."""
+    T.set_max_nreg(240, 1)
+    # Known to be the same in all lanes of a warp, and so are the products' descriptors.
+    wg = T.alloc_var("int32")
+    wg = T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), ty, 0)
+    if wg == 1:
+        T.named_barrier_arrive(TURN, 2 * WARPGROUP)
+    work(wg, block, s, is_producer=False)
+    if wg == 0:
+        T.sync_threads(TURN, 2 * WARPGROUP)
 
 
-def kv_block(step, blocks, descending):
-    """The KV block of a loop step, as an expression: a name for it would be one more statement of the loop."""
-    return blocks - 1 - step if descending else step
+# Tile after tile: what a role of the thread block works on, and which tile is next.
+
+
+@T.macro
+def work(wg, block, s, is_producer):
+    """Tile after tile, by the producer warp or by one warpgroup that computes."""
+    # Variables: TileLang would put the expressions into the loops.
+    tile = T.alloc_var("int32")
+    turn = T.alloc_var("int32")
+    base = T.alloc_var("int32")
+    first_row = T.alloc_var("int32")
+    head = T.alloc_var("int32")
+    bz = T.alloc_var("int32")
+    blocks = T.alloc_var("int32")
+    visible = T.alloc_var("int32")
+    row_tiles = T.ceildiv(s.seq_q, BLOCK_M * CLUSTER)
+    tile = block // CLUSTER
+    turn = 0
+    base = 0
+    while tile < row_tiles * s.heads * s.batch:
+        locate(tile, first_row, head, bz, blocks, row_tiles, s)
+        if is_producer:
+            produce(turn, base, blocks, first_row, head, bz, s)
+        else:
+            first_row += wg * ROWS
+            visible = s.seq_kv // BLOCK_N
+            consume(turn, base, blocks, visible, wg, s)
+            store(first_row, head, bz, s)
+        base += blocks
+        tile += workers()
+        turn += 1
+
+
+@T.macro
+def locate(tile: T.Ref, first_row: T.Ref, head: T.Ref, bz: T.Ref, blocks: T.Ref, row_tiles, s):
+    """A tile's rows, head and batch, and how many KV blocks they need."""
+    first_row = by_rows(tile, row_tiles)[0] * CLUSTER
+    head = by_rows(tile, row_tiles)[1]
+    # Blocks of a cluster load together: as many KV blocks as its last row needs.
+    blocks = T.ceildiv(s.seq_kv, BLOCK_N)
+    blocks = T.max(blocks, 1)
+    first_row = (first_row + s.rank) * BLOCK_M
+    bz = head // s.heads
+    head = head % s.heads
+
+
+# Which row tile is next, and where it is.
+#
+# A tile here is that of a whole cluster: block_M rows for each of its blocks.
+
+
+def workers():
+    """Blocks, or clusters, that fill the GPU."""
+    return SMS // CLUSTER
+
+
+def by_rows(tile, row_tiles):
+    """The tiles of a head one after another."""
+    return (tile % row_tiles, tile // row_tiles)
+
+
+# The producer warp: it loads Q, K and V by TMA, as far ahead as the rings allow.
+
+
+@T.macro
+def produce(turn, base, blocks, first_row, head, bz, s):
+    """The loads of one tile. Q comes after the first blocks: its buffer is free later than theirs."""
+    for j in T.serial(blocks):
+        load_k(base + j, blocks - 1 - j, head, bz, s)
+        load_v(base + j, blocks - 1 - j, head, bz, s)
+        if j == 0:
+            for wg in range(BLOCK_M // ROWS):
+                load_q(turn, first_row, head, bz, wg, s)
+
+
+@T.macro
+def load_k(step, kv, head, bz, s):
+    load(s.K, step, kv, head, bz)
+
+
+@T.macro
+def load_v(step, kv, head, bz, s):
+    load(s.V, step, kv, head, bz)
+
+
+@T.macro
+def load(ring, step, kv, head, bz):
+    """Load number `step`: KV block `kv`, as soon as its slot is free."""
+    wait_empty(ring, step)
+    T.tma_copy(
+        ring.source[bz, head, kv * BLOCK_N : (kv + 1) * BLOCK_N, :],
+        ring.shared[slot(ring, step), :, :],
+        barrier=ring.full[slot(ring, step)],
+        leader_scope_threads=WARP,
+        cluster_mask=3,
+    )
+    T.mbarrier_arrive(ring.full[slot(ring, step)])
+
+
+@T.macro
+def load_q(turn, first_row, head, bz, wg, s):
+    """A warpgroup's rows of Q."""
+    T.mbarrier_wait_parity(s.Q.empty[wg], turn % 2 ^ 1)
+    T.tma_copy(
+        s.Q.source[bz, head, first_row + wg * ROWS : first_row + (wg + 1) * ROWS, :],
+        s.Q.shared[wg, :, :],
+        barrier=s.Q.full[wg],
+        leader_scope_threads=WARP,
+    )
+    T.mbarrier_arrive(s.Q.full[wg])
+
+
+# A warpgroup that computes: its 64 rows of one row tile.
+
+
+@T.macro
+def consume(turn, base, blocks, visible, wg, s):
+    """acc_o and denominator of a tile. Its loads begin with number `base` of the rings; blocks below `visible` need no mask."""
+    tile = SimpleNamespace(base=base, blocks=blocks, wg=wg)
+    T.fill(s.denominator, 0)
+    T.fill(s.scores_max, -T.infinity("float32"))
+    T.mbarrier_wait_parity(s.Q.full[wg], turn % 2)
+    prologue(tile, s)
+    unmasked = T.max(T.min(blocks - visible, blocks), 1)
+    for t in T.serial(blocks - unmasked):
+        steady(t + unmasked, tile, s)
+    epilogue(blocks, tile, s)
+
+
+@T.macro
+def prologue(tile, s):
+    """An iteration before the steady state."""
+    take_turn(tile)
+    wait_k(0, tile, s)
+    issue_mma0(0, tile, s)
+    pass_turn(tile)
+    max_prev(s)
+    wait_mma0(s, outstanding=0)
+    release_k(0, tile, s)
+    mask(tile, s)
+    row_max(s)
+    scale(s, masked=True)
+    exp(s, masked=True, columns=(0, 48))
+    exp(s, masked=True, columns=(48, 176))
+    row_sum_of_thread(s)
+    cast(s)
+
+
+@T.macro
+def steady(t, tile, s):
+    """Iteration t of the steady state."""
+    take_turn(tile)
+    wait_k(t, tile, s)
+    issue_mma0(t, tile, s)
+    wait_v(t - 1, tile, s)
+    issue_mma1(t - 1, tile, s)
+    pass_turn(tile)
+    max_prev(s)
+    wait_mma0(s, outstanding=1)
+    release_k(t, tile, s)
+    row_max(s)
+    scale(s, masked=False)
+    exp(s, masked=False, columns=(0, 48))
+    hold_last(s)
+    wait_mma1(s)
+    release_v(t - 1, tile, s)
+    exp(s, masked=False, columns=(48, 176))
+    row_sum_of_thread(s)
+    cast(s)
+    rescale(s)
+
+
+@T.macro
+def epilogue(blocks, tile, s):
+    """Iteration number `blocks`, after the steady state."""
+    release_rows_of_q(tile, s)
+    take_turn(tile)
+    wait_v(blocks - 1, tile, s)
+    issue_mma1(blocks - 1, tile, s)
+    pass_turn(tile)
+    wait_mma1(s)
+    release_v(blocks - 1, tile, s)
+
+
+# The operations of an iteration: each concerns KV block t of a tile, which counts from the first to be worked on.
+
+
+def wait_k(t, tile, s):
+    """Until K of the block has arrived."""
+    return wait_full(s.K, tile.base + t)
+
+
+def wait_v(t, tile, s):
+    """Until V of the block has arrived."""
+    return wait_full(s.V, tile.base + t)
+
+
+def issue_mma0(t, tile, s):
+    """Starts acc_s = Q K^T."""
+    return T.wgmma_gemm(
+        s.Q.shared[tile.wg, :, :],
+        s.K.shared[slot(s.K, tile.base + t), :, :],
+        s.acc_s,
+        transpose_B=True,
+        clear_accum=True,
+        policy=T.GemmWarpPolicy.FullRow,
+    )
+
+
+def issue_mma1(t, tile, s):
+    """Starts acc_o += acc_s_cast V. The first one clears acc_o, which nothing else initialises."""
+    return T.wgmma_gemm(
+        s.acc_s_cast,
+        s.V.shared[slot(s.V, tile.base + t), :, :],
+        s.acc_o,
+        clear_accum=t == 0,
+        policy=T.GemmWarpPolicy.FullRow,
+    )
+
+
+# A wait names no register: without the fence the compiler may move a use of the result before it.
+
+
+@T.macro
+def wait_mma0(s, outstanding):
+    """Until acc_s is there; products that were started later may still be in flight."""
+    T.wait_wgmma(outstanding)
+    T.warpgroup_fence_operand(s.acc_s, 0, BLOCK_N // 2)
+
+
+@T.macro
+def wait_mma1(s):
+    """Until acc_o is there; products that were started later may still be in flight."""
+    T.wait_wgmma(0)
+    T.warpgroup_fence_operand(s.acc_o, 0, HEAD_DIM_V // 2)
+
+
+def release_k(t, tile, s):
+    """K of the block has been read."""
+    return release(s.K, slot(s.K, tile.base + t))
+
+
+def release_v(t, tile, s):
+    """V of the block has been read."""
+    return release(s.V, slot(s.V, tile.base + t))
+
+
+def release_rows_of_q(tile, s):
+    """Q has been read."""
+    return release_q(tile.wg, s)
+
+
+def take_turn(tile):
+    """Until it is this warpgroup's turn to issue products."""
+    return T.sync_threads(TURN + tile.wg, 2 * WARPGROUP)
+
+
+def pass_turn(tile):
+    """The other warpgroup's turn."""
+    return T.named_barrier_arrive(TURN + 1 - tile.wg, 2 * WARPGROUP)
+
+
+def hold_last(s):
+    """The last exponential of the chunk before comes before what follows."""
+    return T.call_extern("handle", "tl_attention_hold_last<23>", s.acc_s.data, s.scale)
+
+
+# The vector statements, on the 64 rows of one warpgroup: a macro each, and each an operation of an iteration.
+
+
+def per_thread_layout():
+    """Layout of a (64, 4) fragment: what each of the four lanes that share a row of an accumulator has of it."""
+    return T.Fragment([ROWS, 4], forward_fn=lambda i, lane: (i // 16 * 32 + i % 8 * 4 + lane, i // 8 % 2))
+
+
+def lane_of(column):
+    """Which of the four lanes that share a row has this column of an accumulator."""
+    return column // 2 % 4
+
+
+def inside(columns, j):
+    """Whether column j is one of these, (first, end)."""
+    return T.And(j >= columns[0], j < columns[1])
+
+
+@T.macro
+def mask(tile, s):
+    """acc_s = -inf where a key is hidden."""
+    kv = tile.blocks - 1
+    for i, j in T.Parallel(ROWS, BLOCK_N):
+        s.acc_s[i, j] = T.if_then_else(hidden(j, s.seq_kv, kv * BLOCK_N), -T.infinity("float32"), s.acc_s[i, j])
+
+
+@T.macro
+def max_prev(s):
+    """scores_max_prev = scores_max."""
+    T.copy(s.scores_max, s.scores_max_prev)
+
+
+@T.macro
+def row_max(s):
+    """scores_max = max(scores_max, max_j acc_s)."""
+    maximum_of_row(s.scores_max, s)
+
+
+@T.macro
+def maximum_of_row(row_maximum, s):
+    """row_maximum = max_j acc_s; uncleared, the larger of that and what it was."""
+    T.reduce_max(s.acc_s, row_maximum, dim=1, clear=False)
+
+
+def exponent(score, scores_max, s):
+    """scale (score - scores_max), a base-2 exponent."""
+    return score * s.scale - scores_max * s.scale
+
+
+def seen(scores_max, masked):
+    """A row's maximum as exponents take it: only as long as blocks are masked may a row have seen no key."""
+    return finite(scores_max) if masked else scores_max
+
+
+@T.macro
+def scale(s, masked):
+    """scores_scale = exp2(scale (scores_max_prev - scores_max))."""
+    for i in T.Parallel(ROWS):
+        s.scores_scale[i] = T.exp2(exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s))
+
+
+@T.macro
+def exp(s, masked, columns):
+    """acc_s = exp2(scale (acc_s - scores_max))."""
+    for i, j in T.Parallel(ROWS, BLOCK_N):
+        if inside(columns, j):
+            s.acc_s[i, j] = T.exp2(exponent(s.acc_s[i, j], seen(s.scores_max[i], masked), s))
+
+
+@T.macro
+def cast(s):
+    """acc_s_cast = acc_s, in the precision of V."""
+    T.copy(s.acc_s, s.acc_s_cast)
+
+
+@T.macro
+def row_sum_of_thread(s):
+    """denominator = denominator scores_scale + sum_j acc_s, of each thread's columns."""
+    for i, lane in T.Parallel(ROWS, 4):
+        s.denominator[i, lane] *= s.scores_scale[i]
+    for i, j in T.Parallel(ROWS, BLOCK_N):
+        s.denominator[i, lane_of(j)] += s.acc_s[i, j]
+
+
+@T.macro
+def rescale(s):
+    """acc_o *= scores_scale."""
+    for i, j in T.Parallel(ROWS, HEAD_DIM_V):
+        s.acc_o[i, j] *= s.scores_scale[i]
+
+
+# What a warpgroup writes: its 64 rows of the output.
+
+
+@T.macro
+def store(first_row, head, bz, s):
+    """Output = acc_o / denominator."""
+    T.reduce_sum(s.denominator, s.scores_scale, dim=1)
+    for i in T.Parallel(ROWS):
+        s.scores_scale[i] = 1.0 / s.scores_scale[i]
+    for i, j in T.Parallel(ROWS, HEAD_DIM_V):
+        s.acc_o[i, j] *= s.scores_scale[i]
+    store_vector(first_row, head, bz, s)
+
+
+@T.macro
+def store_vector(first_row, head, bz, s):
+    """16 bytes a lane: lanes exchange what they hold."""
+    T.call_extern(
+        "handle",
+        "tl_attention_store<128, false>",
+        s.acc_o.data,
+        T.address_of(s.Output[bz, head, first_row, 0]),
+        s.seq_q - first_row,
+    )
+
+
+# Rings of buffers in shared memory: load number `step` of a ring is in slot step % depth.
+#
+# The phase of a full barrier ends when a load has arrived, that of a free one when all have read it.
+
+
+def slot(ring, step):
+    """The slot of load number `step`."""
+    return step % ring.depth
+
+
+def parity(ring, step):
+    """The parity of the phase that load number `step` is in: even or odd laps of the ring."""
+    return step // ring.depth % 2
+
+
+def wait_full(ring, step):
+    """Until load number `step` has arrived."""
+    return T.mbarrier_wait_parity(ring.full[slot(ring, step)], parity(ring, step))
+
+
+def wait_empty(ring, step):
+    """Until the slot of load number `step` is free; at first it is."""
+    return T.mbarrier_wait_parity(ring.empty[slot(ring, step)], parity(ring, step) ^ 1)
+
+
+@T.macro
+def release(ring, at):
+    """One arrival per warp, whose lanes have waited together, at each block that a load into the slot writes."""
+    if T.shuffle_elect(WARP):
+        for rank in T.unroll(CLUSTER):
+            T.ptx_arrive_cluster_barrier(ring.empty[at], rank)
+
+
+@T.macro
+def release_q(wg, s):
+    """One arrival per warp: its warpgroup's rows of Q_shared are free."""
+    if T.shuffle_elect(WARP):
+        T.mbarrier_arrive(s.Q.empty[wg])
+
+
+# What a thread block has: tiles and barriers in shared memory, and the registers of a warpgroup that computes.
+
+
+@T.macro
+def block_state(Q, K, V, Output, softmax_scale):
+    """The tensors, and everything that is allocated."""
+    warpgroups = BLOCK_M // ROWS
+    Q_shared = T.alloc_shared([warpgroups, ROWS, HEAD_DIM], DTYPE)
+    K_shared = T.alloc_shared([K_STAGES, BLOCK_N, HEAD_DIM], DTYPE)
+    V_shared = T.alloc_shared([V_STAGES, BLOCK_N, HEAD_DIM_V], DTYPE)
+    fragments = warpgroup_state()
+    # Full barriers count the producer warp's lanes, and bytes; free ones the warps that compute.
+    readers = warpgroups * WARPS * CLUSTER
+    Q_full = T.alloc_barrier([WARP] * warpgroups)
+    Q_empty = T.alloc_barrier([WARPS] * warpgroups)
+    K_full = T.alloc_barrier([WARP] * K_STAGES)
+    V_full = T.alloc_barrier([WARP] * V_STAGES)
+    K_empty = T.alloc_barrier([readers] * K_STAGES)
+    V_empty = T.alloc_barrier([readers] * V_STAGES)
+    return SimpleNamespace(
+        Q=SimpleNamespace(source=Q, shared=Q_shared, full=Q_full, empty=Q_empty),
+        K=SimpleNamespace(source=K, shared=K_shared, full=K_full, empty=K_empty, depth=K_STAGES),
+        V=SimpleNamespace(source=V, shared=V_shared, full=V_full, empty=V_empty, depth=V_STAGES),
+        Output=Output,
+        **vars(fragments),
+        batch=Q.shape[0],
+        heads=Q.shape[1],
+        seq_q=Q.shape[2],
+        seq_kv=K.shape[2],
+        scale=softmax_scale * LOG2_E,
+        rank=T.block_rank_in_cluster(),
+    )
+
+
+@T.macro
+def warpgroup_state():
+    """The fragments: the scores and the output of 64 rows, and their online softmax."""
+    acc_s = T.alloc_fragment([ROWS, BLOCK_N], "float32")
+    acc_s_cast = T.alloc_fragment([ROWS, BLOCK_N], DTYPE)
+    acc_o = T.alloc_fragment([ROWS, HEAD_DIM_V], "float32")
+    scores_max = T.alloc_fragment([ROWS], "float32")
+    scores_max_prev = T.alloc_fragment([ROWS], "float32")
+    scores_scale = T.alloc_fragment([ROWS], "float32")
+    denominator = T.alloc_fragment([ROWS, 4], "float32")
+    T.annotate_layout({denominator: per_thread_layout()})
+    return SimpleNamespace(
+        acc_s=acc_s,
+        acc_s_cast=acc_s_cast,
+        acc_o=acc_o,
+        scores_max=scores_max,
+        scores_max_prev=scores_max_prev,
+        scores_scale=scores_scale,
+        denominator=denominator,
+    )
 
 
 # CUDA device functions for what TileLang cannot say; a kernel includes them as its prelude.
 #
-# A thread of a warpgroup holds acc_s and acc_o as wgmma leaves them: register 4 g + 2 h + c is row lane / 4 + 8 h of its
-# warp's 16 rows, column 8 g + 2 (lane % 4) + c.
+# A thread of a warpgroup holds acc_s and acc_o as wgmma leaves them: register 4 g + 2 h + c is row lane / 4 + 8 h of
+# its warp's 16 rows, column 8 g + 2 (lane % 4) + c.
+
 
 # A wait names no register, so ptxas moves it up, before the exponentials that the product should overlap. A store that
 # depends on an exponential, and never happens (the scale is positive), holds it behind that one. ptxas also takes the
@@ -415,559 +724,27 @@ __device__ __forceinline__ bool tl_attention_grew(const float* scores_scale) {
 }
 """
 
-
-def exp2_polynomial(coefficients):
-    """tl_attention_exp2(x) = 2^floor(x) p(x - floor(x)), on the FMA units; x below -127 counts as -127.
-
-    `coefficients` of p, the constant first: `tl_attention/exp2.py`.
-    """
-    horner = f"{coefficients[-1]!r}f"
-    for coefficient in reversed(coefficients[:-1]):
-        horner = f"fmaf({horner}, fraction, {coefficient!r}f)"
-    return f"""
-__device__ __forceinline__ float tl_attention_exp2(float x) {{
-  x = fmaxf(x, -127.0f);
-  const float whole = floorf(x), fraction = x - whole;
-  const float power = {horner};
-  return __int_as_float(__float_as_int(power) + ((int)whole << 23));
-}}
-"""
+# The same for every kernel, whatever it calls.
+PRELUDE = HOLD + STORE + GREW
 
 
-def prelude(polynomial):
-    """Everything that the kernel may call."""
-    return HOLD + STORE + GREW + (exp2_polynomial(polynomial) if polynomial else "")
+# Online softmax as in FlashAttention-2 (Dao, 2023, algorithm 1), in base 2: exp(x) = exp2(x log2 e).
 
 
-# Which row tile is next: the order of the tiles, and their coordinates.
-#
-# A tile here is that of a whole cluster: block_M rows for each of its blocks.
-
-# K and V of the heads of a section fit in the L2 cache of an H100 (50 MB) beside everything else.
-SECTION_BYTES = 32 << 20
-# So many tiles for each worker are taken from the last heads together, the longest first.
-TAPER = 4
+LOG2_E = 1.4426950408889634
 
 
-def tile_places(*, workers, order, longest_first):
-    """The function place(tile, row_tiles, heads, section): (row tile, head of all batches) of the tile-th tile.
-
-    `rows`: the tiles of a head one after another. `sections`: the longest tiles of `section` heads, then their next.
-    `tapered`: rows, but the last heads are one section, since the last of many `workers` (blocks, or clusters) to take
-    a long tile keeps the others waiting. `longest_first`: a head's last tile is its longest, and comes first.
-    """
-
-    def place(tile, row_tiles, heads, section):
-        if order == "rows":
-            row, head = tile % row_tiles, tile // row_tiles
-        elif order == "tapered":
-            width = T.min(heads, T.ceildiv(TAPER * workers, row_tiles))
-            inside = tile - (heads - width) * row_tiles
-            row = T.if_then_else(inside < 0, tile % row_tiles, inside // width)
-            head = T.if_then_else(inside < 0, tile // row_tiles, heads - width + inside % width)
-        else:
-            first = tile // (section * row_tiles) * section
-            inside = tile % (section * row_tiles)
-            width = T.min(section, heads - first)
-            row, head = inside // width, first + inside % width
-        return (row_tiles - 1 - row if longest_first else row), head
-
-    return place
+def finite(scores_max):
+    """0 for a row that has seen no key yet: its maximum is -inf, and -inf - -inf would be NaN."""
+    return T.if_then_else(scores_max == -T.infinity("float32"), T.float32(0), scores_max)
 
 
-def section_heads(heads, seq_kv, columns):
-    """Heads of a section: K and V together have so many `columns`, of 2 bytes for each key."""
-    return T.max(1, T.min(heads, SECTION_BYTES // (seq_kv * (columns * 2))))
+# Which keys a query sees.
 
 
-# The vector statements of the warp-specialised kernel, on the 64 rows of one warpgroup.
-
-def per_thread_layout():
-    """Layout of a (64, 4) fragment: what each of the four lanes that share a row of an accumulator has of it."""
-    return T.Fragment([ROWS, 4], forward_fn=lambda i, lane: (i // 16 * 32 + i % 8 * 4 + lane, i // 8 % 2))
-
-
-def lane_of(column):
-    """Which of the four lanes that share a row has this column of an accumulator: `device_code.py` has the layout."""
-    return column // 2 % 4
-
-
-def vector_statements(
-    *, block_N, head_dim_v, mask, seq_kv, chunks, fused_scale, row_max, row_sum, rescale_threshold, exp2_polynomial
-):
-    """The macro run(statement, kv, first_row, masked, s): one statement for KV block `kv`, rows from `first_row`.
-
-    `s` holds acc_s, acc_s_cast, acc_o, scores_max, scores_max_prev, scores_scale, logsum, scale (of base-2
-    exponents) and past_len, the keys before query 0. `masked` blocks may have hidden keys, and rows that have seen
-    none. `chunks` gives (first, end) columns of split statements.
-    """
-    minus_inf = -T.infinity("float32")
-    per_thread = row_sum == "thread"
-    # Without a threshold row_max overwrites scores_max, and every block rescales.
-    in_place = rescale_threshold == 0
-
-    def seen(scores_max, masked):
-        # Once the boundary blocks are done every row has seen a key.
-        return finite(scores_max) if masked else scores_max
-
-    def exponent(score, scores_max, scale):
-        return score * scale - scores_max * scale if fused_scale else (score - scores_max) * scale
-
-    def exp2(exponent, i, j):
-        if not exp2_polynomial:
-            return T.exp2(exponent)
-        every, first, _ = exp2_polynomial
-        register = j // 8 * 4 + i // 8 % 2 * 2 + j % 2
-        chosen = T.And(register >= first, (register - first) % every == 0)
-        return T.if_then_else(chosen, T.call_extern("float32", "tl_attention_exp2", exponent), T.exp2(exponent))
-
-    def inside(name, column):
-        return T.And(column >= chunks[name][0], column < chunks[name][1])
-
-    @T.macro
-    def rescale(name, s):
-        for i, j in T.Parallel(ROWS, head_dim_v):
-            if name == "rescale" or inside(name, j):
-                s.acc_o[i, j] *= s.scores_scale[i]
-
-    @T.macro
-    def maximum(row_maximum, s):
-        """row_maximum = that of acc_s, or of acc_s and scores_max: the caller takes the larger of both anyway."""
-        if row_max == "thread":
-            of_thread = T.alloc_fragment([ROWS, 4], "float32")
-            T.annotate_layout({of_thread: per_thread_layout()})
-            for i, lane in T.Parallel(ROWS, 4):
-                of_thread[i, lane] = s.scores_max[i]
-            for i, j in T.Parallel(ROWS, block_N):
-                of_thread[i, lane_of(j)] = T.max(of_thread[i, lane_of(j)], s.acc_s[i, j])
-            T.reduce_max(of_thread, row_maximum, dim=1)
-        else:
-            T.reduce_max(s.acc_s, row_maximum, dim=1, clear=not in_place)
-
-    @T.macro
-    def run(name, kv, first_row, masked, s):
-        statement = name.partition(".")[0]
-        if statement == "mask" and masked:
-            for i, j in T.Parallel(ROWS, block_N):
-                hidden = mask.hidden(j, first_row + i + s.past_len, seq_kv, T, kv * block_N)
-                s.acc_s[i, j] = T.if_then_else(hidden, minus_inf, s.acc_s[i, j])
-        if statement == "max_prev":
-            T.copy(s.scores_max, s.scores_max_prev)
-        if statement == "row_max" and in_place:
-            maximum(s.scores_max, s)
-        if statement == "row_max" and not in_place:
-            block_max = T.alloc_fragment([ROWS], "float32")
-            maximum(block_max, s)
-            for i in T.Parallel(ROWS):
-                grows = (block_max[i] - s.scores_max[i]) * s.scale > T.float32(rescale_threshold)
-                s.scores_max[i] = T.if_then_else(grows, block_max[i], s.scores_max[i])
-        if statement == "scale":
-            for i in T.Parallel(ROWS):
-                s.scores_scale[i] = T.exp2(exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s.scale))
-        if statement == "exp":
-            for i, j in T.Parallel(ROWS, block_N):
-                if name == statement or inside(name, j):
-                    s.acc_s[i, j] = exp2(exponent(s.acc_s[i, j], seen(s.scores_max[i], masked), s.scale), i, j)
-        if statement == "row_sum" and per_thread:
-            if name == statement or chunks[name][0] == 0:
-                for i, lane in T.Parallel(ROWS, 4):
-                    s.logsum[i, lane] *= s.scores_scale[i]
-            for i, j in T.Parallel(ROWS, block_N):
-                if name == statement or inside(name, j):
-                    s.logsum[i, lane_of(j)] += s.acc_s[i, j]
-        if statement == "row_sum" and not per_thread:
-            row_total = T.alloc_fragment([ROWS], "float32")
-            T.reduce_sum(s.acc_s, row_total, dim=1)
-            for i in T.Parallel(ROWS):
-                s.logsum[i] = s.logsum[i] * s.scores_scale[i] + row_total[i]
-        if statement == "cast" and name == statement:
-            T.copy(s.acc_s, s.acc_s_cast)
-        if statement == "cast" and name != statement:
-            for i, j in T.Parallel(ROWS, block_N):
-                if inside(name, j):
-                    s.acc_s_cast[i, j] = s.acc_s[i, j]
-        if statement == "rescale" and in_place:
-            rescale(name, s)
-        if statement == "rescale" and not in_place:
-            if T.call_extern("bool", "tl_attention_grew", s.scores_scale.data):
-                rescale(name, s)
-
-    return run
-
-
-# How a warpgroup of the warp-specialised kernel writes its rows of the output.
-
-def store_output(*, head_dim_v, dtype, seq_q, output, row_sum):
-    """The macro store(first_row, head, bz, wg, Output, s): Output = acc_o / logsum for 64 rows, as `output` says."""
-
-    @T.macro
-    def store(first_row, head, bz, wg, Output, s):
-        """Output = acc_o / logsum for the rows of one warpgroup."""
-        if row_sum == "thread":
-            T.reduce_sum(s.logsum, s.scores_scale, dim=1)
-            for i in T.Parallel(ROWS):
-                s.scores_scale[i] = 1.0 / s.scores_scale[i]
-        else:
-            for i in T.Parallel(ROWS):
-                s.scores_scale[i] = 1.0 / s.logsum[i]
-        for i, j in T.Parallel(ROWS, head_dim_v):
-            s.acc_o[i, j] *= s.scores_scale[i]
-        if output == "vector":
-            T.call_extern(
-                "handle",
-                f"tl_attention_store<{head_dim_v}, {'true' if dtype == 'bfloat16' else 'false'}>",
-                s.acc_o.data,
-                T.address_of(Output[bz, head, first_row, 0]),
-                seq_q - first_row,
-            )
-        if output == "direct":
-            for i, j in T.Parallel(ROWS, head_dim_v):
-                if first_row + i < seq_q:
-                    Output[bz, head, first_row + i, j] = s.acc_o[i, j]
-        if output == "tma":
-            T.copy(s.acc_o, s.Q_shared[wg, :, :])
-            T.fence_proxy_async()
-            T.sync_threads(OWN + wg, WARPGROUP)
-            T.tma_copy(s.Q_shared[wg, :, :], Output[bz, head, first_row : first_row + ROWS, :])
-            T.tma_store_wait(0)
-            T.sync_threads(OWN + wg, WARPGROUP)
-            if T.shuffle_elect(WARP):
-                T.mbarrier_arrive(s.Q_free[wg])
-
-    return store
-
-
-# FlashAttention forward emitted from a Program: a producer warp loads, warpgroups compute with products in flight.
-#
-# Waits, acquires and releases stand where the Program has them. threadIdx.y is the warpgroup: 64 rows each, then the
-# producer. A block works on one row tile after another, and its rings go on from tile to tile. The last KV block comes
-# first: only the first ones can need a mask, so the others run without.
-
-def attention_kernel(
-    *,
-    variant,
-    block_M,
-    block_N,
-    buffers,
-    loads,
-    prologue,
-    steady,
-    epilogue,
-    least_blocks,
-    chunks,
-    sms,
-    registers,
-    tile_scheduler,
-    tile_order,
-    cluster,
-    ping_pong,
-    q_operand,
-    output,
-    fused_scale,
-    row_max,
-    row_sum,
-    rescale_threshold,
-    exp2_polynomial,
-):
-    """The prim_func of the variant, as `pipelined.attention_kernel`'s.
-
-    `buffers` gives the depths of K_shared and V_shared, `loads` the producer's order. `prologue`, `steady`, `epilogue`
-    are its Iterations; an epilogue's t counts from the number of blocks.
-    `chunks` gives (first, end) columns of split statements, `sms` how many SMs there are, `registers` those of a
-    consumer and of a producer thread (setmaxnreg) or None, `exp2_polynomial` (every, first, coefficients) or None; the
-    rest are the schedule's options. The dynamic tile scheduler takes TileCounter.
-    """
-    head_dim, head_dim_v, dtype, mask = variant.head_dim, variant.head_dim_v, variant.dtype, variant.mask
-    sizes = variant.sizes or Sizes(*T.dynamic(", ".join(Sizes._fields)))
-    batch, heads, seq_q, seq_kv = sizes
-    accum_dtype = "float32"
-    warpgroups, warps, clusters = block_M // ROWS, block_M // ROWS * WARPS, sms // cluster
-    depths = dict(zip(("load_k", "load_v"), buffers))
-    persistent, dynamic = tile_scheduler != "one_tile", tile_scheduler == "dynamic"
-    counters = ("TileCounter",) if dynamic else ()
-    q_in_registers, set_registers = q_operand == "registers", registers is not None
-    first_steady, steady_ops = steady
-    last_steady = epilogue[0].t if epilogue else 0
-    # Up to this many iterations after the last block that needs a mask, a statement still works on it.
-    masked_lag = max(op.lag for op in steady_ops if op.kind == "run")
-    run = vector_statements(
-        block_N=block_N,
-        head_dim_v=head_dim_v,
-        mask=mask,
-        seq_kv=seq_kv,
-        chunks=chunks,
-        fused_scale=fused_scale,
-        row_max=row_max,
-        row_sum=row_sum,
-        rescale_threshold=rescale_threshold,
-        exp2_polynomial=exp2_polynomial,
-    )
-    tile_at = tile_places(workers=clusters, order=tile_order, longest_first=mask.grows)
-    store = store_output(head_dim_v=head_dim_v, dtype=dtype, seq_q=seq_q, output=output, row_sum=row_sum)
-
-    def slot(load_name, step):
-        return step % depths[load_name]
-
-    def parity(load_name, step):
-        return step // depths[load_name] % 2
-
-    @T.macro
-    def release(free, slot):
-        """One arrival per warp, whose lanes have waited together, at each block that a load into the slot writes."""
-        if T.shuffle_elect(WARP):
-            if cluster == 1:
-                T.mbarrier_arrive(free[slot])
-            else:
-                for rank in T.unroll(cluster):
-                    T.ptx_arrive_cluster_barrier(free[slot], rank)
-
-    @T.macro
-    def emit(operations, t, base, blocks, first_row, masked, wg, s):
-        """The operations of iteration t; the rings stand at step `base` when the tile begins."""
-        for kind, name, lag, outstanding, registers in operations:
-            if kind == "run":
-                run(name, blocks - 1 - (t - lag), first_row, masked, s)
-            if kind == "issue" and name == "mma0":
-                T.wgmma_gemm(
-                    s.Q_local if q_in_registers else s.Q_shared[wg, :, :],
-                    s.ring["load_k"][slot("load_k", base + t - lag), :, :],
-                    s.acc_s,
-                    transpose_B=True,
-                    clear_accum=True,
-                    policy=T.GemmWarpPolicy.FullRow,
-                )
-            if kind == "issue" and name == "mma1":
-                # The first one clears acc_o, which nothing else initialises.
-                T.wgmma_gemm(
-                    s.acc_s_cast,
-                    s.ring["load_v"][slot("load_v", base + t - lag), :, :],
-                    s.acc_o,
-                    clear_accum=t - lag == 0,
-                    policy=T.GemmWarpPolicy.FullRow,
-                )
-            if kind == "wait" and name in depths:
-                T.mbarrier_wait_parity(s.full[name][slot(name, base + t - lag)], parity(name, base + t - lag))
-            # A wait names no register: without the fence the compiler may move a use of the result before it.
-            if kind == "wait" and name == "mma0":
-                T.wait_wgmma(outstanding)
-                T.warpgroup_fence_operand(s.acc_s, 0, block_N // 2)
-            if kind == "wait" and name == "mma1":
-                T.wait_wgmma(outstanding)
-                T.warpgroup_fence_operand(s.acc_o, 0, head_dim_v // 2)
-            if kind == "hold":
-                # A call holds four in eight: all of them take two.
-                for first in (registers[0], registers[0] + 4):
-                    T.call_extern("handle", f"tl_attention_hold<{first}, {registers[1]}>", s.acc_s.data, s.scale)
-            if kind == "hold_last":
-                T.call_extern("handle", f"tl_attention_hold_last<{registers[1] - 1}>", s.acc_s.data, s.scale)
-            if kind == "resume":
-                T.call_extern("handle", "tl_attention_resume", s.scores_max.data, s.scale)
-            if kind == "release" and name in depths:
-                release(s.free[name], slot(name, base + t - lag))
-            if kind == "release" and name == "load_q":
-                if T.shuffle_elect(WARP):
-                    T.mbarrier_arrive(s.Q_free[wg])
-            if kind == "turn":
-                T.sync_threads(TURN + wg, 2 * WARPGROUP)
-            if kind == "pass":
-                T.named_barrier_arrive(TURN + 1 - wg, 2 * WARPGROUP)
-
-    @T.macro
-    def load(name, source, step, kv, head, bz, s):
-        """Acquire a buffer of the ring and fill it with KV block `kv`; a cluster's first block loads for all."""
-        T.mbarrier_wait_parity(s.free[name][slot(name, step)], parity(name, step) ^ 1)
-        T.tma_copy(
-            source[bz, head, kv * block_N : (kv + 1) * block_N, :],
-            s.ring[name][slot(name, step), :, :],
-            barrier=s.full[name][slot(name, step)],
-            leader_scope_threads=WARP,
-            cluster_mask=2**cluster - 1 if cluster > 1 else None,
-        )
-        T.mbarrier_arrive(s.full[name][slot(name, step)])
-
-    @T.macro
-    def produce(turn, base, blocks, first_row, head, bz, Q, K, V, s):
-        """The loads of one tile. Q comes after the first blocks: its buffer is free later than theirs."""
-        for j in T.serial(blocks):
-            for name in loads:
-                load(name, K if name == "load_k" else V, base + j, blocks - 1 - j, head, bz, s)
-            if j == 0:
-                for wg in range(warpgroups):
-                    T.mbarrier_wait_parity(s.Q_free[wg], turn % 2 ^ 1)
-                    T.tma_copy(
-                        Q[bz, head, first_row + wg * ROWS : first_row + (wg + 1) * ROWS, :],
-                        s.Q_shared[wg, :, :],
-                        barrier=s.Q_full[wg],
-                        leader_scope_threads=WARP,
-                    )
-                    T.mbarrier_arrive(s.Q_full[wg])
-
-    @T.macro
-    def consume(turn, base, blocks, first_row, visible, wg, s):
-        """One tile's rows of one warpgroup, up to acc_o and logsum. Blocks below `visible` need no mask."""
-        T.fill(s.logsum, 0)
-        T.fill(s.scores_max, -T.infinity(accum_dtype))
-        T.mbarrier_wait_parity(s.Q_full[wg], turn % 2)
-        if q_in_registers:
-            T.copy(s.Q_shared[wg, :, :], s.Q_local)
-        if q_in_registers and output != "tma":
-            if T.shuffle_elect(WARP):
-                T.mbarrier_arrive(s.Q_free[wg])
-        for t, operations in prologue:
-            emit(operations, t, base, blocks, first_row, True, wg, s)
-        # Steady state: first the iterations that mask, then the rest.
-        end = blocks + last_steady
-        unmasked = T.max(T.min(blocks - visible + masked_lag, end), first_steady)
-        # If all queries see the last key, only its block can be ragged, and a short loop padded.
-        if mask.right is not None or least_blocks + masked_lag > first_steady:
-            for t in T.serial(unmasked - first_steady):
-                emit(steady_ops, t + first_steady, base, blocks, first_row, True, wg, s)
-        for t in T.serial(end - unmasked):
-            emit(steady_ops, t + unmasked, base, blocks, first_row, False, wg, s)
-        for t, operations in epilogue:
-            emit(operations, blocks + t, base, blocks, first_row, True, wg, s)
-
-    @T.macro
-    def work(is_producer, wg, block, Q, K, V, Output, TileCounter, s):
-        """Tile after tile, by the producer warp or by one warpgroup that computes."""
-        # Variables: TileLang would put the expressions into the loops.
-        tile = T.alloc_var("int32")
-        turn = T.alloc_var("int32")
-        base = T.alloc_var("int32")
-        first_row = T.alloc_var("int32")
-        head = T.alloc_var("int32")
-        bz = T.alloc_var("int32")
-        blocks = T.alloc_var("int32")
-        visible = T.alloc_var("int32")
-        row_tiles = T.ceildiv(seq_q, block_M * cluster)
-        tile = block // cluster
-        turn = 0
-        base = 0
-        while tile < row_tiles * heads * batch:
-            first_row = tile_at(tile, row_tiles, batch * heads, s.section)[0] * cluster
-            head = tile_at(tile, row_tiles, batch * heads, s.section)[1]
-            # Blocks of a cluster load together: as many KV blocks as its last row needs.
-            blocks = T.ceildiv(seq_kv, block_N)
-            blocks = mask.end_block(blocks, (first_row + cluster) * block_M + s.past_len, block_N, T)
-            blocks = T.max(blocks, least_blocks)
-            first_row = (first_row + s.rank) * block_M
-            bz = head // heads
-            head = head % heads
-            if is_producer:
-                produce(turn, base, blocks, first_row, head, bz, Q, K, V, s)
-                if dynamic:
-                    # After the loads: the counter takes a microsecond to answer.
-                    T.mbarrier_wait_parity(s.tile_free[turn % 2], turn // 2 % 2 ^ 1)
-                    if T.shuffle_elect(WARP):
-                        s.next_tile[turn % 2] = T.atomic_add(TileCounter[0], 1, return_prev=True) + sms
-                    T.mbarrier_arrive(s.tile_full[turn % 2])
-            else:
-                first_row += wg * ROWS
-                visible = seq_kv // block_N
-                visible = mask.end_whole(visible, first_row + s.past_len, block_N, T)
-                consume(turn, base, blocks, first_row, visible, wg, s)
-                store(first_row, head, bz, wg, Output, s)
-            base += blocks
-            if dynamic:
-                T.mbarrier_wait_parity(s.tile_full[turn % 2], turn // 2 % 2)
-                tile = s.next_tile[turn % 2]
-                if not is_producer:
-                    if T.shuffle_elect(WARP):
-                        T.mbarrier_arrive(s.tile_free[turn % 2])
-            elif persistent:
-                tile += clusters
-            else:
-                tile = row_tiles * heads * batch
-            turn += 1
-
-    @T.prim_func
-    @takes(variant.parameters(*counters), variant, sizes)
-    def attention(Q, K, V, Output, softmax_scale, TileCounter=None):
-        grid = clusters * cluster if persistent else T.ceildiv(seq_q, block_M * cluster) * cluster * heads * batch
-        with T.Kernel(
-            grid,
-            threads=(WARPGROUP, warpgroups + 1),
-            cluster_dims=cluster,
-            prelude=prelude(exp2_polynomial[2] if exp2_polynomial else None),
-        ) as (block,):
-            Q_shared = T.alloc_shared([warpgroups, ROWS, head_dim], dtype)
-            K_shared = T.alloc_shared([buffers[0], block_N, head_dim], dtype)
-            V_shared = T.alloc_shared([buffers[1], block_N, head_dim_v], dtype)
-            acc_s = T.alloc_fragment([ROWS, block_N], accum_dtype)
-            acc_s_cast = T.alloc_fragment([ROWS, block_N], dtype)
-            acc_o = T.alloc_fragment([ROWS, head_dim_v], accum_dtype)
-            scores_max = T.alloc_fragment([ROWS], accum_dtype)
-            scores_max_prev = T.alloc_fragment([ROWS], accum_dtype)
-            scores_scale = T.alloc_fragment([ROWS], accum_dtype)
-            logsum = T.alloc_fragment([ROWS, 4] if row_sum == "thread" else [ROWS], accum_dtype)
-            if row_sum == "thread":
-                T.annotate_layout({logsum: per_thread_layout()})
-            # A full barrier counts the producer warp's lanes, and bytes; a free one the warps that compute.
-            Q_full = T.alloc_barrier([WARP] * warpgroups)
-            Q_free = T.alloc_barrier([WARPS] * warpgroups)
-            K_full = T.alloc_barrier([WARP] * buffers[0])
-            V_full = T.alloc_barrier([WARP] * buffers[1])
-            K_free = T.alloc_barrier([warps * cluster] * buffers[0])
-            V_free = T.alloc_barrier([warps * cluster] * buffers[1])
-            Q_local = T.alloc_fragment([ROWS, head_dim], dtype) if q_in_registers else None
-            tile_full = T.alloc_barrier([WARP] * 2) if dynamic else None
-            tile_free = T.alloc_barrier([warps] * 2) if dynamic else None
-            next_tile = T.alloc_shared([2], "int32", scope="shared") if dynamic else None
-            s = SimpleNamespace(
-                Q_shared=Q_shared,
-                Q_local=Q_local,
-                ring={"load_k": K_shared, "load_v": V_shared},
-                full={"load_k": K_full, "load_v": V_full},
-                free={"load_k": K_free, "load_v": V_free},
-                Q_full=Q_full,
-                Q_free=Q_free,
-                acc_s=acc_s,
-                acc_s_cast=acc_s_cast,
-                acc_o=acc_o,
-                scores_max=scores_max,
-                scores_max_prev=scores_max_prev,
-                scores_scale=scores_scale,
-                logsum=logsum,
-                tile_full=tile_full,
-                tile_free=tile_free,
-                next_tile=next_tile,
-                scale=softmax_scale * LOG2_E,
-                past_len=seq_kv - seq_q,
-                section=section_heads(batch * heads, seq_kv, head_dim + head_dim_v),
-                rank=T.block_rank_in_cluster() if cluster > 1 else 0,
-            )
-            if cluster > 1:
-                T.cluster_sync()
-            ty = T.get_thread_binding(1)
-            if ty == warpgroups:
-                if set_registers:
-                    T.set_max_nreg(registers[1], 0)
-                if T.get_thread_binding(0) < WARP:
-                    work(True, 0, block, Q, K, V, Output, TileCounter, s)
-                    if dynamic:
-                        # The last block leaves the counter as it found it.
-                        if T.shuffle_elect(WARP):
-                            if T.atomic_add(TileCounter[1], 1, return_prev=True) == sms - 1:
-                                TileCounter[0] = 0
-                                TileCounter[1] = 0
-            else:
-                if set_registers:
-                    T.set_max_nreg(registers[0], 1)
-                # Known to be the same in all lanes of a warp, and so are the products' descriptors.
-                wg = T.alloc_var("int32")
-                wg = T.call_extern("int32", "__shfl_sync", T.uint32(0xFFFFFFFF), ty, 0)
-                if ping_pong:
-                    if wg == 1:
-                        T.named_barrier_arrive(TURN, 2 * WARPGROUP)
-                work(False, wg, block, Q, K, V, Output, TileCounter, s)
-                if ping_pong:
-                    if wg == 0:
-                        T.sync_threads(TURN, 2 * WARPGROUP)
-            if cluster > 1:
-                T.cluster_sync()
-
-    return attention
-
+def hidden(key, seq_kv, first):
+    """Whether a key is hidden from a query."""
+    return key >= seq_kv - first
 
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
 PASS_CONFIGS = {
@@ -975,88 +752,7 @@ PASS_CONFIGS = {
     "tl.disable_safe_memory_legalize": True,
     "tl.disable_buffer_init_check": True,
 }
-# The schedule, as the kernel takes it: the order and stage of each statement, or the operations of each iteration.
-SCHEDULE = dict(
-    block_M=128,
-    block_N=176,
-    buffers=(2, 2),
-    loads=("load_k", "load_v"),
-    prologue=(
-        Iteration(
-            0,
-            (
-                Operation("turn", "products", 0),
-                Operation("wait", "load_k", 0),
-                Operation("issue", "mma0", 0),
-                Operation("pass", "products", 0),
-                Operation("run", "max_prev", 0),
-                Operation("wait", "mma0", 0),
-                Operation("release", "load_k", 0),
-                Operation("run", "mask", 0),
-                Operation("run", "row_max", 0),
-                Operation("run", "scale", 0),
-                Operation("run", "exp.0", 0),
-                Operation("run", "exp.1", 0),
-                Operation("run", "row_sum", 0),
-                Operation("run", "cast", 0),
-            ),
-        ),
-    ),
-    steady=Iteration(
-        1,
-        (
-            Operation("turn", "products", 0),
-            Operation("wait", "load_k", 0),
-            Operation("issue", "mma0", 0),
-            Operation("wait", "load_v", 1),
-            Operation("issue", "mma1", 1),
-            Operation("pass", "products", 0),
-            Operation("run", "max_prev", 0),
-            Operation("wait", "mma0", 0, outstanding=1),
-            Operation("release", "load_k", 0),
-            Operation("run", "mask", 0),
-            Operation("run", "row_max", 0),
-            Operation("run", "scale", 0),
-            Operation("run", "exp.0", 0),
-            Operation("hold_last", "exp.0", 0, registers=(0, 24)),
-            Operation("wait", "mma1", 1),
-            Operation("release", "load_v", 1),
-            Operation("run", "exp.1", 0),
-            Operation("run", "row_sum", 0),
-            Operation("run", "cast", 0),
-            Operation("run", "rescale", 0),
-        ),
-    ),
-    epilogue=(
-        Iteration(
-            0,
-            (
-                Operation("release", "load_q", 1),
-                Operation("turn", "products", 0),
-                Operation("wait", "load_v", 1),
-                Operation("issue", "mma1", 1),
-                Operation("pass", "products", 0),
-                Operation("wait", "mma1", 1),
-                Operation("release", "load_v", 1),
-            ),
-        ),
-    ),
-    least_blocks=1,
-    chunks={"exp.0": (0, 48), "exp.1": (48, 176)},
-    sms=132,
-    registers=(240, 24),
-    tile_scheduler="static",
-    tile_order="rows",
-    cluster=2,
-    ping_pong=True,
-    q_operand="shared",
-    output="vector",
-    fused_scale=True,
-    row_max="row",
-    row_sum="thread",
-    rescale_threshold=0.0,
-    exp2_polynomial=None,
-)
+SOFTMAX_SCALE = HEAD_DIM**-0.5
 
 # --- the generated kernel --------------------------------------------------------------------------------------
 
@@ -1147,16 +843,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
   void* Q_shared = ((void*)((char*)buf_dyn_shmem + 180224));
   __shared__ __align__(16) uint64_t Q_full_mem[2];
   auto Q_full = reinterpret_cast<Barrier*>(Q_full_mem);
-  __shared__ __align__(16) uint64_t Q_free_mem[2];
-  auto Q_free = reinterpret_cast<Barrier*>(Q_free_mem);
+  __shared__ __align__(16) uint64_t Q_empty_mem[2];
+  auto Q_empty = reinterpret_cast<Barrier*>(Q_empty_mem);
   __shared__ __align__(16) uint64_t K_full_mem[2];
   auto K_full = reinterpret_cast<Barrier*>(K_full_mem);
   __shared__ __align__(16) uint64_t V_full_mem[2];
   auto V_full = reinterpret_cast<Barrier*>(V_full_mem);
-  __shared__ __align__(16) uint64_t K_free_mem[2];
-  auto K_free = reinterpret_cast<Barrier*>(K_free_mem);
-  __shared__ __align__(16) uint64_t V_free_mem[2];
-  auto V_free = reinterpret_cast<Barrier*>(V_free_mem);
+  __shared__ __align__(16) uint64_t K_empty_mem[2];
+  auto K_empty = reinterpret_cast<Barrier*>(K_empty_mem);
+  __shared__ __align__(16) uint64_t V_empty_mem[2];
+  auto V_empty = reinterpret_cast<Barrier*>(V_empty_mem);
   int tile = 0;
   int turn = 0;
   int base = 0;
@@ -1173,7 +869,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
   int blocks_1 = 0;
   int bz_1 = 0;
   int visible = 0;
-  float logsum[2];
+  float denominator[2];
   float scores_max[2];
   float acc_s[88];
   float scores_max_prev[2];
@@ -1190,16 +886,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
   if (tl::tl_shuffle_elect<0>()) {
     Q_full[0].init(32);
     Q_full[1].init(32);
-    Q_free[0].init(4);
-    Q_free[1].init(4);
+    Q_empty[0].init(4);
+    Q_empty[1].init(4);
     K_full[0].init(32);
     K_full[1].init(32);
     V_full[0].init(32);
     V_full[1].init(32);
-    K_free[0].init(16);
-    K_free[1].init(16);
-    V_free[0].init(16);
-    V_free[1].init(16);
+    K_empty[0].init(16);
+    K_empty[1].init(16);
+    V_empty[0].init(16);
+    V_empty[1].init(16);
   }
   tl::fence_barrier_init();
   __syncthreads();
@@ -1232,7 +928,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
         int head_2 = head;
         int bz_2 = bz;
         for (int j = 0; j < blocks_2; ++j) {
-          K_free[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));
+          K_empty[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));
           if (tl::tl_shuffle_elect<32>()) {
             K_full[((base_2 + j) & 1)].expect_transaction(45056);
             if (tl::block_rank_in_cluster() == 0) {
@@ -1250,7 +946,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
             }
           }
           K_full[((base_2 + j) & 1)].arrive();
-          V_free[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));
+          V_empty[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));
           if (tl::tl_shuffle_elect<32>()) {
             V_full[((base_2 + j) & 1)].expect_transaction(45056);
             if (tl::block_rank_in_cluster() == 0) {
@@ -1270,7 +966,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
           V_full[((base_2 + j) & 1)].arrive();
           if (j == 0) {
             for (int wg_1 = 0; wg_1 < 2; ++wg_1) {
-              Q_free[wg_1].wait(((turn_2 & 1) ^ 1));
+              Q_empty[wg_1].wait(((turn_2 & 1) ^ 1));
               if (tl::tl_shuffle_elect<32>()) {
                 Q_full[wg_1].expect_transaction(16384);
                 #pragma unroll
@@ -1319,7 +1015,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
       int blocks_3 = blocks_1;
       int visible_1 = visible;
       float broadcast_var = 0x0p+0f/*0.000000e+00*/;
-      *(float2*)(logsum + 0) = make_float2(broadcast_var, broadcast_var);
+      *(float2*)(denominator + 0) = make_float2(broadcast_var, broadcast_var);
       float broadcast_var_1 = -CUDART_INF_F;
       *(float2*)(scores_max + 0) = make_float2(broadcast_var_1, broadcast_var_1);
       Q_full[((int64_t)wg_2)].wait((turn_3 & 1));
@@ -1348,7 +1044,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
       if (tl::tl_shuffle_elect<32>()) {
         #pragma unroll
         for (int rank = 0; rank < 2; ++rank) {
-          K_free[(base_3 & 1)].arrive(rank);
+          K_empty[(base_3 & 1)].arrive(rank);
         }
       }
       #pragma unroll
@@ -1430,14 +1126,14 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
         }
       }
       float2 __7;
-        float2 v__6 = *(float2*)(logsum + 0);
+        float2 v__6 = *(float2*)(denominator + 0);
         float2 v__7 = *(float2*)(scores_scale + 0);
         __7.x = (v__6.x*v__7.x);
         __7.y = (v__6.y*v__7.y);
-      *(float2*)(logsum + 0) = __7;
+      *(float2*)(denominator + 0) = __7;
       #pragma unroll
       for (int i_10 = 0; i_10 < 88; ++i_10) {
-        logsum[(i_10 / 44)] = (logsum[(i_10 / 44)] + acc_s[(((((i_10 % 44) >> 1) * 4) + ((i_10 / 44) * 2)) + (i_10 & 1))]);
+        denominator[(i_10 / 44)] = (denominator[(i_10 / 44)] + acc_s[(((((i_10 % 44) >> 1) * 4) + ((i_10 / 44) * 2)) + (i_10 & 1))]);
       }
       #pragma unroll
       for (int i_11 = 0; i_11 < 22; ++i_11) {
@@ -1489,7 +1185,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
         if (tl::tl_shuffle_elect<32>()) {
           #pragma unroll
           for (int rank_1 = 0; rank_1 < 2; ++rank_1) {
-            K_free[(((max(min((blocks_3 - visible_1), blocks_3), 1) + base_3) + t) & 1)].arrive(rank_1);
+            K_empty[(((max(min((blocks_3 - visible_1), blocks_3), 1) + base_3) + t) & 1)].arrive(rank_1);
           }
         }
         #pragma unroll
@@ -1543,7 +1239,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
         if (tl::tl_shuffle_elect<32>()) {
           #pragma unroll
           for (int rank_2 = 0; rank_2 < 2; ++rank_2) {
-            V_free[((((max(min((blocks_3 - visible_1), blocks_3), 1) + base_3) + t) + 1) & 1)].arrive(rank_2);
+            V_empty[((((max(min((blocks_3 - visible_1), blocks_3), 1) + base_3) + t) + 1) & 1)].arrive(rank_2);
           }
         }
         #pragma unroll
@@ -1565,14 +1261,14 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
           }
         }
         float2 __19;
-          float2 v__19 = *(float2*)(logsum + 0);
+          float2 v__19 = *(float2*)(denominator + 0);
           float2 v__20 = *(float2*)(scores_scale + 0);
           __19.x = (v__19.x*v__20.x);
           __19.y = (v__19.y*v__20.y);
-        *(float2*)(logsum + 0) = __19;
+        *(float2*)(denominator + 0) = __19;
         #pragma unroll
         for (int i_15 = 0; i_15 < 88; ++i_15) {
-          logsum[(i_15 / 44)] = (logsum[(i_15 / 44)] + acc_s[(((((i_15 % 44) >> 1) * 4) + ((i_15 / 44) * 2)) + (i_15 & 1))]);
+          denominator[(i_15 / 44)] = (denominator[(i_15 / 44)] + acc_s[(((((i_15 % 44) >> 1) * 4) + ((i_15 / 44) * 2)) + (i_15 & 1))]);
         }
         #pragma unroll
         for (int i_16 = 0; i_16 < 22; ++i_16) {
@@ -1593,7 +1289,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
         }
       }
       if (tl::tl_shuffle_elect<32>()) {
-        Q_free[((int64_t)wg_2)].arrive();
+        Q_empty[((int64_t)wg_2)].arrive();
       }
       tl::__sync_thread_partial((wg_2 + 1), 256);
       V_full[(((base_3 + blocks_3) + 1) & 1)].wait(((((base_3 + blocks_3) + 3) & 3) >> 1));
@@ -1618,7 +1314,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
       if (tl::tl_shuffle_elect<32>()) {
         #pragma unroll
         for (int rank_3 = 0; rank_3 < 2; ++rank_3) {
-          V_free[(((base_3 + blocks_3) + 1) & 1)].arrive(rank_3);
+          V_empty[(((base_3 + blocks_3) + 1) & 1)].arrive(rank_3);
         }
       }
       int first_row_3 = first_row_1;
@@ -1627,7 +1323,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
       #pragma unroll
       for (int i_18 = 0; i_18 < 2; ++i_18) {
         scores_scale[i_18] = 0x0p+0f/*0.000000e+00*/;
-        scores_scale[i_18] = (scores_scale[i_18] + logsum[i_18]);
+        scores_scale[i_18] = (scores_scale[i_18] + denominator[i_18]);
         scores_scale[i_18] = tl::AllReduce<tl::SumOp, 4, 1, 0, tl::NamedBarrier<128>>::run(scores_scale[i_18]);
       }
       float broadcast_var_2 = 0x1p+0f/*1.000000e+00*/;
@@ -1676,7 +1372,7 @@ PARAMETERS = (
 # Where each size is read: tensor and dimension.
 SIZES = {"batch": ("Q", 0), "heads": ("Q", 1), "seq_q": ("Q", 2), "seq_kv": ("K", 2)}
 BLOCK = (128, 3, 1)
-CLUSTER = (2, 1, 1)
+CLUSTER_DIMS = (2, 1, 1)
 SHARED_BYTES = 212992
 
 
@@ -1868,7 +1564,7 @@ class Kernel:
         # The driver copies the parameters before it returns.
         addresses = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
         # struct CUlaunchAttribute: the id in 8 bytes, then a union of 64 bytes, here the cluster's x, y, z.
-        attribute = (ctypes.c_uint32 * 18)(CLUSTER_DIMENSION, 0, *CLUSTER)
+        attribute = (ctypes.c_uint32 * 18)(CLUSTER_DIMENSION, 0, *CLUSTER_DIMS)
         config = LaunchConfig((*grid, *BLOCK), SHARED_BYTES, DEFAULT_QUEUE, ctypes.addressof(attribute), 1)
         self.call("cuLaunchKernelEx", ctypes.byref(config), self.function, addresses, None)
 
@@ -1900,8 +1596,7 @@ class Kernel:
 def by_tilelang(device_index):
     if NO_TILELANG:
         raise RuntimeError(NO_TILELANG)
-    program = attention_kernel(variant=Variant(head_dim=HEAD_DIM, dtype="float16"), **SCHEDULE)
-    kernel = tilelang.compile(program, target=TARGET, pass_configs=PASS_CONFIGS, execution_backend="tvm_ffi")
+    kernel = tilelang.compile(attention_kernel(), target=TARGET, pass_configs=PASS_CONFIGS, execution_backend="tvm_ffi")
     return lambda q, k, v, output: kernel(q, k, v, output, SOFTMAX_SCALE)
 
 

@@ -1,9 +1,10 @@
-"""Warpgroups, and the named barriers by which they wait for each other."""
+"""A warpgroup in numbers."""
 
 WARP = 32
 WARPS = 4  # of a warpgroup
 WARPGROUP = WARPS * WARP
 ROWS = 64  # of a warpgroup: wgmma's M
+ALL_LANES = 0xFFFFFFFF
 
 # Named barriers. Two warpgroups wait at TURN and TURN + 1 for their turns.
 TURN = 1

@@ -21,7 +21,7 @@ from tl_attention.leaderboard.contract import FORBIDDEN_WORD, violations
 from tl_attention.leaderboard.headers import digests, header_closure, pack, tilelang_include_folders, xz_lines
 from tl_attention.leaderboard.launch_text import fast_math_flags, launch_parts
 from tl_attention.leaderboard.program_text import program_text
-from tl_attention.leaderboard.python_text import call_text, literal
+from tl_attention.leaderboard.python_text import literal
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.variant import Variant
@@ -133,10 +133,9 @@ def _compilers(**others: str) -> str:
 
 def _program_parts(schedule: Schedule) -> dict[str, str]:
     return {
-        "program": program_text(schedule),
+        "program": program_text(schedule, VARIANT).strip(),
         "target": literal(TARGET),
         "pass_configs": literal(dict(lowering_of(schedule).pass_configs)),
-        "schedule": call_text(lowering_of(schedule).arguments(schedule)),
     }
 
 

@@ -1,7 +1,4 @@
-"""Which keys a query sees, stated once: for integers of Python, tensors of torch and expressions of TileLang.
-
-`ops` has min, max, ceildiv and Or for the numbers that are passed, as `tilelang.language` does for its own.
-"""
+"""Which keys a query sees."""
 
 from dataclasses import dataclass
 
@@ -14,6 +11,10 @@ class Mask:
 
     Of a tile, whose queries stand at first_key to end_key - 1, the KV blocks from `first_block` to `end_block` are
     needed, and of these only the ones from `first_whole` to `end_whole` need no mask.
+
+    It is for integers of Python, tensors of torch and expressions of TileLang alike: `ops` has min, max, ceildiv and Or
+    for what is passed, as `tilelang.language` does for its own. `own_key` is where a query stands; `key` counts from
+    key `first` on.
     """
 
     left: int | None = None
@@ -30,7 +31,7 @@ class Mask:
         return self.left is None and self.right is not None
 
     def hidden(self, key, own_key, seq_kv, ops, first=0):
-        """Whether the query that stands at `own_key` does not see a key. `key` counts from key `first` on."""
+        """Whether a key is hidden from a query."""
         end = seq_kv if self.right is None else ops.min(seq_kv, own_key + 1 + self.right)
         too_late = key >= end - first
         return too_late if self.left is None else ops.Or(too_late, key < own_key - self.left - first)

@@ -35,6 +35,8 @@ def parameters(function: ast.FunctionDef) -> list[str]:
 
 def bound(function: ast.FunctionDef, call: ast.Call) -> Arguments:
     """What a call passes, by parameter, in their order; defaults included."""
+    stars = [arg for arg in call.args if isinstance(arg, ast.Starred)] + [k for k in call.keywords if k.arg is None]
+    assert not stars, f"{ast.unparse(call)}: expected every argument by itself"
     names, defaults = parameters(function), function.args.defaults
     given = dict(zip(names[len(names) - len(defaults) :], defaults))
     given |= dict(zip(names, call.args))
@@ -60,6 +62,16 @@ def calls_of(definitions: Sequence[Definition]) -> dict[str, list[Arguments]]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions:
                 found[node.func.id].append(bound(functions[node.func.id], node))
     return {n: calls for n, calls in found.items() if n not in asked and mentioned.count(n) == len(calls)}
+
+
+def without_idle_defaults(definitions: Sequence[Definition]) -> None:
+    """Drop the defaults of functions whose calls pass everything themselves."""
+    calls = [node for definition in definitions for node in ast.walk(definition.node) if isinstance(node, ast.Call)]
+    for definition in definitions:
+        if function := definition.function:
+            own = [c for c in calls if isinstance(c.func, ast.Name) and c.func.id == definition.name]
+            if all(len(call.args) + len(call.keywords) == len(function.args.args) for call in own):
+                function.args.defaults = []
 
 
 def known_of(call: Arguments, known: Known) -> Environment:
@@ -170,13 +182,10 @@ def agreed(definitions: Sequence[Definition], entry: str, known: Known) -> dict[
         gone: dict[str, ast.expr | None] = {}
         for param in parameters(function):
             first, *others = [call[param] for call in calls]
+            alike = all(ast.unparse(other) == ast.unparse(first) for other in others)
             if param not in used:
                 gone[param] = None
-            elif (
-                isinstance(first, ATOMS)
-                and said.issuperset(names_in(first))
-                and all(ast.unparse(other) == ast.unparse(first) for other in others)
-            ):
+            elif alike and isinstance(first, ATOMS) and said.issuperset(names_in(first)):
                 gone[param] = first
         if gone:
             plans[name] = Plan(function, gone)

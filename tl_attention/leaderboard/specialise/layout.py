@@ -7,15 +7,20 @@ import copy
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from tl_attention.errors import InputError
 from tl_attention.leaderboard.python_text import literal
 from tl_attention.leaderboard.specialise.source import Definition
 
 # A line that parts a file.
 RULE = "# ---"
 LINE_LENGTH = 120
+# As in the extra `submit` of pyproject.toml: another release may format otherwise.
+RELEASE = "0.17.6"
 FORMAT = ("format", "--isolated", f"--line-length={LINE_LENGTH}", "--config=format.skip-magic-trailing-comma=true", "-")
 # A comment's number follows.
 MARK = "comment "
@@ -23,14 +28,29 @@ MARK = "comment "
 
 def written(definitions: Sequence[Definition], headings: Mapping[str, str], constants: Mapping[str, Any]) -> str:
     """The program: its constants, then the definitions under the headings of their files."""
-    parts = [*(f"{name} = {literal(value)}" for name, value in constants.items()), ""]
+    parts = ["# The problem, the tile of a thread block, and what it has of the machine.", ""]
+    parts += [f"{name} = {_constant(value)}" for name, value in constants.items()]
     file = ""
     for definition in definitions:
         if definition.file != file:
             file = definition.file
-            parts += ["", *(f"# {line}".rstrip() for line in headings[file].splitlines()), ""]
+            parts += ["", "", _heading(headings[file]), ""]
         parts += _text(definition)
     return formatted("\n".join(parts))
+
+
+def _heading(docstring: str) -> str:
+    """What a module says of itself, as a comment."""
+    paragraphs = [textwrap.fill(part, LINE_LENGTH - len("# ")) for part in docstring.split("\n\n")]
+    return "\n".join(f"# {line}".rstrip() for line in "\n\n".join(paragraphs).split("\n"))
+
+
+def _constant(value: Any) -> str:
+    """A constant of the program; a text of several lines as it is."""
+    if isinstance(value, str) and "\n" in value:
+        assert '"""' not in value and "\\" not in value
+        return f'"""{value}"""'
+    return literal(value)
 
 
 def _text(definition: Definition) -> Iterator[str]:
@@ -66,11 +86,19 @@ class _Comments(ast.NodeTransformer):
         for line in above[1:] if first and above and not above[0] else above:
             self.lines.append(line)
             yield ast.Expr(ast.Constant(f"{MARK}{len(self.lines) - 1}"))
-        assert not getattr(statement, "beside", ""), f"in a function, expected above: {statement.beside}"  # type: ignore
         yield statement
 
 
 def formatted(text: str) -> str:
-    """The text as ruff formats it."""
+    """The text as ruff formats it. Raises InputError unless ruff is there in RELEASE."""
+    try:
+        found = version("ruff")
+    except PackageNotFoundError:
+        found = "missing"
+    if found != RELEASE:
+        raise InputError(
+            f"ruff is {found}, and a packed program is formatted by ruff {RELEASE}: `pip install ruff=={RELEASE}`, or "
+            "pack without it: --embed cuda"
+        )
     command = [sys.executable, "-m", "ruff", *FORMAT]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout

@@ -33,11 +33,11 @@ def drop_unread_names(function: ast.FunctionDef) -> None:
     """Drop assignments whose name is not read; `x = ...; return x` becomes `return ...`."""
     read = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     without_assignments(function, {n for n, value in assigned(function).items() if n not in read and is_pure(value)})
-    *before, last = function.body
-    assign = before[-1] if before else None
-    returned = last.value if isinstance(last, ast.Return) else None
-    if returned and isinstance(assign, ast.Assign) and ast.unparse(assign.targets[0]) == ast.unparse(returned):
-        function.body = [*before[:-1], ast.Return(assign.value)]
+    match function.body:
+        case [*before, ast.Assign([target], value), ast.Return(ast.expr() as returned)] if ast.unparse(
+            target
+        ) == ast.unparse(returned):
+            function.body = [*before, ast.Return(value)]
 
 
 def is_pure(value: ast.expr) -> bool:

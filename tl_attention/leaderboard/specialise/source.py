@@ -54,7 +54,8 @@ def read_source(files: Sequence[str]) -> Source:
     for file, module in modules.items():
         text = (PACKAGE / file).read_text(encoding="utf-8")
         tree = ast.parse(text)
-        attach_comments(tree, text)
+        stray = attach_comments(tree, text)
+        assert not stray, f"{file}: lines {sorted(stray)}: a comment stands above a statement, on lines of its own"
         headings[file] = ast.get_docstring(tree) or ""
         for name, origin in _imported(tree, file):
             values[name] = getattr(module, name)
@@ -112,14 +113,18 @@ def _definitions(tree: ast.Module, file: str, text: str) -> Iterator[Definition]
 # --- comments ------------------------------------------------------------------------------------------------------
 
 
-def attach_comments(tree: ast.Module, text: str) -> None:
-    """Gives statements `above`, the lines of comment before them, "" for an empty one, and `beside`, after them."""
+def attach_comments(tree: ast.Module, text: str) -> set[int]:
+    """Gives statements `above`, the lines of comment before them, "" for an empty one, and `beside`, after them.
+
+    Returns the lines of comments that belong to none.
+    """
     lines = text.splitlines()
     comments = {
         token.start[0]: token.string
         for token in tokenize.generate_tokens(io.StringIO(text).readline)
         if token.type == tokenize.COMMENT
     }
+    left = set(comments)
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt):
             first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
@@ -128,4 +133,8 @@ def attach_comments(tree: ast.Module, text: str) -> None:
                 above.insert(0, line)
                 first -= 1
             node.above = above  # type: ignore[attr-defined]
-            node.beside = comments.get(node.end_lineno or 0, "")  # type: ignore[attr-defined]
+            left -= set(range(first, node.lineno))
+            if isinstance(node, ast.Assign) and node in tree.body:
+                node.beside = comments.get(node.lineno, "")  # type: ignore[attr-defined]
+                left.discard(node.lineno)
+    return left

@@ -27,6 +27,7 @@ def specialised(files: Sequence[str], entry: str, arguments: Mapping[str, Any], 
         # Of expressions that are tried out.
         warnings.simplefilter("ignore", SyntaxWarning)
         definitions = _settled(definitions, entry, known)
+    calls.without_idle_defaults(definitions)
     mentioned = {name for definition in definitions for name in names_in(definition.node)}
     assert mentioned.isdisjoint(known.unsayable), f"left: {sorted(mentioned & known.unsayable)}"
     constants = {name: value for name, value in known.constants.items() if name in mentioned}

@@ -11,7 +11,7 @@ from tl_attention.problem.variant import Sizes
 
 
 def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_blocks, descending):
-    """The prim_func; products accumulate in float32."""
+    """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
     c = SimpleNamespace(
         block_M=block_M,
         block_N=block_N,

@@ -1,4 +1,4 @@
-"""A warpgroup that computes: the Program's iterations for its 64 rows of one row tile."""
+"""A warpgroup that computes: its 64 rows of one row tile."""
 
 from types import SimpleNamespace
 
@@ -10,8 +10,7 @@ from tl_attention.lowering.warp_specialized.rings import release_q
 
 @T.macro
 def consume(turn, base, blocks, first_row, visible, wg, s, c):
-    """One tile, up to acc_o and denominator. Its KV blocks are loads `base` on of the rings; only those from `visible` on,
-    which come first, may need a mask."""
+    """acc_o and denominator of a tile. Its loads begin with number `base` of the rings; blocks below `visible` need no mask."""
     tile = SimpleNamespace(base=base, blocks=blocks, first_row=first_row, wg=wg)
     T.fill(s.denominator, 0)
     T.fill(s.scores_max, -T.infinity("float32"))
@@ -35,7 +34,7 @@ def consume(turn, base, blocks, first_row, visible, wg, s, c):
 
 @T.macro
 def prologue(operations, t, tile, s, c):
-    """Iteration t, before the steady state."""
+    """An iteration before the steady state."""
     for op in operations:
         operation(op, c)(op, t - op.lag, tile, s, c, masked=True)
 

@@ -74,7 +74,7 @@ __device__ __forceinline__ bool tl_attention_grew(const float* scores_scale) {
 }
 """
 
-# Everything that a kernel may call, whether it does or not: the text is part of what names its code.
+# The same for every kernel, whatever it calls.
 PRELUDE = HOLD + STORE + GREW
 
 

@@ -1,14 +1,14 @@
-"""FlashAttention forward emitted from a Program: a producer warp loads, warpgroups compute with products in flight.
+"""FlashAttention forward: a producer warp loads, warpgroups compute with products in flight.
 
-threadIdx.y is the warpgroup: 64 rows each, then the producer. A block works on one row tile after another, and its
-rings go on from tile to tile. The last KV block comes first: only the first ones can need a mask.
+threadIdx.y is the warpgroup: those that compute, 64 rows each, then the producer's. KV blocks come from the last to the
+first, so that those that need a mask come first. Rings of buffers go on from one row tile of a block to its next.
 """
 
 from types import SimpleNamespace
 
 import tilelang.language as T
 
-from tl_attention.hardware.warpgroup import ROWS, TURN, WARP, WARPGROUP
+from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.signature import takes
 from tl_attention.lowering.warp_specialized.device_code import PRELUDE, exp2_polynomial
@@ -19,10 +19,7 @@ from tl_attention.problem.variant import Sizes
 
 
 def attention_kernel(*, variant, block_M, block_N, loop, kernel, softmax):
-    """The prim_func of the variant, whose KERNEL_PARAMETERS it takes; products accumulate in float32.
-
-    `loop` is the Program, an `arguments.Loop`; `kernel` and `softmax` are the schedule's options.
-    """
+    """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
     c = SimpleNamespace(
         head_dim=variant.head_dim,
         head_dim_v=variant.head_dim_v,
@@ -47,7 +44,7 @@ def attention_kernel(*, variant, block_M, block_N, loop, kernel, softmax):
 
 @T.macro
 def launch(Q, K, V, Output, TileCounter, softmax_scale, c):
-    """The kernel: clusters of thread blocks, each with its warpgroups and a producer."""
+    """The thread blocks, and their roles."""
     warpgroups = c.block_M // ROWS
     polynomial = c.softmax.exp2_polynomial
     with T.Kernel(
@@ -69,7 +66,7 @@ def launch(Q, K, V, Output, TileCounter, softmax_scale, c):
 
 
 def grid(Q, c):
-    """Thread blocks: as many as fill the GPU, or one for each tile."""
+    """How many thread blocks there are."""
     if c.kernel.tile_scheduler != "one_tile":
         return workers(c) * c.kernel.cluster
     batch, heads, seq_q, _ = Q.shape
@@ -94,7 +91,7 @@ def consumer(ty, block, s, c):
         T.set_max_nreg(c.kernel.registers[0], 1)
     # Known to be the same in all lanes of a warp, and so are the products' descriptors.
     wg = T.alloc_var("int32")
-    wg = T.call_extern("int32", "__shfl_sync", T.uint32(0xFFFFFFFF), ty, 0)
+    wg = T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), ty, 0)
     if c.kernel.ping_pong:
         if wg == 1:
             T.named_barrier_arrive(TURN, 2 * WARPGROUP)

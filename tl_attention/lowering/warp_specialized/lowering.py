@@ -22,6 +22,20 @@ from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.options import OPTION_KEYS
 from tl_attention.schedule.schedule import Schedule
 
+FROM_THE_KERNEL_DOWN = (
+    "kernel",
+    "work",
+    "tiles",
+    "producer",
+    "consumer",
+    "operations",
+    "vector",
+    "output",
+    "rings",
+    "state",
+    "device_code",
+)
+
 
 class WarpSpecialized(Lowering):
     """Where the speed is: waits, acquires and releases stand where the Program has them."""
@@ -44,25 +58,10 @@ class WarpSpecialized(Lowering):
         NO_INIT_CHECKS: True,
     }
     files = (
-        *COMMON_FILES,
         "hardware/warpgroup.py",
+        *(f"lowering/warp_specialized/{name}.py" for name in FROM_THE_KERNEL_DOWN),
         "lowering/softmax.py",
-        *(
-            f"lowering/warp_specialized/{name}.py"
-            for name in (
-                "device_code",
-                "rings",
-                "vector",
-                "operations",
-                "state",
-                "producer",
-                "consumer",
-                "output",
-                "tiles",
-                "work",
-                "kernel",
-            )
-        ),
+        *COMMON_FILES,
     )
 
     def resources(self, schedule: Schedule, head_dim: int) -> Resources:

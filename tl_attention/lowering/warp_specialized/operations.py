@@ -1,8 +1,4 @@
-"""The operations of an iteration: a macro each, for a KV block that is number `block` of the tile's.
-
-Each takes (op, t, tile, s, c, masked): the operation itself; whether keys may be hidden; where the tile is; the
-thread block's memory; what is known when the kernel is traced.
-"""
+"""The operations of an iteration: each concerns KV block t of a tile, which counts from the first to be worked on."""
 
 import tilelang.language as T
 
@@ -13,7 +9,11 @@ from tl_attention.lowering.warp_specialized.vector import vector_statement
 
 
 def operation(op, c):
-    """The macro of an operation."""
+    """What emits an operation, called with (op, t, tile, s, c, masked).
+
+    `op` is the operation itself, `t` its KV block, `tile` where the tile is, `s` the block's memory, `c` what is known
+    when the kernel is traced; keys may be hidden in `masked` blocks.
+    """
     if op.kind == "run":
         return vector_statement(whole(op.statement), c)
     return MACROS[op.kind, whole(op.statement)]
@@ -23,15 +23,17 @@ def operation(op, c):
 
 
 def wait_k(op, t, tile, s, c, masked):
+    """Until K of the block has arrived."""
     return wait_full(s.K, tile.base + t)
 
 
 def wait_v(op, t, tile, s, c, masked):
+    """Until V of the block has arrived."""
     return wait_full(s.V, tile.base + t)
 
 
 def issue_mma0(op, t, tile, s, c, masked):
-    """acc_s = Q_shared @ K_shared^T."""
+    """Starts acc_s = Q K^T."""
     return T.wgmma_gemm(
         s.Q_local if c.kernel.q_operand == "registers" else s.Q.shared[tile.wg, :, :],
         s.K.shared[slot(s.K, tile.base + t), :, :],
@@ -43,7 +45,7 @@ def issue_mma0(op, t, tile, s, c, masked):
 
 
 def issue_mma1(op, t, tile, s, c, masked):
-    """acc_o += acc_s_cast @ V_shared. The first one clears acc_o, which nothing else initialises."""
+    """Starts acc_o += acc_s_cast V. The first one clears acc_o, which nothing else initialises."""
     return T.wgmma_gemm(
         s.acc_s_cast,
         s.V.shared[slot(s.V, tile.base + t), :, :],
@@ -58,25 +60,30 @@ def issue_mma1(op, t, tile, s, c, masked):
 
 @T.macro
 def wait_mma0(op, t, tile, s, c, masked):
+    """Until acc_s is there; products that were started later may still be in flight."""
     T.wait_wgmma(op.outstanding)
     T.warpgroup_fence_operand(s.acc_s, 0, c.block_N // 2)
 
 
 @T.macro
 def wait_mma1(op, t, tile, s, c, masked):
+    """Until acc_o is there; products that were started later may still be in flight."""
     T.wait_wgmma(op.outstanding)
     T.warpgroup_fence_operand(s.acc_o, 0, c.head_dim_v // 2)
 
 
 def release_k(op, t, tile, s, c, masked):
+    """K of the block has been read."""
     return release(s.K, slot(s.K, tile.base + t), c)
 
 
 def release_v(op, t, tile, s, c, masked):
+    """V of the block has been read."""
     return release(s.V, slot(s.V, tile.base + t), c)
 
 
 def release_rows_of_q(op, t, tile, s, c, masked):
+    """Q has been read."""
     return release_q(tile.wg, s)
 
 
@@ -94,19 +101,20 @@ def pass_turn(op, t, tile, s, c, masked):
 
 
 def hold(op, t, tile, s, c, masked):
-    """These exponentials come before what follows."""
+    """The exponentials of the chunk before come before what follows."""
     return hold_registers(op.registers, s)
 
 
 @T.macro
 def hold_registers(registers, s):
+    """Holds registers (first, end) of acc_s."""
     # A call holds four in eight: all of them take two.
     for first in (registers[0], registers[0] + 4):
         T.call_extern("handle", f"tl_attention_hold<{first}, {registers[1]}>", s.acc_s.data, s.scale)
 
 
 def hold_last(op, t, tile, s, c, masked):
-    """The last of these exponentials comes before what follows."""
+    """The last exponential of the chunk before comes before what follows."""
     return T.call_extern("handle", f"tl_attention_hold_last<{op.registers[1] - 1}>", s.acc_s.data, s.scale)
 
 

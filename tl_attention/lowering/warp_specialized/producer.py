@@ -39,10 +39,14 @@ def load(ring, step, kv, head, bz, c):
         ring.shared[slot(ring, step), :, :],
         barrier=ring.full[slot(ring, step)],
         leader_scope_threads=WARP,
-        # A cluster's first block loads for all.
-        cluster_mask=2**c.kernel.cluster - 1 if c.kernel.cluster > 1 else None,
+        **multicast(c),
     )
     T.mbarrier_arrive(ring.full[slot(ring, step)])
+
+
+def multicast(c):
+    """What makes the load of a cluster's first block one for all of its blocks."""
+    return {"cluster_mask": 2**c.kernel.cluster - 1} if c.kernel.cluster > 1 else {}
 
 
 @T.macro

@@ -1,7 +1,6 @@
-"""Rings of buffers in shared memory: load number `step` of a ring is in slot step % depth, from tile to tile.
+"""Rings of buffers in shared memory: load number `step` of a ring is in slot step % depth.
 
-A full barrier counts the producer warp's lanes, and bytes: its phase ends when a load has arrived. An empty one counts
-the warps that compute: its phase ends when they have read the slot.
+The phase of a full barrier ends when a load has arrived, that of a free one when all have read it.
 """
 
 import tilelang.language as T
@@ -15,7 +14,7 @@ def slot(ring, step):
 
 
 def parity(ring, step):
-    """The parity of the phase that load number `step` ends: the ring's laps, even or odd."""
+    """The parity of the phase that load number `step` is in: even or odd laps of the ring."""
     return step // ring.depth % 2
 
 
@@ -25,7 +24,7 @@ def wait_full(ring, step):
 
 
 def wait_empty(ring, step):
-    """Until the slot of load number `step` has been read; at first there is nothing to read."""
+    """Until the slot of load number `step` is free; at first it is."""
     return T.mbarrier_wait_parity(ring.empty[slot(ring, step)], parity(ring, step) ^ 1)
 
 

@@ -89,7 +89,7 @@ def maximum_of_threads(row_maximum, s, c):
 
 @T.macro
 def maximum_of_row(row_maximum, s, c):
-    """row_maximum = max_j acc_s, or the larger of both where it has a value already."""
+    """row_maximum = max_j acc_s; uncleared, the larger of that and what it was."""
     T.reduce_max(s.acc_s, row_maximum, dim=1, clear=c.softmax.rescale_threshold != 0)
 
 
@@ -104,7 +104,7 @@ def exponent(score, scores_max, s, c):
 
 
 def seen(scores_max, masked):
-    """The maximum of a row: once the blocks that need a mask are done, every row has seen a key."""
+    """A row's maximum as exponents take it: only as long as blocks are masked may a row have seen no key."""
     return finite(scores_max) if masked else scores_max
 
 
