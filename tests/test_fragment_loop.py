@@ -19,6 +19,7 @@ from tl_attention.oracle.interpret import POLICIES, interpret
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.oracle.statements import STATEMENT_CODE
 from tl_attention.problem.mask import CAUSAL
+from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.dependences import dependences
 from tl_attention.program.derivation import derive
 from tl_attention.program.program import Program
@@ -164,7 +165,7 @@ REFUSED = {
 
 def errors(derived: Program) -> list[bool]:
     """Whether the interpreter's runs are right, on several tiles of a ragged problem."""
-    q, k, v = make_inputs(1, 1, 70, 150, 64, torch.float16, seed=1)
+    q, k, v = make_inputs(AttentionShape(1, 1, 70, 150, 64), seed=1)
     options = {"mask": CAUSAL, "scale": 0.125}
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
     run = {"block_M": 32, "block_N": 16, "code": CODE, **options}

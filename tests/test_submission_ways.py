@@ -265,10 +265,11 @@ def test_what_a_file_does_not_say_or_says_wrongly_is_not_read():
 def test_each_way_computes_attention_where_the_ways_before_it_are_missing(tmp_path, way):
     from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
     from tl_attention.problem.mask import FULL
+    from tl_attention.problem.shape import AttentionShape
 
     shapes = [(1, 3, 200, 128), (2, 2, 1, 128), (2, 4, 1024, 128), (1, 2, 4097, 128)]
     cases = [
-        make_inputs(b, h, s, s, d, torch.float16, seed=number, device="cuda")
+        make_inputs(AttentionShape(b, h, s, s, d), seed=number, device="cuda")
         for number, (b, h, s, d) in enumerate(shapes)
     ]
     torch.save(cases, tmp_path / "inputs.pt")
