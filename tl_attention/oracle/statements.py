@@ -94,12 +94,12 @@ def on_fma_units(polynomial: Exp2Polynomial, rows: int, columns: int) -> Tensor:
 
 
 def exp2(x: Tensor, degree: int) -> Tensor:
-    """2^x in fp32 by the polynomial of this degree."""
+    """2^x in fp32 by the polynomial of this degree, 0 from LOWEST down."""
     x = x.clamp(min=LOWEST)
     power = torch.zeros_like(x)
     for coefficient in reversed(COEFFICIENTS[degree]):
         power = power * (x - x.floor()) + coefficient
-    return torch.ldexp(power, x.floor())
+    return torch.where(x > LOWEST, torch.ldexp(power, x.floor()), 0.0)
 
 
 def _row_sum(t: Tile) -> None:
