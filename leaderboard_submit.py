@@ -92,7 +92,6 @@ V_STAGES = 2
 
 # A warpgroup in numbers.
 
-
 WARP = 32
 WARPS = 4  # of a warpgroup
 WARPGROUP = WARPS * WARP
@@ -226,7 +225,7 @@ def workers():
 
 def by_rows(tile, row_tiles):
     """The tiles of a head one after another."""
-    return (tile % row_tiles, tile // row_tiles)
+    return tile % row_tiles, tile // row_tiles
 
 
 # The producer warp: it loads Q, K and V by TMA, as far ahead as the rings allow.
@@ -285,7 +284,7 @@ def load_q(turn, first_row, head, bz, wg, s):
 
 @T.macro
 def consume(turn, base, blocks, visible, wg, s):
-    """acc_o and denominator of a tile. Its loads begin with number `base` of the rings; blocks below `visible` need no mask."""
+    """acc_o and denominator of a tile, whose loads begin with number `base`. Blocks below `visible` need no mask."""
     tile = SimpleNamespace(base=base, blocks=blocks, wg=wg)
     T.fill(s.denominator, 0)
     T.fill(s.scores_max, -T.infinity("float32"))
@@ -730,7 +729,6 @@ PRELUDE = HOLD + STORE + GREW
 
 # Online softmax as in FlashAttention-2 (Dao, 2023, algorithm 1), in base 2: exp(x) = exp2(x log2 e).
 
-
 LOG2_E = 1.4426950408889634
 
 
@@ -746,6 +744,7 @@ def hidden(key, seq_kv, first):
     """Whether a key is hidden from a query."""
     return key >= seq_kv - first
 
+
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
 PASS_CONFIGS = {
     "tl.enable_fast_math": True,
@@ -756,7 +755,7 @@ SOFTMAX_SCALE = HEAD_DIM**-0.5
 
 # --- the generated kernel --------------------------------------------------------------------------------------
 
-KERNEL_SOURCE = r'''
+KERNEL_SOURCE = r"""
 template <int first, int end> __device__ __forceinline__ void tl_attention_hold(const float* acc_s, float scale) {
   #pragma unroll
   for (int i = first; i + 4 <= end; i += 8)
@@ -1354,7 +1353,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
   tl::cluster_sync();
 }
 
-'''
+"""
 
 KERNEL_NAME = "attention_kernel"
 # The kernel's parameters in order: a tensor's address, a TMA descriptor by value, an int32 or a float32.

@@ -29,8 +29,8 @@ def launch_parts(compiled: CompiledKernel, pass_configs: Mapping[str, object]) -
 
     Raises InputError when what TileLang generated cannot be packed: an unknown form of its host code or signature.
     """
-    if "'''" in compiled.source:
-        raise InputError("the generated CUDA holds ''', so it cannot be quoted in Python")
+    if '"""' in compiled.source:
+        raise InputError('the generated CUDA holds """, so it cannot be quoted in Python')
     plan = parse_host_source(compiled.host_source)
     return {
         "kernel_source": compiled.source,

@@ -22,22 +22,22 @@ from tl_attention.leaderboard.specialise.known import (
     is_plain,
     names_in,
 )
-from tl_attention.leaderboard.specialise.local_names import without_assignments
+from tl_attention.leaderboard.specialise.local_names import bindings, without_assignments
 from tl_attention.leaderboard.specialise.source import Definition
 
 ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Tuple, ast.List)
 Arguments = dict[str, ast.expr]
 
 
-def parameters(function: ast.FunctionDef) -> list[str]:
-    return [arg.arg for arg in function.args.args]
+def parameters(args: ast.arguments) -> list[str]:
+    return [arg.arg for arg in args.args]
 
 
-def bound(function: ast.FunctionDef, call: ast.Call) -> Arguments:
+def bound(args: ast.arguments, call: ast.Call) -> Arguments:
     """What a call passes, by parameter, in their order; defaults included."""
     stars = [arg for arg in call.args if isinstance(arg, ast.Starred)] + [k for k in call.keywords if k.arg is None]
     assert not stars, f"{ast.unparse(call)}: expected every argument by itself"
-    names, defaults = parameters(function), function.args.defaults
+    names, defaults = parameters(args), args.defaults
     given = dict(zip(names[len(names) - len(defaults) :], defaults))
     given |= dict(zip(names, call.args))
     given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
@@ -60,11 +60,11 @@ def calls_of(definitions: Sequence[Definition]) -> dict[str, list[Arguments]]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Call) and isinstance(node.func.func, ast.Name):
                 asked.add(node.func.func.id)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions:
-                found[node.func.id].append(bound(functions[node.func.id], node))
+                found[node.func.id].append(bound(functions[node.func.id].args, node))
     return {n: calls for n, calls in found.items() if n not in asked and mentioned.count(n) == len(calls)}
 
 
-def without_idle_defaults(definitions: Sequence[Definition]) -> None:
+def drop_idle_defaults(definitions: Sequence[Definition]) -> None:
     """Drop the defaults of functions whose calls pass everything themselves."""
     calls = [node for definition in definitions for node in ast.walk(definition.node) if isinstance(node, ast.Call)]
     for definition in definitions:
@@ -82,13 +82,13 @@ def known_of(call: Arguments, known: Known) -> Environment:
 
 @dataclass
 class Plan:
-    """How a function and its calls change.
+    """How a function and its calls change. `args` is what it took before.
 
     `gone` are parameters, and what stands for them; `fields` those of records; `passed` names that become parameters;
     `copies` a parameter, and a function for each text that is passed for it.
     """
 
-    function: ast.FunctionDef
+    args: ast.arguments
     gone: dict[str, ast.expr | None] = field(default_factory=dict)
     fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
     passed: dict[str, ast.expr] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class _Calls(ast.NodeTransformer):
         plan = self._plans.get(node.func.id) if isinstance(node.func, ast.Name) else None
         if plan is None:
             return node
-        arguments = bound(plan.function, node)
+        arguments = bound(plan.args, node)
         if plan.copies:
             param, names = plan.copies
             return ast.Call(ast.Name(names[ast.unparse(arguments[param])], ast.Load()), node.args, node.keywords)
@@ -134,7 +134,7 @@ def apply(definitions: Sequence[Definition], plans: Mapping[str, Plan], known: K
     changed: list[Definition] = []
     for definition in definitions:
         plan = plans.get(definition.name)
-        node = calls.visit(copy.deepcopy(definition.node))
+        node = calls.visit(definition.node)
         if plan and plan.copies:
             for name in plan.copies[1].values():
                 copied = copy.deepcopy(node)
@@ -150,9 +150,9 @@ def _changed(function: ast.FunctionDef, plan: Plan) -> ast.FunctionDef:
     gone, fields = plan.gone, plan.fields
     function.body = [_Fields(fields).visit(Rename(gone.get).visit(statement)) for statement in function.body]
     args = function.args
+    defaults = dict(zip(parameters(args)[len(args.args) - len(args.defaults) :], args.defaults))
     kept = [arg for arg in args.args if arg.arg not in gone and arg.arg not in fields]
     new = [*(f for names in fields.values() for f in names), *plan.passed]
-    defaults = dict(zip(parameters(function)[len(args.args) - len(args.defaults) :], args.defaults))
     args.args = [*kept, *map(ast.arg, new)]
     args.defaults = [] if new else [defaults[arg.arg] for arg in kept if arg.arg in defaults]
     return function
@@ -179,16 +179,17 @@ def agreed(definitions: Sequence[Definition], entry: str, known: Known) -> dict[
     plans: dict[str, Plan] = {}
     for name, function, calls in _called(definitions, entry):
         used = names_in(*function.body)
+        times = bindings(function)
         gone: dict[str, ast.expr | None] = {}
-        for param in parameters(function):
+        for param in parameters(function.args):
             first, *others = [call[param] for call in calls]
             alike = all(ast.unparse(other) == ast.unparse(first) for other in others)
             if param not in used:
                 gone[param] = None
-            elif alike and isinstance(first, ATOMS) and said.issuperset(names_in(first)):
+            elif alike and times[param] == 1 and isinstance(first, ATOMS) and said.issuperset(names_in(first)):
                 gone[param] = first
         if gone:
-            plans[name] = Plan(function, gone)
+            plans[name] = Plan(copy.deepcopy(function.args), gone)
     return plans
 
 
@@ -198,8 +199,8 @@ def parted(
     """Records as their fields, what each call knows another value of as a parameter; else a copy for each record."""
     plans: dict[str, Plan] = {}
     for name, function, calls in _called(definitions, entry):
-        plan = Plan(function, passed=differing.get(name, {}))
-        for param in parameters(function):
+        plan = Plan(copy.deepcopy(function.args), passed=differing.get(name, {}))
+        for param in parameters(function.args):
             records = [known.value(call[param]) for call in calls]
             if any(record is UNKNOWN for record in records) or all(map(is_plain, records)):
                 continue

@@ -50,7 +50,8 @@ class Fold(ast.NodeTransformer):
 
     def visit_For(self, node: ast.For) -> Any:
         items = self.value(node.iter)
-        if not isinstance(items, (tuple, list)):
+        leaves = any(isinstance(part, (ast.Break, ast.Continue)) for part in ast.walk(node))
+        if not isinstance(items, (tuple, list)) or leaves or node.orelse:
             self.generic_visit(node)
             return node
         unrolled = []

@@ -32,10 +32,12 @@ def written(definitions: Sequence[Definition], headings: Mapping[str, str], cons
     parts += [f"{name} = {_constant(value)}" for name, value in constants.items()]
     file = ""
     for definition in definitions:
+        above = [line for line in getattr(definition.node, "above", ()) if not line.startswith(RULE)]
         if definition.file != file:
             file = definition.file
             parts += ["", "", _heading(headings[file]), ""]
-        parts += _text(definition)
+            above = above[above.count("") if not any(above) else 0 :]
+        parts += [*above, _text(definition)]
     return formatted("\n".join(parts))
 
 
@@ -53,19 +55,25 @@ def _constant(value: Any) -> str:
     return literal(value)
 
 
-def _text(definition: Definition) -> Iterator[str]:
-    yield from (line for line in getattr(definition.node, "above", ()) if not line.startswith(RULE))
+def _text(definition: Definition) -> str:
     if definition.function:
-        yield with_comments(definition.function)
-    else:
-        yield f"{definition.text}  {getattr(definition.node, 'beside', '')}".rstrip()
+        return with_comments(definition.function)
+    return f"{definition.text}  {getattr(definition.node, 'beside', '')}".rstrip()
 
 
 def with_comments(function: ast.FunctionDef) -> str:
     """The text of a function; while Python writes it, comments are statements."""
     comments = _Comments()
     text = ast.unparse(ast.fix_missing_locations(comments.visit(copy.deepcopy(function))))
-    return re.sub(rf"( *)'{MARK}(\d+)'\n", lambda m: f"{m[1]}{comments.lines[int(m[2])]}".rstrip() + "\n", text)
+    text = re.sub(rf"( *)'{MARK}(\d+)'\n", lambda m: f"{m[1]}{comments.lines[int(m[2])]}".rstrip() + "\n", text)
+    # Python puts what is returned together into parentheses.
+    return re.sub(r"^( *return )\((.*)\)$", _without_parentheses, text, flags=re.MULTILINE)
+
+
+def _without_parentheses(found: re.Match[str]) -> str:
+    whole = ast.parse(found[0].strip()).body[0]
+    is_tuple = isinstance(whole, ast.Return) and isinstance(whole.value, ast.Tuple) and len(whole.value.elts) > 1
+    return f"{found[1]}{found[2]}" if is_tuple else found[0]
 
 
 class _Comments(ast.NodeTransformer):

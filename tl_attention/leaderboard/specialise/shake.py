@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Sequence
 
 from tl_attention.leaderboard.specialise.calls import bound, parameters
@@ -29,15 +30,24 @@ def used(definitions: Sequence[Definition], entry: str) -> list[Definition]:
     return [definition for definition in definitions if definition.name in needed]
 
 
+def drop(definitions: Sequence[Definition]) -> None:
+    """Drop what is not used inside of definitions."""
+    pass_on = PassOn(definitions)
+    for definition in definitions:
+        pass_on.visit(definition.node)
+        if definition.function:
+            drop_unread_names(definition.function)
+    drop_unread_fields(definitions)
+
+
 def drop_unread_names(function: ast.FunctionDef) -> None:
     """Drop assignments whose name is not read; `x = ...; return x` becomes `return ...`."""
     read = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     without_assignments(function, {n for n, value in assigned(function).items() if n not in read and is_pure(value)})
-    match function.body:
-        case [*before, ast.Assign([target], value), ast.Return(ast.expr() as returned)] if ast.unparse(
-            target
-        ) == ast.unparse(returned):
-            function.body = [*before, ast.Return(value)]
+    assign, last = function.body[-2:] if len(function.body) > 1 else (None, None)
+    returned = last.value if isinstance(last, ast.Return) else None
+    if isinstance(assign, ast.Assign) and returned and ast.unparse(assign.targets[0]) == ast.unparse(returned):
+        function.body[-2:] = [ast.Return(assign.value)]
 
 
 def is_pure(value: ast.expr) -> bool:
@@ -66,8 +76,7 @@ class PassOn(ast.NodeTransformer):
         if not isinstance(node.func, ast.Name) or node.func.id not in self._passing:
             return node
         function, value = self._passing[node.func.id]
-        new = Rename(bound(function, node).get).visit(ast.Expr(value)).value
-        return new if new is not value else ast.parse(ast.unparse(value), mode="eval").body
+        return Rename(bound(function.args, node).get).visit(copy.deepcopy(value))
 
 
 def _passed_on(function: ast.FunctionDef) -> ast.expr | None:
@@ -75,7 +84,7 @@ def _passed_on(function: ast.FunctionDef) -> ast.expr | None:
     value = last.value if isinstance(last, ast.Return) and len(texts) < 2 and not function.decorator_list else None
     if texts and not isinstance(texts[0], ast.Expr):
         return None
-    names = parameters(function)
+    names = parameters(function.args)
     if isinstance(value, ast.Call) and not value.keywords:
         return value if [arg.id if isinstance(arg, ast.Name) else None for arg in value.args] == names else None
     return value if isinstance(value, ast.Name) and {value.id} >= set(names) else None

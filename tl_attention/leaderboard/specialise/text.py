@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import copy
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from tl_attention.leaderboard.specialise import calls, shake
@@ -18,66 +16,65 @@ from tl_attention.leaderboard.specialise.source import Definition, read_source
 
 
 def specialised(files: Sequence[str], entry: str, arguments: Mapping[str, Any], nameless: Sequence[str] = ()) -> str:
-    """The text of a program whose `entry` is called with these arguments: it takes none any more."""
+    """The text of a program whose `entry` is called with these arguments; in the text it takes none.
+
+    `files` are the modules of the program, paths from the package's folder, in the order in which they are written.
+    Numbers that are decided get names, those of their fields, but for what is below one of the `nameless`.
+    Raises InputError without the formatter, AssertionError where a module is not as the contract asks.
+    """
     source = read_source(files)
-    known, definitions = source.known, source.definitions
+    known = source.known
     known.nameless = nameless
-    definitions = [_with_arguments(d, arguments, known) if d.name == entry else d for d in definitions]
+    for definition in source.definitions:
+        if definition.name == entry and definition.function:
+            _give(definition.function, arguments, known)
     with warnings.catch_warnings():
         # Of expressions that are tried out.
         warnings.simplefilter("ignore", SyntaxWarning)
-        definitions = _settled(definitions, entry, known)
-    calls.without_idle_defaults(definitions)
+        definitions = _specialised(source.definitions, entry, known)
     mentioned = {name for definition in definitions for name in names_in(definition.node)}
-    assert mentioned.isdisjoint(known.unsayable), f"left: {sorted(mentioned & known.unsayable)}"
+    assert mentioned.isdisjoint(known.unsayable), f"not decided: {sorted(mentioned & known.unsayable)}"
     constants = {name: value for name, value in known.constants.items() if name in mentioned}
     return written(definitions, source.headings, constants)
 
 
-def _with_arguments(definition: Definition, arguments: Mapping[str, Any], known: Known) -> Definition:
-    function = copy.deepcopy(definition.function)
-    assert function
+def _give(function: ast.FunctionDef, arguments: Mapping[str, Any], known: Known) -> None:
+    """Put the arguments for the parameters."""
+    parameters = {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
+    assert parameters == set(arguments), f"{function.name} takes {sorted(parameters)}, found {sorted(arguments)}"
     values = {
         name: known.constant(name.upper(), value) if is_plain(value) else known.symbol(value, named_fields=True)
         for name, value in arguments.items()
     }
-    assert set(values) == {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
     function.args = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-    return replace(definition, node=Rename(values.get).visit(function))
+    Rename(values.get).visit(function)
 
 
-def _settled(definitions: Sequence[Definition], entry: str, known: Known) -> list[Definition]:
+def _specialised(definitions: Sequence[Definition], entry: str, known: Known) -> list[Definition]:
     """What is left once nothing changes any more."""
     text = ""
     while True:
-        definitions, differing = _folded(shake.used(definitions, entry), known)
+        definitions = shake.used(definitions, entry)
+        differing = _fold(definitions, known)
         definitions = calls.apply(definitions, calls.agreed(definitions, entry, known), known)
-        passing = shake.PassOn(definitions)
-        for definition in definitions:
-            passing.visit(definition.node)
-            if definition.function:
-                shake.drop_unread_names(definition.function)
-        shake.drop_unread_fields(definitions)
+        shake.drop(definitions)
         before, text = text, "\n".join(ast.unparse(definition.node) for definition in definitions)
         if text == before:
             plans = calls.parted(definitions, entry, known, differing)
             if not plans:
+                calls.drop_idle_defaults(definitions)
                 return definitions
             definitions = calls.apply(definitions, plans, known)
 
 
-def _folded(definitions: Sequence[Definition], known: Known) -> tuple[list[Definition], dict[str, dict[str, ast.expr]]]:
-    """The definitions with what is known decided, and the names that each call of a function knows otherwise."""
-    found = calls.calls_of(definitions)
+def _fold(definitions: Sequence[Definition], known: Known) -> dict[str, dict[str, ast.expr]]:
+    """Decide in each function what is known. Returns the names of each that every call knows, but not alike."""
     differing = {}
-    folded = []
+    found = calls.calls_of(definitions)
     for definition in definitions:
         if definition.function:
-            function = copy.deepcopy(definition.function)
             environments = [calls.known_of(call, known) for call in found.get(definition.name, [])] or [{}]
-            settled = settle(function, known, environments)
+            settled = settle(definition.function, known, environments)
+            Fold(known, [{**each, **settled.numbers} for each in environments]).visit(definition.function)
             differing[definition.name] = settled.differing
-            Fold(known, [{**each, **settled.numbers} for each in environments]).visit(function)
-            definition = replace(definition, node=function)
-        folded.append(definition)
-    return folded, differing
+    return differing

@@ -10,7 +10,7 @@ from tl_attention.lowering.warp_specialized.rings import release_q
 
 @T.macro
 def consume(turn, base, blocks, first_row, visible, wg, s, c):
-    """acc_o and denominator of a tile. Its loads begin with number `base` of the rings; blocks below `visible` need no mask."""
+    """acc_o and denominator of a tile, whose loads begin with number `base`. Blocks below `visible` need no mask."""
     tile = SimpleNamespace(base=base, blocks=blocks, first_row=first_row, wg=wg)
     T.fill(s.denominator, 0)
     T.fill(s.scores_max, -T.infinity("float32"))
