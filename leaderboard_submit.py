@@ -49,7 +49,7 @@ from types import SimpleNamespace
 import torch
 
 # The generated CUDA: the first twelve digits of KERNEL_SOURCE's sha256. And what made it and the cubin.
-DEVICE_CODE = "f757c4ee1c97"
+DEVICE_CODE = "5af16eae8ba4"
 COMPILERS = {"tilelang": "0.1.15", "nvrtc": "12.9.86"}
 
 # --- the TileLang program --------------------------------------------------------------------------------------
@@ -91,7 +91,6 @@ V_STAGES = 2
 
 
 # A warpgroup in numbers.
-
 
 WARP = 32
 WARPS = 4  # of a warpgroup
@@ -226,7 +225,7 @@ def workers():
 
 def by_rows(tile, row_tiles):
     """The tiles of a head one after another."""
-    return (tile % row_tiles, tile // row_tiles)
+    return tile % row_tiles, tile // row_tiles
 
 
 # The producer warp: it loads Q, K and V by TMA, as far ahead as the rings allow.
@@ -256,7 +255,7 @@ def load_v(step, kv, head, bz, s):
 @T.macro
 def load(ring, step, kv, head, bz):
     """Load number `step`: KV block `kv`, as soon as its slot is free."""
-    wait_free(ring, step)
+    wait_empty(ring, step)
     T.tma_copy(
         ring.source[bz, head, kv * BLOCK_N : (kv + 1) * BLOCK_N, :],
         ring.shared[slot(ring, step), :, :],
@@ -270,7 +269,7 @@ def load(ring, step, kv, head, bz):
 @T.macro
 def load_q(turn, first_row, head, bz, wg, s):
     """A warpgroup's rows of Q."""
-    T.mbarrier_wait_parity(s.Q.free[wg], turn % 2 ^ 1)
+    T.mbarrier_wait_parity(s.Q.empty[wg], turn % 2 ^ 1)
     T.tma_copy(
         s.Q.source[bz, head, first_row + wg * ROWS : first_row + (wg + 1) * ROWS, :],
         s.Q.shared[wg, :, :],
@@ -285,9 +284,9 @@ def load_q(turn, first_row, head, bz, wg, s):
 
 @T.macro
 def consume(turn, base, blocks, visible, wg, s):
-    """Up to acc_o and logsum. The first KV block is load number `base` of the rings; blocks below `visible` need no mask."""
+    """acc_o and denominator of a tile, whose loads begin with number `base`. Blocks below `visible` need no mask."""
     tile = SimpleNamespace(base=base, blocks=blocks, wg=wg)
-    T.fill(s.logsum, 0)
+    T.fill(s.denominator, 0)
     T.fill(s.scores_max, -T.infinity("float32"))
     T.mbarrier_wait_parity(s.Q.full[wg], turn % 2)
     prologue(tile, s)
@@ -512,11 +511,11 @@ def cast(s):
 
 @T.macro
 def row_sum_of_thread(s):
-    """logsum = logsum scores_scale + sum_j acc_s, of each thread's columns."""
+    """denominator = denominator scores_scale + sum_j acc_s, of each thread's columns."""
     for i, lane in T.Parallel(ROWS, 4):
-        s.logsum[i, lane] *= s.scores_scale[i]
+        s.denominator[i, lane] *= s.scores_scale[i]
     for i, j in T.Parallel(ROWS, BLOCK_N):
-        s.logsum[i, lane_of(j)] += s.acc_s[i, j]
+        s.denominator[i, lane_of(j)] += s.acc_s[i, j]
 
 
 @T.macro
@@ -531,8 +530,8 @@ def rescale(s):
 
 @T.macro
 def store(first_row, head, bz, s):
-    """Output = acc_o / logsum."""
-    T.reduce_sum(s.logsum, s.scores_scale, dim=1)
+    """Output = acc_o / denominator."""
+    T.reduce_sum(s.denominator, s.scores_scale, dim=1)
     for i in T.Parallel(ROWS):
         s.scores_scale[i] = 1.0 / s.scores_scale[i]
     for i, j in T.Parallel(ROWS, HEAD_DIM_V):
@@ -572,9 +571,9 @@ def wait_full(ring, step):
     return T.mbarrier_wait_parity(ring.full[slot(ring, step)], parity(ring, step))
 
 
-def wait_free(ring, step):
+def wait_empty(ring, step):
     """Until the slot of load number `step` is free; at first it is."""
-    return T.mbarrier_wait_parity(ring.free[slot(ring, step)], parity(ring, step) ^ 1)
+    return T.mbarrier_wait_parity(ring.empty[slot(ring, step)], parity(ring, step) ^ 1)
 
 
 @T.macro
@@ -582,14 +581,14 @@ def release(ring, at):
     """One arrival per warp, whose lanes have waited together, at each block that a load into the slot writes."""
     if T.shuffle_elect(WARP):
         for rank in T.unroll(CLUSTER):
-            T.ptx_arrive_cluster_barrier(ring.free[at], rank)
+            T.ptx_arrive_cluster_barrier(ring.empty[at], rank)
 
 
 @T.macro
 def release_q(wg, s):
     """One arrival per warp: its warpgroup's rows of Q_shared are free."""
     if T.shuffle_elect(WARP):
-        T.mbarrier_arrive(s.Q.free[wg])
+        T.mbarrier_arrive(s.Q.empty[wg])
 
 
 # What a thread block has: tiles and barriers in shared memory, and the registers of a warpgroup that computes.
@@ -606,15 +605,15 @@ def block_state(Q, K, V, Output, softmax_scale):
     # Full barriers count the producer warp's lanes, and bytes; free ones the warps that compute.
     readers = warpgroups * WARPS * CLUSTER
     Q_full = T.alloc_barrier([WARP] * warpgroups)
-    Q_free = T.alloc_barrier([WARPS] * warpgroups)
+    Q_empty = T.alloc_barrier([WARPS] * warpgroups)
     K_full = T.alloc_barrier([WARP] * K_STAGES)
     V_full = T.alloc_barrier([WARP] * V_STAGES)
-    K_free = T.alloc_barrier([readers] * K_STAGES)
-    V_free = T.alloc_barrier([readers] * V_STAGES)
+    K_empty = T.alloc_barrier([readers] * K_STAGES)
+    V_empty = T.alloc_barrier([readers] * V_STAGES)
     return SimpleNamespace(
-        Q=SimpleNamespace(source=Q, shared=Q_shared, full=Q_full, free=Q_free),
-        K=SimpleNamespace(source=K, shared=K_shared, full=K_full, free=K_free, depth=K_STAGES),
-        V=SimpleNamespace(source=V, shared=V_shared, full=V_full, free=V_free, depth=V_STAGES),
+        Q=SimpleNamespace(source=Q, shared=Q_shared, full=Q_full, empty=Q_empty),
+        K=SimpleNamespace(source=K, shared=K_shared, full=K_full, empty=K_empty, depth=K_STAGES),
+        V=SimpleNamespace(source=V, shared=V_shared, full=V_full, empty=V_empty, depth=V_STAGES),
         Output=Output,
         **vars(fragments),
         batch=Q.shape[0],
@@ -635,8 +634,8 @@ def warpgroup_state():
     scores_max = T.alloc_fragment([ROWS], "float32")
     scores_max_prev = T.alloc_fragment([ROWS], "float32")
     scores_scale = T.alloc_fragment([ROWS], "float32")
-    logsum = T.alloc_fragment([ROWS, 4], "float32")
-    T.annotate_layout({logsum: per_thread_layout()})
+    denominator = T.alloc_fragment([ROWS, 4], "float32")
+    T.annotate_layout({denominator: per_thread_layout()})
     return SimpleNamespace(
         acc_s=acc_s,
         acc_s_cast=acc_s_cast,
@@ -644,7 +643,7 @@ def warpgroup_state():
         scores_max=scores_max,
         scores_max_prev=scores_max_prev,
         scores_scale=scores_scale,
-        logsum=logsum,
+        denominator=denominator,
     )
 
 
@@ -730,7 +729,6 @@ PRELUDE = HOLD + STORE + GREW
 
 # Online softmax as in FlashAttention-2 (Dao, 2023, algorithm 1), in base 2: exp(x) = exp2(x log2 e).
 
-
 LOG2_E = 1.4426950408889634
 
 
@@ -746,6 +744,7 @@ def hidden(key, seq_kv, first):
     """Whether a key is hidden from a query."""
     return key >= seq_kv - first
 
+
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
 PASS_CONFIGS = {
     "tl.enable_fast_math": True,
@@ -756,7 +755,7 @@ SOFTMAX_SCALE = HEAD_DIM**-0.5
 
 # --- the generated kernel --------------------------------------------------------------------------------------
 
-KERNEL_SOURCE = r'''
+KERNEL_SOURCE = r"""
 template <int first, int end> __device__ __forceinline__ void tl_attention_hold(const float* acc_s, float scale) {
   #pragma unroll
   for (int i = first; i + 4 <= end; i += 8)
@@ -843,16 +842,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
   void* Q_shared = ((void*)((char*)buf_dyn_shmem + 180224));
   __shared__ __align__(16) uint64_t Q_full_mem[2];
   auto Q_full = reinterpret_cast<Barrier*>(Q_full_mem);
-  __shared__ __align__(16) uint64_t Q_free_mem[2];
-  auto Q_free = reinterpret_cast<Barrier*>(Q_free_mem);
+  __shared__ __align__(16) uint64_t Q_empty_mem[2];
+  auto Q_empty = reinterpret_cast<Barrier*>(Q_empty_mem);
   __shared__ __align__(16) uint64_t K_full_mem[2];
   auto K_full = reinterpret_cast<Barrier*>(K_full_mem);
   __shared__ __align__(16) uint64_t V_full_mem[2];
   auto V_full = reinterpret_cast<Barrier*>(V_full_mem);
-  __shared__ __align__(16) uint64_t K_free_mem[2];
-  auto K_free = reinterpret_cast<Barrier*>(K_free_mem);
-  __shared__ __align__(16) uint64_t V_free_mem[2];
-  auto V_free = reinterpret_cast<Barrier*>(V_free_mem);
+  __shared__ __align__(16) uint64_t K_empty_mem[2];
+  auto K_empty = reinterpret_cast<Barrier*>(K_empty_mem);
+  __shared__ __align__(16) uint64_t V_empty_mem[2];
+  auto V_empty = reinterpret_cast<Barrier*>(V_empty_mem);
   int tile = 0;
   int turn = 0;
   int base = 0;
@@ -869,7 +868,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
   int blocks_1 = 0;
   int bz_1 = 0;
   int visible = 0;
-  float logsum[2];
+  float denominator[2];
   float scores_max[2];
   float acc_s[88];
   float scores_max_prev[2];
@@ -886,16 +885,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
   if (tl::tl_shuffle_elect<0>()) {
     Q_full[0].init(32);
     Q_full[1].init(32);
-    Q_free[0].init(4);
-    Q_free[1].init(4);
+    Q_empty[0].init(4);
+    Q_empty[1].init(4);
     K_full[0].init(32);
     K_full[1].init(32);
     V_full[0].init(32);
     V_full[1].init(32);
-    K_free[0].init(16);
-    K_free[1].init(16);
-    V_free[0].init(16);
-    V_free[1].init(16);
+    K_empty[0].init(16);
+    K_empty[1].init(16);
+    V_empty[0].init(16);
+    V_empty[1].init(16);
   }
   tl::fence_barrier_init();
   __syncthreads();
@@ -928,7 +927,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
         int head_2 = head;
         int bz_2 = bz;
         for (int j = 0; j < blocks_2; ++j) {
-          K_free[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));
+          K_empty[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));
           if (tl::tl_shuffle_elect<32>()) {
             K_full[((base_2 + j) & 1)].expect_transaction(45056);
             if (tl::block_rank_in_cluster() == 0) {
@@ -946,7 +945,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
             }
           }
           K_full[((base_2 + j) & 1)].arrive();
-          V_free[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));
+          V_empty[((base_2 + j) & 1)].wait(((((base_2 + j) & 3) >> 1) ^ 1));
           if (tl::tl_shuffle_elect<32>()) {
             V_full[((base_2 + j) & 1)].expect_transaction(45056);
             if (tl::block_rank_in_cluster() == 0) {
@@ -966,7 +965,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
           V_full[((base_2 + j) & 1)].arrive();
           if (j == 0) {
             for (int wg_1 = 0; wg_1 < 2; ++wg_1) {
-              Q_free[wg_1].wait(((turn_2 & 1) ^ 1));
+              Q_empty[wg_1].wait(((turn_2 & 1) ^ 1));
               if (tl::tl_shuffle_elect<32>()) {
                 Q_full[wg_1].expect_transaction(16384);
                 #pragma unroll
@@ -1015,7 +1014,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
       int blocks_3 = blocks_1;
       int visible_1 = visible;
       float broadcast_var = 0x0p+0f/*0.000000e+00*/;
-      *(float2*)(logsum + 0) = make_float2(broadcast_var, broadcast_var);
+      *(float2*)(denominator + 0) = make_float2(broadcast_var, broadcast_var);
       float broadcast_var_1 = -CUDART_INF_F;
       *(float2*)(scores_max + 0) = make_float2(broadcast_var_1, broadcast_var_1);
       Q_full[((int64_t)wg_2)].wait((turn_3 & 1));
@@ -1044,7 +1043,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
       if (tl::tl_shuffle_elect<32>()) {
         #pragma unroll
         for (int rank = 0; rank < 2; ++rank) {
-          K_free[(base_3 & 1)].arrive(rank);
+          K_empty[(base_3 & 1)].arrive(rank);
         }
       }
       #pragma unroll
@@ -1126,14 +1125,14 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
         }
       }
       float2 __7;
-        float2 v__6 = *(float2*)(logsum + 0);
+        float2 v__6 = *(float2*)(denominator + 0);
         float2 v__7 = *(float2*)(scores_scale + 0);
         __7.x = (v__6.x*v__7.x);
         __7.y = (v__6.y*v__7.y);
-      *(float2*)(logsum + 0) = __7;
+      *(float2*)(denominator + 0) = __7;
       #pragma unroll
       for (int i_10 = 0; i_10 < 88; ++i_10) {
-        logsum[(i_10 / 44)] = (logsum[(i_10 / 44)] + acc_s[(((((i_10 % 44) >> 1) * 4) + ((i_10 / 44) * 2)) + (i_10 & 1))]);
+        denominator[(i_10 / 44)] = (denominator[(i_10 / 44)] + acc_s[(((((i_10 % 44) >> 1) * 4) + ((i_10 / 44) * 2)) + (i_10 & 1))]);
       }
       #pragma unroll
       for (int i_11 = 0; i_11 < 22; ++i_11) {
@@ -1185,7 +1184,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
         if (tl::tl_shuffle_elect<32>()) {
           #pragma unroll
           for (int rank_1 = 0; rank_1 < 2; ++rank_1) {
-            K_free[(((max(min((blocks_3 - visible_1), blocks_3), 1) + base_3) + t) & 1)].arrive(rank_1);
+            K_empty[(((max(min((blocks_3 - visible_1), blocks_3), 1) + base_3) + t) & 1)].arrive(rank_1);
           }
         }
         #pragma unroll
@@ -1239,7 +1238,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
         if (tl::tl_shuffle_elect<32>()) {
           #pragma unroll
           for (int rank_2 = 0; rank_2 < 2; ++rank_2) {
-            V_free[((((max(min((blocks_3 - visible_1), blocks_3), 1) + base_3) + t) + 1) & 1)].arrive(rank_2);
+            V_empty[((((max(min((blocks_3 - visible_1), blocks_3), 1) + base_3) + t) + 1) & 1)].arrive(rank_2);
           }
         }
         #pragma unroll
@@ -1261,14 +1260,14 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
           }
         }
         float2 __19;
-          float2 v__19 = *(float2*)(logsum + 0);
+          float2 v__19 = *(float2*)(denominator + 0);
           float2 v__20 = *(float2*)(scores_scale + 0);
           __19.x = (v__19.x*v__20.x);
           __19.y = (v__19.y*v__20.y);
-        *(float2*)(logsum + 0) = __19;
+        *(float2*)(denominator + 0) = __19;
         #pragma unroll
         for (int i_15 = 0; i_15 < 88; ++i_15) {
-          logsum[(i_15 / 44)] = (logsum[(i_15 / 44)] + acc_s[(((((i_15 % 44) >> 1) * 4) + ((i_15 / 44) * 2)) + (i_15 & 1))]);
+          denominator[(i_15 / 44)] = (denominator[(i_15 / 44)] + acc_s[(((((i_15 % 44) >> 1) * 4) + ((i_15 / 44) * 2)) + (i_15 & 1))]);
         }
         #pragma unroll
         for (int i_16 = 0; i_16 < 22; ++i_16) {
@@ -1289,7 +1288,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
         }
       }
       if (tl::tl_shuffle_elect<32>()) {
-        Q_free[((int64_t)wg_2)].arrive();
+        Q_empty[((int64_t)wg_2)].arrive();
       }
       tl::__sync_thread_partial((wg_2 + 1), 256);
       V_full[(((base_3 + blocks_3) + 1) & 1)].wait(((((base_3 + blocks_3) + 3) & 3) >> 1));
@@ -1314,7 +1313,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
       if (tl::tl_shuffle_elect<32>()) {
         #pragma unroll
         for (int rank_3 = 0; rank_3 < 2; ++rank_3) {
-          V_free[(((base_3 + blocks_3) + 1) & 1)].arrive(rank_3);
+          V_empty[(((base_3 + blocks_3) + 1) & 1)].arrive(rank_3);
         }
       }
       int first_row_3 = first_row_1;
@@ -1323,7 +1322,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
       #pragma unroll
       for (int i_18 = 0; i_18 < 2; ++i_18) {
         scores_scale[i_18] = 0x0p+0f/*0.000000e+00*/;
-        scores_scale[i_18] = (scores_scale[i_18] + logsum[i_18]);
+        scores_scale[i_18] = (scores_scale[i_18] + denominator[i_18]);
         scores_scale[i_18] = tl::AllReduce<tl::SumOp, 4, 1, 0, tl::NamedBarrier<128>>::run(scores_scale[i_18]);
       }
       float broadcast_var_2 = 0x1p+0f/*1.000000e+00*/;
@@ -1354,7 +1353,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_con
   tl::cluster_sync();
 }
 
-'''
+"""
 
 KERNEL_NAME = "attention_kernel"
 # The kernel's parameters in order: a tensor's address, a TMA descriptor by value, an int32 or a float32.

@@ -1,4 +1,4 @@
-"""The operations that `explain` lists, read off its text."""
+"""The operations that `explain` lists, read off its text, and where the loops that they make are in generated code."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.explain import explain
 
+BLOCK_LOOP = re.compile(r"^( *)for \(int t\w* = 0; .*?^\1\}$", re.MULTILINE | re.DOTALL)
 STATEMENT = re.compile(r"([\w.]+)\((t(?:[+-]\d+)?)\)([^(]*?)(?:, (?=[\w.]+\()|$)")
 
 

@@ -17,6 +17,7 @@ from tl_attention.lowering.warp_specialized.table import TABLE
 from tl_attention.oracle.interpret import interpret
 from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.mask import CAUSAL
+from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import Policy
 from tl_attention.program.operation import Operation
@@ -159,7 +160,7 @@ class SmallProblem:
     def __init__(self, blocks: int, seed: int = 0):
         self.blocks = blocks
         seq = blocks * BLOCK_N
-        self.inputs = make_inputs(1, 1, seq, seq, HEAD_DIM, torch.float16, seed)
+        self.inputs = make_inputs(AttentionShape(1, 1, seq, seq, HEAD_DIM), seed)
         self.exact = attention_fp64(*self.inputs, mask=CAUSAL, scale=SCALE)
         self.peer = attention_same_precision(*self.inputs, mask=CAUSAL, scale=SCALE)
 

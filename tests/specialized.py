@@ -26,7 +26,7 @@ def fa3(*softmax: str, split: dict[str, Any] | None = None, mma1: int = 0, **opt
 
     MMA1(t-1) is issued after `mma1` of them; before all of them by default, right after MMA0(t).
     """
-    statements = [FIRST, *([name, "logsum"] if name in ("row_sum", "row_sum.0") else [name] for name in softmax)]
+    statements = [FIRST, *([name, "sum_merge"] if name in ("row_sum", "row_sum.0") else [name] for name in softmax)]
     groups = [["load_k"], ["mask", "mma0"], *statements[:mma1], ["mma1"], *statements[mma1:], ["load_v"]]
     places = len(groups) - 2
     return Schedule(

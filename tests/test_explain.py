@@ -117,7 +117,7 @@ tile: 128 queries x 176 keys, head_dim 128
 threads: 256 compute, 128 for each 64 rows; 128 more for the producer, of which one warp loads
 shared memory: 214,016 of 232,448 bytes: 1,024 that hold the mbarriers + (block_M 128 + (2 + 2 buffers) * block_N 176) \
 * head_dim 128 * 2
-mbarriers: 12, a full and a free one for each of 2 of Q, 2 of K, 2 of V
+mbarriers: 12, a full and an empty one for each of 2 of Q, 2 of K, 2 of V
 registers: 206 of 240 for fragments: acc_s 88, acc_s_cast 44, acc_o 64, row vectors 10
 setmaxnreg: 240 for threads that compute, 24 for the producer's, by block_M
 """,

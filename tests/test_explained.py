@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 import pytest
-from explained import Listed, Phase, explained
+from explained import BLOCK_LOOP, Listed, Phase, explained
 from mutations import SCHEDULES, shipped
 from overlap import overlap
 from traced import Emitted, TracedStatement, specialized_phases
@@ -121,7 +121,7 @@ def in_loop(before: list[Emitted], after: list[Emitted], schedule: Schedule) -> 
         if schedule.kernel.output != "tma":
             assert before[0] == ("release", "Q")
             before = before[1:]
-    kinds = [("logsum" in what.reads, set(what.writes)) if kind == "vector" else kind for kind, what in after]
+    kinds = [("denominator" in what.reads, set(what.writes)) if kind == "vector" else kind for kind, what in after]
     behind = kinds.index((True, {"scores_scale"}))
     rest = [token for token in after[behind:] if token[0] not in ("vector", "fence")]
     assert rest == ([("release", "Q")] if schedule.kernel.output == "tma" else [])
@@ -154,14 +154,13 @@ def test_the_traced_kernel_does_what_is_listed(name, causal):
 # What a line of generated code does, but for the vector statements; a product is known by its descriptors.
 LINES = {
     "wait": r"^(\w)_full\[.*\]\.wait\(",
-    "release": r"^(\w)_free\[.*\]\.arrive\(",
+    "release": r"^(\w)_empty[.*\]\.arrive\(",
     "product": r"tl::initialize_wgmma_descriptor<.*\*\)([KV])_shared\)\[",
     "products wait": r"^tl::wait_wgmma<(\d+)>",
     "turn": r"^tl::__sync_thread_partial\(\((wg\w* \+ 1)\), 256\)",
     "pass": r"^tl::__named_barrier_arrive\(\((2 - wg\w*)\), 256\)",
     "hold": r"^tl_attention_(hold<\d+, \d+>|hold_last<\d+>|resume)\(",
 }
-BLOCK_LOOP = re.compile(r"^( *)for \(int t\w* = 0; .*?^\1\}$", re.MULTILINE | re.DOTALL)
 
 
 def generated(text: str) -> list[Token]:

@@ -19,6 +19,7 @@ from tl_attention.oracle.interpret import POLICIES, interpret
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.oracle.statements import STATEMENT_CODE
 from tl_attention.problem.mask import CAUSAL
+from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.dependences import dependences
 from tl_attention.program.derivation import derive
 from tl_attention.program.program import Program
@@ -115,7 +116,7 @@ def test_the_facts_of_the_loop_are_read_off_its_table() -> None:
     assert TABLE.loads == ("load_k", "load_v") and TABLE.products == ("mma0", "mma1")
     assert TABLE.rings == {"K_shared": "load_k", "V_shared": "load_v"}
     assert TABLE.readers == {"load_k": COPIES_OF_K, "load_v": ("copy_v",)}
-    assert TABLE.inputs == {"K", "V", "Q_shared"} and set(TABLE.results) == {"acc_o", "logsum"}
+    assert TABLE.inputs == {"K", "V", "Q_shared"} and set(TABLE.results) == {"acc_o", "denominator"}
     assert TABLE.loads_of("mma0") == () and TABLE.loads_of("copy_v") == ("load_v",)
     edges = {edge[:4] for edge in dependences(TABLE, {"load_k": 2, "load_v": 2})}
     assert {("copy_k_low", "mma0", 0, "flow"), ("mma0", "copy_k_low", 1, "anti")} <= edges
@@ -164,7 +165,7 @@ REFUSED = {
 
 def errors(derived: Program) -> list[bool]:
     """Whether the interpreter's runs are right, on several tiles of a ragged problem."""
-    q, k, v = make_inputs(1, 1, 70, 150, 64, torch.float16, seed=1)
+    q, k, v = make_inputs(AttentionShape(1, 1, 70, 150, 64), seed=1)
     options = {"mask": CAUSAL, "scale": 0.125}
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
     run = {"block_M": 32, "block_N": 16, "code": CODE, **options}

@@ -21,18 +21,18 @@ SPECIALISED_FAULTS = {
         "wait_wgmma<1>",
         EVENT.format("warpgroup 0", r"products wait \(1\)", r"products wait \(0\)"),
     ),
-    "a release lost": ("ping-pong", r"K_free\[[^;]*arrive\(rank\);", "", "expected arrive K_free"),
+    "a release lost": ("ping-pong", r"K_empty\[[^;]*arrive\(rank\);", "", "expected arrive K_empty"),
     "a release in one block only": (
         "ping-pong",
-        r"(V_free\[[^;]*arrive)\(rank\w*\);",
+        r"(V_empty\[[^;]*arrive)\(rank\w*\);",
         r"\1(0);",
-        r"arrive V_free.* of blocks \(0,\), expected .* of blocks \(0, 1\)",
+        r"arrive V_empty.* of blocks \(0,\), expected .* of blocks \(0, 1\)",
     ),
     "a release by every lane": (
         "ping-pong",
-        r"if \(tl::tl_shuffle_elect<32>\(\)\) \{(\s+Q_free)",
+        r"if \(tl::tl_shuffle_elect<32>\(\)\) \{(\s+Q_empty)",
         r"{\1",
-        r"arrive Q_free\[0\] \(32\)",
+        r"arrive Q_empty\[0\] \(32\)",
     ),
     "the other parity": (
         "ping-pong",
@@ -42,9 +42,9 @@ SPECIALISED_FAULTS = {
     ),
     "a barrier that counts one warp less": (
         "ping-pong",
-        r"K_free\[0\].init\(16\)",
-        "K_free[0].init(15)",
-        r"K_free\[0\] 15",
+        r"K_empty\[0\].init\(16\)",
+        "K_empty[0].init(15)",
+        r"K_empty\[0\] 15",
     ),
     "no fence after the initialisation": (
         "ping-pong",
@@ -91,9 +91,9 @@ SPECIALISED_FAULTS = {
     ),
     "a producer that does not acquire": (
         "ping-pong",
-        r"V_free\[[^;]*\.wait\(.*\);",
+        r"V_empty\[[^;]*\.wait\(.*\);",
         "",
-        r"the producer .*expected wait V_free\[0\]",
+        r"the producer .*expected wait V_empty\[0\]",
     ),
     "a turn not waited for": (
         "ping-pong",
@@ -123,13 +123,13 @@ SPECIALISED_FAULTS = {
         "ping-pong",
         r"(base\w*) = \(\1 \+ blocks\w*\);",
         "",
-        r"wait K_free\[0\]|wait K_full\[0\]",
+        r"wait K_empty\[0\]|wait K_full\[0\]",
     ),
     "a tile's number not released": (
         "dynamic",
-        r"tile_free\[[^;]*\.arrive\(\);",
+        r"tile_empty\[[^;]*\.arrive\(\);",
         "",
-        r"expected arrive tile_free\[0\] \(1\)",
+        r"expected arrive tile_empty\[0\] \(1\)",
     ),
     "a tile's number not waited for": (
         "dynamic",
@@ -140,7 +140,7 @@ SPECIALISED_FAULTS = {
     "Q released before it is in registers": (
         "registers",
         r"(Q_full\[[^;]*\.wait\(.*\);)",
-        r"\1\n if (tl::tl_shuffle_elect<32>()) {\n Q_free[0].arrive();\n }",
+        r"\1\n if (tl::tl_shuffle_elect<32>()) {\n Q_empty[0].arrive();\n }",
         "expected read Q",
     ),
     "Q released before the output went through it": (

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from explained import BLOCK_LOOP, explained
 from generated_kernels import KERNELS, built
 from mutations import shipped
 from overlap import overlap
@@ -85,19 +86,19 @@ def test_only_blocks_with_hidden_keys_are_masked(name, lag, seq_q, seq_kv):
 
 
 MASKED = [name for name, schedule in shipped().items() if schedule.lowering == "warp_specialized"]
-BLOCK_LOOP = re.compile(r"^( *)for \(int t\w* = 0; .*?^\1\}$", re.MULTILINE | re.DOTALL)
 SYNCHRONISES = {
     "wait": r"_full\[.*\.wait\(",
-    "arrive": r"_free\[.*\.arrive\(",
+    "arrive": r"_empty\[.*\.arrive\(",
     "turn": r"__sync_thread_partial\(",
     "pass": r"__named_barrier_arrive\(",
     "products": r"wait_wgmma<",
+    "hold": r"tl_attention_hold_last<",
 }
 
 
 @pytest.mark.parametrize("name", MASKED)
 def test_nothing_of_the_loop_over_masked_blocks_may_be_left_out(name):
-    """Each wait, arrival, turn and wait for products of it is deleted in turn."""
+    """Each wait, arrival, turn, wait for products and hold of it is deleted in turn."""
     schedule = shipped()[name]
     compiled = compile_kernel(schedule, Variant(128, "float16", CAUSAL))
     source, program = compiled.source, derive(schedule)
@@ -106,7 +107,8 @@ def test_nothing_of_the_loop_over_masked_blocks_may_be_left_out(name):
     # One of each kind for each ring, and as many waits for products as products; an arrival stands once for a cluster.
     found = {kind: len(re.findall(pattern, masked[0])) for kind, pattern in SYNCHRONISES.items()}
     turns = schedule.kernel.ping_pong
-    assert found == {"wait": 2, "arrive": 2, "turn": turns, "pass": turns, "products": 2}
+    held = [op for op in explained(schedule)["Steady state"].operations if op.kind == "hold"]
+    assert found == {"wait": 2, "arrive": 2, "turn": turns, "pass": turns, "products": 2, "hold": len(held)}
     for pattern in SYNCHRONISES.values():
         for line in re.finditer(rf"^.*{pattern}.*\n", masked[0], re.MULTILINE):
             deleted = source[: masked.start() + line.start()] + source[masked.start() + line.end() :]

@@ -14,6 +14,7 @@ from tl_attention.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.oracle.statements import exp2, on_fma_units
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import EARLY, LATE
@@ -33,7 +34,7 @@ def test_shipped_schedules_are_right_in_both_runs(name, model):
 
 
 @pytest.mark.parametrize("kv_order", ["ascending", "descending"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "seq_q,seq_kv,mask",
     [
@@ -55,7 +56,7 @@ def test_shipped_schedules_are_right_in_both_runs(name, model):
     ids=str,
 )
 def test_ragged_sizes_every_mask_and_both_directions(kv_order, dtype, seq_q, seq_kv, mask):
-    q, k, v = make_inputs(2, 3, seq_q, seq_kv, 64, dtype, seed=seq_q + seq_kv)
+    q, k, v = make_inputs(AttentionShape(2, 3, seq_q, seq_kv, 64, dtype), seed=seq_q + seq_kv)
     options = {"mask": mask, "scale": 0.2}
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
     for name in ("seed", "ws_seed"):
@@ -66,7 +67,7 @@ def test_ragged_sizes_every_mask_and_both_directions(kv_order, dtype, seq_q, seq
 
 
 def test_fp64_attention_is_pytorchs():
-    q, k, v = (x.double() for x in make_inputs(2, 2, 50, 80, 64, torch.float32, 0))
+    q, k, v = (x.double() for x in make_inputs(AttentionShape(2, 2, 50, 80, 64), 0))
     place = torch.ones(50, 80, dtype=torch.bool)
     masks = {
         FULL: None,
@@ -80,23 +81,23 @@ def test_fp64_attention_is_pytorchs():
 
 
 def test_a_query_that_sees_no_key_gets_0():
-    q, k, v = make_inputs(1, 1, 5, 3, 64, torch.float16, 0)
+    q, k, v = make_inputs(AttentionShape(1, 1, 5, 3, 64), 0)
     for attention in (attention_fp64, attention_same_precision):
         output = attention(q, k, v, mask=CAUSAL, scale=0.3)[0, 0]
         assert not output[:2].any() and output[2:].isfinite().all() and torch.equal(output[2].half(), v[0, 0, 0])
 
 
 def test_inputs_have_a_mean_and_depend_on_the_seed():
-    q, k, v = make_inputs(1, 2, 512, 512, 64, torch.float16, 5)
+    q, k, v = make_inputs(AttentionShape(1, 2, 512, 512, 64), 5)
     assert all(0.45 < x.float().mean() < 0.55 for x in (q, k, v))
     assert not torch.equal(k, v)
-    assert torch.equal(q, make_inputs(1, 2, 512, 512, 64, torch.float16, 5)[0])
-    assert not torch.equal(q, make_inputs(1, 2, 512, 512, 64, torch.float16, 6)[0])
+    assert torch.equal(q, make_inputs(AttentionShape(1, 2, 512, 512, 64), 5)[0])
+    assert not torch.equal(q, make_inputs(AttentionShape(1, 2, 512, 512, 64), 6)[0])
 
 
 @pytest.mark.parametrize("change", ["scale", "nan", "a wrong element", "a shifted mask"])
 def test_the_budget_rejects(change):
-    q, k, v = make_inputs(1, 2, 100, 100, 64, torch.float16, 1)
+    q, k, v = make_inputs(AttentionShape(1, 2, 100, 100, 64), 1)
     exact = attention_fp64(q, k, v, mask=CAUSAL, scale=0.125)
     peer = attention_same_precision(q, k, v, mask=CAUSAL, scale=0.125)
     output = peer.clone()
@@ -118,7 +119,7 @@ def test_late_and_early_differ_in_when_products_run():
     unwaited = replace(
         program, consumer=tuple(op for op in program.consumer if (op.kind, op.statement) != ("wait", "mma0"))
     )
-    q, k, v = make_inputs(1, 1, 64, 128, 64, torch.float16, 0)
+    q, k, v = make_inputs(AttentionShape(1, 1, 64, 128, 64), 0)
     options = {"mask": FULL, "scale": 0.125}
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
     run = {"block_M": 64, "block_N": 16, **options}
@@ -146,7 +147,7 @@ def test_every_softmax_is_right(options, dtype):
 
 
 def run(schedule, softmax: SoftmaxOptions = SoftmaxOptions(), observer=None, block_N: int = 176) -> torch.Tensor:
-    q, k, v = make_inputs(1, 1, 128, 704, 64, torch.float16, 0)
+    q, k, v = make_inputs(AttentionShape(1, 1, 128, 704, 64), 0)
     return interpret(
         derive(schedule),
         q,

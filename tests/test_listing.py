@@ -13,6 +13,8 @@ from tl_attention.files import catalogue
 from tl_attention.files.named import resolve
 from tl_attention.measure import recorded
 from tl_attention.measure.records import read_rows
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.shape import AttentionShape
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -104,9 +106,8 @@ def test_recorded_times_are_those_of_problem_l_in_fp16_with_sizes_read_at_run_ti
     assert {row.name: f"{row.median_ms:.3f}" for row in rows} == {
         name: recorded_ms(name, causal) for name in ("best", "seed")
     }
-    assert {(row.sizes, row.device, recorded.sizes_of(row)) for row in rows} == {
-        ("runtime", "NVIDIA H200", recorded.LARGE)
-    }
+    problem = AttentionShape(4, 64, 8192, 8192, 128, "float16", CAUSAL if causal else FULL)
+    assert {(row.sizes, row.device, row.shape) for row in rows} == {("runtime", "NVIDIA H200", problem)}
 
 
 def test_a_time_is_found_by_what_the_schedule_is_not_by_what_a_file_is_called() -> None:

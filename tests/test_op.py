@@ -18,7 +18,7 @@ from tl_attention.measure.progress import SILENT
 from tl_attention.op import _aligned, _resolve
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
-from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.program.derivation import derive
 from tl_attention.proof.legality import find_violation
 
@@ -65,12 +65,12 @@ def check(output, q, k, v, *, causal=False, scale=None) -> None:
 EXPERIMENTS = sorted((SCHEDULES / "experiments").rglob("*.yaml"))
 
 
-def fresh(*size: int, dtype=torch.float16, device="cuda"):
-    return make_inputs(*size, dtype, seed=random.SystemRandom().randrange(2**31), device=device)
+def fresh(*size: int, dtype="float16", device="cuda"):
+    return make_inputs(AttentionShape(*size, dtype), seed=random.SystemRandom().randrange(2**31), device=device)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_an_unaligned_tensor_is_refused_before_it_runs(name):
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
 def test_200_repetitions_are_bitwise_equal(causal):
-    q, k, v = fresh(2, 40, 1000, 1100, 128, dtype=torch.bfloat16)
+    q, k, v = fresh(2, 40, 1000, 1100, 128, dtype="bfloat16")
     first = attention(q, k, v, causal=causal)
     assert all(torch.equal(attention(q, k, v, causal=causal), first) for _ in range(200))
 
@@ -199,7 +199,7 @@ def test_200_repetitions_are_bitwise_equal(causal):
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_option_is_right(path):
     for causal in (False, True):
-        q, k, v = fresh(3, 50, 290, 333, 128, dtype=torch.bfloat16)
+        q, k, v = fresh(3, 50, 290, 333, 128, dtype="bfloat16")
         check(attention(q, k, v, causal=causal, schedule=path), q, k, v, causal=causal)
 
 
@@ -208,7 +208,7 @@ def test_every_option_is_right(path):
 def test_q_in_registers_and_the_output_through_its_buffer(causal):
     schedule = load(SCHEDULES / "experiments/q_registers.yaml")
     both = schedule.model_copy(update={"kernel": schedule.kernel.model_copy(update={"output": "tma"})})
-    q, k, v = fresh(3, 50, 290, 333, 128, dtype=torch.bfloat16)
+    q, k, v = fresh(3, 50, 290, 333, 128, dtype="bfloat16")
     check(attention(q, k, v, causal=causal, schedule=both), q, k, v, causal=causal)
 
 

@@ -29,7 +29,7 @@ num_stages: 2
 group:
   - [load_k]
   - [mask, mma0]
-  - [max_prev, max_init, row_max, max_merge, scale, exp, row_sum, logsum]
+  - [max_prev, max_init, row_max, max_merge, scale, exp, row_sum, sum_merge]
   - [cast]
   - [rescale]
   - [load_v]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from mutations import SCHEDULES, shipped
@@ -114,6 +115,13 @@ def test_another_models_program_has_none_of_it() -> None:
     kinds = {op.kind for _, operations in (*program.phases.prologue, program.phases.steady) for op in operations}
     assert not program.passes and not kinds & set(ADDED)
     assert len(derive(BEST).passes) == len(PASSES)
+
+
+@pytest.mark.parametrize("waits", ["loose", "exact"])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_passes_may_come_in_any_order(form, waits) -> None:
+    program = derive(overlap(form, waits=waits, ping_pong=overlap(form).block_M == 128))
+    assert {replace(program, passes=order).phases for order in permutations(program.passes)} == {program.phases}
 
 
 class Whole(Program):

@@ -39,12 +39,12 @@ def test_the_chunks_of_a_table_read_and_write_the_segments_of_their_columns():
     assert entry["mma0"].writes == entry["mask"].writes == segments
     assert entry["exp.0"].writes == segments[:1] and entry["exp.1"].writes == segments[1:]
     assert entry["exp.1"].reads == (*segments[1:], "scores_max") and entry["exp.1"].columns == (48, 176)
-    assert entry["row_sum.0"].reads == (*segments[:2], "logsum", "scores_scale")
-    assert entry["row_sum.1"].reads == (segments[2], "logsum")
+    assert entry["row_sum.0"].reads == (*segments[:2], "denominator", "scores_scale")
+    assert entry["row_sum.1"].reads == (segments[2], "denominator")
     assert entry["cast.1"].writes == ("acc_s_cast[96:176]",) and entry["cast.1"].reads == segments[2:]
     assert entry["mma1"].reads[:3] == tuple(f"acc_s_cast{segment.removeprefix('acc_s')}" for segment in segments)
     assert entry["rescale.1"].writes == ("acc_o[64:128]",) and entry["mma1"].writes == ("acc_o[0:64]", "acc_o[64:128]")
-    assert table.results == ("logsum", "acc_o[0:64]", "acc_o[64:128]")
+    assert table.results == ("denominator", "acc_o[0:64]", "acc_o[64:128]")
     assert entry["scale"].columns is None
 
 
@@ -94,7 +94,7 @@ REFUSED = {
     ),
     "sums in the wrong order": (
         fa3("exp", "row_sum.1", "row_sum.0", "cast", "rescale", split={"row_sum": (96, 80)}),
-        "row_sum.1(t) reads logsum before row_sum.0(t), emitted later, has written it",
+        "row_sum.1(t) reads denominator before row_sum.0(t), emitted later, has written it",
     ),
     "half of acc_o rescaled too late": (
         Schedule(**RESCALE_SPLIT.model_dump() | {"stage": (-1, 0, 1, 0, 0, 0, 0, 0, 1, -1)}),

@@ -74,7 +74,18 @@ def test_the_wait_is_where_the_schedule_has_it(path):
 def test_the_release_is_where_the_schedule_has_it():
     options = load(SCHEDULES / "experiments/causal/waits_exact.yaml").model_dump()
     group = [list(names) for names in options["group"]]
-    group[2] = ["max_prev", "max_init", "row_max", "max_merge", "scale", "exp.0", "exp.1", "exp.2", "row_sum", "logsum"]
+    group[2] = [
+        "max_prev",
+        "max_init",
+        "row_max",
+        "max_merge",
+        "scale",
+        "exp.0",
+        "exp.1",
+        "exp.2",
+        "row_sum",
+        "sum_merge",
+    ]
     schedule = Schedule(
         **options | {"group": group, "split": {"exp": [32, 64, 32]}, "release_before": {"load_v": "exp.2"}}
     )

@@ -15,7 +15,6 @@ from tl_attention.proof.races import prove
 
 # KV blocks of the tiles; with the dynamic scheduler tiles are so short that the producer runs two ahead.
 TILES, SHORT_TILES = [3, 4, 3, 3, 3], [1, 1, 1, 1, 1]
-
 Events = dict[Process, list[Event]]
 
 
@@ -72,56 +71,60 @@ PING_PONG, DYNAMIC = {"ping_pong": True}, {"cluster": 1, "tile_scheduler": "dyna
 FAULTS = {
     "a release lost": (
         {},
-        removed(FIRST, "arrive", "K_free"),
-        r"^deadlock: .*the producer of block 0 waits for K_free\[0\]",
+        removed(FIRST, "arrive", "K_empty"),
+        r"^deadlock: .*the producer of block 0 waits for K_empty\[0\]",
     ),
     "the last release lost": (
         {},
-        removed(SECOND, "arrive", "V_free", -1),
-        r"^left over: V_free\[\d\] of block \d waits for 4 of 16 arrivals",
+        removed(SECOND, "arrive", "V_empty", -1),
+        r"^left over: V_empty\[\d\] of block \d waits for 4 of 16 arrivals",
     ),
-    "a release of V lost": ({}, removed(FIRST_1, "arrive", "V_free"), r"deadlock: .* waits for V_free\[0\] of block 0"),
+    "a release of V lost": (
+        {},
+        removed(FIRST_1, "arrive", "V_empty"),
+        r"deadlock: .* waits for V_empty\[0\] of block 0",
+    ),
     "the release of Q lost": (
         {},
-        removed(SECOND, "arrive", "Q_free"),
-        r"deadlock: .* waits for Q_free\[1\] of block 0",
+        removed(SECOND, "arrive", "Q_empty"),
+        r"deadlock: .* waits for Q_empty\[1\] of block 0",
     ),
     "a release that one block does not get": (
         {},
-        changed(FIRST_1, "arrive", "K_free", blocks=(1,)),
-        r"deadlock: .*producer of block 0 waits for K_free\[0\]",
+        changed(FIRST_1, "arrive", "K_empty", blocks=(1,)),
+        r"deadlock: .*producer of block 0 waits for K_empty\[0\]",
     ),
     "a release that the other block does not get": (
         {},
-        changed(FIRST, "arrive", "K_free", blocks=(0,)),
-        r"warpgroup 1 of block 0 arrives for phase 1 of K_free\[0\] of block 1, which may still be in phase 0",
+        changed(FIRST, "arrive", "K_empty", blocks=(0,)),
+        r"warpgroup 1 of block 0 arrives for phase 1 of K_empty\[0\] of block 1, which may still be in phase 0",
     ),
     "a release too many": (
         {},
-        lambda events: events[FIRST].insert(0, Event("arrive", "Q_free", 0, 1, (0,))),
-        r"phase 0 of Q_free\[0\] of block 0 can end before the producer of block 0 has seen the end of phase -1",
+        lambda events: events[FIRST].insert(0, Event("arrive", "Q_empty", 0, 1, (0,))),
+        r"phase 0 of Q_empty\[0\] of block 0 can end before the producer of block 0 has seen the end of phase -1",
     ),
     "K released before it is read": (
         {},
-        moved(FIRST, ("arrive", "K_free"), ("products wait",)),
+        moved(FIRST, ("arrive", "K_empty"), ("products wait",)),
         r"producer of block 0 loads K\(2\) over K\(0\), which warpgroup 0 of block 0 may still have to read",
     ),
     "Q released with the first product": (
         {"v_stages": 4},
-        moved(FIRST, ("arrive", "Q_free"), ("arrive", "K_free")),
+        moved(FIRST, ("arrive", "Q_empty"), ("arrive", "K_empty")),
         r"warpgroup 0 of block 0 reads Q\(0\) in a buffer that holds Q\(1\)",
     ),
     "Q released before the output went through it": (
         {"output": "tma"},
-        moved(FIRST, ("arrive", "Q_free"), ("fence",)),
+        moved(FIRST, ("arrive", "Q_empty"), ("fence",)),
         r"loads Q\(1\) over Q\(0\), which warpgroup 0 of block 0 may still have to read",
     ),
     "Q released twice": (
         {"output": "tma", "q_operand": "registers"},
         lambda events: events[FIRST].insert(
-            place(events[FIRST], "wait", "K_full"), Event("arrive", "Q_free", 0, 1, (0,))
+            place(events[FIRST], "wait", "K_full"), Event("arrive", "Q_empty", 0, 1, (0,))
         ),
-        r"Q_free\[0\] of block 0, which may still be in phase 0|reads Q\(0\) in a buffer that holds Q\(1\)",
+        r"Q_empty\[0\] of block 0, which may still be in phase 0|reads Q\(0\) in a buffer that holds Q\(1\)",
     ),
     "a wait for K on the other parity": (
         {},
@@ -135,24 +138,24 @@ FAULTS = {
     ),
     "an acquire on the other parity": (
         {},
-        changed(PRODUCER, "wait", "V_free", value=0),
-        r"deadlock: the producer of block 0 waits for V_free\[0\]",
+        changed(PRODUCER, "wait", "V_empty", value=0),
+        r"deadlock: the producer of block 0 waits for V_empty\[0\]",
     ),
     "an acquire on the other parity, later": (
         {},
-        changed(PRODUCER, "wait", "V_free", 2, value=1),
-        r"deadlock: the producer of block 0 waits for V_free\[0\]",
+        changed(PRODUCER, "wait", "V_empty", 2, value=1),
+        r"deadlock: the producer of block 0 waits for V_empty\[0\]",
     ),
     "a load not waited for": ({}, removed(FIRST, "wait", "V_full"), r"reads V\(0\) and has not waited for it"),
     "a buffer not acquired": (
         {},
-        removed(PRODUCER, "wait", "K_free", 2),
+        removed(PRODUCER, "wait", "K_empty", 2),
         r"loads K\(2\) over K\(0\), which warpgroup 0 of block 0 may still",
     ),
     "bytes not expected": ({}, removed(PRODUCER, "expect"), r"deadlock: .* waits for K_full\[0\] of block 0"),
     "bytes expected too late": (
         {},
-        moved(PRODUCER_1, ("expect", "K_full"), ("wait", "V_free")),
+        moved(PRODUCER_1, ("expect", "K_full"), ("wait", "V_empty")),
         r"deadlock: .*block 1 waits for K_full\[0\]",
     ),
     "bytes that the second block does not expect": (
@@ -219,29 +222,33 @@ FAULTS = {
     ),
     "a tile's number not released": (
         DYNAMIC,
-        removed(SECOND, "arrive", "tile_free"),
-        r"deadlock: the producer of block 0 waits for tile_free\[0\]",
+        removed(SECOND, "arrive", "tile_empty"),
+        r"deadlock: the producer of block 0 waits for tile_empty\[0\]",
     ),
     "a tile's number not acquired": (
         DYNAMIC,
-        removed(PRODUCER, "wait", "tile_free", 2),
-        r"arrives for phase 1 of tile_free\[0\] of block 0, which may still be in phase 0",
+        removed(PRODUCER, "wait", "tile_empty", 2),
+        r"arrives for phase 1 of tile_empty\[0\] of block 0, which may still be in phase 0",
     ),
 }
 COUNTS = {
-    "K_free one too few": (
-        "K_free",
+    "K_empty one too few": (
+        "K_empty",
         -1,
-        r"K_free\[0\] of block 0 counts 15 arrivals: warpgroup \d of block \d makes 4",
+        r"K_empty\[0\] of block 0 counts 15 arrivals: warpgroup \d of block \d makes 4",
     ),
-    "K_free one too many": ("K_free", 1, r"deadlock: the producer of block 0 waits for K_free\[0\] of block 0"),
-    "K_free without the other block": ("K_free", -8, r"phase 0 of K_free\[0\] of block 1 can end before the producer"),
-    "V_free without a warpgroup": (
-        "V_free",
+    "K_empty one too many": ("K_empty", 1, r"deadlock: the producer of block 0 waits for K_empty\[0\] of block 0"),
+    "K_empty without the other block": (
+        "K_empty",
+        -8,
+        r"phase 0 of K_empty\[0\] of block 1 can end before the producer",
+    ),
+    "V_empty without a warpgroup": (
+        "V_empty",
         -4,
         r"loads V\(2\) over V\(0\), which warpgroup \d of block 1 may still have to read",
     ),
-    "Q_free without a warp": ("Q_free", -1, r"Q_free\[0\] of block 0 counts 3 arrivals"),
+    "Q_empty without a warp": ("Q_empty", -1, r"Q_empty\[0\] of block 0 counts 3 arrivals"),
     "K_full without a lane": ("K_full", -1, r"K_full\[0\] of block 0 counts 31 arrivals"),
     "Q_full with a lane more": ("Q_full", 1, r"deadlock: .*warpgroup 0 of block 0 waits for Q_full\[0\]"),
 }

@@ -83,7 +83,7 @@ def test_warps_that_drift_apart_go_together_too(options):
 @pytest.mark.parametrize("form", ["source order", "three stages"])
 def test_turns_that_one_buffer_cannot_take_are_refused(form):
     """The warpgroup that has the turn waits for V; the other must release V's buffer, in an iteration of its own."""
-    with pytest.raises(ScheduleRefused, match=r"^deadlock: the producer of block 0 waits for V_free\[0\]") as error:
+    with pytest.raises(ScheduleRefused, match=r"^deadlock: the producer of block 0 waits for V_empty\[0\]") as error:
         refuse_unless_safe(overlap(form, ping_pong=True, v_stages=1), 64)
     assert "warpgroup 1 of block 0 waits for named barrier[2]" in str(error.value)
     refuse_unless_safe(overlap(form, ping_pong=True), 64)

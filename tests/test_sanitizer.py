@@ -12,8 +12,9 @@ PROGRAM = """
 import sys, torch
 from tl_attention import attention
 from tl_attention.oracle.reference import make_inputs
+from tl_attention.problem.shape import AttentionShape
 
-q, k, v = make_inputs(1, 2, 200, 333, 128, torch.float16, seed=1, device="cuda")
+q, k, v = make_inputs(AttentionShape(1, 2, 200, 333, 128), seed=1, device="cuda")
 attention(q, k, v, causal=sys.argv[2] == "causal", schedule=sys.argv[1])
 torch.cuda.synchronize()
 print("it ran")

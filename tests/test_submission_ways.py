@@ -22,6 +22,7 @@ from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.files.schedule_file import load
 from tl_attention.leaderboard import cubin, submission
 from tl_attention.leaderboard.device_code import constants, read_device_code
+from tl_attention.leaderboard.specialise import layout
 
 TILELANG = ("tilelang", "tvm", "tvm_ffi")
 WAYS = {"by_tilelang": (), "by_nvcc": TILELANG, "by_cubin": (*TILELANG, "nvcc")}
@@ -215,7 +216,9 @@ def test_another_version_of_its_packages_is_told(monkeypatch):
 def test_the_extra_installs_exactly_these_packages():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     required = {requirement.name: str(requirement.specifier) for requirement in map(Requirement, extras["submit"])}
-    assert required == {package: f"=={version}" for package, version in cubin.PACKAGES.items()}
+    # What makes machine code, and what formats the packed program: every machine packs the same bytes.
+    expected = {**cubin.PACKAGES, "ruff": layout.RELEASE}
+    assert required == {package: f"=={version}" for package, version in expected.items()}
     assert "tl-attention[submit]" in extras["test"]
 
 
@@ -265,10 +268,11 @@ def test_what_a_file_does_not_say_or_says_wrongly_is_not_read():
 def test_each_way_computes_attention_where_the_ways_before_it_are_missing(tmp_path, way):
     from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
     from tl_attention.problem.mask import FULL
+    from tl_attention.problem.shape import AttentionShape
 
     shapes = [(1, 3, 200, 128), (2, 2, 1, 128), (2, 4, 1024, 128), (1, 2, 4097, 128)]
     cases = [
-        make_inputs(b, h, s, s, d, torch.float16, seed=number, device="cuda")
+        make_inputs(AttentionShape(b, h, s, s, d), seed=number, device="cuda")
         for number, (b, h, s, d) in enumerate(shapes)
     ]
     torch.save(cases, tmp_path / "inputs.pt")

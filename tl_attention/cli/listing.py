@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,7 @@ from tl_attention.cli.errors import Problems
 from tl_attention.cli.schedules import all_option, schedules_argument, texts_of, told_apart
 from tl_attention.errors import printable
 from tl_attention.files.named import Named, resolve
+from tl_attention.problem.mask import CAUSAL, FULL
 
 if TYPE_CHECKING:
     from tl_attention.measure.records import Row
@@ -59,7 +61,7 @@ def _part(schedules: Sequence[Named]) -> list[str]:
     columns = [column for causal in (False, True) if (column := run_of(labels, causal))]
     names = [printable(named.name) for named in schedules]
     width = min(max(map(len, names)), LONGEST_NAME)
-    heads = [f"{'causal' if column[0].problem['causal'] else 'ms':>6}" for column in columns]
+    heads = [f"{'causal' if column[0].shape.mask == CAUSAL else 'ms':>6}" for column in columns]
     lines = _heading(columns) + ["  ".join([f"{'':{width}}", *heads]).rstrip()] * bool(columns)
     for named, name in zip(schedules, names):
         times = [_time(named, column) for column in columns]
@@ -79,7 +81,7 @@ def _heading(columns: Sequence[Sequence[Row]]) -> list[str]:
     first, *others = (column[0] for column in columns)
     problems = str(first.shape)
     for other in others:
-        masked = other.problem == first.problem | {"causal": True}
+        masked = replace(other.shape, mask=FULL) == first.shape
         problems += ", and with a causal mask" if masked else f"; causal: {other.shape}"
     devices = " and ".join(dict.fromkeys(row.device or "an unknown device" for row in (first, *others)))
     return textwrap.wrap(f"ms recorded on {devices}: {problems}", WIDTH)

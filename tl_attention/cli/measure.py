@@ -14,7 +14,7 @@ from tl_attention.cli.errors import naming, say
 from tl_attention.cli.schedules import meant_for, resolve_all, schedule_argument, schedules_argument, texts_of
 from tl_attention.errors import InputError
 from tl_attention.hardware.device import visible_gpus
-from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
+from tl_attention.problem.shape import DTYPE_NAMES, SHAPE_TEXT, AttentionShape
 
 # New records; git ignores the folder, and results/ has those that are kept.
 RUNS = Path("runs")
@@ -34,12 +34,7 @@ def stamp() -> str:
 def run_options(command: Any) -> Any:
     """The options that `run` and `bench` share."""
     options = [
-        click.option(
-            "--shape",
-            default=DEFAULT_SHAPE,
-            show_default=True,
-            help="batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim",
-        ),
+        click.option("--shape", default=DEFAULT_SHAPE, show_default=True, help=SHAPE_TEXT),
         click.option(
             "--dtype",
             "dtypes",

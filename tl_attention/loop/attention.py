@@ -37,15 +37,19 @@ SOURCE = Table(
         statement("vector", "exp", "acc_s scores_max", "acc_s", "acc_s = exp2(scale (acc_s - scores_max))"),
         statement("vector", "row_sum", "acc_s", "scores_sum", "scores_sum = sum_j acc_s"),
         statement(
-            "vector", "logsum", "logsum scores_scale scores_sum", "logsum", "logsum = logsum scores_scale + scores_sum"
+            "vector",
+            "sum_merge",
+            "denominator scores_scale scores_sum",
+            "denominator",
+            "denominator = denominator scores_scale + scores_sum",
         ),
         statement("vector", "cast", "acc_s", "acc_s_cast", "acc_s_cast = acc_s"),
         statement("vector", "rescale", "acc_o scores_scale", "acc_o", "acc_o *= scores_scale", identity="zero"),
         statement("load", "load_v", "V", "V_shared", "V_shared = V[k]", "load"),
         statement("product", "mma1", "acc_s_cast V_shared acc_o", "acc_o", "acc_o += acc_s_cast @ V_shared"),
     ),
-    initial={"acc_o": "0", "logsum": "0", "scores_max": "-inf"},
-    output=("acc_o", "logsum"),
+    initial={"acc_o": "0", "denominator": "0", "scores_max": "-inf"},
+    output=("acc_o", "denominator"),
     splittable={"exp": _SCORES, "row_sum": _SCORES, "cast": _SCORES, "rescale": _OUTPUT},
 )
 # What a schedule names.

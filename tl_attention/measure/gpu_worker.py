@@ -21,9 +21,7 @@ REPEATS = 3
 
 @functools.lru_cache(maxsize=1)
 def _inputs(shape: AttentionShape, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    return make_inputs(
-        shape.batch, shape.heads, shape.seq_q, shape.seq_kv, shape.head_dim, getattr(torch, shape.dtype), seed, "cuda"
-    )
+    return make_inputs(shape, seed, "cuda")
 
 
 @functools.lru_cache(maxsize=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -49,6 +48,5 @@ class Known:
 
 
 def _key(row: Row) -> tuple:
-    problem = json.dumps(row.problem, sort_keys=True)
     machine = (row.device, row.driver, row.power_limit_w, row.nvcc, row.ptxas, row.versions.get("tilelang"))
-    return row.fingerprint, row.sizes, problem, *machine
+    return row.fingerprint, row.sizes, row.shape, *machine

@@ -13,7 +13,7 @@ from tl_attention.oracle.tile import Observer, Tile
 from tl_attention.problem.mask import Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, row_tiles
-from tl_attention.problem.variant import Variant
+from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.machine import EARLY, LATE, Policy, execute
 from tl_attention.program.program import Program
 from tl_attention.schedule.options import SoftmaxOptions
@@ -75,7 +75,7 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
     """Both runs of the interpreter against fp64 on a ragged problem of several tiles: {"late": ..., "early": ...}."""
     seq_q = schedule.block_M + 37
     seq_kv = seq_q + 3 * schedule.block_N + 5
-    q, k, v = make_inputs(1, 1, seq_q, seq_kv, variant.head_dim, getattr(torch, variant.dtype), seed)
+    q, k, v = make_inputs(AttentionShape.of(variant, Sizes(1, 1, seq_q, seq_kv)), seed)
     options = {"mask": variant.mask, "scale": variant.head_dim**-0.5}
     tile = {key: getattr(schedule, key) for key in ("block_M", "block_N", "kv_order", "softmax")}
     exact = attention_fp64(q, k, v, **options)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.shape import AttentionShape
 
 BUDGET = 2.0
 CHUNK_SCORES = 1 << 27
@@ -54,17 +55,17 @@ def _part(error: float, budget: float) -> float:
     return 0.0 if error == 0.0 else error / budget if budget else float("inf")
 
 
-def make_inputs(
-    batch: int, heads: int, seq_q: int, seq_kv: int, head_dim: int, dtype: torch.dtype, seed: int, device: str = "cpu"
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K, V of normal numbers with mean 0.5, so that the output's mean is not zero."""
+def make_inputs(shape: AttentionShape, seed: int, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
+    """Q, K, V of the shape, of normal numbers with mean 0.5, so that the output's mean is not zero."""
     generator = torch.Generator(device).manual_seed(seed)
 
     def draw(seq: int) -> Tensor:
-        x = torch.randn(batch, heads, seq, head_dim, generator=generator, device=device, dtype=torch.float32)
-        return (x + 0.5).to(dtype)
+        x = torch.randn(
+            shape.batch, shape.heads, seq, shape.head_dim, generator=generator, device=device, dtype=torch.float32
+        )
+        return (x + 0.5).to(getattr(torch, shape.dtype))
 
-    return draw(seq_q), draw(seq_kv), draw(seq_kv)
+    return draw(shape.seq_q), draw(shape.seq_kv), draw(shape.seq_kv)
 
 
 def attention_fp64(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float) -> Tensor:

@@ -94,12 +94,12 @@ def on_fma_units(polynomial: Exp2Polynomial, rows: int, columns: int) -> Tensor:
 
 
 def exp2(x: Tensor, degree: int) -> Tensor:
-    """2^x in fp32 by the polynomial of this degree."""
+    """2^x in fp32 by the polynomial of this degree, 0 from LOWEST down."""
     x = x.clamp(min=LOWEST)
     power = torch.zeros_like(x)
     for coefficient in reversed(COEFFICIENTS[degree]):
         power = power * (x - x.floor()) + coefficient
-    return torch.ldexp(power, x.floor())
+    return torch.where(x > LOWEST, torch.ldexp(power, x.floor()), 0.0)
 
 
 def _row_sum(t: Tile) -> None:
@@ -108,12 +108,12 @@ def _row_sum(t: Tile) -> None:
 
 def _row_sum_added(t: Tile) -> None:
     # The first chunk scales the sum so far, the others only add to it.
-    before = t["logsum"] if t.columns.start else t["logsum"] * t["scores_scale"]
-    t["logsum"] = before + t["acc_s"][:, t.columns].sum(dim=1)
+    before = t["denominator"] if t.columns.start else t["denominator"] * t["scores_scale"]
+    t["denominator"] = before + t["acc_s"][:, t.columns].sum(dim=1)
 
 
-def _logsum(t: Tile) -> None:
-    t["logsum"] = t["logsum"] * t["scores_scale"] + t["scores_sum"]
+def _sum_merge(t: Tile) -> None:
+    t["denominator"] = t["denominator"] * t["scores_scale"] + t["scores_sum"]
 
 
 def _cast(t: Tile) -> None:
@@ -139,7 +139,7 @@ STATEMENT_CODE: Mapping[str, Callable[[Tile], None]] = {
     "scale": _scale,
     "exp": _exp,
     "row_sum": _row_sum,
-    "logsum": _logsum,
+    "sum_merge": _sum_merge,
     "cast": _cast,
     "rescale": _rescale,
     "mma1": _mma1,

@@ -63,7 +63,7 @@ class Tile:
             "acc_s_cast": torch.full((M, N), float("nan")),
             "acc_o": torch.zeros(M, shape.head_dim),
             "scores_max": torch.full((M,), float("-inf")),
-            "logsum": torch.zeros(M),
+            "denominator": torch.zeros(M),
         }
         for row_vector in ("scores_max_prev", "scores_scale", "scores_sum"):
             self.buffers[row_vector] = torch.full((M,), float("nan"))
@@ -100,8 +100,8 @@ class Tile:
 
     def result(self) -> Tensor:
         """The output rows, normalised, 0 for one that sees no key: (block_M, head_dim) in the inputs' dtype."""
-        logsum = self.buffers["logsum"][:, None]
-        return torch.where(logsum == 0, 0.0, self.buffers["acc_o"] / logsum).to(self.dtype)
+        denominator = self.buffers["denominator"][:, None]
+        return torch.where(denominator == 0, 0.0, self.buffers["acc_o"] / denominator).to(self.dtype)
 
 
 def rows_of(x: Tensor, first: int, count: int) -> Tensor:

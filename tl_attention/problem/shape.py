@@ -15,6 +15,8 @@ DTYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16", **{name: name for name in 
 HeadDim = Literal[64, 128]
 HEAD_DIMS: tuple[HeadDim, ...] = get_args(HeadDim)
 DTYPE_BYTES = 2
+# How a shape is written, as `AttentionShape.parse` reads it.
+SHAPE_TEXT = "batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim"
 # CUDA's limit for a grid's y (heads) and z (batch).
 MAX_GRID_YZ = 65_535
 
@@ -86,7 +88,7 @@ class AttentionShape:
 
     @classmethod
     def parse(cls, text: str, *, dtype: str = "float16", causal: bool = False) -> AttentionShape:
-        """`batch,heads,seq,head_dim` or `batch,heads,seq_q,seq_kv,head_dim`."""
+        """The shape that a text in the form of SHAPE_TEXT names."""
         try:
             numbers = [int(part) for part in text.split(",")]
         except ValueError:
@@ -94,10 +96,7 @@ class AttentionShape:
         if len(numbers) == 4:
             numbers.insert(2, numbers[2])
         if len(numbers) != 5:
-            raise InputError(
-                f"shape: {text[:80]!r} is not a shape, expected batch,heads,seq,head_dim "
-                "or batch,heads,seq_q,seq_kv,head_dim, such as 4,64,8192,128"
-            )
+            raise InputError(f"shape: {text[:80]!r} is not a shape, expected {SHAPE_TEXT}, such as 4,64,8192,128")
         batch, heads, seq_q, seq_kv, head_dim = numbers
         mask = CAUSAL if causal else FULL
         return cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), mask)

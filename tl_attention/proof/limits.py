@@ -12,7 +12,7 @@ from tl_attention.problem.tiling import ceildiv
 from tl_attention.program.derivation import PLACE_KEYS, derive
 from tl_attention.schedule.schedule import Schedule
 
-# Row vectors (scores_max, scores_max_prev, scores_scale, logsum, a temporary): two rows of each per thread.
+# Row vectors (scores_max, scores_max_prev, scores_scale, denominator, a temporary): two rows of each per thread.
 ROW_VECTOR_REGISTERS = 2 * 5
 # Dynamic shared memory follows the static, from where swizzled tiles may start.
 DYNAMIC_ALIGNMENT = 1024
@@ -23,7 +23,7 @@ class Resources:
     """What one thread block takes of the SM, and what it may.
 
     `rings` has the buffers of K_shared and of V_shared, `shared_bytes` what these and Q_shared take. `barriers` has the
-    pairs of mbarriers, one for full and one for free, by what they guard, `barrier_bytes` what they take of static
+    pairs of mbarriers, one for full and one for empty, by what they guard, `barrier_bytes` what they take of static
     shared memory. `fragments` has registers per thread of each fragment that lives across statements, `registers` how
     many each thread that computes may have, `split` those of such a thread and of the producer's where setmaxnreg
     moves them. `producer_threads` are those that only load.

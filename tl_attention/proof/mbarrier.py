@@ -40,12 +40,12 @@ class Agent:
 class Barrier:
     """An mbarrier, or a named barrier: one that agents wait at right after they arrived.
 
-    A free barrier's phase -1 has ended before the start. `waiters` has how often each agent is going to wait.
+    An empty barrier's phase -1 has ended before the start. `waiters` has how often each agent is going to wait.
     """
 
-    def __init__(self, name: str, count: int, number: int, *, free: bool = False, loaded: bool = False):
+    def __init__(self, name: str, count: int, number: int, *, empty: bool = False, loaded: bool = False):
         self.name, self.count, self.number, self.loaded = name, count, number, loaded
-        self.first = -1 if free else 0
+        self.first = -1 if empty else 0
         self.waiters: dict[Agent, int] = defaultdict(int)
         self.ended = self.expected = self.loads = self.pending_loads = 0
         self.pending = count

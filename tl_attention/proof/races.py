@@ -145,7 +145,7 @@ class _Proof:
                 f"{name}[{index}] of block {block}" if name != CLUSTER else "the cluster",
                 count,
                 len(self.agents) + len(self.barriers),
-                free=name.endswith("_free"),
+                empty=name.endswith("_empty"),
                 loaded=key in self.loaded,
             )
         return self.barriers[key]

@@ -15,6 +15,9 @@ MOST_CHUNKS = 16
 CHUNK = re.compile(rf"({'|'.join(SPLITTABLE)})\.([0-9]|1[0-5])")
 EVERY_NAME = (*NAMES, *(f"{name}.{chunk}" for name in SPLITTABLE for chunk in range(MOST_CHUNKS)))
 
+# What a statement was called once.
+RENAMED = {"logsum": "sum_merge"}
+
 
 def _to_name(statement: Any) -> Any:
     """A statement's number or name, to its name."""
@@ -22,7 +25,7 @@ def _to_name(statement: Any) -> Any:
         return NAMES[statement]
     if isinstance(statement, str) and (statement in NUMBER or CHUNK.fullmatch(statement)):
         return statement
-    guess = suggestion(statement, EVERY_NAME) if isinstance(statement, str) else ""
+    guess = suggestion(RENAMED.get(statement, statement), EVERY_NAME) if isinstance(statement, str) else ""
     raise PydanticCustomError(
         "statement",
         "{found} is no statement, {expected} a number 0 to {last}, one of {names}, or a chunk of {split}: exp.0 to "

@@ -89,7 +89,7 @@ def _resources(schedule: Schedule, head_dim: int) -> str:
     ]
     if takes.barriers:
         of = ", ".join(f"{count} of {name}" for name, count in takes.barriers.items())
-        lines.insert(3, f"mbarriers: {2 * sum(takes.barriers.values())}, a full and a free one for each of {of}")
+        lines.insert(3, f"mbarriers: {2 * sum(takes.barriers.values())}, a full and an empty one for each of {of}")
     if takes.producer_threads:
         words = (
             f"{takes.split[0]} for threads that compute, {takes.split[1]} for the producer's" if takes.split else "none"

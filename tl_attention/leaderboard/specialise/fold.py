@@ -119,8 +119,9 @@ class Fold(ast.NodeTransformer):
         if function := self._known.function(value):
             return read(function)
         if isinstance(value, str):
-            is_text = "\n" in value and isinstance(node.func, ast.Name)
-            return self._known.constant(node.func.id.upper(), value) if is_text else expression(value)
+            if "\n" in value and isinstance(node.func, ast.Name):
+                return self._known.constant(node.func.id.upper(), value)
+            return expression(value)
         self._call_function_of_instance(node)
         node.keywords = [new for keyword in node.keywords for new in self._keywords(keyword)]
         return node

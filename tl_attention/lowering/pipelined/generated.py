@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, row_tiles
-from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import CONSUMER, Program
 from tl_attention.proof.events import Event, ring_names
 from tl_attention.proof.generated.calls import Thread
@@ -20,9 +19,9 @@ from tl_attention.proof.generated.verdict import (
     GeneratedCode,
     check_buffers,
     check_parameters,
-    lengths,
     readable,
     require,
+    sizes_to_prove,
 )
 from tl_attention.schedule.schedule import Schedule
 
@@ -37,8 +36,7 @@ def check(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
     with readable():
         events = unrolled(code.source)
     least_blocks = program.least_blocks
-    fixed = code.variant.sizes
-    for sizes in [fixed] if fixed else (Sizes(1, 1, *found) for found in lengths(schedule, program)):
+    for sizes in sizes_to_prove(schedule, program, code.variant):
         shape = AttentionShape.of(code.variant, sizes)
         for tile in sorted({0, row_tiles(shape, schedule.block_M) - 1}):
             with readable():

@@ -35,7 +35,7 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
             blocks = T.max(blocks, least_blocks)
             T.copy(Q[bz, by, first_row : first_row + block_M, :], s.Q_shared)
             T.fill(s.acc_o, 0)
-            T.fill(s.logsum, 0)
+            T.fill(s.denominator, 0)
             T.fill(s.scores_max, -T.infinity("float32"))
             for k in T.Pipelined(blocks, **pipeline):
                 MMA0(K, bz, by, kv_block(k, blocks, descending), first_row, past_len, s, c)

@@ -20,7 +20,7 @@ def allocated(c):
     scores_max_prev = T.alloc_fragment([c.block_M], "float32")
     scores_scale = T.alloc_fragment([c.block_M], "float32")
     scores_sum = T.alloc_fragment([c.block_M], "float32")
-    logsum = T.alloc_fragment([c.block_M], "float32")
+    denominator = T.alloc_fragment([c.block_M], "float32")
     return SimpleNamespace(
         Q_shared=Q_shared,
         K_shared=K_shared,
@@ -32,7 +32,7 @@ def allocated(c):
         scores_max_prev=scores_max_prev,
         scores_scale=scores_scale,
         scores_sum=scores_sum,
-        logsum=logsum,
+        denominator=denominator,
     )
 
 
@@ -50,7 +50,7 @@ def MMA0(K, bz, by, kv, first_row, past_len, s, c):
 
 @T.macro
 def Softmax(scale, s, c):
-    """acc_s_cast = exp2(scale (acc_s - scores_max)), scores_scale and logsum with it. Statements max_prev to cast."""
+    """acc_s_cast = exp2(scale (acc_s - scores_max)), scores_scale and denominator with it. Statements max_prev to cast."""
     T.copy(s.scores_max, s.scores_max_prev)
     T.fill(s.scores_max, -T.infinity("float32"))
     T.reduce_max(s.acc_s, s.scores_max, dim=1, clear=False)
@@ -62,7 +62,7 @@ def Softmax(scale, s, c):
         s.acc_s[i, j] = T.exp2(s.acc_s[i, j] * scale - finite(s.scores_max[i]) * scale)
     T.reduce_sum(s.acc_s, s.scores_sum, dim=1)
     for i in T.Parallel(c.block_M):
-        s.logsum[i] = s.logsum[i] * s.scores_scale[i] + s.scores_sum[i]
+        s.denominator[i] = s.denominator[i] * s.scores_scale[i] + s.scores_sum[i]
     T.copy(s.acc_s, s.acc_s_cast)
 
 
@@ -82,9 +82,9 @@ def MMA1(V, bz, by, kv, s, c):
 
 @T.macro
 def store(Output, bz, by, first_row, s, c):
-    """Output = acc_o / logsum."""
+    """Output = acc_o / denominator."""
     for i, j in T.Parallel(c.block_M, c.head_dim_v):
-        s.acc_o[i, j] /= s.logsum[i]
+        s.acc_o[i, j] /= s.denominator[i]
     # Q has been read for the last time: its buffer stages the output for the TMA store.
     T.copy(s.acc_o, s.Q_shared)
     T.copy(s.Q_shared, Output[bz, by, first_row : first_row + c.block_M, :])

@@ -33,12 +33,12 @@ class Loop(NamedTuple):
     @classmethod
     def of(cls, program: Program) -> Loop:
         """The Program's phases, as a kernel runs them."""
-        prologue, steady, epilogue = program.phases.prologue, program.phases.steady, program.phases.epilogue
+        phases = program.phases
         return cls(
-            prologue,
-            steady,
-            epilogue,
-            end=epilogue[0].t if epilogue else 0,
+            phases.prologue,
+            phases.steady,
+            phases.epilogue,
+            end=phases.end,
             least_blocks=program.least_blocks,
             loads=program.loads,
             columns={s.name: s.columns for s in program.table.statements if s.columns},

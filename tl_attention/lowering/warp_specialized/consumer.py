@@ -10,9 +10,9 @@ from tl_attention.lowering.warp_specialized.rings import release_q
 
 @T.macro
 def consume(turn, base, blocks, first_row, visible, wg, s, c):
-    """acc_o and logsum of a tile, whose loads begin with number `base`. Blocks below `visible` need no mask."""
+    """acc_o and denominator of a tile, whose loads begin with number `base`. Blocks below `visible` need no mask."""
     tile = SimpleNamespace(base=base, blocks=blocks, first_row=first_row, wg=wg)
-    T.fill(s.logsum, 0)
+    T.fill(s.denominator, 0)
     T.fill(s.scores_max, -T.infinity("float32"))
     T.mbarrier_wait_parity(s.Q.full[wg], turn % 2)
     if c.kernel.q_operand == "registers":

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 
 from tl_attention.hardware.device import HOPPER
@@ -13,7 +13,6 @@ from tl_attention.hardware.warpgroup import MEETING, ROWS, WARP
 from tl_attention.lowering.warp_specialized.roles import Roles
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks
-from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
 from tl_attention.proof.events import CLUSTER, NAMED, Event, Process
 from tl_attention.proof.generated.calls import Thread
@@ -22,10 +21,10 @@ from tl_attention.proof.generated.verdict import (
     GeneratedCode,
     check_buffers,
     check_parameters,
-    lengths,
     readable,
     refusal,
     require,
+    sizes_to_prove,
 )
 from tl_attention.schedule.schedule import Schedule
 
@@ -47,7 +46,10 @@ def check(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
     elements = {"Q": ROWS * head_dim, "K": schedule.block_N * head_dim, "V": schedule.block_N * head_dim_v}
     with readable():
         events = unrolled(code.source)
-    for sizes in [code.variant.sizes] if code.variant.sizes else _sizes(schedule, program):
+    # One row tile for each head, then several: heads enough for every block to get TILES.
+    rows = (TILES + 1) * schedule.block_M * schedule.kernel.cluster
+    longer = (rows, max(rows, schedule.block_N * (program.span + 2)))
+    for sizes in sizes_to_prove(schedule, program, code.variant, TILES * HOPPER.sms, [longer]):
 
         def run(process: Process, lane: int = 0) -> list[Event]:
             group = process.warpgroup if process.warpgroup >= 0 else roles.warpgroups
@@ -74,15 +76,6 @@ def check(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
                 _check_blocks(schedule, program.least_blocks, shape, found, tiles, process.block)
         idle = [Event("sync", CLUSTER)] * 2 if roles.cluster > 1 else []
         _same(run(roles.processes[0], lane=WARP), idle, "an idle warp")
-
-
-def _sizes(schedule: Schedule, program: Program) -> Iterator[Sizes]:
-    """One row tile for each head, then several: heads enough for every block to get TILES."""
-    heads = TILES * HOPPER.sms
-    for seq_q, seq_kv in lengths(schedule, program):
-        yield Sizes(1, heads, seq_q, seq_kv)
-    rows = (TILES + 1) * schedule.block_M * schedule.kernel.cluster
-    yield Sizes(1, heads, rows, max(rows, schedule.block_N * (program.span + 2)))
 
 
 def _after_start(run: list[Event], counts: set[Event]) -> list[Event]:

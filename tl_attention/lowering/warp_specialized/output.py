@@ -8,14 +8,14 @@ from tl_attention.lowering.warp_specialized.rings import release_q
 
 @T.macro
 def store(first_row, head, bz, wg, s, c):
-    """Output = acc_o / logsum."""
+    """Output = acc_o / denominator."""
     if c.softmax.row_sum == "thread":
-        T.reduce_sum(s.logsum, s.scores_scale, dim=1)
+        T.reduce_sum(s.denominator, s.scores_scale, dim=1)
         for i in T.Parallel(ROWS):
             s.scores_scale[i] = 1.0 / s.scores_scale[i]
     else:
         for i in T.Parallel(ROWS):
-            s.scores_scale[i] = 1.0 / s.logsum[i]
+            s.scores_scale[i] = 1.0 / s.denominator[i]
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         s.acc_o[i, j] *= s.scores_scale[i]
     STORES[c.kernel.output](first_row, head, bz, wg, s, c)

@@ -10,7 +10,7 @@ from tl_attention.program.operation import Iteration, Operation
 from tl_attention.program.phases import Phases
 from tl_attention.schedule.schedule import Schedule
 
-# A release of Q_shared names the load that fills it, which comes once a tile: it has no KV block.
+# A release of Q_shared names the load that fills it, once a tile.
 Q_LOAD = "load_q"
 PRODUCTS = "products"
 
@@ -85,7 +85,6 @@ def q_release(phases: Phases, schedule: Schedule) -> Phases:
     if schedule.kernel.q_operand == "registers" or schedule.kernel.output == "tma":
         return phases
     readers = [name for name in schedule.table.products if "Q_shared" in schedule.table.by_name[name].reads]
-    release = Operation("release", Q_LOAD, 0)
     epilogue = list(phases.epilogue) or [Iteration(0, ())]
     waits = [
         (number, place)
@@ -95,11 +94,13 @@ def q_release(phases: Phases, schedule: Schedule) -> Phases:
     ]
     number, place = waits[-1] if waits else (0, -1)
     t, operations = epilogue[number]
+    # With the last KV block.
+    release = Operation("release", Q_LOAD, t + 1)
     epilogue[number] = Iteration(t, (*operations[: place + 1], release, *operations[place + 1 :]))
     return replace(phases, epilogue=tuple(epilogue))
 
 
-# In this order: a hold stands before the release of Q, a turn before the wait for what its product reads.
+# In any order: none looks at what another one adds or leaves out.
 PASSES = (without_first_rescale, holds, turns, q_release)
 
 Change = Callable[[Iteration], tuple[Operation, ...]]

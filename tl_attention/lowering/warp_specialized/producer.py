@@ -3,7 +3,7 @@
 import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ROWS, WARP
-from tl_attention.lowering.warp_specialized.rings import slot, wait_free
+from tl_attention.lowering.warp_specialized.rings import slot, wait_empty
 
 
 @T.macro
@@ -33,7 +33,7 @@ LOADS = {"load_k": load_k, "load_v": load_v}
 @T.macro
 def load(ring, step, kv, head, bz, c):
     """Load number `step`: KV block `kv`, as soon as its slot is free."""
-    wait_free(ring, step)
+    wait_empty(ring, step)
     T.tma_copy(
         ring.source[bz, head, kv * c.block_N : (kv + 1) * c.block_N, :],
         ring.shared[slot(ring, step), :, :],
@@ -52,7 +52,7 @@ def multicast(c):
 @T.macro
 def load_q(turn, first_row, head, bz, wg, s):
     """A warpgroup's rows of Q."""
-    T.mbarrier_wait_parity(s.Q.free[wg], turn % 2 ^ 1)
+    T.mbarrier_wait_parity(s.Q.empty[wg], turn % 2 ^ 1)
     T.tma_copy(
         s.Q.source[bz, head, first_row + wg * ROWS : first_row + (wg + 1) * ROWS, :],
         s.Q.shared[wg, :, :],

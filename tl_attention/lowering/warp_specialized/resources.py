@@ -37,7 +37,7 @@ def split_registers(schedule: Schedule) -> tuple[int, ...] | None:
 
 
 def mbarrier_pairs(schedule: Schedule) -> dict[str, int]:
-    """Pairs of mbarriers of one block, one for full and one for free.
+    """Pairs of mbarriers of one block, one for full and one for empty.
 
     One for each warpgroup's rows of Q, for each buffer of K and V, and, where a counter gives the tiles, for the two
     numbers of the next tiles.

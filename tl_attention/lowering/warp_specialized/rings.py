@@ -23,9 +23,9 @@ def wait_full(ring, step):
     return T.mbarrier_wait_parity(ring.full[slot(ring, step)], parity(ring, step))
 
 
-def wait_free(ring, step):
+def wait_empty(ring, step):
     """Until the slot of load number `step` is free; at first it is."""
-    return T.mbarrier_wait_parity(ring.free[slot(ring, step)], parity(ring, step) ^ 1)
+    return T.mbarrier_wait_parity(ring.empty[slot(ring, step)], parity(ring, step) ^ 1)
 
 
 @T.macro
@@ -33,14 +33,14 @@ def release(ring, at, c):
     """One arrival per warp, whose lanes have waited together, at each block that a load into the slot writes."""
     if T.shuffle_elect(WARP):
         if c.kernel.cluster == 1:
-            T.mbarrier_arrive(ring.free[at])
+            T.mbarrier_arrive(ring.empty[at])
         else:
             for rank in T.unroll(c.kernel.cluster):
-                T.ptx_arrive_cluster_barrier(ring.free[at], rank)
+                T.ptx_arrive_cluster_barrier(ring.empty[at], rank)
 
 
 @T.macro
 def release_q(wg, s):
     """One arrival per warp: its warpgroup's rows of Q_shared are free."""
     if T.shuffle_elect(WARP):
-        T.mbarrier_arrive(s.Q.free[wg])
+        T.mbarrier_arrive(s.Q.empty[wg])

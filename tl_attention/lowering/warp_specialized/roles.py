@@ -75,10 +75,10 @@ class Roles:
     def counts(self) -> dict[str, int]:
         """The arrivals of a phase of each mbarrier: lanes of the producer warp, warps that compute."""
         warps = WARPS * self.warpgroups
-        counts = {"Q_full": WARP, "Q_free": WARPS}
+        counts = {"Q_full": WARP, "Q_empty": WARPS}
         for ring in self.rings.values():
-            counts |= {f"{ring}_full": WARP, f"{ring}_free": warps * self.cluster}
-        return counts | ({"tile_full": WARP, "tile_free": warps} if self.dynamic else {})
+            counts |= {f"{ring}_full": WARP, f"{ring}_empty": warps * self.cluster}
+        return counts | ({"tile_full": WARP, "tile_empty": warps} if self.dynamic else {})
 
     def events(self, process: Process, tiles: Sequence[int]) -> Iterator[Event]:
         """All that a process does for row tiles of so many KV blocks each."""
@@ -102,13 +102,13 @@ class Roles:
                     yield from self._load(Q, warpgroup, turn % 2, block, (block,), turn)
             base += blocks
             if self.dynamic:
-                yield Event("wait", "tile_free", turn % 2, turn // 2 % 2 ^ 1)
+                yield Event("wait", "tile_empty", turn % 2, turn // 2 % 2 ^ 1)
                 yield Event("take", TILE, turn % 2, blocks=(block,), step=turn)
                 yield Event("arrive", "tile_full", turn % 2, WARP, (block,))
                 yield from self._next_tile(turn)
 
     def _load(self, name: str, slot: int, lap: int, block: int, into: tuple[int, ...], step: int) -> Iterator[Event]:
-        yield Event("wait", f"{name}_free", slot, lap ^ 1)
+        yield Event("wait", f"{name}_empty", slot, lap ^ 1)
         yield Event("expect", f"{name}_full", slot, 1)
         if into:
             yield Event("load", name, slot, blocks=into, step=step)
@@ -136,22 +136,22 @@ class Roles:
             if self.q_in_registers:
                 yield Event("read", Q, group, reads=q)
             if self.q_in_registers and not self.output_through_q:
-                yield self._free_q(process)
+                yield self._release_q(process)
             yield from self._tile(process, base, blocks, () if self.q_in_registers else q)
             if self.output_through_q:
                 # TileLang lets all warpgroups meet before one writes where it believes that others read.
                 yield Event("sync", NAMED, MEETING, WARPGROUP * self.warpgroups)
                 ours = Event("sync", NAMED, OWN + group, WARPGROUP)
                 yield from (Event("write", Q, group, reads=q), Event("fence"), ours)
-                yield from (Event("store", Q, group, reads=q), Event("stored"), ours, self._free_q(process))
+                yield from (Event("store", Q, group, reads=q), Event("stored"), ours, self._release_q(process))
             base += blocks
             if self.dynamic:
-                yield from (*self._next_tile(turn), Event("arrive", "tile_free", turn % 2, 1, (process.block,)))
+                yield from (*self._next_tile(turn), Event("arrive", "tile_empty", turn % 2, 1, (process.block,)))
         if self.take_turns and group == 0:
             yield Event("sync", NAMED, TURN, 2 * WARPGROUP)
 
-    def _free_q(self, process: Process) -> Event:
-        return Event("arrive", "Q_free", process.warpgroup, 1, (process.block,))
+    def _release_q(self, process: Process) -> Event:
+        return Event("arrive", "Q_empty", process.warpgroup, 1, (process.block,))
 
     def _tile(self, process: Process, base: int, blocks: int, q: tuple[Read, ...]) -> Iterator[Event]:
         """The Program's operations for one tile of `blocks` KV blocks, the rings being at step `base`."""
@@ -171,10 +171,10 @@ class Roles:
                 ring, slot, lap = self._place(op.statement, number)
                 yield Event("wait", f"{ring}_full", slot, lap)
             case "release" if op.statement == Q_LOAD:
-                yield self._free_q(process)
+                yield self._release_q(process)
             case "release":
                 ring, slot, _ = self._place(op.statement, number)
-                yield Event("arrive", f"{ring}_free", slot, 1, tuple(range(self.cluster)))
+                yield Event("arrive", f"{ring}_empty", slot, 1, tuple(range(self.cluster)))
             case "turn":
                 yield Event("sync", NAMED, TURN + process.warpgroup, 2 * WARPGROUP)
             case "pass":

@@ -21,15 +21,15 @@ def block_state(Q, K, V, Output, TileCounter, softmax_scale, c):
     # Full barriers count the producer warp's lanes, and bytes; free ones the warps that compute.
     readers = warpgroups * WARPS * c.kernel.cluster
     Q_full = T.alloc_barrier([WARP] * warpgroups)
-    Q_free = T.alloc_barrier([WARPS] * warpgroups)
+    Q_empty = T.alloc_barrier([WARPS] * warpgroups)
     K_full = T.alloc_barrier([WARP] * c.kernel.k_stages)
     V_full = T.alloc_barrier([WARP] * c.kernel.v_stages)
-    K_free = T.alloc_barrier([readers] * c.kernel.k_stages)
-    V_free = T.alloc_barrier([readers] * c.kernel.v_stages)
+    K_empty = T.alloc_barrier([readers] * c.kernel.k_stages)
+    V_empty = T.alloc_barrier([readers] * c.kernel.v_stages)
     return SimpleNamespace(
-        Q=SimpleNamespace(source=Q, shared=Q_shared, full=Q_full, free=Q_free),
-        K=SimpleNamespace(source=K, shared=K_shared, full=K_full, free=K_free, depth=c.kernel.k_stages),
-        V=SimpleNamespace(source=V, shared=V_shared, full=V_full, free=V_free, depth=c.kernel.v_stages),
+        Q=SimpleNamespace(source=Q, shared=Q_shared, full=Q_full, empty=Q_empty),
+        K=SimpleNamespace(source=K, shared=K_shared, full=K_full, empty=K_empty, depth=c.kernel.k_stages),
+        V=SimpleNamespace(source=V, shared=V_shared, full=V_full, empty=V_empty, depth=c.kernel.v_stages),
         Output=Output,
         **vars(fragments),
         Q_local=Q_local,
@@ -53,9 +53,9 @@ def warpgroup_state(c):
     scores_max = T.alloc_fragment([ROWS], "float32")
     scores_max_prev = T.alloc_fragment([ROWS], "float32")
     scores_scale = T.alloc_fragment([ROWS], "float32")
-    logsum = T.alloc_fragment([ROWS, 4] if c.softmax.row_sum == "thread" else [ROWS], "float32")
+    denominator = T.alloc_fragment([ROWS, 4] if c.softmax.row_sum == "thread" else [ROWS], "float32")
     if c.softmax.row_sum == "thread":
-        T.annotate_layout({logsum: per_thread_layout()})
+        T.annotate_layout({denominator: per_thread_layout()})
     return SimpleNamespace(
         acc_s=acc_s,
         acc_s_cast=acc_s_cast,
@@ -63,7 +63,7 @@ def warpgroup_state(c):
         scores_max=scores_max,
         scores_max_prev=scores_max_prev,
         scores_scale=scores_scale,
-        logsum=logsum,
+        denominator=denominator,
     )
 
 
@@ -71,6 +71,6 @@ def warpgroup_state(c):
 def tile_numbers(TileCounter, c):
     """The numbers of the next tiles, two of them, which the producer warp takes from the counter."""
     tile_full = T.alloc_barrier([WARP] * 2)
-    tile_free = T.alloc_barrier([c.block_M // ROWS * WARPS] * 2)
+    tile_empty = T.alloc_barrier([c.block_M // ROWS * WARPS] * 2)
     next_tile = T.alloc_shared([2], "int32", scope="shared")
-    return SimpleNamespace(counter=TileCounter, full=tile_full, free=tile_free, next=next_tile)
+    return SimpleNamespace(counter=TileCounter, full=tile_full, empty=tile_empty, next=next_tile)

@@ -34,15 +34,15 @@ CHANGED: dict[str, Statement] = {
         statement(
             "vector",
             "row_sum",
-            "acc_s logsum scores_scale",
-            "logsum",
-            "logsum = logsum scores_scale + sum_j acc_s",
+            "acc_s denominator scores_scale",
+            "denominator",
+            "denominator = denominator scores_scale + sum_j acc_s",
             "row_sum_added",
             first_chunk_reads=("scores_scale",),
         ),
     )
 }
-FUSED = {"max_init": "row_max", "max_merge": "row_max", "logsum": "row_sum"}
+FUSED = {"max_init": "row_max", "max_merge": "row_max", "sum_merge": "row_sum"}
 NAMES = ("load_k", "mma0", "mask", *(name for name in SOURCE.names[3:] if name not in FUSED))
 TABLE = replace(
     SOURCE,

@@ -151,23 +151,23 @@ def cast(op, t, tile, s, c, masked):
 
 @T.macro
 def row_sum_of_thread(op, t, tile, s, c, masked):
-    """logsum = logsum scores_scale + sum_j acc_s, of each thread's columns."""
+    """denominator = denominator scores_scale + sum_j acc_s, of each thread's columns."""
     columns = c.loop.columns.get(op.statement)
     if columns is None or columns[0] == 0:
         for i, lane in T.Parallel(ROWS, 4):
-            s.logsum[i, lane] *= s.scores_scale[i]
+            s.denominator[i, lane] *= s.scores_scale[i]
     for i, j in T.Parallel(ROWS, c.block_N):
         if columns is None or inside(columns, j):
-            s.logsum[i, lane_of(j)] += s.acc_s[i, j]
+            s.denominator[i, lane_of(j)] += s.acc_s[i, j]
 
 
 @T.macro
 def row_sum(op, t, tile, s, c, masked):
-    """logsum = logsum scores_scale + sum_j acc_s."""
+    """denominator = denominator scores_scale + sum_j acc_s."""
     row_total = T.alloc_fragment([ROWS], "float32")
     T.reduce_sum(s.acc_s, row_total, dim=1)
     for i in T.Parallel(ROWS):
-        s.logsum[i] = s.logsum[i] * s.scores_scale[i] + row_total[i]
+        s.denominator[i] = s.denominator[i] * s.scores_scale[i] + row_total[i]
 
 
 @T.macro

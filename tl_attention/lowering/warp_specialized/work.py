@@ -67,7 +67,7 @@ def locate(tile: T.Ref, first_row: T.Ref, head: T.Ref, bz: T.Ref, blocks: T.Ref,
 @T.macro
 def draw_tile(turn: T.Ref, s):
     """The producer warp takes the next tile from the counter."""
-    T.mbarrier_wait_parity(s.tiles.free[turn % 2], turn // 2 % 2 ^ 1)
+    T.mbarrier_wait_parity(s.tiles.empty[turn % 2], turn // 2 % 2 ^ 1)
     if T.shuffle_elect(WARP):
         s.tiles.next[turn % 2] = T.atomic_add(s.tiles.counter[0], 1, return_prev=True) + HOPPER.sms
     T.mbarrier_arrive(s.tiles.full[turn % 2])
@@ -80,7 +80,7 @@ def take_tile(tile: T.Ref, turn: T.Ref, s, is_producer):
     tile = s.tiles.next[turn % 2]
     if not is_producer:
         if T.shuffle_elect(WARP):
-            T.mbarrier_arrive(s.tiles.free[turn % 2])
+            T.mbarrier_arrive(s.tiles.empty[turn % 2])
 
 
 @T.macro

@@ -174,7 +174,7 @@ CALLS: tuple[tuple[str, re.Pattern[str], Builder], ...] = tuple(
         ("sync", r"tl::__sync_thread_partial\((.+)\);", _named_barrier("sync")),
         ("signal", r"tl::__named_barrier_arrive\((.+)\);", _named_barrier("signal")),
         ("products wait", r"tl::(?:warpgroup_wait|wait_wgmma)<(\d+)>", _plain("products wait")),
-        ("barrier", r"^(\w+_(?:full|free))\[(.+)\]\.(init|wait|arrive|expect_transaction)\((.*)\);$", _mbarrier),
+        ("barrier", r"^(\w+_(?:full|empty))\[(.+)\]\.(init|wait|arrive|expect_transaction)\((.*)\);$", _mbarrier),
         ("load", r"tl::tma_load(_multicast)?\((.+)\);", _tma_load),
         ("descriptor", rf"tl::initialize_wgmma_descriptor<.*>\((\w+), {MATRIX}\);", _descriptor),
         ("descriptor", r"tl::increase_descriptor_offset<int>\((\w+), (.+)\);", _offset),

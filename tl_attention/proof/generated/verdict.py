@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -36,6 +36,17 @@ def lengths(schedule: Schedule, program: Program) -> list[tuple[int, int]]:
     """(seq_q, seq_kv) of loops from one block to beyond the Program's span, and of ragged ones, causal or not."""
     counts = [*range(1, program.span + 2), 2 * program.span + 2]
     return [*((min(schedule.block_M, n * schedule.block_N), n * schedule.block_N) for n in counts), *RAGGED]
+
+
+def sizes_to_prove(
+    schedule: Schedule, program: Program, variant: Variant, heads: int = 1, longer: Sequence[tuple[int, int]] = ()
+) -> Iterator[Sizes]:
+    """The sizes that the variant is fixed to; else this many heads of all `lengths`, and of `longer` ones."""
+    if variant.sizes:
+        yield variant.sizes
+        return
+    for seq_q, seq_kv in (*lengths(schedule, program), *longer):
+        yield Sizes(1, heads, seq_q, seq_kv)
 
 
 def check_buffers(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
