@@ -205,7 +205,6 @@ def locate(tile: T.Ref, first_row: T.Ref, head: T.Ref, bz: T.Ref, blocks: T.Ref,
     """A tile's rows, head and batch, and how many KV blocks they need."""
     first_row = by_rows(tile, row_tiles)[0] * CLUSTER
     head = by_rows(tile, row_tiles)[1]
-    # Blocks of a cluster load together: as many KV blocks as its last row needs.
     blocks = T.ceildiv(s.seq_kv, BLOCK_N)
     blocks = T.max(blocks, 1)
     first_row = (first_row + s.rank) * BLOCK_M
@@ -296,6 +295,7 @@ def consume(turn, base, blocks, visible, wg, s):
     T.fill(s.scores_max, -T.infinity("float32"))
     T.mbarrier_wait_parity(s.Q.full[wg], turn % 2)
     prologue(tile, s)
+    # The first iteration from which on no block needs a mask.
     unmasked = T.max(T.min(blocks - visible, blocks), 1)
     for t in T.serial(blocks - unmasked):
         steady(t + unmasked, tile, s)
@@ -490,7 +490,7 @@ def exponent(score, scores_max, s):
 
 
 def seen(scores_max, masked):
-    """A row's maximum as exponents take it: only as long as blocks are masked may a row have seen no key."""
+    """A row's maximum, for exponents. While blocks are masked the row may have seen no key."""
     return finite(scores_max) if masked else scores_max
 
 
