@@ -1,63 +1,19 @@
-"""The specialiser on small programs: the same results, and what is left of them; and the contract of their modules."""
+"""The specialiser on small programs: the same results, and what is left of them."""
 
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Callable, Iterator
-from itertools import count
-from pathlib import Path
-from textwrap import dedent
-from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
-
-from tl_attention.leaderboard.specialise import layout, source
-from tl_attention.leaderboard.specialise.text import specialised
-
-NUMBERS = count()
+from small_programs import body, packed
 
 
 class Op(NamedTuple):
     kind: str
     lag: int
     columns: tuple[int, int] | None = None
-
-
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModuleType]]:
-    """Writes modules of a package of their own, by name, and imports the last."""
-    package = tmp_path / f"program{next(NUMBERS)}"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(source, "PACKAGE", package)
-
-    def write(**texts: str) -> ModuleType:
-        for name, text in texts.items():
-            (package / f"{name}.py").write_text(dedent(text).replace("PACKAGE", package.name))
-        importlib.invalidate_caches()
-        return importlib.import_module(f"{package.name}.{name}")
-
-    yield write
-    for name in [name for name in sys.modules if name.startswith(package.name)]:
-        del sys.modules[name]
-
-
-def packed(module: ModuleType, *files: str, **arguments: Any) -> str:
-    """The text of `entry(**arguments)`, which gives what the program gives."""
-    text = specialised(files or ("main.py",), "entry", arguments, ("loop",))
-    names: dict[str, Any] = {"SimpleNamespace": SimpleNamespace}
-    exec(text, names)
-    assert names["entry"]() == module.entry(**arguments), text
-    return text
-
-
-def body(text: str, function: str = "entry") -> list[str]:
-    """The lines of a function, less its docstring."""
-    lines = text.partition(f"def {function}(")[2].partition("\n\n\n")[0].splitlines()[1:]
-    return [line.strip() for line in lines if line.strip()]
 
 
 CHOICES = '''
@@ -282,94 +238,3 @@ def test_stars_of_the_known_become_keywords(program):
         '''
     )
     assert body(packed(module, options={"order": [1, 2]}, n=1)) == ["return dict(n=abs(N), order=[1, 2], more=True)"]
-
-
-def test_comments_stay_with_what_they_belong_to(program):
-    module = program(
-        main='''
-        """The module.
-
-        Its second paragraph.
-        """
-
-        # A constant.
-        DEPTH = 3  # and beside it
-
-        # --- a part of the file ---
-
-        # On the function.
-        def entry(*, way, n):
-            """Its docstring."""
-            # Why x.
-            x = abs(n)
-
-            # Why the choice.
-            if way:
-                # Of the one.
-                x += DEPTH
-            else:
-                # Of the other, isn't it: "quoted" \\\\.
-                x -= 1
-            return x
-        '''
-    )
-    text = packed(module, way=True, n=1)
-    expected = """
-        # The module.
-        #
-        # Its second paragraph.
-
-        # A constant.
-        DEPTH = 3  # and beside it
-
-
-        # On the function.
-        def entry():
-            \"""Its docstring.\"""
-            # Why x.
-            x = abs(N)
-            # Of the one.
-            x += DEPTH
-            return x
-        """
-    assert dedent(expected).strip() in text and "Why the choice" not in text and "a part" not in text
-    text = packed(module, way=False, n=1)
-    assert '# Of the other, isn\'t it: "quoted" \\\\.\n' in text and "DEPTH" not in text
-
-
-BROKEN = {
-    "another module": ("import math\n\ndef entry(*, n):\n    return n\n", "import math"),
-    "all names": ("from math import *\n\ndef entry(*, n):\n    return n\n", r"from math import \*"),
-    "a statement": ("print(1)\n\ndef entry(*, n):\n    return n\n", r"print\(1\)"),
-    "a name of the program": (
-        "def entry(*, n):\n    other = n\n\ndef other():\n    pass\n",
-        r"entry binds \['other'\]",
-    ),
-    "a name twice": (
-        "def entry(*, n):\n    return n\n\nclass A:\n    def entry(self):\n        pass\n",
-        "defined twice",
-    ),
-    "a comment beside": ("def entry(*, n):\n    return n  # so\n", r"lines \[4\]: a comment stands above a statement"),
-    "a comment inside": ("def entry(*, n):\n    return (\n        # so\n        n\n    )\n", r"lines \[5\]"),
-    "stars": ("def entry(*, n):\n    return f(*[n])\n\ndef f(x):\n    return x\n", "expected every argument by itself"),
-    "an undecided name": ("from math import pi\n\ndef entry(*, n):\n    return abs(pi * n)\n", "not decided"),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_module_that_breaks_the_contract_is_told(program, name):
-    text, words = BROKEN[name]
-    program(main=f'"""A module."""\n\n{text}')
-    arguments = {"n": SimpleNamespace() if name == "an undecided name" else 1}
-    with pytest.raises(AssertionError, match=words):
-        specialised(("main.py",), "entry", arguments)
-
-
-def test_without_the_formatter_one_line_says_how_to_get_it(monkeypatch):
-    from tl_attention.errors import InputError
-
-    monkeypatch.setattr(layout, "version", lambda package: "0.1.0")
-    with pytest.raises(
-        InputError, match=r"^ruff is 0\.1\.0, .*`pip install ruff==[\d.]+`, or pack without it: --embed"
-    ):
-        layout.formatted("x = 1\n")

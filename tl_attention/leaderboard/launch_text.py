@@ -98,6 +98,7 @@ def _check_names(found: tuple[tuple[str, str], ...], plan: HostPlan, parameters:
 def _descriptors(plan: HostPlan) -> str:
     """The descriptors as the text of a dict, sorted by name, indented for the body of launch_plan."""
     lines = ["dict("]
+    comma = "," if len(plan.descriptors) > 1 else ""
     for descriptor in sorted(plan.descriptors, key=lambda descriptor: descriptor.name):
         lines += [
             f"        {descriptor.name}=dict(",
@@ -108,6 +109,6 @@ def _descriptors(plan: HostPlan) -> str:
             f"            box={descriptor.box},",
             f"            element_strides={descriptor.element_strides},",
             *(f"            {option}={value}," for option, value in descriptor.options.items()),
-            "        ),",
+            f"        ){comma}",
         ]
     return "\n".join([*lines, "    )"])
