@@ -5,6 +5,7 @@ Which way a file takes, and the cubin that it carries: test_submission_ways.py.
 
 from __future__ import annotations
 
+import ast
 import base64
 import hashlib
 import json
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,8 @@ from tl_attention.files.schedule_file import load
 from tl_attention.leaderboard import submission
 from tl_attention.leaderboard.contract import MAX_BYTES, violations
 from tl_attention.leaderboard.headers import header_closure, pack
+from tl_attention.leaderboard.program_text import program_text
+from tl_attention.leaderboard.specialise.layout import formatted
 from tl_attention.proof.generated.host_plan import parse_host_source
 
 FORMS = tuple(submission.FORMS)
@@ -68,9 +72,30 @@ def test_another_process_makes_the_same_text(tmp_path):
         assert (tmp_path / form).read_text(encoding="utf-8") == text("seed", form)
 
 
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_program_is_shown_whole(name):
+    program = program_text(SCHEDULES[name], submission.VARIANT).strip()
+    assert program in text(name, "tilelang") and program in text(name, "all")
+
+
+@pytest.mark.parametrize("name, form", CASES)
+def test_no_name_is_defined_twice(name, form):
+    # The program's names are looked up when it is traced, among those of the rest of the file.
+    body = ast.parse(text(name, form)).body
+    defined = [node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    defined += [part.id for node in body if isinstance(node, ast.Assign) for part in ast.walk(node.targets[0])
+                if isinstance(part, ast.Name)]  # fmt: skip
+    assert [name for name, times in Counter(defined).items() if times > 1] == []
+
+
+@pytest.mark.parametrize("name, form", CASES)
+def test_it_is_formatted_as_code_of_ours(name, form):
+    assert formatted(text(name, form)) == text(name, form)
+
+
 @pytest.mark.parametrize("form", ["all", "cuda"])
 def test_the_generated_kernel_is_shown_as_it_is(form):
-    assert f"r'''{compiled('seed').source}'''" in text("seed", form)
+    assert f'r"""{compiled("seed").source}"""' in text("seed", form)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -95,8 +120,9 @@ def test_the_tilelang_form_imports_without_task_and_standard_output(name, tmp_pa
 def test_the_tilelang_form_compiles_without_standard_output(tmp_path):
     code = (
         "import tilelang\ntilelang.disable_cache()\n"
-        "kernel = submission.compile_kernel()\n"
-        "assert '__global__' in kernel.get_kernel_source()\n"
+        "import hashlib\n"
+        "source = submission.compile_kernel().get_kernel_source()\n"
+        "assert hashlib.sha256(source.encode()).hexdigest().startswith(submission.DEVICE_CODE)\n"
     )
     run_beside(tmp_path, text("seed", "tilelang"), code)
 

@@ -86,11 +86,12 @@ class Known:
 
     def value(self, node: ast.expr, local: Environment = NOTHING) -> Any:
         """What the expression is worth, or UNKNOWN."""
-        bound = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
-        for name in {*names_in(node)} - bound:
-            if name not in local and name not in self.values and name not in BUILTINS:
+        names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+        bound = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        for name in names:
+            if name.id not in self.values and name.id not in local and name.id not in BUILTINS and name.id not in bound:
                 return UNKNOWN
-        tree = ast.fix_missing_locations(ast.Expression(copy.deepcopy(node)))
+        tree = ast.fix_missing_locations(ast.Expression(node))
         try:
             return eval(compile(tree, "<packed>", "eval"), {**BUILTINS, **self.values, **local, "__builtins__": {}})
         except Exception:

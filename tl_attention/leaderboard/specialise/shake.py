@@ -60,7 +60,7 @@ def drop_unread_fields(definitions: Sequence[Definition]) -> None:
     nodes = [node for definition in definitions for node in ast.walk(definition.node)]
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     for node in nodes:
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == NAMESPACE:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == NAMESPACE:
             node.keywords = [k for k in node.keywords if k.arg is None or k.arg in read]
 
 
