@@ -200,14 +200,15 @@ def parted(
     plans: dict[str, Plan] = {}
     for name, function, calls in _called(definitions, entry):
         plan = Plan(copy.deepcopy(function.args), passed=differing.get(name, {}))
-        for param in parameters(function.args):
+        # What is passed need no longer be worked out: which fields it takes is seen when that is gone.
+        for param in [] if plan.passed else parameters(function.args):
             records = [known.value(call[param]) for call in calls]
             if any(record is UNKNOWN for record in records) or all(map(is_plain, records)):
                 continue
             fields = _fields_used(function, param)
             if fields is not None:
                 plan.fields[param] = fields
-            elif not plan.passed:
+            else:
                 texts = dict.fromkeys(ast.unparse(call[param]) for call in calls)
                 plan.copies = param, dict(zip(texts, (f"{name}_{n}" if n > 1 else name for n in count(1))))
         if plan.passed or plan.fields or plan.copies:

@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import dropwhile
 from typing import Any
 
 from tl_attention.errors import InputError
@@ -36,7 +37,7 @@ def written(definitions: Sequence[Definition], headings: Mapping[str, str], cons
         if definition.file != file:
             file = definition.file
             parts += ["", "", _heading(headings[file]), ""]
-            above = above[above.count("") if not any(above) else 0 :]
+            above = list(dropwhile(lambda line: not line, above))
         parts += [*above, _text(definition)]
     return formatted("\n".join(parts))
 

@@ -67,6 +67,9 @@ def settle(function: ast.FunctionDef, known: Known, calls: Sequence[Environment]
     times = bindings(function)
     for name, node in assigned(function).items():
         values = [known.value(node, call) for call in calls]
+        if any(type(value) in (list, dict, set) for value in values):
+            # It may change.
+            continue
         if any(value is UNKNOWN for value in values):
             # Another name for a parameter. Not in a macro: TileLang names a variable anew where it is bound.
             if isinstance(node, ast.Name) and times[node.id] == 1 and not function.decorator_list:

@@ -43,7 +43,9 @@ def _give(function: ast.FunctionDef, arguments: Mapping[str, Any], known: Known)
     parameters = {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
     assert parameters == set(arguments), f"{function.name} takes {sorted(parameters)}, found {sorted(arguments)}"
     values = {
-        name: known.constant(name.upper(), value) if is_plain(value) else known.symbol(value, named_fields=True)
+        name: known.constant(name.upper(), value)
+        if is_plain(value)
+        else known.symbol(value, named_fields=name not in known.nameless)
         for name, value in arguments.items()
     }
     function.args = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])

@@ -38,7 +38,7 @@ def allocated(c):
 
 @T.macro
 def MMA0(K, bz, by, kv, first_row, past_len, s, c):
-    """acc_s = Q_shared @ K_shared^T, -inf where masked. Statements load_k, mask, mma0."""
+    """acc_s = Q_shared @ K_shared^T, -inf where masked: statements load_k, mask, mma0."""
     T.copy(K[bz, by, kv * c.block_N : (kv + 1) * c.block_N, :], s.K_shared)
     for i, j in T.Parallel(c.block_M, c.block_N):
         own_key = first_row + i + past_len
@@ -50,7 +50,7 @@ def MMA0(K, bz, by, kv, first_row, past_len, s, c):
 
 @T.macro
 def Softmax(scale, s, c):
-    """acc_s_cast = exp2(scale (acc_s - scores_max)), scores_scale and denominator with it. Statements max_prev to cast."""
+    """acc_s_cast = exp2(scale (acc_s - scores_max)), with scores_scale and denominator: max_prev to cast."""
     T.copy(s.scores_max, s.scores_max_prev)
     T.fill(s.scores_max, -T.infinity("float32"))
     T.reduce_max(s.acc_s, s.scores_max, dim=1, clear=False)
@@ -68,14 +68,14 @@ def Softmax(scale, s, c):
 
 @T.macro
 def Rescale(s, c):
-    """acc_o *= scores_scale. Statement rescale."""
+    """acc_o *= scores_scale: rescale."""
     for i, j in T.Parallel(c.block_M, c.head_dim_v):
         s.acc_o[i, j] *= s.scores_scale[i]
 
 
 @T.macro
 def MMA1(V, bz, by, kv, s, c):
-    """acc_o += acc_s_cast @ V_shared. Statements load_v, mma1."""
+    """acc_o += acc_s_cast @ V_shared: load_v, mma1."""
     T.copy(V[bz, by, kv * c.block_N : (kv + 1) * c.block_N, :], s.V_shared)
     T.gemm(s.acc_s_cast, s.V_shared, s.acc_o, policy=T.GemmWarpPolicy.FullRow)
 

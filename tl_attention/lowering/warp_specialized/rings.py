@@ -1,6 +1,6 @@
 """Rings of buffers in shared memory: load number `step` of a ring is in slot step % depth.
 
-The phase of a full barrier ends when a load has arrived, that of a free one when all have read it.
+The phase of a full barrier ends when a load has arrived, that of an empty one when all have read it.
 """
 
 import tilelang.language as T
@@ -24,7 +24,7 @@ def wait_full(ring, step):
 
 
 def wait_empty(ring, step):
-    """Until the slot of load number `step` is free; at first it is."""
+    """Until the slot of load number `step` is empty; at first it is."""
     return T.mbarrier_wait_parity(ring.empty[slot(ring, step)], parity(ring, step) ^ 1)
 
 

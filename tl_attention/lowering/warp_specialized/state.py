@@ -18,7 +18,7 @@ def block_state(Q, K, V, Output, TileCounter, softmax_scale, c):
     V_shared = T.alloc_shared([c.kernel.v_stages, c.block_N, c.head_dim_v], c.dtype)
     fragments = warpgroup_state(c)
     Q_local = T.alloc_fragment([ROWS, c.head_dim], c.dtype) if c.kernel.q_operand == "registers" else None
-    # Full barriers count the producer warp's lanes, and bytes; free ones the warps that compute.
+    # Full barriers count the producer warp's lanes, and bytes; empty ones the warps that compute.
     readers = warpgroups * WARPS * c.kernel.cluster
     Q_full = T.alloc_barrier([WARP] * warpgroups)
     Q_empty = T.alloc_barrier([WARPS] * warpgroups)

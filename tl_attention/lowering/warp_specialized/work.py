@@ -40,12 +40,7 @@ def work(wg, block, s, c, is_producer):
             consume(turn, base, blocks, first_row, visible, wg, s, c)
             store(first_row, head, bz, wg, s, c)
         base += blocks
-        if c.kernel.tile_scheduler == "one_tile":
-            tile = row_tiles * s.heads * s.batch
-        elif c.kernel.tile_scheduler == "static":
-            tile += workers(c)
-        else:
-            take_tile(tile, turn, s, is_producer=is_producer)
+        advance(tile, turn, row_tiles, s, c, is_producer=is_producer)
         turn += 1
 
 
@@ -62,6 +57,17 @@ def locate(tile: T.Ref, first_row: T.Ref, head: T.Ref, bz: T.Ref, blocks: T.Ref,
     first_row = (first_row + s.rank) * c.block_M
     bz = head // s.heads
     head = head % s.heads
+
+
+@T.macro
+def advance(tile: T.Ref, turn: T.Ref, row_tiles, s, c, is_producer):
+    """The tile that comes next."""
+    if c.kernel.tile_scheduler == "one_tile":
+        tile = row_tiles * s.heads * s.batch
+    elif c.kernel.tile_scheduler == "static":
+        tile += workers(c)
+    else:
+        take_tile(tile, turn, s, is_producer=is_producer)
 
 
 @T.macro
