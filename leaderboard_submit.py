@@ -196,7 +196,7 @@ def work(wg, block, s, is_producer):
             consume(turn, base, blocks, visible, wg, s)
             store(first_row, head, bz, s)
         base += blocks
-        tile += workers()
+        advance(tile)
         turn += 1
 
 
@@ -205,12 +205,17 @@ def locate(tile: T.Ref, first_row: T.Ref, head: T.Ref, bz: T.Ref, blocks: T.Ref,
     """A tile's rows, head and batch, and how many KV blocks they need."""
     first_row = by_rows(tile, row_tiles)[0] * CLUSTER
     head = by_rows(tile, row_tiles)[1]
-    # Blocks of a cluster load together: as many KV blocks as its last row needs.
     blocks = T.ceildiv(s.seq_kv, BLOCK_N)
     blocks = T.max(blocks, 1)
     first_row = (first_row + s.rank) * BLOCK_M
     bz = head // s.heads
     head = head % s.heads
+
+
+@T.macro
+def advance(tile: T.Ref):
+    """The tile that comes next."""
+    tile += workers()
 
 
 # Which row tile is next, and where it is.
@@ -290,6 +295,7 @@ def consume(turn, base, blocks, visible, wg, s):
     T.fill(s.scores_max, -T.infinity("float32"))
     T.mbarrier_wait_parity(s.Q.full[wg], turn % 2)
     prologue(tile, s)
+    # The first iteration from which on no block needs a mask.
     unmasked = T.max(T.min(blocks - visible, blocks), 1)
     for t in T.serial(blocks - unmasked):
         steady(t + unmasked, tile, s)
@@ -484,7 +490,7 @@ def exponent(score, scores_max, s):
 
 
 def seen(scores_max, masked):
-    """A row's maximum as exponents take it: only as long as blocks are masked may a row have seen no key."""
+    """A row's maximum, for exponents. While blocks are masked the row may have seen no key."""
     return finite(scores_max) if masked else scores_max
 
 
@@ -553,7 +559,7 @@ def store_vector(first_row, head, bz, s):
 
 # Rings of buffers in shared memory: load number `step` of a ring is in slot step % depth.
 #
-# The phase of a full barrier ends when a load has arrived, that of a free one when all have read it.
+# The phase of a full barrier ends when a load has arrived, that of an empty one when all have read it.
 
 
 def slot(ring, step):
@@ -572,7 +578,7 @@ def wait_full(ring, step):
 
 
 def wait_empty(ring, step):
-    """Until the slot of load number `step` is free; at first it is."""
+    """Until the slot of load number `step` is empty; at first it is."""
     return T.mbarrier_wait_parity(ring.empty[slot(ring, step)], parity(ring, step) ^ 1)
 
 
@@ -602,7 +608,7 @@ def block_state(Q, K, V, Output, softmax_scale):
     K_shared = T.alloc_shared([K_STAGES, BLOCK_N, HEAD_DIM], DTYPE)
     V_shared = T.alloc_shared([V_STAGES, BLOCK_N, HEAD_DIM_V], DTYPE)
     fragments = warpgroup_state()
-    # Full barriers count the producer warp's lanes, and bytes; free ones the warps that compute.
+    # Full barriers count the producer warp's lanes, and bytes; empty ones the warps that compute.
     readers = warpgroups * WARPS * CLUSTER
     Q_full = T.alloc_barrier([WARP] * warpgroups)
     Q_empty = T.alloc_barrier([WARPS] * warpgroups)
@@ -651,7 +657,6 @@ def warpgroup_state():
 #
 # A thread of a warpgroup holds acc_s and acc_o as wgmma leaves them: register 4 g + 2 h + c is row lane / 4 + 8 h of
 # its warp's 16 rows, column 8 g + 2 (lane % 4) + c.
-
 
 # A wait names no register, so ptxas moves it up, before the exponentials that the product should overlap. A store that
 # depends on an exponential, and never happens (the scale is positive), holds it behind that one. ptxas also takes the

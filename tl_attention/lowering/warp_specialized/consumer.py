@@ -21,6 +21,7 @@ def consume(turn, base, blocks, first_row, visible, wg, s, c):
             release_q(wg, s)
     for t, operations in c.loop.prologue:
         prologue(operations, t, tile, s, c)
+    # The first iteration from which on no block needs a mask.
     unmasked = T.max(T.min(blocks - visible + c.loop.masked_lag, blocks + c.loop.end), c.loop.steady.t)
     # If all queries see the last key, only its block can be ragged, and a short loop padded.
     if c.mask.right is not None or c.loop.least_blocks + c.loop.masked_lag > c.loop.steady.t:

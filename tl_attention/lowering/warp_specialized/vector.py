@@ -104,7 +104,7 @@ def exponent(score, scores_max, s, c):
 
 
 def seen(scores_max, masked):
-    """A row's maximum as exponents take it: only as long as blocks are masked may a row have seen no key."""
+    """A row's maximum, for exponents. While blocks are masked the row may have seen no key."""
     return finite(scores_max) if masked else scores_max
 
 

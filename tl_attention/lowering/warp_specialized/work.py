@@ -50,8 +50,8 @@ def locate(tile: T.Ref, first_row: T.Ref, head: T.Ref, bz: T.Ref, blocks: T.Ref,
     cluster = c.kernel.cluster
     first_row = place(tile, row_tiles, s.batch * s.heads, s, c)[0] * cluster
     head = place(tile, row_tiles, s.batch * s.heads, s, c)[1]
-    # Blocks of a cluster load together: as many KV blocks as its last row needs.
     blocks = T.ceildiv(s.seq_kv, c.block_N)
+    # Blocks of a cluster load together: as many KV blocks as its last row needs.
     blocks = c.mask.end_block(blocks, (first_row + cluster) * c.block_M + s.past_len, c.block_N, T)
     blocks = T.max(blocks, c.loop.least_blocks)
     first_row = (first_row + s.rank) * c.block_M
