@@ -154,7 +154,7 @@ def test_the_traced_kernel_does_what_is_listed(name, causal):
 # What a line of generated code does, but for the vector statements; a product is known by its descriptors.
 LINES = {
     "wait": r"^(\w)_full\[.*\]\.wait\(",
-    "release": r"^(\w)_empty[.*\]\.arrive\(",
+    "release": r"^(\w)_empty\[.*\]\.arrive\(",
     "product": r"tl::initialize_wgmma_descriptor<.*\*\)([KV])_shared\)\[",
     "products wait": r"^tl::wait_wgmma<(\d+)>",
     "turn": r"^tl::__sync_thread_partial\(\((wg\w* \+ 1)\), 256\)",

@@ -33,7 +33,7 @@ Emitted = tuple[str, str | TracedStatement]
 CALLS = {
     "wait": r"T\.mbarrier_wait_parity\((\w)_full\[",
     "products wait": r"T\.wait_wgmma\((\d+)\)",
-    "release": r"T\.tl_shuffle_elect\(32\):(?s:.*)\b(\w)_empty[",
+    "release": r"T\.tl_shuffle_elect\(32\):(?s:.*)\b(\w)_empty\[",
     "turn": r"T\.tvm_storage_sync\(\"shared\", (1 \+ wg), 256\)",
     "pass": r"T\.named_barrier_arrive\((2 - wg), 256\)",
     "hold": r"T\.call_extern\(\"handle\", \"tl_attention_((?:hold|hold_last|resume)\b.*?)\",",

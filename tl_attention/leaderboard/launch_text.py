@@ -111,4 +111,7 @@ def _descriptors(plan: HostPlan) -> str:
             *(f"            {option}={value}," for option, value in descriptor.options.items()),
             f"        ){comma}",
         ]
+    if len(plan.descriptors) == 1:
+        # As the formatter has it: a call within a call, alone, has no comma behind it.
+        lines[-1] = lines[-1].rstrip(",")
     return "\n".join([*lines, "    )"])

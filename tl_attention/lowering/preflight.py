@@ -59,7 +59,7 @@ def verdicts(schedule: Schedule, model: Model | None, head_dims: Sequence[int]) 
 
 
 def check_limits(schedule: Schedule, head_dim: int) -> None:
-    """Raise ScheduleRefused for a tile, or a number of buffers, that the SM or the order of the loads does not allow."""
+    """Raise ScheduleRefused for a tile, or a number of buffers, that the SM or the loads' order does not allow."""
     check_head_dim(head_dim)
     check_fits(schedule, head_dim, lowering_of(schedule).resources(schedule, head_dim))
     if schedule.has_program and not schedule.producers and schedule.num_stages != max(ring_buffers(schedule)):

@@ -18,7 +18,7 @@ UNLOAD_TIMEOUT_S, LOAD_TIMEOUT_S, SAMPLE_TIMEOUT_S = 120.0, 120.0, 60.0
 
 @dataclass
 class Samples:
-    """One candidate's: milliseconds of single calls, a list for each round, and the SM clock in MHz where it is told."""
+    """One candidate's: milliseconds of single calls, a list for each round, and the SM's MHz where it is told."""
 
     rounds_ms: list[list[float]] = field(default_factory=list)
     clocks_mhz: list[int] = field(default_factory=list)

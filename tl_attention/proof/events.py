@@ -1,4 +1,4 @@
-"""What roles do with barriers and shared memory: the events that `races.py` proves, and that generated code is read as."""
+"""What roles do with barriers and shared memory: events, which `races.py` proves, and as which code is read."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Where = Mapping[str, Keywords]
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """Where the keys are as `given`, they must be as in `needs`; `told` says of a schedule that breaks it what is wrong.
+    """Where the keys are as `given`, they must be as in `needs`; `told` says of one that breaks it what is wrong.
 
     `blamed` is the key at which that is told.
     """

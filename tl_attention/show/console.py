@@ -33,7 +33,7 @@ LINE_INTERVAL_S = 2.0
 
 
 class ProgressBar:
-    """Implements measure.progress.Progress on stderr: bars on a terminal, else a line for each step that takes its time."""
+    """Implements measure.progress.Progress on stderr: bars on a terminal, else a line for each slow step."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, markup=False)
