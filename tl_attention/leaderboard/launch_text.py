@@ -98,6 +98,7 @@ def _check_names(found: tuple[tuple[str, str], ...], plan: HostPlan, parameters:
 def _descriptors(plan: HostPlan) -> str:
     """The descriptors as the text of a dict, sorted by name, indented for the body of launch_plan."""
     lines = ["dict("]
+    # As the formatter has it: a call within a call, alone, has no comma behind it.
     comma = "," if len(plan.descriptors) > 1 else ""
     for descriptor in sorted(plan.descriptors, key=lambda descriptor: descriptor.name):
         lines += [
@@ -111,7 +112,4 @@ def _descriptors(plan: HostPlan) -> str:
             *(f"            {option}={value}," for option, value in descriptor.options.items()),
             f"        ){comma}",
         ]
-    if len(plan.descriptors) == 1:
-        # As the formatter has it: a call within a call, alone, has no comma behind it.
-        lines[-1] = lines[-1].rstrip(",")
     return "\n".join([*lines, "    )"])
