@@ -57,7 +57,7 @@ SIGNATURE = (
 @pytest.mark.parametrize("more, counters", [("", ()), ("int* __restrict__ TileCounter, ", ("TileCounter",))])
 def test_generated_code_that_takes_something_else_is_refused(more, counters):
     variant = VARIANTS[0]
-    code = GeneratedCode(SIGNATURE.format(more), 0, variant, variant.parameters(*counters))
+    code = GeneratedCode(SIGNATURE.format(more), "", variant, variant.parameters(*counters))
     check_parameters(code)
     for before, after in (("Q_desc", "R_desc"), ("V, ", "V, int* LSE, "), ("half_t* __restrict__ Output, ", "")):
         with pytest.raises(ScheduleRefused, match="is not safe: it takes .*, expected .*K, Output, Q"):

@@ -19,7 +19,6 @@ from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Parameter, Variant
 from tl_attention.program.derivation import derive
-from tl_attention.proof.generated.host_plan import parse_host_source
 from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.schedule.schedule import Schedule
 
@@ -61,20 +60,20 @@ class CompiledKernel:
         device = arguments["Q"].device
         self.kernel(*(tile_counter(device) if p.kind == "counter" else arguments[p.name] for p in self.parameters))
 
-    @property
+    @cached_property
     def generated(self) -> GeneratedCode:
         """What the proof of the generated code reads."""
-        return GeneratedCode(self.source, self.shared_bytes, self.variant, self.parameters)
+        return GeneratedCode(self.source, self.host_source, self.variant, self.parameters)
 
     @property
     def fingerprint(self) -> str:
         """Names the generated device code: schedules that share it are the same kernel."""
         return fingerprint(self.source)
 
-    @cached_property
+    @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of one block, off the launch."""
-        return parse_host_source(self.host_source).shared_bytes
+        return self.generated.shared_bytes
 
     @cached_property
     def cubin(self) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from tl_attention.problem.variant import Variant
 from tl_attention.program.program import Program
-from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.proof.limits import Resources
 from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
@@ -57,8 +57,8 @@ class Lowering(ABC):
         return ()
 
     @abstractmethod
-    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> None:
-        """Raise ScheduleRefused where the generated code is not what the Program says, or races.
+    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
+        """The verdict of the proof. Raises ScheduleRefused where the generated code is not what the Program says, or races.
 
         Unrolls the code of a few row tiles for every short loop, a long one and ragged ones, or for fixed sizes.
         Which head and batch it loads, and what it computes and stores, are not read: that is for the numbers to show.

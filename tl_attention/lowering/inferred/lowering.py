@@ -5,7 +5,7 @@ from __future__ import annotations
 from tl_attention.lowering.pipelined.lowering import Pipelined
 from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE
 from tl_attention.program.program import Program
-from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
 
@@ -15,5 +15,5 @@ class Inferred(Pipelined):
 
     dialect = Dialect("inferred", "the compiler decides order and stage", model=None, rules=THREADS_FIT_THE_TILE)
 
-    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> None:
+    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
         raise AssertionError("there is no Program to compare with")

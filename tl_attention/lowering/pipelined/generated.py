@@ -17,6 +17,7 @@ from tl_attention.proof.generated.calls import Thread
 from tl_attention.proof.generated.reader import unrolled
 from tl_attention.proof.generated.verdict import (
     GeneratedCode,
+    Verdict,
     check_buffers,
     check_parameters,
     readable,
@@ -29,8 +30,8 @@ from tl_attention.schedule.schedule import Schedule
 KINDS = {"load", "commit", "wait", "sync", "products wait", "product"}
 
 
-def check(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
-    """Raise ScheduleRefused where the generated code is not what the Program says, or races."""
+def check(schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
+    """Raises ScheduleRefused where the generated code is not what the Program says, or races."""
     check_parameters(code)
     check_buffers(schedule, program, code)
     with readable():
@@ -44,6 +45,7 @@ def check(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
             run = [event for event in found if event.kind in KINDS]
             _same_order(program, run, len(kv_blocks(shape, schedule.block_M, schedule.block_N, tile, least_blocks)))
             _no_race(program, run)
+    return Verdict(kinds=(), unreached=(), digest="")
 
 
 def _same_order(program: Program, run: Sequence[Event], blocks: int) -> None:

@@ -11,7 +11,7 @@ from tl_attention.lowering.pipelined.arguments import arguments
 from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE, plain_resources
 from tl_attention.problem.variant import Variant
 from tl_attention.program.program import Program
-from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.proof.limits import Resources
 from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
@@ -36,5 +36,5 @@ class Pipelined(Lowering):
 
         return attention_kernel(variant=variant, **arguments)
 
-    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> None:
-        generated.check(schedule, program, code)
+    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
+        return generated.check(schedule, program, code)

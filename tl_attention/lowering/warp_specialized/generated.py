@@ -19,6 +19,7 @@ from tl_attention.proof.generated.calls import Thread
 from tl_attention.proof.generated.reader import unrolled
 from tl_attention.proof.generated.verdict import (
     GeneratedCode,
+    Verdict,
     check_buffers,
     check_parameters,
     readable,
@@ -32,8 +33,8 @@ from tl_attention.schedule.schedule import Schedule
 TILES = 4
 
 
-def check(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
-    """Raise ScheduleRefused unless every role's threads run its events, on mbarriers that count as they should."""
+def check(schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
+    """Raises ScheduleRefused unless every role's threads run its events, on mbarriers that count as they should."""
     check_parameters(code)
     check_buffers(schedule, program, code)
     roles = Roles.of(schedule, program)
@@ -76,6 +77,7 @@ def check(schedule: Schedule, program: Program, code: GeneratedCode) -> None:
                 _check_blocks(schedule, program.least_blocks, shape, found, tiles, process.block)
         idle = [Event("sync", CLUSTER)] * 2 if roles.cluster > 1 else []
         _same(run(roles.processes[0], lane=WARP), idle, "an idle warp")
+    return Verdict(kinds=(), unreached=(), digest="")
 
 
 def _after_start(run: list[Event], counts: set[Event]) -> list[Event]:

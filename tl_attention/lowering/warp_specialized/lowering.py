@@ -16,7 +16,7 @@ from tl_attention.lowering.warp_specialized.table import TABLE
 from tl_attention.problem.variant import Variant
 from tl_attention.program.program import Program
 from tl_attention.proof import races
-from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.proof.limits import Resources
 from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.options import OPTION_KEYS
@@ -87,5 +87,5 @@ class WarpSpecialized(Lowering):
     def counters(self, schedule: Schedule) -> tuple[str, ...]:
         return ("TileCounter",) if schedule.kernel.tile_scheduler == "dynamic" else ()
 
-    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> None:
-        generated.check(schedule, program, code)
+    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
+        return generated.check(schedule, program, code)

@@ -1,4 +1,4 @@
-"""What the checks of generated code share: how a refusal reads, and the lengths of the loops that are unrolled."""
+"""What the checks of generated code share: what is read, the verdict, and the lengths of the loops that are unrolled."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.variant import Parameter, Sizes, Variant
 from tl_attention.program.program import Program
 from tl_attention.proof.generated.expression import UNREADABLE
+from tl_attention.proof.generated.host_plan import parse_host_source
 from tl_attention.proof.generated.reader import allocated_slots
 from tl_attention.schedule.schedule import Schedule
 
@@ -24,12 +26,30 @@ SIGNATURE = re.compile(r"__launch_bounds__\(\d+, \d+\) \w+\((.*)\) \{")
 
 @dataclass(frozen=True)
 class GeneratedCode:
-    """The CUDA that TileLang made of a schedule, and for what: bytes of dynamic shared memory are those of the launch."""
+    """What TileLang made of a schedule, and for what: the device's CUDA and the host's C, each whole."""
 
     source: str
-    shared_bytes: int
+    host_source: str
     variant: Variant
     parameters: tuple[Parameter, ...]
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of one block, off the launch. Raises InputError where that cannot be read."""
+        return parse_host_source(self.host_source).shared_bytes
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of generated code that is accepted; a refusal is ScheduleRefused.
+
+    `kinds` says of every line of the source what it is read as, and is "" outside the kernel's body; `unreached` has
+    the numbers, from 0, of the lines that can never run. `digest` is that of all events, coordinates and bytes.
+    """
+
+    kinds: tuple[str, ...]
+    unreached: tuple[int, ...]
+    digest: str
 
 
 def lengths(schedule: Schedule, program: Program) -> list[tuple[int, int]]:
