@@ -1,11 +1,14 @@
-"""Calls for the processes of test_pool.py and test_compile_pool.py; a spawned process imports them by name."""
+"""Calls for the processes of other tests; a spawned process imports them by name."""
 
 import os
 import signal
 import time
+from pathlib import Path
 
+from tl_attention.build import verdicts
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
+from tl_attention.proof.generated.verdict import Verdict
 
 _calls = 0
 
@@ -36,3 +39,12 @@ def compile_by_name(candidate: Candidate) -> Compiled:
     """For test_compile_pool.py: the candidate's name says what becomes of it, and is its fingerprint."""
     {"hangs": hang, "dies": exit_at_once, "raises": fail}.get(candidate.name, count)()
     return Compiled(candidate.name)
+
+
+def failed_reads(file: Path, verdict: Verdict) -> int:
+    """For test_verdicts.py: of many, each after the same was written, by this process and by others."""
+    failed = 0
+    for _ in range(300):
+        verdicts._keep(file, verdict)
+        failed += verdicts._read(file) != verdict
+    return failed

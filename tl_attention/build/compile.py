@@ -13,13 +13,14 @@ from tl_attention.build.compiler_errors import telling_line
 from tl_attention.build.sass import Loop, check_not_serialised, cuobjdump, read_loops
 from tl_attention.build.tile_counter import tile_counter
 from tl_attention.build.toolchain import Nvcc, in_force
+from tl_attention.build.verdicts import verdict_of
 from tl_attention.errors import InputError
 from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Parameter, Variant
 from tl_attention.program.derivation import derive
-from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
@@ -46,7 +47,10 @@ class StaticReport:
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A compiled kernel, and what it takes. `nvcc` made its machine code."""
+    """A compiled kernel, and what it takes. `nvcc` made its machine code.
+
+    `verdict` is the proof's on its generated code, None for a schedule without a Program.
+    """
 
     kernel: Any
     source: str
@@ -54,6 +58,7 @@ class CompiledKernel:
     nvcc: Nvcc
     variant: Variant
     parameters: tuple[Parameter, ...]
+    verdict: Verdict | None
 
     def __call__(self, **arguments: Any) -> None:
         """Launch it on the current CUDA stream. `arguments` go by the parameters' names; counters are found here."""
@@ -121,10 +126,9 @@ def compile_kernel(schedule: Schedule, variant: Variant) -> CompiledKernel:
         except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
             raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
     parameters = variant.parameters(*lowering.counters(schedule))
-    compiled = CompiledKernel(kernel, kernel.get_kernel_source(), kernel.get_host_source(), nvcc, variant, parameters)
-    if schedule.has_program:
-        lowering.check_generated(schedule, derive(schedule), compiled.generated)
-    return compiled
+    code = GeneratedCode(kernel.get_kernel_source(), kernel.get_host_source(), variant, parameters)
+    verdict = verdict_of(kernel, schedule, derive(schedule), code) if schedule.has_program else None
+    return CompiledKernel(kernel, code.source, code.host_source, nvcc, variant, parameters, verdict)
 
 
 def _check_supported(variant: Variant) -> None:
