@@ -30,8 +30,12 @@ class Event:
     store, stored       the output by TMA, out of the buffer; `stored` waits for it, and a `fence` goes before it
     init, init fence    in code alone: an mbarrier that counts `value` arrivals, and what shows all of them to the TMA
 
+    mask                hide scores of KV block `step`, where that is needed; in code alone, so is
+    output              store rows of the output from registers
+
     `reads` has the (buffer, index, step) that must be there. In a role's events `step` is the load's number, in those
-    read off code the row that is loaded: neither it nor `reads` takes part in ==, `generated.py` compares them.
+    read off code the row that is loaded. `place` has, in code, the (row, head, batch) that a tile starts at, and whether a
+    product keeps what its accumulators had. None of these takes part in ==: `generated.py` compares them.
     """
 
     kind: str
@@ -41,6 +45,7 @@ class Event:
     blocks: tuple[int, ...] = ()
     step: int = field(default=0, compare=False)
     reads: tuple[Read, ...] = field(default=(), compare=False)
+    place: tuple[int, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         place = f" {self.name}[{self.index}]" if self.name else ""

@@ -1,4 +1,4 @@
-"""Proves the generated pipelined kernel against the Program: same order, enough waits, barriers and buffers.
+"""Proves the generated pipelined kernel against the Program: same order, enough waits, barriers and fences, right tiles.
 
 `T.Pipelined` derives the waits for the loads itself, and TileLang 0.1.15 gets some orders wrong without a word (a
 load that was committed last is not waited for). So what it generated is checked, not what it was asked for.
@@ -6,105 +6,262 @@ load that was committed last is not waited for). So what it generated is checked
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import lcm
+from typing import NamedTuple
 
+import numpy as np
+
+from tl_attention.hardware.warpgroup import WARP
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.tiling import kv_blocks, row_tiles
+from tl_attention.problem.tiling import INTEGERS, kv_blocks, kv_index, row_tiles
+from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import CONSUMER, Program
-from tl_attention.proof.events import Event, ring_names
-from tl_attention.proof.generated.calls import Thread
-from tl_attention.proof.generated.reader import unrolled
-from tl_attention.proof.generated.verdict import (
-    GeneratedCode,
-    Verdict,
-    check_buffers,
-    check_parameters,
-    readable,
-    require,
-    sizes_to_prove,
-)
+from tl_attention.proof.cuda.proof import Proof
+from tl_attention.proof.cuda.refused import Unsafe
+from tl_attention.proof.cuda.run import Lengths, Run
+from tl_attention.proof.cuda.stream import Stream
+from tl_attention.proof.cuda.threads import Threads
+from tl_attention.proof.cuda.tiles import Product, Tile
+from tl_attention.proof.events import Event
+from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
-# What is read of the code.
-KINDS = {"load", "commit", "wait", "sync", "products wait", "product"}
+Q, OUTPUT = "Q", "Output"
+
+
+class Load(NamedTuple):
+    """The load of a tile: Q's, or block `block` of K or V."""
+
+    name: str
+    block: int
+
+
+class PipelinedProof(Proof):
+    """The proof of one kernel, whose threads all do the same."""
+
+    @cached_property
+    def tiles(self) -> dict[str, Tile]:
+        variant, schedule = self.code.variant, self.schedule
+        buffers = {name.removeprefix("load_").upper(): count for name, count in self.program.buffers.items()}
+        return {
+            Q: Tile(Q, schedule.block_M, variant.head_dim, 1),
+            "K": Tile("K", schedule.block_N, variant.head_dim, buffers["K"]),
+            "V": Tile("V", schedule.block_N, variant.head_dim_v, buffers["V"]),
+        }
+
+    @cached_property
+    def products(self) -> dict[str, Product]:
+        variant, block_N, tiles = self.code.variant, self.schedule.block_N, self.tiles
+        return {
+            "acc_s": Product("acc_s", tiles[Q], tiles["K"], block_N, variant.head_dim, False),
+            "acc_o": Product("acc_o", "acc_s_cast", tiles["V"], variant.head_dim_v, block_N, True),
+        }
+
+    @cached_property
+    def ring_period(self) -> int:
+        return lcm(*self.program.buffers.values())
+
+    def sizes(self) -> Iterator[Sizes]:
+        block_M, block_N = self.schedule.block_M, self.schedule.block_N
+        for blocks in range(1, self.program.span + self.iterations.period + 2):
+            for seq_kv in (blocks * block_N - block_N // 3, blocks * block_N):
+                yield Sizes(2, 3, min(2 * block_M + 5, seq_kv), seq_kv)
+
+    def grids(self) -> Iterator[Sizes]:
+        return iter(())
+
+    def check_grid(self, sizes: Sizes) -> None:
+        pass
+
+    def check_at(self, sizes: Sizes, start: int) -> None:
+        shape = AttentionShape.of(self.code.variant, sizes)
+        tiles = row_tiles(shape, self.schedule.block_M)
+        grid = tuple(part.at(sizes._asdict()) for part in self.plan.grid)
+        if grid != (tiles, sizes.heads, sizes.batch):
+            raise Unsafe(f"a grid of {grid} blocks, expected {(tiles, sizes.heads, sizes.batch)}")
+        for x, y, z in {(0, 0, 0), (tiles - 1, sizes.heads - 1, sizes.batch - 1)}:
+            place = (x * self.schedule.block_M, y, z)
+            run = self._run(sizes, x, y, z)
+            found = list(Stream(run, np.arange(len(run.threads)), f"block {x, y, z}", self.expected(sizes)).events())
+            blocks = kv_blocks(shape, self.schedule.block_M, self.schedule.block_N, x, self.program.least_blocks)
+            Replay(self.program, self.schedule, shape, place, blocks, len(run.threads)).check(found)
+            self.note(run, found)
+
+    def _run(self, sizes: Sizes, x: int, y: int, z: int) -> Run:
+        warps = self.kernel.signature.threads // WARP
+        period = self.iterations.period
+        lengths = Lengths(1, self.program.span + period, period)
+        names = {**sizes._asdict(), "blockIdx_x": x, "blockIdx_y": y, "blockIdx_z": z}
+        run = Run(self.kernel, Threads(np.array([0]), 1, tuple(range(warps))), names, lengths, iterations=self.iterations)
+        run.go()
+        return run
+
+
+@dataclass
+class Replay:
+    """What a block's threads do, step by step: where each tile is, who can see it, who may overwrite it.
+
+    Data that threads wrote, by themselves or by cp.async, must have arrived (for the thread that wrote it), be past a
+    barrier of all threads (for the others), and past a fence (for the asynchronous proxy of products and TMA). For
+    cp.async TileLang lets one do that comes behind the copy's issue; NVIDIA's own loops over cp.async have none.
+    """
+
+    program: Program
+    schedule: Schedule
+    shape: AttentionShape
+    place: tuple[int, int, int]
+    blocks: range
+    threads: int
+    slots: dict[tuple[str, int], Load] = field(default_factory=dict)
+    groups: list[set[Load]] = field(default_factory=lambda: [set()])
+    arrived: set[Load] = field(default_factory=set)
+    seen: set[Load] = field(default_factory=set)
+    fenced: set[Load] = field(default_factory=set)
+    in_flight: set[Load] = field(default_factory=set)
+    read: set[Load] = field(default_factory=set)
+    free: set[Load] = field(default_factory=set)
+    order: list[tuple[str, int]] = field(default_factory=list)
+    masked: bool = False
+    left_out: int = 0
+    stored: list[tuple[int, ...]] = field(default_factory=list)
+
+    def check(self, events: Sequence[Event]) -> None:
+        """Raise Unsafe where something is missing."""
+        for event in events:
+            handle = getattr(self, "_" + event.kind.replace(" ", "_"), None)
+            if handle is None:
+                raise Unsafe(f"{event} has no place in this kernel")
+            # The synchronous model: each product is waited for where it is issued.
+            if self.in_flight and event.kind != "products wait":
+                raise Unsafe(f"a product that reads {sorted(self.in_flight)} is not waited for at once")
+            handle(event)
+        self._check_order()
+        if self.in_flight or len(self.stored) != 1:
+            raise Unsafe(f"a block stores {len(self.stored)} tiles")
+
+    def _check_order(self) -> None:
+        executed = len(self.blocks) - self.left_out
+        steps = self.program.roles(executed)[CONSUMER]
+        expected = [(step.op.statement, step.block) for step in steps if step.op.kind == "issue"]
+        if self.order != expected:
+            raise Unsafe(f"over {executed} blocks its loads and products are not in the Program's order")
+
+    def _number(self, statement: str) -> int:
+        return sum(name == statement for name, _ in self.order)
+
+    # --- loads -------------------------------------------------------------------------------------------------
+
+    def _load(self, event: Event) -> None:
+        statement = f"load_{event.name.lower()}"
+        block = self._number(statement)
+        load = Load(event.name, block)
+        # A tile beyond the keys is never issued; its number tells which rows it must have.
+        wanted = self.schedule.block_N * kv_index(block + self.left_out, self.blocks, self.schedule.kv_order)
+        self._check_rows(event, wanted, self.shape.seq_kv, self.schedule.block_N)
+        self.order.append((statement, block))
+        old = self.slots.get((event.name, event.index))
+        if old and old not in self.free:
+            raise Unsafe(f"{statement}({block}) overwrites what a product of block {old.block} reads, with no barrier between")
+        self.slots[event.name, event.index] = load
+        self.groups[-1].add(load)
+
+    def _check_rows(self, event: Event, row: int, rows: int, of_tile: int) -> None:
+        """It copies the tile's rows from `row` on, as many of them as the tensor has, `rows` for each head."""
+        head = self.place[2] * self.shape.heads + self.place[1]
+        wanted = (head * rows + row, max(0, min(of_tile, rows - row)))
+        if event.place != wanted:
+            raise Unsafe(f"{event.name} gets {event.place[1]} rows from {event.place[0]} on, expected {wanted[::-1]}")
+
+    def _commit_copies(self, event: Event) -> None:
+        self.groups.append(set())
+
+    def _copies_wait(self, event: Event) -> None:
+        self.arrived.update(*self.groups[: max(0, len(self.groups) - 1 - event.value)])
+
+    def _write(self, event: Event) -> None:
+        """By the threads themselves: Q, and the output on its way out."""
+        old = self.slots.get((event.name, event.index))
+        if old and old not in self.free:
+            raise Unsafe(f"{event.name} is overwritten, which a product may still read")
+        if event.place:
+            self._check_rows(event, self.place[0], self.shape.seq_q, self.schedule.block_M)
+        load = Load(Q if event.place else OUTPUT, 0)
+        self.slots[event.name, event.index] = load
+        self.arrived.add(load)
+
+    def _sync(self, event: Event) -> None:
+        if event.name:
+            raise Unsafe(f"{event}, expected barriers of all threads")
+        self.seen |= self.arrived
+        self.free |= self.read
+
+    def _fence(self, event: Event) -> None:
+        """One by all threads serves whatever has arrived; one by a thread what it can see, for what it does next."""
+        self.fenced |= self.arrived.union(*self.groups) if not event.value else {load for load in self.seen if load.name == OUTPUT}
+
+    # --- products ----------------------------------------------------------------------------------------------
+
+    def _mask(self, event: Event) -> None:
+        self.masked = True
+
+    def _product(self, event: Event) -> None:
+        loads = [self.slots.get((buffer, slot)) for buffer, slot, _ in event.reads]
+        ring = event.name
+        statement = self.program.table.readers[f"load_{ring.lower()}"][0]
+        block = self._number(statement)
+        wanted = [Load(ring, block)] + [Load(Q, 0)] * (len(loads) - 1)
+        if loads != wanted:
+            raise Unsafe(f"{statement}({block}) reads {loads}, expected {wanted}")
+        for load in wanted:
+            if load not in self.seen:
+                raise Unsafe(f"{statement}({block}) does not wait for load_{load.name.lower()}({load.block})")
+            if load not in self.fenced:
+                raise Unsafe(f"{statement}({block}) reads load_{load.name.lower()}({load.block}) with no fence between")
+        if event.place != (1,):
+            raise Unsafe(f"{statement}({block}) does not add to what its accumulators have")
+        if ring == "K":
+            self._check_mask(block)
+        self.order.append((statement, block))
+        self.in_flight = {*wanted}
+
+    def _check_mask(self, block: int) -> None:
+        """The scores start as -inf where they are hidden, in every block that has any such."""
+        mask, block_N = self.shape.mask, self.schedule.block_N
+        whole = mask.end_whole(self.shape.seq_kv // block_N, self.place[0] + self.shape.past_len, block_N, INTEGERS)
+        kv = kv_index(block + self.left_out, self.blocks, self.schedule.kv_order)
+        if kv >= whole and not self.masked:
+            raise Unsafe(f"KV block {kv} of rows from {self.place[0]} on is not masked")
+        self.masked = False
+
+    def _products_wait(self, event: Event) -> None:
+        if event.value == 0:
+            self.read |= self.in_flight
+            self.in_flight = set()
+
+    # --- the output --------------------------------------------------------------------------------------------
+
+    def _store(self, event: Event) -> None:
+        load = Load(OUTPUT, 0)
+        if self.slots.get((event.name, event.index)) != load or load not in self.seen or load not in self.fenced:
+            raise Unsafe("the output is stored with no barrier, or no fence, between its writing and the TMA store")
+        self._output(event)
+
+    def _output(self, event: Event) -> None:
+        if event.place != self.place:
+            raise Unsafe(f"it stores {event.place} as (row, head, batch), expected {self.place}")
+        self.stored.append(event.place)
+
+    def _stored(self, event: Event) -> None:
+        if event.value:
+            raise Unsafe("it does not wait for the TMA store of its output")
+
+    def _left_out(self, event: Event) -> None:
+        self.left_out += event.value
 
 
 def check(schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-    """Raises ScheduleRefused where the generated code is not what the Program says, or races."""
-    check_parameters(code)
-    check_buffers(schedule, program, code)
-    with readable():
-        events = unrolled(code.source)
-    least_blocks = program.least_blocks
-    for sizes in sizes_to_prove(schedule, program, code.variant):
-        shape = AttentionShape.of(code.variant, sizes)
-        for tile in sorted({0, row_tiles(shape, schedule.block_M) - 1}):
-            with readable():
-                found = events(sizes._asdict(), Thread(block=tile))
-            run = [event for event in found if event.kind in KINDS]
-            _same_order(program, run, len(kv_blocks(shape, schedule.block_M, schedule.block_N, tile, least_blocks)))
-            _no_race(program, run)
-    return Verdict(kinds=(), unreached=(), digest="")
-
-
-def _same_order(program: Program, run: Sequence[Event], blocks: int) -> None:
-    """Loads and products follow each other as in the Program."""
-    expected = [(step.op.statement, step.block) for step in program.roles(blocks)[CONSUMER] if step.op.kind == "issue"]
-    require(
-        list(_numbered(program, run)) == expected,
-        f"over {blocks} blocks its loads and products are not in the Program's order",
-    )
-
-
-def _numbered(program: Program, run: Sequence[Event]) -> Iterator[tuple[str, int]]:
-    """(statement, block) of each load and product: the n-th of its kind works on block n.
-
-    A product is known by the ring that it reads.
-    """
-    loads = {ring: load for load, ring in ring_names(program.table).items()}
-    count: Counter[str] = Counter()
-    for event in run:
-        if event.kind in ("load", "product"):
-            require(event.name in loads, f"a {event.kind} of {event.name}, which no load of the Program fills")
-            load = loads[event.name]
-            name = load if event.kind == "load" else program.table.readers[load][0]
-            yield name, count[name]
-            count[name] += 1
-
-
-def _no_race(program: Program, run: Sequence[Event]) -> None:
-    """Every load has arrived, for all threads, before it is read, and is read, by all, before it is overwritten."""
-    numbered = _numbered(program, run)
-    groups: list[set[tuple[str, int]]] = [set()]
-    arrived: set[tuple[str, int]] = set()
-    visible: set[tuple[str, int]] = set()
-    read: set[tuple[str, int]] = set()
-    free: set[tuple[str, int]] = set()
-    in_flight: set[tuple[str, int]] = set()
-    for event in run:
-        # The synchronous model: each product is waited for where it is issued.
-        done = event.kind == "products wait" and event.value == 0
-        require(not in_flight or done, f"a product that reads {sorted(in_flight)} is not waited for at once")
-        read |= in_flight
-        in_flight = set()
-        if event.kind == "load":
-            name, block = next(numbered)
-            before = (name, block - program.buffers[name])
-            require(
-                before[1] < 0 or before in free,
-                f"{name}({block}) overwrites what {program.table.readers[name][0]}({before[1]}) reads, with no barrier between",
-            )
-            groups[-1].add((name, block))
-        elif event.kind == "commit":
-            groups.append(set())
-        elif event.kind == "wait":
-            arrived.update(*groups[: max(0, len(groups) - 1 - event.value)])
-        elif event.kind == "sync":
-            visible |= arrived
-            free |= read
-        elif event.kind == "product":
-            product, block = next(numbered)
-            in_flight = {(load, block) for load in program.table.loads_of(product)}
-            for load, _ in in_flight:
-                require((load, block) in visible, f"{product}({block}) does not wait for {load}({block})")
+    """The verdict on a kernel. Raises ScheduleRefused."""
+    return PipelinedProof(schedule, program, code).verdict()

@@ -80,18 +80,28 @@ class Roles:
             counts |= {f"{ring}_full": WARP, f"{ring}_empty": warps * self.cluster}
         return counts | ({"tile_full": WARP, "tile_empty": warps} if self.dynamic else {})
 
-    def events(self, process: Process, tiles: Sequence[int]) -> Iterator[Event]:
-        """All that a process does for row tiles of so many KV blocks each."""
+    def events(
+        self, process: Process, tiles: Sequence[int], *, start: int = 0, masks: bool = False
+    ) -> Iterator[Event]:
+        """All that a process does for row tiles of so many KV blocks each.
+
+        As if `start` loads of each ring, and as many tiles, had been before. `masks`, which concern no other, if asked.
+        """
         together = [Event("sync", CLUSTER)] if self.cluster > 1 else []
-        run = self._produce(process.block, tiles) if process.warpgroup < 0 else self._compute(process, tiles)
-        yield from (*together, *run, *together)
+        if process.warpgroup < 0:
+            run = self._produce(process.block, tiles, start)
+        else:
+            run = self._compute(process, tiles, start)
+        yield from together
+        yield from (event for event in run if masks or event.kind != "mask")
+        yield from together
 
     # --- the producer ------------------------------------------------------------------------------------------
 
-    def _produce(self, block: int, tiles: Sequence[int]) -> Iterator[Event]:
+    def _produce(self, block: int, tiles: Sequence[int], start: int) -> Iterator[Event]:
         every_block = tuple(range(self.cluster))
-        base = 0
-        for turn, blocks in enumerate(tiles):
+        base = start
+        for turn, blocks in enumerate(tiles, start):
             for step in range(base, base + blocks):
                 for load in self.program.loads:
                     ring, slot, lap = self._place(load, step)
@@ -125,12 +135,12 @@ class Roles:
 
     # --- the warpgroups that compute -----------------------------------------------------------------------------
 
-    def _compute(self, process: Process, tiles: Sequence[int]) -> Iterator[Event]:
+    def _compute(self, process: Process, tiles: Sequence[int], start: int) -> Iterator[Event]:
         group = process.warpgroup
         if self.take_turns and group == 1:
             yield Event("signal", NAMED, TURN, 2 * WARPGROUP)
-        base = 0
-        for turn, blocks in enumerate(tiles):
+        base = start
+        for turn, blocks in enumerate(tiles, start):
             yield Event("wait", "Q_full", group, turn % 2)
             q = ((Q, group, turn),)
             if self.q_in_registers:
@@ -187,6 +197,8 @@ class Roles:
                 yield Event("hold last", EXPONENTIALS, op.registers[1] - 1)
             case "resume":
                 yield Event("resume")
+            case "run" if op.statement == "mask":
+                yield Event("mask", step=number)
             case "run":
                 pass
             case unknown:

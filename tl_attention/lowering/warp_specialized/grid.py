@@ -1,0 +1,164 @@
+"""Which tile each block of a generated warp-specialised kernel works on: all blocks at once, a tile at a time.
+
+Of each loop over KV blocks the first and the last iteration run, so the first and the last block of a tile are seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tl_attention.hardware.warpgroup import ROWS
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.proof.cuda.refused import Unsafe
+from tl_attention.proof.cuda.run import Run, Seen
+from tl_attention.proof.cuda.stream import Expected
+
+# numpy's arithmetic under the names that a mask asks for.
+ARRAYS = SimpleNamespace(min=np.minimum, max=np.maximum, ceildiv=lambda a, b: -(-a // b), Or=np.logical_or)
+NONE = -1
+# Loads of K and V are remembered by the first and the last of a tile.
+FIRST, LAST = " first", " last"
+
+
+@dataclass
+class GridTiles:
+    """What the blocks of a run did, by (turn, block): row, head and batch of what each warpgroup, or the producer, took.
+
+    `at["Q", 1]` is the rows of Q for warpgroup 1, `at["output", 0]` what warpgroup 0 stored, `at["K first", 0]` the
+    first rows of K that were loaded: arrays of (row, head, batch), NONE where there was nothing.
+    """
+
+    at: dict[tuple[str, int], np.ndarray]
+
+    @classmethod
+    def of(cls, run: Run, turns: int, expected: Expected) -> GridTiles:
+        """Those of a run of one thread of each warpgroup and producer, that blocks 0, 1, ... took part in."""
+        found = cls({})
+        blocks = int(run.threads.block.max()) + 1
+        for seen in run.seen:
+            place = PLACES.get(seen.kind)
+            if place is None or ("column" in seen.values and np.any(seen.values["column"])):
+                continue
+            for name, groups, values in place(seen, run, expected):
+                for group in np.unique(groups):
+                    mine = groups == group
+                    target = found.at.setdefault((name, int(group)), np.full((turns, blocks, 3), NONE))
+                    target[seen.turn, run.threads.block[seen.threads[mine]]] = values[mine]
+        return found
+
+    def __getitem__(self, key: tuple[str, int]) -> np.ndarray:
+        return self.at[key]
+
+    def check(self, shape: AttentionShape, warpgroups: int, block_M: int, block_N: int, cluster: int, least: int) -> None:
+        """Raise Unsafe unless everybody works on the rows of one tile, on the KV blocks that it needs."""
+        tiles = self.at.get(("Q", 0))
+        if tiles is None:
+            raise Unsafe("no block loads any rows of Q")
+        row = tiles[..., 0]
+        there = row != NONE
+        rank = np.arange(row.shape[1]) % cluster
+        if (there & ((row % block_M != 0) | (row // block_M % cluster != rank))).any():
+            raise Unsafe("a block loads rows of Q that are not a tile of its own")
+        for group in range(warpgroups):
+            self._check_rows("Q", group, tiles, there, shape, always=True)
+            self._check_rows("output", group, tiles, there, shape, always=False)
+        self._check_blocks(tiles, there, shape, block_M * cluster, block_N, cluster, least)
+
+    def _check_rows(
+        self, name: str, group: int, tiles: np.ndarray, there: np.ndarray, shape: AttentionShape, always: bool
+    ) -> None:
+        wanted = tiles + [ROWS * group, 0, 0]
+        found = self.at.get((name, group), np.full_like(tiles, NONE))
+        needed = there if always else there & (wanted[..., 0] < shape.seq_q)
+        missing, wrong = found[..., 0] == NONE, (found != wanted).any(axis=-1)
+        if (needed & wrong).any() or (~missing & (wrong | ~there)).any():
+            turn, block = np.argwhere((needed & wrong) | (~missing & (wrong | ~there)))[0]
+            raise Unsafe(
+                f"tile {turn} of block {block}: (row, head, batch) of {name} of warpgroup {group} is "
+                f"{found[turn, block].tolist()}, expected {wanted[turn, block].tolist()}"
+            )
+
+    def _check_blocks(
+        self,
+        tiles: np.ndarray,
+        there: np.ndarray,
+        shape: AttentionShape,
+        rows: int,
+        block_N: int,
+        cluster: int,
+        least: int,
+    ) -> None:
+        """The first block of a cluster loads K and V for all of its blocks."""
+        leading = tiles[:, ::cluster]
+        number = leading[..., 0] // rows
+        first_key = number * rows + shape.past_len
+        start = shape.mask.first_block(first_key, block_N, ARRAYS)
+        blocks = -(-shape.seq_kv // block_N)
+        end = shape.mask.end_block(blocks, first_key + rows, block_N, ARRAYS)
+        end = np.maximum(end, start + least) + np.zeros_like(number)
+        for name, block in ((FIRST, end - 1), (LAST, start + np.zeros_like(number))):
+            wanted = np.stack([block * block_N, leading[..., 1], leading[..., 2]], axis=-1)
+            for ring in "KV":
+                found = self.at.get((ring + name, 0))
+                if found is None or (found[:, ::cluster] != wanted)[there[:, ::cluster]].any():
+                    raise Unsafe(f"the{name} rows of {ring} of a tile are not those that its rows of Q need")
+
+
+def _loaded(seen: Seen, run: Run, expected: Expected) -> Any:
+    place = _place(seen, run)
+    if seen.name == "Q":
+        # One box for each warpgroup's rows.
+        slots = np.broadcast_to(seen.values["index"], len(seen.threads))
+        yield "Q", slots, place
+        return
+    block = run.threads.block[seen.threads]
+    known = run.noted.setdefault((seen.name, seen.turn), np.zeros(int(run.threads.block.max()) + 1, dtype=bool))
+    first = ~known[block]
+    known[block] = True
+    group = np.zeros(len(seen.threads), dtype=int)
+    yield seen.name + LAST, group, place
+    if first.any():
+        yield seen.name + FIRST, np.where(first, 0, NONE), place
+
+
+def _place(seen: Seen, run: Run) -> np.ndarray:
+    return np.stack([np.broadcast_to(seen.values[n], len(seen.threads)) for n in ("row", "head", "batch")], axis=-1)
+
+
+def _stored(seen: Seen, run: Run, expected: Expected) -> Any:
+    yield "output", run.threads.y[seen.threads], _place(seen, run)
+
+
+def _rows(seen: Seen, run: Run, expected: Expected) -> Any:
+    tensor = expected.tensors["Output"]
+    row = tensor.rows - np.broadcast_to(seen.values["rows"], len(seen.threads))
+    head, beyond = np.divmod(seen.values["element"] - row * tensor.columns, tensor.rows * tensor.columns)
+    if np.any(beyond):
+        raise Unsafe(f"line {seen.line + 1} stores at another row than it has rows left from there")
+    batch, head = np.divmod(head, tensor.heads)
+    yield "output", run.threads.y[seen.threads], np.stack([row, head, batch], axis=-1)
+
+
+def _element(seen: Seen, run: Run, expected: Expected) -> Any:
+    """A thread's own elements: its first is that of its tile, whose place in the tile is for runs of all threads."""
+    tensor = expected.tensors["Output"]
+    element = np.broadcast_to(seen.values["element"], len(seen.threads))
+    batch, head, row, column = tensor.split(element)
+    first = column == 0
+    known = run.noted.setdefault(("output", seen.turn), np.zeros(len(run.threads), dtype=bool))
+    first = first & ~known[seen.threads]
+    known[seen.threads[first]] = True
+    yield "output", np.where(first, run.threads.y[seen.threads], NONE), np.stack([row, head, batch], axis=-1)
+
+
+PLACES: Mapping[str, Any] = {
+    "tma load": _loaded,
+    "tma store": _stored,
+    "rows of output": _rows,
+    "output": _element,
+}

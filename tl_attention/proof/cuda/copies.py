@@ -1,0 +1,281 @@
+"""Calls that move tiles: by TMA, by cp.async, and by the threads themselves; and the counter of tiles."""
+
+from __future__ import annotations
+
+import re
+
+from tl_attention.problem.shape import DTYPE_BYTES as ELEMENT_BYTES
+from tl_attention.proof.cuda.barriers import plain
+from tl_attention.proof.cuda.declared import Declared
+from tl_attention.proof.cuda.expression import arguments
+from tl_attention.proof.cuda.text import Call, Made
+
+# (&(((half_t*)K_shared)[((i * 8192) + 16384)]))
+IN_SHARED = re.compile(r"\(&\(\(\((half_t|bfloat16_t)\*\)(\w+)_shared\)\[(.+)\]\)\)$")
+# (&(K[(((int64_t)i) * (int64_t)2048)]))
+IN_GLOBAL = re.compile(r"\(&\((\w+)\[(.+)\]\)\)$")
+BARRIER = re.compile(r"(\w+)\[(.+)\]$")
+MASK = re.compile(r"\(uint16_t\)\((\d+)\)$")
+SHARED = r"\(\(\((?:half_t|bfloat16_t)\*\)(\w+)_shared\) \+ (.+?)\)"
+# A thread's copy of up to 16 bytes, of 2-byte elements.
+ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8}
+
+
+def _address(text: str, declared: Declared):
+    match = IN_SHARED.match(text)
+    if not match:
+        raise SyntaxError(f"{text[:80]!r} is no address in shared memory")
+    return declared.buffer(match[2]), declared.expression(match[3])
+
+
+def _tma_load(match: re.Match[str], declared: Declared) -> Made:
+    descriptor, barrier, address, *rest = arguments(match[2])
+    full, (buffer, element) = BARRIER.match(barrier), _address(address, declared)
+    to = MASK.match(rest.pop(0)) if match[1] else None
+    if not full or bool(match[1]) != bool(to) or len(rest) != 4:
+        raise SyntaxError(f"a load of a form that is not known: {match.string[:80]!r}")
+    name, at = declared.barrier(full[1]), declared.expression(full[2])
+    place = [declared.expression(text) for text in rest]
+
+    def act(run, threads, line):
+        column, row, head, batch = (run.value(part, threads) for part in place)
+        blocks = int(to[1]) if to else None
+        run.see(
+            threads, line, "tma load", buffer, index=run.value(at, threads), element=run.value(element, threads),
+            barrier=name, descriptor=descriptor, column=column, row=row, head=head, batch=batch, blocks=blocks,
+        )  # fmt: skip
+
+    return Made(act)
+
+
+def _tma_store(match: re.Match[str], declared: Declared) -> Made:
+    descriptor, address, *rest = arguments(match[1])
+    (buffer, element), place = _address(address, declared), [declared.expression(text) for text in rest]
+
+    def act(run, threads, line):
+        column, row, head, batch = (run.value(part, threads) for part in place)
+        run.see(
+            threads, line, "tma store", buffer, element=run.value(element, threads), descriptor=descriptor,
+            column=column, row=row, head=head, batch=batch,
+        )  # fmt: skip
+
+    return Made(act)
+
+
+def _cp_async(match: re.Match[str], declared: Declared) -> Made:
+    given = arguments(match[3])
+    (buffer, element), source = _address(given[0], declared), IN_GLOBAL.match(given[1])
+    if not source or len(given) != (3 if match[1] else 2):
+        raise SyntaxError(f"a copy of a form that is not known: {match.string[:80]!r}")
+    tensor, origin = source[1], declared.expression(source[2])
+    condition = declared.expression(given[2] if match[1] else "1")
+    elements = int(match[2]) // ELEMENT_BYTES
+
+    def act(run, threads, line):
+        run.see(
+            threads, line, "copy", buffer, element=run.value(element, threads), tensor=tensor,
+            source=run.value(origin, threads), inside=run.value(condition, threads), elements=elements,
+        )  # fmt: skip
+
+    return Made(act)
+
+
+def _fetch(match: re.Match[str], declared: Declared) -> Made | None:
+    """Of global memory into a variable, which from then on says where it is from; -1 is zeros."""
+    variable, words, tensor, place = match.groups()
+    if variable not in declared.registers or tensor in declared.registers:
+        return None
+    source = declared.expression(place)
+
+    def act(run, threads, line):
+        threads.names[variable] = run.value(source, threads)
+        run.fetched[variable] = (tensor, ELEMENTS[words])
+
+    return Made(act, frozenset({variable}))
+
+
+def _zeros(match: re.Match[str], declared: Declared) -> Made | None:
+    variable = match[1]
+
+    def act(run, threads, line):
+        threads.names[variable] = -1
+
+    return Made(act, frozenset({variable}))
+
+
+def _write(match: re.Match[str], declared: Declared) -> Made | None:
+    words, buffer, place, value = match.groups()
+    declared.buffer(buffer)
+    element, variable = declared.expression(place), value.strip()
+    if not declared.pure(value):
+        raise SyntaxError(f"{value[:80]!r} is nothing that is known")
+
+    def act(run, threads, line):
+        tensor, elements = run.fetched.get(variable, ("", ELEMENTS[words]))
+        source = threads.names[variable] if tensor else 0
+        run.see(
+            threads, line, "write", buffer, element=run.value(element, threads), tensor=tensor, source=source,
+            elements=elements,
+        )  # fmt: skip
+
+    return Made(act)
+
+
+def _copy_by_hand(match: re.Match[str], declared: Declared) -> Made:
+    words, buffer, place, tensor, origin = match.groups()
+    declared.buffer(buffer)
+    element, source = declared.expression(place), declared.expression(origin)
+
+    def act(run, threads, line):
+        run.see(
+            threads, line, "write", buffer, element=run.value(element, threads), tensor=tensor,
+            source=run.value(source, threads), elements=ELEMENTS[words],
+        )  # fmt: skip
+
+    return Made(act)
+
+
+def _stmatrix(match: re.Match[str], declared: Declared) -> Made:
+    address, *registers = arguments(match[1])
+    buffer, element = _address(address, declared)
+    if len(registers) != 4 or not all(map(declared.pure, registers)):
+        raise SyntaxError(f"an stmatrix of a form that is not known: {match.string[:80]!r}")
+
+    def act(run, threads, line):
+        # A lane gives the address of a row of 8 of one of four matrices.
+        at = run.value(element, threads)
+        run.see(threads, line, "write", buffer, element=at, tensor="", source=0, elements=8)
+
+    return Made(act)
+
+
+def _read(match: re.Match[str], declared: Declared) -> Made | None:
+    target, words, buffer, place = match.groups()
+    element = declared.expression(place)
+    declared.register(target), declared.buffer(buffer)
+
+    def act(run, threads, line):
+        at = run.value(element, threads)
+        run.see(threads, line, "read", buffer, element=at, elements=ELEMENTS[words])
+
+    return Made(act)
+
+
+def _output(match: re.Match[str], declared: Declared) -> Made | None:
+    words, tensor, place, value = match.groups()
+    if tensor in declared.registers or not declared.pure(value):
+        return None
+    element = declared.expression(place)
+
+    def act(run, threads, line):
+        run.see(threads, line, "output", tensor, element=run.value(element, threads), elements=ELEMENTS[words])
+
+    return Made(act)
+
+
+def _vector_output(match: re.Match[str], declared: Declared) -> Made:
+    head_dim, dtype, registers, tensor, place, rows = match.groups()
+    element, bound = declared.expression(place), declared.expression(rows)
+    declared.register(registers)
+
+    def act(run, threads, line):
+        run.see(
+            threads, line, "rows of output", tensor, element=run.value(element, threads), head_dim=int(head_dim),
+            dtype="bfloat16" if dtype == "true" else "float16", registers=registers, rows=run.value(bound, threads),
+        )  # fmt: skip
+
+    return Made(act)
+
+
+# --- the counter of tiles ------------------------------------------------------------------------------------------
+
+
+def _draw(match: re.Match[str], declared: Declared) -> Made:
+    name, place, counter, index, step, first = match.groups()
+    declared.number(name)
+    at, more = declared.expression(place), int(first)
+
+    def act(run, threads, line):
+        slot = run.value(at, threads)
+        run.see(threads, line, "take", name, index=slot)
+        run.put(threads, name, slot, run.add(threads, counter, int(index), int(step)) + more)
+
+    return Made(act)
+
+
+def _drawn(match: re.Match[str], declared: Declared) -> Made | None:
+    variable, name, place = match.groups()
+    if name not in declared.numbers:
+        return None
+    at = declared.expression(place)
+
+    def act(run, threads, line):
+        slot = run.value(at, threads)
+        run.see(threads, line, "read", name, index=slot)
+        threads.names[variable] = run.get(threads, name, slot)
+
+    return Made(act, frozenset({variable}))
+
+
+def _count(match: re.Match[str], declared: Declared) -> Made:
+    variable, counter, index, step, last = match.groups()
+
+    def act(run, threads, line):
+        threads.names[variable] = (run.add(threads, counter, int(index), int(step)) == int(last)) * 1
+
+    return Made(act, frozenset({variable}))
+
+
+def _reset(match: re.Match[str], declared: Declared) -> Made | None:
+    counter, index, value = match.groups()
+    if counter in declared.registers:
+        return None
+    return Made(lambda run, threads, line: run.set(threads, counter, int(index), int(value)))
+
+
+T = r"(?:half_t|bfloat16_t)"
+COPY_CALLS = (
+    # tl::tma_load(K_desc, K_full[0], (&(((half_t*)K_shared)[(i * 8192)])), (i * 64), (j * 128), head_2, bz_2);
+    # tl::tma_load_multicast(K_desc, K_full[0], (&(((half_t*)K_shared)[(i * 8192)])), (uint16_t)(3), (i * 64), ...);
+    Call("tma load", re.compile(r"tl::tma_load(_multicast)?\((.+)\);$"), _tma_load),
+    # tl::tma_store(Output_desc, (&(((half_t*)Q_shared)[(i * 4096)])), (i * 64), first_row_3, head_3, bz_3);
+    Call("tma store", re.compile(r"tl::tma_store\((.+)\);$"), _tma_store),
+    plain("commit store")(r"tl::tma_store_arrive\(\);$"),
+    plain("stored")(r"tl::tma_store_wait<(\d+), true>\(\);$"),
+    # tl::cp_async_gs<16>((&(((half_t*)K_shared)[...])), (&(K[...])));
+    # tl::cp_async_gs_conditional<16>((&(((half_t*)K_shared)[...])), (&(K[...])), (... < seq_kv));
+    Call("copy", re.compile(r"tl::cp_async_gs(_conditional)?<(4|8|16)>\((.+)\);$"), _cp_async),
+    plain("commit copies")(r"tl::cp_async_commit\(\);$"),
+    plain("copies wait")(r"tl::cp_async_wait<(\d+)>\(\);$"),
+    # condval = *(uint4*)(Q + (...));
+    Call("fetch", re.compile(r"(\w+) = \*\((uint\d)\*\)\((\w+) \+ (.+)\);$"), _fetch),
+    # condval = make_uint4(__pack_half2(broadcast_var, broadcast_var), ...);
+    Call("fetch", re.compile(r"(\w+) = make_uint[24]\((?:__pack_\w+\(broadcast_var(?:_\d+)?, broadcast_var(?:_\d+)?\)(?:, )?)+\);$"), _zeros),
+    # *(uint4*)(((half_t*)Q_shared) + (...)) = *(uint4*)(Q + (...));
+    Call("write", re.compile(rf"\*\((uint4)\*\){SHARED} = \*\(uint4\*\)\(([A-Z]\w*) \+ (.+)\);$"), _copy_by_hand),
+    # *(uint4*)(((half_t*)Q_shared) + (...)) = condval;
+    Call("write", re.compile(rf"\*\((uint\d)\*\){SHARED} = (.+);$"), _write),
+    Call("write", re.compile(r"tl::ptx_stmatrix_m8n8_x4\((.+)\);$"), _stmatrix),
+    # *(uint1*)(Q_local + (i_4 * 2)) = *(uint1*)(((half_t*)Q_shared) + (...));
+    Call("read", re.compile(rf"\*\(\w+\*\)\((\w+) \+ [^=]+\) = \*\((uint\d)\*\){SHARED};$"), _read),
+    # *(uint1*)(Output + (...)) = *(uint1*)(Output_local_cast + 0);
+    Call("output", re.compile(r"\*\((uint\d)\*\)\((\w+) \+ (.+?)\) = (.+);$"), _output),
+    # tl_attention_store<128, false>(acc_o, (&(Output[...])), (seq_q - first_row_3));
+    Call(
+        "output",
+        re.compile(r"tl_attention_store<(\d+), (true|false)>\((\w+), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"),
+        _vector_output,
+    ),
+    # next_tile[(turn & 1)] = (AtomicAddRet((&(TileCounter[0])), 1) + 132);
+    Call(
+        "counter",
+        re.compile(r"(\w+)\[(.+)\] = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) \+ (\d+)\);$"),
+        _draw,
+    ),
+    # tile = next_tile[(turn & 1)];
+    Call("counter", re.compile(r"(\w+) = (\w+)\[(.+)\];$"), _drawn),
+    # bool if_condition = (AtomicAddRet((&(TileCounter[1])), 1) == 131);
+    Call("counter", re.compile(r"bool (\w+) = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) == (\d+)\);$"), _count),
+    # TileCounter[0] = 0;
+    Call("counter", re.compile(r"(\w+)\[(\d+)\] = (\d+);$"), _reset),
+)

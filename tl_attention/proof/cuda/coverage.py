@@ -1,0 +1,81 @@
+"""Which lines of a kernel ran, in which iterations of a period: a line that did not shows nothing.
+
+A line that synchronises, loads, multiplies or stores and did not run is a refusal, unless it never can: its condition
+is the same whatever the sizes, and was false for every thread of every block of a cluster; or sizes are fixed and no
+tile of that grid gets there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tl_attention.problem.variant import Sizes
+from tl_attention.proof.cuda.iterations import Core, Iterations
+from tl_attention.proof.cuda.refused import Unsafe
+from tl_attention.proof.cuda.run import Run
+from tl_attention.proof.cuda.text import Arithmetic, For, If, Kernel, While
+
+# What a condition may depend on for its outcome to be the same for all sizes: every such thread was run.
+OF_A_THREAD = {"threadIdx_x", "threadIdx_y", "tl__block_rank_in_cluster"}
+
+
+@dataclass
+class Coverage:
+    """Of all runs so far."""
+
+    ran: set[int] = field(default_factory=set)
+    at: dict[Sizes, set[int]] = field(default_factory=lambda: defaultdict(set))
+    residues: dict[tuple[int, Core], set[int]] = field(default_factory=lambda: defaultdict(set))
+    compared: dict[tuple[int, int], set[tuple[int, tuple[str, ...]]]] = field(default_factory=lambda: defaultdict(set))
+
+    def note(self, run: Run) -> None:
+        """Count a run."""
+        self.ran |= run.ran
+        if not run.lengths.ends:
+            self.at[Sizes(*(run.names[name] for name in Sizes._fields))] |= run.ran
+        for found, of_run in ((self.residues, run.residues), (self.compared, run.compared)):
+            for key, values in of_run.items():
+                found[key] |= values
+
+    def may_gain(self, sizes: Sizes, iterations: Iterations) -> bool:
+        """Whether a line that runs at these sizes was not seen in every iteration of the period."""
+        wanting = {line for line, _ in self._wanting(iterations)}
+        return bool(wanting & self.at[sizes])
+
+    def _wanting(self, iterations: Iterations) -> Iterator[tuple[int, Core]]:
+        for line, cores in iterations.cores.items():
+            for core in cores:
+                if line in self.ran and len(self.residues[line, core]) < iterations.period:
+                    yield line, core
+
+    def unreached(self, kernel: Kernel, iterations: Iterations, fixed: bool) -> tuple[int, ...]:
+        """The lines that can never run. Raises Unsafe where others did not, or not in every iteration of the period."""
+        for line, core in self._wanting(iterations):
+            names = " + ".join(name for name, _ in core)
+            raise Unsafe(f"line {line + 1} did not run in every one of the {iterations.period} states of {names}")
+        for line, comparisons in iterations.comparisons.items():
+            for number in range(len(comparisons)):
+                seen = self.compared[line, number]
+                # Once above it stays there; a loop of one iteration, at any size, has no second.
+                if not fixed and len({at for _, at in seen}) > 1 and max(above for above, _ in seen) <= 0:
+                    raise Unsafe(f"line {line + 1} compares what is counted with what no run gets to")
+        dead: list[int] = []
+        self._look(kernel.body, False, dead, fixed)
+        return tuple(dead)
+
+    def _look(self, nodes: Iterable[Any], never: bool, dead: list[int], fixed: bool) -> None:
+        for node in nodes:
+            lines = node.lines if isinstance(node, Arithmetic) else (node.line,)
+            if not self.ran.issuperset(lines):
+                if not never and not fixed:
+                    raise Unsafe(f"line {lines[0] + 1} does not run at any size that is tried")
+                dead.extend(lines)
+            if isinstance(node, (For, While)):
+                self._look(node.body, never, dead, fixed)
+            elif isinstance(node, If):
+                plain = node.condition is not None and node.condition.names <= OF_A_THREAD
+                self._look(node.body, never or plain, dead, fixed)
+                self._look(node.otherwise, never or plain, dead, fixed)

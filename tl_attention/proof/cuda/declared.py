@@ -1,0 +1,120 @@
+"""What a generated kernel declares: registers, shared memory, mbarriers; and the lines that touch registers alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tl_attention.proof.cuda.expression import Expression, parsed
+
+TYPES = {"float": 4, "float2": 8, "float4": 16, "half_t": 2, "bfloat16_t": 2, "half2": 4, "uint1": 4, "uint2": 8}
+TYPES |= {"uint4": 16, "bool": 1}
+# float acc_s[88];    float broadcast_var = 0x0p+0f/*0.000000e+00*/;    uint4 condval;
+REGISTER = re.compile(rf"\s*({'|'.join(TYPES)}) (\w+)(?:\[(\d+)\])?(?:;| = )")
+PLAIN = re.compile(rf"(?:{'|'.join((*TYPES, 'int'))}) \w+(?:\[\d+\])?;$")
+# int condval;    int tile = 0;    for (int t = 0; ...
+INTEGER = re.compile(r"\s*(?:for \()?int (\w+)(?: =|;)")
+# void* K_shared = ((void*)((char*)buf_dyn_shmem + 98304));
+BUFFER = re.compile(r"\s*void\* (\w+)_shared = \(\(void\*\)\(\(char\*\)buf_dyn_shmem \+ (\d+)\)\);$")
+# __shared__ __align__(16) uint64_t K_full_mem[2];    auto K_full = reinterpret_cast<Barrier*>(K_full_mem);
+BARRIERS = re.compile(r"\s*__shared__ __align__\(16\) uint64_t (\w+)_mem\[(\d+)\];$")
+BARRIER_NAME = re.compile(r"\s*auto (\w+) = reinterpret_cast<Barrier\*>\(\1_mem\);$")
+# __shared__ __align__(16) int next_tile[2];
+NUMBERS = re.compile(r"\s*__shared__ __align__\(16\) int (\w+)\[(\d+)\];$")
+DYNAMIC = re.compile(r"\s*extern __shared__ __align__\(1024\) uchar buf_dyn_shmem\[\];$")
+ALLOCATIONS = (BUFFER, BARRIERS, BARRIER_NAME, NUMBERS, DYNAMIC)
+# What is assigned:  acc_s[i] = ...   __1.x = ...   *(float2*)(acc_s + (i * 2)) = ...
+# ((half2*)(&__8))[0] = ...   (reinterpret_cast<__nv_bfloat162*>(&__8))[0] = ...
+TARGET = re.compile(
+    r"(?:(?:float\d? |half_t |bfloat16_t |bool )?(\w+)(?:\.[xyzw]|\[.+?\])?|\*\(\w+\*\)\((\w+) \+ .+?\)|"
+    r"\((?:\(\w+\*\)|reinterpret_cast<\w+\*>)\(&(\w+)\)\)\[\d+\]) = (.+);$"
+)
+# Functions of registers alone.
+PURE = set(
+    "bool max min exp2f fabsf log2f make_float2 make_float4 make_uint4 float int int64_t uint float2 float4 uint1 uint2 uint4 "
+    "half_t bfloat16_t half2 __nv_bfloat162 reinterpret_cast __float22half2_rn __float22bfloat162_rn __pack_half2 "
+    "__pack_nv_bfloat162 CUDART_INF_F x y z w threadIdx.x blockIdx.x softmax_scale tl_attention_exp2 tl_attention_grew "
+    "tl::block_rank_in_cluster".split()
+)
+IDENTIFIER = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:::\w+)*(?:\.\w+)*")
+COMMENT, HEX_FLOAT = re.compile(r"/\*.*?\*/"), re.compile(r"0x[0-9a-f.]+p[+-]\d+f?")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Bytes of each variable in registers, integers, offsets of buffers in dynamic shared memory, barriers, numbers.
+
+    `sizes` are the kernel's own integer parameters.
+    """
+
+    registers: dict[str, int]
+    integers: frozenset[str]
+    buffers: dict[str, int]
+    barriers: dict[str, int]
+    numbers: dict[str, int]
+    dynamic: bool
+    # The expressions that were asked for since this was cleared.
+    used: list[Expression] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, lines: Iterable[str], sizes: Iterable[str]) -> Declared:
+        """Those of a kernel's lines."""
+        lines = list(lines)
+
+        def found(pattern: re.Pattern[str]) -> list[re.Match[str]]:
+            return [match for line in lines if (match := pattern.match(line))]
+
+        named = {match[1] for match in found(BARRIER_NAME)}
+        return cls(
+            {m[2]: TYPES[m[1]] * int(m[3] or 1) for m in found(REGISTER)},
+            frozenset({m[1] for m in found(INTEGER)} | {*sizes}),
+            {m[1]: int(m[2]) for m in found(BUFFER)},
+            {m[1]: int(m[2]) for m in found(BARRIERS) if m[1] in named},
+            {m[1]: int(m[2]) for m in found(NUMBERS)},
+            bool(found(DYNAMIC)),
+        )
+
+    def kind_of(self, text: str) -> str | None:
+        """What a line is that touches registers alone, or declares something; else None."""
+        if any(pattern.match(text) for pattern in ALLOCATIONS):
+            return "allocation"
+        if PLAIN.match(text):
+            return "numbers: declaration"
+        match = TARGET.match(text)
+        if not match or (match[1] or match[2] or match[3]) not in self.registers or not self.pure(text):
+            return None
+        return "numbers: arithmetic"
+
+    def pure(self, text: str) -> bool:
+        """Whether it reads registers and integers alone."""
+        used = IDENTIFIER.findall(HEX_FLOAT.sub("0", COMMENT.sub("", text)))
+        known = self.registers.keys() | self.integers | PURE
+        return all(name in known or name.partition(".")[0] in self.registers for name in used)
+
+    def expression(self, text: str) -> Expression:
+        """The integer expression that a text is. Raises SyntaxError."""
+        self.used.append(parsed(text))
+        return self.used[-1]
+
+    def buffer(self, name: str) -> str:
+        """A buffer of shared memory that there is."""
+        return _declared(name, self.buffers, "shared buffer")
+
+    def barrier(self, name: str) -> str:
+        """An array of mbarriers that there is."""
+        return _declared(name, self.barriers, "mbarrier")
+
+    def number(self, name: str) -> str:
+        """Integers in shared memory that there are."""
+        return _declared(name, self.numbers, "shared number")
+
+    def register(self, name: str) -> str:
+        """A variable in registers that there is."""
+        return _declared(name, self.registers, "variable")
+
+
+def _declared(name: str, known: dict[str, int], what: str) -> str:
+    if name not in known:
+        raise SyntaxError(f"{what} {name} is not declared")
+    return name

@@ -1,0 +1,154 @@
+"""Which expressions of a kernel depend on what its loops count, and how: refused where a few periods stand for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import lcm
+from typing import Any
+
+from tl_attention.proof.cuda.expression import Expression
+from tl_attention.proof.cuda.forms import AFFINE, INVARIANT, PERIODIC, THRESHOLD, Core, Forms, counted, form, form_of
+from tl_attention.proof.cuda.refused import Unsafe
+from tl_attention.proof.cuda.text import Assign, For, If, Leave, Step, While
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One of something counted with something that is not: what is left of it above the other, times `sign`, grows."""
+
+    above: Expression
+    sign: int
+    counted: tuple[str, ...]
+
+    @classmethod
+    def of(cls, line: int, comparison: Expression, names: Forms) -> Comparison:
+        """That of a comparison. Raises Unsafe unless it is of counters that all grow, or all fall."""
+        above = Expression(("-", *comparison.tree[1:]))
+        signs = {1 if factor > 0 else -1 for _, factor in form_of(above, names).core if factor}
+        if len(signs) != 1:
+            raise Unsafe(f"line {line + 1} compares what is counted in a way that is not known")
+        return cls(above, signs.pop(), tuple(name for name in above.names if names[name].kind == AFFINE))
+
+
+@dataclass
+class Iterations:
+    """`cores` are, of each line, what it has modulo a period; `comparisons` those of something counted, with what.
+
+    `carried` has, of each loop over tiles, what it counts from tile to tile, `period` is that of all.
+    """
+
+    period: int = 1
+    cores: dict[int, set[Core]] = field(default_factory=dict)
+    carried: dict[int, set[str]] = field(default_factory=dict)
+    comparisons: dict[int, list[Comparison]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, body: Iterable[Any]) -> Iterations:
+        """Those of a kernel's statements. Raises Unsafe."""
+        found = cls()
+        found._nodes(body, Forms())
+        return found
+
+    def _nodes(self, nodes: Iterable[Any], names: Forms) -> None:
+        for node in nodes:
+            if isinstance(node, Assign):
+                names[node.name] = form_of(node.expression, names)
+            elif isinstance(node, Step):
+                for name in node.assigned:
+                    names[name] = form(None)
+                for expression in node.expressions:
+                    self._place(node.line, expression, names, {INVARIANT, AFFINE, PERIODIC, THRESHOLD})
+            elif isinstance(node, For):
+                self._for(node, names)
+            elif isinstance(node, While):
+                self._while(node, names)
+            elif isinstance(node, Leave):
+                # The number of a tile is what it compares.
+                continue
+            elif isinstance(node, If):
+                if node.condition:
+                    self._place(node.line, node.condition, names, {INVARIANT, PERIODIC, THRESHOLD})
+                self._branches(node, names)
+
+    def _branches(self, node: If, names: Forms) -> None:
+        sides = [Forms(names), Forms(names)]
+        self._nodes(node.body, sides[0])
+        self._nodes(node.otherwise, sides[1])
+        for name in node.assigned:
+            a, b = (side[name] for side in sides)
+            same = (a.kind, a.core, a.period) == (b.kind, b.core, b.period)
+            names[name] = (a if a.value is b.value else form(None)) if same else form_other(node.line, name)
+
+    def _for(self, node: For, names: Forms) -> None:
+        constant = node.trips.constant is not None and node.unrolled
+        if not constant:
+            self._place(node.line, node.trips, names, {INVARIANT})
+        inner = Forms(names)
+        # All iterations of a loop that is written out run.
+        inner[node.variable] = form(None) if constant else counted(node.variable)
+        self._nodes(node.body, inner)
+        for name in node.assigned:
+            names[name] = form(None)
+
+    def _while(self, node: While, names: Forms) -> None:
+        leaves = [inner for inner in node.body if isinstance(inner, Leave)]
+        tile = {name for leave in leaves for name in leave.condition.names}
+        carried = self.carried[node.line] = carried_by(node.body) - tile
+        inner = Forms({**names, **{name: counted(name) for name in carried}, **{name: form(None) for name in tile}})
+        self._nodes(node.body, inner)
+        for name in carried:
+            if inner[name].kind != AFFINE or inner[name].core != ((name, 1),):
+                raise Unsafe(f"{name} is carried from tile to tile, and does not grow by something that it counts")
+        for name in node.assigned:
+            names[name] = form(None)
+
+    def _place(self, line: int, expression: Expression, names: Forms, allowed: set[str]) -> None:
+        try:
+            found = form_of(expression, names)
+        except TypeError as error:
+            raise Unsafe(f"line {line + 1} cannot be read: {error}") from None
+        if found.kind not in allowed:
+            raise Unsafe(f"line {line + 1}: an expression depends on an iteration, but neither affinely nor with a period")
+        if found.kind == PERIODIC:
+            self.period = lcm(self.period, found.period)
+            self.cores.setdefault(line, set()).add(found.core)
+        if found.kind == THRESHOLD:
+            self.comparisons.setdefault(line, []).extend(
+                Comparison.of(line, part, names) for part in expression.comparisons if form_of(part, names).kind == THRESHOLD
+            )
+
+
+def form_other(line: int, name: str) -> Any:
+    """Refuses a variable that two branches leave with different forms."""
+    raise Unsafe(f"line {line + 1}: {name} depends on an iteration in one branch in another way than in the other")
+
+
+def carried_by(body: Iterable[Any]) -> set[str]:
+    """The variables of a loop that are read before they are assigned in it, and assigned."""
+    read: set[str] = set()
+    assigned: set[str] = set()
+    _live(body, read, assigned)
+    return read & assigned
+
+
+def _live(nodes: Iterable[Any], read: set[str], assigned: set[str]) -> None:
+    for node in nodes:
+        expressions = {
+            Assign: lambda n: (n.expression,),
+            Step: lambda n: n.expressions,
+            For: lambda n: (n.trips,),
+            Leave: lambda n: (n.condition,),
+            If: lambda n: (n.condition,) if n.condition else (),
+        }.get(type(node), lambda n: ())(node)
+        read |= {name for expression in expressions for name in expression.names} - assigned
+        if isinstance(node, If):
+            sides = [set(assigned), set(assigned)]
+            _live(node.body, read, sides[0])
+            _live(node.otherwise, read, sides[1])
+            assigned |= sides[0] & sides[1]
+        elif isinstance(node, (For, While)):
+            _live(node.body, read, assigned | ({node.variable} if isinstance(node, For) else set()))
+        assigned |= getattr(node, "assigned", frozenset()) if isinstance(node, (Step, For, While)) else set()
+        if isinstance(node, Assign):
+            assigned.add(node.name)

@@ -1,0 +1,94 @@
+"""Holds the launch, read off the host's code, to the kernel's signature and to what its tiles and tensors are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.proof.cuda.refused import Unsafe
+from tl_attention.proof.cuda.text import Kernel
+from tl_attention.proof.cuda.tiles import Tile
+from tl_attention.proof.generated.host_plan import Descriptor, HostPlan
+
+# CUDA's CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion.
+DATA_TYPES = {"float16": 6, "bfloat16": 9}
+SWIZZLE_128, NO_SWIZZLE = 3, 0
+L2_PROMOTIONS = range(4)
+KINDS = {"descriptor": "pointer", "address": "pointer"}
+
+
+def check_signature(kernel: Kernel, plan: HostPlan, tensors: frozenset[str]) -> None:
+    """The launch gives the kernel what it takes, in its order, and threads as many as it is made for."""
+    taken = [(name, KINDS.get(kind, kind)) for kind, name in kernel.signature.parameters]
+    given = [(parameter.name, parameter.kind) for parameter in plan.parameters]
+    if taken != given or plan.kernel != kernel.signature.name:
+        raise Unsafe(f"{kernel.signature.name} takes {taken}, {plan.kernel} is launched with {given}")
+    found = {name.removesuffix("_desc") for name, kind in taken if kind == "pointer"}
+    if found != tensors:
+        raise Unsafe(f"it takes {', '.join(sorted(found))}, expected {', '.join(sorted(tensors))}")
+    threads = plan.block[0] * plan.block[1] * plan.block[2]
+    if threads != kernel.signature.threads:
+        raise Unsafe(f"{threads} threads of a block, the kernel is made for {kernel.signature.threads}")
+    if {descriptor.name for descriptor in plan.descriptors} != {*kernel.signature.of("descriptor")}:
+        raise Unsafe("the launch's descriptors are not those that the kernel takes")
+
+
+def check_memory(kernel: Kernel, plan: HostPlan, tiles: Mapping[str, Tile]) -> None:
+    """Each tile's buffer has exactly its slots, and dynamic shared memory ends with the last."""
+    declared = kernel.declared
+    if not declared.dynamic or declared.buffers.keys() != tiles.keys():
+        raise Unsafe(f"its buffers are {', '.join(declared.buffers) or 'none'}, expected {', '.join(tiles)}")
+    ends = sorted([*declared.buffers.values(), plan.shared_bytes])
+    for name, start in declared.buffers.items():
+        size, tile = ends[ends.index(start) + 1] - start, tiles[name]
+        slot = tile.elements * DTYPE_BYTES
+        if size != tile.slots * slot or start % 1024:
+            raise Unsafe(
+                f"it has {size / slot:g} buffers for load_{name.lower()} from byte {start} on, the Program has {tile.slots}"
+            )
+
+
+def check_descriptors(
+    plan: HostPlan,
+    tiles: Mapping[str, Tile],
+    tensors: Mapping[str, tuple[int, ...]],
+    sizes: Mapping[str, int],
+    dtype: str,
+) -> None:
+    """Each descriptor is of its tensor, whole and contiguous, and its box is a panel of its tile.
+
+    `tensors` has each tensor's dimensions, outermost first.
+    """
+    for size in plan.sizes:
+        dims = tensors.get(size.tensor, ())
+        if size.axis >= len(dims) or dims[size.axis] != sizes.get(size.name):
+            raise Unsafe(f"the size {size.name} is dimension {size.axis} of {size.tensor}")
+    for descriptor in plan.descriptors:
+        tile = tiles["Q" if descriptor.tensor == "Output" else descriptor.tensor]
+        _check_descriptor(descriptor, tile, tensors[descriptor.tensor], sizes, dtype)
+
+
+def _check_descriptor(
+    descriptor: Descriptor, tile: Tile, shape: tuple[int, ...], sizes: Mapping[str, int], dtype: str
+) -> None:
+    if descriptor.name != f"{descriptor.tensor}_desc":
+        raise Unsafe(f"{descriptor.name} is of {descriptor.tensor}")
+    dims = tuple(expression.at(sizes) for expression in descriptor.dims)
+    strides = tuple(expression.at(sizes) for expression in descriptor.strides)
+    inner = DTYPE_BYTES
+    contiguous = tuple(inner := inner * dim for dim in shape[:0:-1])
+    wanted = {
+        "dimensions": (dims, shape[::-1]),
+        "strides": (strides, contiguous),
+        "box": (descriptor.box, (tile.panel, tile.rows, *[1] * (len(shape) - 2))),
+        "element strides": (descriptor.element_strides, (1,) * len(shape)),
+        "data type": (descriptor.dtype, DATA_TYPES[dtype]),
+        "interleaving": (descriptor.interleave, 0),
+        "swizzle": (descriptor.swizzle, SWIZZLE_128 if tile.swizzled else NO_SWIZZLE),
+        "fill beyond the end": (descriptor.oob_fill, 0),
+    }
+    for what, (found, expected) in wanted.items():
+        if found != expected:
+            raise Unsafe(f"the {what} of {descriptor.name}: {found}, expected {expected}")
+    if descriptor.l2_promotion not in L2_PROMOTIONS:
+        raise Unsafe(f"the L2 promotion of {descriptor.name}: {descriptor.l2_promotion}")

@@ -1,0 +1,132 @@
+"""Calls that multiply: wgmma's descriptors, instructions, groups and waits, and the fences of their registers."""
+
+from __future__ import annotations
+
+import re
+
+from tl_attention.proof.cuda.barriers import plain
+from tl_attention.proof.cuda.declared import Declared
+from tl_attention.proof.cuda.expression import arguments
+from tl_attention.proof.cuda.text import Call, Made
+
+# (&(((half_t*)K_shared)[0]))    ((void*)((char*)(&(((half_t*)K_shared)[0])) + 32768))
+MATRIX = re.compile(
+    r"(?:\(\(void\*\)\(\(char\*\))?\(&\(\(\((?:half_t|bfloat16_t)\*\)(\w+)_shared\)\[(.+?)\]\)\)(?: \+ (.+)\)\))?$"
+)
+# uint64_t(desc_b_3 + ((ki_3 * 2048) >> 4))
+DESCRIPTOR = re.compile(r"uint64_t\((desc_\w+) \+ (.+)\)$")
+# reinterpret_cast<const uint32_t*>(acc_s_cast + (ki_4 * 8))
+# ((uint32_t*)(acc_s + 0))
+REGISTERS = re.compile(r"(?:reinterpret_cast<(?:const )?uint32_t\*>|\(\(uint32_t\*\))\((\w+) \+ (.+)\)$")
+DTYPES = {"kFloat16": "float16", "kBFloat16": "bfloat16", "kFloat32": "float32"}
+ELEMENT_BYTES = 2
+
+
+def _initialise(match: re.Match[str], declared: Declared) -> Made:
+    layout, (name, address) = tuple(map(int, match[1].split(", "))), arguments(match[2])
+    matrix = MATRIX.match(address)
+    if not matrix:
+        raise SyntaxError(f"{address[:80]!r} is no matrix in shared memory")
+    buffer = declared.buffer(matrix[1])
+    element, more = declared.expression(matrix[2]), declared.expression(matrix[3] or "0")
+
+    def act(run, threads, line):
+        threads.names[name] = ELEMENT_BYTES * run.value(element, threads) + run.value(more, threads)
+        threads.names[f"{name} of"] = (buffer, layout)
+
+    return Made(act)
+
+
+def _offset(match: re.Match[str], declared: Declared) -> Made:
+    name, more = match[1], declared.expression(match[2])
+
+    def act(run, threads, line):
+        threads.names[name] = threads.names[name] + run.value(more, threads)
+
+    return Made(act)
+
+
+def _operand(text: str, declared: Declared):
+    """(descriptor or registers, what is added to it: units of 16 bytes, or registers' elements)."""
+    matrix, registers = DESCRIPTOR.match(text), REGISTERS.match(text.removesuffix(")") if text[0] == "(" else text)
+    if matrix:
+        return True, matrix[1], declared.expression(matrix[2])
+    if registers:
+        return False, declared.register(registers[1]), declared.expression(registers[2])
+    raise SyntaxError(f"{text[:80]!r} is no operand of a product")
+
+
+def _wgmma(match: re.Match[str], declared: Declared) -> Made:
+    kind, given = match[1], arguments(match[3])
+    template = [part.removeprefix("tl::DataType::") for part in match[2].split(", ")]
+    if len(given) != 4 or len(template) not in (10, 9):
+        raise SyntaxError(f"a product of a form that is not known: {match.string[:80]!r}")
+    types, (rows, columns, depth), flags = template[:3], map(int, template[3:6]), template[6:]
+    operands = [_operand(text, declared) for text in given[:3]]
+    if [shared for shared, *_ in operands] != [kind == "ss", True, False]:
+        raise SyntaxError(f"operands of wgmma_{kind} that are not known: {match.string[:80]!r}")
+    keeps = declared.expression(given[3])
+    form = (*(DTYPES[name] for name in types), rows, columns, depth, *flags)
+
+    def act(run, threads, line):
+        values = {}
+        for role, (shared, name, more) in zip("abd", operands):
+            at = run.value(more, threads)
+            source = threads.names[f"{name} of"] if shared else name
+            values |= {role: source, f"{role}_at": threads.names[name] + 16 * at if shared else at}
+        run.see(threads, line, "wgmma", form=form, keeps=run.value(keeps, threads), **values)
+
+    return Made(act)
+
+
+def _fence(match: re.Match[str], declared: Declared) -> Made | None:
+    width, name, offset, count = match[1], declared.register(match[2]), int(match[3]), int(match[4])
+    # TileLang counts those of a whole tile, where a thread has fewer.
+    if offset or 4 * count < declared.registers[name]:
+        raise SyntaxError(f"a fence of {count} registers of {name} from {offset} on, not of all of them")
+    if (width == "float") != (not declared_half(name)):
+        return None
+    return Made(lambda run, threads, line: run.see(threads, line, "operand fence", name))
+
+
+def declared_half(name: str) -> bool:
+    """Whether a fragment holds 2-byte elements: by its name, as the form of the cast follows the type."""
+    return name.endswith("_cast") or name.endswith("_local")
+
+
+def _hold(match: re.Match[str], declared: Declared) -> Made:
+    kind, first, end, name = match.groups()
+    declared.register(name)
+    event = kind.replace("_", " ")
+    return Made(
+        lambda run, threads, line: run.see(
+            threads, line, event, "exponentials", index=int(first), value=int(end or 0), of=name
+        )
+    )
+
+
+SCALE = r"\(softmax_scale \* 0x1\.71547652b82fep\+0f/\*1\.442695e\+00\*/\)"
+PRODUCT_CALLS = (
+    # tl::GmmaDescriptor desc_b;
+    Call("descriptor", re.compile(r"tl::GmmaDescriptor desc_\w+;$"), lambda match, declared: Made(lambda run, threads, line: None)),
+    # tl::initialize_wgmma_descriptor<1, 1, 64>(desc_b, (&(((half_t*)K_shared)[0])));
+    Call("descriptor", re.compile(r"tl::initialize_wgmma_descriptor<([\d, ]+)>\((.+)\);$"), _initialise),
+    # tl::increase_descriptor_offset<int>(desc_b, ((base_3 & 1) * 45056));
+    Call("descriptor", re.compile(r"tl::increase_descriptor_offset<int>\((\w+), (.+)\);$"), _offset),
+    plain("arrive wgmma")(r"tl::warpgroup_arrive\(\);$"),
+    # tl::wgmma_ss<tl::DataType::kFloat16, ..., 64, 128, 16, false, false, 1, 1>(uint64_t(desc_a + ...), ...);
+    Call("product", re.compile(r"tl::wgmma_(ss|rs)<(.+?)>\((.+)\);$"), _wgmma),
+    plain("commit wgmma")(r"tl::warpgroup_commit_batch\(\);$"),
+    plain("products wait")(r"tl::(?:warpgroup_wait|wait_wgmma)<(\d+)>\(\);$"),
+    # tl::warpgroup_fence_operand(reinterpret_cast<float*>(acc_s + 0), 64);
+    Call(
+        "operand fence",
+        re.compile(r"tl::warpgroup_fence_operand\(reinterpret_cast<(float|uint32_t)\*>\((\w+) \+ (\d+)\), (\d+)\);$"),
+        _fence,
+    ),
+    # tl_attention_hold<0, 40>(acc_s, (softmax_scale * 0x1.71547652b82fep+0f/*1.442695e+00*/));
+    Call("hold", re.compile(rf"tl_attention_(hold)<(\d+), (\d+)>\((\w+), {SCALE}\);$"), _hold),
+    Call("hold", re.compile(rf"tl_attention_(hold_last)<(\d+)()>\((\w+), {SCALE}\);$"), _hold),
+    plain("resume")(rf"tl_attention_resume\(scores_max, {SCALE}\);$"),
+)
+

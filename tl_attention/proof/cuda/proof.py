@@ -1,0 +1,171 @@
+"""What the proofs of all lowerings' generated code share: what is read, at which sizes, what ran, and the verdict."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from math import lcm
+
+from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.problem.variant import Sizes
+from tl_attention.program.program import Program
+from tl_attention.proof.cuda.calls import CALLS
+from tl_attention.proof.cuda.coverage import Coverage
+from tl_attention.proof.cuda.iterations import Iterations
+from tl_attention.proof.cuda.launch import check_descriptors, check_memory, check_signature
+from tl_attention.proof.cuda.refused import Unsafe
+from tl_attention.proof.cuda.run import Run
+from tl_attention.proof.cuda.stream import Expected, Tensor
+from tl_attention.proof.cuda.text import Kernel, read
+from tl_attention.proof.cuda.tiles import Product, Tile
+from tl_attention.proof.events import Event
+from tl_attention.proof.generated.host_plan import HostPlan, parse_host_source
+from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
+from tl_attention.schedule.schedule import Schedule
+
+# Of a period: what is run for each of its iterations would take too long.
+MOST_ITERATIONS = 64
+# #include <tl_templates/cuda/barrier.h>    #ifdef ENABLE_BF16    extern "C" __global__ void attention_kernel(...);
+HEADER = re.compile(r'(?:#(?:if|include|define|undef|endif|ifdef) ?.*|extern "C" __global__ void \w+\(.*\);|)$')
+
+
+class Proof(ABC):
+    """The proof of one generated kernel."""
+
+    # Device functions that stand before the kernel, to the letter.
+    prelude = ""
+
+    def __init__(self, schedule: Schedule, program: Program, code: GeneratedCode):
+        self.schedule, self.program, self.code = schedule, program, code
+        self.digest = hashlib.sha256()
+        self.coverage = Coverage()
+        self.at: Sizes | None = None
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        return read(self.code.source, CALLS)
+
+    @cached_property
+    def plan(self) -> HostPlan:
+        return parse_host_source(self.code.host_source)
+
+    @cached_property
+    def iterations(self) -> Iterations:
+        """What depends on an iteration, in the code; the period is the Program's too."""
+        found = Iterations.of(self.kernel.body)
+        found.period = lcm(found.period, self.ring_period)
+        if found.period > MOST_ITERATIONS:
+            raise Unsafe(f"it repeats after {found.period} iterations, expected at most {MOST_ITERATIONS}")
+        return found
+
+    @property
+    @abstractmethod
+    def ring_period(self) -> int:
+        """Loads after which every ring, and its parities, are where they were; tiles likewise."""
+
+    @property
+    @abstractmethod
+    def tiles(self) -> dict[str, Tile]:
+        """The buffers of shared memory, by name."""
+
+    @property
+    @abstractmethod
+    def products(self) -> dict[str, Product]:
+        """The products, by their accumulators."""
+
+    @abstractmethod
+    def sizes(self) -> Iterator[Sizes]:
+        """At which it is proved, where they are not fixed."""
+
+    @abstractmethod
+    def grids(self) -> Iterator[Sizes]:
+        """At which all tiles of the grid are looked at, where they are not fixed."""
+
+    @abstractmethod
+    def check_at(self, sizes: Sizes, start: int) -> None:
+        """Raise Unsafe unless some blocks do what they must at these sizes, as if `start` loads had been before."""
+
+    @abstractmethod
+    def check_grid(self, sizes: Sizes) -> None:
+        """Raise Unsafe unless the blocks of a grid work on all of its tiles, each on the right rows of all tensors."""
+
+    def verdict(self) -> Verdict:
+        """The verdict. Raises ScheduleRefused."""
+        try:
+            self._check_frame()
+            fixed = self.code.variant.sizes
+            sizes, grids = ([fixed], [fixed]) if fixed else (list(self.sizes()), list(self.grids()))
+            for self.at in sizes:
+                check_descriptors(
+                    self.plan, self.tiles, self._shapes(self.at), self.at._asdict(), self.code.variant.dtype
+                )
+                self.check_at(self.at, 0)
+            for self.at in grids:
+                self.check_grid(self.at)
+            for self.at in sizes:
+                self._check_periods(self.at)
+            self.at = None
+            return self._verdict(fixed is not None)
+        except SyntaxError as error:
+            raise refusal(f"it cannot be read: {error}") from None
+        except InputError as error:
+            raise refusal(str(error)) from None
+        except Unsafe as error:
+            at = "" if self.at is None else f" (batch, heads, seq_q, seq_kv = {', '.join(map(str, self.at))})"
+            raise refusal(f"{error}{at}") from None
+
+    # --- before any run ----------------------------------------------------------------------------------------
+
+    def _check_frame(self) -> None:
+        prelude = self.kernel.prelude + "\n"
+        if not prelude.startswith(self.prelude):
+            raise Unsafe("what stands before the kernel is not its prelude")
+        for line in prelude.removeprefix(self.prelude).splitlines():
+            if not HEADER.match(line):
+                raise Unsafe(f"{line[:80]!r} stands before the kernel")
+        check_signature(self.kernel, self.plan, frozenset(p.name for p in self.code.parameters if p.kind != "scalar"))
+        check_memory(self.kernel, self.plan, self.tiles)
+
+    # --- for the runs ------------------------------------------------------------------------------------------
+
+    def _shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        """Dimensions of each tensor."""
+        variant = self.code.variant
+        known = {**sizes._asdict(), "head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
+        return {p.name: tuple(known.get(d, d) for d in p.dims) for p in self.code.parameters if len(p.dims) == 4}
+
+    def expected(self, sizes: Sizes) -> Expected:
+        """What events are read with."""
+        tensors = {name: Tensor(*shape[1:]) for name, shape in self._shapes(sizes).items()}
+        boxes = {descriptor.name: descriptor.box[0] for descriptor in self.plan.descriptors}
+        return Expected(self.tiles, self.products, tensors, self.code.variant.dtype, boxes)
+
+    def note(self, run: Run, *streams: Iterable[Event]) -> None:
+        """Count what a run showed, and its events into the digest."""
+        self.coverage.note(run)
+        for stream in streams:
+            told = [(e.kind, e.name, e.index, e.value, e.blocks, e.place, e.reads) for e in stream]
+            self.digest.update(repr(told).encode())
+
+    def _check_periods(self, sizes: Sizes) -> None:
+        """Run again from every iteration of a period, if that shows a line in one that it was not seen in."""
+        if not self.coverage.may_gain(sizes, self.iterations):
+            return
+        for start in range(1, self.iterations.period):
+            self.check_at(sizes, start)
+
+    # --- behind the runs ---------------------------------------------------------------------------------------
+
+    def _verdict(self, fixed: bool) -> Verdict:
+        kinds = self.kernel.kinds
+        unreached = self.coverage.unreached(self.kernel, self.iterations, fixed)
+        lines = range(len(self.code.source.splitlines()))
+        return Verdict(tuple(kinds.get(line, "") for line in lines), unreached, self.digest.hexdigest())
+
+
+def refusal(what: str) -> ScheduleRefused:
+    """What generated code does wrong."""
+    return ScheduleRefused(f"the kernel that TileLang 0.1.15 generates is not safe: {what}")

@@ -1,0 +1,283 @@
+"""The body of a generated kernel as a tree of statements.
+
+Every line is a statement that is read (`calls`), an integer assignment, a loop, a branch, or arithmetic on registers.
+Loops and branches around nothing but arithmetic are arithmetic too. What is none of these is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tl_attention.proof.cuda.declared import Declared
+from tl_attention.proof.cuda.expression import Expression, arguments
+
+# for (int t = 0; t < (blocks_3 - 1); ++t) {
+FOR = re.compile(r"for \(int (\w+) = 0; \1 < (.+); \+\+\1\) \{$")
+# if (((int)threadIdx.y) == 2) {
+IF = re.compile(r"if \((.+)\) \{$")
+# if (tl::tl_shuffle_elect<32>()) {
+ELECT = re.compile(r"tl::tl_shuffle_elect<(\d+)>\(\)$")
+# if (!((tile < 16))) { break; }
+LEAVE = re.compile(r"if \((.+)\) \{ break; \}$")
+# int rmod = (tile % ((seq_q + 127) >> 7));
+ASSIGNED = re.compile(r"(?:int )?(\w+) = (.+);$")
+# A loop that hides scores has both:  condval_4 = -CUDART_INF_F;    float broadcast_var_2 = -CUDART_INF_F;
+# and  acc_s[i] = condval_4;    *(float4*)(acc_s + (i * 4)) = condval;
+TAGS = {
+    "hidden": re.compile(r"(?:(?:float )?(?:condval|broadcast_var)(?:_\d+)?|acc_s\[.+\]) = -CUDART_INF_F;$"),
+    "scores": re.compile(r"(?:acc_s\[.+\]|\*\(float\d\*\)\(acc_s \+ .+\)) = "),
+}
+SIGNATURE = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+), 1\) (\w+)\((.*)\) \{$')
+# __grid_constant__ const CUtensorMap K_desc    const half_t* __restrict__ K    int seq_q    float softmax_scale
+PARAMETER = re.compile(r"(?:(__grid_constant__ const CUtensorMap)|(?:const )?(\w+\*) __restrict__|(int|float)) (\w+)$")
+
+Act = Callable[[Any, Any, int], None]
+
+
+class Made(NamedTuple):
+    """What a call does: `act` runs it with (the run, the class of threads, the line). `changes` are variables."""
+
+    act: Act
+    changes: frozenset[str] = frozenset()
+
+
+@dataclass
+class Step:
+    """A call that is read."""
+
+    line: int
+    kind: str
+    act: Act
+    assigned: frozenset[str] = frozenset()
+    expressions: tuple[Expression, ...] = ()
+
+
+@dataclass
+class Assign:
+    line: int
+    name: str
+    expression: Expression
+
+
+@dataclass
+class For:
+    line: int
+    variable: str
+    trips: Expression
+    body: tuple[Any, ...]
+    assigned: frozenset[str]
+    unrolled: bool
+
+
+@dataclass
+class While:
+    line: int
+    body: tuple[Any, ...]
+    assigned: frozenset[str] = frozenset()
+
+
+@dataclass
+class Leave:
+    """Ends a `while`."""
+
+    line: int
+    condition: Expression
+
+
+@dataclass
+class If:
+    """`elect` is 32 where one lane of each warp goes in, a multiple where one of so many threads, 0 of each y."""
+
+    line: int
+    condition: Expression | None
+    elect: int | None
+    body: tuple[Any, ...]
+    otherwise: tuple[Any, ...]
+    assigned: frozenset[str] = frozenset()
+
+
+@dataclass
+class Arithmetic:
+    """Lines that compute on registers. `mask` where they hide scores."""
+
+    lines: tuple[int, ...]
+    mask: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """A statement that is read: what it looks like, and what makes of a match, and what is declared, what it does."""
+
+    kind: str
+    pattern: re.Pattern[str]
+    build: Callable[[re.Match[str], Declared], Made | None]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a kernel takes, in order: descriptors, tensors by address, integers and numbers, by kind."""
+
+    threads: int
+    name: str
+    parameters: tuple[tuple[str, str], ...]
+
+    def of(self, kind: str) -> tuple[str, ...]:
+        """The names of a kind: descriptor, address, int or float."""
+        return tuple(name for found, name in self.parameters if found == kind)
+
+
+@dataclass
+class Kernel:
+    """A kernel: what stands before its body, the body, what it declares, and what each of its lines is read as."""
+
+    prelude: str
+    signature: Signature
+    declared: Declared
+    body: tuple[Any, ...]
+    kinds: dict[int, str]
+
+
+def read(source: str, calls: Sequence[Call]) -> Kernel:
+    """The kernel of a source. Raises SyntaxError for a line that is none of what a kernel may have."""
+    lines = source.splitlines()
+    first = next((n for n, line in enumerate(lines) if "__launch_bounds__" in line), len(lines))
+    signature = _signature(lines[first] if first < len(lines) else "")
+    body = lines[first + 1 :]
+    declared = Declared.of(body, signature.of("int"))
+    reader = _Reader(calls, declared)
+    numbered = iter(enumerate(map(str.strip, body), first + 1))
+    nodes, closing = reader.block(numbered)
+    if closing != "}" or any(text for _, text in numbered):
+        raise SyntaxError("the kernel's braces do not match")
+    return Kernel("\n".join(lines[:first]), signature, declared, nodes, reader.kinds)
+
+
+def _signature(line: str) -> Signature:
+    match = SIGNATURE.match(line)
+    parameters = [PARAMETER.match(text) for text in arguments(match[3])] if match else []
+    if not match or not all(parameters):
+        raise SyntaxError(f"{line[:100]!r} is no kernel of a form that is known")
+    kinds = ["descriptor" if p[1] else "address" if p[2] else p[3] for p in parameters if p]
+    return Signature(int(match[1]), match[2], tuple((kind, p[4]) for kind, p in zip(kinds, parameters) if p))
+
+
+class _Reader:
+    def __init__(self, calls: Sequence[Call], declared: Declared):
+        self.calls, self.declared = calls, declared
+        self.kinds: dict[int, str] = {}
+        self.unrolled = False
+        self.tags: dict[int, set[str]] = {}
+
+    def block(self, lines: Iterator[tuple[int, str]]) -> tuple[tuple[Any, ...], str]:
+        """(the statements up to the closing brace, the line that it is in)."""
+        nodes: list[Any] = []
+        for number, text in lines:
+            if text.startswith("}"):
+                self.kinds[number] = "control"
+                return _joined(nodes), text
+            try:
+                nodes += self.statement(number, text, lines)
+            except SyntaxError as error:
+                raise error if "line " in str(error) else SyntaxError(f"line {number + 1}: {error}") from None
+        return _joined(nodes), ""
+
+    def closed(self, number: int, lines: Iterator[tuple[int, str]]) -> tuple[Any, ...]:
+        """The statements of a block that has no else."""
+        nodes, closing = self.block(lines)
+        if closing != "}":
+            raise SyntaxError(f"line {number + 1} opens a block that ends with {closing!r}")
+        return nodes
+
+    def statement(self, number: int, text: str, lines: Iterator[tuple[int, str]]) -> list[Any]:
+        unrolled, self.unrolled = self.unrolled, text == "#pragma unroll"
+        if not text or self.unrolled:
+            self.kinds[number] = "numbers: unrolling" if text else ""
+            return []
+        loop, leave, branch = FOR.match(text), LEAVE.match(text), IF.match(text)
+        if loop:
+            return [self.loop(number, loop[1], loop[2], lines, unrolled)]
+        if branch:
+            return [self.branch(number, branch[1], lines)]
+        if text == "while (1) {" or text == "{" or leave:
+            self.kinds[number] = "control"
+        if text == "while (1) {":
+            body = self.closed(number, lines)
+            return [While(number, body, _assigned(body))]
+        if leave:
+            return [Leave(number, self.declared.expression(leave[1]))]
+        return list(self.closed(number, lines)) if text == "{" else self.line(number, text)
+
+    def loop(
+        self, number: int, variable: str, trips: str, lines: Iterator[tuple[int, str]], unrolled: bool
+    ) -> Any:
+        body = self.closed(number, lines)
+        if body and all(isinstance(node, Arithmetic) for node in body) and trips.isdecimal():
+            return self.arithmetic(number, body)
+        self.kinds[number] = "control"
+        return For(number, variable, self.declared.expression(trips), body, _assigned(body) | {variable}, unrolled)
+
+    def branch(self, number: int, condition: str, lines: Iterator[tuple[int, str]]) -> Any:
+        body, closing = self.block(lines)
+        otherwise = self.closed(number, lines) if closing == "} else {" else ()
+        if closing not in ("}", "} else {"):
+            raise SyntaxError(f"line {number + 1} opens a block that ends with {closing!r}")
+        elected, both = ELECT.match(condition), (*body, *otherwise)
+        if not elected and both and all(isinstance(node, Arithmetic) for node in both):
+            if not self.declared.pure(condition):
+                raise SyntaxError(f"line {number + 1}: the condition {condition[:80]!r} is nothing that is known")
+            return self.arithmetic(number, both)
+        self.kinds[number] = "control"
+        tree = None if elected else self.declared.expression(condition)
+        return If(number, tree, int(elected[1]) if elected else None, body, otherwise, _assigned(both))
+
+    def arithmetic(self, number: int, body: Sequence[Any]) -> Arithmetic:
+        inner = tuple(line for node in body for line in node.lines)
+        mask = set().union(*(self.tags.get(line, set()) for line in inner)) == TAGS.keys()
+        for line in (number, *inner):
+            self.kinds[line] = "numbers: mask" if mask else "numbers: arithmetic"
+        return Arithmetic((number, *inner), mask)
+
+    def line(self, number: int, text: str) -> list[Any]:
+        for call in self.calls:
+            match = call.pattern.match(text)
+            self.declared.used.clear()
+            made = call.build(match, self.declared) if match else None
+            if made is not None:
+                self.kinds[number] = call.kind
+                return [Step(number, call.kind, made.act, made.changes, tuple(self.declared.used))]
+        assigned = ASSIGNED.match(text)
+        if assigned and assigned[1] in self.declared.integers:
+            self.kinds[number] = "integer"
+            return [Assign(number, assigned[1], self.declared.expression(assigned[2]))]
+        self.tags[number] = {tag for tag, pattern in TAGS.items() if pattern.match(text)}
+        kind = self.declared.kind_of(text)
+        if kind is None:
+            raise SyntaxError(f"{text[:100]!r} is nothing that is known")
+        self.kinds[number] = kind
+        return [Arithmetic((number,))] if kind == "numbers: arithmetic" else []
+
+
+def _joined(nodes: Sequence[Any]) -> tuple[Any, ...]:
+    """Arithmetic that stands together, as one."""
+    found: list[Any] = []
+    for node in nodes:
+        last = found[-1] if found else None
+        if isinstance(node, Arithmetic) and isinstance(last, Arithmetic) and node.mask == last.mask:
+            found[-1] = Arithmetic(last.lines + node.lines, node.mask)
+        else:
+            found.append(node)
+    return tuple(found)
+
+
+def _assigned(nodes: Iterable[Any]) -> frozenset[str]:
+    """The variables that these may change."""
+    names: set[str] = set()
+    for node in nodes:
+        if isinstance(node, Assign):
+            names.add(node.name)
+        else:
+            names |= getattr(node, "assigned", frozenset())
+    return frozenset(names)

@@ -1,0 +1,155 @@
+"""The threads that run generated code, in classes: those that every condition so far has sent the same way.
+
+A class has one state. A variable whose value is the same in all of its threads is one number, any other an array with
+a value for each. A condition, or a loop's length, that differs between them splits the class; behind it the parts are
+one class again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tl_attention.hardware.warpgroup import WARP
+
+Value = Any  # int, or an array of one value for each thread of a class
+# A name that code cannot have: the number of threads of a warp that are there.
+LANES = "lanes of a warp"
+
+
+@dataclass(frozen=True)
+class Threads:
+    """All threads of some blocks, by number: blocks one after another, in each y before x.
+
+    `lanes` is 32, or 1 where the first lane of a warp stands for all of it; `warps` says which warps of each y are there.
+    """
+
+    blocks: np.ndarray
+    ys: int
+    warps: tuple[int, ...]
+    lanes: int = WARP
+    x: np.ndarray = field(init=False)
+    y: np.ndarray = field(init=False)
+    block: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        lanes = np.arange(self.lanes)
+        x = np.concatenate([WARP * warp + lanes for warp in self.warps])
+        places = self.ys * len(x)
+        object.__setattr__(self, "x", np.tile(x, len(self.blocks) * self.ys))
+        object.__setattr__(self, "y", np.tile(np.repeat(np.arange(self.ys), len(x)), len(self.blocks)))
+        object.__setattr__(self, "block", np.repeat(self.blocks, places))
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass
+class Class:
+    """Threads, by number, in order, and their variables."""
+
+    threads: np.ndarray
+    names: dict[str, Value]
+
+    def whole_warps(self, lanes: int) -> bool:
+        """Whether of each warp all lanes are here."""
+        if len(self.threads) % lanes:
+            return False
+        warps = self.threads.reshape(-1, lanes)
+        return bool((warps[:, 0] % lanes == 0).all() and (warps[:, -1] - warps[:, 0] == lanes - 1).all())
+
+    def part(self, chosen: np.ndarray) -> Class:
+        """The threads for which `chosen` is true, with a state of their own."""
+        taken = {
+            name: settled(value[chosen]) if isinstance(value, np.ndarray) else value
+            for name, value in self.names.items()
+        }
+        return Class(self.threads[chosen], taken)
+
+    def split(self, value: Value) -> Iterator[tuple[int, Class]]:
+        """(value, the threads that have it), the class itself where all have the same."""
+        if not isinstance(value, np.ndarray):
+            yield int(value), self
+            return
+        for found in np.unique(value):
+            yield int(found), self.part(value == found)
+
+    def rejoin(self, parts: Iterable[Class], assigned: Iterable[str]) -> None:
+        """Take the variables that were assigned in the parts, which together are this class, or less of it.
+
+        A variable that some part does not have is unknown from here on.
+        """
+        parts = [part for part in parts if part is not self]
+        if not parts:
+            return
+        for name in assigned:
+            self._take(name, [(part.threads, part.names.get(name)) for part in parts])
+
+    def _take(self, name: str, found: list[tuple[np.ndarray, Value]]) -> None:
+        if any(value is None for _, value in found):
+            self.names.pop(name, None)
+            return
+        first = found[0][1]
+        if all(not isinstance(value, np.ndarray) and value == first for _, value in found):
+            if sum(len(threads) for threads, _ in found) == len(self.threads):
+                self.names[name] = first
+                return
+        merged = np.empty(len(self.threads), dtype=np.int64)
+        merged[:] = self.names.get(name, 0)
+        for threads, value in found:
+            merged[np.searchsorted(self.threads, threads)] = value
+        self.names[name] = settled(merged)
+
+
+def settled(value: Value) -> Value:
+    """One number for an array of equal ones."""
+    if isinstance(value, np.ndarray) and len(value) and (value == value[0]).all():
+        return value[0].item()
+    return value
+
+
+def of(value: Value, chosen: np.ndarray) -> Value:
+    """The value in the chosen threads of a class."""
+    return value[chosen] if isinstance(value, np.ndarray) else value
+
+
+def _quotient(a: Value, b: Value) -> Value:
+    """C's, which rounds towards 0."""
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return (a - np.fmod(a, b)) // b
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _remainder(a: Value, b: Value) -> Value:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.fmod(a, b)
+    return a - b * _quotient(a, b)
+
+
+def _select(condition: Value, a: Value, b: Value) -> Value:
+    return np.where(condition, a, b) if isinstance(condition, np.ndarray) else a if condition else b
+
+
+def _least(a: Value, b: Value) -> Value:
+    return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
+
+
+def _most(a: Value, b: Value) -> Value:
+    return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
+
+
+# An expression's functions: numbers, or an array of numbers.
+NUMBERS: dict[str, Any] = {
+    "__builtins__": {},
+    "quotient": _quotient,
+    "remainder": _remainder,
+    "select": _select,
+    "both": lambda a, b: a & b,
+    "either": lambda a, b: a | b,
+    "negation": lambda a: np.logical_not(a) if isinstance(a, np.ndarray) else not a,
+    "min": _least,
+    "max": _most,
+}
