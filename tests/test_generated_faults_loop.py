@@ -12,7 +12,7 @@ from tl_attention.errors import ScheduleRefused
 
 LOOP = re.compile(r"\n( +)for \(int t = 0; .*?\n\1\}\n", re.DOTALL)
 SYNCHRONISES = re.compile(r"\.wait\(|\.arrive\(|wait_wgmma<|__sync_thread_partial\(|__named_barrier_arrive\(")
-# Lines of one turn: of each product its wait, its release and that it is waited for, and of a kernel with turns two more.
+# Lines of one turn: for each product two waits and a release, and two more where warpgroups take turns.
 LINES = {"best_causal": 8, "ws_seed": 6, "ws_three_stages": 6, "ws_fa3_64x128": 6}
 
 

@@ -35,8 +35,8 @@ class Kernel:
         return Variant(self.head_dim, self.dtype, CAUSAL if self.causal else FULL)
 
 
-# Both lowerings, both masks, both fastest; multicast, tiles from a counter, in sections and tapered, turns, an output by
-# TMA, Q in registers, a rescale that waits for a threshold, both dtypes and head sizes.
+# Both lowerings, both masks, both fastest; multicast, tiles from a counter, in sections and tapered, turns, an output
+# by TMA, Q in registers, a rescale that waits for a threshold, both dtypes and head sizes.
 KERNELS: dict[str, Kernel] = {
     "best": Kernel("best"),
     "best_causal": Kernel("best_causal", causal=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -66,3 +67,32 @@ def _kind(line: str) -> str:
         return call
     integer = re.match(r"int \w+( = .+)?;$", line) or (ASSIGNED.match(line) and "acc" not in line and "[" not in line)
     return "integer" if integer and "float" not in line and "__" not in line else NUMBERS + "other"
+
+
+# Kinds that are read, and order nothing between threads.
+SILENT = {"signature", "loop", "branch", "block", "buffer", "integer", "descriptor", "harmless"}
+# Lines of the host's code that say how the kernel is launched: sizes, addresses, arguments with their headers, calls.
+LAUNCH = re.compile(
+    r"  int32_t \w+ = \(\(int32_t\)|  void\* \w+ = \(\(\(DLTensor|  void\* \w+_desc = |  TL_ALIGN\(128\)|.*stack_ffi_any\)\["
+    r"|.*TVMFFIFunctionCall\("
+)
+
+
+def is_numbers(kind: str) -> bool:
+    """Whether a line of this kind is left to the numbers."""
+    return kind.startswith(NUMBERS)
+
+
+def synchronises(kind: str) -> bool:
+    """Whether a line of this kind loads, multiplies, stores or orders threads."""
+    return bool(kind) and not is_numbers(kind) and kind not in SILENT
+
+
+def reads_of_launch(lines: Sequence[str]) -> list[int]:
+    """The lines of the host's code that are read."""
+    return [number for number, line in enumerate(lines) if LAUNCH.match(line)]
+
+
+def wholly_read(kind: str) -> bool:
+    """Whether everything in a line of this kind is in the digest; of a line that is gone, everything is."""
+    return not is_numbers(kind)
