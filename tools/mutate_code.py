@@ -108,7 +108,10 @@ def main() -> None:
 @click.option("--timeout", type=float, default=120.0, show_default=True, help="of one proof, in seconds")
 @click.option("--numbers", type=click.IntRange(0), default=300, show_default=True, help="drawn of the numbers' lines")
 @click.option("--sample", "each", type=click.IntRange(0), default=0, help="mutants of each operation  [default: all]")
-def run(folder: Path, kernels: tuple[str, ...], jobs: int, timeout: float, numbers: int, each: int) -> None:
+@click.option("--proof-only", is_flag=True, help="compile nothing: what is no C++ stays where it is")
+def run(
+    folder: Path, kernels: tuple[str, ...], jobs: int, timeout: float, numbers: int, each: int, proof_only: bool
+) -> None:
     """Make all mutants and ask the proof about each."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in kernels or KERNELS:
@@ -119,7 +122,8 @@ def run(folder: Path, kernels: tuple[str, ...], jobs: int, timeout: float, numbe
         rows = Rows(folder / f"{name}.jsonl")
         rows.begin(name, code, verdict, len(found))
         prove(name, code, found, rows, jobs, timeout)
-        compile_accepted(name, code, found, rows, jobs)
+        if not proof_only:
+            compile_accepted(name, code, found, rows, jobs)
         show(rows)
 
 

@@ -14,6 +14,7 @@ DEVICE, HOST = "source", "host_source"
 DELETED, SWAPPED = "deleted", "swapped"
 CHANGES = {"+1": lambda value: value + 1, "-1": lambda value: value - 1, "doubled": lambda value: 2 * value}
 OPERATIONS = (DELETED, SWAPPED, *CHANGES)
+CONTEXT = 40
 COMMENT = re.compile(r"/\*.*?\*/|//.*")
 INTEGER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
@@ -67,10 +68,18 @@ class Mutant:
         """The change in a line of text."""
         lines = getattr(code, self.part).split("\n")
         if self.spans:
-            first, second = (lines[span.start].strip() for span in self.spans)
-            return f"{first}  <->  {second}"
+            return "  <->  ".join(_told(lines[span.start : span.stop]) for span in self.spans)
         line = lines[self.line]
-        return line.strip() if self.operation == DELETED else self._changed(line).strip()
+        if self.operation == DELETED:
+            return line.strip()
+        changed = self._changed(line)
+        start, stop = max(0, self.place - CONTEXT), self.place + CONTEXT
+        return f"{line[start:stop].strip()}  ->  {changed[start:stop].strip()}"
+
+
+def _told(statement: Sequence[str]) -> str:
+    first = next(line for line in statement if not line.strip().startswith("#")).strip()
+    return first if len(statement) == 1 else f"{first} ... ({len(statement)} lines)"
 
 
 def mutants(code: Code, verdict: Verdict, numbers: int, seed: str) -> list[Mutant]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -66,17 +65,18 @@ class Rows:
 
     def add(self, mutant: Mutant, answer: Answer, shown: str) -> None:
         """The proof's answer."""
-        row = {
-            "key": mutant.key,
-            "operation": mutant.operation,
-            "line": mutant.line + 1,
-            "kind": mutant.kind,
-            "drawn": mutant.drawn,
-            "shown": shown,
-            **asdict(answer),
-        }
-        row["kind"], row["after"] = mutant.kind, answer.kind
-        self.learn(mutant.key, **row)
+        self.learn(
+            mutant.key,
+            operation=mutant.operation,
+            line=mutant.line + 1,
+            kind=mutant.kind,
+            drawn=mutant.drawn,
+            shown=shown,
+            outcome=answer.outcome,
+            words=answer.words,
+            digest=answer.digest,
+            after=answer.kind,
+        )
 
     def learn(self, key: str, **fields: Any) -> None:
         """More about a mutant."""

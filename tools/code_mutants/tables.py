@@ -6,6 +6,7 @@ from collections import Counter
 
 from rich.table import Table
 
+from code_mutants.judged import reason
 from code_mutants.operations import OPERATIONS
 from code_mutants.proving import BROKEN
 from code_mutants.rows import CLASSES, NUMBERS, TO_JUDGE, Row, Rows, is_device
@@ -28,7 +29,7 @@ def table(rows: Rows) -> Table:
         line = [counts[operation, found] for found in CLASSES]
         if sum(line):
             shown.add_row(operation, *(f"{count:,}" if count else "" for count in line), f"{sum(line):,}")
-    sums = [sum(counts[operation, found] for operation, _ in {(key, 0) for key, _ in counts}) for found in CLASSES]
+    sums = [sum(count for (_, of), count in counts.items() if of == found) for found in CLASSES]
     shown.add_row("all", *(f"{count:,}" for count in sums), f"{total:,}")
     return shown
 
@@ -44,10 +45,13 @@ def kinds_of_numbers(rows: Rows) -> str:
 
 
 def to_judge(rows: Rows) -> list[str]:
-    """A line for each mutant that a person must judge, or at which the proof broke."""
-    return [
+    """A line for each reason that a person has given, and for each mutant without one, or at which the proof broke."""
+    left = [(row, found) for row, found in rows.classes() if found in (TO_JUDGE, BROKEN)]
+    reasons = Counter(reason(row) for row, found in left if found == TO_JUDGE)
+    told = [f"judged, {count}: {why}" for why, count in reasons.items() if why]
+    return told + [
         f"{found}: {_operation(row)}, line {row['line']} ({row['kind']}): {row['shown'][:WIDTH]}"
         + (f"  [{row['words'][:WIDTH]}]" if row["words"] else "")
-        for row, found in rows.classes()
-        if found in (TO_JUDGE, BROKEN)
+        for row, found in left
+        if found == BROKEN or not reason(row)
     ]
