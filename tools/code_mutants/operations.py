@@ -149,10 +149,11 @@ def sample(found: Sequence[Mutant], count: int, seed: str) -> list[Mutant]:
 
 
 def _distinct(code: Code, found: Sequence[Mutant]) -> Iterator[Mutant]:
-    """One of each text, the first: what is drawn stays drawn."""
+    """One of each text, however it is indented, the first: what is drawn stays drawn."""
     seen: set[tuple[str, int]] = set()
     for mutant in found:
-        text = (mutant.part, hash(getattr(mutant.of(code), mutant.part)))
+        lines = getattr(mutant.of(code), mutant.part).split("\n")
+        text = (mutant.part, hash("\n".join(map(str.strip, lines))))
         if text not in seen:
             seen.add(text)
             yield mutant
