@@ -56,22 +56,31 @@ def _declares(text: str, name: str) -> bool:
 @functools.cache
 def machine_code(text: str) -> str:
     """Resource usage and SASS, with addresses and encodings. Raises NotCompiled."""
-    tilelang = importlib.util.find_spec("tilelang")
-    assert tilelang and tilelang.origin
-    root = Path(tilelang.origin).parent
     with tempfile.TemporaryDirectory() as folder:
         # In the folder itself: no path of this machine in what the tools print.
         (Path(folder) / "kernel.cu").write_text(text)
-        includes = [f"-I{root / 'src'}", f"-I{root / '3rdparty/cutlass/include'}"]
-        _run(folder, "nvcc", *OPTIONS, *includes, "-o", "kernel.cubin", "kernel.cu")
+        _run(folder, "nvcc", *OPTIONS, *includes(), "-o", "kernel.cubin", "kernel.cu")
         return _run(folder, "cuobjdump", "--dump-resource-usage", "-sass", "kernel.cubin")
+
+
+def includes() -> tuple[str, ...]:
+    """Where the headers of the generated code are."""
+    root = package("tilelang")
+    return f"-I{root / 'src'}", f"-I{root / '3rdparty/cutlass/include'}"
+
+
+def package(name: str) -> Path:
+    """The folder of an installed package, which is not imported."""
+    found = importlib.util.find_spec(name)
+    assert found and found.origin, f"{name} is not installed"
+    return Path(found.origin).parent
 
 
 def _run(folder: str, name: str, *arguments: str) -> str:
     # cuobjdump disassembles with the nvdisasm that it finds on the PATH.
-    path = os.pathsep.join([str(Path(_tool("nvdisasm")).parent), os.environ.get("PATH", "")])
+    path = os.pathsep.join([str(Path(tool("nvdisasm")).parent), os.environ.get("PATH", "")])
     done = subprocess.run(
-        [_tool(name), *arguments], cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True
+        [tool(name), *arguments], cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True
     )
     if done.returncode:
         lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
@@ -81,7 +90,7 @@ def _run(folder: str, name: str, *arguments: str) -> str:
 
 
 @functools.cache
-def _tool(name: str) -> str:
+def tool(name: str) -> str:
     """The path of nvcc, cuobjdump or nvdisasm."""
     try:
         packaged = [str(file.locate()) for file in files(f"nvidia-cuda-{name}") or () if file.name == name]

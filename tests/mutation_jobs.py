@@ -1,0 +1,23 @@
+"""Calls for the processes of test_mutation_tools.py; a spawned process imports them by name."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+from code_mutants.on_gpu import HUNG, RIGHT, Result, compiled
+
+
+def end_right(kernel: str, source: str, limit_s: float) -> Result:
+    return Result(RIGHT, f"{kernel} {source}")
+
+
+def end_as_a_hung_kernel(kernel: str, source: str, limit_s: float) -> Result:
+    os._exit(HUNG)
+
+
+def text_compiled(kernel: str, source: str) -> str:
+    return compiled(kernel, source).source

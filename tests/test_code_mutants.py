@@ -1,0 +1,53 @@
+"""A sample of the faults that `tools/mutate_code.py` puts into generated code: none passes that must not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+from code_mutants import proving
+from code_mutants.judged import reason
+from code_mutants.kernels import KERNELS, lowered
+from code_mutants.operations import mutants, sample
+from code_mutants.reading import read
+from code_mutants.rows import BROKEN, TO_JUDGE, Rows
+
+# One of each lowering and mask, with multicast, turns, tiles from a counter, and an output by TMA.
+SAMPLED = ("best", "best_causal", "output_tma", "seed_causal")
+EACH = 3
+SEED = "CI"
+
+
+def passed(name: str, file: Path) -> list[str]:
+    """The mutants of the sample that are neither refused, nor equivalent, nor the numbers', nor judged by a person."""
+    code = lowered(KERNELS[name])
+    verdict = read(KERNELS[name].schedule, code)
+    found = sample(mutants(code, verdict, EACH, SEED), EACH, SEED)
+    rows = Rows(file)
+    rows.begin(name, code, verdict, len(found))
+    for mutant in found:
+        rows.add(mutant, proving.ask(name, mutant), mutant.shown(code))
+    left = [row for row, kind in rows.classes() if kind == BROKEN or (kind == TO_JUDGE and not reason(row))]
+    return [f"{row['operation']}, line {row['line']} ({row['kind']}): {row['shown']}" for row in left]
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_no_mutant_of_the_sample_passes(name, tmp_path):
+    assert passed(name, tmp_path / "rows.jsonl") == []
+
+
+def test_a_proof_that_lets_all_pass_is_found_out(tmp_path, monkeypatch):
+    code = lowered(KERNELS["best"])
+    verdict = read(KERNELS["best"].schedule, code)
+    monkeypatch.setattr(proving, "read", lambda schedule, changed: _of(changed, verdict))
+    assert len(passed("best", tmp_path / "rows.jsonl")) > 4 * EACH
+
+
+def _of(changed, verdict):
+    """A verdict of a digest of its own, for lines as many as there are."""
+    kinds = (*verdict.kinds, "")[: changed.source.count("\n")]
+    return type(verdict)(kinds, (), changed.source + changed.host_source)

@@ -1,0 +1,248 @@
+"""The parts of `tools/mutate_code.py` and `tools/run_mutants.py`: what mutants there are, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import multiprocessing
+import sys
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+import run_mutants
+from code_mutants import on_gpu
+from code_mutants.compiled import errors_of, host_object, same_machine_code
+from code_mutants.draw import CONTROL, drawn, pack, unpacked
+from code_mutants.kernels import KERNELS, lowered
+from code_mutants.on_gpu import NOT_FINITE, OUTSIDE, RIGHT, UNSTABLE, WRONG, on_shape
+from code_mutants.operations import DELETED, DEVICE, HOST, SWAPPED, mutants
+from code_mutants.proving import ACCEPTED, BROKEN, REFUSED, TIMEOUT, Answer
+from code_mutants.reading import NUMBERS, Code, Verdict, read
+from code_mutants.rows import EQUIVALENT, NOT_CPP, SAME, TO_JUDGE, Rows, class_of
+from code_mutants.tables import table, to_judge
+from machine_code import NotCompiled
+from mutation_jobs import end_as_a_hung_kernel, end_right, text_compiled
+from pebble import ProcessPool
+from rich.console import Console
+
+from tl_attention.problem.mask import CAUSAL
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Variant
+
+TEXT = """void __launch_bounds__(128, 1) kernel() {
+  int a = 3;
+  sync(1);
+  #pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    load(i);
+  }
+  float x = 0x1.8p+0f/*1.500000e+00*/ + 2.5f;
+  if (a < 1) {
+    sync(5);
+  } else {
+    sync(7);
+  }
+}"""
+KINDS = ["signature", "integer", "sync", NUMBERS + "other", "loop", "load", "block", NUMBERS + "arithmetic"]
+KINDS += ["branch", "sync", "block", "sync", "block", "block"]
+HOST_TEXT = "  int32_t heads = ((int32_t)((int64_t*)attention_Q_shape)[1]);\n  other(1);"
+CODE = Code(TEXT, HOST_TEXT, Variant(64, "float16"), ())
+VERDICT = Verdict(tuple(KINDS), (), "of all events")
+
+
+def changed(operation: str, part: str = DEVICE) -> list[str]:
+    """What the operation makes of the text: the lines that are other, gone or new."""
+    before = getattr(CODE, part).split("\n")
+    found = [m for m in mutants(CODE, VERDICT, 0, "") if (m.operation, m.part) == (operation, part)]
+    texts = [getattr(m.of(CODE), part).split("\n") for m in found]
+    return [" ".join(line.strip() for line in text if line not in before) for text in texts]
+
+
+def test_every_line_of_body_and_launch_is_deleted_once():
+    found = [m for m in mutants(CODE, VERDICT, 0, "") if m.operation == DELETED]
+    # Of two closing braces beside each other one is enough.
+    assert [m.line for m in found if m.part == DEVICE] == list(range(13))
+    assert [m.line for m in found if m.part == HOST] == [0]
+    assert "sync(1)" not in found[2].of(CODE).source
+
+
+def test_integers_of_lines_that_are_read_change_and_others_do_not():
+    assert changed("+1") == [
+        "void __launch_bounds__(129, 1) kernel() {", "void __launch_bounds__(128, 2) kernel() {", "int a = 4;",
+        "sync(2);", "for (int i = 1; i < 2; ++i) {", "for (int i = 0; i < 3; ++i) {", "if (a < 2) {", "sync(6);",
+        "sync(8);",
+    ]  # fmt: skip
+    # Twice 0 is 0, and twice 1 one more.
+    assert changed("doubled") == [
+        "void __launch_bounds__(256, 1) kernel() {", "int a = 6;", "for (int i = 0; i < 4; ++i) {", "sync(10);",
+        "sync(14);",
+    ]  # fmt: skip
+    assert changed("-1", HOST) == ["int32_t heads = ((int32_t)((int64_t*)attention_Q_shape)[0]);"]
+
+
+def test_statements_of_a_block_that_synchronise_are_swapped_whole():
+    swaps = [m for m in mutants(CODE, VERDICT, 0, "") if m.operation == SWAPPED]
+    assert [(m.spans[0].start, m.spans[1].start) for m in swaps if m.spans] == [(2, 3), (3, 8)]
+    lines = swaps[1].of(CODE).source.split("\n")
+    assert lines[3].strip() == "if (a < 1) {" and lines[8].strip().startswith("float x")
+    assert lines[9].strip() == "#pragma unroll" and len(lines) == len(TEXT.split("\n"))
+    assert "<->  if (a < 1) { ... (5 lines)" in swaps[1].shown(CODE)
+
+
+def test_what_is_drawn_of_the_numbers_depends_on_the_seed_alone():
+    first, again, other = (
+        [m.key for m in mutants(CODE, VERDICT, 4, seed) if m.drawn] for seed in ("a", "a", "another")
+    )
+    assert first == again and len(first) == len(set(first)) and set(first) | set(other) <= {
+        f"{DEVICE}:{DELETED}:3:-1", f"{DEVICE}:{DELETED}:7:-1"
+    }  # fmt: skip
+
+
+def row(**fields):
+    return {"outcome": ACCEPTED, "kind": "sync", "after": "sync", "digest": "changed", **fields}
+
+
+@pytest.mark.parametrize(("fields", "expected"), [
+    ({"outcome": REFUSED}, REFUSED),
+    ({"outcome": BROKEN}, BROKEN),
+    ({"outcome": TIMEOUT}, TO_JUDGE),
+    ({}, TO_JUDGE),
+    ({"error": "identifier"}, NOT_CPP),
+    ({"digest": "own"}, EQUIVALENT),
+    ({"digest": "own", "after": ""}, EQUIVALENT),
+    # What is no longer read may have been changed unseen.
+    ({"digest": "own", "after": "numbers: other"}, TO_JUDGE),
+    ({"machine": SAME}, EQUIVALENT),
+    ({"kind": "numbers: mask", "digest": "own"}, "numbers: mask"),
+])  # fmt: skip
+def test_the_class_of_a_mutant(fields, expected):
+    assert class_of(row(**fields), "own") == expected
+
+
+def test_without_a_digest_nothing_is_equivalent():
+    assert class_of(row(digest=""), "") == TO_JUDGE
+
+
+def test_rows_are_kept_and_shown(tmp_path):
+    rows = Rows(tmp_path / "kernel.jsonl")
+    rows.begin("kernel", CODE, VERDICT, 2)
+    first, second = mutants(CODE, VERDICT, 0, "")[:2]
+    rows.add(first, Answer(ACCEPTED, digest="other", kind="signature"), "a change")
+    rows.add(second, Answer(REFUSED, "no sync"), "another")
+    rows.learn(second.key, error="more")
+    again = Rows(tmp_path / "kernel.jsonl")
+    again.begin("kernel", CODE, VERDICT, 2)
+    assert again.found == rows.found and again.found[second.key]["error"] == "more"
+    assert to_judge(again) == ["to judge: deleted, line 1 (signature): a change"]
+    console = Console(width=160, file=StringIO())
+    console.print(table(again))
+    assert "2 of 2 mutants, 50.00 % to judge" in console.file.getvalue()
+
+
+def test_the_compilers_tell_what_is_no_cpp_and_what_is_the_same():
+    source = lowered(KERNELS["seed"]).source
+    body = source.index("__launch_bounds__")
+
+    def other(old: str, new: str) -> str:
+        assert old in source[body:]
+        return source[:body] + source[body:].replace(old, new, 1)
+
+    undefined = other("float acc_o[64];", "")
+    template = other("64, 128, 16", "64, 129, 16")
+    # Of two with the same error in a template both are told.
+    errors = errors_of([source, undefined, template, template, other("  }\n", ""), other("exp2f(", "exp2f(2.0f * ")])
+    assert [bool(error) for error in errors] == [False, True, True, True, True, False]
+    assert "acc_o" in errors[1] and "unsupported configuration" in errors[3] and "braces" in errors[4]
+    small = 'extern "C" __global__ void kernel(float* x) {\n  x[threadIdx.x] *= 2.0f;\n}\n'
+    assert same_machine_code(small, small.replace("  x", "  int unused = 0;\n  x"))
+    assert not same_machine_code(small, small.replace("2.0f", "3.0f"))
+    host = lowered(KERNELS["seed"]).host_source
+    assert host_object(host) != host_object(host.replace("(int64_t)256)", "(int64_t)257)"))
+    with pytest.raises(NotCompiled, match="error"):
+        host_object(host.replace("int32_t heads", "int32_t other"))
+
+
+def test_the_numbers_mutants_are_drawn_by_kind_and_packed_with_their_source(tmp_path):
+    code, schedule = lowered(KERNELS["seed"]), KERNELS["seed"].schedule
+    found = [m for m in mutants(code, read(schedule, code), 20, "own seed") if m.drawn]
+    rows = Rows(tmp_path / "seed.jsonl")
+    rows.begin("seed", code, read(schedule, code), len(found))
+    for mutant, kind in zip(found, 10 * ["numbers: mask", "numbers: layout"], strict=True):
+        rows.add(replace(mutant, kind=kind), Answer(ACCEPTED, kind=kind), "shown")
+    chosen = drawn([rows], 8, 3, "any")
+    assert len(chosen) == 8 and chosen == drawn([rows], 8, 3, "any") != drawn([rows], 8, 3, "other")
+    assert min(sum(row["kind"] == kind for _, row in chosen) for kind in ("numbers: mask", "numbers: layout")) >= 3
+    assert pack(tmp_path / "pack.xz", chosen, 20, "own") == 9
+    control, *packed = unpacked(tmp_path / "pack.xz")
+    assert control["key"] == CONTROL and control["source"] == code.source
+    sources = {mutant.key: mutant.of(code).source for mutant in found}
+    assert [(row["key"], row["source"]) for row in packed] == [(row["key"], sources[row["key"]]) for _, row in chosen]
+
+
+def test_each_of_a_pack_runs_in_a_process_of_its_own_and_a_run_goes_on(tmp_path, monkeypatch):
+    rows = [{"kernel": "best", "key": CONTROL, "kind": CONTROL, "shown": "", "source": "text"}]
+    rows += [{**rows[0], "key": "1", "kind": "numbers: mask", "operation": DELETED, "line": 7, "shown": "a line"}]
+    with lzma.open(tmp_path / "pack.xz", "wt") as file:
+        file.writelines(f"{json.dumps(row)}\n" for row in rows)
+
+    def run(work, *options: str):
+        monkeypatch.setattr(run_mutants, "run", work)
+        arguments = [str(tmp_path / "pack.xz"), str(tmp_path / "results.jsonl"), "--jobs", "2", *options]
+        return CliRunner().invoke(run_mutants.main, arguments)
+
+    # A kernel as it is generated that is not right: nothing can be believed.
+    assert run(end_as_a_hung_kernel).exit_code == 1
+    results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [row["outcome"] for row in results] == [on_gpu.TIMEOUT] * 2 and "source" not in results[0]
+    (tmp_path / "results.jsonl").unlink()
+    shown = run(end_right)
+    assert shown.exit_code == 0 and "best, numbers: mask: deleted, line 7: a line" in shown.output
+    # Nothing is left to run.
+    assert run(end_as_a_hung_kernel).exit_code == 0
+    assert run(end_as_a_hung_kernel, "--show").output.count("numbers: mask") == 2
+
+
+def attention(wrong=lambda output, calls: None):
+    """A kernel on the CPU, and what goes wrong with its output, by the number of its calls."""
+    calls: list[int] = []
+
+    def kernel(Q, K, V, Output, softmax_scale):
+        from tl_attention.oracle.reference import attention_same_precision
+
+        calls.append(1)
+        Output.copy_(attention_same_precision(Q, K, V, mask=CAUSAL, scale=softmax_scale))
+        wrong(Output, len(calls))
+
+    return kernel
+
+
+def _outside(output, calls):
+    whole = torch.as_strided(output, (1,), (1,), output.storage_offset() + output.numel())
+    whole += 1
+
+
+@pytest.mark.parametrize(("wrong", "outcome"), [
+    (lambda output, calls: None, RIGHT),
+    (lambda output, calls: output[0, 1, 5].mul_(1.5), WRONG),
+    (lambda output, calls: output[0, 0, -1].fill_(float("nan")), NOT_FINITE),
+    (_outside, OUTSIDE),
+    (lambda output, calls: output[0, 0, 0].add_(0.05 * calls), WRONG),
+    (lambda output, calls: output[0, 0, 0, 0].add_(output[0, 0, 0, 0] * 2e-3 * (calls - 1)), UNSTABLE),
+])  # fmt: skip
+def test_an_output_is_held_to_the_oracle_and_to_its_place(wrong, outcome):
+    shape = AttentionShape(1, 2, 70, 90, 64, "float16", CAUSAL)
+    assert on_shape(attention(wrong), shape, 1, "cpu").outcome == outcome
+
+
+def test_a_changed_text_is_compiled_in_the_place_of_the_generated_one():
+    changed = lowered(KERNELS["three_stages"]).source.replace("exp2f(", "exp2f(0.5f * ")
+    # In a process of its own: no kernel that is compiled after it is as it is generated.
+    with ProcessPool(1, context=multiprocessing.get_context("spawn")) as pool:
+        assert pool.schedule(text_compiled, ["three_stages", changed]).result() == changed

@@ -1,0 +1,76 @@
+"""The kernels whose generated code is mutated, as text: lowered by TileLang as for the package, without nvcc."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from code_mutants.reading import Code
+from tl_attention.build.compile import TARGET
+from tl_attention.files.schedule_file import load
+from tl_attention.lowering.registry import lowering_of
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.schedule import Schedule
+
+SCHEDULES = Path(__file__).parents[2] / "schedules"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """`file` is the path under schedules/, without .yaml."""
+
+    file: str
+    causal: bool = False
+    dtype: str = "float16"
+    head_dim: int = 128
+
+    @functools.cached_property
+    def schedule(self) -> Schedule:
+        return load(SCHEDULES / f"{self.file}.yaml")
+
+    @property
+    def variant(self) -> Variant:
+        return Variant(self.head_dim, self.dtype, CAUSAL if self.causal else FULL)
+
+
+# Both lowerings, both masks, both fastest; multicast, tiles from a counter, in sections and tapered, turns, an output
+# by TMA, Q in registers, a rescale that waits for a threshold, both dtypes and head sizes.
+KERNELS: dict[str, Kernel] = {
+    "best": Kernel("best"),
+    "best_causal": Kernel("best_causal", causal=True),
+    "q_registers": Kernel("experiments/q_registers"),
+    "output_tma": Kernel("experiments/output_tma"),
+    "dynamic": Kernel("experiments/dynamic"),
+    "one_tile": Kernel("experiments/one_tile"),
+    "sections": Kernel("experiments/causal/sections", causal=True),
+    "rescale_threshold": Kernel("experiments/causal/rescale_threshold", causal=True),
+    "ws_seed": Kernel("ws_seed"),
+    "ws_three_stages": Kernel("ws_three_stages"),
+    "ws_fa3_64x128": Kernel("ws_fa3_64x128", causal=True, dtype="bfloat16", head_dim=64),
+    "seed": Kernel("seed"),
+    "seed_causal": Kernel("seed", causal=True),
+    "fa3_pipelined": Kernel("fa3_pipelined", causal=True),
+    "prefetch": Kernel("prefetch", dtype="bfloat16"),
+    "three_stages": Kernel("three_stages", head_dim=64),
+}
+
+
+@functools.cache
+def lowered(kernel: Kernel) -> Code:
+    """The code that TileLang generates of it, the same text as `compile_kernel` has. Imports tilelang."""
+    from tilelang import tvm
+    from tilelang.engine.lower import lower
+
+    lowering = lowering_of(kernel.schedule)
+    program = lowering.prim_func(lowering.arguments(kernel.schedule), kernel.variant)
+    options = tvm.transform.PassContext(opt_level=3, config=dict(lowering.pass_configs))
+    with options, tvm.target.Target(TARGET):
+        artifact = lower(program, target=TARGET, enable_host_codegen=True)
+    return Code(
+        artifact.kernel_source,
+        artifact.rt_mod.inspect_source(),
+        kernel.variant,
+        kernel.variant.parameters(*lowering.counters(kernel.schedule)),
+    )

@@ -1,0 +1,121 @@
+"""Compiles one mutant and runs it on the GPU, in a process of its own: it may hang, or fault."""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from code_mutants.kernels import KERNELS
+from tl_attention.build.compile import CompiledKernel, compile_kernel
+from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.measure.candidate import verification_shapes
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Sizes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# The exit code of a process whose kernel did not come back.
+HUNG = 77
+REPEATS = 3
+# Elements before and after every tensor: NaN around the inputs, so that what is read there shows.
+AROUND = 65_536
+# Exact in either dtype, as its neighbours are, and far from any output.
+MARK = 96.0
+# Several tiles for each SM, and loops over many KV blocks.
+ALIGNED = (Sizes(4, 16, 1024, 1024), Sizes(1, 2, 256, 4096))
+
+RIGHT, WRONG, NOT_FINITE, OUTSIDE = "right", "wrong numbers", "NaN or not written", "written outside"
+UNSTABLE, FAULT, TIMEOUT, NOT_COMPILED, REFUSED = "not the same twice", "fault", "time-out", "compile error", "refused"
+OUTCOMES = (RIGHT, WRONG, NOT_FINITE, OUTSIDE, UNSTABLE, FAULT, TIMEOUT, NOT_COMPILED, REFUSED)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of it, one of OUTCOMES, and at which problem."""
+
+    outcome: str
+    words: str = ""
+
+
+def compiled(kernel: str, source: str) -> CompiledKernel:
+    """The kernel with this text in the place of the generated one, by the package's own way, proof included."""
+    import tilelang
+    from tilelang.engine.callback import register_cuda_postproc
+
+    tilelang.disable_cache()
+    register_cuda_postproc(lambda code, target: source)
+    taken = compile_kernel(KERNELS[kernel].schedule, KERNELS[kernel].variant)
+    assert taken.source == source, "TileLang compiled another text"
+    return taken
+
+
+def shapes(kernel: str) -> Iterator[AttentionShape]:
+    """Ragged problems and such of whole tiles."""
+    variant = KERNELS[kernel].variant
+    for sizes in ALIGNED:
+        yield AttentionShape.of(variant, sizes)
+    yield from verification_shapes(AttentionShape.of(variant, Sizes(2, 3, 1100, 1900)), fixed=False)
+
+
+def run(kernel: str, source: str, limit_s: float) -> Result:
+    """Compile it and hold it to the oracle at every shape; the process ends if that takes longer than the limit."""
+    try:
+        taken = compiled(kernel, source)
+    except ScheduleRefused as error:
+        return Result(REFUSED, str(error))
+    except InputError as error:
+        return Result(NOT_COMPILED, str(error))
+    # A kernel that hangs never gives this thread back.
+    watchdog = threading.Timer(limit_s, os._exit, [HUNG])
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        for number, shape in enumerate(shapes(kernel)):
+            result = on_shape(taken, shape, number)
+            if result.outcome != RIGHT:
+                return Result(result.outcome, f"{shape}: {result.words}")
+        return Result(RIGHT)
+    except RuntimeError:
+        return Result(FAULT, traceback.format_exc().splitlines()[-1])
+    finally:
+        watchdog.cancel()
+
+
+def on_shape(kernel: Any, shape: AttentionShape, seed: int, device: str = "cuda") -> Result:
+    """One problem: the output is poisoned, and what lies around it marked."""
+    import torch
+
+    from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+
+    options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5}
+    q, k, v = (_surrounded(tensor, float("nan"))[0] for tensor in make_inputs(shape, seed, device))
+    exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
+    found: list[Tensor] = []
+    for _ in range(REPEATS):
+        output, memory = _surrounded(torch.full_like(q, float("nan")), MARK)
+        kernel(Q=q, K=k, V=v, Output=output, softmax_scale=options["scale"])
+        if bool((memory[:AROUND] != MARK).any() or (memory[-AROUND:] != MARK).any()):
+            return Result(OUTSIDE)
+        found.append(output)
+    report = compare(found[0], exact, peer)
+    if not report.finite:
+        rows = int((~found[0].isfinite()).any(dim=-1).sum())
+        return Result(NOT_FINITE, f"{rows} of {found[0][..., 0].numel()} rows")
+    if not report.ok:
+        return Result(WRONG, str(report))
+    return Result(RIGHT) if all(torch.equal(found[0], other) for other in found[1:]) else Result(UNSTABLE)
+
+
+def _surrounded(tensor: Tensor, around: float) -> tuple[Tensor, Tensor]:
+    """A copy of the tensor, and the memory that it lies in the middle of."""
+    import torch
+
+    memory = torch.full((tensor.numel() + 2 * AROUND,), around, dtype=tensor.dtype, device=tensor.device)
+    copy = memory[AROUND:-AROUND].view(tensor.shape)
+    copy.copy_(tensor)
+    return copy, memory

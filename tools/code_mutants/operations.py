@@ -1,0 +1,159 @@
+"""The mutants of generated code: a line deleted, two neighbouring statements swapped, an integer changed."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from code_mutants.reading import Code, Verdict, is_numbers, reads_of_launch, synchronises
+from code_mutants.statements import Span, neighbours
+
+DEVICE, HOST = "source", "host_source"
+DELETED, SWAPPED = "deleted", "swapped"
+CHANGES = {"+1": lambda value: value + 1, "-1": lambda value: value - 1, "doubled": lambda value: 2 * value}
+OPERATIONS = (DELETED, SWAPPED, *CHANGES)
+CONTEXT = 40
+COMMENT = re.compile(r"/\*.*?\*/|//.*")
+INTEGER = re.compile(r"(?<![\w.])\d+(?![\w.])")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one part of the code. Lines count from 0, and so do columns.
+
+    `place` is the column of the integer that changes; `first` and `second` are the statements that change places.
+    `kind` is what the changed line is read as, `drawn` whether it is one of those drawn of the numbers' lines.
+    """
+
+    part: str
+    operation: str
+    line: int
+    kind: str
+    place: int = -1
+    spans: tuple[Span, Span] | None = None
+    drawn: bool = False
+
+    @property
+    def key(self) -> str:
+        """What tells it from the other mutants of its kernel."""
+        second = self.spans[1].start if self.spans else self.place
+        return f"{self.part}:{self.operation}:{self.line}:{second}"
+
+    def of(self, code: Code) -> Code:
+        """The code with the change."""
+        lines = getattr(code, self.part).split("\n")
+        if self.spans:
+            first, second = self.spans
+            between = lines[first.stop : second.start]
+            lines[first.start : second.stop] = [
+                *lines[second.start : second.stop],
+                *between,
+                *lines[first.start : first.stop],
+            ]
+        elif self.operation == DELETED:
+            del lines[self.line]
+        else:
+            lines[self.line] = self._changed(lines[self.line])
+        text = "\n".join(lines)
+        return replace(code, source=text) if self.part == DEVICE else replace(code, host_source=text)
+
+    def _changed(self, line: str) -> str:
+        match = INTEGER.match(line, self.place)
+        assert match, f"no integer in column {self.place} of {line!r}"
+        return f"{line[: match.start()]}{CHANGES[self.operation](int(match[0]))}{line[match.end() :]}"
+
+    def shown(self, code: Code) -> str:
+        """The change in a line of text."""
+        lines = getattr(code, self.part).split("\n")
+        if self.spans:
+            return "  <->  ".join(_told(lines[span.start : span.stop]) for span in self.spans)
+        line = lines[self.line]
+        if self.operation == DELETED:
+            return line.strip()
+        changed = self._changed(line)
+        start, stop = max(0, self.place - CONTEXT), self.place + CONTEXT
+        return f"{line[start:stop].strip()}  ->  {changed[start:stop].strip()}"
+
+
+def _told(statement: Sequence[str]) -> str:
+    first = next(line for line in statement if not line.strip().startswith("#")).strip()
+    return first if len(statement) == 1 else f"{first} ... ({len(statement)} lines)"
+
+
+def mutants(code: Code, verdict: Verdict, numbers: int, seed: str) -> list[Mutant]:
+    """All of the kernel's body and the launch, in lines that are read; of the other lines all deletions, and draws.
+
+    No two give the same text.
+    """
+    body = [line for line, kind in enumerate(verdict.kinds) if kind]
+    lines = code.source.split("\n")
+    read = [line for line in body if not is_numbers(verdict.kinds[line])]
+    found = [Mutant(DEVICE, DELETED, line, verdict.kinds[line]) for line in body if lines[line].strip()]
+    found += _swaps(lines, verdict.kinds)
+    found += [mutant for line in read for mutant in _integers(DEVICE, line, lines[line], verdict.kinds[line])]
+    launch = code.host_source.split("\n")
+    for line in reads_of_launch(launch):
+        found += [Mutant(HOST, DELETED, line, "launch"), *_integers(HOST, line, launch[line], "launch")]
+    drawn = draw(lines, verdict.kinds, numbers, seed)
+    return list(_distinct(code, [*drawn, *found]))
+
+
+def draw(lines: Sequence[str], kinds: Sequence[str], count: int, seed: str) -> list[Mutant]:
+    """So many mutants of the lines that are left to the numbers: each line is as likely as any other."""
+    of_line: dict[int, list[Mutant]] = {}
+    for line, kind in enumerate(kinds):
+        if is_numbers(kind) and lines[line].strip():
+            of_line[line] = [Mutant(DEVICE, DELETED, line, kind), *_integers(DEVICE, line, lines[line], kind)]
+    for first, second in neighbours(lines, list(of_line)):
+        lone = first.stop == first.start + 1 == second.start and second.stop == second.start + 1
+        if lone and lines[first.start].strip() != lines[second.start].strip():
+            of_line[first.start].append(Mutant(DEVICE, SWAPPED, first.start, kinds[first.start], spans=(first, second)))
+    generator = random.Random(seed)
+    left = sum(len(choices) for choices in of_line.values())
+    found: list[Mutant] = []
+    for _ in range(min(count, left)):
+        line = generator.choice(list(of_line))
+        choices = of_line[line]
+        found.append(replace(choices.pop(generator.randrange(len(choices))), drawn=True))
+        if not choices:
+            del of_line[line]
+    return found
+
+
+def _swaps(lines: Sequence[str], kinds: Sequence[str]) -> Iterator[Mutant]:
+    """Of statements of one block that synchronise and have none that does between them."""
+    for pair in neighbours(lines, [line for line, kind in enumerate(kinds) if synchronises(kind)]):
+        texts = [[line.strip() for line in lines[span.start : span.stop]] for span in pair]
+        if texts[0] != texts[1]:
+            line = next(line for line in range(pair[0].start, pair[0].stop) if synchronises(kinds[line]))
+            yield Mutant(DEVICE, SWAPPED, pair[0].start, kinds[line], spans=pair)
+
+
+def _integers(part: str, line: int, text: str, kind: str) -> Iterator[Mutant]:
+    bare = COMMENT.sub(lambda comment: " " * len(comment[0]), text)
+    for match in INTEGER.finditer(bare):
+        for operation, change in CHANGES.items():
+            if change(int(match[0])) != int(match[0]):
+                yield Mutant(part, operation, line, kind, place=match.start())
+
+
+def sample(found: Sequence[Mutant], count: int, seed: str) -> list[Mutant]:
+    """So many of each operation on each part of the code, and of those drawn of the numbers' lines."""
+    groups: dict[tuple[str, str, bool], list[Mutant]] = {}
+    for mutant in found:
+        groups.setdefault((mutant.part, mutant.operation, mutant.drawn), []).append(mutant)
+    generator = random.Random(seed)
+    return [mutant for group in groups.values() for mutant in generator.sample(group, min(count, len(group)))]
+
+
+def _distinct(code: Code, found: Sequence[Mutant]) -> Iterator[Mutant]:
+    """One of each text, however it is indented, the first: what is drawn stays drawn."""
+    seen: set[tuple[str, int]] = set()
+    for mutant in found:
+        lines = getattr(mutant.of(code), mutant.part).split("\n")
+        text = (mutant.part, hash("\n".join(map(str.strip, lines))))
+        if text not in seen:
+            seen.add(text)
+            yield mutant

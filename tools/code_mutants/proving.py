@@ -1,0 +1,36 @@
+"""Asks the proof about one mutant. Runs in the processes of `mutate_code.py`."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+
+from code_mutants.kernels import KERNELS, lowered
+from code_mutants.operations import DELETED, DEVICE, Mutant
+from code_mutants.reading import read
+from tl_attention.errors import InputError
+
+REFUSED, ACCEPTED, BROKEN, TIMEOUT = "refused", "accepted", "broken", "timeout"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`words` say why it is refused, or how it broke; `kind` is what the changed line is now read as, "" if it is gone."""
+
+    outcome: str
+    words: str = ""
+    digest: str = ""
+    kind: str = ""
+
+
+def ask(kernel: str, mutant: Mutant) -> Answer:
+    """What the proof says of the kernel's code with this change."""
+    code = mutant.of(lowered(KERNELS[kernel]))
+    try:
+        verdict = read(KERNELS[kernel].schedule, code)
+    except InputError as error:
+        return Answer(REFUSED, str(error))
+    except Exception:
+        return Answer(BROKEN, traceback.format_exc().splitlines()[-1])
+    kept = mutant.part == DEVICE and mutant.operation != DELETED
+    return Answer(ACCEPTED, digest=verdict.digest, kind=verdict.kinds[mutant.line] if kept else "")

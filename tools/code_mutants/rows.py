@@ -1,0 +1,93 @@
+"""What became of each mutant of a kernel, as lines of JSON in a file, and its class."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import click
+
+from code_mutants.operations import DEVICE, Mutant
+from code_mutants.proving import ACCEPTED, BROKEN, REFUSED, Answer
+from code_mutants.reading import Code, Verdict, is_numbers, wholly_read
+
+Row = dict[str, Any]
+NOT_CPP, EQUIVALENT, NUMBERS, TO_JUDGE = "not C++", "equivalent", "numbers", "to judge"
+CLASSES = (REFUSED, NOT_CPP, EQUIVALENT, NUMBERS, TO_JUDGE, BROKEN)
+SAME, OTHER = "same machine code", "other machine code"
+
+
+def class_of(row: Row, digest: str) -> str:
+    """The class of a mutant; of the numbers' with its kind, as "numbers: mask". `digest` is that of the kernel."""
+    if row["outcome"] in (REFUSED, BROKEN):
+        return str(row["outcome"])
+    if row["outcome"] != ACCEPTED:
+        return TO_JUDGE
+    if row.get("error"):
+        return NOT_CPP
+    if is_numbers(row["kind"]):
+        return str(row["kind"])
+    same_events = bool(digest) and row["digest"] == digest and wholly_read(row["kind"]) and wholly_read(row["after"])
+    return EQUIVALENT if same_events or row.get("machine") == SAME else TO_JUDGE
+
+
+def is_device(row: Row) -> bool:
+    """Whether the change is in the device's code."""
+    return str(row["key"]).startswith(DEVICE + ":")
+
+
+class Rows:
+    """The file of one kernel. What is learnt of a mutant is added as a line of its own, under the mutant's key."""
+
+    def __init__(self, file: Path):
+        self.file = file
+        self.head: Row = {}
+        self.found: dict[str, Row] = {}
+        for line in file.read_text().splitlines() if file.exists() else ():
+            row = json.loads(line)
+            if "key" in row:
+                self.found.setdefault(row["key"], {}).update(row)
+            else:
+                self.head = row
+
+    def begin(self, kernel: str, code: Code, verdict: Verdict, count: int) -> None:
+        """Note what the rows are of. Raises UsageError if the file has rows of something else."""
+        text = sha256(f"{code.source}\0{code.host_source}".encode()).hexdigest()[:12]
+        head = {"kernel": kernel, "code": text, "digest": verdict.digest, "mutants": count}
+        if self.head and self.head != head:
+            raise click.UsageError(f"{self.file} has rows of {self.head}, expected {head}: remove it")
+        if not self.head:
+            self.head = head
+            self._write(head)
+
+    def add(self, mutant: Mutant, answer: Answer, shown: str) -> None:
+        """The proof's answer."""
+        self.learn(
+            mutant.key,
+            operation=mutant.operation,
+            line=mutant.line + 1,
+            kind=mutant.kind,
+            drawn=mutant.drawn,
+            shown=shown,
+            outcome=answer.outcome,
+            words=answer.words,
+            digest=answer.digest,
+            after=answer.kind,
+        )
+
+    def learn(self, key: str, **fields: Any) -> None:
+        """More about a mutant."""
+        row = {"key": key, **fields}
+        self.found.setdefault(key, {}).update(row)
+        self._write(row)
+
+    def classes(self) -> Iterator[tuple[Row, str]]:
+        """Every row and its class."""
+        return ((row, class_of(row, self.head["digest"])) for row in self.found.values())
+
+    def _write(self, row: Row) -> None:
+        with self.file.open("a") as file:
+            file.write(f"{json.dumps(row)}\n")

@@ -1,0 +1,57 @@
+"""What came out, for people: a table of a kernel's mutants, and those that a person must judge."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rich.table import Table
+
+from code_mutants.judged import reason
+from code_mutants.operations import OPERATIONS
+from code_mutants.proving import BROKEN
+from code_mutants.rows import CLASSES, NUMBERS, TO_JUDGE, Row, Rows, is_device
+
+WIDTH = 160
+
+
+def table(rows: Rows) -> Table:
+    """Operation by class."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for row, found in rows.classes():
+        counts[_operation(row), found.partition(":")[0]] += 1
+    total = sum(counts.values())
+    judged = sum(count for (_, found), count in counts.items() if found == TO_JUDGE)
+    share = f"{100 * judged / total:.2f} % to judge" if total else "nothing yet"
+    shown = Table(title=f"{rows.head['kernel']}: {total:,} of {rows.head['mutants']:,} mutants, {share}")
+    for heading in ("operation", *CLASSES, "all"):
+        shown.add_column(heading, justify="left" if heading == "operation" else "right")
+    for operation in (f"{part}{operation}" for part in ("", "launch: ") for operation in OPERATIONS):
+        line = [counts[operation, found] for found in CLASSES]
+        if sum(line):
+            shown.add_row(operation, *(f"{count:,}" if count else "" for count in line), f"{sum(line):,}")
+    sums = [sum(count for (_, of), count in counts.items() if of == found) for found in CLASSES]
+    shown.add_row("all", *(f"{count:,}" for count in sums), f"{total:,}")
+    return shown
+
+
+def _operation(row: Row) -> str:
+    return str(row["operation"]) if is_device(row) else f"launch: {row['operation']}"
+
+
+def kinds_of_numbers(rows: Rows) -> str:
+    """How many of the drawn mutants there are of each kind that is left to the numbers."""
+    counts = Counter(found for row, found in rows.classes() if row["drawn"] and found.startswith(NUMBERS))
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
+
+
+def to_judge(rows: Rows) -> list[str]:
+    """A line for each reason that a person has given, and for each mutant without one, or at which the proof broke."""
+    left = [(row, found) for row, found in rows.classes() if found in (TO_JUDGE, BROKEN)]
+    reasons = Counter(reason(row) for row, found in left if found == TO_JUDGE)
+    told = [f"judged, {count}: {why}" for why, count in reasons.items() if why]
+    return told + [
+        f"{found}: {_operation(row)}, line {row['line']} ({row['kind']}): {row['shown'][:WIDTH]}"
+        + (f"  [{row['words'][:WIDTH]}]" if row["words"] else "")
+        for row, found in left
+        if found == BROKEN or not reason(row)
+    ]

@@ -1,0 +1,160 @@
+"""Puts faults into the generated code of shipped kernels, one at a time, and asks the proof about each.
+
+    python tools/mutate_code.py run FOLDER [--kernel NAME]... [--jobs 2] [--timeout 120] [--numbers 300] [--sample 0]
+    python tools/mutate_code.py table FOLDER        what came out of each kernel's mutants, and what is left to judge
+    python tools/mutate_code.py pack FOLDER FILE    draws mutants that only the numbers can show, for run_mutants.py
+
+A kernel's mutants are every line deleted, every two neighbouring statements that synchronise swapped, and every integer
+in a line that is read one more, one less and doubled, in the kernel's body and in the host's lines that launch it; and
+300 of the same in the other lines, drawn by a seed. Each is refused; or no C++; or equivalent: the same events, in a
+line wholly read, or the same machine code; or left to the numbers, by the kind of its line; or for a person to judge.
+
+FOLDER keeps a file of JSON lines for each kernel. A run goes on where the last one ended; remove the folder when the
+proof changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import click
+from checkouts import Checkout, Progress
+from code_mutants.compiled import BATCH, errors_of, host_object, same_machine_code
+from code_mutants.draw import drawn
+from code_mutants.draw import pack as write_pack
+from code_mutants.kernels import KERNELS, lowered
+from code_mutants.operations import DEVICE, Mutant, mutants, sample
+from code_mutants.proving import ACCEPTED, BROKEN, TIMEOUT, Answer, ask
+from code_mutants.reading import Code, read
+from code_mutants.rows import OTHER, SAME, TO_JUDGE, Rows, class_of
+from code_mutants.tables import kinds_of_numbers, table, to_judge
+from machine_code import NotCompiled
+from pebble import ProcessExpired, ProcessFuture
+from rich.console import Console
+
+HERE = Checkout(Path(__file__).parents[1])
+SEED = "tl-attention 10"
+
+
+def prove(kernel: str, code: Code, found: Sequence[Mutant], rows: Rows, jobs: int, timeout_s: float) -> None:
+    """Ask the proof about those mutants that the file does not have yet."""
+    missing = [mutant for mutant in found if mutant.key not in rows.found]
+    progress = Progress(f"{kernel}: proved", len(missing))
+    with HERE.processes(jobs, "tools") as pool:
+        futures = [(mutant, pool.schedule(ask, [kernel, mutant], timeout=timeout_s)) for mutant in missing]
+        for mutant, future in futures:
+            rows.add(mutant, _answer(future, timeout_s), mutant.shown(code))
+            progress.advance()
+
+
+def _answer(future: ProcessFuture, timeout_s: float) -> Answer:
+    try:
+        answer = future.result()
+        assert isinstance(answer, Answer)
+        return answer
+    except TimeoutError:
+        return Answer(TIMEOUT, f"the proof took more than {timeout_s:.0f} s")
+    except ProcessExpired as died:
+        return Answer(BROKEN, f"the process died with exit code {died.exitcode}")
+
+
+def compile_accepted(kernel: str, code: Code, found: Sequence[Mutant], rows: Rows, jobs: int) -> None:
+    """Tell what is no C++ from the rest of what was accepted, and compile what would be left to judge."""
+    accepted = [mutant for mutant in found if rows.found[mutant.key]["outcome"] == ACCEPTED]
+    unread = [mutant for mutant in accepted if mutant.part == DEVICE and "error" not in rows.found[mutant.key]]
+    batches = [unread[start : start + BATCH] for start in range(0, len(unread), BATCH)]
+    progress = Progress(f"{kernel}: read by the front end", len(unread))
+    with ThreadPoolExecutor(jobs) as pool:
+        for batch, errors in zip(batches, pool.map(lambda b: errors_of([m.of(code).source for m in b]), batches)):
+            for mutant, error in zip(batch, errors):
+                rows.learn(mutant.key, error=error)
+            progress.advance(len(batch))
+        left = [mutant for mutant in accepted if _left(rows, mutant)]
+        progress = Progress(f"{kernel}: compiled", len(left))
+        for mutant, fields in zip(left, pool.map(lambda mutant: machine(code, mutant), left)):
+            rows.learn(mutant.key, **fields)
+            progress.advance()
+
+
+def _left(rows: Rows, mutant: Mutant) -> bool:
+    row = rows.found[mutant.key]
+    return class_of(row, rows.head["digest"]) == TO_JUDGE and "machine" not in row
+
+
+def machine(code: Code, mutant: Mutant) -> dict[str, str]:
+    """Whether it compiles, and to the same machine code."""
+    changed = mutant.of(code)
+    try:
+        if mutant.part == DEVICE:
+            same = same_machine_code(code.source, changed.source)
+        else:
+            same = host_object(code.host_source) == host_object(changed.host_source)
+    except NotCompiled as error:
+        return {"error": str(error)}
+    return {"machine": SAME if same else OTHER}
+
+
+@click.group()
+def main() -> None:
+    """Faults in generated code, and which of them the proof lets pass."""
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--kernel", "kernels", multiple=True, type=click.Choice(list(KERNELS)), help="[default: all]")
+@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="processes at a time")
+@click.option("--timeout", type=float, default=120.0, show_default=True, help="of one proof, in seconds")
+@click.option("--numbers", type=click.IntRange(0), default=300, show_default=True, help="drawn of the numbers' lines")
+@click.option("--sample", "each", type=click.IntRange(0), default=0, help="mutants of each operation  [default: all]")
+@click.option("--proof-only", is_flag=True, help="compile nothing: what is no C++ stays where it is")
+def run(
+    folder: Path, kernels: tuple[str, ...], jobs: int, timeout: float, numbers: int, each: int, proof_only: bool
+) -> None:
+    """Make all mutants and ask the proof about each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in kernels or KERNELS:
+        code = lowered(KERNELS[name])
+        verdict = read(KERNELS[name].schedule, code)
+        found = mutants(code, verdict, numbers, f"{SEED} {name}")
+        found = sample(found, each, f"{SEED} {name}") if each else found
+        rows = Rows(folder / f"{name}.jsonl")
+        rows.begin(name, code, verdict, len(found))
+        prove(name, code, found, rows, jobs, timeout)
+        if not proof_only:
+            compile_accepted(name, code, found, rows, jobs)
+        show(rows)
+
+
+@main.command("table")
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+def show_all(folder: Path) -> None:
+    """Show what came out."""
+    for file in sorted(folder.glob("*.jsonl")):
+        show(Rows(file))
+
+
+def show(rows: Rows) -> None:
+    """The table of one kernel, and what is left to judge."""
+    console = Console(width=160, highlight=False)
+    console.print(table(rows), markup=False)
+    console.print(f"drawn of the numbers: {kinds_of_numbers(rows)}", markup=False)
+    for line in to_judge(rows):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--count", type=click.IntRange(1), default=300, show_default=True, help="mutants in all")
+@click.option("--least", type=click.IntRange(0), default=10, show_default=True, help="of each kind")
+@click.option("--numbers", type=click.IntRange(0), default=300, show_default=True, help="as the run had it")
+def pack(folder: Path, file: Path, count: int, least: int, numbers: int) -> None:
+    """Draw mutants of the numbers' class and write them, with their source, for the GPU's machine."""
+    chosen = drawn([Rows(path) for path in sorted(folder.glob("*.jsonl"))], count, least, SEED)
+    click.echo(f"{write_pack(file, chosen, numbers, SEED)} kernels in {file}, {len(chosen)} of them mutants")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Runs mutants that only the numbers can show on the GPU, each in a process of its own.
+
+    python tools/run_mutants.py PACK RESULTS [--jobs 16] [--timeout 40]      a pack of `mutate_code.py pack`
+    python tools/run_mutants.py PACK RESULTS --show                          the table of results that are there
+
+A line of JSON is written for each as it ends, and a run goes on where the last one ended. The kernels as they are
+generated run as well: one that is not right says that nothing else here can be believed, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from checkouts import Progress
+from code_mutants.draw import CONTROL, unpacked
+from code_mutants.on_gpu import FAULT, HUNG, OUTCOMES, RIGHT, TIMEOUT, Result, run
+from code_mutants.rows import Row
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
+from rich.console import Console
+from rich.table import Table
+
+# Importing, lowering and compiling, with a process on every core.
+COMPILE_S = 180.0
+
+
+def run_all(rows: Sequence[Row], file: Path, jobs: int, timeout_s: float) -> None:
+    """Run each and write what became of it."""
+    progress = Progress("mutants run", len(rows))
+    pool = ProcessPool(jobs, max_tasks=1, context=multiprocessing.get_context("spawn"))
+    with pool, file.open("a") as results:
+        arguments = [[row["kernel"], row["source"], timeout_s] for row in rows]
+        futures = [pool.schedule(run, taken, timeout=COMPILE_S + timeout_s) for taken in arguments]
+        for row, future in zip(rows, futures):
+            result = _result(future)
+            told = {field: value for field, value in row.items() if field != "source"}
+            results.write(f"{json.dumps({**told, 'outcome': result.outcome, 'words': result.words})}\n")
+            results.flush()
+            progress.advance()
+
+
+def _result(future: ProcessFuture) -> Result:
+    try:
+        result = future.result()
+        assert isinstance(result, Result)
+        return result
+    except TimeoutError:
+        return Result(TIMEOUT, "neither compiled nor run in time")
+    except ProcessExpired as died:
+        hung = died.exitcode == HUNG
+        return Result(TIMEOUT, "the kernel did not come back") if hung else Result(FAULT, f"exit code {died.exitcode}")
+
+
+def show(results: Sequence[Row]) -> None:
+    """Kind by outcome, and each that nothing caught."""
+    counts = Counter((row["kind"], row["outcome"]) for row in results)
+    table = Table("kind", *OUTCOMES, "all", title=f"{len(results)} run")
+    for kind in sorted({row["kind"] for row in results}):
+        line = [counts[kind, outcome] for outcome in OUTCOMES]
+        table.add_row(kind, *(str(count) if count else "" for count in line), str(sum(line)))
+    console = Console(width=160, highlight=False)
+    console.print(table)
+    for row in results:
+        if (row["outcome"] == RIGHT) != (row["key"] == CONTROL):
+            change = f"{row['operation']}, line {row['line']}: {row['shown']}" if row["key"] != CONTROL else CONTROL
+            console.print(f"{row['kernel']}, {row['kind']}: {change}", markup=False, soft_wrap=True)
+
+
+@click.command()
+@click.argument("pack", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("results", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--jobs", type=click.IntRange(1), default=16, show_default=True, help="processes at a time")
+@click.option("--timeout", type=float, default=40.0, show_default=True, help="of a compiled kernel, in seconds")
+@click.option("--show", "only_show", is_flag=True, help="run nothing")
+def main(pack: Path, results: Path, jobs: int, timeout: float, only_show: bool) -> None:
+    """Run the mutants of a pack."""
+    done = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    if not only_show:
+        ended = {(row["kernel"], row["key"]) for row in done}
+        missing = [row for row in unpacked(pack) if (row["kernel"], row["key"]) not in ended]
+        run_all(missing, results, jobs, timeout)
+        done = [json.loads(line) for line in results.read_text().splitlines()]
+    show(done)
+    if any(row["key"] == CONTROL and row["outcome"] != RIGHT for row in done):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
