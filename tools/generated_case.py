@@ -107,11 +107,12 @@ def _random_variant(rng: random.Random) -> Variant:
     from tl_attention.problem.shape import DTYPES, HEAD_DIMS
     from tl_attention.problem.variant import Sizes, Variant
 
-    sizes = None
+    mask, sizes = rng.choice((FULL, CAUSAL)), None
     if rng.random() < 1 / 3:
-        seqs = sorted(rng.choice((1, 64, 128)) * rng.randint(1, 2 ** rng.randint(1, 6)) for _ in "qk")
-        sizes = Sizes(rng.randint(1, 4), rng.randint(1, 16), *seqs)
-    return Variant(rng.choice(HEAD_DIMS), rng.choice(DTYPES), rng.choice((FULL, CAUSAL)), sizes=sizes)
+        seqs = [rng.choice((1, 64, 128)) * rng.randint(1, 2 ** rng.randint(1, 6)) for _ in "qk"]
+        # Causal attention needs as many keys as queries.
+        sizes = Sizes(rng.randint(1, 4), rng.randint(1, 16), *(sorted(seqs) if mask == CAUSAL else seqs))
+    return Variant(rng.choice(HEAD_DIMS), rng.choice(DTYPES), mask, sizes=sizes)
 
 
 def _drawn(name: str, schedule: Schedule, variant: Variant) -> GeneratedCase:
