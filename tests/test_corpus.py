@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import lzma
+import os
 import sys
+import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,12 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(corpus.main, [str(argument) for argument in arguments])
 
 
+def kept(file: Path, cases: list[GeneratedCase]) -> Path:
+    """The file, with these cases."""
+    file.write_bytes(lzma.compress("".join(map(corpus.line, cases)).encode()))
+    return file
+
+
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three random cases, one of them pipelined."""
@@ -46,10 +53,7 @@ def changed(drawn: Path, tmp_path: Path) -> Callable[..., Path]:
     def write(lowering: str, change: Callable[[GeneratedCase], GeneratedCase]) -> Path:
         cases = corpus.read(drawn)
         chosen = next(case for case in cases if case.label.startswith(lowering))
-        rows = [json.dumps(asdict(change(case) if case is chosen else case)) for case in cases]
-        file = tmp_path / "changed.xz"
-        file.write_bytes(lzma.compress("\n".join(rows).encode()))
-        return file
+        return kept(tmp_path / "changed.xz", [change(case) if case is chosen else case for case in cases])
 
     return write
 
@@ -120,13 +124,31 @@ def test_a_file_that_is_cut_off_is_said_to_be(drawn: Path, tmp_path: Path) -> No
     assert result.exit_code == 2 and "expected a whole file of `draw`" in result.stderr, result.output
 
 
+def test_what_is_kept_already_is_not_lowered_again(drawn: Path, tmp_path: Path) -> None:
+    file = tmp_path / "two.xz"
+    first_part = kept(file, sorted(corpus.read(drawn), key=str)[:2]).read_bytes()
+    result = run("draw", file, "--cases", 3, "--pipelined", 1)
+    assert result.exit_code == 0 and "lowered: 1 of 1" in result.stderr, result.output
+    assert file.read_bytes().startswith(first_part)
+    # How long the proof took is another time's.
+    without_time = [
+        sorted(map(str, (asdict(replace(case, proof_s=0)) for case in corpus.read(f)))) for f in (file, drawn)
+    ]
+    assert without_time[0] == without_time[1]
+
+
 def test_no_time_leaves_all_out_and_says_so(tmp_path: Path) -> None:
     result = run("draw", tmp_path / "none.xz", "--cases", 2, "--pipelined", 1, "--seconds", 0)
-    assert result.exit_code == 0 and "after 0 s the others are left out" in result.stdout, result.output
+    assert result.exit_code == 0 and "after 0 s the others are left out; the same command goes on" in result.stdout, (
+        result.output
+    )
     assert "0 cases, " in result.stdout
 
 
-def test_a_process_that_died_is_told_as_such() -> None:
+@pytest.mark.parametrize(
+    ("work", "argument", "words"),
+    [(os._exit, 3, "the process died with exit code 3"), (time.sleep, 60, "it took more than 1 s"), (abs, 1, "")],
+)
+def test_why_there_is_no_result(work: Callable[[int], object], argument: int, words: str) -> None:
     with Checkout(ROOT).processes(1) as pool:
-        future = pool.schedule(sys.exit, args=[3], timeout=30)
-        assert corpus.died(future, 30) in ("the process died with exit code 3", "")
+        assert corpus.died(pool.schedule(work, args=[argument], timeout=1), 1) == words

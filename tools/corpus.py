@@ -6,6 +6,7 @@
 `draw` walks at random from the shipped schedules, in both lowerings, by a seed that stands here, keeps those that the
 package accepts before it compiles, lowers each for a random variant to CUDA and to the host's C, without nvcc, and
 runs the proof. --shipped adds the schedule files whose case (see same_code.py) has the text in its name, '' for all.
+What FILE has already is not lowered again: the same command goes on where the time was over.
 `compare` lowers nothing: it has the package of a checkout judge what is stored, and shows every verdict that differs,
 and how long the proofs took; the exit code is 1 if one differs.
 
@@ -92,6 +93,11 @@ def died(future: Future[Any], timeout_s: float) -> str:
     return ""
 
 
+def line(case: GeneratedCase) -> str:
+    """The case as files have it."""
+    return f"{json.dumps(asdict(case))}\n"
+
+
 def read(file: Path) -> list[GeneratedCase]:
     """The cases of a file. Raises UsageError for a file of another kind."""
     try:
@@ -160,20 +166,22 @@ def draw(
     """Draw schedules, lower them, and keep what came out with the verdict."""
     until = None if seconds is None else time.monotonic() + seconds
     commit = checkout.commit() or ""
-    stored: list[GeneratedCase] = []
-    with checkout.processes(jobs, "tests") as pool, lzma.open(file, "wt", filters=WINDOW) as lines:
+    stored = read(file) if file.exists() else []
+    before = {case.same_kernel() for case in stored}
+    with checkout.processes(jobs, "tests") as pool, lzma.open(file, "at", filters=WINDOW) as lines:
         try:
             found = drawn(pool, checkout, range(first, first + cases), pipelined, shipped, until)
+            found = [case for case in found if case.same_kernel() not in before]
             futures = scheduled(pool, lower, checkout, found, timeout)
             progress = Progress("lowered", len(futures))
             for future in each_done(futures, until):
                 why = died(future, timeout)
                 case = replace(futures[future], verdict=f"{NOT_LOWERED}{why}") if why else future.result()
                 stored.append(replace(case, commit=commit))
-                lines.write(f"{json.dumps(asdict(stored[-1]))}\n")
+                lines.write(line(stored[-1]))
                 progress.advance()
         except OutOfTime:
-            click.echo(f"after {seconds:.0f} s the others are left out")
+            click.echo(f"after {seconds:.0f} s the others are left out; the same command goes on")
     show_verdicts(case.verdict for case in stored)
     show_times({str(case): case.proof_s for case in stored if case.source})
     click.echo(f"{len(stored):,} cases, {file.stat().st_size:,} bytes")
