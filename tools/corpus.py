@@ -146,7 +146,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--cases", type=click.IntRange(1), default=2000, show_default=True, help="random ones")
+@click.option("--cases", type=click.IntRange(0), default=2000, show_default=True, help="random ones")
 @click.option("--pipelined", type=click.IntRange(0), default=500, show_default=True, help="of them in this lowering")
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="number of the first random one")
 @click.option("--shipped", metavar="TEXT", help="and of schedule files those with this in their name")
