@@ -102,7 +102,7 @@ def read(file: Path) -> list[GeneratedCase]:
     """The cases of a file. Raises UsageError for a file of another kind."""
     try:
         with lzma.open(file, "rt") as lines:
-            rows = [json.loads(line) for line in lines]
+            rows = [json.loads(text) for text in lines]
         return [GeneratedCase(**row | {"sizes": row["sizes"] and tuple(row["sizes"])}) for row in rows]
     except (lzma.LZMAError, EOFError, ValueError, TypeError, KeyError) as error:
         raise click.UsageError(f"{file}: {error}; expected a whole file of `draw`") from None
