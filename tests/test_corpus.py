@@ -1,0 +1,151 @@
+"""The corpus of generated code: drawn by its seed, lowered as it is compiled, judged again; what differs is shown."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tl_attention.build.compile import compile_kernel
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tools"))
+
+import corpus  # noqa: E402
+from checkouts import Checkout  # noqa: E402
+from generated_case import ACCEPTED, GeneratedCase, draw_random, generated, rebuilt  # noqa: E402
+from same_code import Case  # noqa: E402
+
+SHIPPED = ("best.yaml", "seed_stages4.yaml", "inferred.yaml")
+LOWERINGS = ("pipelined", "warp_specialized")
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(corpus.main, [str(argument) for argument in arguments])
+
+
+def kept(file: Path, cases: list[GeneratedCase]) -> Path:
+    """The file, with these cases."""
+    file.write_bytes(lzma.compress("".join(map(corpus.line, cases)).encode()))
+    return file
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three random cases, one of them pipelined."""
+    file = tmp_path_factory.mktemp("corpus") / "three.xz"
+    result = run("draw", file, "--cases", 3, "--pipelined", 1)
+    assert result.exit_code == 0, result.output
+    assert "3 random cases were drawn" in result.stdout and "3 cases, " in result.stdout
+    return file
+
+
+@pytest.fixture
+def changed(drawn: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Writes the three with one of them changed, that of the lowering."""
+
+    def write(lowering: str, change: Callable[[GeneratedCase], GeneratedCase]) -> Path:
+        cases = corpus.read(drawn)
+        chosen = next(case for case in cases if case.label.startswith(lowering))
+        return kept(tmp_path / "changed.xz", [change(case) if case is chosen else case for case in cases])
+
+    return write
+
+
+def test_what_was_drawn_is_judged_the_same_again(drawn: Path) -> None:
+    cases = corpus.read(drawn)
+    assert sorted(rebuilt(case)[0].lowering for case in cases) == [LOWERINGS[0], *LOWERINGS[1:] * 2]
+    assert {case.verdict for case in cases} == {ACCEPTED}
+    result = run("compare", drawn)
+    assert result.exit_code == 0 and "3 cases, 0 DIFFERENT; 0 were not lowered" in result.stdout, result.output
+    assert "     3 accepted\n3 proofs: median " in result.stdout
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_verdict_that_differs_is_shown(changed: Callable[..., Path], lowering: str) -> None:
+    result = run("compare", changed(lowering, lambda case: replace(case, verdict="ScheduleRefused: it hangs")))
+    assert result.exit_code == 1 and "3 cases, 1 DIFFERENT" in result.stdout, result.output
+    assert f": {lowering}_" in result.stdout and "    - ScheduleRefused: it hangs\n    + accepted\n" in result.stdout
+
+
+def test_so_is_code_that_waits_no_more(changed: Callable[..., Path]) -> None:
+    def never_waits(case: GeneratedCase) -> GeneratedCase:
+        lines = case.source.splitlines()
+        others = [line for line in lines if ".wait(" not in line]
+        assert len(others) < len(lines)
+        return replace(case, source="\n".join(others))
+
+    result = run("compare", changed("warp_specialized", never_waits))
+    assert result.exit_code == 1 and "3 cases, 1 DIFFERENT" in result.stdout, result.output
+    assert (
+        "    - accepted\n    + ScheduleRefused: the kernel that TileLang 0.1.15 generates is not safe" in result.stdout
+    )
+
+
+def test_only_some_are_judged_and_none_is_an_error(drawn: Path) -> None:
+    assert "1 cases, 0 DIFFERENT" in run("compare", drawn, "--only", ": pipelined_").stdout
+    assert run("compare", drawn, "--only", "no such name").exit_code == 2
+
+
+def test_what_is_kept_is_what_is_compiled(drawn: Path) -> None:
+    cases = {rebuilt(case)[0].lowering: case for case in corpus.read(drawn)}
+    for case in cases.values():
+        compiled = compile_kernel(*rebuilt(case))
+        assert (compiled.source, compiled.host_source) == (case.source, case.host_source), case
+        assert compiled.generated == generated(case)
+
+
+def test_a_case_is_its_seeds_and_number() -> None:
+    for lowering in LOWERINGS:
+        first = draw_random(ROOT, 1, 0, lowering)
+        assert first == draw_random(ROOT, 1, 0, lowering) and rebuilt(first[0])[0].lowering == lowering
+        assert first != draw_random(ROOT, 1, 1, lowering) and first != draw_random(ROOT, 2, 0, lowering)
+
+
+def test_shipped_cases_are_those_that_are_accepted_and_have_a_program() -> None:
+    found = {file: corpus.draw_shipped(ROOT, Case(file, "float16", 128, True)) for file in SHIPPED}
+    assert found["seed_stages4.yaml"] is None and found["inferred.yaml"] is None
+    best = found["best.yaml"]
+    assert best and str(best).startswith("best fp16 128 causal: warp_specialized_128x176") and best.sizes is None
+
+
+def test_a_file_that_is_cut_off_is_said_to_be(drawn: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.xz"
+    cut.write_bytes(drawn.read_bytes()[:5000])
+    result = run("compare", cut)
+    assert result.exit_code == 2 and "expected a whole file of `draw`" in result.stderr, result.output
+
+
+def test_what_is_kept_already_is_not_lowered_again(drawn: Path, tmp_path: Path) -> None:
+    file = tmp_path / "two.xz"
+    first_part = kept(file, sorted(corpus.read(drawn), key=str)[:2]).read_bytes()
+    result = run("draw", file, "--cases", 3, "--pipelined", 1)
+    assert result.exit_code == 0 and "lowered: 1 of 1" in result.stderr, result.output
+    assert file.read_bytes().startswith(first_part)
+    # How long the proof took is another time's.
+    two, three = (sorted(corpus.line(replace(case, proof_s=0)) for case in corpus.read(f)) for f in (file, drawn))
+    assert two == three
+
+
+def test_no_time_leaves_all_out_and_says_so(tmp_path: Path) -> None:
+    result = run("draw", tmp_path / "none.xz", "--cases", 2, "--pipelined", 1, "--seconds", 0)
+    assert result.exit_code == 0 and "after 0 s the others are left out; the same command goes on" in result.stdout, (
+        result.output
+    )
+    assert "0 cases, " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("work", "argument", "words"),
+    [(os._exit, 3, "the process died with exit code 3"), (time.sleep, 60, "it took more than 1 s"), (abs, 1, "")],
+)
+def test_why_there_is_no_result(work: Callable[[int], object], argument: int, words: str) -> None:
+    with Checkout(ROOT).processes(1) as pool:
+        assert corpus.died(pool.schedule(work, args=[argument], timeout=1), 1) == words
