@@ -74,7 +74,8 @@ def _program(name: str, roles: Roles, tiles: list[int], warps: int) -> EventProg
         for process in roles.processes
     }
     counts = {
-        barrier: count * warps // WARPS if barrier.endswith("_empty") else count for barrier, count in roles.counts.items()
+        barrier: count * warps // WARPS if barrier.endswith("_empty") else count
+        for barrier, count in roles.counts.items()
     }
     return EventProgram(name, runs, counts)
 

@@ -15,11 +15,11 @@ class TooMany(Exception):
     """More states than were asked for."""
 
 
-def explore(machine: Machine, states: int) -> Fault | None:
+def explore(machine: Machine, states: int, reduced: bool = True) -> Fault | None:
     """A fault that some order has, of all orders. Raises TooMany beyond so many states.
 
-    States that were seen are not gone into again; where what happens next commutes with all that anybody else may ever
-    do, no other order is tried.
+    States that were seen are not gone into again; `reduced`: where what happens next commutes with all that anybody
+    else may ever do, no other order is tried.
     """
     futures = _futures(machine)
     seen: set[tuple[int, ...]] = set()
@@ -27,7 +27,7 @@ def explore(machine: Machine, states: int) -> Fault | None:
     while stack:
         state = stack.pop()
         try:
-            choices = _run_alone(machine, futures, state)
+            choices = _run_alone(machine, futures if reduced else None, state)
         except Fault as fault:
             return fault
         if len(choices) < 2:
@@ -48,7 +48,7 @@ def explore(machine: Machine, states: int) -> Fault | None:
     return None
 
 
-def _run_alone(machine: Machine, futures: list[list[Masks]], state: State) -> list[int]:
+def _run_alone(machine: Machine, futures: list[list[Masks]] | None, state: State) -> list[int]:
     """Go on while one choice is enough; the choices where it is not. Raises Fault."""
     while True:
         choices = machine.choices(state)
@@ -56,7 +56,7 @@ def _run_alone(machine: Machine, futures: list[list[Masks]], state: State) -> li
             machine.check_the_end(state)
             return []
         if len(choices) > 1:
-            lone = _commuting(machine, futures, state, choices)
+            lone = _commuting(machine, futures, state, choices) if futures else None
             if lone is None:
                 return choices
             choices = [lone]
@@ -121,7 +121,7 @@ def _run_by_chance(machine: Machine, rng: random.Random) -> None:
 
 
 def _ranking(machine: Machine, rng: random.Random) -> list[int]:
-    """Choices, the first that is ready being taken: of what is in flight one at random, first, last or in between."""
+    """Choices, of which the first that is ready is taken: of what is in flight anything, but for what the list names."""
     ranking = [*range(len(machine.warps) + len(machine.blocks))]
     rng.shuffle(ranking)
     ranking.insert(rng.choice((0, len(ranking), rng.randrange(len(ranking)))), FLIGHT)
@@ -131,6 +131,9 @@ def _ranking(machine: Machine, rng: random.Random) -> list[int]:
         own = {warp for warp, (of, _) in enumerate(machine.warps) if of == process}
         ahead = rng.random() < 0.5
         ranking.sort(key=lambda choice: (choice in own) != ahead)
+    if rng.random() < 0.5 and machine.landings:
+        # Something in flight lands when nothing else can go on.
+        ranking.append(len(machine.warps) + len(machine.blocks) + rng.randrange(len(machine.landings)))
     return ranking
 
 
@@ -140,7 +143,7 @@ def _run_ranked(machine: Machine, ranking: list[int], changes: float, rng: rando
     while True:
         for choice in ranking:
             if choice == FLIGHT:
-                flights = machine.flights(state)
+                flights = [flight for flight in machine.flights(state) if flight not in ranking]
                 if flights:
                     machine.take(state, rng.choice(flights))
                     break

@@ -6,7 +6,9 @@ import random
 from dataclasses import replace
 
 import pytest
+from mbarrier_simulator import Machine
 from overlap import overlap
+from simulated_orders import tried
 from test_roles import OPTIONS, ORDERS, events_of, roles_of
 
 from tl_attention.errors import ScheduleRefused
@@ -129,12 +131,12 @@ FAULTS = {
     "a wait for K on the other parity": (
         {},
         changed(FIRST, "wait", "K_full", value=1),
-        r"deadlock: .*warpgroup 0 of block 0 waits for K_full\[0\]",
+        r"phase 0 of K_full\[0\] of block 0 can end before warpgroup 0 of block 0 has seen the end of phase -1",
     ),
     "a wait for Q on the other parity": (
         {},
         changed(FIRST, "wait", "Q_full", 1, value=0),
-        r"waits for phase 1 of Q_full\[0\] of block 0 on parity 0",
+        r"warpgroup 0 of block 0 reads Q\(1\) in a buffer that holds Q\(0\)",
     ),
     "an acquire on the other parity": (
         {},
@@ -144,13 +146,13 @@ FAULTS = {
     "an acquire on the other parity, later": (
         {},
         changed(PRODUCER, "wait", "V_empty", 2, value=1),
-        r"deadlock: the producer of block 0 waits for V_empty\[0\]",
+        r"phase 0 of V_empty\[0\] of block 0 can end before the producer of block 0 has seen the end of phase -1",
     ),
     "a load not waited for": ({}, removed(FIRST, "wait", "V_full"), r"reads V\(0\) and has not waited for it"),
     "a buffer not acquired": (
         {},
         removed(PRODUCER, "wait", "K_empty", 2),
-        r"loads K\(2\) over K\(0\), which warpgroup 0 of block 0 may still",
+        r"producer of block 0 expects bytes for phase 1 of K_full\[0\] of block 0, which may still be in phase 0",
     ),
     "bytes not expected": ({}, removed(PRODUCER, "expect"), r"deadlock: .* waits for K_full\[0\] of block 0"),
     "bytes expected too late": (
@@ -246,7 +248,7 @@ COUNTS = {
     "V_empty without a warpgroup": (
         "V_empty",
         -4,
-        r"loads V\(2\) over V\(0\), which warpgroup \d of block 1 may still have to read",
+        r"warpgroup 1 of block 1 arrives for phase 1 of V_empty\[0\] of block 0, which may still be in phase 0",
     ),
     "Q_empty without a warp": ("Q_empty", -1, r"Q_empty\[0\] of block 0 counts 3 arrivals"),
     "K_full without a lane": ("K_full", -1, r"K_full\[0\] of block 0 counts 31 arrivals"),
@@ -279,7 +281,7 @@ def test_a_barrier_that_counts_wrongly_is_refused(name):
 
 
 @pytest.mark.parametrize("options", ["as shipped", "ping-pong", "dynamic ping-pong", "both", "one K buffer"])
-def test_no_barrier_operation_can_be_left_out(options):
+def test_a_barrier_operation_can_be_left_out_only_where_others_do_its_work(options):
     """But the last release of Q. Block 1 loads nothing, so it need not wait for a buffer that block 0 waits for."""
     roles = roles_of(overlap(**OPTIONS[options]))
     rng = random.Random(0)
@@ -295,6 +297,10 @@ def test_no_barrier_operation_can_be_left_out(options):
     ]
     for process, index in rng.sample(places, 60):
         events = {**whole, process: [*whole[process][:index], *whole[process][index + 1 :]]}
-        with pytest.raises(ScheduleRefused):
+        try:
             prove(events, roles.counts, **rng.choice(ORDERS))
-            print(process, whole[process][index])
+        except ScheduleRefused:
+            continue
+        left_out = whole[process][index]
+        assert left_out.kind == "wait", left_out
+        assert not tried(Machine(events, roles.counts), 5, rng), left_out
