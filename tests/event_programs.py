@@ -49,17 +49,17 @@ class EventProgram:
 
 
 def event_programs() -> Iterator[EventProgram]:
-    """Programs of every form and option, with warpgroups of one, two or all four of their warps."""
+    """Programs of every form and option, with warpgroups of one or two warps, the shortest also of all four."""
     for form in FORMS:
         for option, keys in OPTIONS.items():
             schedule = overlap(form, **keys)
             # Two take turns, and no more than two store by TMA.
-            if keys.get("ping_pong") and schedule.block_M != 128 or keys.get("output") and schedule.block_M > 128:
+            if (keys.get("ping_pong") and schedule.block_M != 128) or (keys.get("output") and schedule.block_M > 128):
                 continue
             roles = Roles.of(schedule, derive(schedule))
             for more in TILES:
                 tiles = [max(1, roles.program.least_blocks) + blocks for blocks in more]
-                for warps in (1, 2, WARPS):
+                for warps in (1, 2, WARPS) if more == TILES[0] else (1, 2):
                     yield _program(f"{form}, {option}, tiles {tiles}, {warps} warps", roles, tiles, warps)
 
 
@@ -157,7 +157,7 @@ def _changes(program: EventProgram, event: Event) -> list[Callable[[Event, rando
         changes += [_other_value]
     if event.kind in ("sync", "signal") and event.name != CLUSTER:
         changes += [_other_threads]
-    if event.index or event.name and event.name != CLUSTER:
+    if event.index or (event.name and event.name != CLUSTER):
         changes += [_other_index]
     if event.blocks:
         changes += [_other_blocks]

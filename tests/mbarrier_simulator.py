@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from simulated_state import LOADED, Fault, Operation, State
+from simulated_state import ENDED, LOADED, Fault, Operation, State
 from simulated_warp import Warp
 
 from tl_attention.proof.events import CLUSTER, Event, Process
@@ -45,7 +45,10 @@ class Machine:
         for block in self.blocks:
             self.started[block] = self.slot((block, "started"), int(len(self.blocks) == 1))
             self.alive[block] = self.slot((block, "alive"), sum(process.block == block for process, _ in self.warps))
-        self.starts = [self._start(block) for block in self.blocks]
+        # A block that is alone has started.
+        self.starts = [self._start(block) for block in self.blocks if self.blocks[1:]]
+        # Choices that are always there: warps and starts. The others are in flight.
+        self.lasting = len(self.warps) + len(self.starts)
         self.threads: dict[tuple, set[int]] = {}
         for process, run in roles.items():
             for event in run:
@@ -96,28 +99,24 @@ class Machine:
 
     def operation(self, state: State, choice: int) -> Operation | None:
         """What a choice would do, if it can now."""
-        warps, blocks = len(self.warps), len(self.blocks)
+        warps = len(self.warps)
         if choice < warps:
-            run, at = self.runs[choice], state[choice]
-            if at == len(run):
-                return None
-            operation = run[at]
-        elif choice < warps + blocks:
+            operation = self.runs[choice][state[choice]]
+        elif choice < self.lasting:
             operation = self.starts[choice - warps]
         else:
-            number = choice - warps - blocks
+            number = choice - self.lasting
             return self.landings[number] if state[self.flying] >> number & 1 else None
         return operation if operation.ready is None or operation.ready(state) else None
 
     def choices(self, state: State) -> list[int]:
-        ends = len(self.warps) + len(self.blocks)
-        return [choice for choice in range(ends) if self.operation(state, choice)] + self.flights(state)
+        return [choice for choice in range(self.lasting) if self.operation(state, choice)] + self.flights(state)
 
     def flights(self, state: State) -> list[int]:
         """The choices of what can land."""
-        flying, found = state[self.flying], []
+        flying, found, first = state[self.flying], [], self.lasting - 1
         while flying:
-            found.append(len(self.warps) + len(self.blocks) - 1 + (flying & -flying).bit_length())
+            found.append(first + (flying & -flying).bit_length())
             flying &= flying - 1
         return found
 
@@ -127,10 +126,10 @@ class Machine:
             operation = self.runs[choice][state[choice]]
             state[choice] += 1
             operation.do(state)
-        elif choice < len(self.warps) + len(self.blocks):
+        elif choice < self.lasting:
             self.starts[choice - len(self.warps)].do(state)
         else:
-            number = choice - len(self.warps) - len(self.blocks)
+            number = choice - self.lasting
             state[self.flying] &= ~(1 << number)
             self.landings[number].do(state)
 
@@ -142,7 +141,7 @@ class Machine:
 
     def check_the_end(self, state: State) -> None:
         """Where nothing can go on. Raises Fault unless all is done."""
-        if any(state[warp] < len(run) for warp, run in enumerate(self.runs)):
+        if any(run[state[warp]] is not ENDED for warp, run in enumerate(self.runs)):
             raise Fault("deadlock")
         if any(state[slot] != self.first[slot] for slot in self.idle):
             raise Fault("left over")

@@ -60,15 +60,23 @@ def _contents(program: EventProgram) -> int:
     return hash(repr((runs, program.counts)))
 
 
-def trial(program: EventProgram, seed: int) -> Trial:
-    refusals = []
+def proved(program: EventProgram) -> tuple[Unsafe | None, ...]:
+    """What the proof says in each of its orders; None where it accepts."""
+    refusals: list[Unsafe | None] = []
     for reverse, late in product((False, True), repeat=2):
         try:
-            refusals.append(prove(program.roles, program.counts, reverse=reverse, late=late))
+            prove(program.roles, program.counts, reverse=reverse, late=late)
         except Unsafe as refusal:
             refusals.append(refusal)
+        else:
+            refusals.append(None)
+    return tuple(refusals)
+
+
+def trial(program: EventProgram, seed: int) -> Trial:
+    refusals = proved(program)
     fault, all_orders = simulated(program, seed, quick=refusals[0] is not None)
-    return Trial(program, tuple(refusals), fault, all_orders)
+    return Trial(program, refusals, fault, all_orders)
 
 
 def simulated(program: EventProgram, seed: int, quick: bool = False) -> tuple[str | None, bool]:

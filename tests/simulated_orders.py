@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from mbarrier_simulator import Machine
-from simulated_state import Fault, State
+from simulated_state import Fault, State, nothing
 
 Masks = tuple[int, int, int]
 FLIGHT = -1
@@ -122,7 +122,7 @@ def _run_by_chance(machine: Machine, rng: random.Random) -> None:
 
 def _ranking(machine: Machine, rng: random.Random) -> list[int]:
     """Choices, of which the first that is ready is taken: of what is in flight anything, but for what the list names."""
-    ranking = [*range(len(machine.warps) + len(machine.blocks))]
+    ranking = [*range(machine.lasting)]
     rng.shuffle(ranking)
     ranking.insert(rng.choice((0, len(ranking), rng.randrange(len(ranking)))), FLIGHT)
     if rng.random() < 0.5:
@@ -133,7 +133,7 @@ def _ranking(machine: Machine, rng: random.Random) -> list[int]:
         ranking.sort(key=lambda choice: (choice in own) != ahead)
     if rng.random() < 0.5 and machine.landings:
         # Something in flight lands when nothing else can go on.
-        ranking.append(len(machine.warps) + len(machine.blocks) + rng.randrange(len(machine.landings)))
+        ranking.append(machine.lasting + rng.randrange(len(machine.landings)))
     return ranking
 
 
@@ -142,16 +142,35 @@ def _run_ranked(machine: Machine, ranking: list[int], changes: float, rng: rando
     state = machine.first[:]
     while True:
         for choice in ranking:
-            if choice == FLIGHT:
-                flights = [flight for flight in machine.flights(state) if flight not in ranking]
-                if flights:
-                    machine.take(state, rng.choice(flights))
-                    break
-            elif machine.operation(state, choice):
-                machine.take(state, choice)
+            if _taken(machine, ranking, state, choice, rng):
                 break
         else:
             return machine.check_the_end(state)
         if changes and rng.random() < changes:
             moved = ranking.pop(rng.randrange(len(ranking)))
             ranking.insert(rng.randrange(len(ranking) + 1), moved)
+
+
+def _taken(machine: Machine, ranking: list[int], state: State, choice: int, rng: random.Random) -> bool:
+    """Whether a choice was ready: then it has happened."""
+    if choice == FLIGHT:
+        flights = [flight for flight in machine.flights(state) if flight not in ranking]
+        if flights:
+            machine.take(state, rng.choice(flights))
+        return bool(flights)
+    if choice >= len(machine.warps):
+        if not machine.operation(state, choice):
+            return False
+        machine.take(state, choice)
+        return True
+    # Past waits at once, which let nobody else go on.
+    run, went = machine.runs[choice], False
+    while True:
+        operation = run[state[choice]]
+        if operation.ready is not None and not operation.ready(state):
+            return went
+        state[choice] += 1
+        operation.do(state)
+        if operation.do is not nothing:
+            return True
+        went = True

@@ -37,6 +37,10 @@ def nothing(state: State) -> None:
     """Passes."""
 
 
+# Behind the last of a run.
+ENDED = Operation(nothing, ready=lambda state: False)
+
+
 def arrive(state: State, barrier: Barrier, arrivals: int) -> None:
     """One after another."""
     while arrivals:

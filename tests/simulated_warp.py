@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any
 
 from simulated_state import (
+    ENDED,
     FENCED,
     LANDING,
     LOADED,
@@ -51,7 +52,7 @@ class Warp:
         for event in self.machine.roles[self.process]:
             if event.kind in kinds:
                 run += kinds[event.kind](event)
-        return [*run, self._exit()]
+        return [*run, self._exit(), ENDED]
 
     # --- barriers ---
 
