@@ -9,12 +9,16 @@ from dataclasses import replace
 import pytest
 from event_programs import EventProgram, event_programs
 from mbarrier_simulator import Machine
+from overlap import overlap
 from race_trial import mutants, proved, trial
 from simulated_orders import explore, tried
-from test_role_faults import Events, changed, moved, place, removed
+from test_role_faults import TILES, Events, changed, moved, place, removed
+from test_roles import OPTIONS, ORDERS, events_of, roles_of
 
+from tl_attention.errors import ScheduleRefused
 from tl_attention.proof.events import CLUSTER, NAMED, Event, Process
 from tl_attention.proof.race_rules import Rule
+from tl_attention.proof.races import prove
 
 PRODUCER, FIRST, SECOND, PRODUCER_1 = Process(0, -1, 1), Process(0, 0, 2), Process(0, 1, 2), Process(1, -1, 1)
 # Of all programs, and of those that are small enough for all orders.
@@ -115,6 +119,11 @@ FAULTS: dict[str, tuple[str, Change, Rule]] = {
         ),
         Rule.LEFT_OVER,
     ),
+    "bytes of another block's load after the arrival": (
+        "one warpgroup, cluster, tiles [1]",
+        moved(PRODUCER_1, ("arrive", "K_full"), ("expect", "K")),
+        Rule.DEADLOCK,
+    ),
     "a block that is not there": (
         "one warpgroup, cluster, tiles [1]",
         changed(PRODUCER, "load", "Q", blocks=(2,)),
@@ -173,6 +182,32 @@ def test_a_warp_that_has_exited_is_waited_for_all_the_same():
     program = program_of("one warpgroup, cluster, tiles [1]", removed(PRODUCER_1, "sync", CLUSTER, -1))
     assert {refusal.rule for refusal in proved(program)} == {Rule.DEADLOCK}
     assert not tried(Machine(program.roles, program.counts), 100, random.Random(0))
+
+
+@pytest.mark.parametrize("options", ["as shipped", "ping-pong", "dynamic ping-pong", "both", "one K buffer"])
+def test_a_barrier_operation_can_be_left_out_only_where_others_do_its_work(options):
+    """But the last release of Q. Block 1 loads nothing, so it need not wait for a buffer that block 0 waits for."""
+    roles = roles_of(overlap(**OPTIONS[options]))
+    rng = random.Random(0)
+    whole = events_of(roles, TILES)
+    places = [
+        (process, index)
+        for process, events in whole.items()
+        for index, event in enumerate(events)
+        if event.kind in ("wait", "arrive", "expect", "sync", "signal", "load", "take")
+        and event.value != 128
+        and process != PRODUCER_1
+        and index != place(events, "arrive", "Q", -1)
+    ]
+    for process, index in rng.sample(places, 60):
+        events = {**whole, process: [*whole[process][:index], *whole[process][index + 1 :]]}
+        try:
+            prove(events, roles.counts, **rng.choice(ORDERS))
+        except ScheduleRefused:
+            continue
+        left_out = whole[process][index]
+        assert left_out.kind == "wait", left_out
+        assert not tried(Machine(events, roles.counts), 5, rng), left_out
 
 
 @pytest.mark.parametrize("number,largest", [(SAMPLE, 10**9), (SMALL_SAMPLE, 100)])

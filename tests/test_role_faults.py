@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
-from mbarrier_simulator import Machine
 from overlap import overlap
-from simulated_orders import tried
-from test_roles import OPTIONS, ORDERS, events_of, roles_of
+from test_roles import ORDERS, events_of, roles_of
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.proof.events import Event, Process
@@ -278,29 +275,3 @@ def test_a_barrier_that_counts_wrongly_is_refused(name):
     for order in ORDERS:
         with pytest.raises(ScheduleRefused, match=words if order == ORDERS[0] else None):
             prove(events_of(roles, TILES), {**roles.counts, barrier: roles.counts[barrier] + change}, **order)
-
-
-@pytest.mark.parametrize("options", ["as shipped", "ping-pong", "dynamic ping-pong", "both", "one K buffer"])
-def test_a_barrier_operation_can_be_left_out_only_where_others_do_its_work(options):
-    """But the last release of Q. Block 1 loads nothing, so it need not wait for a buffer that block 0 waits for."""
-    roles = roles_of(overlap(**OPTIONS[options]))
-    rng = random.Random(0)
-    whole = events_of(roles, TILES)
-    places = [
-        (process, index)
-        for process, events in whole.items()
-        for index, event in enumerate(events)
-        if event.kind in ("wait", "arrive", "expect", "sync", "signal", "load", "take")
-        and event.value != 128
-        and process != PRODUCER_1
-        and index != place(events, "arrive", "Q", -1)
-    ]
-    for process, index in rng.sample(places, 60):
-        events = {**whole, process: [*whole[process][:index], *whole[process][index + 1 :]]}
-        try:
-            prove(events, roles.counts, **rng.choice(ORDERS))
-        except ScheduleRefused:
-            continue
-        left_out = whole[process][index]
-        assert left_out.kind == "wait", left_out
-        assert not tried(Machine(events, roles.counts), 5, rng), left_out
