@@ -1,16 +1,17 @@
 """Barriers of a thread block as the hardware counts them, with a vector clock that tells what comes before what.
 
 A phase ends with its last arrival, once the bytes that it expects have landed; a wait on a parity passes when the
-phase of that parity is the last that ended. A clock has an entry for each agent, of its events, and for each barrier,
-of its ended phases, that come before in every order. An agent's n-th arrival at a barrier, and its n-th wait, are for
-phase n; that they can be for no other is what a barrier checks.
+phase of that parity is the last that ended. A clock has an entry for each agent, of its events, and two for each
+barrier: of its phases that have ended, and of those whose arrivals have all been made. What comes before in every
+order is in it. One run shows what each phase is made of; a barrier checks that no other order makes it of anything
+else, and that no wait can find another phase than it does here.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from tl_attention.errors import ScheduleRefused
+from tl_attention.proof.race_rules import Rule, Unsafe, unsafe
 
 Clock = list[int]
 
@@ -21,9 +22,6 @@ class Agent:
     def __init__(self, name: str, number: int, clock_size: int):
         self.name, self.number = name, number
         self.clock: Clock = [0] * clock_size
-        # Per barrier: how often it arrived, and when each of its waits passed.
-        self.arrived: dict[Barrier, int] = defaultdict(int)
-        self.waited: dict[Barrier, list[int]] = defaultdict(list)
 
     def __str__(self) -> str:
         return self.name
@@ -38,92 +36,116 @@ class Agent:
 
 
 class Barrier:
-    """An mbarrier, or a named barrier: one that agents wait at right after they arrived.
+    """An mbarrier, a named barrier or the cluster's, of `count` arrivals. Phase -1 has ended before the start."""
 
-    An empty barrier's phase -1 has ended before the start. `waiters` has how often each agent is going to wait.
-    """
-
-    def __init__(self, name: str, count: int, number: int, *, empty: bool = False, loaded: bool = False):
-        self.name, self.count, self.number, self.loaded = name, count, number, loaded
-        self.first = -1 if empty else 0
-        self.waiters: dict[Agent, int] = defaultdict(int)
-        self.ended = self.expected = self.loads = self.pending_loads = 0
-        self.pending = count
-        # Of this phase and of the last: what comes before its end, and the blocks that its arrivals were for.
-        self.clock: Clock = []
-        self.last: Clock = []
-        self.blocks: set[tuple[int, ...]] = set()
-        self.last_blocks: set[tuple[int, ...]] = set()
+    def __init__(self, name: str, count: int, number: int):
+        self.name, self.count = name, count
+        self.number, self.made = number, number + 1
+        # Of each phase that ended, what comes before its end.
+        self.ends: list[Clock] = []
+        # By phase, the waits for its end that passed: who, and when.
+        self.waits: dict[int, list[tuple[Agent, int]]] = defaultdict(list)
+        self._begin()
 
     def __str__(self) -> str:
         return self.name
 
+    def _begin(self) -> None:
+        """A phase begins."""
+        self.pending = self.count
+        # Of loads: expected, issued and landed.
+        self.expected = self.issued = self.landed = 0
+        self.expecting: list[tuple[Agent, int]] = []
+        self.arrivals: Clock = []
+        self.landings: Clock = []
+        # The blocks that each of its arrivals is for.
+        self.blocks: set[tuple[int, ...]] = set()
+
+    @property
+    def ended(self) -> int:
+        """Phases that have."""
+        return len(self.ends)
+
     @property
     def idle(self) -> bool:
-        """Whether nothing has arrived since the last phase."""
-        return self.pending == self.count and not self.pending_loads
+        """Whether nothing has happened since the last phase."""
+        return self.pending == self.count and self.expected == self.issued == self.landed == 0
 
     def passes(self, agent: Agent, parity: int) -> bool:
-        """Whether a wait on `parity` passes now."""
-        if self.ended % 2 == parity:
+        """Whether a wait on `parity` passes now: for the first phase that the agent may find with that parity."""
+        known = agent.clock[self.number]
+        phase = known - 1 if (known - 1) % 2 == parity else known
+        if self.ended <= phase:
             return False
-        phase = self.first + len(agent.waited[self])
-        if self.ended != phase + 1:
-            raise ScheduleRefused(
-                f"{agent} waits for phase {phase} of {self} on parity {parity}, which passes after {self.ended} phases"
-            )
-        if self.last:
-            agent.after(self.last)
-        agent.waited[self].append(agent.now)
+        if self.ended > phase + 1:
+            raise self._missed(agent, phase)
+        if phase >= 0:
+            agent.after(self.ends[phase])
+        self.waits[phase].append((agent, agent.now))
         return True
 
     def arrive(self, agent: Agent, arrivals: int, blocks: tuple[int, ...] = ()) -> bool:
         """So many arrivals of an agent, all for one phase, at this barrier of each of `blocks`; whether they end it."""
-        self.blocks.add(blocks)
-        self.must_be_in(agent, agent.arrived[self], "arrives")
-        agent.arrived[self] += 1
+        self._must_be_in(agent, self.made, "arrives")
         if arrivals > self.pending:
-            raise ScheduleRefused(
+            raise unsafe(
+                Rule.COUNT,
                 f"{self} counts {self.count} arrivals: {agent} makes {arrivals} where phase {self.ended} has "
-                f"{self.pending} left"
+                f"{self.pending} left",
             )
+        self.blocks.add(blocks)
         self.pending -= arrivals
-        return self._join(agent.clock)
+        self.arrivals = _joined(self.arrivals, agent.clock)
+        return self._ends()
 
-    def expect(self) -> None:
-        """The bytes of one more load."""
-        self.pending_loads += 1
-        self.expected += 1
+    def expect(self, agent: Agent, loads: int) -> None:
+        """The bytes of so many loads."""
+        self._must_be_in(agent, self.number, "expects bytes")
+        self.expecting.append((agent, agent.now))
+        self.expected += loads
+
+    def issue(self, agent: Agent, what: str) -> int:
+        """A load that counts here; for which phase."""
+        self._must_be_in(agent, self.number, f"loads {what}")
+        self.issued += 1
+        return self.ended
 
     def land(self, issued: Clock) -> None:
         """The bytes of a load that was issued at `issued`."""
-        self.pending_loads -= 1
-        self._join(issued)
+        self.landed += 1
+        self.landings = _joined(self.landings, issued)
+        self._ends()
 
-    def must_be_in(self, agent: Agent, phase: int, does: str) -> None:
-        """Refuse what an agent does for a phase if the one before may not have ended."""
-        if agent.clock[self.number] < phase:
-            raise ScheduleRefused(
-                f"{agent} {does} for phase {phase} of {self}, which may still be in phase {phase - 1}"
+    def _must_be_in(self, agent: Agent, entry: int, does: str) -> None:
+        """Refuse what an agent does for this phase if the one before may not have ended."""
+        if agent.clock[entry] < self.ended:
+            raise unsafe(
+                Rule.EARLY,
+                f"{agent} {does} for phase {self.ended} of {self}, which may still be in phase {self.ended - 1}",
             )
 
-    def _join(self, clock: Clock) -> bool:
-        """Something that counts, at `clock`; whether the phase ends with it."""
-        self.clock = list(map(max, self.clock, clock)) if self.clock else clock[:]
-        if self.pending or self.pending_loads:
+    def _missed(self, agent: Agent, phase: int) -> Unsafe:
+        return unsafe(
+            Rule.MISSED, f"phase {phase + 1} of {self} can end before {agent} has seen the end of phase {phase}"
+        )
+
+    def _ends(self) -> bool:
+        """Whether the phase does."""
+        if self.pending or self.expected != self.landed:
             return False
-        if self.loaded and self.expected <= self.ended:
-            raise ScheduleRefused(f"phase {self.ended} of {self} can end before the bytes of its load are expected")
-        for waiter, waits in self.waiters.items():
-            # The wait for the phase before this one, if there is one.
-            index, seen = self.ended - 1 - self.first, waiter.waited[self]
-            if 0 <= index < waits and (index >= len(seen) or self.clock[waiter.number] < seen[index]):
-                raise ScheduleRefused(
-                    f"phase {self.ended} of {self} can end before {waiter} has seen the end of phase {self.ended - 1}"
-                )
-        self.ended += 1
-        self.pending = self.count
-        self.last, self.clock = self.clock, []
-        self.last_blocks, self.blocks = self.blocks, set()
-        self.last[self.number] = self.ended
+        # An arrival has to come after the bytes are expected: all arrivals may come before any load lands.
+        late = any(self.arrivals[agent.number] < time for agent, time in self.expecting)
+        if late or self.issued != self.expected:
+            raise unsafe(Rule.BYTES, f"phase {self.ended} of {self} can end before the bytes of its load are expected")
+        clock = _joined(self.landings, self.arrivals)
+        for agent, time in self.waits.pop(self.ended - 1, ()):
+            if clock[agent.number] < time:
+                raise self._missed(agent, self.ended - 1)
+        self.ends.append(clock)
+        clock[self.number] = clock[self.made] = self.ended
+        self._begin()
         return True
+
+
+def _joined(clock: Clock, other: Clock) -> Clock:
+    return list(map(max, clock, other)) if clock else other[:]

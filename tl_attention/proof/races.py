@@ -2,35 +2,45 @@
 
 One run decides for every order: clocks tell what comes before what whatever the order. Refused are
 
-- an arrival, or the bytes of a load, that could count for another phase than its own;
+- an arrival, expected bytes or a load that could count for another phase than here;
 - a wait whose barrier could be a phase further by then;
-- a read of what the reader has not waited for, and a load that could come before all who read what it overwrites have
-  read it;
-- a reach into another block of the cluster that may not have started, or may have ended.
+- a read of what may not be there yet, or of something else; a load or a write over what may still be read;
+- a store of what its warpgroup has not written, fenced and met after, or that reads on when its buffer is released;
+- a reach into another block of the cluster that may not have started, or may have ended;
+- what is in flight at the end: products, stores, and loads that nobody has seen land.
 
 Where none of this can happen a wait passes for the same phase in every order, so all of them get equally far: one
-deadlocks only if all do. The arrivals of one release at the blocks of a cluster count as one moment. Where they come
-apart, a later arrival of another warp may count in the place of the one that is late, which only delays a wait.
+deadlocks only if all do. The warps of a process run apart: what one of them reads, writes or stores concerns the
+others only after a barrier that all of them meet at. The arrivals of one release at the blocks of a cluster count as
+one moment. Where they come apart, a later arrival of another warp may count in the place of the one that is late:
+then all arrivals of the phase have been made, which is what its end tells. But only who waits for a phase knows that
+it has ended.
+
+`race_rules.py` names the rules. Some refuse more than can fail: see there.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.warpgroup import WARP
 from tl_attention.proof.events import CLUSTER, Event, Process, Read
-from tl_attention.proof.mbarrier import Agent, Barrier, Clock
+from tl_attention.proof.mbarrier import Barrier, Clock
+from tl_attention.proof.race_rules import Rule, unsafe
+from tl_attention.proof.shared_memory import Buffer, Role
+
+Key = tuple[int, str, int]
+THE_CLUSTER: Key = (-1, CLUSTER, 0)
 
 
 def prove(
     roles: Mapping[Process, Sequence[Event]], counts: Mapping[str, int], *, reverse: bool = False, late: bool = False
 ) -> None:
-    """Raise ScheduleRefused, in one line, where the roles of one cluster could race or deadlock.
+    """Raise Unsafe, in one line, where the roles of one cluster could race or deadlock.
 
     `counts` has the arrivals that each mbarrier waits for. `reverse` runs the roles from the last one, `late` has a
-    load land only when nothing else can go on: the verdict is the same.
+    load land only when nothing else can go on: whether it raises is the same.
     """
     run = _Proof(roles, counts, late)
     agents = run.agents[::-1] if reverse else run.agents
@@ -40,64 +50,48 @@ def prove(
     run.check_the_end()
 
 
-class _Buffer:
-    """Load number `step` in shared memory; `ends` has when each agent was done with it, None while it reads."""
-
-    def __init__(self, step: int, phase: int):
-        self.step, self.phase = step, phase
-        self.ends: dict[Agent, int | None] = {}
-
-
-class _Role(Agent):
-    """A process at work: the events that are left, the products in flight."""
-
-    def __init__(self, process: Process, events: Sequence[Event], number: int, clock_size: int):
-        super().__init__(str(process), number, clock_size)
-        self.process, self.events = process, deque(events)
-        self.products: deque[list[_Buffer]] = deque()
-        self.in_sync = self.reached_out = False
-
-
 class _Proof:
     def __init__(self, roles: Mapping[Process, Sequence[Event]], counts: Mapping[str, int], late: bool):
-        self.counts, self.late = counts, late
-        events = [(process.block, event) for process, run in roles.items() for event in run]
-        self.loaded = {(block, f"{e.name}_full", e.index) for _, e in events if e.kind == "load" for block in e.blocks}
-        places = {(e.name, e.index) for _, e in events}
-        size = len(roles) + len({block for block, _ in events}) * 2 * len(places)
-        self.agents = [_Role(process, run, number, size) for number, (process, run) in enumerate(roles.items())]
-        self.threads = sum(process.warps for process in roles) * WARP
-        self.barriers: dict[tuple[int, str, int], Barrier] = {}
-        self.buffers: dict[tuple[int, str, int], _Buffer] = {}
+        self.late = late
+        self.blocks = {process.block for process in roles}
+        threads = sum(process.warps for process in roles) * WARP
+        numbered = _barrier_counts(roles, {**counts, CLUSTER: threads})
+        self.barriers = {
+            key: Barrier(_name(key), count, len(roles) + 2 * number)
+            for number, (key, count) in enumerate(numbered.items())
+        }
+        size = len(roles) + 2 * len(numbered)
+        self.agents = [Role(process, run, number, size) for number, (process, run) in enumerate(roles.items())]
+        self.buffers: dict[Key, Buffer] = {}
         self.in_flight: deque[tuple[Barrier, Clock]] = deque()
-        self.readers: dict[tuple[int, Read], dict[Agent, None]] = defaultdict(dict)
+        self.loads: list[tuple[str, int, Barrier, int]] = []
+        # Who reads a load, in a block.
+        self.readers: dict[tuple[int, Read], dict[Role, None]] = defaultdict(dict)
         for agent in self.agents:
             for event in agent.events:
                 for read in event.reads:
                     self.readers[agent.process.block, read][agent] = None
-                if event.kind == "wait":
-                    self._barrier(agent.process.block, event).waiters[agent] += 1
-        self.steps: dict[str, Callable[[_Role, Event], bool | None]] = {
-            "wait": self._wait,
+        self.steps: dict[str, Callable[[Role, Event], bool | None]] = {
+            "wait": lambda agent, event: self._barrier(agent, event).passes(agent, event.value),
             "arrive": self._arrive,
             "expect": self._expect,
             "sync": self._sync,
             "signal": self._signal,
             "load": self._load,
-            "take": self._load,
-            "read": self._read,
-            "write": self._read,
-            "store": self._read,
-            "product": self._issue,
-            "products wait": self._products_wait,
-            "fence": self._nothing,
-            "stored": self._nothing,
-            "hold": self._nothing,
-            "hold last": self._nothing,
-            "resume": self._nothing,
+            "take": self._take,
+            "read": lambda agent, event: agent.read(self._found(agent, event)),
+            "write": self._write,
+            "fence": lambda agent, event: agent.fence(),
+            "store": lambda agent, event: agent.store(self._found(agent, event)),
+            "stored": lambda agent, event: agent.stored(event.value),
+            "product": lambda agent, event: agent.issue(self._found(agent, event)),
+            "products wait": lambda agent, event: agent.products_wait(event.value),
+            "hold": lambda agent, event: None,
+            "hold last": lambda agent, event: None,
+            "resume": lambda agent, event: None,
         }
 
-    def advance(self, agent: _Role) -> bool:
+    def advance(self, agent: Role) -> bool:
         """Run a role until it blocks; whether it got anywhere."""
         left = len(agent.events)
         while agent.events:
@@ -118,130 +112,152 @@ class _Proof:
 
     def check_the_end(self) -> None:
         blocked = [
-            f"{agent} waits for {self._barrier(agent.process.block, agent.events[0])}"
-            for agent in self.agents
-            if agent.events
+            f"{agent} waits for {self._barrier(agent, agent.events[0])}" for agent in self.agents if agent.events
         ]
         if blocked:
-            raise ScheduleRefused(f"deadlock: {', '.join(blocked)}")
+            raise unsafe(Rule.DEADLOCK, f"deadlock: {', '.join(blocked)}")
         for barrier in self.barriers.values():
             if not barrier.idle:
-                raise ScheduleRefused(f"left over: {barrier} waits for {barrier.pending} of {barrier.count} arrivals")
+                raise unsafe(
+                    Rule.LEFT_OVER, f"left over: {barrier} waits for {barrier.pending} of {barrier.count} arrivals"
+                )
         for agent in self.agents:
-            if agent.reached_out:
-                raise ScheduleRefused(f"{agent} reaches another block, which may have ended")
+            agent.check_the_end()
+        for what, block, barrier, phase in self.loads:
+            if not any(agent.process.block == block and agent.clock[barrier.number] > phase for agent in self.agents):
+                raise unsafe(
+                    Rule.IN_FLIGHT, f"{what} may land after the end of block {block}: nobody there waits for it"
+                )
 
     # --- barriers ----------------------------------------------------------------------------------------------
 
-    def _barrier(self, block: int, event: Event) -> Barrier:
-        """The barrier that an event names, in a block."""
-        return self._barrier_at(block, event.name, event.index, event.value)
+    def _barrier(self, agent: Role, event: Event) -> Barrier:
+        """The barrier that an event names, in the agent's block."""
+        return self.barriers[_key(agent.process.block, event.name, event.index)]
 
-    def _barrier_at(self, block: int, name: str, index: int, threads: int = 0) -> Barrier:
-        key = (block if name != CLUSTER else -1, name, index)
-        if key not in self.barriers:
-            count = self.threads if name == CLUSTER else self.counts.get(name, threads)
-            self.barriers[key] = Barrier(
-                f"{name}[{index}] of block {block}" if name != CLUSTER else "the cluster",
-                count,
-                len(self.agents) + len(self.barriers),
-                empty=name.endswith("_empty"),
-                loaded=key in self.loaded,
-            )
-        return self.barriers[key]
-
-    def _wait(self, agent: _Role, event: Event) -> bool:
-        return self._barrier(agent.process.block, event).passes(agent, event.value)
-
-    def _arrive(self, agent: _Role, event: Event) -> None:
+    def _arrive(self, agent: Role, event: Event) -> None:
         ended = []
         for block in event.blocks:
             self._reach(agent, block)
-            barrier = self._barrier(block, event)
-            ends = barrier.arrive(agent, event.value * agent.process.warps, event.blocks)
-            if ends and barrier.last_blocks == {event.blocks}:
+            barrier = self.barriers[_key(block, event.name, event.index)]
+            alike = barrier.blocks <= {event.blocks}
+            if barrier.arrive(agent, event.value * agent.process.warps, event.blocks) and alike:
                 ended.append(barrier)
-        # One moment, in every order, as all their arrivals are the same: who sees one phase end knows of the others.
+        # One moment, in every order, as all their arrivals are the same: who sees one phase end knows of the others'.
         for barrier in ended:
             for other in ended:
-                barrier.last[other.number] = other.ended
+                barrier.ends[-1][other.made] = other.ended
 
-    def _expect(self, agent: _Role, event: Event) -> None:
-        self._barrier(agent.process.block, event).expect()
+    def _expect(self, agent: Role, event: Event) -> None:
+        agent.must_be_one_warp(f"expects bytes of {event.name}")
+        self._barrier(agent, event).expect(agent, event.value)
 
-    def _signal(self, agent: _Role, event: Event) -> None:
-        self._barrier(agent.process.block, event).arrive(agent, WARP * agent.process.warps)
+    def _signal(self, agent: Role, event: Event) -> None:
+        self._barrier(agent, event).arrive(agent, WARP * agent.process.warps)
 
-    def _sync(self, agent: _Role, event: Event) -> bool:
-        barrier = self._barrier(agent.process.block, event)
-        if not agent.in_sync:
+    def _sync(self, agent: Role, event: Event) -> bool:
+        barrier = self._barrier(agent, event)
+        if agent.meeting is None:
+            agent.meeting = barrier.ended
             self._signal(agent, event)
-            agent.in_sync = True
-        if barrier.ended < agent.arrived[barrier]:
+        if barrier.ended <= agent.meeting:
             return False
-        agent.after(barrier.last)
-        agent.in_sync = False
+        agent.after(barrier.ends[agent.meeting])
+        agent.met()
         agent.reached_out &= event.name != CLUSTER
         return True
 
-    def _reach(self, agent: _Role, block: int) -> None:
+    def _reach(self, agent: Role, block: int) -> None:
         if block != agent.process.block:
-            if not agent.clock[self._barrier_at(block, CLUSTER, 0).number]:
-                raise ScheduleRefused(f"{agent} reaches block {block}, which may not have started")
+            together = self.barriers.get(THE_CLUSTER)
+            if block not in self.blocks or not together or not agent.clock[together.number]:
+                raise unsafe(Rule.NOT_STARTED, f"{agent} reaches block {block}, which may not have started")
             agent.reached_out = True
 
     # --- shared memory -----------------------------------------------------------------------------------------
 
-    def _load(self, agent: _Role, event: Event) -> None:
+    def _load(self, agent: Role, event: Event) -> None:
         what = f"{event.name}({event.step})"
         for block in event.blocks:
-            self._reach(agent, block)
-            place = (block, event.name, event.index)
-            if old := self.buffers.get(place):
-                for reader in self.readers[block, (*place[1:], old.step)]:
-                    end = old.ends.get(reader)
-                    if end is None or agent.clock[reader.number] < end:
-                        over = f"{event.name}({old.step}), which {reader} may still have to read"
-                        raise ScheduleRefused(f"{agent} loads {what} over {over}")
-            if not self.readers[block, (*place[1:], event.step)]:
-                raise ScheduleRefused(f"{agent} loads {what}, which nobody of block {block} reads")
-            barrier = self._barrier_at(block, f"{event.name}_full", event.index)
-            barrier.must_be_in(agent, barrier.loads, f"loads {what}")
-            self.buffers[place] = _Buffer(event.step, barrier.loads)
-            barrier.loads += 1
-            if event.kind == "load":
-                self.in_flight.append((barrier, agent.clock[:]))
+            self._make_room(agent, event, block)
+            barrier = self.barriers[block, f"{event.name}_full", event.index]
+            phase = barrier.issue(agent, what)
+            self.buffers[block, event.name, event.index] = Buffer(event.step, barrier.number, phase + 1)
+            self.loads.append((what, block, barrier, phase))
+            self.in_flight.append((barrier, agent.clock[:]))
         while not self.late and self.land():
             pass
 
-    def _found(self, agent: _Role, read: Read) -> _Buffer:
-        name, index, step = read
+    def _take(self, agent: Role, event: Event) -> None:
+        for block in event.blocks:
+            self._make_room(agent, event, block)
+            self.buffers[block, event.name, event.index] = Buffer(event.step, agent.number, agent.now)
+
+    def _make_room(self, agent: Role, event: Event, block: int) -> None:
+        """Refuse a load over what may be in use."""
+        what = f"{event.name}({event.step})"
+        agent.must_be_one_warp(f"loads {what}")
+        self._reach(agent, block)
+        old = self.buffers.get((block, event.name, event.index))
+        if old is None:
+            return
+        over = f"{agent} loads {what} over {event.name}({old.step})"
+        for reader in self.readers[block, (event.name, event.index, old.step)]:
+            if not old.done(reader, agent):
+                raise unsafe(Rule.OVERWRITE, f"{over}, which {reader} may still have to read")
+        if not old.seen(agent):
+            raise unsafe(Rule.LANDING, f"{over}, which may not have landed")
+        if old.unfenced:
+            raise unsafe(Rule.PROXY, f"{over}, which {old.writer} has written without a fence")
+
+    def _write(self, agent: Role, event: Event) -> None:
+        for read, buffer in zip(event.reads, self._found(agent, event)):
+            for reader in self.readers[agent.process.block, read]:
+                if reader is not agent and not buffer.done(reader, agent):
+                    raise unsafe(
+                        Rule.OVERWRITE, f"{agent} writes over {event.name}, which {reader} may still have to read"
+                    )
+            agent.write(buffer, event.name)
+
+    def _found(self, agent: Role, event: Event) -> list[Buffer]:
+        """The buffers that an event reads."""
+        return [self._one_found(agent, *read) for read in event.reads]
+
+    def _one_found(self, agent: Role, name: str, index: int, step: int) -> Buffer:
         buffer = self.buffers.get((agent.process.block, name, index))
         if buffer is None or buffer.step != step:
             holds = f"{name}({buffer.step})" if buffer else "nothing"
-            raise ScheduleRefused(f"{agent} reads {name}({step}) in a buffer that holds {holds}")
-        if len(agent.waited[self._barrier_at(agent.process.block, f"{name}_full", index)]) <= buffer.phase:
-            raise ScheduleRefused(f"{agent} reads {name}({step}) and has not waited for it")
+            raise unsafe(Rule.OTHER, f"{agent} reads {name}({step}) in a buffer that holds {holds}")
+        if not buffer.seen(agent):
+            raise unsafe(Rule.NOT_SEEN, f"{agent} reads {name}({step}) and has not waited for it")
         return buffer
 
-    def _read(self, agent: _Role, event: Event) -> None:
-        for read in event.reads:
-            buffer = self._found(agent, read)
-            if event.kind == "write" and any(buffer in product for product in agent.products):
-                raise ScheduleRefused(f"{agent} writes over {event.name}, which a product in flight reads")
-            buffer.ends[agent] = agent.now
 
-    def _issue(self, agent: _Role, event: Event) -> None:
-        product = [self._found(agent, read) for read in event.reads]
-        agent.products.append(product)
-        for buffer in product:
-            buffer.ends[agent] = None
+def _key(block: int, name: str, index: int) -> Key:
+    return THE_CLUSTER if name == CLUSTER else (block, name, index)
 
-    def _products_wait(self, agent: _Role, event: Event) -> None:
-        while len(agent.products) > event.value:
-            for buffer in agent.products.popleft():
-                if not any(buffer in product for product in agent.products):
-                    buffer.ends[agent] = agent.now
 
-    def _nothing(self, agent: _Role, event: Event) -> None:
-        """Orders a role's own accesses, which are in order here."""
+def _name(key: Key) -> str:
+    return "the cluster" if key == THE_CLUSTER else f"{key[1]}[{key[2]}] of block {key[0]}"
+
+
+def _barrier_counts(roles: Mapping[Process, Sequence[Event]], counts: Mapping[str, int]) -> dict[Key, int]:
+    """The arrivals that each barrier waits for, of all that there are."""
+    found: dict[Key, int] = {}
+    for process, run in roles.items():
+        for event in run:
+            for key in _barriers(process.block, event):
+                count = counts.get(key[1], event.value)
+                if found.setdefault(key, count) != count:
+                    raise unsafe(Rule.THREADS, f"{process} meets {count} threads at {_name(key)}, others {found[key]}")
+    return found
+
+
+def _barriers(block: int, event: Event) -> Iterator[Key]:
+    """Where the barriers are that an event of a block concerns."""
+    if event.kind == "load":
+        yield from ((into, f"{event.name}_full", event.index) for into in event.blocks)
+    elif event.kind == "arrive":
+        yield from (_key(into, event.name, event.index) for into in event.blocks)
+    elif event.kind in ("wait", "expect", "sync", "signal"):
+        yield _key(block, event.name, event.index)

@@ -1,0 +1,147 @@
+"""Runs event programs as the hardware does, in any order, and says what goes wrong. It knows nothing of the proof.
+
+After the PTX ISA. An mbarrier has a phase, pending arrivals and a tx-count, which expect-tx raises and complete-tx
+lowers, also below zero; the phase ends when both are zero, and the next begins with all arrivals pending. A wait on a
+parity passes while the phase before the current one has that parity. An arrival where none is pending is undefined.
+bar.sync and bar.arrive count threads up to the number that they name; barrier.cluster waits for all threads that have
+not exited. A load by TMA may write from when it is issued until it lands, any time later, in each block by itself.
+A product reads until its warp waits for it, a store by TMA until its thread does. The TMA is sure to see what a thread
+wrote only after a fence of that thread.
+
+Each warp of a process runs by itself; its first issues loads and stores. An arrival at several blocks reaches each at
+a time of its own, but before the warp's next arrival anywhere, which releases what comes before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from simulated_state import ENDED, LOADED, Fault, Operation, State
+from simulated_warp import Warp
+
+from tl_attention.proof.events import CLUSTER, Event, Process
+
+
+class Machine:
+    """A program. A State is a list of numbers, of which the first are the place of each warp in its run.
+
+    Choices are numbered: the warps, then the starts of blocks, then all that is ever in flight.
+    """
+
+    def __init__(self, roles: Mapping[Process, Sequence[Event]], counts: Mapping[str, int]):
+        self.roles, self.counts = roles, counts
+        self.warps = [(process, warp) for process in roles for warp in range(process.warps)]
+        self.blocks = sorted({process.block for process in roles})
+        self.first: State = [0] * len(self.warps)
+        self.slots: dict[object, int] = {}
+        self.bits: dict[object, int] = {}
+        self.flying = self.slot("flying", 0)
+        self.running = self.slot("running", len(self.warps))
+        self.landings: list[Operation] = []
+        self.into = dict.fromkeys(self.blocks, 0)
+        self.posted = [0] * len(self.warps)
+        self.started: dict[int, int] = {}
+        self.alive: dict[int, int] = {}
+        for block in self.blocks:
+            self.started[block] = self.slot((block, "started"), int(len(self.blocks) == 1))
+            self.alive[block] = self.slot((block, "alive"), sum(process.block == block for process, _ in self.warps))
+        # A block that is alone has started.
+        self.starts = [self._start(block) for block in self.blocks if self.blocks[1:]]
+        # Choices that are always there: warps and starts. The others are in flight.
+        self.lasting = len(self.warps) + len(self.starts)
+        self.threads: dict[tuple, set[int]] = {}
+        for process, run in roles.items():
+            for event in run:
+                if event.kind in ("sync", "signal"):
+                    key = (-1 if event.name == CLUSTER else process.block, event.name, event.index)
+                    self.threads.setdefault(key, set()).add(event.value)
+        self.parts: dict[tuple, dict[tuple[Process, int], int]] = {}
+        for process, warp in self.warps:
+            for event in roles[process]:
+                if event.kind == "write":
+                    place = (process.block, event.name, event.index)
+                    self.parts.setdefault(place, {})[process, warp] = self.slot((place, process, warp), LOADED)
+        self.runs = [Warp(self, number).run() for number in range(len(self.warps))]
+        self.idle = [
+            slot
+            for key, slot in self.slots.items()
+            if isinstance(key, tuple) and key[-1] in ("pending", "tx", "arrived")
+        ]
+
+    def slot(self, name: object, value: int) -> int:
+        """The place of a number in the State, which is `value` at first."""
+        if name not in self.slots:
+            self.slots[name] = len(self.first)
+            self.first.append(value)
+        return self.slots[name]
+
+    def bit(self, thing: object) -> int:
+        """The bit of something that operations touch."""
+        return self.bits.setdefault(thing, 1 << len(self.bits))
+
+    def _start(self, block: int) -> Operation:
+        started = self.started[block]
+
+        def do(state: State) -> None:
+            state[started] = 1
+
+        return Operation(do, changes=self.bit((block, "life")), ready=lambda state: not state[started])
+
+    def flight(self, landing: Operation, block: int) -> int:
+        """The bit, in what is flying, of what is going to land in a block."""
+        bit = 1 << len(self.landings)
+        self.landings.append(landing)
+        if block in self.into:
+            self.into[block] |= bit
+        return bit
+
+    # --- an order -----------------------------------------------------------------------------------------------
+
+    def operation(self, state: State, choice: int) -> Operation | None:
+        """What a choice would do, if it can now."""
+        warps = len(self.warps)
+        if choice < warps:
+            operation = self.runs[choice][state[choice]]
+        elif choice < self.lasting:
+            operation = self.starts[choice - warps]
+        else:
+            number = choice - self.lasting
+            return self.landings[number] if state[self.flying] >> number & 1 else None
+        return operation if operation.ready is None or operation.ready(state) else None
+
+    def choices(self, state: State) -> list[int]:
+        return [choice for choice in range(self.lasting) if self.operation(state, choice)] + self.flights(state)
+
+    def flights(self, state: State) -> list[int]:
+        """The choices of what can land."""
+        flying, found, first = state[self.flying], [], self.lasting - 1
+        while flying:
+            found.append(first + (flying & -flying).bit_length())
+            flying &= flying - 1
+        return found
+
+    def take(self, state: State, choice: int) -> None:
+        """A choice that is ready happens. Raises Fault."""
+        if choice < len(self.warps):
+            operation = self.runs[choice][state[choice]]
+            state[choice] += 1
+            operation.do(state)
+        elif choice < self.lasting:
+            self.starts[choice - len(self.warps)].do(state)
+        else:
+            number = choice - self.lasting
+            state[self.flying] &= ~(1 << number)
+            self.landings[number].do(state)
+
+    def reach(self, state: State, block: int) -> None:
+        if block not in self.started or not state[self.started[block]]:
+            raise Fault("reaches a block that has not started")
+        if not state[self.alive[block]]:
+            raise Fault("reaches a block that has ended")
+
+    def check_the_end(self, state: State) -> None:
+        """Where nothing can go on. Raises Fault unless all is done."""
+        if any(run[state[warp]] is not ENDED for warp, run in enumerate(self.runs)):
+            raise Fault("deadlock")
+        if any(state[slot] != self.first[slot] for slot in self.idle):
+            raise Fault("left over")

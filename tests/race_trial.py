@@ -1,0 +1,94 @@
+"""Faulty event programs under the proof and under the simulator: what is accepted must run in every order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from event_programs import EventProgram, event_programs, mutant
+from mbarrier_simulator import Machine
+from simulated_orders import TooMany, explore, tried
+
+from tl_attention.proof.race_rules import Rule, Unsafe
+from tl_attention.proof.races import prove
+
+# Of programs that are small enough for all orders: the events that their warps run, and the states that they come to.
+SMALL, STATES = 130, 2000
+ORDERS = 200
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the proof says of a program in each of its own orders, None where it accepts, and what the simulator does."""
+
+    program: EventProgram
+    refusals: tuple[Unsafe | None, ...]
+    fault: str | None
+    all_orders: bool
+
+    @property
+    def rule(self) -> Rule | None:
+        return self.refusals[0].rule if self.refusals[0] else None
+
+    @property
+    def wrong(self) -> str:
+        """What the proof has wrong, if anything."""
+        accepted = [refusal is None for refusal in self.refusals]
+        if any(accepted) != all(accepted):
+            return f"the verdict depends on the order: {[str(refusal) for refusal in self.refusals]}"
+        return f"accepted, and {self.fault}" if accepted[0] and self.fault else ""
+
+
+def mutants(number: int, seed: int, largest: int = 10**9) -> Iterator[EventProgram]:
+    """So many programs with faults, none twice, and none that is without."""
+    rng = random.Random(seed)
+    sound = [program for program in event_programs() if program.size <= largest]
+    seen = {_contents(program) for program in sound}
+    while number:
+        program = mutant(rng.choice(sound), rng)
+        contents = _contents(program)
+        if contents not in seen:
+            seen.add(contents)
+            number -= 1
+            yield program
+
+
+def _contents(program: EventProgram) -> int:
+    runs = [(process, [(event, event.step, event.reads) for event in run]) for process, run in program.roles.items()]
+    return hash(repr((runs, program.counts)))
+
+
+def proved(program: EventProgram) -> tuple[Unsafe | None, ...]:
+    """What the proof says in each of its orders; None where it accepts."""
+    refusals: list[Unsafe | None] = []
+    for reverse, late in product((False, True), repeat=2):
+        try:
+            prove(program.roles, program.counts, reverse=reverse, late=late)
+        except Unsafe as refusal:
+            refusals.append(refusal)
+        else:
+            refusals.append(None)
+    return tuple(refusals)
+
+
+def trial(program: EventProgram, seed: int) -> Trial:
+    refusals = proved(program)
+    fault, all_orders = simulated(program, seed, quick=refusals[0] is not None)
+    return Trial(program, refusals, fault, all_orders)
+
+
+def simulated(program: EventProgram, seed: int, quick: bool = False) -> tuple[str | None, bool]:
+    """(what goes wrong in some order, whether all orders were tried); `quick` looks for a fault that is likely."""
+    machine, rng = Machine(program.roles, program.counts), random.Random(seed)
+    if quick and (fault := tried(machine, ORDERS // 10, rng)):
+        return str(fault), False
+    if program.size <= SMALL:
+        try:
+            fault = explore(machine, STATES)
+            return (str(fault) if fault else None), True
+        except TooMany:
+            pass
+    fault = tried(machine, ORDERS, rng)
+    return (str(fault) if fault else None), False

@@ -1,0 +1,88 @@
+"""The numbers that a simulated cluster is in, and what changes them: for mbarrier_simulator.py, which says by which rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+WARP = 32
+# What holds a buffer with nothing in it, and one that a load may be writing to; else the number of its load.
+NOTHING, LANDING = -1, -2
+# A warp's part of a buffer: as it was loaded, written by its threads, and written and fenced.
+LOADED, WRITTEN, FENCED = 0, 1, 2
+State = list[int]
+Do = Callable[[State], None]
+# Slots of an mbarrier's pending arrivals, tx-count and phase; its count; its bit.
+Barrier = tuple[int, int, int, int, int]
+# Slots of what a buffer holds, of how many read it asynchronously, of the parts that warps write; its bit.
+Place = tuple[int, int, list[int], int]
+
+
+class Fault(Exception):
+    """What goes wrong."""
+
+
+class Operation:
+    """What `ready` lets happen. Two that do not touch the same thing, or only read it, or only add to it, commute."""
+
+    def __init__(
+        self, do: Do, reads: int = 0, changes: int = 0, adds: int = 0, ready: Callable[[State], bool] | None = None
+    ):
+        self.do, self.ready = do, ready
+        self.touches = reads, changes, adds
+        # What it puts in flight.
+        self.landings: list[Operation] = []
+
+
+def nothing(state: State) -> None:
+    """Passes."""
+
+
+# Behind the last of a run.
+ENDED = Operation(nothing, ready=lambda state: False)
+
+
+def arrive(state: State, barrier: Barrier, arrivals: int) -> None:
+    """One after another."""
+    while arrivals:
+        left = state[barrier[0]]
+        if not left:
+            raise Fault("arrives where no arrival is pending")
+        now = min(arrivals, left)
+        state[barrier[0]] -= now
+        arrivals -= now
+        end_phase(state, barrier)
+
+
+def add_bytes(state: State, barrier: Barrier, loads: int) -> None:
+    """Those of so many loads: expected, or landed if negative."""
+    state[barrier[1]] += loads
+    end_phase(state, barrier)
+
+
+def end_phase(state: State, barrier: Barrier) -> None:
+    pending, tx, phase, count, _ = barrier
+    if not state[pending] and not state[tx]:
+        state[phase] += 1
+        state[pending] = count
+
+
+def overwrite(state: State, place: Place, step: int) -> None:
+    holds, reading, parts, _ = place
+    if state[reading]:
+        raise Fault("loads over what is read")
+    if state[holds] == LANDING:
+        raise Fault("loads over a load in flight")
+    for part in parts:
+        if state[part] == WRITTEN:
+            raise Fault("loads over what is written and not fenced")
+        state[part] = LOADED
+    state[holds] = step
+
+
+def use(state: State, uses: list[tuple[int, int, list[int]]]) -> None:
+    for holds, step, parts in uses:
+        if state[holds] != step:
+            raise Fault("reads something else")
+        for part in parts:
+            if state[part]:
+                raise Fault("reads what was written over")

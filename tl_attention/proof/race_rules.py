@@ -1,0 +1,43 @@
+"""The rules that `races.py` holds a cluster's roles to, each with a short name that stays."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from tl_attention.errors import ScheduleRefused
+
+
+class Rule(StrEnum):
+    """What is refused, by the rule that it breaks."""
+
+    # Of barriers.
+    DEADLOCK = "deadlock"
+    LEFT_OVER = "left over"
+    EARLY = "early"  # an arrival, expected bytes or a load for a phase that may not have begun
+    COUNT = "count"  # more arrivals than a phase counts
+    MISSED = "missed"  # a wait whose barrier may be a phase further by then
+    BYTES = "bytes"  # a phase that can end before the bytes of its load are expected
+    THREADS = "threads"  # a named barrier of so many threads, and of others
+    # Of shared memory.
+    NOT_SEEN = "not seen"  # a read before what it reads is there for sure
+    OTHER = "other"  # a read of a buffer that holds something else
+    OVERWRITE = "overwrite"  # a load, or a write, over what may still be read
+    LANDING = "landing"  # a load over one that may still land
+    PROXY = "proxy"  # a write that is stored, or loaded over, without a fence and a barrier of the warpgroup
+    ONE_WARP = "one warp"  # a load, or its expected bytes, by several warps
+    # Of the beginning and the end.
+    NOT_STARTED = "not started"
+    MAY_HAVE_ENDED = "may have ended"
+    IN_FLIGHT = "in flight"  # a product, a load or a store at the end
+
+
+class Unsafe(ScheduleRefused):
+    """Roles that could race or deadlock, by the rule that they break."""
+
+    rule: Rule
+
+
+def unsafe(rule: Rule, reason: str) -> Unsafe:
+    error = Unsafe(reason)
+    error.rule = rule
+    return error

@@ -1,0 +1,125 @@
+"""What a buffer of shared memory holds, and who may still be at it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from tl_attention.proof.events import Event, Process
+from tl_attention.proof.mbarrier import Agent
+from tl_attention.proof.race_rules import Rule, unsafe
+
+
+class Buffer:
+    """Load number `step`: there for whom has `least` in `entry` of its clock."""
+
+    def __init__(self, step: int, entry: int, least: int):
+        self.step, self.entry, self.least = step, entry, least
+        # When each agent was done with it, None while something in flight reads it.
+        self.ends: dict[Agent, int | None] = {}
+        # Of the writer's own writes: who, whether the TMA may miss them, and whether all of its warps' are fenced.
+        self.writer: Agent | None = None
+        self.unfenced = self.whole = False
+
+    def seen(self, agent: Agent) -> bool:
+        return agent.clock[self.entry] >= self.least
+
+    def done(self, reader: Agent, agent: Agent) -> bool:
+        """Whether a reader is done with it, for sure, where the agent is."""
+        end = self.ends.get(reader)
+        return end is not None and agent.clock[reader.number] >= end
+
+
+class Role(Agent):
+    """A process at work: the events that are left, what it has in flight."""
+
+    def __init__(self, process: Process, events: Sequence[Event], number: int, clock_size: int):
+        super().__init__(str(process), number, clock_size)
+        self.process, self.events = process, deque(events)
+        self.products: deque[list[Buffer]] = deque()
+        self.stores: deque[list[Buffer]] = deque()
+        # Its own reads, by buffer, that not all of its warps have met after.
+        self.apart: set[Buffer] = set()
+        self.written: list[Buffer] = []
+        # The phase of the barrier that it is waiting at, where it has arrived.
+        self.meeting: int | None = None
+        self.reached_out = False
+
+    def met(self) -> None:
+        """All of its warps have met."""
+        self.meeting = None
+        self.apart = {buffer for buffer in self.apart if buffer.ends[self] is None}
+        for buffer in self.written:
+            buffer.whole = not buffer.unfenced
+        self.written = [buffer for buffer in self.written if not buffer.whole]
+
+    def read(self, buffers: Sequence[Buffer]) -> None:
+        for buffer in buffers:
+            self._use(buffer, self.now)
+
+    def issue(self, buffers: Sequence[Buffer]) -> None:
+        """A product that reads them."""
+        self.products.append([*buffers])
+        for buffer in buffers:
+            self._use(buffer, None)
+
+    def products_wait(self, left: int) -> None:
+        self._retire(self.products, left)
+
+    def write(self, buffer: Buffer, name: str) -> None:
+        """Each warp writes its part, in the place of what was loaded."""
+        if buffer.ends.get(self, 0) is None:
+            raise unsafe(Rule.OVERWRITE, f"{self} writes over {name}, which a product in flight reads")
+        if buffer in self.apart and self.process.warps > 1:
+            raise unsafe(Rule.OVERWRITE, f"{self} writes over {name}, which its other warps may still read")
+        if buffer.writer not in (None, self):
+            raise unsafe(Rule.OVERWRITE, f"{self} writes over {name}, which {buffer.writer} has written")
+        buffer.writer, buffer.unfenced, buffer.whole = self, True, False
+        buffer.ends[self] = self.now
+        self.written.append(buffer)
+
+    def fence(self) -> None:
+        """What its threads wrote is there for the TMA."""
+        for buffer in self.written:
+            buffer.unfenced = False
+            buffer.whole |= self.process.warps == 1
+            # A later load waits for the fence as well.
+            if buffer.ends[self] is not None:
+                buffer.ends[self] = self.now
+
+    def store(self, buffers: Sequence[Buffer]) -> None:
+        """One of its warps stores what all of them have written."""
+        for buffer in buffers:
+            if buffer.writer is not self or not buffer.whole:
+                raise unsafe(Rule.PROXY, f"{self} stores what its warps may not have written and fenced")
+            buffer.ends[self] = None
+        self.stores.append([*buffers])
+        self.apart.update(buffers)
+
+    def stored(self, left: int) -> None:
+        self._retire(self.stores, left)
+
+    def must_be_one_warp(self, does: str) -> None:
+        if self.process.warps > 1:
+            raise unsafe(Rule.ONE_WARP, f"{self} {does} and has {self.process.warps} warps: one was expected")
+
+    def check_the_end(self) -> None:
+        if self.reached_out:
+            raise unsafe(Rule.MAY_HAVE_ENDED, f"{self} reaches another block, which may have ended")
+        for what, flight in (("product", self.products), ("store", self.stores)):
+            if flight:
+                raise unsafe(Rule.IN_FLIGHT, f"{self} ends with a {what} in flight")
+
+    def _use(self, buffer: Buffer, end: int | None) -> None:
+        if buffer.writer:
+            raise unsafe(Rule.OTHER, f"{self} reads what {buffer.writer} has written over")
+        if end is None or buffer.ends.get(self, 0) is not None:
+            buffer.ends[self] = end
+        self.apart.add(buffer)
+
+    def _retire(self, flight: deque[list[Buffer]], left: int) -> None:
+        """The first of what is in flight ends, until so much is left."""
+        while len(flight) > left:
+            for buffer in flight.popleft():
+                if not any(buffer in other for other in flight):
+                    buffer.ends[self] = self.now
