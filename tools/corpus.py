@@ -69,9 +69,11 @@ def drawn(
     refused = sum(future.result()[1] for future in random)
     click.echo(f"{len(random):,} random cases were drawn, {refused:,} more that the package refuses")
     found += [future.result()[0] for future in random]
-    kernels = {case.same_kernel(): case for case in reversed(found)}
+    kernels: dict[tuple[object, ...], GeneratedCase] = {}
+    for case in found:
+        kernels.setdefault(case.same_kernel(), case)
     click.echo(f"{len(found) - len(kernels)} are the same kernel as another")
-    return [*reversed(kernels.values())]
+    return [*kernels.values()]
 
 
 def scheduled(
