@@ -64,6 +64,11 @@ class PipelinedProof(Proof):
     def ring_period(self) -> int:
         return lcm(*self.program.buffers.values())
 
+    def check_code(self) -> None:
+        declared = self.kernel.declared
+        if declared.barriers or declared.numbers:
+            raise Unsafe(f"it has mbarriers or numbers in shared memory: {declared.barriers} {declared.numbers}")
+
     def sizes(self) -> Iterator[Sizes]:
         block_M, block_N = self.schedule.block_M, self.schedule.block_N
         for blocks in range(1, self.program.span + self.iterations.period + 2):
@@ -127,6 +132,7 @@ class Replay:
     masked: bool = False
     left_out: int = 0
     stored: list[tuple[int, ...]] = field(default_factory=list)
+    storing: bool = False
 
     def check(self, events: Sequence[Event]) -> None:
         """Raise Unsafe where something is missing."""
@@ -141,6 +147,8 @@ class Replay:
         self._check_order()
         if self.in_flight or len(self.stored) != 1:
             raise Unsafe(f"a block stores {len(self.stored)} tiles")
+        if self.storing:
+            raise Unsafe("it does not wait for the TMA store of its output")
 
     def _check_order(self) -> None:
         executed = len(self.blocks) - self.left_out
@@ -152,6 +160,13 @@ class Replay:
     def _number(self, statement: str) -> int:
         return sum(name == statement for name, _ in self.order)
 
+    def _kv(self, block: int) -> int:
+        """The KV block of the loop's block number `block`."""
+        step = block + self.left_out
+        if step >= len(self.blocks):
+            raise Unsafe(f"it takes more than the {len(self.blocks)} KV blocks of rows from {self.place[0]} on")
+        return kv_index(step, self.blocks, self.schedule.kv_order)
+
     # --- loads -------------------------------------------------------------------------------------------------
 
     def _load(self, event: Event) -> None:
@@ -159,7 +174,7 @@ class Replay:
         block = self._number(statement)
         load = Load(event.name, block)
         # A tile beyond the keys is never issued; its number tells which rows it must have.
-        wanted = self.schedule.block_N * kv_index(block + self.left_out, self.blocks, self.schedule.kv_order)
+        wanted = self.schedule.block_N * self._kv(block)
         self._check_rows(event, wanted, self.shape.seq_kv, self.schedule.block_N)
         self.order.append((statement, block))
         old = self.slots.get((event.name, event.index))
@@ -231,7 +246,7 @@ class Replay:
         """The scores start as -inf where they are hidden, in every block that has any such."""
         mask, block_N = self.shape.mask, self.schedule.block_N
         whole = mask.end_whole(self.shape.seq_kv // block_N, self.place[0] + self.shape.past_len, block_N, INTEGERS)
-        kv = kv_index(block + self.left_out, self.blocks, self.schedule.kv_order)
+        kv = self._kv(block)
         if kv >= whole and not self.masked:
             raise Unsafe(f"KV block {kv} of rows from {self.place[0]} on is not masked")
         self.masked = False
@@ -248,6 +263,7 @@ class Replay:
         if self.slots.get((event.name, event.index)) != load or load not in self.seen or load not in self.fenced:
             raise Unsafe("the output is stored with no barrier, or no fence, between its writing and the TMA store")
         self._output(event)
+        self.storing = True
 
     def _output(self, event: Event) -> None:
         if event.place != self.place:
@@ -257,6 +273,7 @@ class Replay:
     def _stored(self, event: Event) -> None:
         if event.value:
             raise Unsafe("it does not wait for the TMA store of its output")
+        self.storing = False
 
     def _left_out(self, event: Event) -> None:
         self.left_out += event.value

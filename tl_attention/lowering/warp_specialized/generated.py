@@ -19,6 +19,7 @@ from tl_attention.lowering.warp_specialized.device_code import PRELUDE, exp2_pol
 from tl_attention.lowering.warp_specialized.grid import GridTiles
 from tl_attention.lowering.warp_specialized.resources import split_registers
 from tl_attention.lowering.warp_specialized.roles import Roles
+from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, TAPER
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import INTEGERS, kv_blocks
 from tl_attention.problem.variant import Sizes
@@ -26,13 +27,14 @@ from tl_attention.program.program import Program
 from tl_attention.proof.cuda.proof import Proof
 from tl_attention.proof.cuda.refused import Unsafe
 from tl_attention.proof.cuda.run import Lengths, Run
-from tl_attention.proof.cuda.stream import Stream
+from tl_attention.proof.cuda.stream import Expected, Stream
 from tl_attention.proof.cuda.threads import Threads
 from tl_attention.proof.cuda.tiles import Product, Tile
 from tl_attention.proof.events import CLUSTER, NAMED, Event, Process, Q
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
+IDLE = "an idle warp"
 # Tiles of a block that run one after another.
 TILES = 2
 Place = tuple[int, int, int]
@@ -75,6 +77,15 @@ class RolesProof(Proof):
     def ring_period(self) -> int:
         return lcm(4, *(2 * depth for depth in self.program.buffers.values()))
 
+    def check_code(self) -> None:
+        wanted = {name: self.roles.slots(name.partition("_")[0]) for name in self.roles.counts}
+        found = self.kernel.declared.barriers
+        if found != wanted:
+            raise Unsafe(f"its mbarriers are {found}, expected {wanted}")
+        numbers = self.kernel.declared.numbers
+        if numbers != ({"next_tile": 2} if self.roles.dynamic else {}):
+            raise Unsafe(f"its numbers in shared memory are {numbers}")
+
     def sizes(self) -> Iterator[Sizes]:
         block_N, rows = self.schedule.block_N, self.schedule.block_M * self.schedule.kernel.cluster
         for blocks in range(1, self.program.span + 3):
@@ -87,8 +98,14 @@ class RolesProof(Proof):
         # One row tile of many heads, so that a number in the order of tiles is not divided by anything else.
         yield Sizes(1, 9 * self.workers, rows, rows + 1)
         yield Sizes(2, 3, 5 * rows - rows // 3, 6 * rows)
-        yield Sizes(3, 7, 17 * rows, 20_000)
-        yield Sizes(1, 5, 2 * rows + 1, 70_000)
+        # As many row tiles as divide the tapered tiles, and those but one, and heads beyond them.
+        tapered = TAPER * self.workers
+        for tiles in (4, next(n for n in range(2, tapered) if (tapered - 1) % n == 0)):
+            yield Sizes(1, tapered // tiles + 4, tiles * rows, tiles * rows)
+        # Keys that divide what a section has, and sections of one head; the last section has fewer heads.
+        keys = SECTION_BYTES // (4 * 2 * (self.code.variant.head_dim + self.code.variant.head_dim_v))
+        yield Sizes(3, 7, 2 * rows + 1, keys)
+        yield Sizes(1, 5, 3 * rows, 4 * keys + 1)
 
     def check_grid(self, sizes: Sizes) -> None:
         """Every number is one tile; every tile is taken by one block; blocks take numbers as they should."""
@@ -146,7 +163,20 @@ class RolesProof(Proof):
             if process.warpgroup >= 0:
                 self._check_rows(process, found, tiles[process.block], shape)
                 self._check_masks(process, masks, lengths, tiles[process.block], shape)
+        self._check_idle(run, expected)
         self.note(run, *streams.values())
+
+    def _check_idle(self, run: Run, expected: Expected) -> None:
+        """The producer's other warps only start and end with the others."""
+        threads = run.threads
+        for block in range(self.roles.cluster):
+            own = np.flatnonzero((threads.block == block) & (threads.y == self.roles.warpgroups) & (threads.x >= WARP))
+            found = list(Stream(run, own, IDLE, expected).events())
+            process = Process(block, -1, WARPS - 1)
+            together = [Event("sync", CLUSTER)] if self.roles.cluster > 1 else []
+            wanted = [*self._start(process), *together]
+            if found != wanted:
+                raise Unsafe(f"{IDLE} of block {block} does {', '.join(map(str, found))}")
 
     def _run(self, sizes: Sizes, start: int) -> Run:
         cluster = self.roles.cluster
@@ -174,18 +204,21 @@ class RolesProof(Proof):
         inits = [event for event in events if event.kind == "init"]
         if len(inits) != len(counts) or set(inits) != counts:
             raise Unsafe(f"its mbarriers are initialised as {_words(inits)}, expected {_words(sorted(counts, key=str))}")
-        split = split_registers(self.schedule)
-        start = [*inits, Event("init fence"), Event("sync")]
-        together = [Event("sync", CLUSTER)] if self.roles.cluster > 1 else []
-        kind = "fewer registers" if process.warpgroup < 0 else "more registers"
-        moved = [Event(kind, value=split[process.warpgroup < 0])] if split else []
-        begin = [*start, *together, *moved]
+        begin = [*inits, *self._start(process)]
         if events[: len(begin)] != begin:
             raise Unsafe(f"{process} starts with {', '.join(map(str, events[: len(begin)]))}")
+        together = [Event("sync", CLUSTER)] if self.roles.cluster > 1 else []
         rest = [*together, *events[len(begin) :]]
         if any("registers" in event.kind for event in rest):
             raise Unsafe(f"{process} moves registers again")
         return rest
+
+    def _start(self, process: Process) -> list[Event]:
+        """What a process does behind the initialisation, before its role: it sees all barriers, and moves registers."""
+        split = split_registers(self.schedule)
+        kind = "fewer registers" if process.warpgroup < 0 else "more registers"
+        moved = [Event(kind, value=split[process.warpgroup < 0])] if split else []
+        return [Event("init fence"), Event("sync"), *[Event("sync", CLUSTER)] * (self.roles.cluster > 1), *moved]
 
     # --- the tiles ---------------------------------------------------------------------------------------------
 

@@ -92,10 +92,15 @@ class Proof(ABC):
     def check_grid(self, sizes: Sizes) -> None:
         """Raise Unsafe unless the blocks of a grid work on all of its tiles, each on the right rows of all tensors."""
 
+    @abstractmethod
+    def check_code(self) -> None:
+        """Raise Unsafe for what shows without a run."""
+
     def verdict(self) -> Verdict:
         """The verdict. Raises ScheduleRefused."""
         try:
             self._check_frame()
+            self.check_code()
             fixed = self.code.variant.sizes
             sizes, grids = ([fixed], [fixed]) if fixed else (list(self.sizes()), list(self.grids()))
             for self.at in sizes:

@@ -88,6 +88,7 @@ class Run:
         self.counters = {name: list(values) for name, values in self.counter.items()}
         # Which tensor a variable's elements are of.
         self.fetched: dict[str, tuple[str, int]] = {}
+        self._last: dict[str, int] = {}
         self._put: dict[tuple[str, int, int], list[int]] = defaultdict(list)
         self._got: dict[tuple[str, int, int], int] = defaultdict(int)
         self._broke: list[list[Class]] = []
@@ -137,10 +138,13 @@ class Run:
         counts = self.counters[counter]
         found = counts[index] + step * np.arange(len(threads.threads))
         counts[index] += step * len(threads.threads)
+        self._last[counter] = int(threads.threads[-1])
         return found
 
     def set(self, threads: Class, counter: str, index: int, value: int) -> None:
-        """Write a counter."""
+        """Write a counter: the last thread may that added to it, as no other comes after it."""
+        if threads.threads.tolist() != [self._last.get(counter)]:
+            raise Unsafe(f"{len(threads.threads)} threads write {counter}, expected the last that added to it")
         self.counters[counter][index] = value
 
     def put(self, threads: Class, name: str, slot: Value, values: Value) -> None:

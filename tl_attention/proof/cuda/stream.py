@@ -166,6 +166,10 @@ class Stream:
     def _arrive(self, part: Part) -> Iterator[Event]:
         yield Event("arrive", part.seen.name, part.one("index"), self._lanes(part), (part.one("value"),))
 
+    def _init(self, part: Part) -> Iterator[Event]:
+        self._by_one(part)
+        yield Event("init", part.seen.name, part.one("index"), part.one("value"))
+
     def _by_one(self, part: Part) -> None:
         if part.mine.sum() != 1:
             raise Unsafe(f"line {part.seen.line + 1}: {part.mine.sum()} threads of {self.who} run it, expected one")
@@ -417,6 +421,7 @@ def _same_tile(first: Seen, seen: Seen) -> bool:
 
 HANDLES = {
     "arrive": Stream._arrive,
+    "init": Stream._init,
     "expect": Stream._expect,
     "take": Stream._take,
     "read": Stream._read_number,
