@@ -22,10 +22,9 @@ from pathlib import Path
 import click
 from checkouts import Checkout, Progress
 from code_mutants.compiled import BATCH, errors_of, host_object, same_machine_code
-from code_mutants.draw import drawn
-from code_mutants.draw import pack as write_pack
 from code_mutants.kernels import KERNELS, lowered
 from code_mutants.operations import DEVICE, Mutant, mutants, sample
+from code_mutants.packs import pack as write_pack
 from code_mutants.proving import ACCEPTED, BROKEN, TIMEOUT, Answer, ask
 from code_mutants.reading import Code, read
 from code_mutants.rows import OTHER, SAME, TO_JUDGE, Rows, class_of
@@ -150,10 +149,11 @@ def show(rows: Rows) -> None:
 @click.option("--count", type=click.IntRange(1), default=300, show_default=True, help="mutants in all")
 @click.option("--least", type=click.IntRange(0), default=10, show_default=True, help="of each kind")
 @click.option("--numbers", type=click.IntRange(0), default=300, show_default=True, help="as the run had it")
-def pack(folder: Path, file: Path, count: int, least: int, numbers: int) -> None:
-    """Draw mutants of the numbers' class and write them, with their source, for the GPU's machine."""
-    chosen = drawn([Rows(path) for path in sorted(folder.glob("*.jsonl"))], count, least, SEED)
-    click.echo(f"{write_pack(file, chosen, numbers, SEED)} kernels in {file}, {len(chosen)} of them mutants")
+@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="compilers at a time")
+def pack(folder: Path, file: Path, count: int, least: int, numbers: int, jobs: int) -> None:
+    """Draw mutants of the numbers' class, build them, and write them for the GPU's machine."""
+    packed = write_pack(folder, file, count, least, numbers, SEED, jobs)
+    click.echo(f"{packed} kernels in {file}, {file.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -73,8 +73,8 @@ def _kind(line: str) -> str:
 SILENT = {"signature", "loop", "branch", "block", "buffer", "integer", "descriptor", "harmless"}
 # Lines of the host's code that say how the kernel is launched: sizes, addresses, arguments with their headers, calls.
 LAUNCH = re.compile(
-    r"  int32_t \w+ = \(\(int32_t\)|  void\* \w+ = \(\(\(DLTensor|  void\* \w+_desc = |  TL_ALIGN\(128\)|.*stack_ffi_any\)\["
-    r"|.*TVMFFIFunctionCall\("
+    r"  int32_t \w+ = \(\(int32_t\)|  void\* \w+ = \(\(\(DLTensor|  void\* \w+_desc = |  TL_ALIGN\(128\)"
+    r"|.*stack_ffi_any\)\[|.*TVMFFIFunctionCall\("
 )
 
 
