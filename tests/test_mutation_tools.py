@@ -122,6 +122,9 @@ def row(**fields):
     ({"digest": "own", "after": "numbers: other"}, TO_JUDGE),
     ({"machine": SAME}, EQUIVALENT),
     ({"kind": "numbers: mask", "digest": "own"}, "numbers: mask"),
+    # A line that is read in part.
+    ({"kind": "load, numbers: layout"}, TO_JUDGE),
+    ({"kind": "load, numbers: layout", "digest": "own"}, "numbers: layout"),
 ])  # fmt: skip
 def test_the_class_of_a_mutant(fields, expected):
     assert class_of(row(**fields), "own") == expected

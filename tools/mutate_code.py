@@ -138,7 +138,7 @@ def show(rows: Rows) -> None:
     """The table of one kernel, and what is left to judge."""
     console = Console(width=160, highlight=False)
     console.print(table(rows), markup=False)
-    console.print(f"drawn of the numbers: {kinds_of_numbers(rows)}", markup=False)
+    console.print(f"left to the numbers: {kinds_of_numbers(rows)}", markup=False)
     for line in to_judge(rows):
         console.print(line, markup=False, soft_wrap=True)
 

@@ -22,13 +22,13 @@ CONTROL = "as generated"
 
 
 class _Texts:
-    """The text of each mutant that is drawn of a kernel's lines, and of the kernel itself, by key."""
+    """The text of each mutant of a kernel, and of the kernel itself, by key."""
 
     def __init__(self, kernel: str, numbers: int, seed: str):
         self.code: Code = lowered(KERNELS[kernel])
         verdict = read(KERNELS[kernel].schedule, self.code)
         found = mutants(self.code, verdict, numbers, f"{seed} {kernel}")
-        self.found: dict[str, Mutant] = {mutant.key: mutant for mutant in found if mutant.drawn}
+        self.found: dict[str, Mutant] = {mutant.key: mutant for mutant in found}
 
     def __getitem__(self, key: str) -> str:
         return self.code.source if key == CONTROL else self.found[key].of(self.code).source
@@ -38,7 +38,7 @@ def drawn(files: Sequence[Rows], count: int, least: int, seed: str) -> list[tupl
     """(kernel, row) of so many of the numbers' class: the least of each kind first, then any."""
     order: list[tuple[str, Row, str]] = []
     for rows in files:
-        order += [(rows.head["kernel"], row, found) for row, found in rows.classes() if row["drawn"]]
+        order += [(rows.head["kernel"], row, found) for row, found in rows.classes()]
     order.sort(key=lambda entry: (entry[0], entry[1]["key"]))
     # Whatever is found to be no C++ leaves the others where they are.
     random.Random(seed).shuffle(order)
