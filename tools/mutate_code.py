@@ -34,7 +34,7 @@ from pebble import ProcessExpired, ProcessFuture
 from rich.console import Console
 
 HERE = Checkout(Path(__file__).parents[1])
-SEED = "tl-attention 10"
+SEED = "tl-attention mutants"
 
 
 def prove(kernel: str, code: Code, found: Sequence[Mutant], rows: Rows, jobs: int, timeout_s: float) -> None:
