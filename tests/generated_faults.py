@@ -37,6 +37,7 @@ def fault(kernel: str, pattern: str, replacement: str = "", words: str = "", hos
 
 
 def replaced(text: str, edits: Edits) -> str:
+    """The text with each pattern replaced, which must be in it exactly once."""
     for pattern, replacement in edits:
         text, found = re.subn(pattern, replacement, text)
         assert found == 1, f"{pattern!r} matches {found} times, expected once"

@@ -10,9 +10,10 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 from code_mutants import proving
+from code_mutants.compiled import errors_of
 from code_mutants.judged import reason
 from code_mutants.kernels import KERNELS, lowered
-from code_mutants.operations import mutants, sample
+from code_mutants.operations import DEVICE, mutants, sample
 from code_mutants.reading import read
 from code_mutants.rows import BROKEN, TO_JUDGE, Rows
 
@@ -23,7 +24,7 @@ SEED = "CI"
 
 
 def passed(name: str, file: Path) -> list[str]:
-    """The mutants of the sample that are neither refused, nor equivalent, nor the numbers', nor judged by a person."""
+    """The mutants of the sample that are C++, and neither refused, equivalent, the numbers' nor judged by a person."""
     code = lowered(KERNELS[name])
     verdict = read(KERNELS[name].schedule, code)
     found = sample(mutants(code, verdict, EACH, SEED), EACH, SEED)
@@ -31,8 +32,12 @@ def passed(name: str, file: Path) -> list[str]:
     rows.begin(name, code, verdict, len(found))
     for mutant in found:
         rows.add(mutant, proving.ask(name, mutant), mutant.shown(code))
-    left = [row for row, kind in rows.classes() if kind == BROKEN or (kind == TO_JUDGE and not reason(row))]
-    return [f"{row['operation']}, line {row['line']} ({row['kind']}): {row['shown']}" for row in left]
+    left = {row["key"] for row, kind in rows.classes() if kind == TO_JUDGE and not reason(row)}
+    device = [mutant for mutant in found if mutant.key in left and mutant.part == DEVICE]
+    for mutant, error in zip(device, errors_of([mutant.of(code).source for mutant in device])):
+        rows.learn(mutant.key, error=error)
+    left = {row["key"] for row, kind in rows.classes() if kind == BROKEN or (kind == TO_JUDGE and not reason(row))}
+    return [f"{m.part}: {m.operation}, line {m.line + 1} ({m.kind}): {m.shown(code)}" for m in found if m.key in left]
 
 
 @pytest.mark.parametrize("name", SAMPLED)

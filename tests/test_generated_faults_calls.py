@@ -25,9 +25,7 @@ FAULTS: dict[str, Fault] = {
         r"\2\1",
     ),
     "the second box of K into the next slot": fault(
-        "best",
-        r"(multicast\(K_desc.*?\(\(\(\()\(base_2 \+ j\)( & 1\) \* 22528\) \+ \(i \* 11264)",
-        r"\1((base_2 + j) + i)\2",
+        "best", r"(multicast\(K_desc.*?K_shared\)\[\(\(\()\(base_2 \+ j\)( & 1\) \* 22528\))", r"\1((base_2 + j) + i)\2"
     ),
     "the second box of V over the first": fault("best", r"(multicast\(V_desc.*?)\(i_2 \* 11264\)", r"\1(i_2 * 0)"),
     "the second box of K not issued": fault("best", r"i < 2(; \+\+i\) \{\n *tl::tma_load_multicast\(K)", r"i < 1\1"),
@@ -81,7 +79,7 @@ FAULTS: dict[str, Fault] = {
         "best", r"(increase_descriptor_offset<int>\(desc_b_1, \(\(.*) & 1(\) \* 45056\)\);)", r"\1 & 3\2"
     ),
     "a product half a slot further": fault(
-        "best", r"(increase_descriptor_offset<int>\(desc_b_1, \(\(.*& 1\) \* 45056\))\);", r"\1 + 22528));"
+        "best", r"(increase_descriptor_offset<int>\(desc_b_1, )(.*& 1\) \* 45056\))\);", r"\1(\2 + 22528));"
     ),
     "the second half of a product in the next slot": fault(
         "best", r"(desc_b_1 \+ \(\(\(\(ki_1 >> 2\) \* )22528", r"\g<1>45056"
@@ -117,7 +115,7 @@ FAULTS: dict[str, Fault] = {
         "q_registers", r"( +)(\*\(uint1\*\)\(Q_local .*Q_shared\).*\n)", r"\1if (((int)threadIdx.x) < 64) {\n\1\2\1}\n"
     ),
     "a tile's number of the other slot": fault(
-        "best_causal", r"( tile_1 = next_tile\[\(turn_1)( & 1\)\];)", r"\1 + 1)\2"
+        "best_causal", r"( tile_1 = next_tile\[\()turn_1( & 1\)\];)", r"\1(turn_1 + 1)\2"
     ),
     "a counter that jumps": fault("best_causal", r"TileCounter\[0\]\)\), 1\)", "TileCounter[0])), 2)"),
     "a counter that is not reset": fault("best_causal", r" *TileCounter\[0\] = 0;\n"),
@@ -126,7 +124,7 @@ FAULTS: dict[str, Fault] = {
     "tiles from the counter that overlap the first ones": fault("best_causal", r"\+ 132\);", "+ 131);"),
     "tiles from the counter that leave one out": fault("best_causal", r"\+ 132\);", "+ 133);"),
     "a barrier that lies in another": fault(
-        "best", r"(K_full = reinterpret_cast<Barrier\*>\()K_full_mem", r"\1V_full_mem"
+        "best", r"(K_full = reinterpret_cast<Barrier\*>\()K_full_mem", r"\1Q_full_mem"
     ),
     "a barrier of too little memory": fault("best", r"uint64_t K_full_mem\[2\]", "uint64_t K_full_mem[1]"),
     "K in V's shared memory": fault("best", r"(void\* K_shared .*buf_dyn_shmem \+ )\d+", r"\g<1>0"),

@@ -8,7 +8,7 @@ from generated_faults import Fault, fault, refused
 # A cp.async of K or V in the loop: up to the slot, up to the tensor, up to the row.
 K_LOAD = r"(\n *tl::cp_async_gs_conditional<16>\(\(&\(\(\(half_t\*\)K_shared\)\[\(*)kv( & 1\) \* 16384\).*?)\(&\(K\["
 V_LOAD = r"(\n *tl::cp_async_gs<16>\(\(&\(\(\(half_t\*\))V_shared(\)\[\(*)\(kv \+ 1\)( & 1\) \* 16384\).*?)\(&\(V\["
-TRIPS = r"(for \(int kv = 0; kv < max\()(.*) - 2\), 0\); \+\+kv"
+TRIPS = r"(for \(int kv = 0; kv < max\(\()(.*) - 2\), 0\); \+\+kv"
 PRODUCT_K = r"(increase_descriptor_offset<int>\(desc_b_1, \(\()\(kv \+ 1\) & 1(\) \* 32768\)\);)"
 WAIT_K = r"(cp_async_wait<1>)(\(\);\n) *__syncthreads\(\);\n(.*\n.*desc_a_1)"
 WAIT_V = r"(cp_async_wait<1>)(\(\);\n) *__syncthreads\(\);\n(.*\n.*desc_b_2)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import lzma
 import multiprocessing
@@ -17,15 +18,15 @@ from click.testing import CliRunner
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 import run_mutants
-from code_mutants import on_gpu
+from code_mutants import on_gpu, packs
 from code_mutants.compiled import errors_of, host_object, same_machine_code
-from code_mutants.draw import CONTROL, drawn, pack, unpacked
 from code_mutants.kernels import KERNELS, lowered
 from code_mutants.on_gpu import NOT_FINITE, OUTSIDE, RIGHT, UNSTABLE, WRONG, on_shape
 from code_mutants.operations import DELETED, DEVICE, HOST, SWAPPED, mutants
+from code_mutants.packs import CONTROL, drawn, pack, unpacked
 from code_mutants.proving import ACCEPTED, BROKEN, REFUSED, TIMEOUT, Answer
 from code_mutants.reading import NUMBERS, Code, Verdict, read
-from code_mutants.rows import EQUIVALENT, NOT_CPP, SAME, TO_JUDGE, Rows, class_of
+from code_mutants.rows import EQUIVALENT, NOT_CPP, OTHER, SAME, TO_JUDGE, Rows, class_of
 from code_mutants.tables import table, to_judge
 from machine_code import NotCompiled
 from mutation_jobs import end_as_a_hung_kernel, end_right, text_compiled
@@ -121,6 +122,9 @@ def row(**fields):
     ({"digest": "own", "after": "numbers: other"}, TO_JUDGE),
     ({"machine": SAME}, EQUIVALENT),
     ({"kind": "numbers: mask", "digest": "own"}, "numbers: mask"),
+    # A line that is read in part.
+    ({"kind": "load, numbers: layout"}, TO_JUDGE),
+    ({"kind": "load, numbers: layout", "digest": "own"}, "numbers: layout"),
 ])  # fmt: skip
 def test_the_class_of_a_mutant(fields, expected):
     assert class_of(row(**fields), "own") == expected
@@ -169,7 +173,17 @@ def test_the_compilers_tell_what_is_no_cpp_and_what_is_the_same():
         host_object(host.replace("int32_t heads", "int32_t other"))
 
 
-def test_the_numbers_mutants_are_drawn_by_kind_and_packed_with_their_source(tmp_path):
+def test_the_numbers_mutants_are_drawn_by_kind_and_packed_with_their_machine_code(tmp_path, monkeypatch):
+    built: list[str] = []
+
+    def cubin(text: str) -> bytes:
+        built.append(text)
+        if len(built) == 3:
+            raise NotCompiled("ptxas: no such instruction")
+        return text.encode()
+
+    monkeypatch.setattr(packs, "cubin", cubin)
+    monkeypatch.setattr(packs, "disassembled", lambda machine_code: len(machine_code))
     code, schedule = lowered(KERNELS["seed"]), KERNELS["seed"].schedule
     found = [m for m in mutants(code, read(schedule, code), 20, "own seed") if m.drawn]
     rows = Rows(tmp_path / "seed.jsonl")
@@ -179,16 +193,24 @@ def test_the_numbers_mutants_are_drawn_by_kind_and_packed_with_their_source(tmp_
     chosen = drawn([rows], 8, 3, "any")
     assert len(chosen) == 8 and chosen == drawn([rows], 8, 3, "any") != drawn([rows], 8, 3, "other")
     assert min(sum(row["kind"] == kind for _, row in chosen) for kind in ("numbers: mask", "numbers: layout")) >= 3
-    assert pack(tmp_path / "pack.xz", chosen, 20, "own") == 9
+    assert pack(tmp_path, tmp_path / "pack.xz", 8, 3, 20, "own", 1) == 9
     control, *packed = unpacked(tmp_path / "pack.xz")
-    assert control["key"] == CONTROL and control["source"] == code.source
+    assert control["key"] == CONTROL and control["source"] == code.source and control["machine"] == SAME
     sources = {mutant.key: mutant.of(code).source for mutant in found}
-    assert [(row["key"], row["source"]) for row in packed] == [(row["key"], sources[row["key"]]) for _, row in chosen]
+    assert all(base64.b64decode(row["cubin"]).decode() == row["source"] == sources[row["key"]] for row in packed)
+    assert {row["machine"] for row in packed} == {SAME, OTHER}
+    # The one that could not be built is not in it, and known as such; nothing was built twice.
+    assert [row["error"] for row, kind in Rows(rows.file).classes() if kind == NOT_CPP] == [
+        "ptxas: no such instruction"
+    ]
+    assert len(built) == len(set(built)) == 10 and built[2] not in {row["source"] for row in packed}
 
 
 def test_each_of_a_pack_runs_in_a_process_of_its_own_and_a_run_goes_on(tmp_path, monkeypatch):
-    rows = [{"kernel": "best", "key": CONTROL, "kind": CONTROL, "shown": "", "source": "text"}]
-    rows += [{**rows[0], "key": "1", "kind": "numbers: mask", "operation": DELETED, "line": 7, "shown": "a line"}]
+    rows = [{"kernel": "best", "key": CONTROL, "kind": CONTROL, "machine": SAME, "source": "text", "cubin": "AAAA"}]
+    rows += [{**rows[0], "key": "1", "kind": "numbers: mask", "machine": OTHER, "operation": DELETED}]
+    rows[1] |= {"line": 7, "shown": "a line"}
+    rows += [{**rows[1], "key": "2", "machine": SAME}]
     with lzma.open(tmp_path / "pack.xz", "wt") as file:
         file.writelines(f"{json.dumps(row)}\n" for row in rows)
 
@@ -200,7 +222,7 @@ def test_each_of_a_pack_runs_in_a_process_of_its_own_and_a_run_goes_on(tmp_path,
     # A kernel as it is generated that is not right: nothing can be believed.
     assert run(end_as_a_hung_kernel).exit_code == 1
     results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    assert [row["outcome"] for row in results] == [on_gpu.TIMEOUT] * 2 and "source" not in results[0]
+    assert [row["outcome"] for row in results] == [on_gpu.TIMEOUT, on_gpu.TIMEOUT, SAME] and "source" not in results[0]
     (tmp_path / "results.jsonl").unlink()
     shown = run(end_right)
     assert shown.exit_code == 0 and "best, numbers: mask: deleted, line 7: a line" in shown.output
@@ -245,4 +267,4 @@ def test_a_changed_text_is_compiled_in_the_place_of_the_generated_one():
     changed = lowered(KERNELS["three_stages"]).source.replace("exp2f(", "exp2f(0.5f * ")
     # In a process of its own: no kernel that is compiled after it is as it is generated.
     with ProcessPool(1, context=multiprocessing.get_context("spawn")) as pool:
-        assert pool.schedule(text_compiled, ["three_stages", changed]).result() == changed
+        assert pool.schedule(text_compiled, ["three_stages", changed, b"machine code"]).result() == changed

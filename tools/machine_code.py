@@ -53,13 +53,25 @@ def _declares(text: str, name: str) -> bool:
     return name.isidentifier() and bool(re.search(rf"[\w>*&] {name}(?:\[\w+\])?(?:;| =)", text))
 
 
-@functools.cache
-def machine_code(text: str) -> str:
-    """Resource usage and SASS, with addresses and encodings. Raises NotCompiled."""
+def cubin(text: str) -> bytes:
+    """The machine code of CUDA text. Raises NotCompiled."""
     with tempfile.TemporaryDirectory() as folder:
         # In the folder itself: no path of this machine in what the tools print.
         (Path(folder) / "kernel.cu").write_text(text)
         _run(folder, "nvcc", *OPTIONS, *includes(), "-o", "kernel.cubin", "kernel.cu")
+        return (Path(folder) / "kernel.cubin").read_bytes()
+
+
+@functools.cache
+def machine_code(text: str) -> str:
+    """Resource usage and SASS, with addresses and encodings. Raises NotCompiled."""
+    return disassembled(cubin(text))
+
+
+def disassembled(machine_code: bytes) -> str:
+    """The same of a cubin."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "kernel.cubin").write_bytes(machine_code)
         return _run(folder, "cuobjdump", "--dump-resource-usage", "-sass", "kernel.cubin")
 
 

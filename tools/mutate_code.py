@@ -22,10 +22,9 @@ from pathlib import Path
 import click
 from checkouts import Checkout, Progress
 from code_mutants.compiled import BATCH, errors_of, host_object, same_machine_code
-from code_mutants.draw import drawn
-from code_mutants.draw import pack as write_pack
 from code_mutants.kernels import KERNELS, lowered
 from code_mutants.operations import DEVICE, Mutant, mutants, sample
+from code_mutants.packs import pack as write_pack
 from code_mutants.proving import ACCEPTED, BROKEN, TIMEOUT, Answer, ask
 from code_mutants.reading import Code, read
 from code_mutants.rows import OTHER, SAME, TO_JUDGE, Rows, class_of
@@ -35,7 +34,7 @@ from pebble import ProcessExpired, ProcessFuture
 from rich.console import Console
 
 HERE = Checkout(Path(__file__).parents[1])
-SEED = "tl-attention 10"
+SEED = "tl-attention mutants"
 
 
 def prove(kernel: str, code: Code, found: Sequence[Mutant], rows: Rows, jobs: int, timeout_s: float) -> None:
@@ -139,7 +138,7 @@ def show(rows: Rows) -> None:
     """The table of one kernel, and what is left to judge."""
     console = Console(width=160, highlight=False)
     console.print(table(rows), markup=False)
-    console.print(f"drawn of the numbers: {kinds_of_numbers(rows)}", markup=False)
+    console.print(f"left to the numbers: {kinds_of_numbers(rows)}", markup=False)
     for line in to_judge(rows):
         console.print(line, markup=False, soft_wrap=True)
 
@@ -150,10 +149,11 @@ def show(rows: Rows) -> None:
 @click.option("--count", type=click.IntRange(1), default=300, show_default=True, help="mutants in all")
 @click.option("--least", type=click.IntRange(0), default=10, show_default=True, help="of each kind")
 @click.option("--numbers", type=click.IntRange(0), default=300, show_default=True, help="as the run had it")
-def pack(folder: Path, file: Path, count: int, least: int, numbers: int) -> None:
-    """Draw mutants of the numbers' class and write them, with their source, for the GPU's machine."""
-    chosen = drawn([Rows(path) for path in sorted(folder.glob("*.jsonl"))], count, least, SEED)
-    click.echo(f"{write_pack(file, chosen, numbers, SEED)} kernels in {file}, {len(chosen)} of them mutants")
+@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="compilers at a time")
+def pack(folder: Path, file: Path, count: int, least: int, numbers: int, jobs: int) -> None:
+    """Draw mutants of the numbers' class, build them, and write them for the GPU's machine."""
+    packed = write_pack(folder, file, count, least, numbers, SEED, jobs)
+    click.echo(f"{packed} kernels in {file}, {file.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ generated run as well: one that is not right says that nothing else here can be 
 
 from __future__ import annotations
 
+import base64
 import json
 import multiprocessing
 from collections import Counter
@@ -17,30 +18,37 @@ from pathlib import Path
 
 import click
 from checkouts import Progress
-from code_mutants.draw import CONTROL, unpacked
 from code_mutants.on_gpu import FAULT, HUNG, OUTCOMES, RIGHT, TIMEOUT, Result, run
-from code_mutants.rows import Row
+from code_mutants.packs import CONTROL, unpacked
+from code_mutants.rows import SAME, Row
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 from rich.console import Console
 from rich.table import Table
 
-# Importing, lowering and compiling, with a process on every core.
-COMPILE_S = 180.0
+# Importing and lowering, with a process on every core.
+START_S = 120.0
+UNTOLD = ("source", "cubin")
 
 
 def run_all(rows: Sequence[Row], file: Path, jobs: int, timeout_s: float) -> None:
-    """Run each and write what became of it."""
+    """Run each whose machine code is its own, and write what became of it."""
     progress = Progress("mutants run", len(rows))
     pool = ProcessPool(jobs, max_tasks=1, context=multiprocessing.get_context("spawn"))
     with pool, file.open("a") as results:
-        arguments = [[row["kernel"], row["source"], timeout_s] for row in rows]
-        futures = [pool.schedule(run, taken, timeout=COMPILE_S + timeout_s) for taken in arguments]
+        futures = [_scheduled(pool, row, timeout_s) for row in rows]
         for row, future in zip(rows, futures):
-            result = _result(future)
-            told = {field: value for field, value in row.items() if field != "source"}
+            result = _result(future) if future else Result(SAME)
+            told = {field: value for field, value in row.items() if field not in UNTOLD}
             results.write(f"{json.dumps({**told, 'outcome': result.outcome, 'words': result.words})}\n")
             results.flush()
             progress.advance()
+
+
+def _scheduled(pool: ProcessPool, row: Row, timeout_s: float) -> ProcessFuture | None:
+    if row["machine"] == SAME and row["key"] != CONTROL:
+        return None
+    arguments = [row["kernel"], row["source"], base64.b64decode(row["cubin"]), timeout_s]
+    return pool.schedule(run, arguments, timeout=START_S + timeout_s)
 
 
 def _result(future: ProcessFuture) -> Result:
@@ -49,7 +57,7 @@ def _result(future: ProcessFuture) -> Result:
         assert isinstance(result, Result)
         return result
     except TimeoutError:
-        return Result(TIMEOUT, "neither compiled nor run in time")
+        return Result(TIMEOUT, "neither loaded nor run in time")
     except ProcessExpired as died:
         hung = died.exitcode == HUNG
         return Result(TIMEOUT, "the kernel did not come back") if hung else Result(FAULT, f"exit code {died.exitcode}")
@@ -74,7 +82,7 @@ def show(results: Sequence[Row]) -> None:
 @click.argument("pack", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.argument("results", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--jobs", type=click.IntRange(1), default=16, show_default=True, help="processes at a time")
-@click.option("--timeout", type=float, default=40.0, show_default=True, help="of a compiled kernel, in seconds")
+@click.option("--timeout", type=float, default=40.0, show_default=True, help="of a loaded kernel, in seconds")
 @click.option("--show", "only_show", is_flag=True, help="run nothing")
 def main(pack: Path, results: Path, jobs: int, timeout: float, only_show: bool) -> None:
     """Run the mutants of a pack."""

@@ -15,7 +15,7 @@ REFUSED, ACCEPTED, BROKEN, TIMEOUT = "refused", "accepted", "broken", "timeout"
 
 @dataclass(frozen=True)
 class Answer:
-    """`words` say why it is refused, or how it broke; `kind` is what the changed line is now read as, "" if it is gone."""
+    """`words` say why it is refused, or how it broke; `kind` is what the changed line is read as now, "" if gone."""
 
     outcome: str
     words: str = ""

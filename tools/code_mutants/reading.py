@@ -73,14 +73,19 @@ def _kind(line: str) -> str:
 SILENT = {"signature", "loop", "branch", "block", "buffer", "integer", "descriptor", "harmless"}
 # Lines of the host's code that say how the kernel is launched: sizes, addresses, arguments with their headers, calls.
 LAUNCH = re.compile(
-    r"  int32_t \w+ = \(\(int32_t\)|  void\* \w+ = \(\(\(DLTensor|  void\* \w+_desc = |  TL_ALIGN\(128\)|.*stack_ffi_any\)\["
-    r"|.*TVMFFIFunctionCall\("
+    r"  int32_t \w+ = \(\(int32_t\)|  void\* \w+ = \(\(\(DLTensor|  void\* \w+_desc = |  TL_ALIGN\(128\)"
+    r"|.*stack_ffi_any\)\[|.*TVMFFIFunctionCall\("
 )
 
 
 def is_numbers(kind: str) -> bool:
-    """Whether a line of this kind is left to the numbers."""
+    """Whether a line of this kind is left to the numbers, all of it."""
     return kind.startswith(NUMBERS)
+
+
+def of_numbers(kind: str) -> str:
+    """What of a line of this kind is left to the numbers: "numbers: layout" of "load, numbers: layout", else ""."""
+    return kind[kind.index(NUMBERS) :] if NUMBERS in kind else ""
 
 
 def synchronises(kind: str) -> bool:
@@ -91,8 +96,3 @@ def synchronises(kind: str) -> bool:
 def reads_of_launch(lines: Sequence[str]) -> list[int]:
     """The lines of the host's code that are read."""
     return [number for number, line in enumerate(lines) if LAUNCH.match(line)]
-
-
-def wholly_read(kind: str) -> bool:
-    """Whether everything in a line of this kind is in the digest; of a line that is gone, everything is."""
-    return not is_numbers(kind)

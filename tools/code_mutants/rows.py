@@ -12,7 +12,7 @@ import click
 
 from code_mutants.operations import DEVICE, Mutant
 from code_mutants.proving import ACCEPTED, BROKEN, REFUSED, Answer
-from code_mutants.reading import Code, Verdict, is_numbers, wholly_read
+from code_mutants.reading import Code, Verdict, is_numbers, of_numbers
 
 Row = dict[str, Any]
 NOT_CPP, EQUIVALENT, NUMBERS, TO_JUDGE = "not C++", "equivalent", "numbers", "to judge"
@@ -21,7 +21,10 @@ SAME, OTHER = "same machine code", "other machine code"
 
 
 def class_of(row: Row, digest: str) -> str:
-    """The class of a mutant; of the numbers' with its kind, as "numbers: mask". `digest` is that of the kernel."""
+    """The class of a mutant; of the numbers' with its kind, as "numbers: mask". `digest` is that of the kernel.
+
+    The same events are equivalent in a line that is wholly read, and the numbers' in one that is read in part.
+    """
     if row["outcome"] in (REFUSED, BROKEN):
         return str(row["outcome"])
     if row["outcome"] != ACCEPTED:
@@ -30,8 +33,12 @@ def class_of(row: Row, digest: str) -> str:
         return NOT_CPP
     if is_numbers(row["kind"]):
         return str(row["kind"])
-    same_events = bool(digest) and row["digest"] == digest and wholly_read(row["kind"]) and wholly_read(row["after"])
-    return EQUIVALENT if same_events or row.get("machine") == SAME else TO_JUDGE
+    if row.get("machine") == SAME:
+        return EQUIVALENT
+    # A line that the proof read, and now leaves to the numbers, may say anything.
+    if not digest or row["digest"] != digest or is_numbers(row["after"]):
+        return TO_JUDGE
+    return of_numbers(row["kind"]) or of_numbers(row["after"]) or EQUIVALENT
 
 
 def is_device(row: Row) -> bool:

@@ -39,8 +39,8 @@ def _operation(row: Row) -> str:
 
 
 def kinds_of_numbers(rows: Rows) -> str:
-    """How many of the drawn mutants there are of each kind that is left to the numbers."""
-    counts = Counter(found for row, found in rows.classes() if row["drawn"] and found.startswith(NUMBERS))
+    """How many mutants there are of each kind that is left to the numbers."""
+    counts = Counter(found for _, found in rows.classes() if found.startswith(NUMBERS))
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
 
 

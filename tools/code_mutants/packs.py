@@ -1,0 +1,116 @@
+"""Mutants that only the numbers can show: drawn, built here, and packed for the GPU's machine."""
+
+from __future__ import annotations
+
+import base64
+import json
+import lzma
+import random
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+
+from machine_code import NotCompiled, cubin, disassembled
+
+from code_mutants.kernels import KERNELS, lowered
+from code_mutants.operations import Mutant, mutants
+from code_mutants.reading import Code, is_numbers, read
+from code_mutants.rows import OTHER, SAME, Row, Rows
+
+CONTROL = "as generated"
+
+
+class _Texts:
+    """The text of each mutant of a kernel, and of the kernel itself, by key."""
+
+    def __init__(self, kernel: str, numbers: int, seed: str):
+        self.code: Code = lowered(KERNELS[kernel])
+        verdict = read(KERNELS[kernel].schedule, self.code)
+        found = mutants(self.code, verdict, numbers, f"{seed} {kernel}")
+        self.found: dict[str, Mutant] = {mutant.key: mutant for mutant in found}
+
+    def __getitem__(self, key: str) -> str:
+        return self.code.source if key == CONTROL else self.found[key].of(self.code).source
+
+
+def drawn(files: Sequence[Rows], count: int, least: int, seed: str) -> list[tuple[str, Row]]:
+    """(kernel, row) of so many of the numbers' class: the least of each kind first, then any."""
+    order: list[tuple[str, Row, str]] = []
+    for rows in files:
+        order += [(rows.head["kernel"], row, found) for row, found in rows.classes()]
+    order.sort(key=lambda entry: (entry[0], entry[1]["key"]))
+    # Whatever is found to be no C++ leaves the others where they are.
+    random.Random(seed).shuffle(order)
+    of_kind: dict[str, list[tuple[str, Row]]] = {}
+    for kernel, row, found in order:
+        if is_numbers(found):
+            of_kind.setdefault(found, []).append((kernel, row))
+    chosen = [pair for _, pairs in sorted(of_kind.items()) for pair in pairs[:least]]
+    taken = {(kernel, row["key"]) for kernel, row in chosen}
+    rest = [(k, row) for k, row, found in order if is_numbers(found) and (k, row["key"]) not in taken]
+    return [*chosen, *rest][:count]
+
+
+def pack(folder: Path, file: Path, count: int, least: int, numbers: int, seed: str, jobs: int) -> int:
+    """Draw, build and write so many of the rows in the folder, and their kernels as generated; returns how many.
+
+    What turns out to be no C++ is noted in its row, and others are drawn.
+    """
+    files = {rows.head["kernel"]: rows for rows in map(Rows, sorted(folder.glob("*.jsonl")))}
+    texts = {kernel: _Texts(kernel, numbers, seed) for kernel in files}
+    with ThreadPoolExecutor(jobs) as pool:
+        failed = True
+        while failed:
+            chosen = drawn(list(files.values()), count, least, seed)
+            errors = list(pool.map(lambda pair: _error(folder, texts[pair[0]][pair[1]["key"]]), chosen))
+            failed = any(errors)
+            for (kernel, row), error in zip(chosen, errors):
+                if error:
+                    files[kernel].learn(row["key"], error=error)
+    kernels = sorted({kernel for kernel, _ in chosen})
+    packed = [_packed(folder, kernel, {"key": CONTROL, "kind": CONTROL}, texts[kernel]) for kernel in kernels]
+    packed += [_packed(folder, kernel, row, texts[kernel]) for kernel, row in chosen]
+    with lzma.open(file, "wt") as written:
+        written.writelines(f"{json.dumps(row)}\n" for row in packed)
+    return len(packed)
+
+
+def _error(folder: Path, text: str) -> str:
+    try:
+        built(folder, text)
+    except NotCompiled as error:
+        return str(error)
+    return ""
+
+
+def built(folder: Path, text: str) -> bytes:
+    """The cubin of a text, kept in the folder. Raises NotCompiled."""
+    file = folder / "built" / f"{sha256(text.encode()).hexdigest()[:16]}.cubin"
+    if not file.exists():
+        machine_code = cubin(text)
+        file.parent.mkdir(exist_ok=True)
+        # All of it or nothing.
+        unfinished = file.with_suffix(".part")
+        unfinished.write_bytes(machine_code)
+        unfinished.replace(file)
+    return file.read_bytes()
+
+
+def _packed(folder: Path, kernel: str, row: Row, texts: _Texts) -> Row:
+    text = texts[row["key"]]
+    machine_code = built(folder, text)
+    same = disassembled(machine_code) == disassembled(built(folder, texts[CONTROL]))
+    return {
+        "kernel": kernel,
+        **{field: row[field] for field in ("key", "kind", "operation", "line", "shown") if field in row},
+        "machine": SAME if same else OTHER,
+        "source": text,
+        "cubin": base64.b64encode(machine_code).decode(),
+    }
+
+
+def unpacked(file: Path) -> Sequence[Row]:
+    """The rows of a pack, with their source and machine code."""
+    with lzma.open(file, "rt") as lines:
+        return [json.loads(line) for line in lines]
