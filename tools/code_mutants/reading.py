@@ -4,73 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
 
 from tl_attention.lowering.registry import lowering_of
-from tl_attention.problem.variant import Parameter, Variant
 from tl_attention.program.derivation import derive
-from tl_attention.proof.generated.calls import CALLS
-from tl_attention.proof.generated.host_plan import parse_host_source
-from tl_attention.proof.generated.reader import ASSIGNED, FOR, IF, SHARED
-from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.proof.generated.verdict import GeneratedCode as Code
+from tl_attention.proof.generated.verdict import Verdict
 from tl_attention.schedule.schedule import Schedule
+
+__all__ = ["BODY", "NUMBERS", "Code", "Verdict", "is_numbers", "of_numbers", "read", "reads_of_launch", "synchronises"]
 
 BODY = "__launch_bounds__"
 NUMBERS = "numbers: "
 
 
-@dataclass(frozen=True)
-class Code:
-    """What the proof reads: device CUDA and host C, whole."""
-
-    source: str
-    host_source: str
-    variant: Variant
-    parameters: tuple[Parameter, ...]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Of code that is accepted. `kinds` has what every line of the source is read as, "" outside of the body."""
-
-    kinds: tuple[str, ...]
-    unreached: tuple[int, ...]
-    digest: str
-
-
 def read(schedule: Schedule, code: Code) -> Verdict:
-    """The proof's verdict. Raises InputError, or ScheduleRefused, where it refuses the code."""
-    plan = parse_host_source(code.host_source)
-    given = GeneratedCode(code.source, plan.shared_bytes, code.variant, code.parameters)
-    lowering_of(schedule).check_generated(schedule, derive(schedule), given)
-    return Verdict(_kinds(code.source), (), "")
-
-
-def _kinds(source: str) -> tuple[str, ...]:
-    lines = source.splitlines()
-    start = max(number for number, line in enumerate(lines) if BODY in line)
-    return tuple("" if number < start else _kind(line.strip()) for number, line in enumerate(lines))
-
-
-@cache
-def _kind(line: str) -> str:
-    if BODY in line:
-        return "signature"
-    for name, pattern in {"loop": FOR, "branch": IF, "buffer": SHARED}.items():
-        if pattern.match(line):
-            return name
-    if line in ("{", "}", "} else {", "while (1) {") or line.endswith("{ break; }"):
-        return "block"
-    call = next((kind for kind, pattern, _ in CALLS if pattern.search(line)), "")
-    if call:
-        return call
-    integer = re.match(r"int \w+( = .+)?;$", line) or (ASSIGNED.match(line) and "acc" not in line and "[" not in line)
-    return "integer" if integer and "float" not in line and "__" not in line else NUMBERS + "other"
+    """The proof's verdict. Raises ScheduleRefused where it refuses the code."""
+    return lowering_of(schedule).check_generated(schedule, derive(schedule), code)
 
 
 # Kinds that are read, and order nothing between threads.
-SILENT = {"signature", "loop", "branch", "block", "buffer", "integer", "descriptor", "harmless"}
+SILENT = {"control", "integer", "allocation", "descriptor", "prefetch"}
 # Lines of the host's code that say how the kernel is launched: sizes, addresses, arguments with their headers, calls.
 LAUNCH = re.compile(
     r"  int32_t \w+ = \(\(int32_t\)|  void\* \w+ = \(\(\(DLTensor|  void\* \w+_desc = |  TL_ALIGN\(128\)"
