@@ -19,7 +19,6 @@ from tl_attention.lowering.warp_specialized.device_code import PRELUDE, exp2_pol
 from tl_attention.lowering.warp_specialized.grid import GridTiles
 from tl_attention.lowering.warp_specialized.resources import split_registers
 from tl_attention.lowering.warp_specialized.roles import Roles
-from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, TAPER
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import INTEGERS, kv_blocks
 from tl_attention.problem.variant import Sizes
@@ -94,6 +93,9 @@ class RolesProof(Proof):
                 yield Sizes(1, TILES * self.workers, min(seq_q, seq_kv), seq_kv)
 
     def grids(self) -> Iterator[Sizes]:
+        # Late: it imports tilelang.
+        from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, TAPER
+
         rows = self.schedule.block_M * self.schedule.kernel.cluster
         # One row tile of many heads, so that a number in the order of tiles is not divided by anything else.
         yield Sizes(1, 9 * self.workers, rows, rows + 1)

@@ -13,13 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tl_attention.problem.variant import Sizes
-from tl_attention.proof.cuda.iterations import Core, Iterations
+from tl_attention.proof.cuda.iterations import OF_A_THREAD, Core, Iterations
 from tl_attention.proof.cuda.refused import Unsafe
 from tl_attention.proof.cuda.run import Run
 from tl_attention.proof.cuda.text import Arithmetic, For, If, Kernel, While
-
-# What a condition may depend on for its outcome to be the same for all sizes: every such thread was run.
-OF_A_THREAD = {"threadIdx_x", "threadIdx_y", "tl__block_rank_in_cluster"}
 
 
 @dataclass
@@ -76,6 +73,7 @@ class Coverage:
             if isinstance(node, (For, While)):
                 self._look(node.body, never, dead, fixed)
             elif isinstance(node, If):
+                # The same for all sizes: every such thread was run.
                 plain = node.condition is not None and node.condition.names <= OF_A_THREAD
                 self._look(node.body, never or plain, dead, fixed)
                 self._look(node.otherwise, never or plain, dead, fixed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import lcm
 from typing import Any
@@ -11,6 +11,9 @@ from tl_attention.proof.cuda.expression import Expression
 from tl_attention.proof.cuda.forms import AFFINE, INVARIANT, PERIODIC, THRESHOLD, Core, Forms, counted, form, form_of
 from tl_attention.proof.cuda.refused import Unsafe
 from tl_attention.proof.cuda.text import Assign, For, If, Leave, Step, While
+
+# What a thread is known by.
+OF_A_THREAD = {"threadIdx_x", "threadIdx_y", "tl__block_rank_in_cluster"}
 
 
 @dataclass(frozen=True)
@@ -35,25 +38,31 @@ class Comparison:
 class Iterations:
     """`cores` are, of each line, what it has modulo a period; `comparisons` those of something counted, with what.
 
-    `carried` has, of each loop over tiles, what it counts from tile to tile, `period` is that of all.
+    `carried` has, of each loop over tiles, what it counts from tile to tile, `period` is that of all. What is counted
+    may be added to `plain` variables only: how long loops are, and which thread it is. Anything else of a tile, its
+    place above all, would make an iteration another one in some tiles.
     """
 
     period: int = 1
     cores: dict[int, set[Core]] = field(default_factory=dict)
     carried: dict[int, set[str]] = field(default_factory=dict)
+    plain: set[str] = field(default_factory=set)
     comparisons: dict[int, list[Comparison]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, body: Iterable[Any]) -> Iterations:
         """Those of a kernel's statements. Raises Unsafe."""
-        found = cls()
+        body = tuple(body)
+        found = cls(plain=lengths_of(body) | of_a_thread(body))
         found._nodes(body, Forms())
         return found
 
     def _nodes(self, nodes: Iterable[Any], names: Forms) -> None:
         for node in nodes:
             if isinstance(node, Assign):
-                names[node.name] = form_of(node.expression, names)
+                found = names[node.name] = form_of(node.expression, names)
+                if found.kind in (AFFINE, PERIODIC):
+                    self._check_plain(node.line, node.expression, names)
             elif isinstance(node, Step):
                 for name in node.assigned:
                     names[name] = form(None)
@@ -111,12 +120,55 @@ class Iterations:
         if found.kind not in allowed:
             raise Unsafe(f"line {line + 1}: an expression depends on an iteration, but neither affinely nor with a period")
         if found.kind == PERIODIC:
+            self._check_plain(line, expression, names)
             self.period = lcm(self.period, found.period)
             self.cores.setdefault(line, set()).add(found.core)
         if found.kind == THRESHOLD:
             self.comparisons.setdefault(line, []).extend(
                 Comparison.of(line, part, names) for part in expression.comparisons if form_of(part, names).kind == THRESHOLD
             )
+
+
+    def _check_plain(self, line: int, expression: Expression, names: Forms) -> None:
+        others = {name for name in expression.names if names[name].kind == INVARIANT} - self.plain
+        if others:
+            raise Unsafe(f"line {line + 1}: {', '.join(sorted(others))} decides what happens in an iteration")
+
+
+def lengths_of(body: Iterable[Any]) -> set[str]:
+    """The variables that say how long loops are, and those that they are copies of."""
+    found: set[str] = set()
+    copies: list[tuple[str, str]] = []
+    for node in every(body):
+        if isinstance(node, For):
+            found |= node.trips.names
+        elif isinstance(node, Assign) and node.expression.tree[0] == "name":
+            copies.append((node.name, node.expression.tree[1]))
+    while more := {source for name, source in copies if name in found} - found:
+        found |= more
+    return found
+
+
+def of_a_thread(body: Iterable[Any]) -> set[str]:
+    """The variables that depend on the thread alone, or on the iteration of a loop that is written out."""
+    nodes = list(every(body))
+    found = {*OF_A_THREAD, *(node.variable for node in nodes if isinstance(node, For) and node.unrolled)}
+    given: dict[str, set[str]] = {}
+    for node in nodes:
+        if isinstance(node, Assign):
+            given.setdefault(node.name, set()).update(node.expression.names)
+        elif isinstance(node, Step):
+            given.update({name: {""} for name in node.assigned})
+    while more := {name for name, names in given.items() if names <= found} - found:
+        found |= more
+    return found
+
+
+def every(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Statements, and all inside of them."""
+    for node in nodes:
+        yield node
+        yield from every((*getattr(node, "body", ()), *getattr(node, "otherwise", ())))
 
 
 def form_other(line: int, name: str) -> Any:

@@ -110,7 +110,8 @@ class Proof(ABC):
                 self.check_at(self.at, 0)
             for self.at in grids:
                 self.check_grid(self.at)
-            for self.at in sizes:
+            # The longest first: most lines run there.
+            for self.at in reversed(sizes):
                 self._check_periods(self.at)
             self.at = None
             return self._verdict(fixed is not None)
