@@ -6,9 +6,10 @@ load that was committed last is not waited for). So what it generated is checked
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from math import lcm
 from typing import NamedTuple
 
@@ -76,23 +77,30 @@ class PipelinedProof(Proof):
                 yield Sizes(2, 3, min(2 * block_M + 5, seq_kv), seq_kv)
 
     def grids(self) -> Iterator[Sizes]:
-        return iter(())
+        yield Sizes(2, 2, 2 * self.schedule.block_M + 5, 3 * self.schedule.block_M - 7)
 
     def check_grid(self, sizes: Sizes) -> None:
-        pass
+        """Every block of the grid has its own tile; of a large grid, those at its corners."""
+        tiles = row_tiles(AttentionShape.of(self.code.variant, sizes), self.schedule.block_M)
+        x, y, z = (sorted({*range(min(size, 3)), size - 1}) for size in (tiles, sizes.heads, sizes.batch))
+        self._check_blocks(sizes, product(x, y, z))
 
     def check_at(self, sizes: Sizes, start: int) -> None:
+        tiles = row_tiles(AttentionShape.of(self.code.variant, sizes), self.schedule.block_M)
+        self._check_blocks(sizes, {(0, 0, 0), (tiles - 1, sizes.heads - 1, sizes.batch - 1)})
+
+    def _check_blocks(self, sizes: Sizes, blocks: Iterable[tuple[int, int, int]]) -> None:
         shape = AttentionShape.of(self.code.variant, sizes)
-        tiles = row_tiles(shape, self.schedule.block_M)
+        wanted = (row_tiles(shape, self.schedule.block_M), sizes.heads, sizes.batch)
         grid = tuple(part.at(sizes._asdict()) for part in self.plan.grid)
-        if grid != (tiles, sizes.heads, sizes.batch):
-            raise Unsafe(f"a grid of {grid} blocks, expected {(tiles, sizes.heads, sizes.batch)}")
-        for x, y, z in {(0, 0, 0), (tiles - 1, sizes.heads - 1, sizes.batch - 1)}:
+        if grid != wanted or self.plan.cluster != (1, 1, 1):
+            raise Unsafe(f"a grid of {grid} blocks, expected {wanted}")
+        for x, y, z in blocks:
             place = (x * self.schedule.block_M, y, z)
             run = self._run(sizes, x, y, z)
             found = list(Stream(run, np.arange(len(run.threads)), f"block {x, y, z}", self.expected(sizes)).events())
-            blocks = kv_blocks(shape, self.schedule.block_M, self.schedule.block_N, x, self.program.least_blocks)
-            Replay(self.program, self.schedule, shape, place, blocks, len(run.threads)).check(found)
+            kv = kv_blocks(shape, self.schedule.block_M, self.schedule.block_N, x, self.program.least_blocks)
+            Replay(self.program, self.schedule, shape, place, kv, len(run.threads)).check(found)
             self.note(run, found)
 
     def _run(self, sizes: Sizes, x: int, y: int, z: int) -> Run:

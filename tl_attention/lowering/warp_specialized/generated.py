@@ -16,7 +16,7 @@ from tl_attention.hardware.device import HOPPER
 from tl_attention.hardware.warpgroup import MEETING, ROWS, WARP, WARPS
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.warp_specialized.device_code import PRELUDE, exp2_polynomial
-from tl_attention.lowering.warp_specialized.grid import GridTiles
+from tl_attention.lowering.warp_specialized.grid import NONE, GridTiles
 from tl_attention.lowering.warp_specialized.resources import split_registers
 from tl_attention.lowering.warp_specialized.roles import Roles
 from tl_attention.problem.shape import AttentionShape
@@ -24,9 +24,11 @@ from tl_attention.problem.tiling import INTEGERS, kv_blocks
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
 from tl_attention.proof.cuda.proof import Proof
+from tl_attention.proof.cuda.iterations import every
 from tl_attention.proof.cuda.refused import Unsafe
 from tl_attention.proof.cuda.run import Lengths, Run
 from tl_attention.proof.cuda.stream import Expected, Stream
+from tl_attention.proof.cuda.text import Arithmetic, For, Step
 from tl_attention.proof.cuda.threads import Threads
 from tl_attention.proof.cuda.tiles import Product, Tile
 from tl_attention.proof.events import CLUSTER, NAMED, Event, Process, Q
@@ -34,6 +36,9 @@ from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
 IDLE = "an idle warp"
+# Blocks that work on more tiles than this, of fixed sizes, are looked at for the first tiles; so many numbers of tiles
+# at both ends of the grid are.
+MOST_TURNS, SAMPLE = 64, 1 << 14
 # Tiles of a block that run one after another.
 TILES = 2
 Place = tuple[int, int, int]
@@ -121,28 +126,71 @@ class RolesProof(Proof):
         if blocks != wanted or others != [1, 1] or self.plan.cluster != (self.roles.cluster, 1, 1):
             raise Unsafe(f"a grid of {[blocks, *others]} blocks, expected {wanted}")
         turns = -(-total // blocks) + 1
+        if turns > MOST_TURNS:
+            self._check_sample(sizes, blocks, total, row_tiles)
+            return
         run, found = self._grid(sizes, np.arange(blocks), turns)
-        tiles = found["Q", 0]
-        there = tiles[..., 0] >= 0
-        numbers = (tiles[..., 2] * sizes.heads + tiles[..., 1]) * row_tiles + tiles[..., 0] // self.schedule.block_M
+        numbers = self._numbers(found, sizes, row_tiles)
+        there = numbers >= 0
         if sorted(numbers[there].tolist()) != list(range(total)):
             raise Unsafe(f"its blocks work on {len(set(numbers[there].tolist()))} of {total} tiles, {there.sum()} times")
         if any(any(counts) for counts in run.counters.values()):
             raise Unsafe(f"it leaves the counters of tiles as {run.counters}")
         self.note(run, [Event("tiles", place=tuple(numbers[there].tolist()))])
 
+    def _check_sample(self, sizes: Sizes, blocks: int, total: int, row_tiles: int) -> None:
+        """Of a grid of so many tiles: the first and the last numbers are tiles, each one; blocks take the next number."""
+        cluster = self.roles.cluster
+        some = np.unique(np.concatenate([np.arange(SAMPLE), np.arange(total - SAMPLE, total)]).clip(0, total - 1))
+        some = some[(some // cluster + 1) * cluster <= total]
+        run, found = self._grid(sizes, some, 1)
+        places = self._numbers(found, sizes, row_tiles)[0][some]
+        if (places < 0).any() or len(np.unique(places)) != len(places):
+            raise Unsafe(f"{len(np.unique(places))} tiles have {len(places)} numbers")
+        self.note(run, [Event("tiles", place=tuple(places.tolist()))])
+        turns = SAMPLE // blocks
+        run, found = self._grid(sizes, np.arange(blocks), turns)
+        numbers = self._numbers(found, sizes, row_tiles)
+        wanted = places[np.searchsorted(some, np.arange(turns * blocks))].reshape(turns, blocks)
+        if (numbers != wanted).any():
+            turn, block = np.argwhere(numbers != wanted)[0]
+            raise Unsafe(f"tile {turn} of block {block} is number {numbers[turn, block]}, expected {wanted[turn, block]}")
+        self.note(run)
+
+    def _numbers(self, found: GridTiles, sizes: Sizes, row_tiles: int) -> np.ndarray:
+        """(turn, block): a number for each tile's place, NONE where there is no tile."""
+        row, head, batch = np.moveaxis(found["Q", 0], -1, 0)
+        return np.where(
+            row == NONE, NONE, (batch * sizes.heads + head) * row_tiles + row // self.schedule.block_M
+        )
+
     def _grid(self, sizes: Sizes, blocks: np.ndarray, turns: int) -> tuple[Run, GridTiles]:
+        """One thread of each warpgroup and producer of the blocks, for `turns` tiles."""
         threads = Threads(blocks, self.roles.warpgroups + 1, (0,), lanes=1)
         counter = {"TileCounter": (0, 0)}
         lengths = Lengths(turns, ends=True)
         run = Run(self.kernel, threads, sizes._asdict(), lengths, self.roles.cluster, counter, self.iterations)
         run.go()
         found = GridTiles.of(run, turns, self.expected(sizes))
+        shape, block_N = AttentionShape.of(self.code.variant, sizes), self.schedule.block_N
         found.check(
-            AttentionShape.of(self.code.variant, sizes), self.roles.warpgroups, self.schedule.block_M,
-            self.schedule.block_N, self.roles.cluster, self.program.least_blocks,
-        )  # fmt: skip
+            shape, self.roles.warpgroups, self.schedule.block_M, block_N, self.roles.cluster, self.program.least_blocks
+        )
+        phases = self.program.phases
+        lag = next(op.lag for op in phases.steady.operations if op.statement == "mask")
+        found.check_masks(GridTiles.trips(run, turns, self.unmasked), shape, block_N, phases.end - lag)
         return run, found
+
+    @cached_property
+    def unmasked(self) -> set[int]:
+        """The lines of the loops over KV blocks that hide no scores."""
+        loops = [node for node in every(self.kernel.body) if isinstance(node, For) and not node.unrolled]
+        return {
+            loop.line
+            for loop in loops
+            if any(isinstance(node, Step) and node.kind == "product" for node in every(loop.body))
+            and not any(isinstance(node, Arithmetic) and node.mask for node in every(loop.body))
+        }
 
     @property
     def workers(self) -> int:

@@ -5,7 +5,7 @@ Of each loop over KV blocks the first and the last iteration run, so the first a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +50,34 @@ class GridTiles:
                     target = found.at.setdefault((name, int(group)), np.full((turns, blocks, 3), NONE))
                     target[seen.turn, run.threads.block[seen.threads[mine]]] = values[mine]
         return found
+
+    @classmethod
+    def trips(cls, run: Run, turns: int, loops: Collection[int]) -> np.ndarray:
+        """(turn, block, warpgroup): how many iterations the loops of these lines have together."""
+        found = np.zeros((turns, int(run.threads.block.max()) + 1, run.threads.ys), dtype=np.int64)
+        for seen in run.seen:
+            if seen.kind == "loop" and seen.line in loops:
+                where = (seen.turn, run.threads.block[seen.threads], run.threads.y[seen.threads])
+                found[where] += np.maximum(seen.values["value"], 0)
+        return found
+
+    def check_masks(self, trips: np.ndarray, shape: AttentionShape, block_N: int, ahead: int) -> None:
+        """Raise Unsafe if more iterations without a mask run than there are KV blocks that need none.
+
+        The last of them works on the block `ahead` of that which would be the last of all.
+        """
+        tiles = self.at["Q", 0]
+        for group in range(trips.shape[2] - 1):
+            row = tiles[..., 0] + ROWS * group
+            whole = shape.mask.end_whole(shape.seq_kv // block_N, row + shape.past_len, block_N, ARRAYS)
+            most = np.maximum(0, whole + ahead)
+            wrong = (tiles[..., 0] != NONE) & (row < shape.seq_q) & (trips[..., group] > most)
+            if wrong.any():
+                turn, block = np.argwhere(wrong)[0]
+                raise Unsafe(
+                    f"tile {turn} of block {block}: {trips[turn, block, group]} KV blocks of warpgroup {group} without "
+                    "a mask, some of whose keys are hidden"
+                )
 
     def __getitem__(self, key: tuple[str, int]) -> np.ndarray:
         return self.at[key]

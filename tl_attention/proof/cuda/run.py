@@ -234,6 +234,7 @@ class Run:
 
     def _ends(self, node: For, threads: Class, trips: Value) -> Class:
         """The first and the last iteration, of all whose loops have them."""
+        self.see(threads, node.line, "loop", value=trips)
         trips = np.broadcast_to(trips, threads.threads.shape)
         for least, iteration in ((1, lambda part: 0), (2, lambda part: of(trips, chosen) - 1)):
             chosen = trips >= least
