@@ -143,13 +143,13 @@ class RolesProof(Proof):
         cluster = self.roles.cluster
         some = np.unique(np.concatenate([np.arange(SAMPLE), np.arange(total - SAMPLE, total)]).clip(0, total - 1))
         some = some[(some // cluster + 1) * cluster <= total]
-        run, found = self._grid(sizes, some, 1)
+        run, found = self._grid(sizes, some, 1, whole=False)
         places = self._numbers(found, sizes, row_tiles)[0][some]
         if (places < 0).any() or len(np.unique(places)) != len(places):
             raise Unsafe(f"{len(np.unique(places))} tiles have {len(places)} numbers")
         self.note(run, [Event("tiles", place=tuple(places.tolist()))])
         turns = SAMPLE // blocks
-        run, found = self._grid(sizes, np.arange(blocks), turns)
+        run, found = self._grid(sizes, np.arange(blocks), turns, whole=False)
         numbers = self._numbers(found, sizes, row_tiles)
         wanted = places[np.searchsorted(some, np.arange(turns * blocks))].reshape(turns, blocks)
         if (numbers != wanted).any():
@@ -164,12 +164,15 @@ class RolesProof(Proof):
             row == NONE, NONE, (batch * sizes.heads + head) * row_tiles + row // self.schedule.block_M
         )
 
-    def _grid(self, sizes: Sizes, blocks: np.ndarray, turns: int) -> tuple[Run, GridTiles]:
+    def _grid(
+        self, sizes: Sizes, blocks: np.ndarray, turns: int, whole: bool = True
+    ) -> tuple[Run, GridTiles]:
         """One thread of each warpgroup and producer of the blocks, for `turns` tiles."""
         threads = Threads(blocks, self.roles.warpgroups + 1, (0,), lanes=1)
         counter = {"TileCounter": (0, 0)}
         lengths = Lengths(turns, ends=True)
-        run = Run(self.kernel, threads, sizes._asdict(), lengths, self.roles.cluster, counter, self.iterations)
+        names, cluster = sizes._asdict(), self.roles.cluster
+        run = Run(self.kernel, threads, names, lengths, cluster, counter, self.iterations, whole=whole)
         run.go()
         found = GridTiles.of(run, turns, self.expected(sizes))
         shape, block_N = AttentionShape.of(self.code.variant, sizes), self.schedule.block_N

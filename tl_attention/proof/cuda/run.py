@@ -66,6 +66,8 @@ class Lengths:
 class Run:
     """One run of a kernel: `seen` is what happened, `ran` the lines that ran, `outcomes` those of each condition.
 
+    `whole` is whether the blocks are those of a launch, and work on all of its tiles.
+
     `turn` counts the tiles of a block. What loops over tiles count starts with `start`; `residues` are, modulo the
     period, the values of what a line has modulo one, `compared` how far above what it compares it with what it counts was, and in which iterations.
     """
@@ -78,6 +80,7 @@ class Run:
     counter: Mapping[str, Sequence[int]] = field(default_factory=dict)
     iterations: Iterations = field(default_factory=lambda: Iterations())
     start: int = 0
+    whole: bool = True
 
     def __post_init__(self) -> None:
         self.seen: list[Seen] = []
@@ -143,7 +146,7 @@ class Run:
 
     def set(self, threads: Class, counter: str, index: int, value: int) -> None:
         """Write a counter: the last thread may that added to it, as no other comes after it."""
-        if threads.threads.tolist() != [self._last.get(counter)]:
+        if self.whole and threads.threads.tolist() != [self._last.get(counter)]:
             raise Unsafe(f"{len(threads.threads)} threads write {counter}, expected the last that added to it")
         self.counters[counter][index] = value
 
