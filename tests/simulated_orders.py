@@ -121,7 +121,7 @@ def _run_by_chance(machine: Machine, rng: random.Random) -> None:
 
 
 def _ranking(machine: Machine, rng: random.Random) -> list[int]:
-    """Choices, of which the first that is ready is taken: of what is in flight anything, but for what the list names."""
+    """Choices, of which the first that is ready is taken. FLIGHT: anything in flight that the list does not name."""
     ranking = [*range(machine.lasting)]
     rng.shuffle(ranking)
     ranking.insert(rng.choice((0, len(ranking), rng.randrange(len(ranking)))), FLIGHT)

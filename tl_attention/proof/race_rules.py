@@ -1,13 +1,14 @@
 """The rules that `races.py` holds a cluster's roles to, each with a short name that stays.
 
-What no rule refuses runs in every order. Some refuse a little that would run as well, so that what a barrier counts,
-and what a buffer holds, can be said without an order:
+What no rule refuses runs in every order. Some refuse a little that would run as well. They stay: without an order to
+look at, it can be said then what a barrier counts and what a buffer holds.
 
-- early, count: an arrival that counts for a phase of its own or for the next fails only if somebody waits for either;
-- missed: two agents' waits where one of them, in some orders, finds its phase again two phases later;
+- early, count: an arrival too many, or one that may count in the next phase, where nobody waits for either any more;
+- deadlock: the cluster's barrier does not wait for a warp that has exited, so one warp may be there more often;
 - threads: a named barrier may serve other numbers of threads at other times, if never two at once;
-- deadlock: the cluster's barrier does not wait for a warp that has exited;
+- one warp: a warp of several could be elected to load, but events do not say which;
 - overwrite: who reads a load is known by its number, also where a load of the same number comes twice.
+"""
 
 from __future__ import annotations
 
