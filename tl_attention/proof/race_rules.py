@@ -3,7 +3,7 @@
 What no rule refuses runs in every order. Some refuse a little that would run as well. They stay: without an order to
 look at, it can be said then what a barrier counts and what a buffer holds.
 
-- early, count: an arrival too many, or one that may count in the next phase, where nobody waits for either any more;
+- early, count: an arrival too many, or one that may count for another phase, where nobody waits for either any more;
 - deadlock: the cluster's barrier does not wait for a warp that has exited, so one warp may be there more often;
 - threads: a named barrier may serve other numbers of threads at other times, if never two at once;
 - one warp: a warp of several could be elected to load, but events do not say which;
