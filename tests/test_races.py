@@ -1,4 +1,4 @@
-"""The proof of the roles' events under random faults, judged by a simulator, and the faults that once passed it."""
+"""The proof of the roles' events under faults of every kind, chosen and random, judged by a simulator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tl_attention.proof.events import CLUSTER, NAMED, Event, Process
 from tl_attention.proof.race_rules import Rule
 from tl_attention.proof.races import prove
 
-PRODUCER, FIRST, SECOND, PRODUCER_1 = Process(0, -1, 1), Process(0, 0, 2), Process(0, 1, 2), Process(1, -1, 1)
+PRODUCER, FIRST, PRODUCER_1 = Process(0, -1, 1), Process(0, 0, 2), Process(1, -1, 1)
 # Of all programs, and of those that are small enough for all orders.
 SAMPLE, SMALL_SAMPLE, SEED = 120, 120, 10
 Change = Callable[[Events], None]
@@ -242,7 +242,7 @@ def test_a_barrier_operation_can_be_left_out_only_where_others_do_its_work(optio
         assert not tried(Machine(events, roles.counts), 5, rng), left_out
 
 
-@pytest.mark.parametrize("number,largest", [(SAMPLE, 10**9), (SMALL_SAMPLE, 100)])
+@pytest.mark.parametrize("number,largest", [(SAMPLE, 10_000), (SMALL_SAMPLE, 100)])
 def test_what_is_accepted_runs_in_every_order(number, largest):
     """The full trial: tools/trial_of_races.py."""
     trials = [trial(program, seed) for seed, program in enumerate(mutants(number, SEED, largest))]
@@ -251,4 +251,5 @@ def test_what_is_accepted_runs_in_every_order(number, largest):
     refused = [each for each in trials if each.rule]
     assert len(accepted) > number / 10 and len(refused) > number / 3
     assert sum(each.fault is not None for each in refused) > 0.9 * len(refused)
-    assert largest > 1000 or any(each.all_orders for each in accepted)
+    # All orders of the small ones.
+    assert largest > 100 or sum(each.all_orders for each in accepted) > len(accepted) / 3
