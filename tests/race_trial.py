@@ -21,7 +21,7 @@ ORDERS = 200
 
 @dataclass(frozen=True)
 class Trial:
-    """What the proof says of a program in each of its own orders, None where it accepts, and what the simulator does."""
+    """What the proof says of a program in each of its own orders, None where it accepts, and what some order does."""
 
     program: EventProgram
     refusals: tuple[Unsafe | None, ...]

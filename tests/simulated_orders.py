@@ -121,7 +121,7 @@ def _run_by_chance(machine: Machine, rng: random.Random) -> None:
 
 
 def _ranking(machine: Machine, rng: random.Random) -> list[int]:
-    """Choices, of which the first that is ready is taken: of what is in flight anything, but for what the list names."""
+    """Choices, of which the first that is ready is taken. FLIGHT: anything in flight that the list does not name."""
     ranking = [*range(machine.lasting)]
     rng.shuffle(ranking)
     ranking.insert(rng.choice((0, len(ranking), rng.randrange(len(ranking)))), FLIGHT)
@@ -131,9 +131,9 @@ def _ranking(machine: Machine, rng: random.Random) -> list[int]:
         own = {warp for warp, (of, _) in enumerate(machine.warps) if of == process}
         ahead = rng.random() < 0.5
         ranking.sort(key=lambda choice: (choice in own) != ahead)
-    if rng.random() < 0.5 and machine.landings:
-        # Something in flight lands when nothing else can go on.
-        ranking.append(machine.lasting + rng.randrange(len(machine.landings)))
+    # Some of what is in flight lands when nothing else can go on.
+    held = rng.sample(range(len(machine.landings)), min(len(machine.landings), rng.choice((0, 1, 3))))
+    ranking += [machine.lasting + number for number in held]
     return ranking
 
 

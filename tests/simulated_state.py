@@ -1,4 +1,4 @@
-"""The numbers that a simulated cluster is in, and what changes them: for mbarrier_simulator.py, which says by which rules."""
+"""The numbers that a simulated cluster is in, and what changes them, by the rules that mbarrier_simulator.py states."""
 
 from __future__ import annotations
 

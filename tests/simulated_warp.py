@@ -1,4 +1,4 @@
-"""The run of one warp, as operations: for mbarrier_simulator.py, which says by which rules."""
+"""The run of one warp, as operations, by the rules that mbarrier_simulator.py states."""
 
 from __future__ import annotations
 

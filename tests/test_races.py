@@ -1,4 +1,4 @@
-"""The proof of the roles' events under random faults, judged by a simulator, and the faults that once passed it."""
+"""The proof of the roles' events under faults of every kind, chosen and random, judged by a simulator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tl_attention.proof.events import CLUSTER, NAMED, Event, Process
 from tl_attention.proof.race_rules import Rule
 from tl_attention.proof.races import prove
 
-PRODUCER, FIRST, SECOND, PRODUCER_1 = Process(0, -1, 1), Process(0, 0, 2), Process(0, 1, 2), Process(1, -1, 1)
+PRODUCER, FIRST, PRODUCER_1 = Process(0, -1, 1), Process(0, 0, 2), Process(1, -1, 1)
 # Of all programs, and of those that are small enough for all orders.
 SAMPLE, SMALL_SAMPLE, SEED = 120, 120, 10
 Change = Callable[[Events], None]
@@ -177,10 +177,42 @@ def test_an_arrival_does_not_count_in_the_place_of_another():
     assert explore(Machine(roles, counts), 10_000)
 
 
+# As above, and no order fails: `race_rules.py` says why they are refused.
+HARMLESS: dict[str, tuple[str, Change, Rule]] = {
+    "a release too many that nobody waits for": (
+        "one warpgroup, alone, tiles [1]",
+        doubled(FIRST, "arrive", "Q_empty"),
+        Rule.EARLY,
+    ),
+    "a release of two phases": ("one warpgroup, alone, tiles [1]", changed(FIRST, "arrive", "Q", value=2), Rule.COUNT),
+    "a named barrier of fewer threads later": (
+        "one warpgroup, output through Q, tiles [1]",
+        changed(FIRST, "sync", NAMED, 2, value=32),
+        Rule.THREADS,
+    ),
+    "a load by one of two warps": (
+        "one warpgroup, alone, tiles [1]",
+        both(
+            removed(PRODUCER, "load", "K"), lambda events: events[FIRST].insert(0, Event("load", "K", 0, blocks=(0,)))
+        ),
+        Rule.ONE_WARP,
+    ),
+    "a tile's number taken twice": ("one warpgroup, dynamic, tiles [1]", doubled(PRODUCER, "take"), Rule.OVERWRITE),
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_is_refused_and_fails_in_no_order(name):
+    program, change, rule = HARMLESS[name]
+    harmless = program_of(program, change)
+    assert {refusal and refusal.rule for refusal in proved(harmless)} == {rule}
+    assert explore(Machine(harmless.roles, harmless.counts), 10_000) is None
+
+
 def test_a_warp_that_has_exited_is_waited_for_all_the_same():
-    """The cluster's barrier would not wait for it. Refused: what passes would depend on which warps have exited."""
+    """The cluster's barrier would not wait for it."""
     program = program_of("one warpgroup, cluster, tiles [1]", removed(PRODUCER_1, "sync", CLUSTER, -1))
-    assert {refusal.rule for refusal in proved(program)} == {Rule.DEADLOCK}
+    assert {refusal and refusal.rule for refusal in proved(program)} == {Rule.DEADLOCK}
     assert not tried(Machine(program.roles, program.counts), 100, random.Random(0))
 
 
@@ -210,7 +242,7 @@ def test_a_barrier_operation_can_be_left_out_only_where_others_do_its_work(optio
         assert not tried(Machine(events, roles.counts), 5, rng), left_out
 
 
-@pytest.mark.parametrize("number,largest", [(SAMPLE, 10**9), (SMALL_SAMPLE, 100)])
+@pytest.mark.parametrize("number,largest", [(SAMPLE, 10_000), (SMALL_SAMPLE, 100)])
 def test_what_is_accepted_runs_in_every_order(number, largest):
     """The full trial: tools/trial_of_races.py."""
     trials = [trial(program, seed) for seed, program in enumerate(mutants(number, SEED, largest))]
@@ -219,4 +251,5 @@ def test_what_is_accepted_runs_in_every_order(number, largest):
     refused = [each for each in trials if each.rule]
     assert len(accepted) > number / 10 and len(refused) > number / 3
     assert sum(each.fault is not None for each in refused) > 0.9 * len(refused)
-    assert largest > 1000 or any(each.all_orders for each in accepted)
+    # All orders of the small ones.
+    assert largest > 100 or sum(each.all_orders for each in accepted) > len(accepted) / 3

@@ -19,10 +19,10 @@ import click
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from race_trial import Trial, mutants, trial  # noqa: E402
+from race_trial import Trial, mutants, trial
 
-from tl_attention.proof.race_rules import Rule  # noqa: E402
-from tl_attention.show.text_table import lines  # noqa: E402
+from tl_attention.proof.race_rules import Rule
+from tl_attention.show.text_table import lines
 
 HEADINGS = ("rule", "refused", "some order fails", "no order fails", "no order of 200 fails")
 

@@ -17,11 +17,15 @@ Clock = list[int]
 
 
 class Agent:
-    """Somebody who runs events: `number` is its place in a clock."""
+    """Somebody who runs events: `number` is its place in a clock.
+
+    `met` is the last of its own events that came back in another's clock: all of its warps have made it.
+    """
 
     def __init__(self, name: str, number: int, clock_size: int):
         self.name, self.number = name, number
         self.clock: Clock = [0] * clock_size
+        self.met = 0
 
     def __str__(self) -> str:
         return self.name
@@ -32,6 +36,7 @@ class Agent:
 
     def after(self, clock: Clock) -> None:
         """What comes next is after everything in `clock`."""
+        self.met = max(self.met, clock[self.number])
         self.clock[:] = map(max, self.clock, clock)
 
 

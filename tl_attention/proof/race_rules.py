@@ -1,4 +1,14 @@
-"""The rules that `races.py` holds a cluster's roles to, each with a short name that stays."""
+"""The rules that `races.py` holds a cluster's roles to, each with a short name that stays.
+
+What no rule refuses runs in every order. Some refuse a little that would run as well. They stay: without an order to
+look at, it can be said then what a barrier counts and what a buffer holds.
+
+- early, count: an arrival too many, or one that may count for another phase, where nobody waits for either any more;
+- deadlock: the cluster's barrier does not wait for a warp that has exited, so one warp may be there more often;
+- threads: a named barrier may serve other numbers of threads at other times, if never two at once;
+- one warp: a warp of several could be elected to load, but events do not say which;
+- overwrite: who reads a load is known by its number, also where a load of the same number comes twice.
+"""
 
 from __future__ import annotations
 

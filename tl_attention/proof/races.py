@@ -11,7 +11,7 @@ One run decides for every order: clocks tell what comes before what whatever the
 
 Where none of this can happen a wait passes for the same phase in every order, so all of them get equally far: one
 deadlocks only if all do. The warps of a process run apart: what one of them reads, writes or stores concerns the
-others only after a barrier that all of them meet at. The arrivals of one release at the blocks of a cluster count as
+others only after a barrier that all of them have been at. The arrivals of one release at the blocks of a cluster count as
 one moment. Where they come apart, a later arrival of another warp may count in the place of the one that is late:
 then all arrivals of the phase have been made, which is what its end tells. But only who waits for a phase knows that
 it has ended.
@@ -163,7 +163,7 @@ class _Proof:
         if barrier.ended <= agent.meeting:
             return False
         agent.after(barrier.ends[agent.meeting])
-        agent.met()
+        agent.meeting = None
         agent.reached_out &= event.name != CLUSTER
         return True
 
@@ -207,7 +207,7 @@ class _Proof:
                 raise unsafe(Rule.OVERWRITE, f"{over}, which {reader} may still have to read")
         if not old.seen(agent):
             raise unsafe(Rule.LANDING, f"{over}, which may not have landed")
-        if old.unfenced:
+        if old.writer and not old.fenced:
             raise unsafe(Rule.PROXY, f"{over}, which {old.writer} has written without a fence")
 
     def _write(self, agent: Role, event: Event) -> None:

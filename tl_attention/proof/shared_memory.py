@@ -15,19 +15,21 @@ class Buffer:
 
     def __init__(self, step: int, entry: int, least: int):
         self.step, self.entry, self.least = step, entry, least
-        # When each agent was done with it, None while something in flight reads it.
-        self.ends: dict[Agent, int | None] = {}
-        # Of the writer's own writes: who, whether the TMA may miss them, and whether all of its warps' are fenced.
+        # When each agent had last read it, None while something in flight does.
+        self.reads: dict[Agent, int | None] = {}
+        # Who has written in its place, when last, and whether its threads have fenced that, which counts as part of it.
         self.writer: Agent | None = None
-        self.unfenced = self.whole = False
+        self.written, self.fenced = 0, False
 
     def seen(self, agent: Agent) -> bool:
         return agent.clock[self.entry] >= self.least
 
-    def done(self, reader: Agent, agent: Agent) -> bool:
-        """Whether a reader is done with it, for sure, where the agent is."""
-        end = self.ends.get(reader)
-        return end is not None and agent.clock[reader.number] >= end
+    def done(self, user: Agent, agent: Agent) -> bool:
+        """Whether a user is done with it, for sure, where the agent is."""
+        end = self.reads.get(user, 0 if user is self.writer else None)
+        if end is None:
+            return False
+        return agent.clock[user.number] >= (max(end, self.written) if user is self.writer else end)
 
 
 class Role(Agent):
@@ -38,20 +40,11 @@ class Role(Agent):
         self.process, self.events = process, deque(events)
         self.products: deque[list[Buffer]] = deque()
         self.stores: deque[list[Buffer]] = deque()
-        # Its own reads, by buffer, that not all of its warps have met after.
-        self.apart: set[Buffer] = set()
-        self.written: list[Buffer] = []
+        # What it has written and not fenced.
+        self.unfenced: list[Buffer] = []
         # The phase of the barrier that it is waiting at, where it has arrived.
         self.meeting: int | None = None
         self.reached_out = False
-
-    def met(self) -> None:
-        """All of its warps have met."""
-        self.meeting = None
-        self.apart = {buffer for buffer in self.apart if buffer.ends[self] is None}
-        for buffer in self.written:
-            buffer.whole = not buffer.unfenced
-        self.written = [buffer for buffer in self.written if not buffer.whole]
 
     def read(self, buffers: Sequence[Buffer]) -> None:
         for buffer in buffers:
@@ -68,33 +61,29 @@ class Role(Agent):
 
     def write(self, buffer: Buffer, name: str) -> None:
         """Each warp writes its part, in the place of what was loaded."""
-        if buffer.ends.get(self, 0) is None:
-            raise unsafe(Rule.OVERWRITE, f"{self} writes over {name}, which a product in flight reads")
-        if buffer in self.apart and self.process.warps > 1:
+        read = buffer.reads.get(self, 0)
+        if read is None:
+            raise unsafe(Rule.OVERWRITE, f"{self} writes over {name}, which something in flight reads")
+        if not self._all_made(read):
             raise unsafe(Rule.OVERWRITE, f"{self} writes over {name}, which its other warps may still read")
         if buffer.writer not in (None, self):
             raise unsafe(Rule.OVERWRITE, f"{self} writes over {name}, which {buffer.writer} has written")
-        buffer.writer, buffer.unfenced, buffer.whole = self, True, False
-        buffer.ends[self] = self.now
-        self.written.append(buffer)
+        buffer.writer, buffer.written, buffer.fenced = self, self.now, False
+        self.unfenced.append(buffer)
 
     def fence(self) -> None:
         """What its threads wrote is there for the TMA."""
-        for buffer in self.written:
-            buffer.unfenced = False
-            buffer.whole |= self.process.warps == 1
-            # A later load waits for the fence as well.
-            if buffer.ends[self] is not None:
-                buffer.ends[self] = self.now
+        for buffer in self.unfenced:
+            buffer.written, buffer.fenced = self.now, True
+        self.unfenced.clear()
 
     def store(self, buffers: Sequence[Buffer]) -> None:
         """One of its warps stores what all of them have written."""
         for buffer in buffers:
-            if buffer.writer is not self or not buffer.whole:
+            if buffer.writer is not self or not buffer.fenced or not self._all_made(buffer.written):
                 raise unsafe(Rule.PROXY, f"{self} stores what its warps may not have written and fenced")
-            buffer.ends[self] = None
+            buffer.reads[self] = None
         self.stores.append([*buffers])
-        self.apart.update(buffers)
 
     def stored(self, left: int) -> None:
         self._retire(self.stores, left)
@@ -110,16 +99,19 @@ class Role(Agent):
             if flight:
                 raise unsafe(Rule.IN_FLIGHT, f"{self} ends with a {what} in flight")
 
+    def _all_made(self, time: int) -> bool:
+        """Whether all of its warps have made an event of its own."""
+        return self.process.warps == 1 or time <= self.met
+
     def _use(self, buffer: Buffer, end: int | None) -> None:
         if buffer.writer:
             raise unsafe(Rule.OTHER, f"{self} reads what {buffer.writer} has written over")
-        if end is None or buffer.ends.get(self, 0) is not None:
-            buffer.ends[self] = end
-        self.apart.add(buffer)
+        if end is None or buffer.reads.get(self, 0) is not None:
+            buffer.reads[self] = end
 
     def _retire(self, flight: deque[list[Buffer]], left: int) -> None:
         """The first of what is in flight ends, until so much is left."""
         while len(flight) > left:
             for buffer in flight.popleft():
                 if not any(buffer in other for other in flight):
-                    buffer.ends[self] = self.now
+                    buffer.reads[self] = self.now
