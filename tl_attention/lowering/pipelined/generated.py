@@ -20,7 +20,7 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import INTEGERS, kv_blocks, kv_index, row_tiles
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import CONSUMER, Program
-from tl_attention.proof.cuda.proof import Proof
+from tl_attention.proof.cuda.proof import MOST_KEYS, Proof
 from tl_attention.proof.cuda.refused import Unsafe
 from tl_attention.proof.cuda.run import Lengths, Run
 from tl_attention.proof.cuda.stream import Stream
@@ -75,6 +75,8 @@ class PipelinedProof(Proof):
         for blocks in range(1, self.program.span + self.iterations.period + 2):
             for seq_kv in (blocks * block_N - block_N // 3, blocks * block_N):
                 yield Sizes(2, 3, min(2 * block_M + 5, seq_kv), seq_kv)
+        # So long that no number of the code is longer.
+        yield Sizes(1, 1, 5, MOST_KEYS)
 
     def grids(self) -> Iterator[Sizes]:
         yield Sizes(2, 2, 2 * self.schedule.block_M + 5, 3 * self.schedule.block_M - 7)

@@ -23,7 +23,7 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import INTEGERS, kv_blocks
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
-from tl_attention.proof.cuda.proof import Proof
+from tl_attention.proof.cuda.proof import MOST_KEYS, Proof
 from tl_attention.proof.cuda.iterations import every
 from tl_attention.proof.cuda.refused import Unsafe
 from tl_attention.proof.cuda.run import Lengths, Run
@@ -38,7 +38,7 @@ from tl_attention.schedule.schedule import Schedule
 IDLE = "an idle warp"
 # Blocks that work on more tiles than this, of fixed sizes, are looked at for the first tiles; so many numbers of tiles
 # at both ends of the grid are.
-MOST_TURNS, SAMPLE = 64, 1 << 14
+MOST_TURNS, SAMPLE = 64, 1 << 11
 # Tiles of a block that run one after another.
 TILES = 2
 Place = tuple[int, int, int]
@@ -96,6 +96,8 @@ class RolesProof(Proof):
             ragged = blocks * block_N - block_N // 3
             for seq_q, seq_kv in ((rows - 3, ragged), (rows, blocks * block_N), (5, ragged)):
                 yield Sizes(1, TILES * self.workers, min(seq_q, seq_kv), seq_kv)
+        # So long that no number of the code is longer.
+        yield Sizes(1, TILES * self.workers, 5, MOST_KEYS)
 
     def grids(self) -> Iterator[Sizes]:
         # Late: it imports tilelang.

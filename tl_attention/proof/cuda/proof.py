@@ -28,6 +28,8 @@ from tl_attention.schedule.schedule import Schedule
 
 # Of a period: what is run for each of its iterations would take too long.
 MOST_ITERATIONS = 64
+# Of the longest loops that are tried; most of their iterations are left out.
+MOST_KEYS = 1 << 24
 # #include <tl_templates/cuda/barrier.h>    #ifdef ENABLE_BF16    extern "C" __global__ void attention_kernel(...);
 HEADER = re.compile(r'(?:#(?:if|include|define|undef|endif|ifdef) ?.*|extern "C" __global__ void \w+\(.*\);|)$')
 

@@ -19,7 +19,7 @@ from tl_attention.proof.cuda.expression import UNREADABLE, Expression
 from tl_attention.proof.cuda.iterations import Core, Iterations
 from tl_attention.proof.cuda.refused import Unsafe
 from tl_attention.proof.cuda.text import Arithmetic, Assign, For, If, Kernel, Leave, Step, While
-from tl_attention.proof.cuda.threads import NUMBERS, Class, Threads, Value, of
+from tl_attention.proof.cuda.threads import NUMBERS, Class, Threads, Value, of, settled
 
 # A name that code cannot have: which threads there are, for what depends on a thread's warp.
 IN_CLASS = "the class"
@@ -93,7 +93,8 @@ class Run:
         self.fetched: dict[str, tuple[str, int]] = {}
         self._last: dict[str, int] = {}
         self._put: dict[tuple[str, int, int], list[int]] = defaultdict(list)
-        self._got: dict[tuple[str, int, int], int] = defaultdict(int)
+        numbers, warps = self.kernel.declared.numbers, len(self.threads) // self.threads.lanes
+        self._got = {name: np.zeros((warps, count), dtype=int) for name, count in numbers.items()}
         self._broke: list[list[Class]] = []
         self._arithmetic = {**NUMBERS, "__shfl_sync": self._shuffle}
         self._class: Class | None = None
@@ -157,16 +158,15 @@ class Run:
 
     def get(self, threads: Class, name: str, slot: Value) -> Value:
         """Read numbers from shared memory: a warp's n-th reading of a slot is of the n-th that was written."""
-        blocks, warps = self.threads.block[threads.threads], threads.threads // self.threads.lanes
-        slots = np.broadcast_to(slot, blocks.shape)
-        found = np.empty(len(blocks), dtype=np.int64)
-        for warp in np.unique(warps):
-            here = warps == warp
-            block, index = int(blocks[here][0]), int(slots[here][0])
-            turn = self._got[name, int(warp), index]
-            self._got[name, int(warp), index] += 1
-            found[here] = self._put[name, block, index][turn]
-        return found[0].item() if (found == found[0]).all() else found
+        warps, first, count = np.unique(
+            threads.threads // self.threads.lanes, return_index=True, return_counts=True
+        )
+        blocks = self.threads.block[threads.threads[first]]
+        slots = np.broadcast_to(slot, len(threads.threads))[first]
+        turns = self._got[name][warps, slots]
+        self._got[name][warps, slots] += 1
+        given = [self._put[name, *key][turn] for *key, turn in zip(blocks.tolist(), slots.tolist(), turns.tolist())]
+        return settled(np.repeat(np.array(given), count))
 
     def _each(self, threads: Class, *values: Value) -> Iterator[tuple[int, ...]]:
         blocks = self.threads.block[threads.threads]
