@@ -146,7 +146,7 @@ class RolesProof(Proof):
         some = np.unique(np.concatenate([np.arange(SAMPLE), np.arange(total - SAMPLE, total)]).clip(0, total - 1))
         some = some[(some // cluster + 1) * cluster <= total]
         run, found = self._grid(sizes, some, 1, whole=False)
-        places = self._numbers(found, sizes, row_tiles)[0][some]
+        places = self._numbers(found, sizes, row_tiles)[0]
         if (places < 0).any() or len(np.unique(places)) != len(places):
             raise Unsafe(f"{len(np.unique(places))} tiles have {len(places)} numbers")
         self.note(run, [Event("tiles", place=tuple(places.tolist()))])

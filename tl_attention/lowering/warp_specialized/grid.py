@@ -29,17 +29,17 @@ FIRST, LAST = " first", " last"
 class GridTiles:
     """What the blocks of a run did, by (turn, block): row, head and batch of what each warpgroup, or the producer, took.
 
-    `at["Q", 1]` is the rows of Q for warpgroup 1, `at["output", 0]` what warpgroup 0 stored, `at["K first", 0]` the
+    `blocks` are the blocks' numbers. `at["Q", 1]` is the rows of Q for warpgroup 1, `at["output", 0]` what warpgroup 0 stored, `at["K first", 0]` the
     first rows of K that were loaded: arrays of (row, head, batch), NONE where there was nothing.
     """
 
     at: dict[tuple[str, int], np.ndarray]
+    blocks: np.ndarray
 
     @classmethod
     def of(cls, run: Run, turns: int, expected: Expected) -> GridTiles:
         """Those of a run of one thread of each warpgroup and producer, that blocks 0, 1, ... took part in."""
-        found = cls({})
-        blocks = int(run.threads.block.max()) + 1
+        found = cls({}, run.threads.blocks)
         for seen in run.seen:
             place = PLACES.get(seen.kind)
             if place is None or ("column" in seen.values and np.any(seen.values["column"])):
@@ -47,17 +47,17 @@ class GridTiles:
             for name, groups, values in place(seen, run, expected):
                 for group in np.unique(groups):
                     mine = groups == group
-                    target = found.at.setdefault((name, int(group)), np.full((turns, blocks, 3), NONE))
-                    target[seen.turn, run.threads.block[seen.threads[mine]]] = values[mine]
+                    target = found.at.setdefault((name, int(group)), np.full((turns, len(found.blocks), 3), NONE))
+                    target[seen.turn, run.threads.place[seen.threads[mine]]] = values[mine]
         return found
 
     @classmethod
     def trips(cls, run: Run, turns: int, loops: Collection[int]) -> np.ndarray:
         """(turn, block, warpgroup): how many iterations the loops of these lines have together."""
-        found = np.zeros((turns, int(run.threads.block.max()) + 1, run.threads.ys), dtype=np.int64)
+        found = np.zeros((turns, len(run.threads.blocks), run.threads.ys), dtype=np.int64)
         for seen in run.seen:
             if seen.kind == "loop" and seen.line in loops:
-                where = (seen.turn, run.threads.block[seen.threads], run.threads.y[seen.threads])
+                where = (seen.turn, run.threads.place[seen.threads], run.threads.y[seen.threads])
                 found[where] += np.maximum(seen.values["value"], 0)
         return found
 
@@ -89,7 +89,7 @@ class GridTiles:
             raise Unsafe("no block loads any rows of Q")
         row = tiles[..., 0]
         there = row != NONE
-        rank = np.arange(row.shape[1]) % cluster
+        rank = self.blocks % cluster
         if (there & ((row % block_M != 0) | (row // block_M % cluster != rank))).any():
             raise Unsafe("a block loads rows of Q that are not a tile of its own")
         for group in range(warpgroups):
@@ -144,10 +144,10 @@ def _loaded(seen: Seen, run: Run, expected: Expected) -> Any:
         slots = np.broadcast_to(seen.values["index"], len(seen.threads))
         yield "Q", slots, place
         return
-    block = run.threads.block[seen.threads]
-    known = run.noted.setdefault((seen.name, seen.turn), np.zeros(int(run.threads.block.max()) + 1, dtype=bool))
-    first = ~known[block]
-    known[block] = True
+    place_of = run.threads.place[seen.threads]
+    known = run.noted.setdefault((seen.name, seen.turn), np.zeros(len(run.threads.blocks), dtype=bool))
+    first = ~known[place_of]
+    known[place_of] = True
     group = np.zeros(len(seen.threads), dtype=int)
     yield seen.name + LAST, group, place
     if first.any():

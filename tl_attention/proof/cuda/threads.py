@@ -22,7 +22,7 @@ LANES = "lanes of a warp"
 
 @dataclass(frozen=True)
 class Threads:
-    """All threads of some blocks, by number: blocks one after another, in each y before x.
+    """All threads of some blocks, by number: blocks one after another, in each y before x. `place` is a block's index.
 
     `lanes` is 32, or 1 where the first lane of a warp stands for all of it; `warps` says which warps of each y are there.
     """
@@ -34,6 +34,7 @@ class Threads:
     x: np.ndarray = field(init=False)
     y: np.ndarray = field(init=False)
     block: np.ndarray = field(init=False)
+    place: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
         lanes = np.arange(self.lanes)
@@ -42,6 +43,7 @@ class Threads:
         object.__setattr__(self, "x", np.tile(x, len(self.blocks) * self.ys))
         object.__setattr__(self, "y", np.tile(np.repeat(np.arange(self.ys), len(x)), len(self.blocks)))
         object.__setattr__(self, "block", np.repeat(self.blocks, places))
+        object.__setattr__(self, "place", np.repeat(np.arange(len(self.blocks)), places))
 
     def __len__(self) -> int:
         return len(self.x)
