@@ -10,6 +10,7 @@ import pytest
 from explained import BLOCK_LOOP, Listed, Phase, explained
 from mutations import SCHEDULES, shipped
 from overlap import overlap
+from tl_attention.proof.generated.reader import unrolled
 from traced import Emitted, TracedStatement, specialized_phases
 
 from tl_attention.build.compile import compile_kernel
@@ -21,7 +22,6 @@ from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.program import CONSUMER
 from tl_attention.proof.generated.calls import Thread
-from tl_attention.proof.generated.reader import unrolled
 from tl_attention.schedule.options import SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
 

@@ -12,6 +12,7 @@ from explained import BLOCK_LOOP, explained
 from generated_kernels import KERNELS, built
 from mutations import shipped
 from overlap import overlap
+from tl_attention.proof.generated.reader import unrolled
 
 from tl_attention.build.compile import compile_kernel
 from tl_attention.errors import ScheduleRefused
@@ -22,7 +23,6 @@ from tl_attention.problem.tiling import ceildiv
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
 from tl_attention.proof.generated.calls import Thread
-from tl_attention.proof.generated.reader import unrolled
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from mutations import shipped
+from tl_attention.proof.generated.reader import allocated_slots, unrolled
 from traced import traced_statements
 
 from tl_attention.build.compile import compile_kernel
@@ -18,7 +19,6 @@ from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
-from tl_attention.proof.generated.reader import allocated_slots, unrolled
 from tl_attention.proof.limits import shared_bytes
 from tl_attention.schedule.schedule import Schedule
 

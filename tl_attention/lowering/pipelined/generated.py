@@ -20,13 +20,13 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import INTEGERS, kv_blocks, kv_index, row_tiles
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import CONSUMER, Program
-from tl_attention.proof.cuda.proof import MOST_KEYS, Proof
-from tl_attention.proof.cuda.refused import Unsafe
-from tl_attention.proof.cuda.run import Lengths, Run
-from tl_attention.proof.cuda.stream import Stream
-from tl_attention.proof.cuda.threads import Threads
-from tl_attention.proof.cuda.tiles import Product, Tile
 from tl_attention.proof.events import Event
+from tl_attention.proof.generated.proof import MOST_KEYS, Proof
+from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.run import Lengths, Run
+from tl_attention.proof.generated.stream import Stream
+from tl_attention.proof.generated.threads import Threads
+from tl_attention.proof.generated.tiles import Product, Tile
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
@@ -110,7 +110,9 @@ class PipelinedProof(Proof):
         period = self.iterations.period
         lengths = Lengths(1, self.program.span + period, period)
         names = {**sizes._asdict(), "blockIdx_x": x, "blockIdx_y": y, "blockIdx_z": z}
-        run = Run(self.kernel, Threads(np.array([0]), 1, tuple(range(warps))), names, lengths, iterations=self.iterations)
+        run = Run(
+            self.kernel, Threads(np.array([0]), 1, tuple(range(warps))), names, lengths, iterations=self.iterations
+        )
         run.go()
         return run
 
@@ -189,7 +191,9 @@ class Replay:
         self.order.append((statement, block))
         old = self.slots.get((event.name, event.index))
         if old and old not in self.free:
-            raise Unsafe(f"{statement}({block}) overwrites what a product of block {old.block} reads, with no barrier between")
+            raise Unsafe(
+                f"{statement}({block}) overwrites what a product of block {old.block} reads, with no barrier between"
+            )
         self.slots[event.name, event.index] = load
         self.groups[-1].add(load)
 
@@ -225,7 +229,9 @@ class Replay:
 
     def _fence(self, event: Event) -> None:
         """One by all threads serves whatever has arrived; one by a thread what it can see, for what it does next."""
-        self.fenced |= self.arrived.union(*self.groups) if not event.value else {load for load in self.seen if load.name == OUTPUT}
+        self.fenced |= (
+            self.arrived.union(*self.groups) if not event.value else {load for load in self.seen if load.name == OUTPUT}
+        )
 
     # --- products ----------------------------------------------------------------------------------------------
 

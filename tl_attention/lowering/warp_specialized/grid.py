@@ -14,9 +14,9 @@ import numpy as np
 
 from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.proof.cuda.refused import Unsafe
-from tl_attention.proof.cuda.run import Run, Seen
-from tl_attention.proof.cuda.stream import Expected
+from tl_attention.proof.generated.parts import Expected
+from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.run import Run, Seen
 
 # numpy's arithmetic under the names that a mask asks for.
 ARRAYS = SimpleNamespace(min=np.minimum, max=np.maximum, ceildiv=lambda a, b: -(-a // b), Or=np.logical_or)
@@ -82,7 +82,9 @@ class GridTiles:
     def __getitem__(self, key: tuple[str, int]) -> np.ndarray:
         return self.at[key]
 
-    def check(self, shape: AttentionShape, warpgroups: int, block_M: int, block_N: int, cluster: int, least: int) -> None:
+    def check(
+        self, shape: AttentionShape, warpgroups: int, block_M: int, block_N: int, cluster: int, least: int
+    ) -> None:
         """Raise Unsafe unless everybody works on the rows of one tile, on the KV blocks that it needs."""
         tiles = self.at.get(("Q", 0))
         if tiles is None:
@@ -100,7 +102,7 @@ class GridTiles:
     def _check_rows(
         self, name: str, group: int, tiles: np.ndarray, there: np.ndarray, shape: AttentionShape, always: bool
     ) -> None:
-        wanted = tiles + [ROWS * group, 0, 0]
+        wanted = tiles + np.array([ROWS * group, 0, 0])
         found = self.at.get((name, group), np.full_like(tiles, NONE))
         needed = there if always else there & (wanted[..., 0] < shape.seq_q)
         missing, wrong = found[..., 0] == NONE, (found != wanted).any(axis=-1)
@@ -184,9 +186,4 @@ def _element(seen: Seen, run: Run, expected: Expected) -> Any:
     yield "output", np.where(first, run.threads.y[seen.threads], NONE), np.stack([row, head, batch], axis=-1)
 
 
-PLACES: Mapping[str, Any] = {
-    "tma load": _loaded,
-    "tma store": _stored,
-    "rows of output": _rows,
-    "output": _element,
-}
+PLACES: Mapping[str, Any] = {"tma load": _loaded, "tma store": _stored, "rows of output": _rows, "output": _element}

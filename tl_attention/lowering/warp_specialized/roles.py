@@ -80,9 +80,7 @@ class Roles:
             counts |= {f"{ring}_full": WARP, f"{ring}_empty": warps * self.cluster}
         return counts | ({"tile_full": WARP, "tile_empty": warps} if self.dynamic else {})
 
-    def events(
-        self, process: Process, tiles: Sequence[int], *, start: int = 0, masks: bool = False
-    ) -> Iterator[Event]:
+    def events(self, process: Process, tiles: Sequence[int], *, start: int = 0, masks: bool = False) -> Iterator[Event]:
         """All that a process does for row tiles of so many KV blocks each.
 
         As if `start` loads of each ring, and as many tiles, had been before. `masks`, which concern no other, if asked.

@@ -1,1 +1,1 @@
-"""The reading of generated code: CUDA as the events of a thread, host code as the launch."""
+"""The reading of generated code: CUDA run by all threads of a block, host code as the launch."""

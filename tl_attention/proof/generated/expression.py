@@ -1,52 +1,90 @@
-"""Evaluates the integer expressions of generated CUDA.
+"""Integer expressions of generated CUDA: parsed once, evaluated in the arithmetic that is handed in.
 
-TileLang puts every operation into parentheses, and rounds its divisions down: C's operators are Python's.
+A tree is nested tuples: ("number", 3), ("name", "blockIdx_x"), ("call", "min", a, b), and (operator, operands ...) with
+C's operators. `threadIdx.x` is the name threadIdx_x, `tl::block_rank_in_cluster()` the name tl__block_rank_in_cluster.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
 from types import CodeType
 from typing import Any
 
 TOKEN = re.compile(r"\s*(\d+|[A-Za-z_]\w*(?:(?:::|\.)\w+)*|&&|\|\||[<>=!]=|<<|>>|\S)")
-PYTHON = {"&&": " and ", "||": " or ", "!": " not ", "/": "//"}
-CASTS = {"int", "int64_t", "uint", "uint16_t"}
-CLOSING = {"(": ")", "[": "]"}
-FUNCTIONS = {"__builtins__": {}, "min": min, "max": max, "__shfl_sync": lambda mask, of_every_lane, lane: of_every_lane}
-# What an expression that is not one of integers raises.
+CASTS = {"int", "int64_t", "uint", "uint16_t", "bool"}
+# Binary operators from the one that binds least.
+LEVELS = (
+    ("||",),
+    ("&&",),
+    ("|",),
+    ("^",),
+    ("&",),
+    ("==", "!="),
+    ("<", "<=", ">", ">="),
+    ("<<", ">>"),
+    ("+", "-"),
+    ("*", "/", "%"),
+)
+COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
+# What Python's own operators would say of no array, or differently from C.
+FUNCTIONS = {"/": "quotient", "%": "remainder", "&&": "both", "||": "either", "?": "select", "!": "negation"}
+# What an expression that is not one of known integers raises.
 UNREADABLE = (NameError, SyntaxError, TypeError, ValueError, LookupError, ZeroDivisionError)
 
+Tree = tuple
 
-def value(text: str, names: Mapping[str, Any]) -> int:
-    """An expression's value. `threadIdx.x` is the name threadIdx_x, `tl::rank()` calls tl__rank."""
-    return int(text) if text.isdecimal() else eval(_compiled(text), FUNCTIONS, names)
+
+@dataclass(frozen=True)
+class Expression:
+    """An integer expression, or a condition."""
+
+    tree: Tree
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The variables in it."""
+        return frozenset(node[1] for node in walk(self.tree) if node[0] == "name")
+
+    @cached_property
+    def constant(self) -> int | None:
+        """The value of a plain number, else None."""
+        return self.tree[1] if self.tree[0] == "number" else None
+
+    @cached_property
+    def comparisons(self) -> tuple[Expression, ...]:
+        """The comparisons in it."""
+        return tuple(Expression(node) for node in walk(self.tree) if node[0] in COMPARISONS)
+
+    @cached_property
+    def code(self) -> CodeType:
+        """As Python, whose functions are an arithmetic's."""
+        return compile(_python(self.tree), str(self.tree)[:80], "eval")
+
+    def __call__(self, arithmetic: dict[str, Any], names: Mapping[str, Any]) -> Any:
+        """The value in an arithmetic. Raises one of UNREADABLE where a name has none."""
+        constant = self.constant
+        return eval(self.code, arithmetic, names) if constant is None else constant
 
 
 @cache
-def _compiled(text: str) -> CodeType:
-    return compile(_python(deque(TOKEN.findall(text))).strip(), text, "eval")
+def parsed(text: str) -> Expression:
+    """The expression that a text is. Raises SyntaxError."""
+    tokens = _Tokens(TOKEN.findall(text))
+    tree = _ternary(tokens)
+    if tokens.next:
+        raise SyntaxError(f"{tokens.next!r} in {text[:80]!r}")
+    return Expression(tree)
 
 
-def _python(tokens: deque[str]) -> str:
-    """The tokens up to the bracket or colon that closes them, as Python."""
-    parts: list[str] = []
-    while tokens:
-        token = tokens.popleft()
-        if token in (")", "]", ":"):
-            break
-        if token == "?":
-            return f"({_python(tokens)}) if ({''.join(parts)}) else ({_python(tokens)})"
-        if token in CLOSING:
-            inner = _python(tokens)
-            if inner not in CASTS:
-                parts.append(token + inner + CLOSING[token])
-        else:
-            parts.append(PYTHON.get(token, token.replace("::", "__").replace(".", "_")))
-    return "".join(parts)
+def walk(tree: Tree) -> Iterator[Tree]:
+    """A tree and all below it."""
+    yield tree
+    for part in tree[1:]:
+        if isinstance(part, tuple):
+            yield from walk(part)
 
 
 def arguments(text: str) -> list[str]:
@@ -58,3 +96,90 @@ def arguments(text: str) -> list[str]:
             found.append(text[start:place].strip())
             start = place + 1
     return [*found, text[start:].strip()]
+
+
+class _Tokens:
+    def __init__(self, tokens: list[str]):
+        self.tokens, self.place = tokens, 0
+
+    @property
+    def next(self) -> str:
+        return self.tokens[self.place] if self.place < len(self.tokens) else ""
+
+    def take(self) -> str:
+        self.place += 1
+        return self.tokens[self.place - 1] if self.place <= len(self.tokens) else ""
+
+    def expect(self, token: str) -> None:
+        if self.take() != token:
+            raise SyntaxError(f"{token!r} is missing in {' '.join(self.tokens)[:80]!r}")
+
+    def cast(self) -> bool:
+        """Takes a cast, if one is next."""
+        found = self.next == "(" and self.tokens[self.place + 1 : self.place + 3][1:] == [")"]
+        if found and self.tokens[self.place + 1] in CASTS:
+            self.place += 3
+            return True
+        return False
+
+
+def _ternary(tokens: _Tokens) -> Tree:
+    condition = _binary(tokens, 0)
+    if tokens.next != "?":
+        return condition
+    tokens.take()
+    chosen = _ternary(tokens)
+    tokens.expect(":")
+    return ("?", condition, chosen, _ternary(tokens))
+
+
+def _binary(tokens: _Tokens, level: int) -> Tree:
+    if level == len(LEVELS):
+        return _unary(tokens)
+    left = _binary(tokens, level + 1)
+    while tokens.next in LEVELS[level]:
+        operator = tokens.take()
+        left = (operator, left, _binary(tokens, level + 1))
+    return left
+
+
+def _unary(tokens: _Tokens) -> Tree:
+    if tokens.cast():
+        return _unary(tokens)
+    token = tokens.take()
+    if token in ("-", "!"):
+        return ("negative" if token == "-" else "!", _unary(tokens))
+    if token == "(":
+        inner = _ternary(tokens)
+        tokens.expect(")")
+        return inner
+    if token.isdecimal():
+        return ("number", int(token))
+    if not re.match(r"[A-Za-z_]", token):
+        raise SyntaxError(f"{token!r} in {' '.join(tokens.tokens)[:80]!r}")
+    name = token.replace("::", "__").replace(".", "_")
+    return _call(name, tokens) if tokens.next == "(" else ("name", name)
+
+
+def _call(name: str, tokens: _Tokens) -> Tree:
+    tokens.take()
+    given: list[Tree] = []
+    while tokens.next != ")":
+        given.append(_ternary(tokens))
+        if tokens.next != ")":
+            tokens.expect(",")
+    tokens.take()
+    return ("call", name, *given) if given else ("name", name)
+
+
+def _python(tree: Tree) -> str:
+    kind, *parts = tree
+    if kind in ("number", "name"):
+        return str(parts[0])
+    if kind == "call":
+        return f"{parts[0]}({', '.join(map(_python, parts[1:]))})"
+    if kind == "negative":
+        return f"(-{_python(parts[0])})"
+    if kind in FUNCTIONS:
+        return f"{FUNCTIONS[kind]}({', '.join(map(_python, parts))})"
+    return f"({_python(parts[0])} {kind} {_python(parts[1])})"

@@ -5,24 +5,24 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from math import lcm
 
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
-from tl_attention.proof.cuda.calls import CALLS
-from tl_attention.proof.cuda.coverage import Coverage
-from tl_attention.proof.cuda.iterations import Iterations
-from tl_attention.proof.cuda.launch import check_descriptors, check_memory, check_signature
-from tl_attention.proof.cuda.refused import Unsafe
-from tl_attention.proof.cuda.run import Run
-from tl_attention.proof.cuda.stream import Expected, Tensor
-from tl_attention.proof.cuda.text import Kernel, read
-from tl_attention.proof.cuda.tiles import Product, Tile
 from tl_attention.proof.events import Event
+from tl_attention.proof.generated.calls import CALLS
+from tl_attention.proof.generated.coverage import Coverage
 from tl_attention.proof.generated.host_plan import HostPlan, parse_host_source
+from tl_attention.proof.generated.iterations import Iterations
+from tl_attention.proof.generated.launch import check_descriptors, check_memory, check_signature
+from tl_attention.proof.generated.parts import Expected, Tensor
+from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.text import Kernel, read
+from tl_attention.proof.generated.tiles import Product, Tile
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
@@ -36,9 +36,6 @@ HEADER = re.compile(r'(?:#(?:if|include|define|undef|endif|ifdef) ?.*|extern "C"
 
 class Proof(ABC):
     """The proof of one generated kernel."""
-
-    # Device functions that stand before the kernel, to the letter.
-    prelude = ""
 
     def __init__(self, schedule: Schedule, program: Program, code: GeneratedCode):
         self.schedule, self.program, self.code = schedule, program, code
@@ -67,6 +64,11 @@ class Proof(ABC):
     @abstractmethod
     def ring_period(self) -> int:
         """Loads after which every ring, and its parities, are where they were; tiles likewise."""
+
+    @property
+    def prelude(self) -> str:
+        """Device functions that stand before the kernel, to the letter."""
+        return ""
 
     @property
     @abstractmethod
@@ -142,8 +144,12 @@ class Proof(ABC):
     def _shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         """Dimensions of each tensor."""
         variant = self.code.variant
-        known = {**sizes._asdict(), "head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
-        return {p.name: tuple(known.get(d, d) for d in p.dims) for p in self.code.parameters if len(p.dims) == 4}
+        known: dict[str | int, int] = {
+            **sizes._asdict(),
+            "head_dim": variant.head_dim,
+            "head_dim_v": variant.head_dim_v,
+        }
+        return {p.name: tuple(known[d] for d in p.dims) for p in self.code.parameters if len(p.dims) == 4}
 
     def expected(self, sizes: Sizes) -> Expected:
         """What events are read with."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tl_attention.problem.shape import DTYPE_BYTES
-from tl_attention.proof.cuda.refused import Unsafe
-from tl_attention.proof.cuda.text import Kernel
-from tl_attention.proof.cuda.tiles import Tile
 from tl_attention.proof.generated.host_plan import Descriptor, HostPlan
+from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.text import Kernel
+from tl_attention.proof.generated.tiles import Tile
 
 # CUDA's CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion.
 DATA_TYPES = {"float16": 6, "bfloat16": 9}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 from tl_attention.problem.shape import DTYPE_BYTES as ELEMENT_BYTES
-from tl_attention.proof.cuda.barriers import plain
-from tl_attention.proof.cuda.declared import Declared
-from tl_attention.proof.cuda.expression import arguments
-from tl_attention.proof.cuda.text import Call, Made
+from tl_attention.proof.generated.barriers import plain
+from tl_attention.proof.generated.declared import Declared
+from tl_attention.proof.generated.expression import Expression, arguments
+from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.text import Call, Made
+from tl_attention.proof.generated.threads import Class
 
 # (&(((half_t*)K_shared)[((i * 8192) + 16384)]))
 IN_SHARED = re.compile(r"\(&\(\(\((half_t|bfloat16_t)\*\)(\w+)_shared\)\[(.+)\]\)\)$")
@@ -21,7 +23,7 @@ SHARED = r"\(\(\((?:half_t|bfloat16_t)\*\)(\w+)_shared\) \+ (.+?)\)"
 ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8}
 
 
-def _address(text: str, declared: Declared):
+def _address(text: str, declared: Declared) -> tuple[str, Expression]:
     match = IN_SHARED.match(text)
     if not match:
         raise SyntaxError(f"{text[:80]!r} is no address in shared memory")
@@ -37,7 +39,7 @@ def _tma_load(match: re.Match[str], declared: Declared) -> Made:
     name, at = declared.barrier(full[1]), declared.expression(full[2])
     place = [declared.expression(text) for text in rest]
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         column, row, head, batch = (run.value(part, threads) for part in place)
         blocks = int(to[1]) if to else None
         run.see(
@@ -52,7 +54,7 @@ def _tma_store(match: re.Match[str], declared: Declared) -> Made:
     descriptor, address, *rest = arguments(match[1])
     (buffer, element), place = _address(address, declared), [declared.expression(text) for text in rest]
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         column, row, head, batch = (run.value(part, threads) for part in place)
         run.see(
             threads, line, "tma store", buffer, element=run.value(element, threads), descriptor=descriptor,
@@ -71,7 +73,7 @@ def _cp_async(match: re.Match[str], declared: Declared) -> Made:
     condition = declared.expression(given[2] if match[1] else "1")
     elements = int(match[2]) // ELEMENT_BYTES
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         run.see(
             threads, line, "copy", buffer, element=run.value(element, threads), tensor=tensor,
             source=run.value(origin, threads), inside=run.value(condition, threads), elements=elements,
@@ -87,7 +89,7 @@ def _fetch(match: re.Match[str], declared: Declared) -> Made | None:
         return None
     source = declared.expression(place)
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         threads.names[variable] = run.value(source, threads)
         run.fetched[variable] = (tensor, ELEMENTS[words])
 
@@ -97,7 +99,7 @@ def _fetch(match: re.Match[str], declared: Declared) -> Made | None:
 def _zeros(match: re.Match[str], declared: Declared) -> Made | None:
     variable = match[1]
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         threads.names[variable] = -1
 
     return Made(act, frozenset({variable}))
@@ -110,7 +112,7 @@ def _write(match: re.Match[str], declared: Declared) -> Made | None:
     if not declared.pure(value):
         raise SyntaxError(f"{value[:80]!r} is nothing that is known")
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         tensor, elements = run.fetched.get(variable, ("", ELEMENTS[words]))
         source = threads.names[variable] if tensor else 0
         run.see(
@@ -126,7 +128,7 @@ def _copy_by_hand(match: re.Match[str], declared: Declared) -> Made:
     declared.buffer(buffer)
     element, source = declared.expression(place), declared.expression(origin)
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         run.see(
             threads, line, "write", buffer, element=run.value(element, threads), tensor=tensor,
             source=run.value(source, threads), elements=ELEMENTS[words],
@@ -141,7 +143,7 @@ def _stmatrix(match: re.Match[str], declared: Declared) -> Made:
     if len(registers) != 4 or not all(map(declared.pure, registers)):
         raise SyntaxError(f"an stmatrix of a form that is not known: {match.string[:80]!r}")
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         # A lane gives the address of a row of 8 of one of four matrices.
         at = run.value(element, threads)
         run.see(threads, line, "write", buffer, element=at, tensor="", source=0, elements=8)
@@ -154,7 +156,7 @@ def _read(match: re.Match[str], declared: Declared) -> Made | None:
     element = declared.expression(place)
     declared.register(target), declared.buffer(buffer)
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         at = run.value(element, threads)
         run.see(threads, line, "read", buffer, element=at, elements=ELEMENTS[words])
 
@@ -167,7 +169,7 @@ def _output(match: re.Match[str], declared: Declared) -> Made | None:
         return None
     element = declared.expression(place)
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         run.see(threads, line, "output", tensor, element=run.value(element, threads), elements=ELEMENTS[words])
 
     return Made(act)
@@ -178,7 +180,7 @@ def _vector_output(match: re.Match[str], declared: Declared) -> Made:
     element, bound = declared.expression(place), declared.expression(rows)
     declared.register(registers)
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         run.see(
             threads, line, "rows of output", tensor, element=run.value(element, threads), head_dim=int(head_dim),
             dtype="bfloat16" if dtype == "true" else "float16", registers=registers, rows=run.value(bound, threads),
@@ -195,7 +197,7 @@ def _draw(match: re.Match[str], declared: Declared) -> Made:
     declared.number(name)
     at, more = declared.expression(place), int(first)
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         slot = run.value(at, threads)
         run.see(threads, line, "take", name, index=slot)
         run.put(threads, name, slot, run.add(threads, counter, int(index), int(step)) + more)
@@ -209,7 +211,7 @@ def _drawn(match: re.Match[str], declared: Declared) -> Made | None:
         return None
     at = declared.expression(place)
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         slot = run.value(at, threads)
         run.see(threads, line, "read", name, index=slot)
         threads.names[variable] = run.get(threads, name, slot)
@@ -220,7 +222,7 @@ def _drawn(match: re.Match[str], declared: Declared) -> Made | None:
 def _count(match: re.Match[str], declared: Declared) -> Made:
     variable, counter, index, step, last = match.groups()
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         threads.names[variable] = (run.add(threads, counter, int(index), int(step)) == int(last)) * 1
 
     return Made(act, frozenset({variable}))
@@ -250,7 +252,13 @@ COPY_CALLS = (
     # condval = *(uint4*)(Q + (...));
     Call("fetch", re.compile(r"(\w+) = \*\((uint\d)\*\)\((\w+) \+ (.+)\);$"), _fetch),
     # condval = make_uint4(__pack_half2(broadcast_var, broadcast_var), ...);
-    Call("fetch", re.compile(r"(\w+) = make_uint[24]\((?:__pack_\w+\(broadcast_var(?:_\d+)?, broadcast_var(?:_\d+)?\)(?:, )?)+\);$"), _zeros),
+    Call(
+        "fetch",
+        re.compile(
+            r"(\w+) = make_uint[24]\((?:__pack_\w+\(broadcast_var(?:_\d+)?, broadcast_var(?:_\d+)?\)(?:, )?)+\);$"
+        ),
+        _zeros,
+    ),
     # *(uint4*)(((half_t*)Q_shared) + (...)) = *(uint4*)(Q + (...));
     Call("write", re.compile(rf"\*\((uint4)\*\){SHARED} = \*\(uint4\*\)\(([A-Z]\w*) \+ (.+)\);$"), _copy_by_hand),
     # *(uint4*)(((half_t*)Q_shared) + (...)) = condval;
@@ -268,9 +276,7 @@ COPY_CALLS = (
     ),
     # next_tile[(turn & 1)] = (AtomicAddRet((&(TileCounter[0])), 1) + 132);
     Call(
-        "counter",
-        re.compile(r"(\w+)\[(.+)\] = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) \+ (\d+)\);$"),
-        _draw,
+        "counter", re.compile(r"(\w+)\[(.+)\] = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) \+ (\d+)\);$"), _draw
     ),
     # tile = next_tile[(turn & 1)];
     Call("counter", re.compile(r"(\w+) = (\w+)\[(.+)\];$"), _drawn),

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tl_attention.problem.variant import Sizes
-from tl_attention.proof.cuda.iterations import OF_A_THREAD, Core, Iterations
-from tl_attention.proof.cuda.refused import Unsafe
-from tl_attention.proof.cuda.run import Run
-from tl_attention.proof.cuda.text import Arithmetic, For, If, Kernel, While
+from tl_attention.proof.generated.forms import Core
+from tl_attention.proof.generated.iterations import OF_A_THREAD, Iterations
+from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.text import Arithmetic, For, If, Kernel, While
 
 
 @dataclass
@@ -33,9 +34,10 @@ class Coverage:
         self.ran |= run.ran
         if not run.lengths.ends:
             self.at[Sizes(*(run.names[name] for name in Sizes._fields))] |= run.ran
-        for found, of_run in ((self.residues, run.residues), (self.compared, run.compared)):
-            for key, values in of_run.items():
-                found[key] |= values
+        for line_and_core, residues in run.residues.items():
+            self.residues[line_and_core] |= residues
+        for comparison, found in run.compared.items():
+            self.compared[comparison] |= found
 
     def may_gain(self, sizes: Sizes, iterations: Iterations) -> bool:
         """Whether a line that runs at these sizes was not seen in every iteration of the period."""

@@ -8,21 +8,19 @@ before as it was read before: that reads and writes alternate is for the proof o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tl_attention.hardware.warpgroup import WARP
-from tl_attention.proof.cuda.expression import UNREADABLE, Expression
-from tl_attention.proof.cuda.iterations import Core, Iterations
-from tl_attention.proof.cuda.refused import Unsafe
-from tl_attention.proof.cuda.text import Arithmetic, Assign, For, If, Kernel, Leave, Step, While
-from tl_attention.proof.cuda.threads import NUMBERS, Class, Threads, Value, of, settled
-
-# A name that code cannot have: which threads there are, for what depends on a thread's warp.
-IN_CLASS = "the class"
+from tl_attention.proof.generated.expression import UNREADABLE, Expression
+from tl_attention.proof.generated.forms import Core
+from tl_attention.proof.generated.iterations import Iterations
+from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.text import Arithmetic, Assign, For, If, Kernel, Leave, Step, While
+from tl_attention.proof.generated.threads import NUMBERS, Class, Threads, Value, settled
 
 
 @dataclass(slots=True)
@@ -158,9 +156,7 @@ class Run:
 
     def get(self, threads: Class, name: str, slot: Value) -> Value:
         """Read numbers from shared memory: a warp's n-th reading of a slot is of the n-th that was written."""
-        warps, first, count = np.unique(
-            threads.threads // self.threads.lanes, return_index=True, return_counts=True
-        )
+        warps, first, count = np.unique(threads.threads // self.threads.lanes, return_index=True, return_counts=True)
         blocks = self.threads.block[threads.threads[first]]
         slots = np.broadcast_to(slot, len(threads.threads))[first]
         turns = self._got[name][warps, slots]
@@ -239,11 +235,10 @@ class Run:
         """The first and the last iteration, of all whose loops have them."""
         self.see(threads, node.line, "loop", value=trips)
         trips = np.broadcast_to(trips, threads.threads.shape)
-        for least, iteration in ((1, lambda part: 0), (2, lambda part: of(trips, chosen) - 1)):
-            chosen = trips >= least
+        for chosen, iteration in ((trips >= 1, np.zeros_like(trips)), (trips >= 2, trips - 1)):
             if chosen.any():
                 part = threads.part(chosen)
-                part.names[node.variable] = iteration(part)
+                part.names[node.variable] = settled(iteration[chosen])
                 self.nodes(node.body, part)
                 threads.rejoin([part], node.assigned)
         return threads
@@ -252,7 +247,8 @@ class Run:
         parts, ended = [threads], []
         for name in self.iterations.carried.get(node.line, ()) if self.start else ():
             threads.names[name] += self.start
-        for self.turn in range(self.lengths.tiles):
+        for turn in range(self.lengths.tiles):
+            self.turn = turn
             if not parts:
                 break
             self._broke.append([])
@@ -297,4 +293,11 @@ class Run:
         return (x % WARP == 0) & (warp % every == 0 if every else warp == 0)
 
 
-RUNS = {Step: Run.step, Assign: Run.assign, For: Run.loop, While: Run.repeat, Leave: Run.leave, If: Run.branch}
+RUNS: dict[type, Callable[[Run, Any, Class], Class | None]] = {
+    Step: Run.step,
+    Assign: Run.assign,
+    For: Run.loop,
+    While: Run.repeat,
+    Leave: Run.leave,
+    If: Run.branch,
+}

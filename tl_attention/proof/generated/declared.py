@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tl_attention.proof.cuda.expression import Expression, parsed
+from tl_attention.proof.generated.expression import Expression, parsed
 
 TYPES = {"float": 4, "float2": 8, "float4": 16, "half_t": 2, "bfloat16_t": 2, "half2": 4, "uint1": 4, "uint2": 8}
 TYPES |= {"uint4": 16, "bool": 1}
@@ -31,12 +31,13 @@ TARGET = re.compile(
     r"\((?:\(\w+\*\)|reinterpret_cast<\w+\*>)\(&(\w+)\)\)\[\d+\]) = (.+);$"
 )
 # Functions of registers alone.
-PURE = set(
-    "bool max min exp2f fabsf log2f make_float2 make_float4 make_uint4 float int int64_t uint float2 float4 uint1 uint2 uint4 "
-    "half_t bfloat16_t half2 __nv_bfloat162 reinterpret_cast __float22half2_rn __float22bfloat162_rn __pack_half2 "
-    "__pack_nv_bfloat162 CUDART_INF_F x y z w threadIdx.x blockIdx.x softmax_scale tl_attention_exp2 tl_attention_grew "
-    "tl::block_rank_in_cluster".split()
-)
+PURE = {
+    *("bool", "int", "int64_t", "uint", "float", "float2", "float4", "uint1", "uint2", "uint4", "half_t", "bfloat16_t"),
+    *("half2", "__nv_bfloat162", "reinterpret_cast", "make_float2", "make_float4", "make_uint4", "x", "y", "z", "w"),
+    *("max", "min", "exp2f", "fabsf", "log2f", "CUDART_INF_F", "__float22half2_rn", "__float22bfloat162_rn"),
+    *("__pack_half2", "__pack_nv_bfloat162", "tl_attention_exp2", "tl_attention_grew", "softmax_scale"),
+    *("threadIdx.x", "blockIdx.x", "tl::block_rank_in_cluster"),
+}
 IDENTIFIER = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:::\w+)*(?:\.\w+)*")
 COMMENT, HEX_FLOAT = re.compile(r"/\*.*?\*/"), re.compile(r"0x[0-9a-f.]+p[+-]\d+f?")
 

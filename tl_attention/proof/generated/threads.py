@@ -16,8 +16,6 @@ import numpy as np
 from tl_attention.hardware.warpgroup import WARP
 
 Value = Any  # int, or an array of one value for each thread of a class
-# A name that code cannot have: the number of threads of a warp that are there.
-LANES = "lanes of a warp"
 
 
 @dataclass(frozen=True)
@@ -95,10 +93,10 @@ class Class:
             self.names.pop(name, None)
             return
         first = found[0][1]
-        if all(not isinstance(value, np.ndarray) and value == first for _, value in found):
-            if sum(len(threads) for threads, _ in found) == len(self.threads):
-                self.names[name] = first
-                return
+        same = all(not isinstance(value, np.ndarray) and value == first for _, value in found)
+        if same and sum(len(threads) for threads, _ in found) == len(self.threads):
+            self.names[name] = first
+            return
         merged = np.empty(len(self.threads), dtype=np.int64)
         merged[:] = self.names.get(name, 0)
         for threads, value in found:
@@ -111,11 +109,6 @@ def settled(value: Value) -> Value:
     if isinstance(value, np.ndarray) and len(value) and (value == value[0]).all():
         return value[0].item()
     return value
-
-
-def of(value: Value, chosen: np.ndarray) -> Value:
-    """The value in the chosen threads of a class."""
-    return value[chosen] if isinstance(value, np.ndarray) else value
 
 
 def _quotient(a: Value, b: Value) -> Value:

@@ -11,10 +11,17 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any
 
-from tl_attention.proof.cuda.expression import Expression
+from tl_attention.proof.generated.expression import Expression
 
 # What a form may be.
-INVARIANT, AFFINE, FLOORED, PERIODIC, THRESHOLD, OTHER = "invariant", "affine", "floored", "periodic", "threshold", "other"
+INVARIANT, AFFINE, FLOORED, PERIODIC, THRESHOLD, OTHER = (
+    "invariant",
+    "affine",
+    "floored",
+    "periodic",
+    "threshold",
+    "other",
+)
 
 Core = tuple[tuple[str, int | None], ...]
 

@@ -71,8 +71,8 @@ class Product:
 
     def form(self, dtype: str) -> tuple[object, ...]:
         """What an instruction's template says: types, sizes, whether A and B are transposed, their signs."""
-        flags = ("false",) if isinstance(self.a, Tile) else ("false",)
-        return (dtype, dtype, "float32", ROWS, self.columns, DEPTH, *flags, str(self.b_transposed).lower(), "1", "1")
+        transposed = str(self.b_transposed).lower()
+        return (dtype, dtype, "float32", ROWS, self.columns, DEPTH, "false", transposed, "1", "1")
 
     def a_offset(self, step: int, warpgroup: np.ndarray) -> np.ndarray:
         """Bytes from the start of A's buffer, or the register, of an instruction's A."""
@@ -88,7 +88,9 @@ class Product:
     @property
     def b_layout(self) -> tuple[int, int, int]:
         """Swizzle, and the bytes / 16 from panel to panel and from 8 rows to the next."""
-        return layout(self.b, self.b.rows * PANEL * DTYPE_BYTES // 16 if self.b.columns > PANEL else 0, self.b_transposed)
+        return layout(
+            self.b, self.b.rows * PANEL * DTYPE_BYTES // 16 if self.b.columns > PANEL else 0, self.b_transposed
+        )
 
 
 def layout(tile: Tile, panels: int = 1, transposed: bool = False) -> tuple[int, int, int]:

@@ -7,10 +7,20 @@ from dataclasses import dataclass, field
 from math import lcm
 from typing import Any
 
-from tl_attention.proof.cuda.expression import Expression
-from tl_attention.proof.cuda.forms import AFFINE, INVARIANT, PERIODIC, THRESHOLD, Core, Forms, counted, form, form_of
-from tl_attention.proof.cuda.refused import Unsafe
-from tl_attention.proof.cuda.text import Assign, For, If, Leave, Step, While
+from tl_attention.proof.generated.expression import Expression
+from tl_attention.proof.generated.forms import (
+    AFFINE,
+    INVARIANT,
+    PERIODIC,
+    THRESHOLD,
+    Core,
+    Forms,
+    counted,
+    form,
+    form_of,
+)
+from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.text import Assign, For, If, Leave, Step, While
 
 # What a thread is known by.
 OF_A_THREAD = {"threadIdx_x", "threadIdx_y", "tl__block_rank_in_cluster"}
@@ -118,16 +128,19 @@ class Iterations:
         except TypeError as error:
             raise Unsafe(f"line {line + 1} cannot be read: {error}") from None
         if found.kind not in allowed:
-            raise Unsafe(f"line {line + 1}: an expression depends on an iteration, but neither affinely nor with a period")
+            raise Unsafe(
+                f"line {line + 1}: an expression depends on an iteration, but neither affinely nor with a period"
+            )
         if found.kind == PERIODIC:
             self._check_plain(line, expression, names)
             self.period = lcm(self.period, found.period)
             self.cores.setdefault(line, set()).add(found.core)
         if found.kind == THRESHOLD:
             self.comparisons.setdefault(line, []).extend(
-                Comparison.of(line, part, names) for part in expression.comparisons if form_of(part, names).kind == THRESHOLD
+                Comparison.of(line, part, names)
+                for part in expression.comparisons
+                if form_of(part, names).kind == THRESHOLD
             )
-
 
     def _check_plain(self, line: int, expression: Expression, names: Forms) -> None:
         others = {name for name in expression.names if names[name].kind == INVARIANT} - self.plain

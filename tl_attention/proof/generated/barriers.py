@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
-from tl_attention.proof.cuda.declared import Declared
-from tl_attention.proof.cuda.expression import arguments
-from tl_attention.proof.cuda.text import Call, Made
+from tl_attention.proof.generated.declared import Declared
+from tl_attention.proof.generated.expression import arguments
+from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.text import Call, Made
+from tl_attention.proof.generated.threads import Class
 
 
-def plain(kind: str) -> Call:
+def plain(kind: str) -> Callable[[str], Call]:
     """A call that has no more to it than numbers in its text, which become `value`."""
 
     def named(pattern: str) -> Call:
@@ -30,20 +33,20 @@ def _mbarrier(match: re.Match[str], declared: Declared) -> Made:
         raise SyntaxError(f"{call} of {name} with {argument or 'nothing'!r}")
     at, value = declared.expression(index), declared.expression(argument or "0")
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         given = run.value(value, threads) if argument else run.rank(threads) if kind == "arrive" else 0
         run.see(threads, line, kind, name, index=run.value(at, threads), value=given)
 
     return Made(act)
 
 
-def _named(kind: str):
+def _named(kind: str) -> Callable[[re.Match[str], Declared], Made | None]:
     def build(match: re.Match[str], declared: Declared) -> Made | None:
         given = [declared.expression(text) for text in arguments(match[1])]
         if len(given) != 2:
             return None
 
-        def act(run, threads, line):
+        def act(run: Run, threads: Class, line: int) -> None:
             barrier, count = (run.value(expression, threads) for expression in given)
             run.see(threads, line, kind, "named barrier", index=barrier, value=count)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tl_attention.proof.cuda.declared import Declared
-from tl_attention.proof.cuda.expression import Expression, arguments
+from tl_attention.proof.generated.declared import Declared
+from tl_attention.proof.generated.expression import Expression, arguments
 
 # for (int t = 0; t < (blocks_3 - 1); ++t) {
 FOR = re.compile(r"for \(int (\w+) = 0; \1 < (.+); \+\+\1\) \{$")
@@ -210,9 +210,7 @@ class _Reader:
             return [Leave(number, self.declared.expression(leave[1]))]
         return list(self.closed(number, lines)) if text == "{" else self.line(number, text)
 
-    def loop(
-        self, number: int, variable: str, trips: str, lines: Iterator[tuple[int, str]], unrolled: bool
-    ) -> Any:
+    def loop(self, number: int, variable: str, trips: str, lines: Iterator[tuple[int, str]], unrolled: bool) -> Any:
         body = self.closed(number, lines)
         if body and all(isinstance(node, Arithmetic) for node in body) and trips.isdecimal():
             return self.arithmetic(number, body)

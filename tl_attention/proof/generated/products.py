@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
-from tl_attention.proof.cuda.barriers import plain
-from tl_attention.proof.cuda.declared import Declared
-from tl_attention.proof.cuda.expression import arguments
-from tl_attention.proof.cuda.text import Call, Made
+from tl_attention.proof.generated.barriers import plain
+from tl_attention.proof.generated.declared import Declared
+from tl_attention.proof.generated.expression import Expression, arguments
+from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.text import Call, Made
+from tl_attention.proof.generated.threads import Class
 
 # (&(((half_t*)K_shared)[0]))    ((void*)((char*)(&(((half_t*)K_shared)[0])) + 32768))
 MATRIX = re.compile(
@@ -30,7 +33,7 @@ def _initialise(match: re.Match[str], declared: Declared) -> Made:
     buffer = declared.buffer(matrix[1])
     element, more = declared.expression(matrix[2]), declared.expression(matrix[3] or "0")
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         threads.names[name] = ELEMENT_BYTES * run.value(element, threads) + run.value(more, threads)
         threads.names[f"{name} of"] = (buffer, layout)
 
@@ -40,13 +43,13 @@ def _initialise(match: re.Match[str], declared: Declared) -> Made:
 def _offset(match: re.Match[str], declared: Declared) -> Made:
     name, more = match[1], declared.expression(match[2])
 
-    def act(run, threads, line):
+    def act(run: Run, threads: Class, line: int) -> None:
         threads.names[name] = threads.names[name] + run.value(more, threads)
 
     return Made(act)
 
 
-def _operand(text: str, declared: Declared):
+def _operand(text: str, declared: Declared) -> tuple[bool, str, Expression]:
     """(descriptor or registers, what is added to it: units of 16 bytes, or registers' elements)."""
     matrix, registers = DESCRIPTOR.match(text), REGISTERS.match(text.removesuffix(")") if text[0] == "(" else text)
     if matrix:
@@ -68,8 +71,8 @@ def _wgmma(match: re.Match[str], declared: Declared) -> Made:
     keeps = declared.expression(given[3])
     form = (*(DTYPES[name] for name in types), rows, columns, depth, *flags)
 
-    def act(run, threads, line):
-        values = {}
+    def act(run: Run, threads: Class, line: int) -> None:
+        values: dict[str, Any] = {}
         for role, (shared, name, more) in zip("abd", operands):
             at = run.value(more, threads)
             source = threads.names[f"{name} of"] if shared else name
@@ -84,14 +87,10 @@ def _fence(match: re.Match[str], declared: Declared) -> Made | None:
     # TileLang counts those of a whole tile, where a thread has fewer.
     if offset or 4 * count < declared.registers[name]:
         raise SyntaxError(f"a fence of {count} registers of {name} from {offset} on, not of all of them")
-    if (width == "float") != (not declared_half(name)):
-        return None
+    # Two elements of 2 bytes are one register.
+    if (width == "float") == name.endswith(("_cast", "_local")):
+        raise SyntaxError(f"a fence of {name} as {width}")
     return Made(lambda run, threads, line: run.see(threads, line, "operand fence", name))
-
-
-def declared_half(name: str) -> bool:
-    """Whether a fragment holds 2-byte elements: by its name, as the form of the cast follows the type."""
-    return name.endswith("_cast") or name.endswith("_local")
 
 
 def _hold(match: re.Match[str], declared: Declared) -> Made:
@@ -108,7 +107,11 @@ def _hold(match: re.Match[str], declared: Declared) -> Made:
 SCALE = r"\(softmax_scale \* 0x1\.71547652b82fep\+0f/\*1\.442695e\+00\*/\)"
 PRODUCT_CALLS = (
     # tl::GmmaDescriptor desc_b;
-    Call("descriptor", re.compile(r"tl::GmmaDescriptor desc_\w+;$"), lambda match, declared: Made(lambda run, threads, line: None)),
+    Call(
+        "descriptor",
+        re.compile(r"tl::GmmaDescriptor desc_\w+;$"),
+        lambda match, declared: Made(lambda run, threads, line: None),
+    ),
     # tl::initialize_wgmma_descriptor<1, 1, 64>(desc_b, (&(((half_t*)K_shared)[0])));
     Call("descriptor", re.compile(r"tl::initialize_wgmma_descriptor<([\d, ]+)>\((.+)\);$"), _initialise),
     # tl::increase_descriptor_offset<int>(desc_b, ((base_3 & 1) * 45056));
@@ -129,4 +132,3 @@ PRODUCT_CALLS = (
     Call("hold", re.compile(rf"tl_attention_(hold_last)<(\d+)()>\((\w+), {SCALE}\);$"), _hold),
     plain("resume")(rf"tl_attention_resume\(scores_max, {SCALE}\);$"),
 )
-

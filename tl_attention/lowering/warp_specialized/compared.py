@@ -1,0 +1,50 @@
+"""Holds the events of a process of the warp-specialised kernel to those of its role."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tl_attention.hardware.warpgroup import MEETING, WARP
+from tl_attention.proof.events import NAMED, Event, Process
+from tl_attention.proof.generated.refused import Unsafe
+
+
+def compare(
+    process: Process, found: Sequence[Event], expected: Iterator[Event], users: dict[tuple[int, int], Process]
+) -> list[bool]:
+    """Refuse events that are not those of the process's role; whether each of its KV blocks is masked."""
+    masks: list[bool] = []
+    wanted = next(expected, None)
+    told = (event for event in found if event.kind not in ("left out", "output"))
+    for number, got in enumerate(told):
+        while wanted and wanted.kind == "mask" and got.kind != "mask":
+            masks.append(False)
+            wanted = next(expected, None)
+        if wanted and got.kind == wanted.kind == "mask":
+            masks.append(True)
+        elif got != wanted or _operands(got) != _operands(wanted):
+            if _alone(got, process, users):
+                continue
+            raise Unsafe(f"operation {number} of {process} is {got}, expected {wanted or 'none'}")
+        wanted = next(expected, None)
+    while wanted and wanted.kind == "mask":
+        masks.append(False)
+        wanted = next(expected, None)
+    if wanted:
+        raise Unsafe(f"{process} ends before {wanted}")
+    return masks
+
+
+def _alone(event: Event, process: Process, users: dict[tuple[int, int], Process]) -> bool:
+    """Whether it concerns the process alone: a fence, or a named barrier for as many threads as it has."""
+    if event.kind == "sync" and event.name == NAMED and event.value == process.warps * WARP and event.index >= MEETING:
+        user = users.setdefault((process.block, event.index), process)
+        if user != process:
+            raise Unsafe(f"{user} and {process} both use named barrier {event.index}")
+        return True
+    return event.kind == "fence"
+
+
+def _operands(event: Event | None) -> set[tuple[str, int]]:
+    """The shared buffers that a product reads."""
+    return {read[:2] for read in event.reads} if event and event.kind == "product" else set()

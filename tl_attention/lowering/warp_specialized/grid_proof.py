@@ -1,0 +1,142 @@
+"""Proves that the blocks of a generated warp-specialised kernel share the tiles of a grid.
+
+Every number is one tile, every tile is taken by one block, and all roles of a block work on the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tl_attention.hardware.device import HOPPER
+from tl_attention.lowering.warp_specialized.grid import NONE, GridTiles
+from tl_attention.lowering.warp_specialized.roles import Roles
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.proof.events import Event
+from tl_attention.proof.generated.iterations import every
+from tl_attention.proof.generated.proof import Proof
+from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.run import Lengths, Run
+from tl_attention.proof.generated.text import Arithmetic, For, Kernel, Step
+from tl_attention.proof.generated.threads import Threads
+from tl_attention.schedule.schedule import Schedule
+
+# Where blocks of fixed sizes work on more tiles than this each, their first tiles are looked at, and so many numbers of
+# tiles at both ends of the grid.
+MOST_TURNS, SAMPLE = 64, 1 << 11
+
+
+def workers(schedule: Schedule) -> int:
+    """Blocks, or clusters, that there are where they work on one tile after another."""
+    return HOPPER.sms // schedule.kernel.cluster
+
+
+def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
+    """Small grids that show every way in which the order of tiles divides their number."""
+    # Late: it imports tilelang.
+    from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, TAPER
+
+    rows = schedule.block_M * schedule.kernel.cluster
+    # One row tile of many heads, so that a number in the order of tiles is not divided by anything else.
+    yield Sizes(1, 9 * workers(schedule), rows, rows + 1)
+    yield Sizes(2, 3, 5 * rows - rows // 3, 6 * rows)
+    # As many row tiles as divide the tapered tiles, and those but one, and heads beyond them.
+    tapered = TAPER * workers(schedule)
+    for tiles in (4, next(n for n in range(2, tapered) if (tapered - 1) % n == 0)):
+        yield Sizes(1, tapered // tiles + 4, tiles * rows, tiles * rows)
+    # Keys that divide what a section has, and sections of one head; the last section has fewer heads.
+    keys = SECTION_BYTES // (4 * 2 * (variant.head_dim + variant.head_dim_v))
+    yield Sizes(3, 7, 2 * rows + 1, keys)
+    yield Sizes(1, 5, 3 * rows, 4 * keys + 1)
+
+
+class GridProof:
+    """The proof of one kernel's grid at some sizes."""
+
+    def __init__(self, proof: Proof, roles: Roles, sizes: Sizes):
+        self.proof, self.roles, self.sizes = proof, roles, sizes
+        self.schedule = proof.schedule
+        self.shape = AttentionShape.of(proof.code.variant, sizes)
+        cluster = roles.cluster
+        self.row_tiles = -(-sizes.seq_q // (self.schedule.block_M * cluster)) * cluster
+        self.total = self.row_tiles * sizes.heads * sizes.batch
+
+    def check(self) -> None:
+        """Raise Unsafe unless it holds."""
+        blocks = self._blocks()
+        turns = -(-self.total // blocks) + 1
+        if turns > MOST_TURNS:
+            self._check_sample(blocks)
+            return
+        run, found = self._grid(np.arange(blocks), turns)
+        numbers = self._numbers(found)
+        there = numbers[numbers != NONE]
+        if sorted(there.tolist()) != list(range(self.total)):
+            raise Unsafe(f"its blocks work on {len(set(there.tolist()))} of {self.total} tiles, {len(there)} times")
+        if any(any(counts) for counts in run.counters.values()):
+            raise Unsafe(f"it leaves the counters of tiles as {run.counters}")
+        self.proof.note(run, [Event("tiles", place=tuple(there.tolist()))])
+
+    def _blocks(self) -> int:
+        """How many there are, which is how many there should be."""
+        plan, cluster = self.proof.plan, self.roles.cluster
+        grid = [part.at(self.sizes._asdict()) for part in plan.grid]
+        one_tile = self.schedule.kernel.tile_scheduler == "one_tile"
+        wanted = self.total if one_tile else workers(self.schedule) * cluster
+        if grid != [wanted, 1, 1] or plan.cluster != (cluster, 1, 1):
+            raise Unsafe(f"a grid of {grid} blocks in clusters of {plan.cluster}, expected {wanted} in {cluster}")
+        return wanted
+
+    def _check_sample(self, blocks: int) -> None:
+        """Of a large grid: the first and the last numbers are tiles, each another one; blocks take the next number."""
+        cluster = self.roles.cluster
+        ends = np.concatenate([np.arange(SAMPLE), np.arange(self.total // cluster * cluster - SAMPLE, self.total)])
+        some = np.unique(ends[(ends >= 0) & (ends < self.total)])
+        run, found = self._grid(some, 1, whole=False)
+        numbers = self._numbers(found)[0]
+        if (numbers == NONE).any() or len(np.unique(numbers)) != len(numbers):
+            raise Unsafe(f"{len(np.unique(numbers))} tiles have {len(numbers)} numbers")
+        self.proof.note(run, [Event("tiles", place=tuple(numbers.tolist()))])
+        turns = SAMPLE // blocks
+        run, found = self._grid(np.arange(blocks), turns, whole=False)
+        wanted = numbers[np.searchsorted(some, np.arange(turns * blocks))].reshape(turns, blocks)
+        taken = self._numbers(found)
+        if (taken != wanted).any():
+            turn, block = np.argwhere(taken != wanted)[0]
+            raise Unsafe(f"tile {turn} of block {block} is {taken[turn, block]}, expected {wanted[turn, block]}")
+        self.proof.note(run)
+
+    def _numbers(self, found: GridTiles) -> np.ndarray:
+        """(turn, block): a number for each tile's place, NONE where there is no tile."""
+        row, head, batch = np.moveaxis(found["Q", 0], -1, 0)
+        number = (batch * self.sizes.heads + head) * self.row_tiles + row // self.schedule.block_M
+        return np.where(row == NONE, NONE, number)
+
+    def _grid(self, blocks: np.ndarray, turns: int, whole: bool = True) -> tuple[Run, GridTiles]:
+        """One thread of each warpgroup and producer of the blocks, for `turns` tiles, which are all if `whole`."""
+        proof, cluster = self.proof, self.roles.cluster
+        threads = Threads(blocks, self.roles.warpgroups + 1, (0,), lanes=1)
+        names, counter = self.sizes._asdict(), {"TileCounter": (0, 0)}
+        lengths = Lengths(turns, ends=True)
+        run = Run(proof.kernel, threads, names, lengths, cluster, counter, proof.iterations, whole=whole)
+        run.go()
+        found = GridTiles.of(run, turns, proof.expected(self.sizes))
+        block_N, program = self.schedule.block_N, proof.program
+        found.check(self.shape, self.roles.warpgroups, self.schedule.block_M, block_N, cluster, program.least_blocks)
+        lag = next(op.lag for op in program.phases.steady.operations if op.statement == "mask")
+        trips = GridTiles.trips(run, turns, unmasked(proof.kernel))
+        found.check_masks(trips, self.shape, block_N, program.phases.end - lag)
+        return run, found
+
+
+def unmasked(kernel: Kernel) -> set[int]:
+    """The lines of the loops over KV blocks that hide no scores."""
+    loops = [node for node in every(kernel.body) if isinstance(node, For) and not node.unrolled]
+    return {
+        loop.line
+        for loop in loops
+        if any(isinstance(node, Step) and node.kind == "product" for node in every(loop.body))
+        and not any(isinstance(node, Arithmetic) and node.mask for node in every(loop.body))
+    }

@@ -1,7 +1,0 @@
-"""All statements of generated CUDA that are read, each shown beside what matches it in the file that has it."""
-
-from tl_attention.proof.cuda.barriers import BARRIER_CALLS
-from tl_attention.proof.cuda.copies import COPY_CALLS
-from tl_attention.proof.cuda.products import PRODUCT_CALLS
-
-CALLS = (*BARRIER_CALLS, *COPY_CALLS, *PRODUCT_CALLS)

@@ -1,0 +1,147 @@
+"""What one process moves: the boxes, copies and stores of one tile, as the event that they are together.
+
+Each fills, or reads, one slot, all of it and each element once, each 16 bytes in their place; it is of rows that follow
+each other in one head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tl_attention.proof.events import Event
+from tl_attention.proof.generated.parts import Expected, Part
+from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.run import Run, Seen
+
+# What is one of several of the same that fill, read or write a tile.
+OF_A_TILE = {"tma load", "tma store", "copy", "write", "output", "read"}
+
+
+class Moved:
+    """The tiles that a process of a run moves."""
+
+    def __init__(self, run: Run, expected: Expected):
+        self.run, self.expected = run, expected
+
+    def event(self, parts: Sequence[Part]) -> Event:
+        """That of the parts of one tile. Raises Unsafe."""
+        return MOVES[parts[0].seen.kind](self, parts)
+
+    def _boxes(self, parts: Sequence[Part]) -> tuple[int, tuple[int, ...]]:
+        """(slot, (row, head, batch)) of a tile's boxes, which are all that it has."""
+        seen = parts[0].seen
+        tile = self.expected.tiles.get(seen.name)
+        for part in parts:
+            part.by_one()
+        if tile is None or self.expected.boxes.get(seen.values["descriptor"]) != tile.panel:
+            raise Unsafe(f"line {parts[0].line}: {seen.values['descriptor']} into {seen.name}")
+        found = [(part.one("column"), part.one("element")) for part in parts]
+        slot = found[0][1] // tile.elements
+        if found != [(column, slot * tile.elements + at) for column, at in tile.boxes()]:
+            raise Unsafe(
+                f"line {parts[0].line}: boxes of columns and elements {found} of {seen.name}, expected {tile.boxes()} "
+                f"from a slot of {tile.elements} on"
+            )
+        places = {tuple(part.one(name) for name in ("row", "head", "batch")) for part in parts}
+        if len(places) != 1:
+            raise Unsafe(f"line {parts[0].line}: boxes of several tiles, {sorted(places)}")
+        return slot, places.pop()
+
+    def _load(self, parts: Sequence[Part]) -> Event:
+        seen = parts[0].seen
+        slot, place = self._boxes(parts)
+        barriers = {(part.seen.values["barrier"], part.one("index")) for part in parts}
+        if barriers != {(f"{seen.name}_full", slot)}:
+            raise Unsafe(f"line {parts[0].line}: a load into slot {slot} of {seen.name} on {sorted(barriers)}")
+        if seen.values["descriptor"] != f"{seen.name}_desc":
+            raise Unsafe(f"line {parts[0].line}: {seen.values['descriptor']} into {seen.name}")
+        to = seen.values["blocks"]
+        rank = int(self.run.rank_of(seen.threads[parts[0].mine][0]))
+        blocks = (rank,) if to is None else tuple(n for n in range(to.bit_length()) if to >> n & 1)
+        return Event("load", seen.name, slot, blocks=blocks, step=place[0], place=place)
+
+    def _store(self, parts: Sequence[Part]) -> Event:
+        slot, place = self._boxes(parts)
+        return Event("store", parts[0].seen.name, slot, place=place)
+
+    def _elements(self, parts: Sequence[Part]) -> tuple[np.ndarray, int]:
+        """Every element that is touched first, and how many from there on."""
+        sizes = {part.seen.values["elements"] for part in parts}
+        return _all("element", parts), sizes.pop() if len(sizes) == 1 else 0
+
+    def _whole_slot(self, parts: Sequence[Part]) -> int:
+        """The slot of a buffer that the threads together touch, each element once."""
+        seen = parts[0].seen
+        tile = self.expected.tiles[seen.name]
+        elements, width = self._elements(parts)
+        slot = int(elements.min()) // tile.elements
+        wanted = np.arange(slot * tile.elements, (slot + 1) * tile.elements, width or 1)
+        if len(elements) != len(wanted) or (np.sort(elements) != wanted).any():
+            raise Unsafe(f"line {parts[0].line}: {seen.kind} of {seen.name} is not of one slot, each element once")
+        return slot
+
+    def _access(self, parts: Sequence[Part]) -> Event:
+        seen = parts[0].seen
+        slot = self._whole_slot(parts)
+        place = self._origin(parts, slot) if seen.values.get("tensor") else ()
+        return Event(seen.kind, seen.name, slot, place=place)
+
+    def _copy(self, parts: Sequence[Part]) -> Event:
+        slot = self._whole_slot(parts)
+        return Event("load", parts[0].seen.name, slot, place=self._origin(parts, slot))
+
+    def _origin(self, parts: Sequence[Part], slot: int) -> tuple[int, int]:
+        """(row, rows) that a tile's copies are from, counted over all heads: each element in its place, else zeros."""
+        seen, name = parts[0].seen, parts[0].seen.name
+        tile, line = self.expected.tiles[name], parts[0].line
+        if seen.values["tensor"] != name:
+            raise Unsafe(f"line {line}: rows of {seen.values['tensor']} into {name}")
+
+        source, place = _all("source", parts), _all("element", parts) - slot * tile.elements
+        inside = _all("inside", parts) != 0 if "inside" in seen.values else source >= 0
+        # Without a condition zeros have no source.
+        known = np.ones_like(inside) if "inside" in seen.values else inside
+        first = int(source[place == 0][0])
+        row, column = np.divmod(source - first, tile.columns)
+        if not known[place == 0][0] or first % tile.columns or (tile.place(row, column) != place)[known].any():
+            raise Unsafe(f"line {line}: columns of {name} are not where they belong in its tile")
+        rows = int(inside.sum()) * seen.values["elements"] // tile.columns
+        if (inside[known] != (row < rows)[known]).any():
+            raise Unsafe(f"line {line}: not all columns of the rows of {name} are copied")
+        return first // tile.columns, rows
+
+    def _output(self, parts: Sequence[Part]) -> Event:
+        """The rows of the output that the threads store, each element once."""
+        seen = parts[0].seen
+        tensor = self.expected.tensors[seen.name]
+        elements, width = self._elements(parts)
+        batch, head, row, column = tensor.split(np.sort(elements))
+        first, last = int(row.min()), int(row.max())
+        wanted = np.arange(0, (last - first + 1) * tensor.columns, width)
+        start = int(elements.min())
+        whole = len(elements) == len(wanted) and (np.sort(elements) - start == wanted).all() and column[0] == 0
+        if not whole or head.min() != head.max() or batch.min() != batch.max():
+            raise Unsafe(f"line {parts[0].line}: the output's elements are not those of whole rows, each once")
+        return Event("output", place=(first, int(head[0]), int(batch[0])), value=last - first + 1)
+
+
+def _all(name: str, parts: Sequence[Part]) -> np.ndarray:
+    """A value of each thread, one part after the other."""
+    return np.concatenate([part.all_of(name) for part in parts])
+
+
+def same_tile(first: Seen, seen: Seen) -> bool:
+    """Whether both are parts of one tile: what a line does again and again with nothing but arithmetic between."""
+    return seen.kind == first.kind and seen.name == first.name and "element" in seen.values and first.line == seen.line
+
+
+MOVES = {
+    "tma load": Moved._load,
+    "tma store": Moved._store,
+    "copy": Moved._copy,
+    "write": Moved._access,
+    "read": Moved._access,
+    "output": Moved._output,
+}

@@ -1,0 +1,111 @@
+"""The products of one process: its instructions between warpgroup_arrive and commit, their waits, their registers' fences.
+
+A wait names no register. So before a product, and behind the wait for it, the code must fence the registers that it
+reads and writes, or the compiler may move what computes on them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.proof.events import Event, Read
+from tl_attention.proof.generated.parts import Expected, Part
+from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.tiles import Product, Tile, layout
+
+
+class Multiplied:
+    """`warpgroups` is the number, in its block, of each thread's."""
+
+    def __init__(self, expected: Expected, warpgroups: np.ndarray):
+        self.expected, self.warpgroups = expected, warpgroups
+        self.in_flight: deque[Product] = deque()
+        self.open: list[Part] | None = None
+        self.fenced: set[str] = set()
+        self.unfenced: set[str] = set()
+
+    def check_settled(self, part: Part) -> None:
+        """Refuse what comes between a product's lines, or before its registers are fenced."""
+        if self.open is not None:
+            raise Unsafe(f"line {part.line}: {part.seen.kind} stands among a product's instructions")
+        if self.unfenced:
+            names = ", ".join(sorted(self.unfenced))
+            raise Unsafe(f"line {part.line}: {names} of a product is not fenced before what follows it")
+
+    def computed(self) -> None:
+        """Threads compute on registers: what was fenced is so no more."""
+        self.fenced.clear()
+
+    def arrive(self, part: Part) -> Iterator[Event]:
+        """What comes next is a product."""
+        self.open = []
+        yield from ()
+
+    def instruction(self, part: Part) -> Iterator[Event]:
+        """One of a product."""
+        if self.open is None:
+            raise Unsafe(f"line {part.line}: a product is issued with no warpgroup_arrive before it")
+        self.open.append(part)
+        yield from ()
+
+    def commit(self, part: Part) -> Iterator[Event]:
+        """The product that the instructions are."""
+        instructions, self.open = self.open, None
+        if not instructions:
+            raise Unsafe(f"line {part.line}: it commits no product")
+        product = self.expected.products.get(instructions[0].seen.values["d"])
+        if product is None:
+            raise Unsafe(f"line {part.line}: a product into {instructions[0].seen.values['d']}")
+        for name in (product.accumulators, product.a):
+            if isinstance(name, str) and name not in self.fenced:
+                raise Unsafe(f"line {part.line}: {name} is not fenced before the product")
+        self.unfenced = {name for name in (product.accumulators, product.a) if isinstance(name, str)}
+        self.in_flight.append(product)
+        yield self._product(product, instructions)
+
+    def _product(self, product: Product, instructions: Sequence[Part]) -> Event:
+        line = instructions[0].seen.line + 1
+        if len(instructions) != product.steps:
+            raise Unsafe(f"line {line}: a product of {len(instructions)} instructions, expected {product.steps}")
+        slots, keeps = set(), []
+        warpgroup = self.warpgroups
+        for step, part in enumerate(instructions):
+            values = part.seen.values
+            at, b_at = np.broadcast_to(part.of("a_at"), warpgroup.shape), part.one("b_at")
+            a = (product.a.buffer, layout(product.a)) if isinstance(product.a, Tile) else product.a
+            b = (product.b.buffer, product.b_layout)
+            if (values["a"], values["b"], values["d"]) != (a, b, product.accumulators) or part.one("d_at"):
+                raise Unsafe(f"line {line}: a product of {values['a']}, {values['b']} and {values['d']}")
+            if values["form"] != product.form(self.expected.dtype):
+                raise Unsafe(f"line {line}: a product of the form {values['form']}")
+            slot, offset = divmod(b_at, product.b.elements * DTYPE_BYTES)
+            if offset != product.b_offset(step) or (at != product.a_offset(step, warpgroup)).any():
+                raise Unsafe(f"line {line}: instruction {step} of a product reads other columns of its operands")
+            slots.add(slot)
+            keeps.append(part.one("keeps"))
+        if len(slots) != 1 or set(keeps[1:]) - {1}:
+            raise Unsafe(f"line {line}: a product's instructions read slots {sorted(slots)} and keep {keeps}")
+        slot = slots.pop()
+        reads: tuple[Read, ...] = ((product.b.buffer, slot, 0),)
+        if isinstance(product.a, Tile):
+            reads += ((product.a.buffer, int(warpgroup[0]) if product.a.slots > 1 else 0, 0),)
+        return Event("product", product.b.buffer, slot, reads=reads, place=(keeps[0],))
+
+    def wait(self, part: Part) -> Iterator[Event]:
+        """Those before the last few are done: their accumulators may be read once they are fenced."""
+        left = part.one("value")
+        if self.open is not None:
+            self.check_settled(part)
+        while len(self.in_flight) > left:
+            self.unfenced.add(self.in_flight.popleft().accumulators)
+        yield Event("products wait", value=left)
+
+    def fence_operand(self, part: Part) -> Iterator[Event]:
+        """Registers that the compiler must have where they stand."""
+        self.fenced.add(part.seen.name)
+        self.unfenced.discard(part.seen.name)
+        yield from ()

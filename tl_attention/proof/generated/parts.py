@@ -1,0 +1,81 @@
+"""What some threads of a process did, and what it is read with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.run import Seen
+from tl_attention.proof.generated.threads import Value
+from tl_attention.proof.generated.tiles import Product, Tile
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor in memory, contiguous: what an element's number says."""
+
+    heads: int
+    rows: int
+    columns: int
+
+    def split(self, element: np.ndarray) -> tuple[np.ndarray, ...]:
+        """(batch, head, row, column)."""
+        row, column = np.divmod(element, self.columns)
+        head, row = np.divmod(row, self.rows)
+        return (*np.divmod(head, self.heads), row, column)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What every process's events are read with."""
+
+    tiles: Mapping[str, Tile]
+    products: Mapping[str, Product]
+    tensors: Mapping[str, Tensor]
+    dtype: str
+    # How many columns a row of a TMA box has, by descriptor.
+    boxes: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Part:
+    """What some threads of a process did: those of a Seen that are its own."""
+
+    seen: Seen
+    mine: np.ndarray
+
+    def of(self, name: str) -> Value:
+        """A value, for each of the threads if it differs."""
+        value = self.seen.values[name]
+        return value[self.mine] if isinstance(value, np.ndarray) else value
+
+    def one(self, name: str) -> int:
+        """A value that must be the same for all of them."""
+        value = self.of(name)
+        if not isinstance(value, np.ndarray):
+            return value
+        if (value != value[0]).any():
+            raise Unsafe(f"line {self.seen.line + 1}: {name} differs between threads of one role")
+        return value[0].item()
+
+    @property
+    def line(self) -> int:
+        """The line's number, from 1."""
+        return self.seen.line + 1
+
+    @property
+    def count(self) -> int:
+        """How many of a process's threads run it."""
+        return int(self.mine.sum())
+
+    def all_of(self, name: str) -> np.ndarray:
+        """A value of each of the threads."""
+        return np.broadcast_to(self.of(name), self.count)
+
+    def by_one(self) -> None:
+        """Raise Unsafe unless one thread runs it."""
+        if self.count != 1:
+            raise Unsafe(f"line {self.line}: {self.count} threads of one role run it, expected one")

@@ -1,0 +1,196 @@
+"""What one process - a warpgroup, the producer warp, a whole block - did, as events, off what its threads were seen doing.
+
+What must be done by all of its threads, or by one, was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from tl_attention.hardware.warpgroup import WARP, WARPGROUP
+from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.proof.events import CLUSTER, Event
+from tl_attention.proof.generated.moved import OF_A_TILE, Moved, same_tile
+from tl_attention.proof.generated.multiplied import Multiplied
+from tl_attention.proof.generated.parts import Expected, Part
+from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.run import Run
+
+# What all threads of a process do.
+BY_ALL = {
+    "wait", "sync", "signal", "cluster sync", "init fence", "fewer registers", "more registers", "arrive wgmma", "wgmma",
+    "commit wgmma", "products wait", "operand fence", "exchange", "hold", "hold last", "resume", "mask",
+    "commit copies", "copies wait", "rows of output",
+}  # fmt: skip
+# What may stand among a product's instructions, or before its registers are fenced.
+OF_A_PRODUCT = {"operand fence", "fence", "wgmma", "commit wgmma", "products wait"}
+
+
+class Stream:
+    """The events of the threads `own` of a run, of which `expected` says how they are read."""
+
+    def __init__(self, run: Run, own: np.ndarray, who: str, expected: Expected):
+        self.run, self.own, self.who, self.expected = run, own, who, expected
+        threads = run.threads
+        warpgroups = threads.y[own] if threads.ys > 1 else threads.x[own] // WARPGROUP
+        self.products, self.moved = Multiplied(expected, warpgroups), Moved(run, expected)
+        self.stores = 0
+
+    def events(self) -> Iterator[Event]:
+        """In order. Arrivals at one barrier of several blocks are one event."""
+        last: Event | None = None
+        for event in self._events():
+            if last and last.kind == event.kind == "arrive" and replace(last, blocks=event.blocks) == event != last:
+                last = replace(last, blocks=last.blocks + event.blocks)
+                continue
+            if last:
+                yield last
+            last = event
+        if last:
+            yield last
+
+    def _events(self) -> Iterator[Event]:
+        gathered: list[Part] = []
+        for part in self._parts():
+            if gathered and part.seen.kind != "arithmetic" and not same_tile(gathered[0].seen, part.seen):
+                yield self.moved.event(gathered)
+                gathered = []
+            if part.seen.kind in OF_A_TILE and "element" in part.seen.values:
+                self.products.check_settled(part)
+                self.stores += part.seen.kind == "tma store"
+                gathered.append(part)
+                continue
+            yield from self._event(part)
+        if gathered:
+            yield self.moved.event(gathered)
+        if self.products.open is not None or self.stores:
+            raise Unsafe(f"{self.who} ends with a product or a store that is not committed")
+
+    def _parts(self) -> Iterator[Part]:
+        mine: dict[int, np.ndarray] = {}
+        member = np.zeros(len(self.run.threads), dtype=bool)
+        member[self.own] = True
+        for seen in self.run.seen:
+            key = id(seen.threads)
+            if key not in mine:
+                mine[key] = member[seen.threads]
+            if mine[key].any():
+                yield Part(seen, mine[key])
+
+    def _event(self, part: Part) -> Iterator[Event]:
+        seen = part.seen
+        if seen.kind in BY_ALL and part.count != len(self.own):
+            raise Unsafe(f"line {part.line}: {part.count} of the {len(self.own)} threads of {self.who} run it")
+        if seen.kind not in OF_A_PRODUCT:
+            self.products.check_settled(part)
+        handle = HANDLES.get(seen.kind)
+        if handle:
+            yield from handle(self, part)
+        else:
+            index, value = (part.one(name) if name in seen.values else 0 for name in ("index", "value"))
+            yield Event(seen.kind, seen.name, index, value)
+
+    # --- barriers ----------------------------------------------------------------------------------------------
+
+    def _lanes(self, part: Part) -> int:
+        """How many lanes of each of its warps run it."""
+        lanes = self.run.threads.lanes
+        counts = np.bincount(part.seen.threads[part.mine] // lanes)
+        counts = counts[counts > 0]
+        if (counts != counts[0]).any() or len(counts) != len(self.own) // lanes:
+            raise Unsafe(f"line {part.line}: not the same number of lanes of each warp of {self.who} run it")
+        return int(counts[0]) * (WARP // lanes if counts[0] == lanes and lanes > 1 else 1)
+
+    def _arrive(self, part: Part) -> Iterator[Event]:
+        yield Event("arrive", part.seen.name, part.one("index"), self._lanes(part), (part.one("value"),))
+
+    def _init(self, part: Part) -> Iterator[Event]:
+        part.by_one()
+        yield Event("init", part.seen.name, part.one("index"), part.one("value"))
+
+    def _expect(self, part: Part) -> Iterator[Event]:
+        part.by_one()
+        name = part.seen.name
+        tile = self.expected.tiles.get(name.removesuffix("_full"))
+        if tile is None:
+            raise Unsafe(f"line {part.line}: {name} expects bytes, but is no tile's")
+        loads, beyond = divmod(part.one("value"), tile.elements * DTYPE_BYTES)
+        if beyond:
+            raise Unsafe(f"line {part.line}: {part.one('value')} bytes of a tile of {tile.elements * DTYPE_BYTES}")
+        yield Event("expect", name, part.one("index"), loads)
+
+    def _take(self, part: Part) -> Iterator[Event]:
+        part.by_one()
+        yield Event("take", "tile", part.one("index"), blocks=(int(self.run.rank_of(part.seen.threads[part.mine][0])),))
+
+    def _read_number(self, part: Part) -> Iterator[Event]:
+        if part.count != len(self.own):
+            raise Unsafe(f"line {part.line}: not all threads of {self.who} read the tile's number")
+        yield Event("read", "tile", part.one("index"))
+
+    def _cluster(self, part: Part) -> Iterator[Event]:
+        yield Event("sync", CLUSTER)
+
+    def _fence(self, part: Part) -> Iterator[Event]:
+        if self.products.open is None:
+            self.products.check_settled(part)
+        threads = part.count
+        yield Event("fence", value=0 if threads == len(self.own) else threads)
+
+    def _compute(self, part: Part) -> Iterator[Event]:
+        self.products.computed()
+        if part.seen.kind == "mask":
+            yield Event("mask")
+
+    def _left_out(self, part: Part) -> Iterator[Event]:
+        yield Event("left out", value=part.one("value"))
+
+    # --- stores ------------------------------------------------------------------------------------------------
+
+    def _commit_store(self, part: Part) -> Iterator[Event]:
+        part.by_one()
+        self.stores = 0
+        yield from ()
+
+    def _stored(self, part: Part) -> Iterator[Event]:
+        if self.stores:
+            raise Unsafe(f"line {part.line}: it waits for a store that is not committed")
+        yield Event("stored", value=part.one("value"))
+
+    def _rows_of_output(self, part: Part) -> Iterator[Event]:
+        product = next(p for p in self.expected.products.values() if p.b_transposed)
+        tensor = self.expected.tensors["Output"]
+        row = tensor.rows - part.one("rows")
+        head, beyond = divmod(part.one("element") - row * tensor.columns, tensor.rows * tensor.columns)
+        said = (part.seen.name, part.one("head_dim"), part.seen.values["dtype"], part.seen.values["registers"])
+        wanted = ("Output", product.columns, self.expected.dtype, product.accumulators)
+        if said != wanted or beyond:
+            raise Unsafe(f"line {part.line} stores {said} at another row than it has rows left from there")
+        batch, head = divmod(head, tensor.heads)
+        yield Event("output", place=(row, head, batch))
+
+
+HANDLES = {
+    "arrive": Stream._arrive,
+    "init": Stream._init,
+    "expect": Stream._expect,
+    "take": Stream._take,
+    "read": Stream._read_number,
+    "cluster sync": Stream._cluster,
+    "fence": Stream._fence,
+    "mask": Stream._compute,
+    "arithmetic": Stream._compute,
+    "exchange": Stream._compute,
+    "left out": Stream._left_out,
+    "commit store": Stream._commit_store,
+    "stored": Stream._stored,
+    "rows of output": Stream._rows_of_output,
+    "arrive wgmma": lambda stream, part: stream.products.arrive(part),
+    "wgmma": lambda stream, part: stream.products.instruction(part),
+    "commit wgmma": lambda stream, part: stream.products.commit(part),
+    "products wait": lambda stream, part: stream.products.wait(part),
+    "operand fence": lambda stream, part: stream.products.fence_operand(part),
+}
