@@ -151,6 +151,10 @@ class Arguments:
     tensors: frozenset[str]
     sizes: tuple[Size, ...]
 
+    @property
+    def size_names(self) -> frozenset[str]:
+        return frozenset(size.name for size in self.sizes)
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -239,7 +243,7 @@ def _calls(source: str, at: int) -> Iterator[Call]:
         descriptor = DESCRIPTOR.match(source, at)
         slots, called = _slots(source, descriptor.end() if descriptor else at)
         if called["NUMBER"] != str(number + 1) or (descriptor and descriptor["NUMBER"] != str(number)):
-            raise _unread(source, at, f"call {number + 1}, whose variables are numbered otherwise")
+            raise _unread(source, at, f"a descriptor or result that is not numbered as of call {number + 1}")
         yield Call(called["NAME"], descriptor and f"{descriptor['NAME']}_desc", slots)
         at = called.end()
         number += 1
@@ -249,15 +253,12 @@ def _slots(source: str, at: int) -> tuple[tuple[Slot, ...], re.Match[str]]:
     """The arguments of a call, which are set in order, and the call."""
     slots: list[Slot] = []
     while not (called := CALL.match(source, at)):
-        for kind, pattern in SLOTS.items():
-            if match := pattern.match(source, at):
-                break
-        if match is None or match["SLOT"] != str(len(slots)):
+        found = [(kind, match) for kind, pattern in SLOTS.items() if (match := pattern.match(source, at))]
+        if not found or found[0][1]["SLOT"] != str(len(slots)):
             raise _unread(source, at, f"argument {len(slots)} of a call, or the call")
+        [(kind, match)] = found
         slots.append(Slot(kind, match["VALUE"]))
         at = match.end()
     if called["COUNT"] != str(len(slots)):
-        raise _unread(
-            source, at, f"a call of {called['NAME']} with {called['COUNT']} arguments, of which {len(slots)} are set"
-        )
+        raise _unread(source, at, f"a call of {called['COUNT']} arguments, of which {len(slots)} are set")
     return tuple(slots), called

@@ -119,31 +119,25 @@ class HostPlan:
 def parse_host_source(source: str) -> HostPlan:
     """The launch that `kernel.get_host_source()` describes. Raises InputError if it has an unknown form."""
     arguments, calls = read_host_source(source)
-    device, *creations, launch = _in_order(calls)
+    _check_order([call.function for call in calls])
+    device, *creations, launch = calls
     if device.slots != DEVICE or device.descriptor:
         raise unknown(f"{SET_DEVICE} of {', '.join(slot.text for slot in device.slots)}")
     descriptors = tuple(_descriptor(call, arguments) for call in creations)
-    names = [descriptor.name for descriptor in descriptors]
-    if len({*names, *arguments.names}) != len(names) + len(arguments.names):
-        raise unknown(f"the descriptors {', '.join(names)} of the arguments {', '.join(arguments.names)}")
+    names = [*arguments.names, *(descriptor.name for descriptor in descriptors)]
+    if len({*names}) != len(names):
+        raise unknown(f"the arguments and descriptors {', '.join(names)}, of which two have one name")
     return _launch(launch, arguments, descriptors)
 
 
-def _in_order(calls: tuple[Call, ...]) -> tuple[Call, ...]:
-    """The calls, which must be one that sets the device, those that make tiled descriptors, and the kernel's."""
-    for number, call in enumerate(calls):
-        if number and not calls[number - 1].function.startswith("__tvm_"):
-            raise unknown(
-                f"a call of {call.function} after the kernel {calls[number - 1].function}, expected one kernel and no more"
-            )
-        if call.function == CREATE_IM2COL:
-            raise InputError("host code: im2col TMA descriptors are not supported, expected tiled ones")
-        expected = (CREATE_TILED,) if number else (SET_DEVICE,)
-        if call.function not in expected and (call.function.startswith("__tvm_") or not number):
-            raise unknown(f"a call of {call.function} as number {number + 1}, expected {expected[0]}")
-    if calls[-1].function.startswith("__tvm_"):
-        raise unknown("no kernel launch")
-    return calls
+def _check_order(functions: list[str]) -> None:
+    """The device is set, the descriptors are made, and one kernel is launched."""
+    if CREATE_IM2COL in functions:
+        raise InputError("host code: im2col TMA descriptors are not supported, expected tiled ones")
+    if functions[-1].startswith("__tvm_"):
+        raise unknown(f"no kernel launch after the call of {functions[-1]}")
+    if functions[:-1] != [SET_DEVICE, *[CREATE_TILED] * (len(functions) - 2)]:
+        raise unknown(f"calls of {', '.join(functions)}, expected {SET_DEVICE}, any {CREATE_TILED} and one kernel")
 
 
 def _descriptor(call: Call, arguments: Arguments) -> Descriptor:
@@ -155,7 +149,9 @@ def _descriptor(call: Call, arguments: Arguments) -> Descriptor:
     dims, strides, box, element_strides = (slots[4 + rank * part : 4 + rank * (part + 1)] for part in range(4))
     if _integer(strides[0]) != DTYPE_BYTES:
         raise unknown(f"elements {strides[0].text!r} bytes apart, expected {DTYPE_BYTES}")
-    known = _sizes(arguments)
+    if call.descriptor is None:
+        raise unknown(f"no memory for the TMA descriptor {slots[0].text!r}")
+    known = arguments.size_names
     return Descriptor(
         _pointer(slots[0], {call.descriptor}),
         _pointer(slots[3], arguments.tensors),
@@ -175,7 +171,7 @@ def _launch(call: Call, arguments: Arguments, descriptors: tuple[Descriptor, ...
     own, launch = call.slots[:split], call.slots[split:]
     if not own or len(launch) not in CLUSTER or call.descriptor:
         raise unknown(f"{call.function} takes {len(own)} arguments and {len(launch)} of the launch")
-    known = _sizes(arguments)
+    known = arguments.size_names
     pointers = arguments.tensors | {descriptor.name for descriptor in descriptors}
     cluster = tuple(_integer(slot) for slot in launch[:3]) if CLUSTER[len(launch)] else (1, 1, 1)
     grid = [_arithmetic(slot, known) for slot in launch[3 if CLUSTER[len(launch)] else 0 : -4]]
@@ -197,20 +193,16 @@ def _launch(call: Call, arguments: Arguments, descriptors: tuple[Descriptor, ...
 def _parameter(slot: Slot, pointers: Set[str], arguments: Arguments) -> Parameter:
     if slot.kind == "pointer":
         return Parameter(_pointer(slot, pointers), slot.kind)
-    known = _sizes(arguments) if slot.kind == "int" else {*arguments.names} - arguments.tensors
+    known = arguments.size_names if slot.kind == "int" else {*arguments.names} - arguments.tensors
     match = (INTEGER_NAME if slot.kind == "int" else FLOAT_NAME).fullmatch(slot.text)
     if match is None or match[1] not in known:
         raise unknown(f"the kernel's parameter {slot.text!r}, expected one of {', '.join(sorted(known)) or '(none)'}")
     return Parameter(match[1], slot.kind)
 
 
-def _sizes(arguments: Arguments) -> frozenset[str]:
-    return frozenset(size.name for size in arguments.sizes)
-
-
-def _pointer(slot: Slot, known: Set[str | None]) -> str:
+def _pointer(slot: Slot, known: Set[str]) -> str:
     if slot.kind != "pointer" or slot.text not in known:
-        raise unknown(f"{slot.text!r} where one of the pointers {', '.join(sorted(map(str, known)))} belongs")
+        raise unknown(f"{slot.text!r} where one of the pointers {', '.join(sorted(known))} belongs")
     return slot.text
 
 
