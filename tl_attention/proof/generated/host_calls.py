@@ -40,6 +40,10 @@ def form(example: str) -> re.Pattern[str]:
 
 
 START = form("""
+int32_t __tvm_ffi_attention(void* self_handle, void* args, int32_t num_args, void* result);
+#ifdef __cplusplus
+extern "C"
+#endif
 int32_t __tvm_ffi_attention(void* self_handle, void* args, int32_t num_args, void* result) {
   TL_ALIGN(128) TVMFFIAny stack[COUNT];
   void* stack_ffi_any = stack;
@@ -67,7 +71,7 @@ STRIDE = form("""
   }
 """)
 
-# What the checks define: for each argument, in order, and then the device and the sizes.
+# What the checks define: for each argument, in order, then the device, which is that of the first tensor, and the sizes.
 ARGUMENT = re.compile(r"  int32_t (\w+?)(_handle)?_type_index = .+;\n")
 TENSOR = """
   int32_t NAME_handle_type_index = (((TVMFFIAny*)args)[SLOT].type_index);
@@ -83,9 +87,9 @@ FLOAT = """
   float NAME = ((NAME_type_index == 3) ? \
 ((float)(((TVMFFIAny*)args)[SLOT].v_float64)) : ((float)(((TVMFFIAny*)args)[SLOT].v_int64)));
 """
-DEVICE = form("""
+DEVICE = """
   int32_t dev_id = (((DLTensor*)NAME_handle)[0].device.device_id);
-""")
+"""
 SIZE = re.compile(r"  int32_t (\w+) = \(\(int32_t\)\(\(int64_t\*\)attention_(\w+)_shape\)\[(\d+)\]\);\n")
 
 # A call: the memory of the descriptor that it makes, if it makes one; its arguments in order; and the rest.
@@ -217,23 +221,23 @@ def _definitions(source: str, at: int, end: int) -> Iterator[str]:
 def _arguments(lines: list[str]) -> Arguments:
     """What these definitions say, of which there must be all and no more."""
     found = [match for line in lines if (match := ARGUMENT.fullmatch(line))]
-    forms = "".join(
-        (TENSOR if match[2] else FLOAT)[1:].replace("NAME", match[1]).replace("SLOT", str(slot))
+    tensors = [match[1] for match in found if match[2]]
+    if not tensors:
+        raise unknown("no tensor among the arguments")
+    forms = [
+        (TENSOR if match[2] else FLOAT).replace("NAME", match[1]).replace("SLOT", str(slot))
         for slot, match in enumerate(found)
-    )
-    expected = forms.splitlines(keepends=True)
+    ]
+    expected = [line for text in (*forms, DEVICE.replace("NAME", tensors[0])) for line in text[1:].splitlines(True)]
     if missing := [line for line in expected if line not in lines]:
         raise unknown(f"no definition {missing[0].strip()!r}")
-    others = [line for line in lines if line not in expected]
-    tensors = frozenset(match[1] for match in found if match[2])
-    devices = [match for line in others if (match := DEVICE.fullmatch(line)) and match["NAME"] in tensors]
-    sizes = [match for line in others if (match := SIZE.fullmatch(line)) and match[2] in tensors]
-    if len(devices) != 1 or len(devices) + len(sizes) != len(others):
-        wrong = {*others} - {match[0] for match in sizes}
-        raise unknown(f"the definition {min(wrong).strip()!r}" if wrong else "no definition of dev_id")
-    return Arguments(
-        tuple(match[1] for match in found), tensors, tuple(Size(match[1], match[2], int(match[3])) for match in sizes)
-    )
+    sizes = []
+    for line in lines:
+        if (match := SIZE.fullmatch(line)) and match[2] in tensors:
+            sizes.append(Size(match[1], match[2], int(match[3])))
+        elif line not in expected:
+            raise unknown(f"the definition {line.strip()!r}")
+    return Arguments(tuple(match[1] for match in found), frozenset(tensors), tuple(sizes))
 
 
 def _calls(source: str, at: int) -> Iterator[Call]:

@@ -49,16 +49,6 @@ class Expression:
 
     text: str
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The sizes that it reads."""
-        return frozenset(node.id for node in ast.walk(ast.parse(self.text)) if isinstance(node, ast.Name))
-
-    @property
-    def constant(self) -> int | None:
-        """The value if it reads no size, else None."""
-        return None if self.names else self.at({})
-
     def at(self, sizes: Mapping[str, int]) -> int:
         """The value for these sizes; KeyError if one is missing."""
         return _value(ast.parse(self.text, mode="eval").body, sizes)
