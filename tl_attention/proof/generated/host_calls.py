@@ -1,7 +1,7 @@
 """Reads the host function that TileLang 0.1.15 generates as C: what it is called with, and the calls that it makes.
 
-It checks its arguments and defines names on the way. Then it fills the slots of an argument stack one by one and calls a
-function, again and again: one call sets the device, one makes each TMA descriptor, one launches the kernel. Every line
+It checks its arguments and defines names on the way. Then it fills the slots of an argument stack one by one and calls
+a function, again and again: one call sets the device, one makes each TMA descriptor, one launches the kernel. Every line
 of it is of a form below, or the code is refused, so a TileLang that writes its host code in another way gives an error
 and never a wrong launch.
 """
@@ -71,7 +71,7 @@ STRIDE = form("""
   }
 """)
 
-# What the checks define: for each argument, in order, then the device, which is that of the first tensor, and the sizes.
+# What the checks define: names for each argument, in order, the device, which is the first tensor's, and the sizes.
 ARGUMENT = re.compile(r"  int32_t (\w+?)(_handle)?_type_index = .+;\n")
 TENSOR = """
   int32_t NAME_handle_type_index = (((TVMFFIAny*)args)[SLOT].type_index);
@@ -149,7 +149,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the host function is called with, in order, which of it are tensors, and the sizes that it reads off them."""
+    """What the host function is called with, in order, which of it are tensors, and the sizes read off those."""
 
     names: tuple[str, ...]
     tensors: frozenset[str]
@@ -241,7 +241,7 @@ def _arguments(lines: list[str]) -> Arguments:
 
 
 def _calls(source: str, at: int) -> Iterator[Call]:
-    """The calls from here to the end of the function, which are numbered from 1 and the descriptors' memory too."""
+    """The calls from here to the end of the function. Results are numbered from 1, and descriptors as what precedes."""
     number = 0
     while number == 0 or not END.match(source, at):
         descriptor = DESCRIPTOR.match(source, at)
