@@ -1,8 +1,6 @@
-"""Reads how a kernel is launched off the host C code that TileLang 0.1.15 generates.
+"""Reads how a kernel is launched off the calls that the host code of TileLang 0.1.15 makes.
 
-The host code fills the slots of an argument stack one by one and then calls a function: one call per TMA descriptor,
-one for the kernel. Whatever does not have exactly that form is refused, so a TileLang that writes its host code in
-another way gives an error and never a wrong launch.
+The first sets the device, then one makes each TMA descriptor, and the last launches the kernel.
 """
 
 from __future__ import annotations
@@ -10,11 +8,14 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Literal
 
 from tl_attention.errors import InputError
+from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.proof.generated.host_calls import Arguments, Call, Size, Slot, read_host_source, unknown
 
 SET_DEVICE = "__tvm_set_device"
 CREATE_TILED = "__tvm_tensormap_create_tiled"
@@ -23,11 +24,13 @@ CREATE_IM2COL = "__tvm_tensormap_create_im2col"
 # grid's x or x y z, the block's x y z and the bytes of dynamic shared memory.
 CLUSTER = {5: False, 7: False, 8: True, 10: True}
 
-SLOT = re.compile(r"  \(\(\(TVMFFIAny\*\)stack_ffi_any\)\[(\d+)\]\.(v_int64|v_ptr|v_float64)\) = (.+);")
-SLOT_HEADER = re.compile(r" +\(\(\(TVMFFIAny\*\)stack_ffi_any\)\[\d+\]\.(?:type_index|zero_padding)\) = \d+;")
-CALL = re.compile(r"  if \(TVMFFIFunctionCall\((\w+)_packed, \(TVMFFIAny\*\) stack_ffi_any, (\d+), &\w+\) != 0\) \{")
-SIZE = re.compile(r"  int32_t (\w+) = \(\(int32_t\)\(\(int64_t\*\)attention_(\w+)_shape\)\[(\d+)\]\);")
-CAST = re.compile(r"\((?:int32_t|int64_t|double)\)")
+# The texts of slots: a number, a size, any arithmetic over sizes, a float.
+INTEGER = re.compile(r"\(\(int64_t\)(0|[1-9]\d*)\)")
+INTEGER_NAME = re.compile(r"\(\(int64_t\)(\w+)\)")
+CAST = "(int64_t)"
+FLOAT_NAME = re.compile(r"\(\(double\)(\w+)\)")
+# DLPack's number of CUDA, and the device of the tensors.
+DEVICE = (Slot("int", "((int64_t)2)"), Slot("int", "((int64_t)dev_id)"))
 # No subtraction: from sizes of 0 and up these never give a negative value, and for those C and Python agree, also on
 # division, which C rounds towards 0 and Python down.
 OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -46,28 +49,9 @@ class Expression:
 
     text: str
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The sizes that it reads."""
-        return frozenset(node.id for node in ast.walk(ast.parse(self.text)) if isinstance(node, ast.Name))
-
-    @property
-    def constant(self) -> int | None:
-        """The value if it reads no size, else None."""
-        return None if self.names else self.at({})
-
     def at(self, sizes: Mapping[str, int]) -> int:
         """The value for these sizes; KeyError if one is missing."""
         return _value(ast.parse(self.text, mode="eval").body, sizes)
-
-
-@dataclass(frozen=True)
-class Size:
-    """A size read at run time: dimension `axis` of a tensor."""
-
-    name: str
-    tensor: str
-    axis: int
 
 
 @dataclass(frozen=True)
@@ -106,7 +90,10 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class HostPlan:
-    """Everything that the host does before and at the launch of one kernel."""
+    """Everything that the host does before and at the launch of one kernel.
+
+    `arguments` names what the host function is called with, in order.
+    """
 
     kernel: str
     sizes: tuple[Size, ...]
@@ -116,133 +103,125 @@ class HostPlan:
     block: tuple[int, int, int]
     cluster: tuple[int, int, int]
     shared_bytes: int
+    arguments: tuple[str, ...]
 
 
 def parse_host_source(source: str) -> HostPlan:
     """The launch that `kernel.get_host_source()` describes. Raises InputError if it has an unknown form."""
-    sizes = tuple(Size(name, tensor, int(axis)) for name, tensor, axis in SIZE.findall(source))
-    known = frozenset(size.name for size in sizes)
-    descriptors: list[Descriptor] = []
-    launches: list[tuple[str, list[_Slot]]] = []
-    for function, slots in _calls(source):
-        if launches:
-            raise _unknown(f"a call of {function} after the kernel {launches[0][0]}, expected one kernel and no more")
-        if function == SET_DEVICE:
-            continue
-        if function == CREATE_TILED:
-            descriptors.append(_descriptor(slots, known))
-        elif function == CREATE_IM2COL:
-            raise InputError("host code: im2col TMA descriptors are not supported, expected tiled ones")
-        elif function.startswith("__tvm_"):
-            raise _unknown(f"a call of {function}")
-        else:
-            launches.append((function, slots))
-    if not launches:
-        raise _unknown("no kernel launch")
-    return _launch(*launches[0], sizes, tuple(descriptors))
+    arguments, calls = read_host_source(source)
+    _check_order([call.function for call in calls])
+    device, *creations, launch = calls
+    if device.slots != DEVICE or device.descriptor:
+        raise unknown(f"{SET_DEVICE} of {', '.join(slot.text for slot in device.slots)}")
+    descriptors = tuple(_descriptor(call, arguments) for call in creations)
+    names = [*arguments.names, *(descriptor.name for descriptor in descriptors)]
+    if len({*names}) != len(names):
+        raise unknown(f"the arguments and descriptors {', '.join(names)}, of which two have one name")
+    return _launch(launch, arguments, descriptors)
 
 
-@dataclass(frozen=True)
-class _Slot:
-    """One argument as written: the member of the union that is set, and its C text."""
-
-    member: str
-    text: str
-
-    def expression(self, known: frozenset[str]) -> Expression:
-        if self.member != "v_int64":
-            raise _unknown(f"{self.text!r} where an integer belongs")
-        return _expression(self.text, known)
-
-    def integer(self) -> int:
-        value = self.expression(frozenset()).constant
-        assert value is not None, "an expression over no names is a constant"
-        return value
-
-    def pointer(self) -> str:
-        if self.member != "v_ptr" or not self.text.isidentifier():
-            raise _unknown(f"{self.text!r} where a pointer belongs")
-        return self.text
+def _check_order(functions: list[str]) -> None:
+    """The device is set, the descriptors are made, and one kernel is launched."""
+    if CREATE_IM2COL in functions:
+        raise InputError("host code: im2col TMA descriptors are not supported, expected tiled ones")
+    if functions[-1].startswith("__tvm_"):
+        raise unknown(f"no kernel launch after the call of {functions[-1]}")
+    if functions[:-1] != [SET_DEVICE, *[CREATE_TILED] * (len(functions) - 2)]:
+        raise unknown(f"calls of {', '.join(functions)}, expected {SET_DEVICE}, any {CREATE_TILED} and one kernel")
 
 
-def _calls(source: str) -> Iterator[tuple[str, list[_Slot]]]:
-    """(function, arguments) of each call, in order."""
-    slots: dict[int, _Slot] = {}
-    for line in source.splitlines():
-        if match := SLOT.fullmatch(line):
-            slots[int(match[1])] = _Slot(match[2], match[3])
-        elif match := CALL.fullmatch(line):
-            count = int(match[2])
-            if not set(range(count)) <= set(slots):
-                raise _unknown(f"{match[1]} takes {count} arguments, and not all were set")
-            yield match[1], [slots[index] for index in range(count)]
-            slots = {}
-        elif ("stack_ffi_any)[" in line and not SLOT_HEADER.fullmatch(line)) or "TVMFFIFunctionCall(" in line:
-            raise _unknown(f"the line {line.strip()[:120]!r}")
-
-
-def _descriptor(slots: list[_Slot], known: frozenset[str]) -> Descriptor:
+def _descriptor(call: Call, arguments: Arguments) -> Descriptor:
     """desc, dtype, rank, address, dims, strides with the innermost, box, element strides, four enumerations."""
-    rank = slots[2].integer() if len(slots) > 4 else 0
+    slots = call.slots
+    rank = _integer(slots[2]) if len(slots) > 4 else 0
     if len(slots) != 8 + 4 * rank or not 1 <= rank <= 5:
-        raise _unknown(f"a TMA descriptor of rank {rank} with {len(slots)} arguments, expected {8 + 4 * rank}")
+        raise unknown(f"a TMA descriptor of rank {rank} with {len(slots)} arguments, expected {8 + 4 * rank}")
     dims, strides, box, element_strides = (slots[4 + rank * part : 4 + rank * (part + 1)] for part in range(4))
+    if _integer(strides[0]) != DTYPE_BYTES:
+        raise unknown(f"elements {strides[0].text!r} bytes apart, expected {DTYPE_BYTES}")
+    if call.descriptor is None:
+        raise unknown(f"no memory for the TMA descriptor {slots[0].text!r}")
+    known = arguments.size_names
     return Descriptor(
-        slots[0].pointer(),
-        slots[3].pointer(),
-        slots[1].integer(),
-        tuple(slot.expression(known) for slot in dims),
+        _pointer(slots[0], {call.descriptor}),
+        _pointer(slots[3], arguments.tensors),
+        _integer(slots[1]),
+        tuple(_arithmetic(slot, known) for slot in dims),
         # TileLang passes the innermost stride, the element's size, and hands CUDA the ones after it.
-        tuple(slot.expression(known) for slot in strides[1:]),
-        tuple(slot.integer() for slot in box),
-        tuple(slot.integer() for slot in element_strides),
-        *(slot.integer() for slot in slots[-4:]),
+        tuple(_arithmetic(slot, known) for slot in strides[1:]),
+        tuple(_integer(slot) for slot in box),
+        tuple(_integer(slot) for slot in element_strides),
+        *(_integer(slot) for slot in slots[-4:]),
     )
 
 
-def _launch(kernel: str, slots: list[_Slot], sizes: tuple[Size, ...], descriptors: tuple[Descriptor, ...]) -> HostPlan:
-    known = frozenset(size.name for size in sizes)
-    floats = [index for index, slot in enumerate(slots) if slot.member == "v_float64"]
+def _launch(call: Call, arguments: Arguments, descriptors: tuple[Descriptor, ...]) -> HostPlan:
+    floats = [index for index, slot in enumerate(call.slots) if slot.kind == "float"]
     split = floats[-1] + 1 if floats else 0
-    own, launch = slots[:split], slots[split:]
-    if not own or len(launch) not in CLUSTER:
-        raise _unknown(f"{kernel} takes {len(own)} arguments and {len(launch)} of the launch")
-    cluster = tuple(slot.integer() for slot in launch[:3]) if CLUSTER[len(launch)] else (1, 1, 1)
-    grid = [slot.expression(known) for slot in launch[3 if CLUSTER[len(launch)] else 0 : -4]]
-    threads_x, threads_y, threads_z, shared_bytes = (slot.integer() for slot in launch[-4:])
+    own, launch = call.slots[:split], call.slots[split:]
+    if not own or len(launch) not in CLUSTER or call.descriptor:
+        raise unknown(f"{call.function} takes {len(own)} arguments and {len(launch)} of the launch")
+    known = arguments.size_names
+    pointers = arguments.tensors | {descriptor.name for descriptor in descriptors}
+    cluster = tuple(_integer(slot) for slot in launch[:3]) if CLUSTER[len(launch)] else (1, 1, 1)
+    grid = [_arithmetic(slot, known) for slot in launch[3 if CLUSTER[len(launch)] else 0 : -4]]
+    threads_x, threads_y, threads_z, shared_bytes = (_integer(slot) for slot in launch[-4:])
     one = Expression("1")
     return HostPlan(
-        kernel,
-        sizes,
+        call.function,
+        arguments.sizes,
         descriptors,
-        tuple(_parameter(slot) for slot in own),
+        tuple(_parameter(slot, pointers, arguments) for slot in own),
         (grid[0], *(grid[1:] or (one, one))),
         (threads_x, threads_y, threads_z),
         cluster,  # type: ignore[arg-type]
         shared_bytes,
+        arguments.names,
     )
 
 
-def _parameter(slot: _Slot) -> Parameter:
-    kinds: dict[str, Literal["pointer", "int", "float"]] = {"v_ptr": "pointer", "v_int64": "int", "v_float64": "float"}
-    name = CAST.sub("", slot.text).strip("()")
-    if not name.isidentifier():
-        raise _unknown(f"the kernel's parameter {slot.text!r}, expected a plain name")
-    return Parameter(name, kinds[slot.member])
+def _parameter(slot: Slot, pointers: Set[str], arguments: Arguments) -> Parameter:
+    if slot.kind == "pointer":
+        return Parameter(_pointer(slot, pointers), slot.kind)
+    known = arguments.size_names if slot.kind == "int" else {*arguments.names} - arguments.tensors
+    match = (INTEGER_NAME if slot.kind == "int" else FLOAT_NAME).fullmatch(slot.text)
+    if match is None or match[1] not in known:
+        raise unknown(f"the kernel's parameter {slot.text!r}, expected one of {', '.join(sorted(known)) or '(none)'}")
+    return Parameter(match[1], slot.kind)
 
 
+def _pointer(slot: Slot, known: Set[str]) -> str:
+    if slot.kind != "pointer" or slot.text not in known:
+        raise unknown(f"{slot.text!r} where one of the pointers {', '.join(sorted(known))} belongs")
+    return slot.text
+
+
+def _integer(slot: Slot) -> int:
+    match = INTEGER.fullmatch(slot.text)
+    if slot.kind != "int" or match is None:
+        raise unknown(f"{slot.text!r} where a number belongs")
+    return int(match[1])
+
+
+def _arithmetic(slot: Slot, known: frozenset[str]) -> Expression:
+    if slot.kind != "int":
+        raise unknown(f"{slot.text!r} where an integer belongs")
+    return _expression(slot.text, known)
+
+
+@lru_cache(maxsize=1024)
 def _expression(text: str, known: frozenset[str]) -> Expression:
     """C text to Python text: casts away, as every value is a size and far below 2**63, and `/` to `//`."""
     try:
-        tree = ast.parse(CAST.sub("", text).replace("/", "//"), mode="eval")
+        tree = ast.parse(text.replace(CAST, "").replace("/", "//"), mode="eval")
     except SyntaxError:
-        raise _unknown(f"the expression {text!r}") from None
+        raise unknown(f"the expression {text!r}") from None
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id not in known:
-            raise _unknown(f"{node.id} in {text!r}, expected one of the sizes {', '.join(sorted(known)) or '(none)'}")
+            raise unknown(f"{node.id} in {text!r}, expected one of the sizes {', '.join(sorted(known)) or '(none)'}")
         integer = isinstance(node, ast.Constant) and type(node.value) is int
         if not integer and not isinstance(node, (ast.Expression, ast.Name, ast.Load, ast.BinOp, *OPERATORS)):
-            raise _unknown(f"{type(node).__name__} in the expression {text!r}")
+            raise unknown(f"{type(node).__name__} in the expression {text!r}")
     return Expression(ast.unparse(tree))
 
 
@@ -253,7 +232,3 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
         return sizes[node.id]
     assert isinstance(node, ast.Constant) and isinstance(node.value, int)
     return node.value
-
-
-def _unknown(what: str) -> InputError:
-    return InputError(f"host code: {what}: not in the form that TileLang 0.1.15 writes, so the launch cannot be read")
