@@ -293,11 +293,6 @@ class Run:
         return (x % WARP == 0) & (warp % every == 0 if every else warp == 0)
 
 
-RUNS: dict[type, Callable[[Run, Any, Class], Class | None]] = {
-    Step: Run.step,
-    Assign: Run.assign,
-    For: Run.loop,
-    While: Run.repeat,
-    Leave: Run.leave,
-    If: Run.branch,
-}
+Runs = Callable[[Run, Any, Class], Class | None]
+RUNS: dict[type, Runs] = {Step: Run.step, Assign: Run.assign, For: Run.loop, While: Run.repeat}
+RUNS |= {Leave: Run.leave, If: Run.branch}
