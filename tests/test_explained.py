@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 import pytest
+from code_events import block_events, role_events
 from explained import BLOCK_LOOP, Listed, Phase, explained
 from mutations import SCHEDULES, shipped
 from overlap import overlap
-from tl_attention.proof.generated.reader import unrolled
 from traced import Emitted, TracedStatement, specialized_phases
 
 from tl_attention.build.compile import compile_kernel
@@ -18,10 +18,10 @@ from tl_attention.files.schedule_file import load
 from tl_attention.loop.table import Table, whole
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL
-from tl_attention.problem.variant import Variant
+from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.program import CONSUMER
-from tl_attention.proof.generated.calls import Thread
+from tl_attention.proof.events import Process
 from tl_attention.schedule.options import SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
 
@@ -215,15 +215,13 @@ def test_the_generated_code_works_on_the_blocks_that_are_listed(name):
     """Every wait, release and product of the rings, by its slot and phase."""
     schedule = SPECIALIZED[name]
     program, table = derive(schedule), schedule.table
-    source = compile_kernel(schedule, Variant(128, "float16", CAUSAL)).source
-    events = unrolled(source)
-    thread = Thread(elements=dict.fromkeys("QKV", 1) | dict.fromkeys("KV", schedule.block_N * 128), tiles=1)
+    code = compile_kernel(schedule, Variant(128, "float16", CAUSAL)).generated
     rows = schedule.block_M * schedule.kernel.cluster
     for blocks in (program.least_blocks, program.least_blocks + 5):
-        sizes = {"batch": 1, "heads": 1, "seq_q": rows, "seq_kv": blocks * schedule.block_N}
+        events = role_events(schedule, code, Sizes(1, 1, rows, blocks * schedule.block_N))
         found = [
             (event.kind, event.name[0], event.index, event.value * (event.kind == "wait"))
-            for event in events(sizes, thread)
+            for event in events[Process(0, 0, 4)]
             if event.kind != "init" and event.name[:1] in ("K", "V")
         ]
         expected = []
@@ -252,9 +250,9 @@ def test_loads_and_products_of_a_pipelined_schedule_are_listed_in_the_programs_o
 def test_the_generated_pipelined_code_loads_and_multiplies_as_listed(name):
     schedule = shipped()[name]
     phases, table = explained(schedule), schedule.table
-    source = compile_kernel(schedule, Variant(128, "float16")).source
+    code = compile_kernel(schedule, Variant(128, "float16")).generated
     for blocks in (derive(schedule).least_blocks, 8):
-        run = unrolled(source)({"seq_q": 1, "seq_kv": blocks * schedule.block_N})
+        run = block_events(schedule, code, Sizes(1, 1, 1, blocks * schedule.block_N))
         found = [(event.kind, event.name) for event in run if event.kind in ("load", "product")]
         names = {load: ("load", table.ring_of(load)[0]) for load in table.loads}
         names |= {reader: ("product", table.ring_of(load)[0]) for load in names for reader in table.readers[load]}

@@ -12,14 +12,13 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.program.derivation import derive
 
-EVENT = r"operation \d+ of {} of block 0 is {}, expected {}"
 # The kernel, what stands in its code (a pattern), what in its place, the reason.
 SPECIALISED_FAULTS = {
     "a wait that lets a product go": (
         "ping-pong",
         r"wait_wgmma<0>",
         "wait_wgmma<1>",
-        EVENT.format("warpgroup 0", r"products wait \(1\)", r"products wait \(0\)"),
+        r"line \d+: acc_s of a product is not fenced before what follows it",
     ),
     "a release lost": ("ping-pong", r"K_empty\[[^;]*arrive\(rank\);", "", "expected arrive K_empty"),
     "a release in one block only": (
@@ -50,15 +49,27 @@ SPECIALISED_FAULTS = {
         "ping-pong",
         r"tl::fence_barrier_init\(\);",
         "",
-        "not initialised before anything else",
+        r"starts with init Q_full\[0\] .* \(16\), sync \(0\)",
     ),
     "a cluster that does not start together": (
         "ping-pong",
         r"tl::cluster_sync\(\);",
         "",
-        EVENT.format("the producer", ".*", r"sync cluster\[0\]"),
+        r"the producer of block 0 starts with .* init fence \(0\), sync \(0\), fewer registers",
     ),
-    "a product left out": ("ping-pong", r"tl::wgmma_rs<", "tl::wgmma_nothing<", r"expected product V\[0\]"),
+    "a product left out": (
+        "ping-pong",
+        r"((?s:.*)\n) *tl::warpgroup_arrive\(\);\n"
+        r" *#.*\n *for \(int ki_\d+ .*\n *tl::wgmma_rs<.*\n *\}\n *tl::warpgroup_commit_batch\(\);\n",
+        r"\1",
+        r"expected product V\[0\]",
+    ),
+    "a product of an unknown kind": (
+        "ping-pong",
+        r"tl::wgmma_rs<",
+        "tl::wgmma_nothing<",
+        r"cannot be read: line \d+: 'tl::wgmma_nothing<.*' is nothing that is known",
+    ),
     "a product that reads another buffer": (
         "ping-pong",
         r"(desc_b\w*, )\(\(base_\w+ & 1\) \*",
@@ -69,13 +80,13 @@ SPECIALISED_FAULTS = {
         "ping-pong",
         r"& 1\) \* 22528\)",
         "& 1) * 0)",
-        "cannot be read: a load into slot 0 of K on K_full",
+        r"a load into slot 0 of K on \[\('K_full', 1\)\]",
     ),
     "loads from the first block": (
         "ping-pong",
         r"\(\(\(blocks_\w+ \* 176\) - \(j \* 176\)\) - 176\)",
         "(j * 176)",
-        "loads rows",
+        "its producer does not load V of the same rows as K",
     ),
     "a load for one block only": (
         "ping-pong",
@@ -87,7 +98,7 @@ SPECIALISED_FAULTS = {
         "ping-pong",
         r"expect_transaction\(45056\)",
         "expect_transaction(22528)",
-        r"expect K_full\[0\] \(0.5\)",
+        r"line \d+: 22528 bytes of a tile of 45056",
     ),
     "a producer that does not acquire": (
         "ping-pong",
@@ -117,7 +128,7 @@ SPECIALISED_FAULTS = {
         "ping-pong",
         r"(Q_full\[[^;]*\.wait\(.*\);)",
         r"\1\n      tl::syncthreads_partial(other);",
-        "is tl::syncthreads_partial",
+        r"cannot be read: line \d+: 'tl::syncthreads_partial\(other\);' is nothing that is known",
     ),
     "rings that start again with every tile": (
         "ping-pong",
@@ -159,13 +170,13 @@ SPECIALISED_FAULTS = {
         "ping-pong",
         r"blocks = min\(blocks, .*\);",
         "",
-        r"it takes KV blocks 0 to \d+ for rows \[.*\] of Q, expected 0 to \d",
+        "the first rows of K of a tile are not those that its rows of Q need",
     ),
     "rows of another tile": (
         "ping-pong",
         r"(tma_load\(Q_desc.*\) \+ first_row_\d+)\)",
         r"\1 + 128)",
-        r"block 0 loads rows \[128, 192\] of Q",
+        "block 0 loads rows of Q from 128 on",
     ),
     "a structure that cannot be read": ("ping-pong", r"int turn_\w+ = turn;", "", "cannot be read: name 'turn_"),
 }

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from code_events import block_events
 from mutations import shipped
-from tl_attention.proof.generated.reader import allocated_slots, unrolled
 from traced import traced_statements
 
 from tl_attention.build.compile import compile_kernel
@@ -19,6 +19,8 @@ from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
+from tl_attention.proof.generated.calls import CALLS
+from tl_attention.proof.generated.text import read
 from tl_attention.proof.limits import shared_bytes
 from tl_attention.schedule.schedule import Schedule
 
@@ -55,10 +57,12 @@ def test_the_code_as_generated_is_the_programs(name, mask):
     schedule = shipped()[name]
     program = derive(schedule)
     compiled = compile_kernel(schedule, Variant(128, "float16", mask))
-    slots = allocated_slots(compiled.source, compiled.shared_bytes, schedule.block_N * 256, ["K_shared", "V_shared"])
-    assert slots == {"K_shared": program.buffers["load_k"], "V_shared": program.buffers["load_v"]}
+    tile, of_k, of_v = 128 * 128 * 2, program.buffers["load_k"], program.buffers["load_v"]
+    assert (schedule.block_M, schedule.block_N) == (128, 128)
+    assert read(compiled.source, CALLS).declared.buffers == {"Q": 0, "K": tile, "V": tile * (1 + of_k)}
+    assert compiled.shared_bytes == tile * (1 + of_k + of_v)
     for blocks in (program.least_blocks, 8):
-        run = unrolled(compiled.source)({"seq_q": 1, "seq_kv": blocks * schedule.block_N})
+        run = block_events(schedule, compiled.generated, Sizes(1, 1, 1, blocks * schedule.block_N))
         for kind in ("load", "product"):
             assert Counter(event.name for event in run if event.kind == kind) == {"K": blocks, "V": blocks}
     assert compiled.shared_bytes == shared_bytes(schedule, 128)
@@ -76,16 +80,28 @@ FAULTS = {
     "a ring with a buffer less": (
         "void* V_shared = ((void*)((char*)buf_dyn_shmem + 98304));",
         "void* V_shared = ((void*)((char*)buf_dyn_shmem + 65536));",
-        "1 buffers for load_k, the Program has 2",
+        "1 buffers for load_k from byte 32768 on, the Program has 2",
     ),
-    "a product left out": ("tl::wgmma_rs<", "tl::wgmma_nothing<", "not in the Program's order"),
+    "a product of an unknown kind": (
+        "tl::wgmma_rs<",
+        "tl::wgmma_nothing<",
+        "'tl::wgmma_nothing<.*' is nothing that is known",
+    ),
     "blocks beyond the diagonal": (
         "+ 255) - seq_q))",
         "+ 383) - seq_q))",
-        "its loads and products are not in the Program's order",
+        "it takes more than the 2 KV blocks of rows from 0 on",
     ),
-    "a product not waited for": ("tl::warpgroup_wait<0>();", "tl::warpgroup_wait<1>();", "is not waited for at once"),
-    "a structure that cannot be read": ("(seq_kv + 127)", "(unheard_of + 127)", "cannot be read"),
+    "a product not waited for": (
+        "tl::warpgroup_wait<0>();",
+        "tl::warpgroup_wait<1>();",
+        "acc_s of a product is not fenced",
+    ),
+    "a structure that cannot be read": (
+        "(seq_kv + 127)",
+        "(unheard_of + 127)",
+        "cannot be read: line .*unheard_of.* is nothing that is known",
+    ),
 }
 
 

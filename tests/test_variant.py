@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from mutations import shipped
 
 from tl_attention.build.compile import compile_kernel
-from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import load
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes, Variant
-from tl_attention.proof.generated.verdict import GeneratedCode, check_parameters
+from tl_attention.proof.generated.calls import CALLS
+from tl_attention.proof.generated.host_plan import Expression, HostPlan
+from tl_attention.proof.generated.host_plan import Parameter as Taken
+from tl_attention.proof.generated.launch import check_signature
+from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.text import read
 
 VARIANTS = (Variant(128, "float16"), Variant(64, "bfloat16", CAUSAL, sizes=Sizes(2, 3, 100, 200)))
 
@@ -49,21 +55,47 @@ def test_a_prim_func_takes_what_the_list_says(name, variant, schedules_dir):
 
 
 SIGNATURE = (
-    "__launch_bounds__(384, 1) attention_kernel(__grid_constant__ const CUtensorMap K_desc, half_t* __restrict__ Output, "
-    "__grid_constant__ const CUtensorMap Q_desc, {}const half_t* __restrict__ V, int heads, float softmax_scale) {{\n"
+    'extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_constant__ const CUtensorMap K_desc, '
+    "half_t* __restrict__ Output, __grid_constant__ const CUtensorMap Q_desc, {}const half_t* __restrict__ V, int heads, "
+    "float softmax_scale) {{\n}}"
 )
+
+
+def launched(code: str) -> HostPlan:
+    """A launch that gives what a signature takes."""
+    taken = read(code, CALLS).signature.parameters
+    kinds = {"descriptor": "pointer", "address": "pointer"}
+    one = Expression("1")
+    return HostPlan(
+        "attention_kernel", (), (), tuple(Taken(name, kinds.get(kind, kind)) for kind, name in taken), (one,) * 3,
+        (128, 3, 1), (1, 1, 1), 0, (),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("more, counters", [("", ()), ("int* __restrict__ TileCounter, ", ("TileCounter",))])
 def test_generated_code_that_takes_something_else_is_refused(more, counters):
-    variant = VARIANTS[0]
-    code = GeneratedCode(SIGNATURE.format(more), "", variant, variant.parameters(*counters))
-    check_parameters(code)
-    for before, after in (("Q_desc", "R_desc"), ("V, ", "V, int* LSE, "), ("half_t* __restrict__ Output, ", "")):
-        with pytest.raises(ScheduleRefused, match="is not safe: it takes .*, expected .*K, Output, Q"):
-            check_parameters(replace(code, source=code.source.replace(before, after)))
-    with pytest.raises(ScheduleRefused, match="TileCounter"):
-        check_parameters(replace(code, parameters=variant.parameters(*(() if counters else ["TileCounter"]))))
+    """Tensors other than the variant's, whether the launch gives them or not, are refused."""
+    code = SIGNATURE.format(more)
+    plan = launched(code)
+    descriptors = tuple(SimpleNamespace(name=name) for name in ("K_desc", "Q_desc"))
+
+    def check(code: str, plan: HostPlan, counters: tuple[str, ...]) -> None:
+        tensors = frozenset(p.name for p in VARIANTS[0].parameters(*counters) if p.kind != "scalar")
+        check_signature(read(code, CALLS), replace(plan, descriptors=descriptors), tensors)
+
+    check(code, plan, counters)
+    for before, after in (
+        ("Q_desc", "R_desc"),
+        ("V, ", "V, int* __restrict__ LSE, "),
+        ("half_t* __restrict__ Output, ", ""),
+    ):
+        other = code.replace(before, after)
+        with pytest.raises(Unsafe, match="it takes .*, expected .*K, Output, Q"):
+            check(other, launched(other), counters)
+        with pytest.raises(Unsafe, match="attention_kernel takes .*, attention_kernel is launched with"):
+            check(other, plan, counters)
+    with pytest.raises(Unsafe, match="it takes .*expected .*TileCounter|it takes .*TileCounter.*, expected"):
+        check(code, plan, () if counters else ("TileCounter",))
 
 
 @pytest.mark.parametrize(
