@@ -56,8 +56,8 @@ def test_a_prim_func_takes_what_the_list_says(name, variant, schedules_dir):
 
 SIGNATURE = (
     'extern "C" __global__ void __launch_bounds__(384, 1) attention_kernel(__grid_constant__ const CUtensorMap K_desc, '
-    "half_t* __restrict__ Output, __grid_constant__ const CUtensorMap Q_desc, {}const half_t* __restrict__ V, int heads, "
-    "float softmax_scale) {{\n}}"
+    "half_t* __restrict__ Output, __grid_constant__ const CUtensorMap Q_desc, {}const half_t* __restrict__ V, "
+    "int heads, float softmax_scale) {{\n}}"
 )
 
 
