@@ -60,6 +60,6 @@ class Lowering(ABC):
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
         """The verdict of the proof. Raises ScheduleRefused where the generated code is not what the Program says, or races.
 
-        Unrolls the code of a few row tiles for every short loop, a long one and ragged ones, or for fixed sizes.
-        Which head and batch it loads, and what it computes and stores, are not read: that is for the numbers to show.
+        Arithmetic on registers, which scores a mask hides, and which register is which element, are not read: that is
+        for the numbers to show. docs/DESIGN.md has the list.
         """

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.program.derivation import derive
+from tl_attention.proof.generated import text
+from tl_attention.proof.generated.calls import CALLS
 from tl_attention.proof.generated.verdict import GeneratedCode as Code
 from tl_attention.proof.generated.verdict import Verdict
 from tl_attention.schedule.schedule import Schedule
@@ -17,9 +19,30 @@ BODY = "__launch_bounds__"
 NUMBERS = "numbers: "
 
 
+_known: dict[tuple[object, ...], Verdict] = {}
+
+
 def read(schedule: Schedule, code: Code) -> Verdict:
-    """The proof's verdict. Raises ScheduleRefused where it refuses the code."""
-    return lowering_of(schedule).check_generated(schedule, derive(schedule), code)
+    """The proof's verdict. Raises ScheduleRefused where it refuses the code.
+
+    That of the last code that was accepted where both have the same in all lines that are read.
+    """
+    key = (schedule.label, code.variant, code.host_source, _read_lines(code.source))
+    if key not in _known or key[-1] is None:
+        verdict = lowering_of(schedule).check_generated(schedule, derive(schedule), code)
+        _known.clear()
+        _known[key] = verdict
+    return _known[key]
+
+
+def _read_lines(source: str) -> tuple[str, ...] | None:
+    """The lines that are read, and of the others what they are; None where some is nothing that is known."""
+    try:
+        kinds = text.read(source, CALLS).kinds
+    except SyntaxError:
+        return None
+    told = (kinds.get(number, "") for number in range(source.count("\n") + 1))
+    return tuple(kind if is_numbers(kind) else line for kind, line in zip(told, source.split("\n")))
 
 
 # Kinds that are read, and order nothing between threads.

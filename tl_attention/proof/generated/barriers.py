@@ -85,7 +85,7 @@ BARRIER_CALLS = (
     plain("more registers")(r"tl::warpgroup_reg_alloc<(\d+)>\(\);$"),
     # scores_max[i_5] = tl::AllReduce<tl::MaxOp, 4, 1, 0, tl::NamedBarrier<128>>::run(scores_max[i_5]);
     Call(
-        "exchange",
+        "exchange, numbers: arithmetic",
         re.compile(
             r"(\w+)\[\w+\] = tl::AllReduce<tl::(?:Max|Sum)Op, 4, 1, 0, tl::NamedBarrier<(\d+)>>::run\((\w+)\[\w+\]\);$"
         ),

@@ -236,6 +236,8 @@ def _reset(match: re.Match[str], declared: Declared) -> Made | None:
 
 
 T = r"(?:half_t|bfloat16_t)"
+# Read as to the place in memory. Which of a thread's registers it is, or what zeros are, is for the numbers to show.
+WRITE, READ, OUTPUT, FETCH = (f"{kind}, numbers: registers" for kind in ("write", "read", "output", "fetch"))
 COPY_CALLS = (
     # tl::tma_load(K_desc, K_full[0], (&(((half_t*)K_shared)[(i * 8192)])), (i * 64), (j * 128), head_2, bz_2);
     # tl::tma_load_multicast(K_desc, K_full[0], (&(((half_t*)K_shared)[(i * 8192)])), (uint16_t)(3), (i * 64), ...);
@@ -250,27 +252,27 @@ COPY_CALLS = (
     plain("commit copies")(r"tl::cp_async_commit\(\);$"),
     plain("copies wait")(r"tl::cp_async_wait<(\d+)>\(\);$"),
     # condval = *(uint4*)(Q + (...));
-    Call("fetch", re.compile(r"(\w+) = \*\((uint\d)\*\)\((\w+) \+ (.+)\);$"), _fetch),
+    Call(FETCH, re.compile(r"(\w+) = \*\((uint\d)\*\)\((\w+) \+ (.+)\);$"), _fetch),
     # condval = make_uint4(__pack_half2(broadcast_var, broadcast_var), ...);
     Call(
-        "fetch",
+        FETCH,
         re.compile(
             r"(\w+) = make_uint[24]\((?:__pack_\w+\(broadcast_var(?:_\d+)?, broadcast_var(?:_\d+)?\)(?:, )?)+\);$"
         ),
         _zeros,
     ),
     # *(uint4*)(((half_t*)Q_shared) + (...)) = *(uint4*)(Q + (...));
-    Call("write", re.compile(rf"\*\((uint4)\*\){SHARED} = \*\(uint4\*\)\(([A-Z]\w*) \+ (.+)\);$"), _copy_by_hand),
+    Call(WRITE, re.compile(rf"\*\((uint4)\*\){SHARED} = \*\(uint4\*\)\(([A-Z]\w*) \+ (.+)\);$"), _copy_by_hand),
     # *(uint4*)(((half_t*)Q_shared) + (...)) = condval;
-    Call("write", re.compile(rf"\*\((uint\d)\*\){SHARED} = (.+);$"), _write),
-    Call("write", re.compile(r"tl::ptx_stmatrix_m8n8_x4\((.+)\);$"), _stmatrix),
+    Call(WRITE, re.compile(rf"\*\((uint\d)\*\){SHARED} = (.+);$"), _write),
+    Call(WRITE, re.compile(r"tl::ptx_stmatrix_m8n8_x4\((.+)\);$"), _stmatrix),
     # *(uint1*)(Q_local + (i_4 * 2)) = *(uint1*)(((half_t*)Q_shared) + (...));
-    Call("read", re.compile(rf"\*\(\w+\*\)\((\w+) \+ [^=]+\) = \*\((uint\d)\*\){SHARED};$"), _read),
+    Call(READ, re.compile(rf"\*\(\w+\*\)\((\w+) \+ [^=]+\) = \*\((uint\d)\*\){SHARED};$"), _read),
     # *(uint1*)(Output + (...)) = *(uint1*)(Output_local_cast + 0);
-    Call("output", re.compile(r"\*\((uint\d)\*\)\((\w+) \+ (.+?)\) = (.+);$"), _output),
+    Call(OUTPUT, re.compile(r"\*\((uint\d)\*\)\((\w+) \+ (.+?)\) = (.+);$"), _output),
     # tl_attention_store<128, false>(acc_o, (&(Output[...])), (seq_q - first_row_3));
     Call(
-        "output",
+        OUTPUT,
         re.compile(r"tl_attention_store<(\d+), (true|false)>\((\w+), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"),
         _vector_output,
     ),

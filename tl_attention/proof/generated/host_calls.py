@@ -1,9 +1,9 @@
 """Reads the host function that TileLang 0.1.15 generates as C: what it is called with, and the calls that it makes.
 
 It checks its arguments and defines names on the way. Then it fills the slots of an argument stack one by one and calls
-a function, again and again: one call sets the device, one makes each TMA descriptor, one launches the kernel. Every line
-of it is of a form below, or the code is refused, so a TileLang that writes its host code in another way gives an error
-and never a wrong launch.
+a function, again and again: one call sets the device, one makes each TMA descriptor, one launches the kernel. Every
+line of it is of a form below, or the code is refused, so a TileLang that writes its host code in another way gives an
+error and never a wrong launch.
 """
 
 from __future__ import annotations

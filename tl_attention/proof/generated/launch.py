@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.problem.variant import Parameter
 from tl_attention.proof.generated.host_plan import Descriptor, HostPlan
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.text import Kernel
@@ -17,8 +18,12 @@ L2_PROMOTIONS = range(4)
 KINDS = {"descriptor": "pointer", "address": "pointer"}
 
 
-def check_signature(kernel: Kernel, plan: HostPlan, tensors: frozenset[str]) -> None:
+def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter, ...]) -> None:
     """The launch gives the kernel what it takes, in its order, and threads as many as it is made for."""
+    names = tuple(parameter.name for parameter in parameters)
+    if plan.arguments != names:
+        raise Unsafe(f"its caller gives {', '.join(names)}, the host takes {', '.join(plan.arguments)}")
+    tensors = {parameter.name for parameter in parameters if parameter.kind != "scalar"}
     taken = [(name, KINDS.get(kind, kind)) for kind, name in kernel.signature.parameters]
     given = [(parameter.name, parameter.kind) for parameter in plan.parameters]
     if taken != given or plan.kernel != kernel.signature.name:

@@ -136,7 +136,7 @@ class Proof(ABC):
         for line in prelude.removeprefix(self.prelude).splitlines():
             if not HEADER.match(line):
                 raise Unsafe(f"{line[:80]!r} stands before the kernel")
-        check_signature(self.kernel, self.plan, frozenset(p.name for p in self.code.parameters if p.kind != "scalar"))
+        check_signature(self.kernel, self.plan, self.code.parameters)
         check_memory(self.kernel, self.plan, self.tiles)
 
     # --- for the runs ------------------------------------------------------------------------------------------
