@@ -1,4 +1,4 @@
-"""What the proof of generated code leaves to the numbers: a fault of each kind passes it, and the GPU shows the fault."""
+"""What the proof leaves to the numbers: a fault of each kind passes it, and the GPU shows the fault."""
 
 from __future__ import annotations
 
