@@ -1,0 +1,58 @@
+"""Small kernels in the form of generated ones, for tests of how these are read and run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tl_attention.proof.generated.calls import CALLS
+from tl_attention.proof.generated.iterations import Iterations
+from tl_attention.proof.generated.run import Lengths, Run, Seen
+from tl_attention.proof.generated.text import Kernel, read
+from tl_attention.proof.generated.threads import Threads
+
+WHOLE = Lengths(1 << 62)
+
+
+def kernel(body: str, sizes: Iterable[str] = ("n", "m")) -> Kernel:
+    """One with this body, that takes these integers."""
+    given = ", ".join(f"int {size}" for size in sizes)
+    signature = f'extern "C" __global__ void __launch_bounds__(64, 1) small({given}) {{'
+    return read("\n".join([signature, body.strip("\n"), "}"]), CALLS)
+
+
+def line_of(body: str, text: str) -> int:
+    """The line, from 0, of a kernel with this body that has the text, which one line has."""
+    (found,) = [number for number, line in enumerate(body.strip("\n").splitlines(), 1) if text in line]
+    return found
+
+
+def ran(
+    body: str, lengths: Lengths = WHOLE, blocks: int = 1, ys: int = 1, warps: int = 2, start: int = 0, **names: int
+) -> Run:
+    """A run of it by all threads of some blocks of one cluster."""
+    small = kernel(body, names or ("unused",))
+    threads = Threads(np.arange(blocks), ys, tuple(range(warps)))
+    found = Run(small, threads, names, lengths, blocks, iterations=Iterations.of(small.body), start=start)
+    found.go()
+    return found
+
+
+def synced(run: Run) -> list[tuple[int, list[int]]]:
+    """(named barrier, threads) of each sync, a thread's barrier being one number."""
+    return [(seen.values["index"], seen.threads.tolist()) for seen in _syncs(run)]
+
+
+def _syncs(run: Run) -> list[Seen]:
+    return [seen for seen in run.seen if seen.kind == "sync"]
+
+
+def barriers(run: Run, thread: int) -> list[int]:
+    """The named barriers that one thread syncs on, in order."""
+    found = []
+    for seen in _syncs(run):
+        here = np.flatnonzero(seen.threads == thread)
+        if len(here):
+            found.append(int(np.broadcast_to(seen.values["index"], seen.threads.shape)[here[0]]))
+    return found

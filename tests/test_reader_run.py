@@ -1,0 +1,134 @@
+"""Small kernels, run by all threads: who does what, in which iterations."""
+
+from __future__ import annotations
+
+import pytest
+from small_kernels import barriers, line_of, ran, synced
+
+from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.run import Lengths
+
+
+@pytest.mark.parametrize("head, period", [(1, 1), (3, 2), (4, 6), (7, 4)])
+def test_of_a_long_loop_head_and_tail_run_and_whole_periods_are_left_out(head, period):
+    lengths = Lengths(1, head, period)
+    for count in range(200):
+        iterations = list(lengths.iterations(count))
+        ran_, left_out = [t for t, _ in iterations], sum(out for _, out in iterations)
+        assert len(ran_) + left_out == count and ran_ == sorted(set(ran_))
+        assert left_out % period == 0
+        if count <= head + 2 * period:
+            assert (ran_, left_out) == (list(range(count)), 0)
+            continue
+        tail = [t for t in ran_ if t >= head]
+        assert ran_[:head] == list(range(head)) and tail == list(range(tail[0], count))
+        assert period <= len(tail) < 2 * period and left_out > 0
+        # It is said where the loop goes on again.
+        assert [t for t, out in iterations if out] == [tail[0]] and tail[0] - head == left_out
+
+
+def test_what_is_left_out_of_a_loop_is_seen():
+    body = "  for (int t = 0; t < n; ++t) {\n    tl::__sync_thread_partial((t % 3), 128);\n  }\n"
+    run = ran(body, Lengths(1, 2, 3), n=20)
+    assert [t for t, _ in synced(run)] == [0, 1, *(t % 3 for t in range(17, 20))]
+    assert [seen.values["value"] for seen in run.seen if seen.kind == "left out"] == [15]
+    assert [t for t, _ in synced(ran(body, n=7))] == [t % 3 for t in range(7)]
+
+
+CONDITION = """
+  int slot = 5;
+  if (((int)threadIdx.x) < n) {
+    slot = (((int)threadIdx.x) >> 4);
+    tl::__sync_thread_partial(1, 64);
+  } else {
+    tl::__sync_thread_partial(2, 64);
+  }
+  tl::__sync_thread_partial((slot + 8), 64);
+"""
+
+
+def test_a_condition_parts_the_threads():
+    (first, low), (second, high), *_ = synced(ran(CONDITION, n=20))
+    assert (first, low, second, high) == (1, list(range(20)), 2, list(range(20, 64)))
+
+
+def test_behind_it_each_thread_has_its_own_value():
+    run = ran(CONDITION, n=20)
+    assert [barriers(run, thread)[-1] for thread in (0, 15, 16, 19, 20, 63)] == [8, 8, 9, 9, 13, 13]
+
+
+def test_a_condition_that_all_agree_on_has_one_outcome():
+    line = line_of(CONDITION, "if (")
+    for n, outcome, barrier in ((64, True, 1), (0, False, 2)):
+        run = ran(CONDITION, n=n)
+        assert run.outcomes[line] == {outcome}
+        assert synced(run)[0] == (barrier, list(range(64)))
+    assert line_of(CONDITION, "partial(2") not in ran(CONDITION, n=64).ran
+
+
+def test_loops_of_different_lengths_part_the_threads():
+    body = "  for (int t = 0; t < (((int)threadIdx.x) >> 5); ++t) {\n    tl::__sync_thread_partial(1, 64);\n  }\n"
+    run = ran(body, warps=3)
+    assert [len(barriers(run, thread)) for thread in (0, 31, 32, 64, 95)] == [0, 0, 1, 2, 2]
+
+
+LOOP = """
+  int tile = ((int)blockIdx.x);
+  int turn = 0;
+  while (1) {
+    if (!((tile < n))) { break; }
+    tl::__sync_thread_partial((turn & 7), 64);
+    turn = (turn + 1);
+    tile = (tile + 2);
+  }
+  tl::__sync_thread_partial((8 + turn), 64);
+"""
+
+
+def test_blocks_leave_a_loop_each_at_its_own_time():
+    run = ran(LOOP, blocks=2, n=5)
+    assert (barriers(run, 0), barriers(run, 64)) == ([0, 1, 2, 11], [0, 1, 10])
+
+
+def test_so_many_tiles_run_and_from_where_it_is_told():
+    assert barriers(ran(LOOP, Lengths(2), n=100), 0) == [0, 1, 10]
+    assert barriers(ran(LOOP, Lengths(1), start=5, n=100), 0) == [5, 14]
+
+
+def elected(lanes: int, **more) -> list[int]:
+    body = f"  if (tl::tl_shuffle_elect<{lanes}>()) {{\n    tl::__sync_thread_partial(1, 64);\n  }}\n"
+    return [thread for _, threads in synced(ran(body, **more)) for thread in threads]
+
+
+def test_one_lane_is_elected_of_each_warp_of_so_many_threads_or_of_each_y():
+    assert elected(32, warps=4) == [0, 32, 64, 96]
+    assert elected(64, warps=4) == [0, 64]
+    assert elected(128, warps=8) == [0, 128]
+    assert elected(0, warps=4, ys=2) == [0, 128]
+    assert elected(32, warps=2, blocks=2) == [0, 32, 64, 96]
+
+
+@pytest.mark.parametrize(
+    "condition", ["((int)threadIdx.x) < 16", "(((int)threadIdx.x) & 1) == 0", "((int)threadIdx.x) != 5"]
+)
+def test_a_part_of_a_warp_elects_nobody(condition):
+    body = f"  if ({condition}) {{\n    if (tl::tl_shuffle_elect<32>()) {{\n      __syncthreads();\n    }}\n  }}\n"
+    with pytest.raises(Unsafe, match="line 3 elects a lane of a part of a warp"):
+        ran(body)
+    assert ran(body.replace(condition, "((int)threadIdx.x) < 32")).seen
+
+
+def test_a_shuffle_gives_what_one_lane_has():
+    body = "  int wg = __shfl_sync(4294967295, (((int)threadIdx.x) >> 4), 0);\n  tl::__sync_thread_partial(wg, 64);\n"
+    run = ran(body)
+    assert [barriers(run, thread) for thread in (0, 16, 31, 32, 63)] == [[0], [0], [0], [2], [2]]
+    for lanes, lane in ((65535, 0), (4294967295, 32)):
+        with pytest.raises(Unsafe, match="expected all lanes of whole warps"):
+            ran(body.replace("4294967295", str(lanes)).replace(", 0);", f", {lane});"))
+
+
+def test_a_variable_that_has_no_value_cannot_be_read():
+    body = "  int slot;\n  if (((int)threadIdx.x) < 32) {\n    slot = 1;\n  }\n  tl::__sync_thread_partial(slot, 64);\n"
+    with pytest.raises(Unsafe, match="line 6 cannot be read"):
+        ran(body)
+    assert ran(body.replace("int slot;", "int slot = 0;")).seen
