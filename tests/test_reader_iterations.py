@@ -126,7 +126,10 @@ def test_what_is_carried_grows_by_what_is_not_counted(name, value):
 
 
 def test_what_two_branches_leave_differently_is_refused():
-    branches = "  int slot = 0;\n  for (int t = 0; t < m; ++t) {\n    if (BRANCH) {\n      slot = A;\n    } else {\n      slot = B;\n    }\n  }\n"
+    branches = (
+        "  int slot = 0;\n  for (int t = 0; t < m; ++t) {\n    if (BRANCH) {\n      slot = A;\n"
+        "    } else {\n      slot = B;\n    }\n  }\n"
+    )
 
     def with_(a: str, b: str, condition: str = "((int)threadIdx.x) < 32") -> Iterations:
         return of(branches.replace("BRANCH", condition).replace("= A;", f"= {a};").replace("= B;", f"= {b};"))
