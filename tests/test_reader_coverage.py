@@ -68,6 +68,11 @@ def test_all_below_such_a_condition_is_unreached_and_the_else_is_not():
     assert unreached(body, 2) == (line_of(body, "for ("), line_of(body, "__syncthreads"))
 
 
+def test_what_is_below_a_line_that_never_runs_needs_no_size_of_its_own():
+    body = f"  if (((int)threadIdx.y) == 3) {{\n{under('seq_kv < 100')}  }}\n"
+    assert unreached(body, 150) == (line_of(body, "seq_kv"), line_of(body, "sync"))
+
+
 def test_a_loop_that_no_size_enters_is_refused():
     body = "  for (int t = 0; t < (seq_kv - 100); ++t) {\n    __syncthreads();\n  }\n"
     with pytest.raises(Unsafe, match="line 3 does not run"):
