@@ -79,23 +79,23 @@ def test_generated_code_that_takes_something_else_is_refused(more, counters):
     plan = launched(code)
     descriptors = tuple(SimpleNamespace(name=name) for name in ("K_desc", "Q_desc"))
 
-    def check(code: str, plan: HostPlan, counters: tuple[str, ...]) -> None:
-        tensors = frozenset(p.name for p in VARIANTS[0].parameters(*counters) if p.kind != "scalar")
-        check_signature(read(code, CALLS), replace(plan, descriptors=descriptors), tensors)
+    def check(code: str, plan: HostPlan, *names: str) -> None:
+        parameters = VARIANTS[0].parameters(*names)
+        given = replace(plan, descriptors=descriptors, arguments=plan.arguments or tuple(p.name for p in parameters))
+        check_signature(read(code, CALLS), given, parameters)
 
-    check(code, plan, counters)
-    for before, after in (
-        ("Q_desc", "R_desc"),
-        ("V, ", "V, int* __restrict__ LSE, "),
-        ("half_t* __restrict__ Output, ", ""),
-    ):
+    check(code, plan, *counters)
+    changes = (("Q_desc", "R_desc"), ("V, ", "V, int* __restrict__ LSE, "), ("half_t* __restrict__ Output, ", ""))
+    for before, after in changes:
         other = code.replace(before, after)
         with pytest.raises(Unsafe, match="it takes .*, expected .*K, Output, Q"):
-            check(other, launched(other), counters)
+            check(other, launched(other), *counters)
         with pytest.raises(Unsafe, match="attention_kernel takes .*, attention_kernel is launched with"):
-            check(other, plan, counters)
-    with pytest.raises(Unsafe, match="it takes .*expected .*TileCounter|it takes .*TileCounter.*, expected"):
-        check(code, plan, () if counters else ("TileCounter",))
+            check(other, plan, *counters)
+    with pytest.raises(Unsafe, match="it takes K, Output, Q, .*V, expected K, Output, Q, .*V"):
+        check(code, plan, *(() if counters else ("TileCounter",)))
+    with pytest.raises(Unsafe, match="its caller gives Q, K, V, .*, the host takes K, Q, V, Output, softmax_scale"):
+        check(code, replace(plan, arguments=("K", "Q", "V", "Output", "softmax_scale")), *counters)
 
 
 @pytest.mark.parametrize(
