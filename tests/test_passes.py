@@ -166,7 +166,7 @@ def test_no_hold_of_the_generated_code_may_be_left_out(name, count) -> None:
     for line in lines:
         source = compiled.source[: line.start()] + compiled.source[line.end() :]
         with pytest.raises(
-            ScheduleRefused, match=r"operation \d+ of warpgroup 0 of block 0 is .*, expected (hold|resume)"
+            ScheduleRefused, match=r"operation \d+ of warpgroup \d of block \d is .*, expected (hold|resume)"
         ):
             lowering_of(schedule).check_generated(
                 schedule, derive(schedule), replace(compiled.generated, source=source)

@@ -46,5 +46,7 @@ def _alone(event: Event, process: Process, users: dict[tuple[int, int], Process]
 
 
 def _operands(event: Event | None) -> set[tuple[str, int]]:
-    """The shared buffers that a product reads."""
-    return {read[:2] for read in event.reads} if event and event.kind == "product" else set()
+    """The shared buffers that a product reads, and whether it keeps what its accumulators have."""
+    if not event or event.kind != "product":
+        return set()
+    return {*(read[:2] for read in event.reads), ("keeps", event.place[0])}

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from tl_attention.lowering.base import COMMON_FILES, NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
-from tl_attention.lowering.warp_specialized import generated
 from tl_attention.lowering.warp_specialized.arguments import arguments
 from tl_attention.lowering.warp_specialized.passes import PASSES
 from tl_attention.lowering.warp_specialized.resources import resources
@@ -88,4 +87,7 @@ class WarpSpecialized(Lowering):
         return ("TileCounter",) if schedule.kernel.tile_scheduler == "dynamic" else ()
 
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
+        # Late: it imports numpy.
+        from tl_attention.lowering.warp_specialized import generated
+
         return generated.check(schedule, program, code)

@@ -25,6 +25,7 @@ class Coverage:
     """Of all runs so far."""
 
     ran: set[int] = field(default_factory=set)
+    outcomes: dict[int, set[bool]] = field(default_factory=lambda: defaultdict(set))
     at: dict[Sizes, set[int]] = field(default_factory=lambda: defaultdict(set))
     residues: dict[tuple[int, Core], set[int]] = field(default_factory=lambda: defaultdict(set))
     compared: dict[tuple[int, int], set[tuple[int, tuple[str, ...]]]] = field(default_factory=lambda: defaultdict(set))
@@ -32,6 +33,8 @@ class Coverage:
     def note(self, run: Run) -> None:
         """Count a run."""
         self.ran |= run.ran
+        for line, outcomes in run.outcomes.items():
+            self.outcomes[line] |= outcomes
         if not run.lengths.ends:
             self.at[Sizes(*(run.names[name] for name in Sizes._fields))] |= run.ran
         for line_and_core, residues in run.residues.items():
@@ -77,5 +80,6 @@ class Coverage:
             elif isinstance(node, If):
                 # The same for all sizes: every such thread was run.
                 plain = node.condition is not None and node.condition.names <= OF_A_THREAD
-                self._look(node.body, never or plain, dead, fixed)
-                self._look(node.otherwise, never or plain, dead, fixed)
+                outcomes = self.outcomes[node.line]
+                self._look(node.body, never or (plain and True not in outcomes), dead, fixed)
+                self._look(node.otherwise, never or (plain and False not in outcomes), dead, fixed)

@@ -33,7 +33,8 @@ class Form:
     invariant   no counted variable; `value` where it is a number in the code
     affine      the core, times or plus what is invariant
     floored     of the core divided by `period`
-    periodic    the same for cores that are equal modulo `period`
+    periodic    the same for cores that are equal modulo `period`, of the cores that are not negative: C's division rounds
+                towards 0, but what is counted grows, and a run begins where it is least
     threshold   a comparison of something affine
     """
 

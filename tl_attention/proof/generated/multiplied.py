@@ -86,7 +86,7 @@ class Multiplied:
             if offset != product.b_offset(step) or (at != product.a_offset(step, warpgroup)).any():
                 raise Unsafe(f"line {line}: instruction {step} of a product reads other columns of its operands")
             slots.add(slot)
-            keeps.append(part.one("keeps"))
+            keeps.append(int(part.one("keeps") != 0))
         if len(slots) != 1 or set(keeps[1:]) - {1}:
             raise Unsafe(f"line {line}: a product's instructions read slots {sorted(slots)} and keep {keeps}")
         slot = slots.pop()
