@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import product
-from math import lcm
 
 import numpy as np
 
@@ -54,8 +53,8 @@ class PipelinedProof(Proof):
         }
 
     @cached_property
-    def ring_period(self) -> int:
-        return lcm(*self.program.buffers.values())
+    def cycles(self) -> tuple[int, ...]:
+        return tuple(self.program.buffers.values())
 
     def check_code(self) -> None:
         declared = self.kernel.declared
@@ -79,7 +78,7 @@ class PipelinedProof(Proof):
         x, y, z = (sorted({*range(min(size, 3)), size - 1}) for size in (tiles, sizes.heads, sizes.batch))
         self._check_blocks(sizes, product(x, y, z))
 
-    def check_at(self, sizes: Sizes, start: int) -> None:
+    def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
         tiles = row_tiles(AttentionShape.of(self.code.variant, sizes), self.schedule.block_M)
         self._check_blocks(sizes, {(0, 0, 0), (tiles - 1, sizes.heads - 1, sizes.batch - 1)})
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from math import lcm
 
 import numpy as np
 
@@ -74,8 +73,8 @@ class RolesProof(Proof):
         }
 
     @cached_property
-    def ring_period(self) -> int:
-        return lcm(4, *(2 * depth for depth in self.program.buffers.values()))
+    def cycles(self) -> tuple[int, ...]:
+        return (4, *(2 * depth for depth in self.program.buffers.values()))
 
     def check_code(self) -> None:
         wanted = {name: self.roles.slots(name.partition("_")[0]) for name in self.roles.counts}
@@ -101,8 +100,8 @@ class RolesProof(Proof):
     def check_grid(self, sizes: Sizes) -> None:
         GridProof(self, self.roles, sizes).check()
 
-    def check_at(self, sizes: Sizes, start: int) -> None:
-        run, expected = self._run(sizes, start), self.expected(sizes)
+    def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
+        run, expected = self._run(sizes, start, tile), self.expected(sizes)
         shape = AttentionShape.of(self.code.variant, sizes)
         users: dict[tuple[int, int], Process] = {}
         tiles: dict[int, list[Loaded]] = {}
@@ -125,7 +124,7 @@ class RolesProof(Proof):
         """The producer's other warps only start and end with the others."""
         threads = run.threads
         for block in range(self.roles.cluster):
-            own = np.flatnonzero((threads.block == block) & (threads.y == self.roles.warpgroups) & (threads.x >= WARP))
+            own = np.flatnonzero((threads.place == block) & (threads.y == self.roles.warpgroups) & (threads.x >= WARP))
             found = list(Stream(run, own, IDLE, expected).events())
             process = Process(block, -1, WARPS - 1)
             together = [Event("sync", CLUSTER)] if self.roles.cluster > 1 else []
@@ -133,20 +132,23 @@ class RolesProof(Proof):
             if found != wanted:
                 raise Unsafe(f"{IDLE} of block {block} does {', '.join(map(str, found))}")
 
-    def _run(self, sizes: Sizes, start: int) -> Run:
+    def _run(self, sizes: Sizes, start: int, tile: int) -> Run:
         cluster = self.roles.cluster
-        threads = Threads(np.arange(cluster), self.roles.warpgroups + 1, tuple(range(WARPS)))
+        threads = Threads(tile * cluster + np.arange(cluster), self.roles.warpgroups + 1, tuple(range(WARPS)))
         period = self.iterations.period
         lengths = Lengths(1 if start else TILES, self.program.span + period, period)
         counter = {"TileCounter": (0, 0)}
-        run = Run(self.kernel, threads, sizes._asdict(), lengths, cluster, counter, self.iterations, start)
+        run = Run(
+            self.kernel, threads, sizes._asdict(), lengths, cluster, counter, self.iterations, start,
+            whole=False, workers=workers(self.schedule),
+        )  # fmt: skip
         run.go()
         return run
 
     def _threads(self, run: Run, process: Process) -> np.ndarray:
         threads = run.threads
         group = process.warpgroup if process.warpgroup >= 0 else self.roles.warpgroups
-        mine = (threads.block == process.block) & (threads.y == group) & (threads.x < process.warps * WARP)
+        mine = (threads.place == process.block) & (threads.y == group) & (threads.x < process.warps * WARP)
         return np.flatnonzero(mine)
 
     def _started(self, events: list[Event], process: Process) -> list[Event]:

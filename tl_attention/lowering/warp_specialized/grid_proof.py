@@ -120,7 +120,17 @@ class GridProof:
         threads = Threads(blocks, self.roles.warpgroups + 1, (0,), lanes=1)
         names, counter = self.sizes._asdict(), {"TileCounter": (0, 0)}
         lengths = Lengths(turns, ends=True)
-        run = Run(proof.kernel, threads, names, lengths, cluster, counter, proof.iterations, whole=whole)
+        run = Run(
+            proof.kernel,
+            threads,
+            names,
+            lengths,
+            cluster,
+            counter,
+            proof.iterations,
+            whole=whole,
+            workers=len(blocks) // cluster,
+        )
         run.go()
         found = GridTiles.of(run, turns, proof.expected(self.sizes))
         block_N, program = self.schedule.block_N, proof.program

@@ -164,20 +164,20 @@ class Roles:
     def _tile(self, process: Process, base: int, blocks: int, q: tuple[Read, ...]) -> Iterator[Event]:
         """The Program's operations for one tile of `blocks` KV blocks, the rings being at step `base`."""
         for step in self.program.phases.steps(blocks):
-            yield from self._operation(process, step.op, base + step.block, q, first=step.block == 0)
+            yield from self._operation(process, step.op, base + step.block, q, opens=step.block == 0)
 
     def _operation(
-        self, process: Process, op: Operation, number: int, q: tuple[Read, ...], first: bool
+        self, process: Process, op: Operation, number: int, q: tuple[Read, ...], opens: bool
     ) -> Iterator[Event]:
-        """`number` is that of its load in the ring; with `q`, products read Q_shared; the `first` block is a tile's own."""
+        """`number` is that of its load in the ring; with `q`, products read Q_shared; whether the block `opens` its tile."""
         match op.kind:
             case "issue":
                 ring, slot, _ = self._place(self.table.loads_of(op.statement)[0], number)
                 statement = self.table.by_name[op.statement]
                 reads = ((ring, slot, number), *(q if "Q_shared" in statement.reads else ()))
                 # One that adds to what it writes clears it in a tile's first block, any other always.
-                keeps = not first and not set(statement.writes).isdisjoint(statement.reads)
-                yield Event("product", ring, slot, reads=reads, place=(int(keeps),))
+                adds = int(not opens and not set(statement.writes).isdisjoint(statement.reads))
+                yield Event("product", ring, slot, reads=reads, place=(adds,))
             case "wait" if op.statement in self.table.products:
                 yield Event("products wait", value=op.outstanding)
             case "wait":

@@ -8,7 +8,7 @@ tile of that grid gets there.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ class Coverage:
 
     ran: set[int] = field(default_factory=set)
     outcomes: dict[int, set[bool]] = field(default_factory=lambda: defaultdict(set))
-    at: dict[Sizes, set[int]] = field(default_factory=lambda: defaultdict(set))
+    reached: dict[int, tuple[Sizes, int]] = field(default_factory=dict)
     residues: dict[tuple[int, Core], set[int]] = field(default_factory=lambda: defaultdict(set))
     compared: dict[tuple[int, int], set[tuple[int, tuple[str, ...]]]] = field(default_factory=lambda: defaultdict(set))
 
@@ -35,29 +35,34 @@ class Coverage:
         self.ran |= run.ran
         for line, outcomes in run.outcomes.items():
             self.outcomes[line] |= outcomes
-        if not run.lengths.ends:
-            self.at[Sizes(*(run.names[name] for name in Sizes._fields))] |= run.ran
+        sizes = Sizes(*(run.names[name] for name in Sizes._fields))
+        for line, tile in run.reached.items():
+            self.reached.setdefault(line, (sizes, tile))
         for line_and_core, residues in run.residues.items():
             self.residues[line_and_core] |= residues
         for comparison, found in run.compared.items():
             self.compared[comparison] |= found
 
-    def may_gain(self, sizes: Sizes, iterations: Iterations) -> bool:
-        """Whether a line that runs at these sizes was not seen in every iteration of the period."""
-        wanting = {line for line, _ in self._wanting(iterations)}
-        return bool(wanting & self.at[sizes])
+    def wanting(self, iterations: Iterations, fixed: bool) -> list[tuple[int, Core]]:
+        """The lines that were not seen in every iteration of their period, and what has it.
 
-    def _wanting(self, iterations: Iterations) -> Iterator[tuple[int, Core]]:
-        for line, cores in iterations.cores.items():
-            for core in cores:
-                if line in self.ran and len(self.residues[line, core]) < iterations.period:
-                    yield line, core
+        Of fixed sizes a loop that begins anew with each tile has no other iterations than those that ran.
+        """
+        carried = {name for names in iterations.carried.values() for name in names}
+        return [
+            (line, core)
+            for line, cores in iterations.cores.items()
+            for core in cores
+            if line in self.ran and not (fixed and carried.isdisjoint(name for name, _ in core))
+            if len(self.residues[line, core]) < iterations.states(line, core)
+        ]
 
     def unreached(self, kernel: Kernel, iterations: Iterations, fixed: bool) -> tuple[int, ...]:
         """The lines that can never run. Raises Unsafe where others did not, or not in every iteration of the period."""
-        for line, core in self._wanting(iterations):
+        for line, core in self.wanting(iterations, fixed):
             names = " + ".join(name for name, _ in core)
-            raise Unsafe(f"line {line + 1} did not run in every one of the {iterations.period} states of {names}")
+            states = iterations.states(line, core)
+            raise Unsafe(f"line {line + 1} did not run in every one of the {states} states of {names}")
         for line, comparisons in iterations.comparisons.items():
             for number in range(len(comparisons)):
                 seen = self.compared[line, number]

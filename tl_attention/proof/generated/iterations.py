@@ -46,26 +46,40 @@ class Comparison:
 
 @dataclass
 class Iterations:
-    """`cores` are, of each line, what it has modulo a period; `comparisons` those of something counted, with what.
+    """`cores` are, of each line, what it has modulo a period, and the period; `comparisons` those of something counted.
 
-    `carried` has, of each loop over tiles, what it counts from tile to tile, `period` is that of all. What is counted
+    `cycles` are the loads after which a ring of the Program, with its parities, is where it was, and tiles likewise.
+    `carried` has, of each loop over tiles, what it counts from tile to tile. What is counted
     may be added to `plain` variables only: how long loops are, and which thread it is. Anything else of a tile, its
     place above all, would make an iteration another one in some tiles.
     """
 
-    period: int = 1
-    cores: dict[int, set[Core]] = field(default_factory=dict)
+    cycles: tuple[int, ...] = ()
+    cores: dict[int, dict[Core, int]] = field(default_factory=dict)
     carried: dict[int, set[str]] = field(default_factory=dict)
     plain: set[str] = field(default_factory=set)
     comparisons: dict[int, list[Comparison]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, body: Iterable[Any]) -> Iterations:
+    def of(cls, body: Iterable[Any], cycles: Iterable[int]) -> Iterations:
         """Those of a kernel's statements. Raises Unsafe."""
         body = tuple(body)
-        found = cls(plain=lengths_of(body) | of_a_thread(body))
+        found = cls(tuple(cycles), plain=lengths_of(body) | of_a_thread(body))
         found._nodes(body, Forms())
         return found
+
+    @property
+    def period(self) -> int:
+        """Of all lines and of the Program."""
+        return lcm(*self.cycles, *(period for cores in self.cores.values() for period in cores.values()))
+
+    def states(self, line: int, core: Core) -> int:
+        """In how many iterations a line must have run: its own period, and that of the ring whose slot, or parity, it has.
+
+        A slot has half the period of its ring; what fits no ring is held to all of them.
+        """
+        period = self.cores[line][core]
+        return lcm(period, *([cycle for cycle in self.cycles if cycle in (period, 2 * period)] or self.cycles))
 
     def _nodes(self, nodes: Iterable[Any], names: Forms) -> None:
         for node in nodes:
@@ -133,8 +147,8 @@ class Iterations:
             )
         if found.kind == PERIODIC:
             self._check_plain(line, expression, names)
-            self.period = lcm(self.period, found.period)
-            self.cores.setdefault(line, set()).add(found.core)
+            cores = self.cores.setdefault(line, {})
+            cores[found.core] = lcm(cores.get(found.core, 1), found.period)
         if found.kind == THRESHOLD:
             self.comparisons.setdefault(line, []).extend(
                 Comparison.of(line, part, names)

@@ -7,7 +7,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from math import lcm
 
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.problem.variant import Sizes
@@ -26,8 +25,8 @@ from tl_attention.proof.generated.tiles import Product, Tile
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
-# Of a period: what is run for each of its iterations would take too long.
-MOST_ITERATIONS = 64
+# Of a period: longer ones would take too long to run.
+MOST_ITERATIONS = 4096
 # Of the longest loops that are tried; most of their iterations are left out.
 MOST_KEYS = 1 << 24
 # #include <tl_templates/cuda/barrier.h>    #ifdef ENABLE_BF16    extern "C" __global__ void attention_kernel(...);
@@ -53,17 +52,16 @@ class Proof(ABC):
 
     @cached_property
     def iterations(self) -> Iterations:
-        """What depends on an iteration, in the code; the period is the Program's too."""
-        found = Iterations.of(self.kernel.body)
-        found.period = lcm(found.period, self.ring_period)
+        """What depends on an iteration, in the code."""
+        found = Iterations.of(self.kernel.body, self.cycles)
         if found.period > MOST_ITERATIONS:
             raise Unsafe(f"it repeats after {found.period} iterations, expected at most {MOST_ITERATIONS}")
         return found
 
     @property
     @abstractmethod
-    def ring_period(self) -> int:
-        """Loads after which every ring, and its parities, are where they were; tiles likewise."""
+    def cycles(self) -> tuple[int, ...]:
+        """Loads after which each ring, and its parities, are where they were; tiles likewise."""
 
     @property
     def prelude(self) -> str:
@@ -89,8 +87,11 @@ class Proof(ABC):
         """At which all tiles of the grid are looked at, where they are not fixed."""
 
     @abstractmethod
-    def check_at(self, sizes: Sizes, start: int) -> None:
-        """Raise Unsafe unless some blocks do what they must at these sizes, as if `start` loads had been before."""
+    def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
+        """Raise Unsafe unless some blocks, from that number of a tile on, do what they must at these sizes.
+
+        As if `start` loads of each ring, and as many tiles, had been before.
+        """
 
     @abstractmethod
     def check_grid(self, sizes: Sizes) -> None:
@@ -111,12 +112,10 @@ class Proof(ABC):
                 check_descriptors(
                     self.plan, self.tiles, self._shapes(self.at), self.at._asdict(), self.code.variant.dtype
                 )
-                self.check_at(self.at, 0)
+                self.check_at(self.at, 0, 0)
             for self.at in grids:
                 self.check_grid(self.at)
-            # The longest first: most lines run there.
-            for self.at in reversed(sizes):
-                self._check_periods(self.at)
+            self._check_periods(fixed is not None)
             self.at = None
             return self._verdict(fixed is not None)
         except SyntaxError as error:
@@ -161,12 +160,21 @@ class Proof(ABC):
             told = [(e.kind, e.name, e.index, e.value, e.blocks, e.place, e.reads) for e in stream]
             self.digest.update(repr(told).encode())
 
-    def _check_periods(self, sizes: Sizes) -> None:
-        """Run again from every iteration of a period, if that shows a line in one that it was not seen in."""
-        if not self.coverage.may_gain(sizes, self.iterations):
-            return
-        for start in range(1, self.iterations.period):
-            self.check_at(sizes, start)
+    def _check_periods(self, fixed: bool) -> None:
+        """Run again from every iteration of its period where a line was not seen in every one of them."""
+        tried: set[tuple[Sizes, int]] = set()
+        while wanting := self.coverage.wanting(self.iterations, fixed):
+            missing = [(line, core) for line, core in wanting if self.coverage.reached[line] not in tried]
+            if not missing:
+                return
+            place = self.coverage.reached[missing[-1][0]]
+            tried.add(place)
+            states = max(
+                self.iterations.states(*lacks) for lacks in missing if self.coverage.reached[lacks[0]] == place
+            )
+            self.at, tile = place
+            for start in range(1, states):
+                self.check_at(self.at, start, tile)
 
     # --- behind the runs ---------------------------------------------------------------------------------------
 

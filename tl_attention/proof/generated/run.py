@@ -64,7 +64,8 @@ class Lengths:
 class Run:
     """One run of a kernel: `seen` is what happened, `ran` the lines that ran, `outcomes` those of each condition.
 
-    `whole` is whether the blocks are those of a launch, and work on all of its tiles.
+    `whole` is whether the blocks are those of a launch, and work on all of its tiles; `workers` is how many clusters
+    there are. `reached` has, for each line, the number of the first tile that it ran for.
 
     `turn` counts the tiles of a block. What loops over tiles count starts with `start`; `residues` are, modulo the
     period, the values of what a line has modulo one, `compared` how far above what it compares it with what it counts was, and in which iterations.
@@ -79,10 +80,12 @@ class Run:
     iterations: Iterations = field(default_factory=lambda: Iterations())
     start: int = 0
     whole: bool = True
+    workers: int = 0
 
     def __post_init__(self) -> None:
         self.seen: list[Seen] = []
         self.ran: set[int] = set()
+        self.reached: dict[int, int] = {}
         self.outcomes: dict[int, set[bool]] = defaultdict(set)
         self.residues: dict[tuple[int, Core], set[int]] = defaultdict(set)
         self.compared: dict[tuple[int, int], set[tuple[int, tuple[str, ...]]]] = defaultdict(set)
@@ -186,7 +189,10 @@ class Run:
                 self.ran.update(node.lines)
                 self.see(threads, node.lines[0], "mask" if node.mask else "arithmetic")
                 continue
-            self.ran.add(node.line)
+            if node.line not in self.ran:
+                self.ran.add(node.line)
+                first = int(self.threads.block[threads.threads[0]])
+                self.reached[node.line] = first // self.cluster + self.turn * self.workers
             try:
                 self._count(node.line, threads)
                 rest = RUNS[type(node)](self, node, threads)
@@ -200,7 +206,7 @@ class Run:
     def _count(self, line: int, threads: Class) -> None:
         """Note in which iterations, modulo the period, a line ran, and how its comparisons came out."""
         for core in self.iterations.cores.get(line, ()):
-            value = sum(factor * threads.names[name] for name, factor in core) % self.iterations.period
+            value = sum(factor * threads.names[name] for name, factor in core) % self.iterations.states(line, core)
             self.residues[line, core].update(value.tolist() if isinstance(value, np.ndarray) else (value,))
         for number, comparison in enumerate(self.iterations.comparisons.get(line, ())):
             above = comparison.sign * self.value(comparison.above, threads)
