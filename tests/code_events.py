@@ -10,7 +10,8 @@ from tl_attention.lowering.warp_specialized.generated import RolesProof
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.derivation import derive
 from tl_attention.proof.events import Event, Process
-from tl_attention.proof.generated.run import Lengths, Run
+from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.seen import Lengths
 from tl_attention.proof.generated.stream import Stream
 from tl_attention.proof.generated.threads import Threads
 from tl_attention.proof.generated.verdict import GeneratedCode

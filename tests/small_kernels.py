@@ -8,7 +8,8 @@ import numpy as np
 
 from tl_attention.proof.generated.calls import CALLS
 from tl_attention.proof.generated.iterations import Iterations
-from tl_attention.proof.generated.run import Lengths, Run, Seen
+from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.seen import Lengths, Seen
 from tl_attention.proof.generated.text import Kernel, read
 from tl_attention.proof.generated.threads import Threads
 

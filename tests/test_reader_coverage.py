@@ -9,7 +9,7 @@ from tl_attention.problem.variant import Sizes
 from tl_attention.proof.generated.coverage import Coverage
 from tl_attention.proof.generated.iterations import Iterations
 from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.run import Lengths
+from tl_attention.proof.generated.seen import Lengths
 
 SIZES = ("batch", "heads", "seq_q", "seq_kv")
 
@@ -103,14 +103,22 @@ def test_a_line_must_have_run_in_every_state_of_its_period():
         unreached(SLOTS, 1, starts=(0, 1, 3))
 
 
-def test_a_run_from_another_iteration_is_worth_it_where_states_are_missing():
+def test_a_line_that_lacks_states_is_named_with_where_it_was_reached():
     small = kernel(SLOTS, SIZES)
     iterations = Iterations.of(small.body)
-    sizes = {keys: Sizes(1, 1, 1, keys) for keys in (1, 2, 3)}
-    assert covered(SLOTS, 2).may_gain(sizes[2], iterations)
-    assert not covered(SLOTS, 3).may_gain(sizes[3], iterations)
-    # At sizes at which the line does not run there is nothing to gain.
-    assert not covered(SLOTS, 2).may_gain(sizes[1], iterations)
+    found = covered(SLOTS, 2)
+    ((line, core),) = found.wanting(iterations, fixed=False)
+    assert iterations.states(line, core) == 3
+    assert found.reached[line] == (Sizes(1, 1, 1, 2), 0)
+    assert covered(SLOTS, 3).wanting(iterations, fixed=False) == []
+
+
+@pytest.mark.parametrize("cycles,states", [((), 3), ((6,), 6), ((3, 4), 3), ((4, 10), 60)])
+def test_a_line_has_the_states_of_the_ring_that_its_period_fits(cycles, states):
+    """A slot has half of its ring's; what fits no ring is held to all."""
+    iterations = Iterations.of(kernel(SLOTS, SIZES).body, cycles)
+    ((line, cores),) = iterations.cores.items()
+    assert [iterations.states(line, core) for core in cores] == [states]
 
 
 def test_a_comparison_with_what_no_run_gets_to_is_refused():

@@ -55,7 +55,7 @@ def test_a_slot_is_periodic_in_all_that_is_counted():
     body = tiles("((base_1 + t) & 1)")
     found = of(body)
     assert found.period == 2
-    assert found.cores == {line_of(body, "sync_thread"): {(("base", 1), ("t", 1))}}
+    assert found.cores == {line_of(body, "sync_thread"): {(("base", 1), ("t", 1)): 2}}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from small_kernels import barriers, line_of, ran, synced
 
 from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.run import Lengths
+from tl_attention.proof.generated.seen import Lengths
 
 
 @pytest.mark.parametrize("head, period", [(1, 1), (3, 2), (4, 6), (7, 4)])

@@ -20,7 +20,8 @@ from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
 from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.run import Lengths, Run
+from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.seen import Lengths
 from tl_attention.proof.generated.stream import Stream
 from tl_attention.proof.generated.threads import Threads
 from tl_attention.proof.generated.tiles import Product, Tile

@@ -26,7 +26,8 @@ from tl_attention.proof.events import CLUSTER, Event, Process
 from tl_attention.proof.generated.parts import Expected
 from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.run import Lengths, Run
+from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.seen import Lengths
 from tl_attention.proof.generated.stream import Stream
 from tl_attention.proof.generated.threads import Threads
 from tl_attention.proof.generated.tiles import Product, Tile

@@ -16,7 +16,8 @@ from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.proof.generated.parts import Expected
 from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.run import Run, Seen
+from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.seen import Seen
 
 # numpy's arithmetic under the names that a mask asks for.
 ARRAYS = SimpleNamespace(min=np.minimum, max=np.maximum, ceildiv=lambda a, b: -(-a // b), Or=np.logical_or)

@@ -18,7 +18,8 @@ from tl_attention.proof.events import Event
 from tl_attention.proof.generated.iterations import every
 from tl_attention.proof.generated.proof import Proof
 from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.run import Lengths, Run
+from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.seen import Lengths
 from tl_attention.proof.generated.text import Arithmetic, For, Kernel, Step
 from tl_attention.proof.generated.threads import Threads
 from tl_attention.schedule.schedule import Schedule

@@ -61,7 +61,7 @@ class Iterations:
     comparisons: dict[int, list[Comparison]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, body: Iterable[Any], cycles: Iterable[int]) -> Iterations:
+    def of(cls, body: Iterable[Any], cycles: Iterable[int] = ()) -> Iterations:
         """Those of a kernel's statements. Raises Unsafe."""
         body = tuple(body)
         found = cls(tuple(cycles), plain=lengths_of(body) | of_a_thread(body))

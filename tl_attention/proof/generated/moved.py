@@ -13,7 +13,8 @@ import numpy as np
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.parts import Expected, Part
 from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.run import Run, Seen
+from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.seen import Seen
 
 # What is one of several of the same that fill, read or write a tile.
 OF_A_TILE = {"tma load", "tma store", "copy", "write", "output", "read"}

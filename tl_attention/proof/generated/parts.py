@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.run import Seen
+from tl_attention.proof.generated.seen import Seen
 from tl_attention.proof.generated.threads import Value
 from tl_attention.proof.generated.tiles import Product, Tile
 
