@@ -35,8 +35,13 @@ def class_of(row: Row, digest: str) -> str:
         return str(row["kind"])
     if row.get("machine") == SAME:
         return EQUIVALENT
+    if not digest or row["digest"] != digest:
+        return TO_JUDGE
+    if row.get("operation") == "swapped":
+        # In its place stands another line as it was.
+        return of_numbers(row["kind"]) or EQUIVALENT
     # A line that the proof read, and now leaves to the numbers, may say anything.
-    if not digest or row["digest"] != digest or is_numbers(row["after"]):
+    if is_numbers(row["after"]):
         return TO_JUDGE
     return of_numbers(row["kind"]) or of_numbers(row["after"]) or EQUIVALENT
 
