@@ -22,7 +22,7 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import INTEGERS, kv_blocks
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
-from tl_attention.proof.events import CLUSTER, Event, Process
+from tl_attention.proof.events import Event, Process
 from tl_attention.proof.generated.parts import Expected
 from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe
@@ -37,7 +37,6 @@ from tl_attention.schedule.schedule import Schedule
 IDLE = "an idle warp"
 # Tiles of a block that run one after another.
 TILES = 2
-Place = tuple[int, int, int]
 
 
 class RolesProof(Proof):
@@ -128,8 +127,7 @@ class RolesProof(Proof):
             own = np.flatnonzero((threads.place == block) & (threads.y == self.roles.warpgroups) & (threads.x >= WARP))
             found = list(Stream(run, own, IDLE, expected).events())
             process = Process(block, -1, WARPS - 1)
-            together = [Event("sync", CLUSTER)] if self.roles.cluster > 1 else []
-            wanted = [*self._start(process), *together]
+            wanted = [*self._start(process), *self.roles.together]
             if found != wanted:
                 raise Unsafe(f"{IDLE} of block {block} does {', '.join(map(str, found))}")
 
@@ -167,8 +165,7 @@ class RolesProof(Proof):
         begin = [*inits, *self._start(process)]
         if events[: len(begin)] != begin:
             raise Unsafe(f"{process} starts with {', '.join(map(str, events[: len(begin)]))}")
-        together = [Event("sync", CLUSTER)] if self.roles.cluster > 1 else []
-        rest = [*together, *events[len(begin) :]]
+        rest = [*self.roles.together, *events[len(begin) :]]
         if any("registers" in event.kind for event in rest):
             raise Unsafe(f"{process} moves registers again")
         return rest
@@ -178,7 +175,7 @@ class RolesProof(Proof):
         split = split_registers(self.schedule)
         kind = "fewer registers" if process.warpgroup < 0 else "more registers"
         moved = [Event(kind, value=split[process.warpgroup < 0])] if split else []
-        return [Event("init fence"), Event("sync"), *[Event("sync", CLUSTER)] * (self.roles.cluster > 1), *moved]
+        return [Event("init fence"), Event("sync"), *self.roles.together, *moved]
 
     # --- the tiles ---------------------------------------------------------------------------------------------
 

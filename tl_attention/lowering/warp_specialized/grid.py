@@ -14,13 +14,14 @@ import numpy as np
 
 from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.tiling import ceildiv
 from tl_attention.proof.generated.parts import Expected
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
 from tl_attention.proof.generated.seen import Seen
 
 # numpy's arithmetic under the names that a mask asks for.
-ARRAYS = SimpleNamespace(min=np.minimum, max=np.maximum, ceildiv=lambda a, b: -(-a // b), Or=np.logical_or)
+ARRAYS = SimpleNamespace(min=np.minimum, max=np.maximum, ceildiv=ceildiv, Or=np.logical_or)
 NONE = -1
 # Loads of K and V are remembered by the first and the last of a tile.
 FIRST, LAST = " first", " last"
@@ -28,10 +29,11 @@ FIRST, LAST = " first", " last"
 
 @dataclass
 class GridTiles:
-    """What the blocks of a run did, by (turn, block): row, head and batch of what each warpgroup, or the producer, took.
+    """What the blocks of a run did, by (turn, block): row, head and batch of what each role took.
 
-    `blocks` are the blocks' numbers. `at["Q", 1]` is the rows of Q for warpgroup 1, `at["output", 0]` what warpgroup 0 stored, `at["K first", 0]` the
-    first rows of K that were loaded: arrays of (row, head, batch), NONE where there was nothing.
+    `blocks` are the blocks' numbers. `at["Q", 1]` is the rows of Q for warpgroup 1, `at["output", 0]` what warpgroup 0
+    stored, `at["K first", 0]` the first rows of K that were loaded: arrays of (row, head, batch), NONE where there was
+    nothing.
     """
 
     at: dict[tuple[str, int], np.ndarray]
@@ -129,7 +131,7 @@ class GridTiles:
         number = leading[..., 0] // rows
         first_key = number * rows + shape.past_len
         start = shape.mask.first_block(first_key, block_N, ARRAYS)
-        blocks = -(-shape.seq_kv // block_N)
+        blocks = ceildiv(shape.seq_kv, block_N)
         end = shape.mask.end_block(blocks, first_key + rows, block_N, ARRAYS)
         end = np.maximum(end, start + least) + np.zeros_like(number)
         for name, block in ((FIRST, end - 1), (LAST, start + np.zeros_like(number))):
@@ -166,12 +168,10 @@ def _stored(seen: Seen, run: Run, expected: Expected) -> Any:
 
 
 def _rows(seen: Seen, run: Run, expected: Expected) -> Any:
-    tensor = expected.tensors["Output"]
-    row = tensor.rows - np.broadcast_to(seen.values["rows"], len(seen.threads))
-    head, beyond = np.divmod(seen.values["element"] - row * tensor.columns, tensor.rows * tensor.columns)
+    rows = np.broadcast_to(seen.values["rows"], len(seen.threads))
+    batch, head, row, beyond = expected.tensors["Output"].bounded(seen.values["element"], rows)
     if np.any(beyond):
         raise Unsafe(f"line {seen.line + 1} stores at another row than it has rows left from there")
-    batch, head = np.divmod(head, tensor.heads)
     yield "output", run.threads.y[seen.threads], np.stack([row, head, batch], axis=-1)
 
 

@@ -13,6 +13,7 @@ from tl_attention.hardware.device import HOPPER
 from tl_attention.lowering.warp_specialized.grid import NONE, GridTiles
 from tl_attention.lowering.warp_specialized.roles import Roles
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.tiling import ceildiv, row_tiles
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.iterations import every
@@ -61,13 +62,13 @@ class GridProof:
         self.schedule = proof.schedule
         self.shape = AttentionShape.of(proof.code.variant, sizes)
         cluster = roles.cluster
-        self.row_tiles = -(-sizes.seq_q // (self.schedule.block_M * cluster)) * cluster
+        self.row_tiles = row_tiles(self.shape, self.schedule.block_M * cluster) * cluster
         self.total = self.row_tiles * sizes.heads * sizes.batch
 
     def check(self) -> None:
         """Raise Unsafe unless it holds."""
         blocks = self._blocks()
-        turns = -(-self.total // blocks) + 1
+        turns = ceildiv(self.total, blocks) + 1
         if turns > MOST_TURNS:
             self._check_sample(blocks)
             return

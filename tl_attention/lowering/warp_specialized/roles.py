@@ -80,19 +80,23 @@ class Roles:
             counts |= {f"{ring}_full": WARP, f"{ring}_empty": warps * self.cluster}
         return counts | ({"tile_full": WARP, "tile_empty": warps} if self.dynamic else {})
 
+    @property
+    def together(self) -> tuple[Event, ...]:
+        """Where the blocks of a cluster meet, at their start and their end."""
+        return (Event("sync", CLUSTER),) if self.cluster > 1 else ()
+
     def events(self, process: Process, tiles: Sequence[int], *, start: int = 0, masks: bool = False) -> Iterator[Event]:
         """All that a process does for row tiles of so many KV blocks each.
 
         As if `start` loads of each ring, and as many tiles, had been before. `masks`, which concern no other, if asked.
         """
-        together = [Event("sync", CLUSTER)] if self.cluster > 1 else []
         if process.warpgroup < 0:
             run = self._produce(process.block, tiles, start)
         else:
             run = self._compute(process, tiles, start)
-        yield from together
+        yield from self.together
         yield from (event for event in run if masks or event.kind != "mask")
-        yield from together
+        yield from self.together
 
     # --- the producer ------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tl_attention.problem.shape import DTYPE_BYTES as ELEMENT_BYTES
+from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.proof.generated.barriers import plain
 from tl_attention.proof.generated.declared import Declared
 from tl_attention.proof.generated.expression import Expression, arguments
@@ -71,7 +71,7 @@ def _cp_async(match: re.Match[str], declared: Declared) -> Made:
         raise SyntaxError(f"a copy of a form that is not known: {match.string[:80]!r}")
     tensor, origin = source[1], declared.expression(source[2])
     condition = declared.expression(given[2] if match[1] else "1")
-    elements = int(match[2]) // ELEMENT_BYTES
+    elements = int(match[2]) // DTYPE_BYTES
 
     def act(run: Run, threads: Class, line: int) -> None:
         run.see(
@@ -235,7 +235,6 @@ def _reset(match: re.Match[str], declared: Declared) -> Made | None:
     return Made(lambda run, threads, line: run.set(threads, counter, int(index), int(value)))
 
 
-T = r"(?:half_t|bfloat16_t)"
 # Read as to the place in memory. Which of a thread's registers it is, or what zeros are, is for the numbers to show.
 WRITE, READ, OUTPUT, FETCH = (f"{kind}, numbers: registers" for kind in ("write", "read", "output", "fetch"))
 COPY_CALLS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from tl_attention.proof.generated.expression import Expression, parsed
 
@@ -90,8 +91,11 @@ class Declared:
     def pure(self, text: str) -> bool:
         """Whether it reads registers and integers alone."""
         used = IDENTIFIER.findall(HEX_FLOAT.sub("0", COMMENT.sub("", text)))
-        known = self.registers.keys() | self.integers | PURE
-        return all(name in known or name.partition(".")[0] in self.registers for name in used)
+        return all(name in self._pure or name.partition(".")[0] in self.registers for name in used)
+
+    @cached_property
+    def _pure(self) -> frozenset[str]:
+        return frozenset(self.registers.keys() | self.integers | PURE)
 
     def expression(self, text: str) -> Expression:
         """The integer expression that a text is. Raises SyntaxError."""

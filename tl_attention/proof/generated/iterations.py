@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import lcm
 from typing import Any
 
@@ -68,7 +69,7 @@ class Iterations:
         found._nodes(body, Forms())
         return found
 
-    @property
+    @cached_property
     def period(self) -> int:
         """Of all lines and of the Program."""
         return lcm(*self.cycles, *(period for cores in self.cores.values() for period in cores.values()))
@@ -78,8 +79,16 @@ class Iterations:
 
         A slot has half the period of its ring; what fits no ring is held to all of them.
         """
-        period = self.cores[line][core]
-        return lcm(period, *([cycle for cycle in self.cycles if cycle in (period, 2 * period)] or self.cycles))
+        return self._states[line, core]
+
+    @cached_property
+    def _states(self) -> dict[tuple[int, Core], int]:
+        """Of all lines: it is asked for whenever one runs."""
+        return {
+            (line, core): lcm(period, *([n for n in self.cycles if n in (period, 2 * period)] or self.cycles))
+            for line, cores in self.cores.items()
+            for core, period in cores.items()
+        }
 
     def _nodes(self, nodes: Iterable[Any], names: Forms) -> None:
         for node in nodes:

@@ -27,6 +27,12 @@ class Tensor:
         head, row = np.divmod(row, self.rows)
         return (*np.divmod(head, self.heads), row, column)
 
+    def bounded(self, element: Value, rows: Value) -> tuple[Value, Value, Value, Value]:
+        """(batch, head, row, elements beyond the row's first) where so many rows are left, which may be none."""
+        row = self.rows - rows
+        head, beyond = divmod(element - row * self.columns, self.rows * self.columns)
+        return (*divmod(head, self.heads), row, beyond)
+
 
 @dataclass(frozen=True)
 class Expected:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tl_attention.proof.generated.barriers import plain
+from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.proof.generated.barriers import nothing, plain
 from tl_attention.proof.generated.declared import Declared
 from tl_attention.proof.generated.expression import Expression, arguments
 from tl_attention.proof.generated.run import Run
@@ -22,7 +23,6 @@ DESCRIPTOR = re.compile(r"uint64_t\((desc_\w+) \+ (.+)\)$")
 # ((uint32_t*)(acc_s + 0))
 REGISTERS = re.compile(r"(?:reinterpret_cast<(?:const )?uint32_t\*>|\(\(uint32_t\*\))\((\w+) \+ (.+)\)$")
 DTYPES = {"kFloat16": "float16", "kBFloat16": "bfloat16", "kFloat32": "float32"}
-ELEMENT_BYTES = 2
 
 
 def _initialise(match: re.Match[str], declared: Declared) -> Made:
@@ -34,7 +34,7 @@ def _initialise(match: re.Match[str], declared: Declared) -> Made:
     element, more = declared.expression(matrix[2]), declared.expression(matrix[3] or "0")
 
     def act(run: Run, threads: Class, line: int) -> None:
-        threads.names[name] = ELEMENT_BYTES * run.value(element, threads) + run.value(more, threads)
+        threads.names[name] = DTYPE_BYTES * run.value(element, threads) + run.value(more, threads)
         threads.names[f"{name} of"] = (buffer, layout)
 
     return Made(act)
@@ -98,20 +98,14 @@ def _hold(match: re.Match[str], declared: Declared) -> Made:
     declared.register(name)
     event = kind.replace("_", " ")
     return Made(
-        lambda run, threads, line: run.see(
-            threads, line, event, "exponentials", index=int(first), value=int(end or 0), of=name
-        )
+        lambda run, threads, line: run.see(threads, line, event, "exponentials", index=int(first), value=int(end or 0))
     )
 
 
 SCALE = r"\(softmax_scale \* 0x1\.71547652b82fep\+0f/\*1\.442695e\+00\*/\)"
 PRODUCT_CALLS = (
     # tl::GmmaDescriptor desc_b;
-    Call(
-        "descriptor",
-        re.compile(r"tl::GmmaDescriptor desc_\w+;$"),
-        lambda match, declared: Made(lambda run, threads, line: None),
-    ),
+    Call("descriptor", re.compile(r"tl::GmmaDescriptor desc_\w+;$"), nothing),
     # tl::initialize_wgmma_descriptor<1, 1, 64>(desc_b, (&(((half_t*)K_shared)[0])));
     Call("descriptor", re.compile(r"tl::initialize_wgmma_descriptor<([\d, ]+)>\((.+)\);$"), _initialise),
     # tl::increase_descriptor_offset<int>(desc_b, ((base_3 & 1) * 45056));

@@ -32,7 +32,8 @@ class Run:
     there are. `reached` has, for each line, the number of the first tile that it ran for.
 
     `turn` counts the tiles of a block. What loops over tiles count starts with `start`; `residues` are, modulo the
-    period, the values of what a line has modulo one, `compared` how far above what it compares it with what it counts was, and in which iterations.
+    period, the values of what a line has modulo one. `compared` has, of what it compares with what it counts, how far
+    above that was, and in which iterations.
     """
 
     kernel: Kernel

@@ -162,14 +162,12 @@ class Stream:
 
     def _rows_of_output(self, part: Part) -> Iterator[Event]:
         product = next(p for p in self.expected.products.values() if p.b_transposed)
-        tensor = self.expected.tensors["Output"]
-        row = tensor.rows - part.one("rows")
-        head, beyond = divmod(part.one("element") - row * tensor.columns, tensor.rows * tensor.columns)
+        output = self.expected.tensors["Output"]
+        batch, head, row, beyond = output.bounded(part.one("element"), part.one("rows"))
         said = (part.seen.name, part.one("head_dim"), part.seen.values["dtype"], part.seen.values["registers"])
         wanted = ("Output", product.columns, self.expected.dtype, product.accumulators)
         if said != wanted or beyond:
             raise Unsafe(f"line {part.line} stores {said} at another row than it has rows left from there")
-        batch, head = divmod(head, tensor.heads)
         yield Event("output", place=(row, head, batch))
 
 

@@ -88,14 +88,18 @@ class Product:
     @property
     def b_layout(self) -> tuple[int, int, int]:
         """Swizzle, and the bytes / 16 from panel to panel and from 8 rows to the next."""
-        return layout(
-            self.b, self.b.rows * PANEL * DTYPE_BYTES // 16 if self.b.columns > PANEL else 0, self.b_transposed
-        )
+        if not self.b_transposed:
+            return K_MAJOR
+        return layout(self.b.rows * PANEL * DTYPE_BYTES // 16 if self.b.columns > PANEL else 0)
 
 
-def layout(tile: Tile, panels: int = 1, transposed: bool = False) -> tuple[int, int, int]:
+def layout(leading: int) -> tuple[int, int, int]:
     """A descriptor's template: 128-byte swizzle, leading and stride offsets in units of 16 bytes."""
-    return (1, panels if transposed else 1, 8 * PANEL * DTYPE_BYTES // 16)
+    return (1, leading, 8 * PANEL * DTYPE_BYTES // 16)
+
+
+# Of a matrix whose rows go along K the leading offset is not used.
+K_MAJOR = layout(1)
 
 
 def _along_k(step: int, tile: Tile) -> int:
