@@ -33,6 +33,7 @@ FAULTS: dict[str, tuple[str, str, Edits]] = {
         "best",
         ((r"(scores_scale\[i_18\] = tl::AllReduce<tl::)Sum(Op,.*)", r"\1Max\2"),),
     ),
+    "a row of two that is left out": ("arithmetic", "best", ((r"i_18 < 2", "i_18 < 1"),)),
     "an output that is not rescaled": ("arithmetic", "best", ((r"(__21\.x = )\(v__22\.x\*v__23\.x\)", r"\1v__22.x"),)),
     "an output that is not divided": ("arithmetic", "best", ((r"(__23\.x = )\(v__26\.x\*v__27\.x\)", r"\1v__26.x"),)),
     "a sum that starts at 1": ("arithmetic", "seed", ((r"(broadcast_var_2 = )0x0p\+0f", r"\g<1>0x1p+0f"),)),

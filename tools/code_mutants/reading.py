@@ -66,7 +66,7 @@ def of_numbers(kind: str) -> str:
 
 def synchronises(kind: str) -> bool:
     """Whether a line of this kind loads, multiplies, stores or orders threads."""
-    return bool(kind) and not is_numbers(kind) and kind not in SILENT
+    return bool(kind) and not is_numbers(kind) and kind.partition(",")[0] not in SILENT
 
 
 def reads_of_launch(lines: Sequence[str]) -> list[int]:

@@ -149,10 +149,10 @@ def read(source: str, calls: Sequence[Call]) -> Kernel:
     declared = Declared.of(body, signature.of("int"))
     reader = _Reader(calls, declared)
     numbered = iter(enumerate(map(str.strip, body), first + 1))
-    nodes, closing = reader.block(numbered)
-    if closing != "}" or any(text for _, text in numbered):
+    block = reader.block(numbered)
+    if block.closing != "}" or any(text for _, text in numbered):
         raise SyntaxError("the kernel's braces do not match")
-    return Kernel("\n".join(lines[:first]), signature, declared, nodes, reader.kinds)
+    return Kernel("\n".join(lines[:first]), signature, declared, block.nodes, reader.kinds)
 
 
 def _signature(line: str) -> Signature:
@@ -164,6 +164,14 @@ def _signature(line: str) -> Signature:
     return Signature(int(match[1]), match[2], tuple((kind, p[4]) for kind, p in zip(kinds, parameters) if p))
 
 
+class _Block(NamedTuple):
+    """Statements up to a closing brace, the line that it is in, and that line's number."""
+
+    nodes: tuple[Any, ...]
+    closing: str = ""
+    line: int = -1
+
+
 class _Reader:
     def __init__(self, calls: Sequence[Call], declared: Declared):
         self.calls, self.declared = calls, declared
@@ -171,25 +179,24 @@ class _Reader:
         self.unrolled = False
         self.tags: dict[int, set[str]] = {}
 
-    def block(self, lines: Iterator[tuple[int, str]]) -> tuple[tuple[Any, ...], str]:
-        """(the statements up to the closing brace, the line that it is in)."""
+    def block(self, lines: Iterator[tuple[int, str]]) -> _Block:
         nodes: list[Any] = []
         for number, text in lines:
             if text.startswith("}"):
                 self.kinds[number] = "control"
-                return _joined(nodes), text
+                return _Block(_joined(nodes), text, number)
             try:
                 nodes += self.statement(number, text, lines)
             except SyntaxError as error:
                 raise error if "line " in str(error) else SyntaxError(f"line {number + 1}: {error}") from None
-        return _joined(nodes), ""
+        return _Block(_joined(nodes))
 
-    def closed(self, number: int, lines: Iterator[tuple[int, str]]) -> tuple[Any, ...]:
-        """The statements of a block that has no else."""
-        nodes, closing = self.block(lines)
-        if closing != "}":
-            raise SyntaxError(f"line {number + 1} opens a block that ends with {closing!r}")
-        return nodes
+    def closed(self, number: int, lines: Iterator[tuple[int, str]]) -> _Block:
+        """A block that has no else."""
+        block = self.block(lines)
+        if block.closing != "}":
+            raise SyntaxError(f"line {number + 1} opens a block that ends with {block.closing!r}")
+        return block
 
     def statement(self, number: int, text: str, lines: Iterator[tuple[int, str]]) -> list[Any]:
         unrolled, self.unrolled = self.unrolled, text == "#pragma unroll"
@@ -204,39 +211,44 @@ class _Reader:
         if text == "while (1) {" or text == "{" or leave:
             self.kinds[number] = "control"
         if text == "while (1) {":
-            body = self.closed(number, lines)
+            body = self.closed(number, lines).nodes
             return [While(number, body, _assigned(body))]
         if leave:
             return [Leave(number, self.declared.expression(leave[1]))]
-        return list(self.closed(number, lines)) if text == "{" else self.line(number, text)
+        return list(self.closed(number, lines).nodes) if text == "{" else self.line(number, text)
 
     def loop(self, number: int, variable: str, trips: str, lines: Iterator[tuple[int, str]], unrolled: bool) -> Any:
-        body = self.closed(number, lines)
-        if body and all(isinstance(node, Arithmetic) for node in body) and trips.isdecimal():
-            return self.arithmetic(number, body)
-        self.kinds[number] = "control"
+        body, _, last = self.closed(number, lines)
+        if _is_arithmetic(body) and trips.isdecimal():
+            return self.arithmetic((number, last), body)
+        self.control((number, last), body)
         return For(number, variable, self.declared.expression(trips), body, _assigned(body) | {variable}, unrolled)
 
     def branch(self, number: int, condition: str, lines: Iterator[tuple[int, str]]) -> Any:
-        body, closing = self.block(lines)
-        otherwise = self.closed(number, lines) if closing == "} else {" else ()
+        body, closing, middle = self.block(lines)
         if closing not in ("}", "} else {"):
             raise SyntaxError(f"line {number + 1} opens a block that ends with {closing!r}")
-        elected, both = ELECT.match(condition), (*body, *otherwise)
-        if not elected and both and all(isinstance(node, Arithmetic) for node in both):
+        otherwise, _, last = self.closed(number, lines) if closing == "} else {" else _Block((), closing, middle)
+        elected, both, own = ELECT.match(condition), (*body, *otherwise), (number, middle, last)
+        if not elected and _is_arithmetic(both):
             if not self.declared.pure(condition):
                 raise SyntaxError(f"line {number + 1}: the condition {condition[:80]!r} is nothing that is known")
-            return self.arithmetic(number, both)
-        self.kinds[number] = "control"
+            return self.arithmetic(own, both)
+        self.control(own, both)
         tree = None if elected else self.declared.expression(condition)
         return If(number, tree, int(elected[1]) if elected else None, body, otherwise, _assigned(both))
 
-    def arithmetic(self, number: int, body: Sequence[Any]) -> Arithmetic:
+    def control(self, own: Sequence[int], body: Sequence[Any]) -> None:
+        """How often it runs is read by what it orders, loads, multiplies or masks: where it does none of it, by none."""
+        for line in own:
+            self.kinds[line] = "control, numbers: arithmetic" if _only_numbers(body) else "control"
+
+    def arithmetic(self, own: Sequence[int], body: Sequence[Any]) -> Arithmetic:
         inner = tuple(line for node in body for line in node.lines)
         mask = set().union(*(self.tags.get(line, set()) for line in inner)) == TAGS.keys()
-        for line in (number, *inner):
+        for line in (*own, *inner):
             self.kinds[line] = "numbers: mask" if mask else "numbers: arithmetic"
-        return Arithmetic((number, *inner), mask)
+        return Arithmetic((*own, *inner), mask)
 
     def line(self, number: int, text: str) -> list[Any]:
         for call in self.calls:
@@ -256,6 +268,21 @@ class _Reader:
             raise SyntaxError(f"{text[:100]!r} is nothing that is known")
         self.kinds[number] = kind
         return [Arithmetic((number,))] if kind == "numbers: arithmetic" else []
+
+
+def _is_arithmetic(nodes: Sequence[Any]) -> bool:
+    return bool(nodes) and all(isinstance(node, Arithmetic) for node in nodes)
+
+
+def _only_numbers(nodes: Sequence[Any]) -> bool:
+    """Whether all that these do is left to the numbers, if not all of it."""
+    return bool(nodes) and all(map(_is_numbers, nodes))
+
+
+def _is_numbers(node: Any) -> bool:
+    if isinstance(node, (For, If)):
+        return _only_numbers((*node.body, *getattr(node, "otherwise", ())))
+    return (isinstance(node, Arithmetic) and not node.mask) or (isinstance(node, Step) and "numbers:" in node.kind)
 
 
 def _joined(nodes: Sequence[Any]) -> tuple[Any, ...]:
