@@ -32,11 +32,13 @@ def passed(name: str, file: Path) -> list[str]:
     rows.begin(name, code, verdict, len(found))
     for mutant in found:
         rows.add(mutant, proving.ask(name, mutant), mutant.shown(code))
-    left = {row["key"] for row, kind in rows.classes() if kind == TO_JUDGE and not reason(row)}
+    left = {row["key"] for row, kind in rows.classes() if kind == TO_JUDGE and not reason(name, row)}
     device = [mutant for mutant in found if mutant.key in left and mutant.part == DEVICE]
     for mutant, error in zip(device, errors_of([mutant.of(code).source for mutant in device])):
         rows.learn(mutant.key, error=error)
-    left = {row["key"] for row, kind in rows.classes() if kind == BROKEN or (kind == TO_JUDGE and not reason(row))}
+    left = {
+        row["key"] for row, kind in rows.classes() if kind == BROKEN or (kind == TO_JUDGE and not reason(name, row))
+    }
     return [f"{m.part}: {m.operation}, line {m.line + 1} ({m.kind}): {m.shown(code)}" for m in found if m.key in left]
 
 

@@ -2,7 +2,7 @@
 
     python tools/mutate_code.py run FOLDER [--kernel NAME]... [--jobs 2] [--timeout 120] [--numbers 300] [--sample 0]
     python tools/mutate_code.py table FOLDER        what came out of each kernel's mutants, and what is left to judge
-    python tools/mutate_code.py pack FOLDER FILE    draws mutants that only the numbers can show, for run_mutants.py
+    python tools/mutate_code.py pack FOLDER FILE    draws of what was accepted, for run_mutants.py
 
 A kernel's mutants are every line deleted, every two neighbouring statements that synchronise swapped, and every integer
 in a line that is read one more, one less and doubled, in the kernel's body and in the host's lines that launch it; and
@@ -146,13 +146,16 @@ def show(rows: Rows) -> None:
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--count", type=click.IntRange(1), default=300, show_default=True, help="mutants in all")
-@click.option("--least", type=click.IntRange(0), default=10, show_default=True, help="of each kind")
+@click.option("--count", type=click.IntRange(1), default=300, show_default=True, help="of the numbers' class")
+@click.option("--least", type=click.IntRange(0), default=10, show_default=True, help="of each of its kinds")
+@click.option(
+    "--equivalent", type=click.IntRange(0), default=100, show_default=True, help="of those that change nothing"
+)
 @click.option("--numbers", type=click.IntRange(0), default=300, show_default=True, help="as the run had it")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="compilers at a time")
-def pack(folder: Path, file: Path, count: int, least: int, numbers: int, jobs: int) -> None:
-    """Draw mutants of the numbers' class, build them, and write them for the GPU's machine."""
-    packed = write_pack(folder, file, count, least, numbers, SEED, jobs)
+def pack(folder: Path, file: Path, count: int, least: int, equivalent: int, numbers: int, jobs: int) -> None:
+    """Draw mutants of the numbers' class, and to check the classes such as must do no harm; build and write them."""
+    packed = write_pack(folder, file, count, least, equivalent, numbers, SEED, jobs)
     click.echo(f"{packed} kernels in {file}, {file.stat().st_size / 1e6:.1f} MB")
 
 

@@ -1,4 +1,4 @@
-"""Runs mutants that only the numbers can show on the GPU, each in a process of its own.
+"""Runs mutants that the proof accepts on the GPU, each in a process of its own.
 
     python tools/run_mutants.py PACK RESULTS [--jobs 16] [--timeout 40]      a pack of `mutate_code.py pack`
     python tools/run_mutants.py PACK RESULTS --show                          the table of results that are there
@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 from checkouts import Progress
 from code_mutants.on_gpu import FAULT, HUNG, OUTCOMES, RIGHT, TIMEOUT, Result, run
-from code_mutants.packs import CONTROL, unpacked
+from code_mutants.packs import CONTROL, HARMLESS, unpacked
 from code_mutants.rows import SAME, Row
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 from rich.console import Console
@@ -64,7 +64,7 @@ def _result(future: ProcessFuture) -> Result:
 
 
 def show(results: Sequence[Row]) -> None:
-    """Kind by outcome, and each that nothing caught."""
+    """Kind by outcome, and each that was not as expected: of the numbers nothing caught it, of the others something."""
     counts = Counter((row["kind"], row["outcome"]) for row in results)
     table = Table("kind", *OUTCOMES, "all", title=f"{len(results)} run")
     for kind in sorted({row["kind"] for row in results}):
@@ -73,9 +73,10 @@ def show(results: Sequence[Row]) -> None:
     console = Console(width=160, highlight=False)
     console.print(table)
     for row in results:
-        if (row["outcome"] == RIGHT) != (row["key"] == CONTROL):
+        if row["outcome"] != SAME and (row["outcome"] == RIGHT) != (row["kind"] in HARMLESS):
             change = f"{row['operation']}, line {row['line']}: {row['shown']}" if row["key"] != CONTROL else CONTROL
-            console.print(f"{row['kernel']}, {row['kind']}: {change}", markup=False, soft_wrap=True)
+            told = f"{row['kernel']}, {row['kind']}, {row['outcome']}: {change}"
+            console.print(told, markup=False, soft_wrap=True)
 
 
 @click.command()

@@ -1,4 +1,7 @@
-"""Mutants that only the numbers can show: drawn, built here, and packed for the GPU's machine."""
+"""Mutants that the proof accepts: drawn, built here, and packed for the GPU's machine.
+
+Those that only the numbers can show; and as a check of the classes such as are equivalent, and those that were judged.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,15 @@ from pathlib import Path
 
 from machine_code import NotCompiled, cubin, disassembled
 
+from code_mutants.judged import reason
 from code_mutants.kernels import KERNELS, lowered
 from code_mutants.operations import Mutant, mutants
 from code_mutants.reading import Code, is_numbers, read
-from code_mutants.rows import OTHER, SAME, Row, Rows
+from code_mutants.rows import EQUIVALENT, OTHER, SAME, TO_JUDGE, Row, Rows, is_device
 
-CONTROL = "as generated"
+CONTROL, JUDGED = "as generated", "judged"
+# These give the right numbers.
+HARMLESS = (CONTROL, EQUIVALENT, JUDGED)
 
 
 class _Texts:
@@ -34,25 +40,32 @@ class _Texts:
         return self.code.source if key == CONTROL else self.found[key].of(self.code).source
 
 
-def drawn(files: Sequence[Rows], count: int, least: int, seed: str) -> list[tuple[str, Row]]:
-    """(kernel, row) of so many of the numbers' class: the least of each kind first, then any."""
-    order: list[tuple[str, Row, str]] = []
+def drawn(files: Sequence[Rows], count: int, least: int, equivalent: int, seed: str) -> list[tuple[str, Row]]:
+    """(kernel, row) of so many of the numbers' class, the least of each kind first, then any; of so many that are
+    equivalent; and of all that were judged. The row's kind says which.
+    """
+    order: list[tuple[str, Row]] = []
     for rows in files:
-        order += [(rows.head["kernel"], row, found) for row, found in rows.classes()]
+        kernel = rows.head["kernel"]
+        for row, found in rows.classes():
+            kind = JUDGED if found == TO_JUDGE and reason(kernel, row) else found
+            if is_device(row):
+                order.append((kernel, {**row, "kind": kind}))
     order.sort(key=lambda entry: (entry[0], entry[1]["key"]))
     # Whatever is found to be no C++ leaves the others where they are.
     random.Random(seed).shuffle(order)
     of_kind: dict[str, list[tuple[str, Row]]] = {}
-    for kernel, row, found in order:
-        if is_numbers(found):
-            of_kind.setdefault(found, []).append((kernel, row))
-    chosen = [pair for _, pairs in sorted(of_kind.items()) for pair in pairs[:least]]
-    taken = {(kernel, row["key"]) for kernel, row in chosen}
-    rest = [(k, row) for k, row, found in order if is_numbers(found) and (k, row["key"]) not in taken]
-    return [*chosen, *rest][:count]
+    first: list[tuple[str, Row]] = []
+    others = first.copy()
+    for pair in order:
+        alike = of_kind.setdefault(pair[1]["kind"], [])
+        alike.append(pair)
+        if is_numbers(pair[1]["kind"]):
+            (first if len(alike) <= least else others).append(pair)
+    return [*[*first, *others][:count], *of_kind.get(EQUIVALENT, [])[:equivalent], *of_kind.get(JUDGED, [])]
 
 
-def pack(folder: Path, file: Path, count: int, least: int, numbers: int, seed: str, jobs: int) -> int:
+def pack(folder: Path, file: Path, count: int, least: int, equivalent: int, numbers: int, seed: str, jobs: int) -> int:
     """Draw, build and write so many of the rows in the folder, and their kernels as generated; returns how many.
 
     What turns out to be no C++ is noted in its row, and others are drawn.
@@ -62,7 +75,7 @@ def pack(folder: Path, file: Path, count: int, least: int, numbers: int, seed: s
     with ThreadPoolExecutor(jobs) as pool:
         failed = True
         while failed:
-            chosen = drawn(list(files.values()), count, least, seed)
+            chosen = drawn(list(files.values()), count, least, equivalent, seed)
             errors = list(pool.map(lambda pair: _error(folder, texts[pair[0]][pair[1]["key"]]), chosen))
             failed = any(errors)
             for (kernel, row), error in zip(chosen, errors):

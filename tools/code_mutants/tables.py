@@ -47,11 +47,11 @@ def kinds_of_numbers(rows: Rows) -> str:
 def to_judge(rows: Rows) -> list[str]:
     """A line for each reason that a person has given, and for each mutant without one, or at which the proof broke."""
     left = [(row, found) for row, found in rows.classes() if found in (TO_JUDGE, BROKEN)]
-    reasons = Counter(reason(row) for row, found in left if found == TO_JUDGE)
+    reasons = Counter(reason(rows.head["kernel"], row) for row, found in left if found == TO_JUDGE)
     told = [f"judged, {count}: {why}" for why, count in reasons.items() if why]
     return told + [
         f"{found}: {_operation(row)}, line {row['line']} ({row['kind']}): {row['shown'][:WIDTH]}"
         + (f"  [{row['words'][:WIDTH]}]" if row["words"] else "")
         for row, found in left
-        if found == BROKEN or not reason(row)
+        if found == BROKEN or not reason(rows.head["kernel"], row)
     ]
