@@ -36,7 +36,11 @@ FAULTS: dict[str, tuple[str, str, Edits]] = {
     "a row of two that is left out": ("arithmetic", "best", ((r"i_18 < 2", "i_18 < 1"),)),
     "an output that is not rescaled": ("arithmetic", "best", ((r"(__21\.x = )\(v__22\.x\*v__23\.x\)", r"\1v__22.x"),)),
     "an output that is not divided": ("arithmetic", "best", ((r"(__23\.x = )\(v__26\.x\*v__27\.x\)", r"\1v__26.x"),)),
-    "a sum that starts at 1": ("arithmetic", "seed", ((r"(broadcast_var_2 = )0x0p\+0f", r"\g<1>0x1p+0f"),)),
+    "an output that is divided by another row's sum": (
+        "arithmetic",
+        "seed",
+        ((r"(v__32 = make_float2\(denominator\[)\(i_28 & 1\)(\], denominator\[)\(i_28 & 1\)", r"\g<1>0\g<2>0"),),
+    ),
     "scores converted twice": ("arithmetic", "seed", ((r"(\(&__23\)\)\[1\] = .*\(&v__30\)\)\[)1", r"\g<1>0"),)),
     "a key more hidden": ("mask", "best", ((r"(\(\(\(seq_kv \+ )176(\) - \(blocks_3 \* 176\)\) <= )", r"\g<1>175\2"),)),
     "another register stored": ("registers", "seed", ((r"(stmatrix.*acc_o\[\(+i_29 \* 8\) \+ )7", r"\g<1>6"),)),
