@@ -81,9 +81,10 @@ def pack(folder: Path, file: Path, count: int, least: int, equivalent: int, numb
             for (kernel, row), error in zip(chosen, errors):
                 if error:
                     files[kernel].learn(row["key"], error=error)
-    kernels = sorted({kernel for kernel, _ in chosen})
-    packed = [_packed(folder, kernel, {"key": CONTROL, "kind": CONTROL}, texts[kernel]) for kernel in kernels]
-    packed += [_packed(folder, kernel, row, texts[kernel]) for kernel, row in chosen]
+        kernels = sorted({kernel for kernel, _ in chosen})
+        rows = [*((kernel, {"key": CONTROL, "kind": CONTROL}) for kernel in kernels), *chosen]
+        own = dict(zip(kernels, pool.map(lambda kernel: disassembled(built(folder, texts[kernel][CONTROL])), kernels)))
+        packed = list(pool.map(lambda pair: _packed(folder, pair[0], pair[1], texts[pair[0]], own[pair[0]]), rows))
     with lzma.open(file, "wt") as written:
         written.writelines(f"{json.dumps(row)}\n" for row in packed)
     return len(packed)
@@ -110,10 +111,11 @@ def built(folder: Path, text: str) -> bytes:
     return file.read_bytes()
 
 
-def _packed(folder: Path, kernel: str, row: Row, texts: _Texts) -> Row:
+def _packed(folder: Path, kernel: str, row: Row, texts: _Texts, own: str) -> Row:
+    """A row with its text and its machine code, which may be the kernel's own, disassembled."""
     text = texts[row["key"]]
     machine_code = built(folder, text)
-    same = disassembled(machine_code) == disassembled(built(folder, texts[CONTROL]))
+    same = disassembled(machine_code) == own
     return {
         "kernel": kernel,
         **{field: row[field] for field in ("key", "kind", "operation", "line", "shown") if field in row},
