@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import multiprocessing
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,15 +26,21 @@ from pebble import ProcessExpired, ProcessFuture, ProcessPool
 from rich.console import Console
 from rich.table import Table
 
-# Importing and lowering, with a process on every core.
+# Lowering and proving, with a process on every core.
 START_S = 120.0
+# Imported once: each process is forked from one that has them, and has not touched the GPU.
+IMPORTED = ("code_mutants.on_gpu", "tilelang", "tl_attention.oracle.reference", "tl_attention.proof.generated.proof")
+NO_GPU_YET = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 UNTOLD = ("source", "cubin")
 
 
 def run_all(rows: Sequence[Row], file: Path, jobs: int, timeout_s: float) -> None:
     """Run each whose machine code is its own, and write what became of it."""
     progress = Progress("mutants run", len(rows))
-    pool = ProcessPool(jobs, max_tasks=1, context=multiprocessing.get_context("spawn"))
+    os.environ.update(NO_GPU_YET)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*IMPORTED])
+    pool = ProcessPool(jobs, max_tasks=1, context=context)
     with pool, file.open("a") as results:
         futures = [_scheduled(pool, row, timeout_s) for row in rows]
         for row, future in zip(rows, futures):
