@@ -164,6 +164,18 @@ FAULTS: dict[str, Fault] = {
         r"\1(\2 ^ (((turn_3 % 9) == 8) ? 1 : 0)));",
         words=r"is wait Q_full\[0\] \(1\), expected wait Q_full\[0\] \(0\)",
     ),
+    "a producer's parity of tiles' numbers wrong from the third tile on": fault(
+        "dynamic",
+        r"(tile_empty\[[^;]*\]\.wait\(\(\(\(turn & 3\) >> )1",
+        r"\g<1>2",
+        words=r"is wait tile_empty\[0\] \(1\), expected wait tile_empty\[0\] \(0\)",
+    ),
+    "a consumer's parity of tiles' numbers wrong from the third tile on": fault(
+        "dynamic",
+        r"(tile_full\[[^;]*\]\.wait\(\(\(turn_1 & 3\) >> )1",
+        r"\g<1>2",
+        words=r"is wait tile_full\[0\] \(0\), expected wait tile_full\[0\] \(1\)",
+    ),
     "a parity wrong in the last tile": fault(
         "best",
         r"(\n *Q_full\[[^;]*\]\.wait\()(.*)\);",

@@ -41,6 +41,14 @@ def test_a_line_that_no_size_reaches_is_refused():
         unreached(under("seq_kv < 100"), 150, 250)
 
 
+def test_a_call_that_only_a_run_for_places_reached_is_refused():
+    body = under("seq_kv < 100")
+    coverage, small = covered(body, 150), kernel(body, SIZES)
+    coverage.note_places(ran(body, Lengths(1), **dict(zip(SIZES, (1, 1, 1, 50)))), {line_of(body, "sync")})
+    with pytest.raises(Unsafe, match="line 3 does not run at any size that is tried"):
+        coverage.unreached(small, Iterations.of(small.body), False)
+
+
 def test_of_fixed_sizes_it_is_unreached():
     body = under("seq_kv < 100")
     assert unreached(body, 150, fixed=True) == (line_of(body, "sync"),)

@@ -79,7 +79,7 @@ class GridProof:
             raise Unsafe(f"its blocks work on {len(set(there.tolist()))} of {self.total} tiles, {len(there)} times")
         if any(any(counts) for counts in run.counters.values()):
             raise Unsafe(f"it leaves the counters of tiles as {run.counters}")
-        self.proof.note(run, [Event("tiles", place=tuple(there.tolist()))])
+        self.proof.note_places(run, [Event("tiles", place=tuple(there.tolist()))])
 
     def _blocks(self) -> int:
         """How many there are, which is how many there should be."""
@@ -100,7 +100,7 @@ class GridProof:
         numbers = self._numbers(found)[0]
         if (numbers == NONE).any() or len(np.unique(numbers)) != len(numbers):
             raise Unsafe(f"{len(np.unique(numbers))} tiles have {len(numbers)} numbers")
-        self.proof.note(run, [Event("tiles", place=tuple(numbers.tolist()))])
+        self.proof.note_places(run, [Event("tiles", place=tuple(numbers.tolist()))])
         turns = SAMPLE // blocks
         run, found = self._grid(np.arange(blocks), turns, whole=False)
         wanted = numbers[np.searchsorted(some, np.arange(turns * blocks))].reshape(turns, blocks)
@@ -108,7 +108,7 @@ class GridProof:
         if (taken != wanted).any():
             turn, block = np.argwhere(taken != wanted)[0]
             raise Unsafe(f"tile {turn} of block {block} is {taken[turn, block]}, expected {wanted[turn, block]}")
-        self.proof.note(run)
+        self.proof.note_places(run)
 
     def _numbers(self, found: GridTiles) -> np.ndarray:
         """(turn, block): a number for each tile's place, NONE where there is no tile."""

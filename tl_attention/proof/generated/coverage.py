@@ -8,7 +8,7 @@ tile of that grid gets there.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,18 +30,27 @@ class Coverage:
     residues: dict[tuple[int, Core], set[int]] = field(default_factory=lambda: defaultdict(set))
     compared: dict[tuple[int, int], set[tuple[int, tuple[str, ...]]]] = field(default_factory=lambda: defaultdict(set))
 
+    def note_places(self, run: Run, steps: Collection[int]) -> None:
+        """Count a run that was held to the places of its tiles only: what its `steps` did, line by line, was not seen."""
+        self.ran |= run.ran.difference(steps)
+        self._note_ways(run)
+
     def note(self, run: Run) -> None:
-        """Count a run."""
+        """Count a run all of whose events were looked at."""
         self.ran |= run.ran
+        self._note_ways(run)
+        for line_and_core, residues in run.residues.items():
+            self.residues[line_and_core] |= residues
+        for comparison, found in run.compared.items():
+            self.compared[comparison] |= found
+
+    def _note_ways(self, run: Run) -> None:
+        """Which way conditions went, and the first tile of each line."""
         for line, outcomes in run.outcomes.items():
             self.outcomes[line] |= outcomes
         sizes = Sizes(*(run.names[name] for name in Sizes._fields))
         for line, tile in run.reached.items():
             self.reached.setdefault(line, (sizes, tile))
-        for line_and_core, residues in run.residues.items():
-            self.residues[line_and_core] |= residues
-        for comparison, found in run.compared.items():
-            self.compared[comparison] |= found
 
     def wanting(self, iterations: Iterations, fixed: bool) -> list[tuple[int, Core]]:
         """The lines that were not seen in every iteration of their period, and what has it.
@@ -53,7 +62,7 @@ class Coverage:
             (line, core)
             for line, cores in iterations.cores.items()
             for core in cores
-            if line in self.ran and not (fixed and carried.isdisjoint(name for name, _ in core))
+            if line in self.reached and not (fixed and carried.isdisjoint(name for name, _ in core))
             if len(self.residues[line, core]) < iterations.states(line, core)
         ]
 

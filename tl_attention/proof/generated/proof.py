@@ -15,16 +15,17 @@ from tl_attention.proof.events import Event
 from tl_attention.proof.generated.calls import CALLS
 from tl_attention.proof.generated.coverage import Coverage
 from tl_attention.proof.generated.host_plan import HostPlan, parse_host_source
-from tl_attention.proof.generated.iterations import Iterations
+from tl_attention.proof.generated.iterations import Iterations, every
 from tl_attention.proof.generated.launch import check_descriptors, check_memory, check_signature
 from tl_attention.proof.generated.parts import Expected, Tensor
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.text import Kernel, read
+from tl_attention.proof.generated.text import Kernel, Step, read
 from tl_attention.proof.generated.tiles import Product, Tile
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
+COUNTER = "counter"
 # Of a period: longer ones would take too long to run.
 MOST_ITERATIONS = 4096
 # Of the longest loops that are tried; most of their iterations are left out.
@@ -154,8 +155,21 @@ class Proof(ABC):
         return Expected(self.tiles, self.products, tensors, self.code.variant.dtype, boxes)
 
     def note(self, run: Run, *streams: Iterable[Event]) -> None:
-        """Count what a run showed, and its events into the digest."""
+        """Count what a run showed, all of whose events were looked at, and these into the digest."""
         self.coverage.note(run)
+        self._digest(streams)
+
+    def note_places(self, run: Run, *streams: Iterable[Event]) -> None:
+        """Count a run that was held to the places of its tiles only, and these into the digest."""
+        self.coverage.note_places(run, self._steps)
+        self._digest(streams)
+
+    @cached_property
+    def _steps(self) -> frozenset[int]:
+        """The lines of calls; but what a counter of tiles is left as shows where all tiles are looked at."""
+        return frozenset(n.line for n in every(self.kernel.body) if isinstance(n, Step) and n.kind != COUNTER)
+
+    def _digest(self, streams: Iterable[Iterable[Event]]) -> None:
         for stream in streams:
             told = [(e.kind, e.name, e.index, e.value, e.blocks, e.place, e.reads) for e in stream]
             self.digest.update(repr(told).encode())
