@@ -7,7 +7,6 @@ import json
 import lzma
 import multiprocessing
 import sys
-from collections import Counter
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -21,11 +20,10 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import run_mutants
 from code_mutants import on_gpu, packs
 from code_mutants.compiled import errors_of, host_object, same_machine_code
-from code_mutants.judged import reason
 from code_mutants.kernels import KERNELS, lowered
 from code_mutants.on_gpu import NOT_FINITE, OUTSIDE, RIGHT, UNSTABLE, WRONG, on_shape
 from code_mutants.operations import DELETED, DEVICE, HOST, SWAPPED, mutants
-from code_mutants.packs import CONTROL, JUDGED, drawn, pack, unpacked
+from code_mutants.packs import CONTROL, drawn, pack, unpacked
 from code_mutants.proving import ACCEPTED, BROKEN, REFUSED, TIMEOUT, Answer
 from code_mutants.reading import NUMBERS, Code, Verdict, read
 from code_mutants.rows import EQUIVALENT, NOT_CPP, OTHER, SAME, TO_JUDGE, Rows, class_of
@@ -270,32 +268,3 @@ def test_a_changed_text_is_compiled_in_the_place_of_the_generated_one():
     # In a process of its own: no kernel that is compiled after it is as it is generated.
     with ProcessPool(1, context=multiprocessing.get_context("spawn")) as pool:
         assert pool.schedule(text_compiled, ["three_stages", changed, b"machine code"]).result() == changed
-
-
-def test_such_as_must_do_no_harm_are_drawn_too(tmp_path):
-    rows = Rows(tmp_path / "rows.jsonl")
-    rows.head = {"kernel": "dynamic", "digest": "own"}
-    told = {"outcome": ACCEPTED, "words": "", "digest": "own", "after": "", "operation": "+1", "kind": "integer"}
-    for number in range(9):
-        rows.learn(f"source:+1:{number}:0", **told)
-    rows.learn("host_source:+1:0:0", **told)
-    rows.learn("source:deleted:9:-1", **{**told, **FENCE, "digest": "other"})
-    rows.learn("source:deleted:8:-1", **{**told, "digest": "other", "shown": "nobody has judged it"})
-    found = drawn([rows], 0, 0, 20, "any")
-    assert Counter(row["kind"] for _, row in found) == {EQUIVALENT: 9, JUDGED: 1}
-    assert all(row["key"].startswith("source:") for _, row in found)
-    assert len(drawn([rows], 0, 0, 4, "any")) == 5
-
-
-FENCE = {"operation": "deleted", "kind": "fence", "shown": "tl::fence_proxy_async();"}
-
-
-def sign(before: str, after: str) -> dict[str, str]:
-    line = "K_full[((3 & (((base + j) % {}) >> 31)) + ((base + j) % {}))].arrive();"
-    shown = f"{line.format(*before.split())}  ->  {line.format(*after.split())}"
-    return {"operation": "+1", "kind": "mbarrier", "shown": shown}
-
-
-def test_a_judgement_is_of_its_kernels_and_of_its_change():
-    assert reason("dynamic", FENCE) and not reason("output_tma", FENCE)
-    assert reason("best", sign("3 3", "4 3")) and not reason("best", sign("3 3", "3 4"))

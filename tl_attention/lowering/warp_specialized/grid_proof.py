@@ -17,11 +17,12 @@ from tl_attention.problem.tiling import ceildiv, row_tiles
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.iterations import every
+from tl_attention.proof.generated.nodes import Arithmetic, For, Step
 from tl_attention.proof.generated.proof import Proof
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
 from tl_attention.proof.generated.seen import Lengths
-from tl_attention.proof.generated.text import Arithmetic, For, Kernel, Step
+from tl_attention.proof.generated.text import Kernel
 from tl_attention.proof.generated.threads import Threads
 from tl_attention.schedule.schedule import Schedule
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from tl_attention.proof.generated.declared import Declared
 from tl_attention.proof.generated.expression import arguments
+from tl_attention.proof.generated.nodes import Made
 from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.text import Call, Made
+from tl_attention.proof.generated.text import Call
 from tl_attention.proof.generated.threads import Class
 
 

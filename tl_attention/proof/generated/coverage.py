@@ -15,9 +15,10 @@ from typing import Any
 from tl_attention.problem.variant import Sizes
 from tl_attention.proof.generated.forms import Core
 from tl_attention.proof.generated.iterations import OF_A_THREAD, Iterations
+from tl_attention.proof.generated.nodes import Arithmetic, For, If, While
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.text import Arithmetic, For, If, Kernel, While
+from tl_attention.proof.generated.text import Kernel
 
 
 @dataclass

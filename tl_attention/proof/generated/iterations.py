@@ -20,8 +20,8 @@ from tl_attention.proof.generated.forms import (
     form,
     form_of,
 )
+from tl_attention.proof.generated.nodes import Assign, For, If, Leave, Step, While
 from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.text import Assign, For, If, Leave, Step, While
 
 # What a thread is known by.
 OF_A_THREAD = {"threadIdx_x", "threadIdx_y", "tl__block_rank_in_cluster"}

@@ -9,8 +9,9 @@ from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.proof.generated.barriers import nothing, plain
 from tl_attention.proof.generated.declared import Declared
 from tl_attention.proof.generated.expression import Expression, arguments
+from tl_attention.proof.generated.nodes import Made
 from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.text import Call, Made
+from tl_attention.proof.generated.text import Call
 from tl_attention.proof.generated.threads import Class
 
 # (&(((half_t*)K_shared)[0]))    ((void*)((char*)(&(((half_t*)K_shared)[0])) + 32768))

@@ -17,10 +17,11 @@ from tl_attention.proof.generated.coverage import Coverage
 from tl_attention.proof.generated.host_plan import HostPlan, parse_host_source
 from tl_attention.proof.generated.iterations import Iterations, every
 from tl_attention.proof.generated.launch import check_descriptors, check_memory, check_signature
+from tl_attention.proof.generated.nodes import Step
 from tl_attention.proof.generated.parts import Expected, Tensor
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.text import Kernel, Step, read
+from tl_attention.proof.generated.text import Kernel, read
 from tl_attention.proof.generated.tiles import Product, Tile
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule

@@ -18,9 +18,10 @@ from tl_attention.hardware.warpgroup import WARP
 from tl_attention.proof.generated.expression import UNREADABLE, Expression
 from tl_attention.proof.generated.forms import Core
 from tl_attention.proof.generated.iterations import Iterations
+from tl_attention.proof.generated.nodes import Arithmetic, Assign, For, If, Leave, Step, While
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.seen import Lengths, Seen
-from tl_attention.proof.generated.text import Arithmetic, Assign, For, If, Kernel, Leave, Step, While
+from tl_attention.proof.generated.text import Kernel
 from tl_attention.proof.generated.threads import NUMBERS, Class, Threads, Value, settled
 
 

@@ -7,12 +7,26 @@ Loops and branches around nothing but arithmetic are arithmetic too. What is non
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tl_attention.proof.generated.declared import Declared
-from tl_attention.proof.generated.expression import Expression, arguments
+from tl_attention.proof.generated.expression import arguments
+from tl_attention.proof.generated.nodes import (
+    Arithmetic,
+    Assign,
+    For,
+    If,
+    Leave,
+    Made,
+    Step,
+    While,
+    assigned_by,
+    is_arithmetic,
+    joined,
+    only_numbers,
+)
 
 # for (int t = 0; t < (blocks_3 - 1); ++t) {
 FOR = re.compile(r"for \(int (\w+) = 0; \1 < (.+); \+\+\1\) \{$")
@@ -33,78 +47,6 @@ TAGS = {
 SIGNATURE = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+), 1\) (\w+)\((.*)\) \{$')
 # __grid_constant__ const CUtensorMap K_desc    const half_t* __restrict__ K    int seq_q    float softmax_scale
 PARAMETER = re.compile(r"(?:(__grid_constant__ const CUtensorMap)|(?:const )?(\w+\*) __restrict__|(int|float)) (\w+)$")
-
-Act = Callable[[Any, Any, int], None]
-
-
-class Made(NamedTuple):
-    """What a call does: `act` runs it with (the run, the class of threads, the line). `changes` are variables."""
-
-    act: Act
-    changes: frozenset[str] = frozenset()
-
-
-@dataclass
-class Step:
-    """A call that is read."""
-
-    line: int
-    kind: str
-    act: Act
-    assigned: frozenset[str] = frozenset()
-    expressions: tuple[Expression, ...] = ()
-
-
-@dataclass
-class Assign:
-    line: int
-    name: str
-    expression: Expression
-
-
-@dataclass
-class For:
-    line: int
-    variable: str
-    trips: Expression
-    body: tuple[Any, ...]
-    assigned: frozenset[str]
-    unrolled: bool
-
-
-@dataclass
-class While:
-    line: int
-    body: tuple[Any, ...]
-    assigned: frozenset[str] = frozenset()
-
-
-@dataclass
-class Leave:
-    """Ends a `while`."""
-
-    line: int
-    condition: Expression
-
-
-@dataclass
-class If:
-    """`elect` is 32 where one lane of each warp goes in, a multiple where one of so many threads, 0 of each y."""
-
-    line: int
-    condition: Expression | None
-    elect: int | None
-    body: tuple[Any, ...]
-    otherwise: tuple[Any, ...]
-    assigned: frozenset[str] = frozenset()
-
-
-@dataclass
-class Arithmetic:
-    """Lines that compute on registers. `mask` where they hide scores."""
-
-    lines: tuple[int, ...]
-    mask: bool = False
 
 
 @dataclass(frozen=True)
@@ -184,12 +126,12 @@ class _Reader:
         for number, text in lines:
             if text.startswith("}"):
                 self.kinds[number] = "control"
-                return _Block(_joined(nodes), text, number)
+                return _Block(joined(nodes), text, number)
             try:
                 nodes += self.statement(number, text, lines)
             except SyntaxError as error:
                 raise error if "line " in str(error) else SyntaxError(f"line {number + 1}: {error}") from None
-        return _Block(_joined(nodes))
+        return _Block(joined(nodes))
 
     def closed(self, number: int, lines: Iterator[tuple[int, str]]) -> _Block:
         """A block that has no else."""
@@ -212,17 +154,17 @@ class _Reader:
             self.kinds[number] = "control"
         if text == "while (1) {":
             body = self.closed(number, lines).nodes
-            return [While(number, body, _assigned(body))]
+            return [While(number, body, assigned_by(body))]
         if leave:
             return [Leave(number, self.declared.expression(leave[1]))]
         return list(self.closed(number, lines).nodes) if text == "{" else self.line(number, text)
 
     def loop(self, number: int, variable: str, trips: str, lines: Iterator[tuple[int, str]], unrolled: bool) -> Any:
         body, _, last = self.closed(number, lines)
-        if _is_arithmetic(body) and trips.isdecimal():
+        if is_arithmetic(body) and trips.isdecimal():
             return self.arithmetic((number, last), body)
         self.control((number, last), body)
-        return For(number, variable, self.declared.expression(trips), body, _assigned(body) | {variable}, unrolled)
+        return For(number, variable, self.declared.expression(trips), body, assigned_by(body) | {variable}, unrolled)
 
     def branch(self, number: int, condition: str, lines: Iterator[tuple[int, str]]) -> Any:
         body, closing, middle = self.block(lines)
@@ -230,18 +172,18 @@ class _Reader:
             raise SyntaxError(f"line {number + 1} opens a block that ends with {closing!r}")
         otherwise, _, last = self.closed(number, lines) if closing == "} else {" else _Block((), closing, middle)
         elected, both, own = ELECT.match(condition), (*body, *otherwise), (number, middle, last)
-        if not elected and _is_arithmetic(both):
+        if not elected and is_arithmetic(both):
             if not self.declared.pure(condition):
                 raise SyntaxError(f"line {number + 1}: the condition {condition[:80]!r} is nothing that is known")
             return self.arithmetic(own, both)
         self.control(own, both)
         tree = None if elected else self.declared.expression(condition)
-        return If(number, tree, int(elected[1]) if elected else None, body, otherwise, _assigned(both))
+        return If(number, tree, int(elected[1]) if elected else None, body, otherwise, assigned_by(both))
 
     def control(self, own: Sequence[int], body: Sequence[Any]) -> None:
         """How often it runs is read by what it orders, loads, multiplies or masks: where it does none of it, by none."""
         for line in own:
-            self.kinds[line] = "control, numbers: arithmetic" if _only_numbers(body) else "control"
+            self.kinds[line] = "control, numbers: arithmetic" if only_numbers(body) else "control"
 
     def arithmetic(self, own: Sequence[int], body: Sequence[Any]) -> Arithmetic:
         inner = tuple(line for node in body for line in node.lines)
@@ -268,41 +210,3 @@ class _Reader:
             raise SyntaxError(f"{text[:100]!r} is nothing that is known")
         self.kinds[number] = kind
         return [Arithmetic((number,))] if kind == "numbers: arithmetic" else []
-
-
-def _is_arithmetic(nodes: Sequence[Any]) -> bool:
-    return bool(nodes) and all(isinstance(node, Arithmetic) for node in nodes)
-
-
-def _only_numbers(nodes: Sequence[Any]) -> bool:
-    """Whether all that these do is left to the numbers, if not all of it."""
-    return bool(nodes) and all(map(_is_numbers, nodes))
-
-
-def _is_numbers(node: Any) -> bool:
-    if isinstance(node, (For, If)):
-        return _only_numbers((*node.body, *getattr(node, "otherwise", ())))
-    return (isinstance(node, Arithmetic) and not node.mask) or (isinstance(node, Step) and "numbers:" in node.kind)
-
-
-def _joined(nodes: Sequence[Any]) -> tuple[Any, ...]:
-    """Arithmetic that stands together, as one."""
-    found: list[Any] = []
-    for node in nodes:
-        last = found[-1] if found else None
-        if isinstance(node, Arithmetic) and isinstance(last, Arithmetic) and node.mask == last.mask:
-            found[-1] = Arithmetic(last.lines + node.lines, node.mask)
-        else:
-            found.append(node)
-    return tuple(found)
-
-
-def _assigned(nodes: Iterable[Any]) -> frozenset[str]:
-    """The variables that these may change."""
-    names: set[str] = set()
-    for node in nodes:
-        if isinstance(node, Assign):
-            names.add(node.name)
-        else:
-            names |= getattr(node, "assigned", frozenset())
-    return frozenset(names)
