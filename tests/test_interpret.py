@@ -10,9 +10,10 @@ import torch
 from mutations import shipped
 from specialized import CHUNKED, REST, TWO, fa3
 
+from tl_attention.measure.candidate import SHARP
 from tl_attention.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.oracle.statements import exp2, on_fma_units
+from tl_attention.oracle.statements import STATEMENT_CODE, exp2, on_fma_units
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
@@ -111,6 +112,20 @@ def test_the_budget_rejects(change):
     else:
         output[:, :, 1:] = attention_same_precision(q[:, :, :-1], k, v, mask=CAUSAL, scale=0.125)
     assert not compare(output, exact, peer).ok
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_maximum_that_is_not_the_rows_own_shows_where_scores_lie_far_apart(dtype):
+    def short_maximum(tile):
+        tile["scores_max"] = torch.maximum(tile["scores_max"], tile["acc_s"][:, 16:].amax(dim=1))
+
+    program, options = derive(shipped()["seed"]), {"mask": FULL, "scale": 0.125}
+    for spread, code, ok in ((1.0, short_maximum, True), (SHARP, short_maximum, False), (SHARP, None, True)):
+        q, k, v = make_inputs(AttentionShape(1, 1, 256, 300, 64, dtype), 3, spread=spread)
+        exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
+        run = {"block_M": 64, "block_N": 32, "policy": LATE, **options}
+        output = interpret(program, q, k, v, code=STATEMENT_CODE | ({"row_max": code} if code else {}), **run)
+        assert compare(output, exact, peer).ok == ok
 
 
 def test_late_and_early_differ_in_when_products_run():

@@ -33,6 +33,7 @@ from mutation_jobs import end_as_a_hung_kernel, end_right, text_compiled
 from pebble import ProcessPool
 from rich.console import Console
 
+from tl_attention.measure.candidate import Verified
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
@@ -260,7 +261,7 @@ def _outside(output, calls):
 ])  # fmt: skip
 def test_an_output_is_held_to_the_oracle_and_to_its_place(wrong, outcome):
     shape = AttentionShape(1, 2, 70, 90, 64, "float16", CAUSAL)
-    assert on_shape(attention(wrong), shape, 1, "cpu").outcome == outcome
+    assert on_shape(attention(wrong), Verified(shape), 1, "cpu").outcome == outcome
 
 
 def test_a_changed_text_is_compiled_in_the_place_of_the_generated_one():

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tl_attention.problem.mask import FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
+
+# With Q so many times as large a row's scores lie so far apart that a maximum which is not its own makes exponentials
+# overflow, or vanish.
+SHARP = 128.0
 
 
 @dataclass(frozen=True)
@@ -32,12 +37,26 @@ class Candidate:
         return f"{self.name}{' fixed' if self.fixed else ''} {self.shape.dtype}"
 
 
-def verification_shapes(shape: AttentionShape, fixed: bool) -> list[AttentionShape]:
+class Verified(NamedTuple):
+    """What a kernel is held to the oracle on: inputs of a shape, Q times `spread`."""
+
+    shape: AttentionShape
+    spread: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{self.shape}{'' if self.spread == 1.0 else f', Q x {self.spread:g}'}"
+
+
+def verified_on(shape: AttentionShape, fixed: bool) -> list[Verified]:
     """The problem itself and, for a kernel that takes any sizes, ragged ones: one key, one row more than a tile."""
     if fixed:
-        return [shape]
+        return [Verified(shape)]
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
     ragged = [AttentionShape(*size, shape.head_dim, shape.dtype, shape.mask) for size in sizes]
     if shape.mask == FULL:
         ragged.append(AttentionShape(1, 2, 300, 65, shape.head_dim, shape.dtype))
-    return [*ragged, shape]
+    return [
+        *map(Verified, ragged),
+        *(Verified(found, SHARP) for found in (ragged[0], ragged[2], ragged[5])),
+        Verified(shape),
+    ]

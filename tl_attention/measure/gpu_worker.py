@@ -20,8 +20,8 @@ REPEATS = 3
 
 
 @functools.lru_cache(maxsize=1)
-def _inputs(shape: AttentionShape, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    return make_inputs(shape, seed, "cuda")
+def _inputs(shape: AttentionShape, seed: int, spread: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    return make_inputs(shape, seed, "cuda", spread)
 
 
 @functools.lru_cache(maxsize=1)
@@ -33,8 +33,8 @@ def _output(shape: AttentionShape) -> Tensor:
 
 # The largest problem's reference takes gigabytes and seconds, the ragged ones nothing: keep the last few.
 @functools.lru_cache(maxsize=32)
-def _references(shape: AttentionShape, seed: int) -> tuple[Tensor, Tensor]:
-    q, k, v = _inputs(shape, seed)
+def _references(shape: AttentionShape, seed: int, spread: float) -> tuple[Tensor, Tensor]:
+    q, k, v = _inputs(shape, seed, spread)
     options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5}
     return attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
 
@@ -44,8 +44,10 @@ def _kernel(candidate: Candidate) -> CompiledKernel:
     return kernel_of(candidate)
 
 
-def _implementation(candidate: Candidate, shape: AttentionShape, seed: int) -> Callable[[], Tensor]:
-    q, k, v = _inputs(shape, seed)
+def _implementation(
+    candidate: Candidate, shape: AttentionShape, seed: int, spread: float = 1.0
+) -> Callable[[], Tensor]:
+    q, k, v = _inputs(shape, seed, spread)
     if candidate.schedule is None:
         return peers.build(candidate.name, shape, q, k, v)
     kernel = _kernel(candidate)
@@ -59,10 +61,10 @@ def _implementation(candidate: Candidate, shape: AttentionShape, seed: int) -> C
     return run
 
 
-def verify(candidate: Candidate, shape: AttentionShape, seed: int) -> tuple[ErrorReport, bool]:
+def verify(candidate: Candidate, shape: AttentionShape, spread: float, seed: int) -> tuple[ErrorReport, bool]:
     """(error of the candidate on fresh inputs, whether its repeats were bitwise equal)."""
-    exact, peer = _references(shape, seed)
-    call = _implementation(candidate, shape, seed)
+    exact, peer = _references(shape, seed, spread)
+    call = _implementation(candidate, shape, seed, spread)
     _output(shape).fill_(float("nan"))
     first = call().clone()
     report = compare(first, exact, peer)

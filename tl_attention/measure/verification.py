@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tl_attention.measure import gpu_worker
-from tl_attention.measure.candidate import Candidate, verification_shapes
+from tl_attention.measure.candidate import Candidate, verified_on
 from tl_attention.measure.pool import CallFailed, Worker
 from tl_attention.oracle import interpret
 from tl_attention.oracle.reference import ErrorReport, worst_of
@@ -16,20 +16,20 @@ TIMEOUT_S = 120.0
 
 def on_gpu(worker: Worker, candidate: Candidate, seed: int) -> dict[str, Any]:
     """The fields of its row that this fills: how large the errors were, or at which problem it failed, and how."""
-    shapes = verification_shapes(candidate.shape, candidate.fixed or candidate.schedule is None)
+    problems = verified_on(candidate.shape, candidate.fixed or candidate.schedule is None)
     reports: list[ErrorReport] = []
-    for number, shape in enumerate(shapes):
+    for number, problem in enumerate(problems):
         try:
-            report, stable = worker.call(gpu_worker.verify, candidate, shape, seed + number, timeout_s=TIMEOUT_S)
+            report, stable = worker.call(gpu_worker.verify, candidate, *problem, seed + number, timeout_s=TIMEOUT_S)
         except CallFailed as failed:
-            return {"status": failed.status, "reason": f"verifying {shape}: {failed}"}
+            return {"status": failed.status, "reason": f"verifying {problem}: {failed}"}
         if not report.ok:
-            return {"status": "wrong", "reason": f"{shape}: {report}", **_errors(report)}
+            return {"status": "wrong", "reason": f"{problem}: {report}", **_errors(report)}
         if not stable:
-            reason = f"{shape}: repeats on the same inputs differ"
+            reason = f"{problem}: repeats on the same inputs differ"
             return {"status": "unstable", "reason": reason, **_errors(report)}
         reports.append(report)
-    return {"verified_shapes": len(shapes), **_errors(worst_of(reports))}
+    return {"verified_shapes": len(problems), **_errors(worst_of(reports))}
 
 
 def on_cpu(candidate: Candidate, seed: int) -> dict[str, Any]:

@@ -55,8 +55,13 @@ def _part(error: float, budget: float) -> float:
     return 0.0 if error == 0.0 else error / budget if budget else float("inf")
 
 
-def make_inputs(shape: AttentionShape, seed: int, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K, V of the shape, of normal numbers with mean 0.5, so that the output's mean is not zero."""
+def make_inputs(
+    shape: AttentionShape, seed: int, device: str = "cpu", spread: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Q, K, V of the shape, of normal numbers with mean 0.5, so that the output's mean is not zero.
+
+    Q is `spread` times that.
+    """
     generator = torch.Generator(device).manual_seed(seed)
 
     def draw(seq: int) -> Tensor:
@@ -65,7 +70,7 @@ def make_inputs(shape: AttentionShape, seed: int, device: str = "cpu") -> tuple[
         )
         return (x + 0.5).to(getattr(torch, shape.dtype))
 
-    return draw(shape.seq_q), draw(shape.seq_kv), draw(shape.seq_kv)
+    return draw(shape.seq_q) * spread, draw(shape.seq_kv), draw(shape.seq_kv)
 
 
 def attention_fp64(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float) -> Tensor:

@@ -13,7 +13,7 @@ from code_mutants.kernels import KERNELS
 from code_mutants.rows import SAME
 from tl_attention.build.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.measure.candidate import verification_shapes
+from tl_attention.measure.candidate import Verified, verified_on
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes
 
@@ -60,12 +60,12 @@ def compiled(kernel: str, source: str, cubin: bytes) -> CompiledKernel:
     return taken
 
 
-def shapes(kernel: str) -> Iterator[AttentionShape]:
-    """Ragged problems and such of whole tiles."""
+def problems(kernel: str) -> Iterator[Verified]:
+    """Ragged ones, and such of whole tiles."""
     variant = KERNELS[kernel].variant
     for sizes in ALIGNED:
-        yield AttentionShape.of(variant, sizes)
-    yield from verification_shapes(AttentionShape.of(variant, Sizes(2, 3, 1100, 1900)), fixed=False)
+        yield Verified(AttentionShape.of(variant, sizes))
+    yield from verified_on(AttentionShape.of(variant, Sizes(2, 3, 1100, 1900)), fixed=False)
 
 
 def run(kernel: str, source: str, cubin: bytes, limit_s: float) -> Result:
@@ -81,10 +81,10 @@ def run(kernel: str, source: str, cubin: bytes, limit_s: float) -> Result:
     watchdog.daemon = True
     watchdog.start()
     try:
-        for number, shape in enumerate(shapes(kernel)):
-            result = on_shape(taken, shape, number)
+        for number, problem in enumerate(problems(kernel)):
+            result = on_shape(taken, problem, number)
             if result.outcome != RIGHT:
-                return Result(result.outcome, f"{shape}: {result.words}")
+                return Result(result.outcome, f"{problem}: {result.words}")
         return Result(RIGHT)
     except Exception:  # CUDA's errors come by way of torch or TVM; one of our own shows in the kernels as generated.
         return Result(FAULT, traceback.format_exc().splitlines()[-1])
@@ -92,14 +92,15 @@ def run(kernel: str, source: str, cubin: bytes, limit_s: float) -> Result:
         watchdog.cancel()
 
 
-def on_shape(kernel: Any, shape: AttentionShape, seed: int, device: str = "cuda") -> Result:
+def on_shape(kernel: Any, problem: Verified, seed: int, device: str = "cuda") -> Result:
     """One problem: the output is poisoned, and what lies around it marked."""
     import torch
 
     from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 
+    shape = problem.shape
     options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5}
-    q, k, v = (_surrounded(tensor, float("nan"))[0] for tensor in make_inputs(shape, seed, device))
+    q, k, v = (_surrounded(tensor, float("nan"))[0] for tensor in make_inputs(shape, seed, device, problem.spread))
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
     found: list[Tensor] = []
     for _ in range(REPEATS):
