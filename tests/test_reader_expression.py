@@ -132,3 +132,12 @@ def test_python_of_an_expressions_names_is_out_of_reach():
 def test_arguments_are_cut_at_their_own_commas():
     assert arguments("a, f(b, c), d[1, 2], (e, g)") == ["a", "f(b, c)", "d[1, 2]", "(e, g)"]
     assert arguments("a") == ["a"]
+
+
+@pytest.mark.parametrize("text", ["a / b", "a % b"])
+@pytest.mark.parametrize("divisor", [0, np.array([2, 0, 1])])
+def test_a_division_by_zero_is_no_number(text, divisor):
+    with pytest.raises(UNREADABLE, match="by zero"):
+        value(text, a=np.array([4, 5, 6]), b=divisor)
+    with pytest.raises(UNREADABLE, match="by zero"):
+        value(text, a=7, b=divisor)

@@ -114,14 +114,22 @@ def settled(value: Value) -> Value:
 def _quotient(a: Value, b: Value) -> Value:
     """C's, which rounds towards 0."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        _check_divisor(b)
         return (a - np.fmod(a, b)) // b
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
 def _remainder(a: Value, b: Value) -> Value:
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        _check_divisor(b)
         return np.fmod(a, b)
     return a - b * _quotient(a, b)
+
+
+def _check_divisor(b: Value) -> None:
+    """numpy only warns, and gives a number."""
+    if not np.all(b):
+        raise ZeroDivisionError("integer division or modulo by zero")
 
 
 def _select(condition: Value, a: Value, b: Value) -> Value:
