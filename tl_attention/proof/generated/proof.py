@@ -188,7 +188,8 @@ class Proof(ABC):
                 self.iterations.states(*lacks) for lacks in missing if self.coverage.reached[lacks[0]] == place
             )
             self.at, tile = place
-            for start in range(1, states):
+            # From the first iteration too: the place may be of a run whose events were not looked at.
+            for start in range(states):
                 self.check_at(self.at, start, tile)
 
     # --- behind the runs ---------------------------------------------------------------------------------------
