@@ -15,6 +15,7 @@ from overlap import overlap
 
 from tl_attention.build.compile import compile_kernel
 from tl_attention.errors import ScheduleRefused
+from tl_attention.files.named import resolve
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.tiling import ceildiv
@@ -43,6 +44,20 @@ def test_fixed_sizes_of_the_specialised_kernel_are_proved_too():
     assert source != compiled.source
     with pytest.raises(ScheduleRefused, match=r"is products wait \(1\), expected products wait \(0\)"):
         lowering_of(schedule).check_generated(schedule, derive(schedule), replace(compiled.generated, source=source))
+
+
+# Its masked loop runs twice in some tiles of large grids only.
+WIDE = "warp_specialized_64x192_t128_n2_desc_0p_1-2o0s0_3-10o2s0_11o3s0_12o4s0_13p_14o1s1"
+
+
+def test_a_line_that_only_a_grid_reaches_is_proved_in_all_of_its_states():
+    schedule = resolve(WIDE).schedule
+    code = compile_kernel(schedule, Variant(128, "bfloat16", CAUSAL)).generated
+    parity = re.compile(r"(K_full\[\(\(\(\w+ \+ t\) \+ 1\) & 1\)\]\.wait\(.* & 3\) >> )1\)\);")
+    faulty, found = parity.subn(r"\g<1>2));", code.source)
+    assert found == 1
+    with pytest.raises(ScheduleRefused, match=r"is wait K_full\[0\] \(0\), expected wait K_full\[0\] \(1\)"):
+        lowering_of(schedule).check_generated(schedule, derive(schedule), replace(code, source=faulty))
 
 
 MASK_LOOP = re.compile(
