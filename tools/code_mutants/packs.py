@@ -56,7 +56,7 @@ def drawn(files: Sequence[Rows], count: int, least: int, equivalent: int, seed: 
     random.Random(seed).shuffle(order)
     of_kind: dict[str, list[tuple[str, Row]]] = {}
     first: list[tuple[str, Row]] = []
-    others = first.copy()
+    others: list[tuple[str, Row]] = []
     for pair in order:
         alike = of_kind.setdefault(pair[1]["kind"], [])
         alike.append(pair)

@@ -16,8 +16,7 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import ceildiv, row_tiles
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.proof.events import Event
-from tl_attention.proof.generated.iterations import every
-from tl_attention.proof.generated.nodes import Arithmetic, For, Step
+from tl_attention.proof.generated.nodes import Arithmetic, For, Step, every
 from tl_attention.proof.generated.proof import Proof
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run

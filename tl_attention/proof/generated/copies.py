@@ -238,6 +238,7 @@ def _reset(match: re.Match[str], declared: Declared) -> Made | None:
 
 # Read as to the place in memory. Which of a thread's registers it is, or what zeros are, is for the numbers to show.
 WRITE, READ, OUTPUT, FETCH = (f"{kind}, numbers: registers" for kind in ("write", "read", "output", "fetch"))
+COUNTER = "counter"
 COPY_CALLS = (
     # tl::tma_load(K_desc, K_full[0], (&(((half_t*)K_shared)[(i * 8192)])), (i * 64), (j * 128), head_2, bz_2);
     # tl::tma_load_multicast(K_desc, K_full[0], (&(((half_t*)K_shared)[(i * 8192)])), (uint16_t)(3), (i * 64), ...);
@@ -277,13 +278,11 @@ COPY_CALLS = (
         _vector_output,
     ),
     # next_tile[(turn & 1)] = (AtomicAddRet((&(TileCounter[0])), 1) + 132);
-    Call(
-        "counter", re.compile(r"(\w+)\[(.+)\] = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) \+ (\d+)\);$"), _draw
-    ),
+    Call(COUNTER, re.compile(r"(\w+)\[(.+)\] = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) \+ (\d+)\);$"), _draw),
     # tile = next_tile[(turn & 1)];
-    Call("counter", re.compile(r"(\w+) = (\w+)\[(.+)\];$"), _drawn),
+    Call(COUNTER, re.compile(r"(\w+) = (\w+)\[(.+)\];$"), _drawn),
     # bool if_condition = (AtomicAddRet((&(TileCounter[1])), 1) == 131);
-    Call("counter", re.compile(r"bool (\w+) = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) == (\d+)\);$"), _count),
+    Call(COUNTER, re.compile(r"bool (\w+) = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) == (\d+)\);$"), _count),
     # TileCounter[0] = 0;
-    Call("counter", re.compile(r"(\w+)\[(\d+)\] = (\d+);$"), _reset),
+    Call(COUNTER, re.compile(r"(\w+)\[(\d+)\] = (\d+);$"), _reset),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import lcm
@@ -20,7 +20,7 @@ from tl_attention.proof.generated.forms import (
     form,
     form_of,
 )
-from tl_attention.proof.generated.nodes import Assign, For, If, Leave, Step, While
+from tl_attention.proof.generated.nodes import Assign, For, If, Leave, Step, While, every
 from tl_attention.proof.generated.refused import Unsafe
 
 # What a thread is known by.
@@ -198,13 +198,6 @@ def of_a_thread(body: Iterable[Any]) -> set[str]:
     while more := {name for name, names in given.items() if names <= found} - found:
         found |= more
     return found
-
-
-def every(nodes: Iterable[Any]) -> Iterator[Any]:
-    """Statements, and all inside of them."""
-    for node in nodes:
-        yield node
-        yield from every((*getattr(node, "body", ()), *getattr(node, "otherwise", ())))
 
 
 def form_other(line: int, name: str) -> Any:

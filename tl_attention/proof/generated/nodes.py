@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -79,6 +79,13 @@ class Arithmetic:
 
     lines: tuple[int, ...]
     mask: bool = False
+
+
+def every(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Statements, and all inside of them."""
+    for node in nodes:
+        yield node
+        yield from every((*getattr(node, "body", ()), *getattr(node, "otherwise", ())))
 
 
 def is_arithmetic(nodes: Sequence[Any]) -> bool:

@@ -13,11 +13,12 @@ from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.calls import CALLS
+from tl_attention.proof.generated.copies import COUNTER
 from tl_attention.proof.generated.coverage import Coverage
 from tl_attention.proof.generated.host_plan import HostPlan, parse_host_source
-from tl_attention.proof.generated.iterations import Iterations, every
+from tl_attention.proof.generated.iterations import Iterations
 from tl_attention.proof.generated.launch import check_descriptors, check_memory, check_signature
-from tl_attention.proof.generated.nodes import Step
+from tl_attention.proof.generated.nodes import Step, every
 from tl_attention.proof.generated.parts import Expected, Tensor
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
@@ -26,7 +27,6 @@ from tl_attention.proof.generated.tiles import Product, Tile
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
-COUNTER = "counter"
 # Of a period: longer ones would take too long to run.
 MOST_ITERATIONS = 4096
 # Of the longest loops that are tried; most of their iterations are left out.
