@@ -23,8 +23,8 @@ from tl_attention.problem.tiling import INTEGERS, kv_blocks
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
 from tl_attention.proof.events import Event, Process
-from tl_attention.proof.generated.parts import Expected
 from tl_attention.proof.generated.lengths import ended_by_keys
+from tl_attention.proof.generated.parts import Expected
 from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
