@@ -64,20 +64,23 @@ class PipelinedProof(Proof):
 
     def sizes(self) -> Iterator[Sizes]:
         block_M, block_N = self.schedule.block_M, self.schedule.block_N
+        group = self.code.variant.group
         for blocks in range(1, self.program.span + self.iterations.period + 2):
             for seq_kv in (blocks * block_N - block_N // 3, blocks * block_N):
-                yield Sizes(2, 3, min(2 * block_M + 5, seq_kv), seq_kv)
+                yield Sizes(2, 3 * group, min(2 * block_M + 5, seq_kv), seq_kv)
         # So long that no number of the code is longer.
-        yield Sizes(1, 1, 5, MOST_KEYS)
+        yield Sizes(1, group, 5, MOST_KEYS)
 
     def grids(self) -> Iterator[Sizes]:
-        yield Sizes(2, 2, 2 * self.schedule.block_M + 5, 3 * self.schedule.block_M - 7)
+        yield Sizes(2, 2 * self.code.variant.group, 2 * self.schedule.block_M + 5, 3 * self.schedule.block_M - 7)
 
     def check_grid(self, sizes: Sizes) -> None:
-        """Every block of the grid has its own tile; of a large grid, those at its corners."""
+        """Every block of the grid has its own tile; of a large grid, those at its corners, and where groups meet."""
         tiles = row_tiles(AttentionShape.of(self.code.variant, sizes), self.schedule.block_M)
-        x, y, z = (sorted({*range(min(size, 3)), size - 1}) for size in (tiles, sizes.heads, sizes.batch))
-        self._check_blocks(sizes, product(x, y, z))
+        group = self.code.variant.group
+        x, y, z = ({*range(min(size, 3)), size - 1} for size in (tiles, sizes.heads, sizes.batch))
+        y |= {head % sizes.heads for head in (group - 1, group, -group - 1, -group)}
+        self._check_blocks(sizes, product(sorted(x), sorted(y), sorted(z)))
 
     def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
         tiles = row_tiles(AttentionShape.of(self.code.variant, sizes), self.schedule.block_M)
