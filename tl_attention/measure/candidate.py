@@ -56,8 +56,8 @@ def verified_on(shape: AttentionShape, fixed: bool) -> list[Verified]:
         sizes.append((1, 2, 300, 65))
     # So many heads of K and V.
     ragged = [
-        AttentionShape(batch, heads_kv * shape.group, *seq, shape.head_dim, shape.dtype, shape.mask, heads_kv)
-        for batch, heads_kv, *seq in sizes
+        AttentionShape(batch, heads_kv * shape.group, seq_q, seq_kv, shape.head_dim, shape.dtype, shape.mask, heads_kv)
+        for batch, heads_kv, seq_q, seq_kv in sizes
     ]
     return [
         *map(Verified, ragged),

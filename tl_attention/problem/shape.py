@@ -16,7 +16,7 @@ HeadDim = Literal[64, 128]
 HEAD_DIMS: tuple[HeadDim, ...] = get_args(HeadDim)
 DTYPE_BYTES = 2
 # How a shape is written, as `AttentionShape.parse` reads it.
-SHAPE_TEXT = "batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim"
+SHAPE_TEXT = "batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim, heads as 40/8 where K and V have 8"
 # What stands between the heads of Q and those of K and V, where these are fewer.
 GROUPED = "/"
 # CUDA's limit for a grid's y (heads) and z (batch).
@@ -118,7 +118,8 @@ class AttentionShape:
         if len(numbers) != 5 or (grouped and heads_kv == 0):
             raise InputError(f"shape: {text[:80]!r} is not a shape, expected {SHAPE_TEXT}, such as 4,64,8192,128")
         mask = CAUSAL if causal else FULL
-        return cls(*numbers, parse_dtype(dtype), mask, heads_kv)
+        batch, heads, seq_q, seq_kv, head_dim = numbers
+        return cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), mask, heads_kv)
 
     def __str__(self) -> str:
         seq = str(self.seq_q) if self.seq_q == self.seq_kv else f"{self.seq_q}/{self.seq_kv}"

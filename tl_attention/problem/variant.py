@@ -62,11 +62,11 @@ class Variant:
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
 
-    def dims(self, sizes: Sizes) -> dict[str, Any]:
+    def dims(self, sizes: Sizes) -> dict[str | int, Any]:
         """Every dimension by name: for integers and for expressions of TileLang alike."""
         heads_kv = sizes.heads if self.group == 1 else sizes.heads // self.group
-        heads = {"head_dim": self.head_dim, "head_dim_v": self.head_dim_v}
-        return {**sizes._asdict(), "heads_kv": heads_kv, **heads}
+        known: dict[str | int, Any] = dict(zip(Sizes._fields, sizes))
+        return known | {"heads_kv": heads_kv, "head_dim": self.head_dim, "head_dim_v": self.head_dim_v}
 
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
         """What a kernel for this variant takes, with the optional ones that its schedule asks for by name."""

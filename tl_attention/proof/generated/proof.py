@@ -144,7 +144,7 @@ class Proof(ABC):
 
     def _shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         """Dimensions of each tensor."""
-        known: dict[str | int, int] = {**self.code.variant.dims(sizes)}
+        known = self.code.variant.dims(sizes)
         return {p.name: tuple(known[d] for d in p.dims) for p in self.code.parameters if len(p.dims) == 4}
 
     def expected(self, sizes: Sizes) -> Expected:
