@@ -23,6 +23,7 @@ from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.text import read
 
 VARIANTS = (Variant(128, "float16"), Variant(64, "bfloat16", CAUSAL, sizes=Sizes(2, 3, 100, 200)))
+GROUPED = tuple(replace(variant, group=3) for variant in VARIANTS)
 
 
 def test_a_problem_and_its_variant():
@@ -34,7 +35,7 @@ def test_a_problem_and_its_variant():
 
 
 @pytest.mark.parametrize("name", ["seed", "inferred", "best", "best_causal"])
-@pytest.mark.parametrize("variant", VARIANTS, ids=["runtime", "fixed"])
+@pytest.mark.parametrize("variant", [*VARIANTS, *GROUPED], ids=["runtime", "fixed", "grouped", "grouped, fixed"])
 def test_a_prim_func_takes_what_the_list_says(name, variant, schedules_dir):
     schedule = load(schedules_dir / f"{name}.yaml")
     lowering = lowering_of(schedule)
@@ -43,7 +44,8 @@ def test_a_prim_func_takes_what_the_list_says(name, variant, schedules_dir):
     assert [p.name for p in parameters][:5] == ["Q", "K", "V", "Output", "softmax_scale"]
     assert [p.name for p in parameters][5:] == (["TileCounter"] if name == "best_causal" else [])
     sizes = variant.sizes._asdict() if variant.sizes else {name: name for name in Sizes._fields}
-    values = {**sizes, "head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
+    grouped = {1: sizes["heads"], 3: 1 if variant.sizes else "heads // 3"}[variant.group]
+    values = {**sizes, "heads_kv": grouped, "head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
     for parameter, taken in zip(parameters, program.params, strict=True):
         dtype = parameter.dtype or variant.dtype
         if parameter.kind == "scalar":

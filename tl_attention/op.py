@@ -15,6 +15,7 @@ from tl_attention.files.named import DEFAULT, DEFAULT_CAUSAL, resolve
 from tl_attention.hardware.device import require_hopper
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.rows import Rows
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
@@ -35,11 +36,12 @@ def attention(
 ) -> Tensor:
     """softmax(scale q k^T) v on the current CUDA stream of q's device.
 
-    Layout: q (batch, heads, seq_q, head_dim), k and v (batch, heads, seq_kv, head_dim), all fp16 or all bf16, on one
-    Hopper GPU; head_dim 64 or 128; any sizes of at least 1. Products accumulate in fp32.
+    Layout: q (batch, heads, seq_q, head_dim), k and v (batch, heads_kv, seq_kv, head_dim), all fp16 or all bf16, on
+    one Hopper GPU; head_dim 64 or 128; heads a multiple of heads_kv, of which head h uses h // (heads / heads_kv); any
+    sizes, 0 too. Products accumulate in fp32.
 
     Args:
-        causal: query i sees keys 0 .. seq_kv - seq_q + i; needs seq_kv >= seq_q.
+        causal: query i sees keys 0 .. seq_kv - seq_q + i. A query that sees none gives 0.
         scale: factor of the scores, positive; 1 / sqrt(head_dim) by default.
         schedule: the name of a schedule that ships (`tl-attention list`), a file, a label or a Schedule; by default
             `best`, and `best_causal` if causal. A file is read again only when it has changed.
@@ -49,14 +51,21 @@ def attention(
     Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused, one of them, for a schedule
         that cannot run.
     """
-    shape = _checked_shape(q, k, v, causal)
-    scale = shape.head_dim**-0.5 if scale is None else _checked_scale(scale)
-    tensors = {"Q": _aligned("q", q), "K": _aligned("k", k), "V": _aligned("v", v)}
+    rows, shape = _checked(q, k, v, causal)
+    scale = q.shape[3] ** -0.5 if scale is None else _checked_scale(scale)
     resolved = _resolve(schedule, causal)
-    kernel = _kernel(resolved, shape.variant(fixed=specialize))
     output = torch.empty_like(q, memory_format=torch.contiguous_format)
+    rows.without_keys(output).zero_()
+    if shape is None:
+        return output
+    tensors = {"Q": _aligned("q", rows.computed(q)), "K": _aligned("k", k), "V": _aligned("v", v)}
+    kernel = _kernel(resolved, shape.variant(fixed=specialize))
+    computed = rows.computed(output)
+    whole = computed if computed.is_contiguous() else torch.empty_like(computed, memory_format=torch.contiguous_format)
     with torch.cuda.device(q.device):
-        kernel(**tensors, Output=output, softmax_scale=scale)
+        kernel(**tensors, Output=whole, softmax_scale=scale)
+    if whole is not computed:
+        computed.copy_(whole)
     return output
 
 
@@ -104,7 +113,8 @@ def _checked_scale(scale: float) -> float:
     return float(scale)
 
 
-def _checked_shape(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> AttentionShape:
+def _checked(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Rows, AttentionShape | None]:
+    """Which rows of the output a kernel computes, and that problem; None if there is nothing to compute."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor) or tensor.dim() != 4:
             found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -113,14 +123,21 @@ def _checked_shape(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> AttentionSh
             raise InputError(
                 f"attention: {name} is {tensor.dtype} on {tensor.device}, expected q's {q.dtype} on {q.device}"
             )
-    if k.shape != v.shape or k.shape[:2] != q.shape[:2] or k.shape[3] != q.shape[3]:
+    if k.shape != v.shape or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
         raise InputError(
             f"attention: q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not match, "
-            "expected q (batch, heads, seq_q, head_dim) and k, v (batch, heads, seq_kv, head_dim)"
+            "expected q (batch, heads, seq_q, head_dim) and k, v (batch, heads_kv, seq_kv, head_dim)"
         )
     batch, heads, seq_q, head_dim = q.shape
+    heads_kv, seq_kv = k.shape[1:3]
+    if heads % heads_kv if heads_kv else heads:
+        raise InputError(f"attention: q has {heads} heads, expected a multiple of the {heads_kv} that k and v have")
     dtype, mask = str(q.dtype).removeprefix("torch."), CAUSAL if causal else FULL
-    shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, dtype, mask)
+    rows = Rows.of(mask, seq_q, seq_kv)
+    empty = 0 in (batch, heads, rows.count)
+    # Where there is nothing to compute, the rest is checked all the same.
+    sizes = (1, 1, 1, 1) if empty else (batch, heads, rows.count, seq_kv)
+    shape = AttentionShape(*sizes, head_dim, dtype, mask, heads_kv=1 if empty else heads_kv)
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise InputError(
             "attention: an input requires a gradient, and there is no backward: call it under torch.no_grad()"
@@ -128,4 +145,4 @@ def _checked_shape(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> AttentionSh
     if q.device.type != "cuda":
         raise InputError(f"attention: the tensors are on {q.device}, expected a CUDA device (H100, H200)")
     require_hopper(torch.cuda.get_device_capability(q.device), torch.cuda.get_device_name(q.device))
-    return shape
+    return rows, None if empty else shape

@@ -8,7 +8,7 @@ def takes(parameters, variant, sizes):
 
     TileLang makes a parameter of every argument that has a type; the others keep their default.
     """
-    dims = {**sizes._asdict(), "head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
+    dims = variant.dims(sizes)
 
     def typed(parameter):
         if parameter.kind == "scalar":

@@ -52,9 +52,13 @@ def verified_on(shape: AttentionShape, fixed: bool) -> list[Verified]:
     if fixed:
         return [Verified(shape)]
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
-    ragged = [AttentionShape(*size, shape.head_dim, shape.dtype, shape.mask) for size in sizes]
     if shape.mask == FULL:
-        ragged.append(AttentionShape(1, 2, 300, 65, shape.head_dim, shape.dtype))
+        sizes.append((1, 2, 300, 65))
+    # So many heads of K and V.
+    ragged = [
+        AttentionShape(batch, heads_kv * shape.group, seq_q, seq_kv, shape.head_dim, shape.dtype, shape.mask, heads_kv)
+        for batch, heads_kv, seq_q, seq_kv in sizes
+    ]
     return [
         *map(Verified, ragged),
         *(Verified(found, SHARP) for found in (ragged[0], ragged[2], ragged[5])),

@@ -55,6 +55,8 @@ def build(name: str, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> 
 
     def sdpa() -> Tensor:
         with sdpa_kernel(SDPA[name]):
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+            return torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, is_causal=causal, scale=scale, enable_gqa=shape.group > 1
+            )
 
     return sdpa

@@ -40,11 +40,12 @@ def interpret(
 ) -> Tensor:
     """Attention by the Program on the CPU, in tiles of block_M queries and block_N keys of any size.
 
-    q (batch, heads, seq_q, head_dim), k and v (batch, heads, seq_kv, head_dim), fp16 or bf16; returns q's shape and
-    dtype. `code` is what the statements of the Program's table name. Raises machine.Deadlock.
+    q (batch, heads, seq_q, head_dim), k and v (batch, heads_kv, seq_kv, head_dim), fp16 or bf16; returns q's shape
+    and dtype. `code` is what the statements of the Program's table name. Raises machine.Deadlock.
     """
     batch, heads, seq_q, head_dim = q.shape
-    shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, str(q.dtype).removeprefix("torch."), mask)
+    dtype = str(q.dtype).removeprefix("torch.")
+    shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, dtype, mask, heads_kv=k.shape[1])
     output = torch.empty_like(q)
     least_blocks = program.least_blocks
     for b in range(batch):
@@ -53,7 +54,7 @@ def interpret(
                 blocks = kv_blocks(shape, block_M, block_N, index, least_blocks)
                 tile = Tile(
                     shape,
-                    {"Q": q[b, h], "K": k[b, h], "V": v[b, h]},
+                    {"Q": q[b, h], "K": k[b, h // shape.group], "V": v[b, h // shape.group]},
                     block_M=block_M,
                     block_N=block_N,
                     kv_order=kv_order,
@@ -75,7 +76,9 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
     """Both runs of the interpreter against fp64 on a ragged problem of several tiles: {"late": ..., "early": ...}."""
     seq_q = schedule.block_M + 37
     seq_kv = seq_q + 3 * schedule.block_N + 5
-    q, k, v = make_inputs(AttentionShape.of(variant, Sizes(1, 1, seq_q, seq_kv)), seed)
+    # Two heads of K and V, if heads share them.
+    sizes = Sizes(1, 1 if variant.group == 1 else 2 * variant.group, seq_q, seq_kv)
+    q, k, v = make_inputs(AttentionShape.of(variant, sizes), seed)
     options = {"mask": variant.mask, "scale": variant.head_dim**-0.5}
     tile = {key: getattr(schedule, key) for key in ("block_M", "block_N", "kv_order", "softmax")}
     exact = attention_fp64(q, k, v, **options)

@@ -64,19 +64,20 @@ def make_inputs(
     """
     generator = torch.Generator(device).manual_seed(seed)
 
-    def draw(seq: int) -> Tensor:
+    def draw(heads: int, seq: int) -> Tensor:
         x = torch.randn(
-            shape.batch, shape.heads, seq, shape.head_dim, generator=generator, device=device, dtype=torch.float32
+            shape.batch, heads, seq, shape.head_dim, generator=generator, device=device, dtype=torch.float32
         )
         return (x + 0.5).to(getattr(torch, shape.dtype))
 
-    return draw(shape.seq_q) * spread, draw(shape.seq_kv), draw(shape.seq_kv)
+    q = draw(shape.heads, shape.seq_q)
+    return q * spread, draw(shape.heads_kv, shape.seq_kv), draw(shape.heads_kv, shape.seq_kv)
 
 
 def attention_fp64(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float) -> Tensor:
     """Attention in float64, head by head and in row chunks. Same layout as the inputs; returns float64.
 
-    A query that sees no key gets 0.
+    Heads of Q, a multiple of K's, share these in turn. A query that sees no key gets 0.
     """
     return _attention(q, k, v, mask=mask, scale=scale, precise=True)
 
@@ -89,10 +90,11 @@ def attention_same_precision(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, sca
     """
     if q.is_cuda:
         # SDPA aligns its own causal mask at the top left.
+        grouped = q.shape[1] != k.shape[1]
         own = mask == FULL or (mask == CAUSAL and q.shape[2] == k.shape[2])
         visible = None if own else _visible(mask, q.shape[2], k.shape[2], 0, q.shape[2], q.device)
         output = torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=visible, is_causal=own and mask == CAUSAL, scale=scale
+            q, k, v, attn_mask=visible, is_causal=own and mask == CAUSAL, scale=scale, enable_gqa=grouped
         )
         return output if visible is None else output.masked_fill(~visible.any(dim=1, keepdim=True), 0)
     return _attention(q, k, v, mask=mask, scale=scale, precise=False)
@@ -138,10 +140,10 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, pre
     compute = torch.float64 if precise else torch.float32
     output = torch.empty_like(q, dtype=compute if precise else q.dtype)
     seq_q, seq_kv = q.shape[2], k.shape[2]
-    rows = max(1, CHUNK_SCORES // seq_kv)
+    rows = max(1, CHUNK_SCORES // max(1, seq_kv))
     for b in range(q.shape[0]):
         for h in range(q.shape[1]):
-            keys, values = k[b, h].to(compute), v[b, h].to(compute)
+            keys, values = (x[b, h * k.shape[1] // q.shape[1]].to(compute) for x in (k, v))
             for first in range(0, seq_q, rows):
                 last = min(first + rows, seq_q)
                 scores = q[b, h, first:last].to(compute) @ keys.T * scale

@@ -16,7 +16,9 @@ HeadDim = Literal[64, 128]
 HEAD_DIMS: tuple[HeadDim, ...] = get_args(HeadDim)
 DTYPE_BYTES = 2
 # How a shape is written, as `AttentionShape.parse` reads it.
-SHAPE_TEXT = "batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim"
+SHAPE_TEXT = "batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim, heads as 40/8 where K and V have 8"
+# What stands between the heads of Q and those of K and V, where these are fewer.
+GROUPED = "/"
 # CUDA's limit for a grid's y (heads) and z (batch).
 MAX_GRID_YZ = 65_535
 
@@ -28,7 +30,10 @@ def named_head_dims(head_dims: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """Sizes of one attention forward, tensors laid out (batch, heads, seq, head_dim)."""
+    """Sizes of one attention forward, tensors laid out (batch, heads, seq, head_dim).
+
+    K and V have `heads_kv` heads, each shared by as many of Q's `heads` in a row: one for each unless given.
+    """
 
     batch: int
     heads: int
@@ -37,9 +42,12 @@ class AttentionShape:
     head_dim: int
     dtype: str = "float16"
     mask: Mask = FULL
+    heads_kv: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("batch", "heads", "seq_q", "seq_kv"):
+        if self.heads_kv == 0:
+            object.__setattr__(self, "heads_kv", self.heads)
+        for name in ("batch", "heads", "heads_kv", "seq_q", "seq_kv"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"shape: {name} is {value!r}, expected an integer of at least 1")
@@ -47,6 +55,8 @@ class AttentionShape:
             raise InputError(
                 f"shape: batch {self.batch} and heads {self.heads}, expected at most {MAX_GRID_YZ} of each"
             )
+        if self.heads % self.heads_kv:
+            raise InputError(f"shape: {self.heads} heads, expected a multiple of K's and V's {self.heads_kv}")
         if self.head_dim not in HEAD_DIMS:
             raise InputError(f"shape: head_dim {self.head_dim} is not supported, expected one of {HEAD_DIMS}")
         if self.dtype not in DTYPES:
@@ -64,12 +74,17 @@ class AttentionShape:
 
     def variant(self, fixed: bool = False) -> Variant:
         """What is compiled for it: for its sizes alone if `fixed`, else for all."""
-        return Variant(self.head_dim, self.dtype, self.mask, sizes=self.sizes if fixed else None)
+        return Variant(self.head_dim, self.dtype, self.mask, sizes=self.sizes if fixed else None, group=self.group)
 
     @classmethod
     def of(cls, variant: Variant, sizes: Sizes) -> AttentionShape:
         """The problem that a kernel for the variant computes at these sizes."""
-        return cls(*sizes, variant.head_dim, variant.dtype, variant.mask)
+        return cls(*sizes, variant.head_dim, variant.dtype, variant.mask, sizes.heads // variant.group)
+
+    @property
+    def group(self) -> int:
+        """Heads of Q that share one of K and V."""
+        return self.heads // self.heads_kv
 
     @property
     def past_len(self) -> int:
@@ -89,21 +104,27 @@ class AttentionShape:
     @classmethod
     def parse(cls, text: str, *, dtype: str = "float16", causal: bool = False) -> AttentionShape:
         """The shape that a text in the form of SHAPE_TEXT names."""
+        parts = text.split(",")
+        grouped = len(parts) > 1 and GROUPED in parts[1]
+        if grouped:
+            parts[1:2] = parts[1].split(GROUPED, 1)
         try:
-            numbers = [int(part) for part in text.split(",")]
+            numbers = [int(part) for part in parts]
         except ValueError:
             numbers = []
+        heads_kv = numbers.pop(2) if grouped and len(numbers) > 2 else 0
         if len(numbers) == 4:
             numbers.insert(2, numbers[2])
-        if len(numbers) != 5:
+        if len(numbers) != 5 or (grouped and heads_kv == 0):
             raise InputError(f"shape: {text[:80]!r} is not a shape, expected {SHAPE_TEXT}, such as 4,64,8192,128")
-        batch, heads, seq_q, seq_kv, head_dim = numbers
         mask = CAUSAL if causal else FULL
-        return cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), mask)
+        batch, heads, seq_q, seq_kv, head_dim = numbers
+        return cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), mask, heads_kv)
 
     def __str__(self) -> str:
         seq = str(self.seq_q) if self.seq_q == self.seq_kv else f"{self.seq_q}/{self.seq_kv}"
-        return f"({self.batch}, {self.heads}, {seq}, {self.head_dim}) {self.dtype}{self.mask.suffix}"
+        heads = str(self.heads) if self.group == 1 else f"{self.heads}{GROUPED}{self.heads_kv}"
+        return f"({self.batch}, {heads}, {seq}, {self.head_dim}) {self.dtype}{self.mask.suffix}"
 
 
 def parse_dtype(name: str) -> str:

@@ -1,7 +1,7 @@
 """What is compiled: everything that one kernel is made for beside its schedule, and the kernel's parameters."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tl_attention.problem.mask import FULL, Mask
 
@@ -34,8 +34,8 @@ class Parameter:
 # In the order in which a kernel takes them.
 KERNEL_PARAMETERS = (
     Parameter("Q", "input", ("batch", "heads", "seq_q", "head_dim")),
-    Parameter("K", "input", ("batch", "heads", "seq_kv", "head_dim")),
-    Parameter("V", "input", ("batch", "heads", "seq_kv", "head_dim_v")),
+    Parameter("K", "input", ("batch", "heads_kv", "seq_kv", "head_dim")),
+    Parameter("V", "input", ("batch", "heads_kv", "seq_kv", "head_dim_v")),
     Parameter("Output", "output", ("batch", "heads", "seq_q", "head_dim_v")),
     Parameter("softmax_scale", "scalar", dtype="float32"),
     Parameter("TileCounter", "counter", (2,), "int32", optional=True),
@@ -47,7 +47,8 @@ class Variant:
     """What a kernel computes: attention of these head sizes, in this dtype, under this mask.
 
     `head_dim` is that of Q and K, `head_dim_v` that of V and the output: the same unless given. `sizes` None leaves
-    them to run time. `optional` names the optional inputs and outputs that there are.
+    them to run time. `optional` names the optional inputs and outputs that there are. `group` heads of Q share one of K
+    and V: `Sizes.heads` counts Q's.
     """
 
     head_dim: int
@@ -56,9 +57,16 @@ class Variant:
     head_dim_v: int = 0
     sizes: Sizes | None = None
     optional: frozenset[str] = frozenset()
+    group: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
+
+    def dims(self, sizes: Sizes) -> dict[str | int, Any]:
+        """Every dimension by name: for integers and for expressions of TileLang alike."""
+        heads_kv = sizes.heads if self.group == 1 else sizes.heads // self.group
+        known: dict[str | int, Any] = dict(zip(Sizes._fields, sizes))
+        return known | {"heads_kv": heads_kv, "head_dim": self.head_dim, "head_dim_v": self.head_dim_v}
 
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
         """What a kernel for this variant takes, with the optional ones that its schedule asks for by name."""

@@ -27,6 +27,9 @@ def write_out(function: ast.FunctionDef, known: Known, written: Callable[[ast.ex
     def field(name: str) -> ast.expr:
         return written(ast.Attribute(variant, name, ast.Load()))
 
+    group = known.value(ast.Attribute(variant, "group", ast.Load()))
+    names["heads_kv"] = names["heads"] if group == 1 else ast.BinOp(names["heads"], ast.FloorDiv(), expression(group))
+
     def typed(parameter: Parameter) -> ast.expr:
         if parameter.kind == "scalar":
             return ast.Attribute(read("T"), parameter.dtype, ast.Load())

@@ -65,24 +65,27 @@ class PipelinedProof(Proof):
 
     def sizes(self) -> Iterator[Sizes]:
         block_M, block_N = self.schedule.block_M, self.schedule.block_N
+        group = self.code.variant.group
         most = self.program.span + self.iterations.period + 1
         for blocks in range(1, most + 1):
             whole, ragged, one_more = ended_by_keys(blocks, block_N)
             for seq_q, seq_kv in ((2 * block_M + 5, ragged), (2 * block_M, whole), (1, one_more)):
-                yield Sizes(2, 3, min(seq_q, seq_kv), seq_kv)
+                yield Sizes(2, 3 * group, min(seq_q, seq_kv), seq_kv)
         for lengths in ended_by_mask(most, block_M, block_N, self.code.variant.mask):
-            yield Sizes(2, 3, *lengths)
+            yield Sizes(2, 3 * group, *lengths)
         # So long that no number of the code is longer.
-        yield Sizes(1, 1, 5, MOST_KEYS)
+        yield Sizes(1, group, 5, MOST_KEYS)
 
     def grids(self) -> Iterator[Sizes]:
-        yield Sizes(2, 2, 2 * self.schedule.block_M + 1, 3 * self.schedule.block_M - 7)
+        yield Sizes(2, 2 * self.code.variant.group, 2 * self.schedule.block_M + 1, 3 * self.schedule.block_M - 7)
 
     def check_grid(self, sizes: Sizes) -> None:
-        """Every block of the grid has its own tile; of a large grid, those at its corners."""
+        """Every block of the grid has its own tile; of a large grid, those at its corners, and where groups meet."""
         tiles = row_tiles(AttentionShape.of(self.code.variant, sizes), self.schedule.block_M)
-        x, y, z = (sorted({*range(min(size, 3)), size - 1}) for size in (tiles, sizes.heads, sizes.batch))
-        self._check_blocks(sizes, product(x, y, z))
+        group = self.code.variant.group
+        x, y, z = ({*range(min(size, 3)), size - 1} for size in (tiles, sizes.heads, sizes.batch))
+        y |= {head % sizes.heads for head in (group - 1, group, -group - 1, -group)}
+        self._check_blocks(sizes, product(sorted(x), sorted(y), sorted(z)))
 
     def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
         tiles = row_tiles(AttentionShape.of(self.code.variant, sizes), self.schedule.block_M)

@@ -19,6 +19,7 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
         head_dim_v=variant.head_dim_v,
         dtype=variant.dtype,
         mask=variant.mask,
+        group=variant.group,
     )
     batch, heads, seq_q, seq_kv = variant.sizes or T.dynamic(", ".join(Sizes._fields))
 
@@ -37,11 +38,12 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
             T.fill(s.acc_o, 0)
             T.fill(s.denominator, 0)
             T.fill(s.scores_max, -T.infinity("float32"))
+            head_kv = by if c.group == 1 else by // c.group
             for k in T.Pipelined(blocks, **pipeline):
-                MMA0(K, bz, by, kv_block(k, blocks, descending), first_row, past_len, s, c)
+                MMA0(K, bz, head_kv, kv_block(k, blocks, descending), first_row, past_len, s, c)
                 Softmax(scale, s, c)
                 Rescale(s, c)
-                MMA1(V, bz, by, kv_block(k, blocks, descending), s, c)
+                MMA1(V, bz, head_kv, kv_block(k, blocks, descending), s, c)
             store(Output, bz, by, first_row, s, c)
 
     return attention

@@ -93,7 +93,7 @@ class Replay:
         load = Load(event.name, block)
         # A tile beyond the keys is never issued; its number tells which rows it must have.
         wanted = self.schedule.block_N * self._kv(block)
-        self._check_rows(event, wanted, self.shape.seq_kv, self.schedule.block_N)
+        self._check_rows(event, wanted, self.shape.seq_kv, self.schedule.block_N, self.shape.group)
         self.order.append((statement, block))
         old = self.slots.get((event.name, event.index))
         if old and old not in self.free:
@@ -103,9 +103,12 @@ class Replay:
         self.slots[event.name, event.index] = load
         self.groups[-1].add(load)
 
-    def _check_rows(self, event: Event, row: int, rows: int, of_tile: int) -> None:
-        """It copies the tile's rows from `row` on, as many of them as the tensor has, `rows` for each head."""
-        head = self.place[2] * self.shape.heads + self.place[1]
+    def _check_rows(self, event: Event, row: int, rows: int, of_tile: int, group: int = 1) -> None:
+        """It copies the tile's rows from `row` on, as many of them as the tensor has, `rows` for each head.
+
+        The tensor has one head for `group` of Q's.
+        """
+        head = (self.place[2] * self.shape.heads + self.place[1]) // group
         wanted = (head * rows + row, max(0, min(of_tile, rows - row)))
         if event.place != wanted:
             raise Unsafe(f"{event.name} gets {event.place[1]} rows from {event.place[0]} on, expected {wanted[::-1]}")

@@ -14,7 +14,7 @@ from tl_attention.hardware.warpgroup import ROWS, WARP, WARPS
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.warp_specialized.compared import compare
 from tl_attention.lowering.warp_specialized.device_code import PRELUDE, exp2_polynomial
-from tl_attention.lowering.warp_specialized.grid_proof import GridProof, grids, workers
+from tl_attention.lowering.warp_specialized.grid_proof import GridProof, grids, whole_groups, workers
 from tl_attention.lowering.warp_specialized.loaded import Loaded, left_out, loaded_tiles
 from tl_attention.lowering.warp_specialized.resources import split_registers
 from tl_attention.lowering.warp_specialized.roles import Roles
@@ -88,12 +88,13 @@ class RolesProof(Proof):
 
     def sizes(self) -> Iterator[Sizes]:
         block_N, rows = self.schedule.block_N, self.schedule.block_M * self.schedule.kernel.cluster
+        heads = whole_groups(TILES * workers(self.schedule), self.code.variant)
         for blocks in range(1, self.program.span + 3):
             whole, ragged, one_more = ended_by_keys(blocks, block_N)
             for seq_q, seq_kv in ((rows - 3, ragged), (rows, whole), (1, one_more)):
-                yield Sizes(1, TILES * workers(self.schedule), min(seq_q, seq_kv), seq_kv)
+                yield Sizes(1, heads, min(seq_q, seq_kv), seq_kv)
         # So long that no number of the code is longer.
-        yield Sizes(1, TILES * workers(self.schedule), 5, MOST_KEYS)
+        yield Sizes(1, heads, 5, MOST_KEYS)
 
     def grids(self) -> Iterator[Sizes]:
         return grids(self.schedule, self.code.variant)
@@ -111,7 +112,7 @@ class RolesProof(Proof):
             stream = Stream(run, self._threads(run, process), str(process), expected)
             found = streams[process] = self._started(list(stream.events()), process)
             if process.warpgroup < 0:
-                tiles[process.block] = loaded_tiles(found, tiles.get(0), self.schedule.block_N)
+                tiles[process.block] = loaded_tiles(found, tiles.get(0), self.schedule.block_N, shape.group)
                 self._check_blocks(process, tiles[process.block], shape)
             lengths = [tile.blocks - out for tile, out in zip(tiles[process.block], left_out(found))]
             masks = compare(process, found, self.roles.events(process, lengths, start=start, masks=True), users)

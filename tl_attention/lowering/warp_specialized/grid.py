@@ -135,7 +135,7 @@ class GridTiles:
         end = shape.mask.end_block(blocks, first_key + rows, block_N, ARRAYS)
         end = np.maximum(end, start + least) + np.zeros_like(number)
         for name, block in ((FIRST, end - 1), (LAST, start + np.zeros_like(number))):
-            wanted = np.stack([block * block_N, leading[..., 1], leading[..., 2]], axis=-1)
+            wanted = np.stack([block * block_N, leading[..., 1] // shape.group, leading[..., 2]], axis=-1)
             for ring in "KV":
                 found = self.at.get((ring + name, 0))
                 if found is None or (found[:, ::cluster] != wanted)[there[:, ::cluster]].any():

@@ -35,23 +35,31 @@ def workers(schedule: Schedule) -> int:
     return HOPPER.sms // schedule.kernel.cluster
 
 
+def whole_groups(heads: int, variant: Variant) -> int:
+    """At least so many heads, of which no group lacks any."""
+    return ceildiv(heads, variant.group) * variant.group
+
+
 def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
-    """Small grids that show every way in which the order of tiles divides their number."""
+    """Small grids that show every way in which the order of tiles divides their number.
+
+    Where few heads show it, as many of K and V.
+    """
     # Late: it imports tilelang.
     from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, TAPER
 
-    rows = schedule.block_M * schedule.kernel.cluster
+    rows, group = schedule.block_M * schedule.kernel.cluster, variant.group
     # One row tile of many heads, so that a number in the order of tiles is not divided by anything else.
-    yield Sizes(1, 9 * workers(schedule), rows, rows + 1)
-    yield Sizes(2, 3, 5 * rows - rows // 3, 6 * rows)
+    yield Sizes(1, whole_groups(9 * workers(schedule), variant), rows, rows + 1)
+    yield Sizes(2, 3 * group, 5 * rows - rows // 3, 6 * rows)
     # As many row tiles as divide the tapered tiles, and those but one, and heads beyond them.
     tapered = TAPER * workers(schedule)
     for tiles in (4, next(n for n in range(2, tapered) if (tapered - 1) % n == 0)):
-        yield Sizes(1, tapered // tiles + 4, tiles * rows, tiles * rows)
+        yield Sizes(1, whole_groups(tapered // tiles + 4, variant), tiles * rows, tiles * rows)
     # Keys that divide what a section has, and sections of one head; the last section has fewer heads.
     keys = SECTION_BYTES // (4 * 2 * (variant.head_dim + variant.head_dim_v))
-    yield Sizes(3, 7, 2 * rows + 1, keys)
-    yield Sizes(1, 5, 3 * rows, 4 * keys + 1)
+    yield Sizes(3, 7 * group, 2 * rows + 1, keys)
+    yield Sizes(1, 5 * group, 3 * rows, 4 * keys + 1)
 
 
 class GridProof:

@@ -25,6 +25,7 @@ def attention_kernel(*, variant, block_M, block_N, loop, kernel, softmax):
         head_dim_v=variant.head_dim_v,
         dtype=variant.dtype,
         mask=variant.mask,
+        group=variant.group,
         block_M=block_M,
         block_N=block_N,
         loop=loop,

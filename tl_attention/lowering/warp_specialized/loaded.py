@@ -22,8 +22,13 @@ class Loaded:
     blocks: int
 
 
-def loaded_tiles(producer: Sequence[Event], of_rank_0: Sequence[Loaded] | None, block_N: int) -> list[Loaded]:
-    """The tiles of a producer, whose KV blocks, if it loads none, are those that the first block's loads."""
+def loaded_tiles(
+    producer: Sequence[Event], of_rank_0: Sequence[Loaded] | None, block_N: int, group: int
+) -> list[Loaded]:
+    """The tiles of a producer, whose KV blocks, if it loads none, are those that the first block's loads.
+
+    `group` heads of Q share one of K and V.
+    """
     rows: dict[str, list[Place]] = {"K": [], "V": []}
     jumps: list[int] = []
     starts: list[int] = []
@@ -50,7 +55,8 @@ def loaded_tiles(producer: Sequence[Event], of_rank_0: Sequence[Loaded] | None, 
     if rows["K"] != rows["V"] or not starts or starts[0] != 0:
         raise Unsafe("its producer does not load V of the same rows as K")
     ends = [*starts[1:], len(rows["K"])]
-    return [_loaded(*found, block_N) for found in zip(places, _cut(rows["K"], starts, ends), _cut(jumps, starts, ends))]
+    tiles = zip(places, _cut(rows["K"], starts, ends), _cut(jumps, starts, ends))
+    return [_loaded(*found, block_N, group) for found in tiles]
 
 
 def _cut(values: Sequence, starts: Sequence[int], ends: Sequence[int]) -> list[Sequence]:
@@ -64,12 +70,16 @@ def _check_queries(queries: Sequence[Sequence[Place]]) -> None:
             raise Unsafe(f"it loads {found} as (row, head, batch) of Q for one tile")
 
 
-def _loaded(place: Place, rows: Sequence[Place], jumps: Sequence[int], block_N: int) -> Loaded:
-    """A tile of the rows of K that are loaded for it, from the last block to the first."""
+def _loaded(place: Place, rows: Sequence[Place], jumps: Sequence[int], block_N: int, group: int) -> Loaded:
+    """A tile of the rows of K that are loaded for it, of the head that its own shares, from the last block to the first."""
+    _, head, batch = place
     first, last = rows[0][0], rows[-1][0]
     blocks = [first - block_N * (n + sum(jumps[: n + 1])) for n in range(len(rows))]
-    if [(row, *place[1:]) for row in blocks] != list(rows) or first % block_N:
-        raise Unsafe(f"its producer loads rows {[row for row, *_ in rows][:20]} of K, not block after block of {place}")
+    if [(row, head // group, batch) for row in blocks] != list(rows) or first % block_N:
+        raise Unsafe(
+            f"its producer loads {list(rows)[:20]} as (row, head, batch) of K, not block after block of head "
+            f"{head // group} for {place} of Q"
+        )
     return Loaded(place, last // block_N, (first - last) // block_N + 1)
 
 

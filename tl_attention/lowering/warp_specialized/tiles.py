@@ -46,7 +46,9 @@ def tapered(tile, row_tiles, heads, s, c):
 
 def by_sections(tile, row_tiles, heads, s, c):
     """The first tiles of a section of heads, then their next."""
-    section = section_heads(heads, s.seq_kv, c)
+    section = (
+        section_heads(heads, s.seq_kv, c) if c.group == 1 else section_heads(heads // c.group, s.seq_kv, c) * c.group
+    )
     first = tile // (section * row_tiles) * section
     within = tile % (section * row_tiles)
     width = T.min(section, heads - first)

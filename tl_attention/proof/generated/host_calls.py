@@ -17,7 +17,7 @@ from tl_attention.errors import InputError
 
 # What stands for varying text in the forms. An expression of a check assigns nothing, so it changes nothing.
 WORDS = {
-    "CONDITION": r"[\w ()*\[\].!|]+(?:(?:==|<=|&&)[\w ()*\[\].!|]+)*",
+    "CONDITION": r"[\w ()*/%+\[\].!|]+(?:(?:==|<=|>>|&&)[\w ()*/%+\[\].!|]+)*",
     "CONDVAL": r"condval(?:_\d+)?",
     "LINES": r"(?:    (?!.*\breturn\b).*\n)*",
     "COUNT": r"\d+",

@@ -144,9 +144,7 @@ class Proof(ABC):
 
     def _shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         """Dimensions of each tensor."""
-        variant = self.code.variant
-        known: dict[str | int, int] = dict(zip(Sizes._fields, sizes))
-        known |= {"head_dim": variant.head_dim, "head_dim_v": variant.head_dim_v}
+        known = self.code.variant.dims(sizes)
         return {p.name: tuple(known[d] for d in p.dims) for p in self.code.parameters if len(p.dims) == 4}
 
     def expected(self, sizes: Sizes) -> Expected:

@@ -1,0 +1,232 @@
+"""Grouped heads: what is compiled, proved, referred to and recorded of them, and faults in their mapping are refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from generated_faults import Fault, Kernel, fault, lowered, read, refused
+from mutations import SCHEDULES, shipped
+
+from tl_attention.errors import InputError
+from tl_attention.files.schedule_file import load
+from tl_attention.lowering.pipelined.generated import PipelinedProof
+from tl_attention.lowering.warp_specialized.grid_proof import grids
+from tl_attention.measure.candidate import verified_on
+from tl_attention.measure.records import Row, parse_row, problem_of
+from tl_attention.oracle.interpret import POLICIES, interpret, verify
+from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.rows import Rows
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Variant
+from tl_attention.program.derivation import derive
+from tl_attention.proof.generated.verdict import GeneratedCode
+
+KERNELS = {
+    "best": Kernel("best", group=5),
+    "best of 8": Kernel("best", group=8),
+    "best_causal": Kernel("best_causal", causal=True, group=5),
+    "sections": Kernel("experiments/causal/sections", causal=True, group=3),
+    "seed": Kernel("seed", group=5),
+    "seed of 8": Kernel("seed", group=8),
+}
+# In the warp-specialised kernel: of a load that runs, up to the head; the head; and what follows it.
+HEAD = r"\(\(head_2 / 5\) \+ \(\(head_2 % 5\) >> 31\)\)"
+K_LOAD, V_LOAD = (rf"(tma_load_multicast\({name}_desc, .*, ){HEAD}(, bz_2\);)" for name in "KV")
+K_LOAD_OF_8 = r"(tma_load_multicast\(K_desc, .*, \(head_2 >> )3(\), bz_2\);)"
+NOT_ITS_HEAD = r"as \(row, head, batch\) of K, not block after block of head \d+ for"
+# In the pipelined one: of the loads in the loop, up to what divides the head, and up to the heads of a batch.
+K_IN_LOOP = r"(K_shared\)\[\(*kv & 1\) \* 16384\).*&\(K\[.*\(int\)blockIdx\.y\)\) / \(int64_t\))5\)"
+V_IN_LOOP = r"(V_shared\)\[\(*kv \+ 1\) & 1\) \* 16384\).*&\(V\[.*\(int\)blockIdx\.y\)\) / \(int64_t\))5\)"
+HEADS = r"\(\(\(\(int64_t\)heads\) / \(int64_t\)5\) \+ \(\(\(\(int64_t\)heads\) % \(int64_t\)5\) >> \(int64_t\)63\)\)"
+INSIDE = r"(K_shared\)\[\(*kv & 1\) \* 16384\).*\(int\)blockIdx\.y\) / 5\) < \(\(heads / )5\)"
+
+
+def of_descriptor(name: str, slot: int) -> str:
+    """A pattern of the host's code: up to the value of one argument of a descriptor, and that."""
+    return rf"(?s)(void\* {name}_desc = stack_\d;.*?\[{slot}\]\.v_int64\) = )[^;]*;"
+
+
+FAULTS: dict[str, Fault] = {
+    "K's head is Q's": fault("best", K_LOAD, r"\1head_2\2", words=NOT_ITS_HEAD),
+    "K's head is of a group twice as large": fault("best", K_LOAD, r"\1(head_2 / 10)\2", words=NOT_ITS_HEAD),
+    "K's head is of a smaller group": fault("best", K_LOAD, r"\1(head_2 / 4)\2", words=NOT_ITS_HEAD),
+    "K's head is the place in the group": fault("best", K_LOAD, r"\1(head_2 % 5)\2", words=NOT_ITS_HEAD),
+    "K's head is the next": fault("best", K_LOAD, r"\1((head_2 / 5) + 1)\2", words=NOT_ITS_HEAD),
+    "groups that begin one head early": fault(
+        "best", K_LOAD, r"\1((head_2 + 1) / 5)\2", words="the first rows of K of a tile are not those"
+    ),
+    "groups that begin one head late": fault("best", K_LOAD, r"\1(max((head_2 - 1), 0) / 5)\2", words="rows of K"),
+    "K's head is of a group twice as large, of 8": fault("best of 8", K_LOAD_OF_8, r"\g<1>4\2", words=NOT_ITS_HEAD),
+    "K's head is of a group half as large, of 8": fault("best of 8", K_LOAD_OF_8, r"\g<1>2\2", words=NOT_ITS_HEAD),
+    "V's head is Q's": fault("best", V_LOAD, r"\1head_2\2", words="does not load V of the same rows as K"),
+    "V's head is of another group": fault(
+        "best", V_LOAD, r"\1(head_2 / 10)\2", words="does not load V of the same rows as K"
+    ),
+    "V's groups that begin one head early": fault(
+        "best", V_LOAD, r"\1((head_2 + 1) / 5)\2", words="the first rows of V of a tile are not those"
+    ),
+    "K's and V's head is Q's": Fault("best", ((K_LOAD, r"\1head_2\2"), (V_LOAD, r"\1head_2\2")), words=NOT_ITS_HEAD),
+    "K's and V's head is of a group twice as large": Fault(
+        "best", ((K_LOAD, r"\1(head_2 / 10)\2"), (V_LOAD, r"\1(head_2 / 10)\2")), words=NOT_ITS_HEAD
+    ),
+    "K's head is another from the fortieth on": fault(
+        "best",
+        K_LOAD,
+        r"\1((head_2 / 5) + ((200 <= head_2) ? 1 : 0))\2",
+        words="rows of K of a tile are not those|not block after block",
+    ),
+    "K has Q's heads": fault(
+        "best", of_descriptor("K", 6), r"\1((int64_t)heads);", words="dimensions of K_desc", host=True
+    ),
+    "K has heads of a group twice as large": fault(
+        "best", of_descriptor("K", 6), r"\1((int64_t)(heads / 10));", words="dimensions of K_desc", host=True
+    ),
+    "K's batches are as far apart as Q's": fault(
+        "best",
+        of_descriptor("K", 11),
+        r"\1(((int64_t)(seq_kv * heads)) * (int64_t)256);",
+        words="strides of K_desc",
+        host=True,
+    ),
+    "V has Q's heads": fault(
+        "best", of_descriptor("V", 6), r"\1((int64_t)heads);", words="dimensions of V_desc", host=True
+    ),
+    "Q has K's heads": fault(
+        "best", of_descriptor("Q", 6), r"\1((int64_t)(heads / 5));", words="dimensions of Q_desc", host=True
+    ),
+    "pipelined: K's head is Q's": fault("seed", K_IN_LOOP, r"\g<1>1)", words="K gets"),
+    "pipelined: K's head is of a group twice as large": fault("seed", K_IN_LOOP, r"\g<1>10)", words="K gets"),
+    "pipelined: K's head is the next": fault("seed", K_IN_LOOP, r"\g<1>5 + (int64_t)1)", words="K gets"),
+    "pipelined: K's groups begin one head early": fault(
+        "seed",
+        r"(K_shared\)\[\(*kv & 1\) \* 16384\).*&\(K\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\)( / \(int64_t\)5\))",
+        r"\1(((int64_t)((int)blockIdx.y)) + (int64_t)1)\2",
+        words="K gets",
+    ),
+    "pipelined: V's head is Q's": fault("seed", V_IN_LOOP, r"\g<1>1)", words="V gets"),
+    "pipelined: V's head is of a group twice as large": fault("seed", V_IN_LOOP, r"\g<1>10)", words="V gets"),
+    "pipelined: K's batches are as far apart as Q's": fault(
+        "seed", rf"(K_shared\)\[\(*kv & 1\) \* 16384\).*&\(K\[.*?){HEADS}", r"\1((int64_t)heads)", words="K gets"
+    ),
+    "pipelined: K of the last heads is not loaded": fault("seed", INSIDE, r"\g<1>10)", words="K gets 0 rows"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_the_heads_is_refused(name):
+    refused(FAULTS[name], KERNELS)
+
+
+@pytest.mark.parametrize("name", ["best_causal", "sections", "best of 8", "seed of 8"])
+def test_grouped_heads_are_proved(name):
+    assert read(KERNELS[name].schedule, lowered(KERNELS[name])).digest
+
+
+def test_no_grid_of_a_proof_cuts_a_group():
+    for group in (1, 2, 3, 5, 8, 40):
+        variant = Variant(128, "float16", group=group)
+        for name in ("best", "best_causal"):
+            assert all(sizes.heads % group == 0 for sizes in grids(shipped()[name], variant))
+        seed = shipped()["seed"]
+        proof = PipelinedProof(seed, derive(seed), GeneratedCode("", "", variant, variant.parameters()))
+        assert all(sizes.heads % group == 0 for sizes in proof.grids())
+
+
+def test_the_text_of_a_shape_says_which_heads_are_shared():
+    shape = AttentionShape.parse("4,40/8,1000,128", dtype="bf16")
+    assert shape == AttentionShape(4, 40, 1000, 1000, 128, "bfloat16", heads_kv=8)
+    assert (shape.heads, shape.heads_kv, shape.group, str(shape)) == (40, 8, 5, "(4, 40/8, 1000, 128) bfloat16")
+    assert AttentionShape.parse("1,8/1,3,5,64").heads_kv == 1
+    assert AttentionShape.parse("1,8/8,3,5,64") == AttentionShape.parse("1,8,3,5,64")
+    assert str(AttentionShape.parse("1,8/8,3,5,64")) == "(1, 8, 3/5, 64) float16"
+    assert shape.variant() == Variant(128, "bfloat16", group=5) != AttentionShape.parse("4,40,1000,128").variant()
+    assert AttentionShape.of(shape.variant(fixed=True), shape.sizes) == shape
+
+
+@pytest.mark.parametrize(
+    "text", ["4,40/,9,64", "4,/8,9,64", "4,40/8/2,9,64", "4,40/0,9,64", "4,40/x,9,64", "4/2,40,9,64", "40/8", "4,40/8"]
+)
+def test_heads_that_are_none_are_no_shape(text):
+    with pytest.raises(InputError, match="is not a shape, expected"):
+        AttentionShape.parse(text)
+
+
+def test_heads_that_do_not_divide_are_refused():
+    with pytest.raises(InputError, match="shape: 40 heads, expected a multiple of K's and V's 7"):
+        AttentionShape.parse("4,40/7,9,64")
+    with pytest.raises(InputError, match="heads_kv is -8, expected an integer of at least 1"):
+        AttentionShape.parse("4,40/-8,9,64")
+
+
+def test_rows_that_see_no_key():
+    for mask in (FULL, CAUSAL, Mask(right=3), Mask(left=2, right=0), Mask(left=2)):
+        for seq_q, seq_kv in ((1, 1), (5, 3), (9, 1), (3, 9), (4, 0), (0, 4), (0, 0), (7, 3)):
+            rows = Rows.of(mask, seq_q, seq_kv)
+            own = [i + seq_kv - seq_q for i in range(seq_q)]
+            last = [seq_kv - 1 if mask.right is None else min(seq_kv - 1, place + mask.right) for place in own]
+            first = [0 if mask.left is None else max(0, place - mask.left) for place in own]
+            assert rows.hidden == sum(end < start for start, end in zip(first, last)), (mask, seq_q, seq_kv)
+            assert rows.count == seq_q - rows.hidden
+            x = torch.arange(seq_q).view(1, 1, seq_q)
+            assert torch.equal(torch.cat((rows.without_keys(x), rows.computed(x)), dim=2), x)
+
+
+def test_references_share_heads_as_repeated_keys_would():
+    shape = AttentionShape(2, 6, 37, 50, 64, heads_kv=2)
+    q, k, v = make_inputs(shape, seed=1)
+    assert k.shape == v.shape == (2, 2, 50, 64) and q.shape == (2, 6, 37, 64)
+    for mask in (FULL, CAUSAL):
+        for reference in (attention_fp64, attention_same_precision):
+            found, repeated, tiled = (
+                reference(q, *keys, mask=mask, scale=0.125)
+                for keys in (
+                    (k, v),
+                    (k.repeat_interleave(3, dim=1), v.repeat_interleave(3, dim=1)),
+                    (k.repeat(1, 3, 1, 1), v.repeat(1, 3, 1, 1)),
+                )
+            )
+            assert torch.equal(found, repeated)
+            assert not compare(tiled.half(), found.double(), found.half()).ok
+    exact = torch.nn.functional.scaled_dot_product_attention(
+        q.double(), k.double(), v.double(), scale=0.125, enable_gqa=True
+    )
+    assert torch.allclose(attention_fp64(q, k, v, mask=FULL, scale=0.125), exact)
+
+
+@pytest.mark.parametrize("mask", [FULL, CAUSAL])
+@pytest.mark.parametrize("name", ["seed", "ws_seed", "prefetch_late"])
+@pytest.mark.parametrize("heads,heads_kv", [(6, 3), (5, 1)])
+def test_the_interpreter_shares_heads(heads, heads_kv, name, mask):
+    schedule = shipped()[name]
+    q, k, v = make_inputs(AttentionShape(1, heads, 45, 83, 64, "bfloat16", mask, heads_kv), seed=heads)
+    options = {"mask": mask, "scale": 0.125}
+    exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
+    for policy in POLICIES.values():
+        run = {"block_M": 32, "block_N": 16, "kv_order": schedule.kv_order, "policy": policy}
+        error = compare(interpret(derive(schedule), q, k, v, **run, **options), exact, peer)
+        assert error.ok, str(error)
+
+
+def test_a_schedule_is_verified_on_the_cpu_with_shared_heads():
+    schedule = load(SCHEDULES / "seed_64x64.yaml")
+    assert all(report.ok for report in verify(derive(schedule), schedule, Variant(64, "float16", group=2)).values())
+
+
+def test_what_a_kernel_is_verified_on_has_its_groups():
+    for text in ("4,40/8,1000,128", "1,7/1,64,64,64", "2,6,64,64"):
+        shape = AttentionShape.parse(text)
+        for causal in (False, True):
+            shape = AttentionShape.parse(text, causal=causal)
+            problems = verified_on(shape, fixed=False)
+            assert {problem.shape.group for problem in problems} == {shape.group}
+            assert max(problem.shape.heads_kv for problem in problems[:-1]) == 5
+
+
+def test_a_row_says_which_heads_are_shared():
+    for text in ("4,40/8,1000,128", "2,6,64,64"):
+        shape = AttentionShape.parse(text)
+        problem = problem_of(shape)
+        assert ("heads_kv" in problem) == (shape.group > 1)
+        row = Row("best", "label", "runtime", problem, "ok")
+        assert parse_row(row.to_json().encode(), "a:1").shape == shape

@@ -1,0 +1,161 @@
+"""`attention(q, k, v)` of grouped heads, of any lengths and of none: refusals on any machine, numbers on a Hopper GPU."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from mutations import SCHEDULES
+
+from tl_attention import InputError, attention
+from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.rows import Rows
+from tl_attention.problem.shape import DTYPES, AttentionShape
+
+# One of each lowering, and what divides tiles or takes Q and the output in another way.
+SCHEDULED = ("best", "best_causal", "seed", "ws_seed", "ws_fa3_64x128", "prefetch", "inferred")
+OTHERS = ("sections", "dynamic", "one_tile", "output_tma", "q_registers")
+# Heads of Q, and of K and V.
+RATIOS = ((1, 1), (6, 3), (15, 3), (16, 2), (7, 1), (40, 8), (12, 4), (64, 1))
+
+
+def zeros(*size: int) -> torch.Tensor:
+    return torch.zeros(*size, dtype=torch.float16)
+
+
+REFUSED = {
+    "no multiple": ((1, 8, 4, 64), (1, 3, 4, 64), "q has 8 heads, expected a multiple of the 3 that k and v have"),
+    "fewer": ((1, 2, 4, 64), (1, 4, 4, 64), "q has 2 heads, expected a multiple of the 4 that k and v have"),
+    "none of k": ((1, 2, 4, 64), (1, 0, 4, 64), "q has 2 heads, expected a multiple of the 0 that k and v have"),
+    "batch": ((2, 2, 4, 64), (1, 2, 4, 64), "do not match, expected q .* and k, v .batch, heads_kv, seq_kv, head_dim"),
+    "empty, of a wrong head_dim": ((1, 2, 0, 96), (1, 2, 4, 96), "head_dim 96 is not supported"),
+    "empty, on the CPU": ((1, 2, 0, 64), (1, 2, 4, 64), "the tensors are on cpu"),
+    "no keys, on the CPU": ((1, 2, 4, 64), (1, 2, 0, 64), "the tensors are on cpu"),
+    "no heads, on the CPU": ((1, 0, 4, 64), (1, 0, 4, 64), "the tensors are on cpu"),
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", REFUSED)
+def test_heads_that_do_not_divide_and_empty_tensors_are_checked_like_others(name, causal):
+    of_q, of_k, words = REFUSED[name]
+    with pytest.raises(InputError, match=words) as error:
+        attention(zeros(*of_q), zeros(*of_k), zeros(*of_k), causal=causal)
+    assert "\n" not in str(error.value)
+
+
+def fresh(batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, head_dim: int = 128, dtype: str = "bfloat16"):
+    shape = AttentionShape(batch, heads, seq_q, seq_kv, head_dim, dtype, heads_kv=heads_kv)
+    return make_inputs(shape, seed=random.SystemRandom().randrange(2**31), device="cuda")
+
+
+def check(q, k, v, *, causal: bool, **options) -> None:
+    """The output is right, is q's shape and is 0 in rows that see no key."""
+    # Memory that nothing has written is not zero by chance.
+    torch.full_like(q, float("nan"), memory_format=torch.contiguous_format)
+    output = attention(q, k, v, causal=causal, **options)
+    assert output.shape == q.shape and output.is_contiguous() and output.dtype == q.dtype
+    reference = {"mask": CAUSAL if causal else FULL, "scale": q.shape[-1] ** -0.5}
+    exact = attention_fp64(q, k, v, **reference)
+    error = compare(output, exact, attention_same_precision(q, k, v, **reference))
+    assert error.ok, f"{tuple(q.shape)} {tuple(k.shape)} {causal} {options}: {error}"
+    hidden = Rows.of(reference["mask"], q.shape[2], k.shape[2]).hidden
+    assert not output[:, :, :hidden].any()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_grouped_heads_on_ragged_sizes(name, causal, head_dim, dtype):
+    for heads, heads_kv in RATIOS[1:4]:
+        for batch, seq_q, seq_kv in ((2, 1, 1), (1, 129, 300), (3, 200, 333), (1, 700, 1777)):
+            q, k, v = fresh(batch, heads, heads_kv, seq_q, seq_kv, head_dim, dtype)
+            check(q, k, v, causal=causal, schedule=name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["best", "best_causal", "seed"])
+@pytest.mark.parametrize("heads,heads_kv", RATIOS)
+def test_every_ratio_of_heads(heads, heads_kv, name, causal):
+    # More tiles than the GPU has SMs, so that a block works on several heads.
+    for batch, seq_q, seq_kv in ((2, 290, 333), (1, 1000, 1023)):
+        check(*fresh(batch, heads, heads_kv, seq_q, seq_kv), causal=causal, schedule=name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", OTHERS)
+def test_grouped_heads_in_every_order_of_tiles(name, causal):
+    folder = SCHEDULES / "experiments"
+    path = next(p for p in (folder / f"{name}.yaml", folder / f"causal/{name}.yaml") if p.exists())
+    for heads, heads_kv in ((15, 3), (16, 2)):
+        check(*fresh(3, heads, heads_kv, 290, 1333), causal=causal, schedule=path)
+
+
+@pytest.mark.gpu
+def test_sections_of_grouped_heads_whose_keys_fill_the_l2_cache():
+    # K and V of a head have 8 MB, so that a section has four heads of them.
+    path = SCHEDULES / "experiments/causal/sections.yaml"
+    check(*fresh(1, 18, 6, 300, 16_384), causal=True, schedule=path)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("heads,heads_kv", [(6, 3), (40, 8), (7, 1)])
+def test_grouped_heads_of_fixed_sizes(heads, heads_kv):
+    for causal in (False, True):
+        check(*fresh(2, heads, heads_kv, 150, 260), causal=causal, specialize=True)
+        check(*fresh(2, heads, heads_kv, 260, 150), causal=causal, specialize=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [None, "seed", "best"])
+@pytest.mark.parametrize("heads,heads_kv", [(1, 1), (6, 6), (6, 2)])
+def test_causal_queries_before_all_keys_give_zeros(heads, heads_kv, name):
+    for seq_q, seq_kv in ((2, 1), (128, 17), (129, 128), (300, 1), (1000, 799), (1024, 1023), (2048, 113)):
+        for batch in (1, 2):
+            q, k, v = fresh(batch, heads, heads_kv, seq_q, seq_kv)
+            check(q, k, v, causal=True, schedule=name)
+            check(q, k, v, causal=False, schedule=name)
+
+
+@pytest.mark.gpu
+def test_strided_queries_before_all_keys_give_zeros():
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in fresh(2, 6, 2, 300, 170))
+    assert not q.is_contiguous()
+    check(q, k, v, causal=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "of_q,of_k",
+    [
+        ((0, 4, 8, 64), (0, 2, 8, 64)),
+        ((2, 0, 8, 64), (2, 0, 8, 64)),
+        ((2, 4, 0, 64), (2, 2, 8, 64)),
+        ((2, 4, 0, 64), (2, 2, 0, 64)),
+        ((2, 4, 8, 64), (2, 2, 0, 64)),
+        ((2, 4, 1000, 128), (2, 4, 0, 128)),
+    ],
+)
+def test_sizes_of_zero_give_an_empty_output_or_zeros(of_q, of_k, causal):
+    q, k, v = (torch.randn(size, device="cuda").half() for size in (of_q, of_k, of_k))
+    torch.full(of_q, float("nan"), dtype=q.dtype, device="cuda")
+    output = attention(q, k, v, causal=causal)
+    assert output.shape == q.shape and output.dtype == q.dtype and output.is_contiguous() and not output.any()
+
+
+@pytest.mark.gpu
+def test_keys_are_not_repeated_in_memory():
+    q, k, v = fresh(4, 64, 1, 128, 8192)
+    attention(q, k, v)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    output = attention(q, k, v)
+    assert torch.cuda.max_memory_allocated() - before < output.nbytes + k.nbytes

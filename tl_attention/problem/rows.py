@@ -1,0 +1,39 @@
+"""Which rows of an output a kernel computes: those whose queries see a key. What the others are needs no kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tl_attention.problem.mask import Mask
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of queries: the first `hidden` of them see no key, as queries and keys end together.
+
+    Tensors are (batch, heads, seq_q) or (batch, heads, seq_q, head_dim).
+    """
+
+    seq_q: int
+    hidden: int
+
+    @classmethod
+    def of(cls, mask: Mask, seq_q: int, seq_kv: int) -> Rows:
+        """Those of so many queries and keys, none of which there need be."""
+        if seq_kv == 0:
+            return cls(seq_q, seq_q)
+        return cls(seq_q, 0 if mask.right is None else max(0, seq_q - seq_kv - mask.right))
+
+    @property
+    def count(self) -> int:
+        """How many see a key."""
+        return self.seq_q - self.hidden
+
+    def without_keys(self, tensor: Any) -> Any:
+        """The part of a tensor whose queries see no key."""
+        return tensor[:, :, : self.hidden]
+
+    def computed(self, tensor: Any) -> Any:
+        """The part of a tensor that a kernel reads, or writes."""
+        return tensor[:, :, self.hidden :]
