@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -23,6 +25,48 @@ from tl_attention.schedule.schedule import Schedule
 ALIGNMENT = 16
 
 
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = ...,
+    scale: float | None = ...,
+    return_lse: Literal[False] = ...,
+    schedule: Schedule | str | Path | None = ...,
+    specialize: bool = ...,
+) -> Tensor: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = ...,
+    scale: float | None = ...,
+    return_lse: Literal[True],
+    schedule: Schedule | str | Path | None = ...,
+    specialize: bool = ...,
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = ...,
+    scale: float | None = ...,
+    return_lse: bool,
+    schedule: Schedule | str | Path | None = ...,
+    specialize: bool = ...,
+) -> Tensor | tuple[Tensor, Tensor]: ...
+
+
 def attention(
     q: Tensor,
     k: Tensor,
@@ -30,9 +74,10 @@ def attention(
     *,
     causal: bool = False,
     scale: float | None = None,
+    return_lse: bool = False,
     schedule: Schedule | str | Path | None = None,
     specialize: bool = False,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale q k^T) v on the current CUDA stream of q's device.
 
     Layout: q (batch, heads, seq_q, head_dim), k and v (batch, heads, seq_kv, head_dim), all fp16 or all bf16, on one
@@ -41,23 +86,28 @@ def attention(
     Args:
         causal: query i sees keys 0 .. seq_kv - seq_q + i; needs seq_kv >= seq_q.
         scale: factor of the scores, positive; 1 / sqrt(head_dim) by default.
+        return_lse: return (output, LSE): of each row the natural logarithm of the sum of exp(scale q k^T).
         schedule: the name of a schedule that ships (`tl-attention list`), a file, a label or a Schedule; by default
             `best`, and `best_causal` if causal. A file is read again only when it has changed.
         specialize: compile for exactly these sizes instead of for all.
 
-    Returns: the output, q's shape and dtype, contiguous. There is no backward.
+    Returns: the output, q's shape and dtype, contiguous; the LSE is fp32 (batch, heads, seq_q). There is no backward.
     Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused, one of them, for a schedule
         that cannot run.
     """
+    if not isinstance(return_lse, bool):
+        raise InputError(f"attention: return_lse is {return_lse!r}, expected True or False")
     shape = _checked_shape(q, k, v, causal)
     scale = shape.head_dim**-0.5 if scale is None else _checked_scale(scale)
     tensors = {"Q": _aligned("q", q), "K": _aligned("k", k), "V": _aligned("v", v)}
     resolved = _resolve(schedule, causal)
-    kernel = _kernel(resolved, shape.variant(fixed=specialize))
+    optional = frozenset({"LSE"} if return_lse else ())
+    kernel = _kernel(resolved, replace(shape.variant(fixed=specialize), optional=optional))
     output = torch.empty_like(q, memory_format=torch.contiguous_format)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if return_lse else None
     with torch.cuda.device(q.device):
-        kernel(**tensors, Output=output, softmax_scale=scale)
-    return output
+        kernel(**tensors, Output=output, LSE=lse, softmax_scale=scale)
+    return output if lse is None else (output, lse)
 
 
 _compile_lock = threading.Lock()
