@@ -107,9 +107,15 @@ OUTPUTS, LSES = of(2, 1, 3, 4, 8), of(2, 1, 3, 4, dtype=torch.float32)
 REFUSED = {
     "a list": (([OUTPUTS], LSES), r"merge: outputs is list, expected a tensor \(parts, batch, heads, seq, head_dim\)"),
     "no tensor of logarithms": ((OUTPUTS, None), "merge: lses is NoneType, expected a tensor"),
-    "one part that is not stacked": ((OUTPUTS[0], LSES[0]), r"merge: outputs is \(1, 3, 4, 8\), expected \(parts, batch"),
+    "one part that is not stacked": (
+        (OUTPUTS[0], LSES[0]),
+        r"merge: outputs is \(1, 3, 4, 8\), expected \(parts, batch",
+    ),
     "no parts": ((OUTPUTS[:0], LSES[:0]), r"merge: outputs is \(0, 1, 3, 4, 8\), .* at least one part"),
-    "another number of parts": ((OUTPUTS, LSES[:1]), r"merge: lses is \(1, 1, 3, 4\), expected outputs' \(2, 1, 3, 4\)"),
+    "another number of parts": (
+        (OUTPUTS, LSES[:1]),
+        r"merge: lses is \(1, 1, 3, 4\), expected outputs' \(2, 1, 3, 4\)",
+    ),
     "a dimension more": ((OUTPUTS, LSES[..., None]), r"merge: lses is \(2, 1, 3, 4, 1\), expected"),
     "integers": ((OUTPUTS.int(), LSES), "merge: outputs is torch.int32, expected floating-point numbers"),
     "half logarithms": ((OUTPUTS, LSES.half()), "merge: lses is torch.float16, expected torch.float32"),

@@ -27,7 +27,10 @@ def merge(outputs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check(outputs: Tensor, lses: Tensor) -> None:
-    for name, tensor, dims in (("outputs", outputs, "parts, batch, heads, seq, head_dim"), ("lses", lses, "parts, ...")):
+    for name, tensor, dims in (
+        ("outputs", outputs, "parts, batch, heads, seq, head_dim"),
+        ("lses", lses, "parts, ..."),
+    ):
         if not isinstance(tensor, Tensor):
             raise InputError(f"merge: {name} is {type(tensor).__name__}, expected a tensor ({dims})")
     if outputs.dim() != 5 or outputs.shape[0] == 0:

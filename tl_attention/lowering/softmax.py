@@ -11,14 +11,14 @@ def finite(scores_max):
 
 
 @T.macro
-def store_lse(LSE, bz, head, first_row, seq_q, scores_max, row_total, scale):
-    """LSE = ln 2 (scale scores_max + log2 row_total), the logarithm of each row's sum; -inf where it has seen no key."""
+def store_lse(LSE, bz, head, first_row, seq_q, scores_max, row_total, score_scale):
+    """LSE = ln 2 (score_scale scores_max + log2 row_total), the logarithm of each row's sum; -inf where it has seen no key."""
     T.call_extern(
         "handle",
         "tl_attention_store_lse",
         scores_max.data,
         row_total.data,
-        scale,
+        score_scale,
         T.address_of(LSE[bz, head, first_row]),
         seq_q - first_row,
     )

@@ -23,12 +23,13 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
         lse="LSE" in variant.optional,
     )
     batch, heads, seq_q, seq_kv = variant.sizes or T.dynamic(", ".join(Sizes._fields))
-    prelude = {"prelude": STORE_LSE} if c.lse else {}
 
     @T.prim_func
     @takes(variant.parameters(), variant, Sizes(batch, heads, seq_q, seq_kv))
     def attention(Q, K, V, Output, softmax_scale, LSE=None):
-        with T.Kernel(T.ceildiv(seq_q, block_M), heads, batch, threads=threads, **prelude) as (bx, by, bz):
+        with T.Kernel(
+            T.ceildiv(seq_q, block_M), heads, batch, threads=threads, **({"prelude": STORE_LSE} if c.lse else {})
+        ) as (bx, by, bz):
             s = allocated(c)
             first_row = bx * block_M
             past_len = seq_kv - seq_q
