@@ -105,7 +105,7 @@ def test_generated_code_that_takes_something_else_is_refused(more, counters):
     [
         Variant(128, "float16", Mask(left=128, right=0)),
         Variant(128, "float16", head_dim_v=64),
-        Variant(128, "float16", optional=frozenset({"LSE"})),
+        Variant(128, "float16", optional=frozenset({"TileCounter"})),
     ],
     ids=["window", "head_dim_v", "optional"],
 )

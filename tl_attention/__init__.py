@@ -3,10 +3,11 @@
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["InputError", "Schedule", "ScheduleRefused", "attention", "load_schedule"]
+__all__ = ["InputError", "Schedule", "ScheduleRefused", "attention", "load_schedule", "merge"]
 
 _HOME = {
     "attention": ("tl_attention.op", "attention"),
+    "merge": ("tl_attention.partial", "merge"),
     "Schedule": ("tl_attention.schedule.schedule", "Schedule"),
     "load_schedule": ("tl_attention.files.schedule_file", "load"),
     "InputError": ("tl_attention.errors", "InputError"),

@@ -7,7 +7,16 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.oracle.reference import (
+    ErrorReport,
+    attention_fp64,
+    attention_same_precision,
+    compare,
+    compare_lse,
+    lse_fp64,
+    lse_same_precision,
+    make_inputs,
+)
 from tl_attention.oracle.statements import STATEMENT_CODE
 from tl_attention.oracle.tile import Observer, Tile
 from tl_attention.problem.mask import Mask
@@ -37,11 +46,13 @@ def interpret(
     softmax: SoftmaxOptions = SoftmaxOptions(),
     observer: Observer | None = None,
     code: Mapping[str, Callable[[Tile], None]] = STATEMENT_CODE,
+    lse: Tensor | None = None,
 ) -> Tensor:
     """Attention by the Program on the CPU, in tiles of block_M queries and block_N keys of any size.
 
     q (batch, heads, seq_q, head_dim), k and v (batch, heads_kv, seq_kv, head_dim), fp16 or bf16; returns q's shape
-    and dtype. `code` is what the statements of the Program's table name. Raises machine.Deadlock.
+    and dtype. `code` is what the statements of the Program's table name. Each row's logarithm is written to `lse`,
+    fp32 (batch, heads, seq_q). Raises machine.Deadlock.
     """
     batch, heads, seq_q, head_dim = q.shape
     dtype = str(q.dtype).removeprefix("torch.")
@@ -69,11 +80,16 @@ def interpret(
                 execute(program, len(blocks), tile, policy)
                 rows = output[b, h, index * block_M : (index + 1) * block_M]
                 rows.copy_(tile.result()[: len(rows)])
+                if lse is not None:
+                    lse[b, h, index * block_M : (index + 1) * block_M] = tile.lse()[: len(rows)]
     return output
 
 
 def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0) -> dict[str, ErrorReport]:
-    """Both runs of the interpreter against fp64 on a ragged problem of several tiles: {"late": ..., "early": ...}."""
+    """Both runs of the interpreter against fp64 on a ragged problem of several tiles: {"late": ..., "early": ...}.
+
+    With "late LSE" and "early LSE" where the variant has it.
+    """
     seq_q = schedule.block_M + 37
     seq_kv = seq_q + 3 * schedule.block_N + 5
     # Two heads of K and V, if heads share them.
@@ -83,7 +99,12 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
     tile = {key: getattr(schedule, key) for key in ("block_M", "block_N", "kv_order", "softmax")}
     exact = attention_fp64(q, k, v, **options)
     peer = attention_same_precision(q, k, v, **options)
-    return {
-        name: compare(interpret(program, q, k, v, policy=policy, **tile, **options), exact, peer)
-        for name, policy in POLICIES.items()
-    }
+    lse = torch.empty(q.shape[:3]) if "LSE" in variant.optional else None
+    reports: dict[str, ErrorReport] = {}
+    for name, policy in POLICIES.items():
+        output = interpret(program, q, k, v, policy=policy, lse=lse, **tile, **options)
+        reports[name] = compare(output, exact, peer)
+        if lse is not None:
+            peer_lse = lse_same_precision(q, k, **options)
+            reports[f"{name} LSE"] = compare_lse(lse, lse_fp64(q, k, **options), peer_lse)
+    return reports

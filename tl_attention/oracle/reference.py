@@ -12,6 +12,10 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 
 BUDGET = 2.0
+# Of a row's LSE, absolute: where all exponentials of a row are off by a part e of them, their logarithm is off by e.
+# Polynomials of degree 3 are off by up to 8.6e-5, those of degree 2 by up to 2.1e-3, to either side. What else a kernel
+# rounds is less: a score by a part of 1e-6 or so of what it is the sum of, and maximum, scale and logarithm in fp32.
+LSE_ROUNDING = 2.0**-10
 CHUNK_SCORES = 1 << 27
 
 
@@ -100,6 +104,39 @@ def attention_same_precision(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, sca
     return _attention(q, k, v, mask=mask, scale=scale, precise=False)
 
 
+def lse_fp64(q: Tensor, k: Tensor, *, mask: Mask, scale: float) -> Tensor:
+    """The natural logarithm of each row's sum of exp(scaled score), in float64: (batch, heads, seq_q).
+
+    -inf for a query that sees no key.
+    """
+    return _lse(q, k, mask=mask, scale=scale, precise=True)
+
+
+def lse_same_precision(q: Tensor, k: Tensor, *, mask: Mask, scale: float) -> Tensor:
+    """The same by PyTorch's products and logsumexp in fp32, in which kernels accumulate."""
+    return _lse(q, k, mask=mask, scale=scale, precise=False)
+
+
+def compare_lse(lse: Tensor, exact: Tensor, same_precision: Tensor) -> ErrorReport:
+    """Error of `lse` against `exact` (float64), with the budget from `same_precision`, and LSE_ROUNDING for each row.
+
+    A row that sees no key must be -inf, any other finite.
+    """
+    seen = exact.isfinite()
+    finite = torch.equal(lse.isfinite(), seen) and bool(lse[~seen].isneginf().all())
+    difference, peer, want = lse[seen] - exact[seen], same_precision[seen] - exact[seen], exact[seen]
+    if not finite or not len(want):
+        return ErrorReport(0.0, 0.0, 0.0, 0.0, finite)
+    rounding, size = torch.full_like(want, LSE_ROUNDING), want.norm().item()
+    return ErrorReport(
+        difference.abs().max().item(),
+        difference.norm().item() / size,
+        BUDGET * peer.abs().max().item() + LSE_ROUNDING,
+        (BUDGET * peer.norm().item() + rounding.norm().item()) / size,
+        finite,
+    )
+
+
 def compare(output: Tensor, exact: Tensor, same_precision: Tensor) -> ErrorReport:
     """Error of `output` against `exact` (float64), with the budget from `same_precision`."""
     max_abs, rms, finite = _error(output, exact)
@@ -136,7 +173,16 @@ def _visible(mask: Mask, seq_q: int, seq_kv: int, first: int, last: int, device:
     return visible
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, precise: bool) -> Tensor:
+def _lse(q: Tensor, k: Tensor, *, mask: Mask, scale: float, precise: bool) -> Tensor:
+    lse = torch.empty(q.shape[:3], dtype=torch.float64 if precise else torch.float32, device=q.device)
+    _attention(q, k, k, mask=mask, scale=scale, precise=precise, lse=lse)
+    return lse
+
+
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, precise: bool, lse: Tensor | None = None
+) -> Tensor:
+    """Attention, and into `lse` its logarithms."""
     compute = torch.float64 if precise else torch.float32
     output = torch.empty_like(q, dtype=compute if precise else q.dtype)
     seq_q, seq_kv = q.shape[2], k.shape[2]
@@ -150,6 +196,9 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, pre
                 weights = _weights(
                     scores, None if mask == FULL else _visible(mask, seq_q, seq_kv, first, last, q.device)
                 )
+                if lse is not None:
+                    # What is hidden is -inf by now.
+                    lse[b, h, first:last] = scores.logsumexp(dim=-1)
                 if not precise:
                     weights = weights.to(q.dtype).to(compute)
                 output[b, h, first:last] = (weights @ values).to(output.dtype)

@@ -18,6 +18,7 @@ from tl_attention.problem.tiling import kv_index
 from tl_attention.schedule.options import SoftmaxOptions
 
 LOG2_E = math.log2(math.e)
+LN_2 = math.log(2)
 Observer = Callable[[str, int, str, Tensor], None]
 
 
@@ -102,6 +103,13 @@ class Tile:
         """The output rows, normalised, 0 for one that sees no key: (block_M, head_dim) in the inputs' dtype."""
         denominator = self.buffers["denominator"][:, None]
         return torch.where(denominator == 0, 0.0, self.buffers["acc_o"] / denominator).to(self.dtype)
+
+    def lse(self) -> Tensor:
+        """The natural logarithm of each row's sum, -inf for one that sees no key: (block_M,) fp32.
+
+        Whatever maximum the exponentials were taken from.
+        """
+        return LN_2 * (self.buffers["scores_max"] * self.scale + self.buffers["denominator"].log2())
 
 
 def rows_of(x: Tensor, first: int, count: int) -> Tensor:

@@ -38,6 +38,7 @@ KERNEL_PARAMETERS = (
     Parameter("V", "input", ("batch", "heads_kv", "seq_kv", "head_dim_v")),
     Parameter("Output", "output", ("batch", "heads", "seq_q", "head_dim_v")),
     Parameter("softmax_scale", "scalar", dtype="float32"),
+    Parameter("LSE", "output", ("batch", "heads", "seq_q"), "float32", optional=True),
     Parameter("TileCounter", "counter", (2,), "int32", optional=True),
 )
 

@@ -31,7 +31,7 @@ class Event:
     init, init fence    in code alone: an mbarrier that counts `value` arrivals, and what shows all of them to the TMA
 
     mask                hide scores of KV block `step`, where that is needed; in code alone, so is
-    output              store rows of the output from registers
+    output, lse         store rows of the output from registers, and the logarithms of rows
 
     `reads` has the (buffer, index, step) that must be there. In a role's events `step` is the load's number, in those
     read off code the row that is loaded. `place` has, in code, the (row, head, batch) that a tile starts at, and whether a

@@ -13,6 +13,7 @@ from itertools import product
 import numpy as np
 
 from tl_attention.hardware.warpgroup import WARP
+from tl_attention.lowering.device_code import STORE_LSE
 from tl_attention.lowering.pipelined.replay import Q, Replay
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, row_tiles
@@ -30,11 +31,15 @@ from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
 # What an event moves or multiplies; others order these.
-MOVED = {"load", "product", "write", "store", "output", "left out"}
+MOVED = {"load", "product", "write", "store", "output", "lse", "left out"}
 
 
 class PipelinedProof(Proof):
     """The proof of one kernel, whose threads all do the same."""
+
+    @property
+    def prelude(self) -> str:
+        return STORE_LSE if self.lse else ""
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:
@@ -102,7 +107,7 @@ class PipelinedProof(Proof):
             run = self._run(sizes, x, y, z)
             found = list(Stream(run, np.arange(len(run.threads)), f"block {x, y, z}", self.expected(sizes)).events())
             kv = kv_blocks(shape, self.schedule.block_M, self.schedule.block_N, x, self.program.least_blocks)
-            Replay(self.program, self.schedule, shape, place, kv, len(run.threads)).check(found)
+            Replay(self.program, self.schedule, shape, place, kv, len(run.threads), self.lse).check(found)
             # Its waits and barriers are enough, wherever they stand: others that are enough are the same proof.
             self.note(run, [event for event in found if event.kind in MOVED])
 

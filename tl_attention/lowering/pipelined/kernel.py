@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import tilelang.language as T
 
+from tl_attention.lowering.device_code import STORE_LSE
 from tl_attention.lowering.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, store
 from tl_attention.lowering.signature import takes
-from tl_attention.lowering.softmax import LOG2_E
+from tl_attention.lowering.softmax import LOG2_E, store_lse
 from tl_attention.problem.variant import Sizes
 
 
@@ -20,13 +21,16 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
         dtype=variant.dtype,
         mask=variant.mask,
         group=variant.group,
+        lse="LSE" in variant.optional,
     )
     batch, heads, seq_q, seq_kv = variant.sizes or T.dynamic(", ".join(Sizes._fields))
 
     @T.prim_func
     @takes(variant.parameters(), variant, Sizes(batch, heads, seq_q, seq_kv))
-    def attention(Q, K, V, Output, softmax_scale):
-        with T.Kernel(T.ceildiv(seq_q, block_M), heads, batch, threads=threads) as (bx, by, bz):
+    def attention(Q, K, V, Output, softmax_scale, LSE=None):
+        with T.Kernel(
+            T.ceildiv(seq_q, block_M), heads, batch, threads=threads, **({"prelude": STORE_LSE} if c.lse else {})
+        ) as (bx, by, bz):
             s = allocated(c)
             first_row = bx * block_M
             past_len = seq_kv - seq_q
@@ -44,6 +48,8 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
                 Softmax(scale, s, c)
                 Rescale(s, c)
                 MMA1(V, bz, head_kv, kv_block(k, blocks, descending), s, c)
+            if c.lse:
+                store_lse(LSE, bz, by, first_row, seq_q, s.scores_max, s.denominator, scale)
             store(Output, bz, by, first_row, s, c)
 
     return attention

@@ -22,7 +22,13 @@ class Pipelined(Lowering):
     dialect = Dialect(
         "pipelined", "T.Pipelined with this order and stage", model="synchronous", rules=THREADS_FIT_THE_TILE
     )
-    files = ("lowering/pipelined/kernel.py", "lowering/pipelined/macros.py", "lowering/softmax.py", *COMMON_FILES)
+    files = (
+        "lowering/pipelined/kernel.py",
+        "lowering/pipelined/macros.py",
+        "lowering/softmax.py",
+        "lowering/device_code.py",
+        *COMMON_FILES,
+    )
 
     def resources(self, schedule: Schedule, head_dim: int) -> Resources:
         return plain_resources(schedule, head_dim)

@@ -38,6 +38,7 @@ class Replay:
     place: tuple[int, int, int]
     blocks: range
     threads: int
+    lse: bool
     slots: dict[tuple[str, int], Load] = field(default_factory=dict)
     groups: list[set[Load]] = field(default_factory=lambda: [set()])
     arrived: set[Load] = field(default_factory=set)
@@ -50,6 +51,7 @@ class Replay:
     masked: bool = False
     left_out: int = 0
     stored: list[tuple[int, ...]] = field(default_factory=list)
+    logarithms: int = 0
     storing: bool = False
 
     def check(self, events: Sequence[Event]) -> None:
@@ -65,6 +67,8 @@ class Replay:
         self._check_order()
         if self.in_flight or len(self.stored) != 1:
             raise Unsafe(f"a block stores {len(self.stored)} tiles")
+        if self.logarithms != self.lse:
+            raise Unsafe(f"a block stores the logarithms of {self.logarithms} tiles")
         if self.storing:
             raise Unsafe("it does not wait for the TMA store of its output")
 
@@ -194,6 +198,11 @@ class Replay:
         if event.place != self.place:
             raise Unsafe(f"it stores {event.place} as (row, head, batch), expected {self.place}")
         self.stored.append(event.place)
+
+    def _lse(self, event: Event) -> None:
+        if event.place != self.place:
+            raise Unsafe(f"it stores logarithms of {event.place} as (row, head, batch), expected {self.place}")
+        self.logarithms += 1
 
     def _stored(self, event: Event) -> None:
         if event.value:

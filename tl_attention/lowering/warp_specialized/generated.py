@@ -12,6 +12,7 @@ import numpy as np
 
 from tl_attention.hardware.warpgroup import ROWS, WARP, WARPS
 from tl_attention.loop.exp2 import COEFFICIENTS
+from tl_attention.lowering.device_code import STORE_LSE
 from tl_attention.lowering.warp_specialized.compared import compare
 from tl_attention.lowering.warp_specialized.device_code import PRELUDE, exp2_polynomial
 from tl_attention.lowering.warp_specialized.grid_proof import GridProof, grids, whole_groups, workers
@@ -50,7 +51,8 @@ class RolesProof(Proof):
     @property
     def prelude(self) -> str:
         polynomial = self.schedule.softmax.exp2_polynomial
-        return PRELUDE if polynomial is None else PRELUDE + exp2_polynomial(COEFFICIENTS[polynomial.degree])
+        prelude = PRELUDE if polynomial is None else PRELUDE + exp2_polynomial(COEFFICIENTS[polynomial.degree])
+        return prelude + STORE_LSE if self.lse else prelude
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:
@@ -117,7 +119,8 @@ class RolesProof(Proof):
             lengths = [tile.blocks - out for tile, out in zip(tiles[process.block], left_out(found))]
             masks = compare(process, found, self.roles.events(process, lengths, start=start, masks=True), users)
             if process.warpgroup >= 0:
-                self._check_rows(process, found, tiles[process.block], shape)
+                for kind in self._stored:
+                    self._check_rows(process, kind, found, tiles[process.block], shape)
                 self._check_masks(process, masks, lengths, tiles[process.block], shape)
         self._check_idle(run, expected)
         self.note(run, *streams.values())
@@ -200,12 +203,18 @@ class RolesProof(Proof):
                     f"expected {wanted.start} to {wanted.stop - 1}"
                 )
 
+    @property
+    def _stored(self) -> tuple[str, ...]:
+        """The events that store rows."""
+        output = "store" if self.roles.output_through_q else "output"
+        return (output, "lse") if self.lse else (output,)
+
     def _check_rows(
-        self, process: Process, found: Sequence[Event], tiles: Sequence[Loaded], shape: AttentionShape
+        self, process: Process, kind: str, found: Sequence[Event], tiles: Sequence[Loaded], shape: AttentionShape
     ) -> None:
         """What it stores are its own rows of each tile, once."""
-        kind = "store" if self.roles.output_through_q else "output"
         stored = [(event.place, event.value) for event in found if event.kind == kind]
+        of = " of lse" if kind == "lse" else ""
         for tile in tiles:
             row = tile.place[0] + ROWS * process.warpgroup
             place = (row, *tile.place[1:])
@@ -215,9 +224,9 @@ class RolesProof(Proof):
                     raise Unsafe(f"{process} stores {rows} rows of its tile from row {row} on")
             elif row < shape.seq_q:
                 got = stored[0][0] if stored else "nothing"
-                raise Unsafe(f"{process} stores {got} as (row, head, batch), expected {place}")
+                raise Unsafe(f"{process} stores {got} as (row, head, batch){of}, expected {place}")
         if stored:
-            raise Unsafe(f"{process} stores {stored[0][0]} besides")
+            raise Unsafe(f"{process} stores {stored[0][0]}{of} besides")
 
     def _check_masks(
         self,

@@ -86,7 +86,7 @@ class GridTiles:
         return self.at[key]
 
     def check(
-        self, shape: AttentionShape, warpgroups: int, block_M: int, block_N: int, cluster: int, least: int
+        self, shape: AttentionShape, warpgroups: int, block_M: int, block_N: int, cluster: int, least: int, lse: bool
     ) -> None:
         """Raise Unsafe unless everybody works on the rows of one tile, on the KV blocks that it needs."""
         tiles = self.at.get(("Q", 0))
@@ -100,6 +100,8 @@ class GridTiles:
         for group in range(warpgroups):
             self._check_rows("Q", group, tiles, there, shape, always=True)
             self._check_rows("output", group, tiles, there, shape, always=False)
+            if lse:
+                self._check_rows("lse", group, tiles, there, shape, always=False)
         self._check_blocks(tiles, there, shape, block_M * cluster, block_N, cluster, least)
 
     def _check_rows(
@@ -168,11 +170,12 @@ def _stored(seen: Seen, run: Run, expected: Expected) -> Any:
 
 
 def _rows(seen: Seen, run: Run, expected: Expected) -> Any:
+    name, tensor = ROWS_OF[seen.kind]
     rows = np.broadcast_to(seen.values["rows"], len(seen.threads))
-    batch, head, row, beyond = expected.tensors["Output"].bounded(seen.values["element"], rows)
+    batch, head, row, beyond = expected.tensors[tensor].bounded(seen.values["element"], rows)
     if np.any(beyond):
         raise Unsafe(f"line {seen.line + 1} stores at another row than it has rows left from there")
-    yield "output", run.threads.y[seen.threads], np.stack([row, head, batch], axis=-1)
+    yield name, run.threads.y[seen.threads], np.stack([row, head, batch], axis=-1)
 
 
 def _element(seen: Seen, run: Run, expected: Expected) -> Any:
@@ -187,4 +190,8 @@ def _element(seen: Seen, run: Run, expected: Expected) -> Any:
     yield "output", np.where(first, run.threads.y[seen.threads], NONE), np.stack([row, head, batch], axis=-1)
 
 
-PLACES: Mapping[str, Any] = {"tma load": _loaded, "tma store": _stored, "rows of output": _rows, "output": _element}
+# What a process stores row by row, and where.
+ROWS_OF = {"rows of output": ("output", "Output"), "rows of lse": ("lse", "LSE")}
+PLACES: Mapping[str, Any] = {"tma load": _loaded, "tma store": _stored, "output": _element} | dict.fromkeys(
+    ROWS_OF, _rows
+)

@@ -144,7 +144,9 @@ class GridProof:
         run.go()
         found = GridTiles.of(run, turns, proof.expected(self.sizes))
         block_N, program = self.schedule.block_N, proof.program
-        found.check(self.shape, self.roles.warpgroups, self.schedule.block_M, block_N, cluster, program.least_blocks)
+        found.check(
+            self.shape, self.roles.warpgroups, self.schedule.block_M, block_N, cluster, program.least_blocks, proof.lse
+        )
         lag = next(op.lag for op in program.phases.steady.operations if op.statement == "mask")
         trips = GridTiles.trips(run, turns, unmasked(proof.kernel))
         found.check_masks(trips, self.shape, block_N, program.phases.end - lag)

@@ -60,6 +60,7 @@ class WarpSpecialized(Lowering):
         "hardware/warpgroup.py",
         *(f"lowering/warp_specialized/{name}.py" for name in FROM_THE_KERNEL_DOWN),
         "lowering/softmax.py",
+        "lowering/device_code.py",
         *COMMON_FILES,
     )
 

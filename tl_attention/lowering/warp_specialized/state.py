@@ -10,7 +10,7 @@ from tl_attention.lowering.warp_specialized.vector import per_thread_layout
 
 
 @T.macro
-def block_state(Q, K, V, Output, TileCounter, softmax_scale, c):
+def block_state(Q, K, V, Output, LSE, TileCounter, softmax_scale, c):
     """The tensors, and everything that is allocated."""
     warpgroups = c.block_M // ROWS
     Q_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
@@ -31,6 +31,7 @@ def block_state(Q, K, V, Output, TileCounter, softmax_scale, c):
         K=SimpleNamespace(source=K, shared=K_shared, full=K_full, empty=K_empty, depth=c.kernel.k_stages),
         V=SimpleNamespace(source=V, shared=V_shared, full=V_full, empty=V_empty, depth=c.kernel.v_stages),
         Output=Output,
+        LSE=LSE,
         **vars(fragments),
         Q_local=Q_local,
         tiles=tile_numbers(TileCounter, c) if c.kernel.tile_scheduler == "dynamic" else None,

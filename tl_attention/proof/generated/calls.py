@@ -2,6 +2,7 @@
 
 from tl_attention.proof.generated.barriers import BARRIER_CALLS
 from tl_attention.proof.generated.copies import COPY_CALLS
+from tl_attention.proof.generated.lse import LSE_CALLS
 from tl_attention.proof.generated.products import PRODUCT_CALLS
 
-CALLS = (*BARRIER_CALLS, *COPY_CALLS, *PRODUCT_CALLS)
+CALLS = (*BARRIER_CALLS, *COPY_CALLS, *LSE_CALLS, *PRODUCT_CALLS)

@@ -15,11 +15,11 @@ from tl_attention.proof.generated.tiles import Product, Tile
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor in memory, contiguous: what an element's number says."""
+    """A tensor in memory, contiguous: what an element's number says. One of three dimensions has an element a row."""
 
     heads: int
     rows: int
-    columns: int
+    columns: int = 1
 
     def split(self, element: np.ndarray) -> tuple[np.ndarray, ...]:
         """(batch, head, row, column)."""

@@ -71,6 +71,11 @@ class Proof(ABC):
         return ""
 
     @property
+    def lse(self) -> bool:
+        """Whether each row's logarithm is stored beside the output."""
+        return "LSE" in self.code.variant.optional
+
+    @property
     @abstractmethod
     def tiles(self) -> dict[str, Tile]:
         """The buffers of shared memory, by name."""
@@ -145,7 +150,7 @@ class Proof(ABC):
     def _shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         """Dimensions of each tensor."""
         known = self.code.variant.dims(sizes)
-        return {p.name: tuple(known[d] for d in p.dims) for p in self.code.parameters if len(p.dims) == 4}
+        return {p.name: tuple(known[d] for d in p.dims) for p in self.code.parameters if len(p.dims) >= 3}
 
     def expected(self, sizes: Sizes) -> Expected:
         """What events are read with."""

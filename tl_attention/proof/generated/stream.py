@@ -23,7 +23,7 @@ from tl_attention.proof.generated.run import Run
 BY_ALL = {
     "wait", "sync", "signal", "cluster sync", "init fence", "fewer registers", "more registers", "arrive wgmma", "wgmma",
     "commit wgmma", "products wait", "operand fence", "exchange", "hold", "hold last", "resume", "mask",
-    "commit copies", "copies wait", "rows of output",
+    "commit copies", "copies wait", "rows of output", "rows of lse",
 }  # fmt: skip
 # What may stand among a product's instructions, or before its registers are fenced.
 OF_A_PRODUCT = {"operand fence", "fence", "wgmma", "commit wgmma", "products wait"}
@@ -170,6 +170,15 @@ class Stream:
             raise Unsafe(f"line {part.line} stores {said} at another row than it has rows left from there")
         yield Event("output", place=(row, head, batch))
 
+    def _rows_of_lse(self, part: Part) -> Iterator[Event]:
+        name, tensors = part.seen.name, self.expected.tensors
+        if name != "LSE" or name not in tensors:
+            raise Unsafe(f"line {part.line} stores logarithms as {name}")
+        batch, head, row, beyond = tensors[name].bounded(part.one("element"), part.one("rows"))
+        if beyond:
+            raise Unsafe(f"line {part.line} stores logarithms at another row than it has rows left from there")
+        yield Event("lse", place=(row, head, batch))
+
 
 HANDLES = {
     "arrive": Stream._arrive,
@@ -186,6 +195,7 @@ HANDLES = {
     "commit store": Stream._commit_store,
     "stored": Stream._stored,
     "rows of output": Stream._rows_of_output,
+    "rows of lse": Stream._rows_of_lse,
     "arrive wgmma": lambda stream, part: stream.products.arrive(part),
     "wgmma": lambda stream, part: stream.products.instruction(part),
     "commit wgmma": lambda stream, part: stream.products.commit(part),

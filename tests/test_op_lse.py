@@ -1,0 +1,188 @@
+"""`attention(..., return_lse=True)` and `merge` on a Hopper GPU, held to fp64."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import random
+
+import pytest
+import torch
+from lse_kernels import LSE, with_lse
+from mutations import SCHEDULES
+from pebble import ProcessPool
+from test_cases_lse import VALUES, with_value
+
+from tl_attention import attention, merge
+from tl_attention.build.compile import compile_kernel
+from tl_attention.files.schedule_file import load
+from tl_attention.oracle.reference import (
+    attention_fp64,
+    attention_same_precision,
+    compare,
+    compare_lse,
+    lse_fp64,
+    lse_same_precision,
+    make_inputs,
+)
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.shape import DTYPES, AttentionShape
+from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.schedule.options import Exp2Polynomial
+
+RAGGED = (
+    (1, 1, 1, 1),
+    (2, 3, 1, 300),
+    (1, 2, 129, 129),
+    (3, 1, 200, 333),
+    (1, 2, 1000, 1777),
+    (3, 50, 290, 333),
+    (7, 90, 130, 200),
+)
+# What the issue allows, whatever the budget.
+MOST = 1e-3
+
+
+def fresh(*size: int, dtype="float16"):
+    return make_inputs(AttentionShape(*size, dtype), seed=random.SystemRandom().randrange(2**31), device="cuda")
+
+
+def check(found, q, k, v, *, causal=False, scale=None) -> None:
+    output, lse = found
+    options = {"mask": CAUSAL if causal else FULL, "scale": scale or q.shape[-1] ** -0.5}
+    assert (output.shape, output.dtype) == (q.shape, q.dtype)
+    assert (lse.shape, lse.dtype) == (q.shape[:3], torch.float32) and lse.is_contiguous()
+    error = compare(output, attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options))
+    assert error.ok, str(error)
+    exact = lse_fp64(q, k, **options)
+    error = compare_lse(lse, exact, lse_same_precision(q, k, **options))
+    assert error.ok and error.max_abs <= MOST, f"LSE of {tuple(q.shape)}, {k.shape[2]} keys: {error}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "name", ["seed", "inferred", "prefetch_late", "three_stages", "best", "best_causal", "ws_seed", "ws_fa3_192x96"]
+)
+def test_every_kind_of_problem_on_ragged_sizes(name, causal, head_dim, dtype):
+    for sizes in RAGGED:
+        q, k, v = fresh(*sizes, head_dim, dtype=dtype)
+        found = attention(q, k, v, causal=causal, schedule=SCHEDULES / f"{name}.yaml", return_lse=True)
+        check(found, q, k, v, causal=causal)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", sorted((SCHEDULES / "experiments").rglob("*.yaml")), ids=lambda path: path.stem)
+def test_every_option_is_right(path):
+    for causal in (False, True):
+        q, k, v = fresh(3, 50, 290, 333, 128, dtype="bfloat16")
+        check(attention(q, k, v, causal=causal, schedule=path, return_lse=True), q, k, v, causal=causal)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("degree", [2, 3])
+def test_exponentials_by_polynomial(degree):
+    schedule = load(SCHEDULES / "best.yaml")
+    softmax = schedule.softmax.model_copy(update={"exp2_polynomial": Exp2Polynomial(every=4, degree=degree)})
+    q, k, v = fresh(2, 3, 290, 1333, 128)
+    found = attention(q, k, v, schedule=schedule.model_copy(update={"softmax": softmax}), return_lse=True)
+    options = {"mask": FULL, "scale": 128**-0.5}
+    error = compare_lse(found[1], lse_fp64(q, k, **options), lse_same_precision(q, k, **options))
+    assert error.ok, str(error)
+
+
+@pytest.mark.gpu
+def test_scale_fixed_sizes_and_the_output_alone():
+    q, k, v = fresh(2, 4, 150, 260, 128)
+    check(attention(q, k, v, scale=0.3, return_lse=True), q, k, v, scale=0.3)
+    check(attention(q, k, v, specialize=True, return_lse=True), q, k, v)
+    assert isinstance(attention(q, k, v), torch.Tensor)
+    assert isinstance(attention(q, k, v, return_lse=False), torch.Tensor)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["best", "best_causal", "output_tma", "seed"])
+def test_nothing_is_written_outside_and_every_row_is(name):
+    kernel, _ = with_lse(name)
+    compiled = compile_kernel(kernel.schedule, kernel.variant)
+    around = 65_536
+    for batch, heads, seq_q, seq_kv in RAGGED:
+        q, k, v = fresh(batch, heads, seq_q, seq_kv, 128, dtype=kernel.dtype)
+        memory = torch.full((batch * heads * seq_q + 2 * around,), math.nan, device="cuda")
+        lse = memory[around:-around].view(batch, heads, seq_q)
+        for _ in range(2):
+            output = torch.empty_like(q)
+            compiled(Q=q, K=k, V=v, Output=output, LSE=lse, softmax_scale=128**-0.5)
+            check((output, lse), q, k, v, causal=kernel.causal)
+            assert memory[:around].isnan().all() and memory[-around:].isnan().all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["best", "seed"])
+def test_nan_stays_where_it_belongs(name):
+    q, k, v = fresh(1, 3, 300, 500, 128)
+    q[0, 1, 130, 7] = math.nan
+    output, lse = attention(q, k, v, schedule=SCHEDULES / f"{name}.yaml", return_lse=True)
+    assert lse.isnan().nonzero().tolist() == [[0, 1, 130]]
+    assert output.isnan().any(dim=-1).nonzero().tolist() == [[0, 1, 130]]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+def test_200_repetitions_are_bitwise_equal(causal):
+    q, k, v = fresh(2, 40, 1000, 1100, 128, dtype="bfloat16")
+    first = attention(q, k, v, causal=causal, return_lse=True)
+    for _ in range(200):
+        assert all(map(torch.equal, attention(q, k, v, causal=causal, return_lse=True), first))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["best", "seed"])
+def test_parts_of_the_keys_merged_are_the_whole(name, dtype):
+    q, k, v = fresh(2, 5, 333, 1500, 128, dtype=dtype)
+    parts = [
+        attention(q, k, v, schedule=SCHEDULES / f"{name}.yaml", return_lse=True)
+        for k, v in zip(k.split([1, 700, 799], dim=2), v.split([1, 700, 799], dim=2), strict=True)
+    ]
+    outputs, lses = (torch.stack(part) for part in zip(*parts, strict=True))
+    check(merge(outputs, lses), q, k, v)
+
+
+def errors_with_value(fault: str) -> bool:
+    """Whether the LSE of a kernel whose store is given another value is within its budget. In a process of its own."""
+    import tilelang
+    from tilelang.engine.callback import register_cuda_postproc
+
+    kernel, code = with_value(fault)
+    tilelang.disable_cache()
+    register_cuda_postproc(lambda text, target: code.source)
+    compiled = compile_kernel(kernel.schedule, kernel.variant)
+    assert compiled.source == code.source
+    q, k, v = fresh(*Sizes(1, 2, 300, 700), 128)
+    lse = torch.full(q.shape[:3], math.nan, device="cuda")
+    compiled(Q=q, K=k, V=v, Output=torch.empty_like(q), LSE=lse, softmax_scale=128**-0.5)
+    options = {"mask": kernel.variant.mask, "scale": 128**-0.5}
+    return compare_lse(lse, lse_fp64(q, k, **options), lse_same_precision(q, k, **options)).ok
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fault", VALUES)
+def test_the_numbers_show_a_fault_of_the_value(fault):
+    with ProcessPool(1, context=multiprocessing.get_context("spawn")) as pool:
+        assert not pool.schedule(errors_with_value, [fault], timeout=300).result()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["best", "best_causal", "seed"])
+def test_it_compiles_without_more_spills(name):
+    """Outside of the loop, a few instructions; the loop is as without it."""
+    kernel, _ = with_lse(name)
+    plain = Variant(128, kernel.dtype, kernel.variant.mask)
+    without = compile_kernel(kernel.schedule, plain).report
+    report = compile_kernel(kernel.schedule, kernel.variant).report
+    assert kernel.variant.optional == LSE
+    assert report.shared_bytes == without.shared_bytes
+    assert report.registers <= without.registers and report.stack_bytes <= without.stack_bytes + 16

@@ -1,0 +1,47 @@
+"""`merge(outputs, lses)`: attention over parts of the keys, put together as if it had been over all of them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tl_attention.errors import InputError
+
+
+def merge(outputs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
+    """(output, LSE) of attention over all keys, from those over parts of them.
+
+    `outputs` (parts, batch, heads, seq, head_dim), each normalised over its own part, `lses` (parts, batch, heads, seq)
+    the natural logarithms of the parts' sums, fp32, as `attention(..., return_lse=True)` gives both. The output has the
+    dtype of `outputs`, the LSE is fp32; in between all is fp32. A row that no part sees a key for gets 0 and -inf.
+    """
+    _check(outputs, lses)
+    # 0 for a row without any key: -inf - -inf would be NaN.
+    largest = lses.amax(dim=0)
+    weights = (lses - torch.where(largest.isneginf(), 0.0, largest)).exp()
+    total = weights.sum(dim=0)
+    # What a part has for a row of which it sees no key does not count, whatever it is.
+    parts = torch.where(lses.isneginf()[..., None], 0.0, outputs.float()) * weights[..., None]
+    output = parts.sum(dim=0) / torch.where(total == 0, 1.0, total)[..., None]
+    return output.to(outputs.dtype), largest + total.log()
+
+
+def _check(outputs: Tensor, lses: Tensor) -> None:
+    for name, tensor, dims in (
+        ("outputs", outputs, "parts, batch, heads, seq, head_dim"),
+        ("lses", lses, "parts, ..."),
+    ):
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"merge: {name} is {type(tensor).__name__}, expected a tensor ({dims})")
+    if outputs.dim() != 5 or outputs.shape[0] == 0:
+        raise InputError(
+            f"merge: outputs is {tuple(outputs.shape)}, expected (parts, batch, heads, seq, head_dim), at least one part"
+        )
+    if lses.shape != outputs.shape[:-1]:
+        raise InputError(f"merge: lses is {tuple(lses.shape)}, expected outputs' {tuple(outputs.shape[:-1])}")
+    if not outputs.is_floating_point():
+        raise InputError(f"merge: outputs is {outputs.dtype}, expected floating-point numbers")
+    if lses.dtype != torch.float32:
+        raise InputError(f"merge: lses is {lses.dtype}, expected {torch.float32}")
+    if lses.device != outputs.device:
+        raise InputError(f"merge: lses is on {lses.device}, expected outputs' {outputs.device}")

@@ -1,0 +1,41 @@
+"""The call that stores a logarithm for each row of a tile: which rows they are, and how many there may be.
+
+That each row is stored once, by one lane, is in the text of the device function. Which registers it is given, and the
+scale, are for the numbers to show.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tl_attention.proof.generated.copies import IN_GLOBAL, OUTPUT
+from tl_attention.proof.generated.declared import Declared
+from tl_attention.proof.generated.expression import arguments
+from tl_attention.proof.generated.nodes import Made
+from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.text import Call
+from tl_attention.proof.generated.threads import Class
+
+# Of a thread's two rows.
+BYTES = 8
+
+
+def _lse(match: re.Match[str], declared: Declared) -> Made:
+    given = arguments(match[1])
+    place = IN_GLOBAL.match(given[3]) if len(given) == 5 else None
+    whole = [declared.registers.get(name) == BYTES for name in given[:2]]
+    if not place or place[1] in declared.registers or not all(whole) or not declared.pure(given[2]):
+        raise SyntaxError(f"a store of logarithms of a form that is not known: {match.string[:80]!r}")
+    tensor, element, bound = place[1], declared.expression(place[2]), declared.expression(given[4])
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        at, rows = run.value(element, threads), run.value(bound, threads)
+        run.see(threads, line, "rows of lse", tensor, element=at, rows=rows)
+
+    return Made(act)
+
+
+LSE_CALLS = (
+    # tl_attention_store_lse(scores_max, denominator, (softmax_scale * ...), (&(LSE[...])), (seq_q - first_row_3));
+    Call(OUTPUT, re.compile(r"tl_attention_store_lse\((.+)\);$"), _lse),
+)
