@@ -17,6 +17,7 @@ from tl_attention.lowering.pipelined.replay import Q, Replay
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, row_tiles
 from tl_attention.problem.variant import Sizes
+from tl_attention.problem.window import cuts
 from tl_attention.program.program import Program
 from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe
@@ -57,6 +58,10 @@ class PipelinedProof(Proof):
     def cycles(self) -> tuple[int, ...]:
         return tuple(self.program.buffers.values())
 
+    @property
+    def rows(self) -> int:
+        return self.schedule.block_M
+
     def check_code(self) -> None:
         declared = self.kernel.declared
         if declared.barriers or declared.numbers:
@@ -67,11 +72,17 @@ class PipelinedProof(Proof):
         for blocks in range(1, self.program.span + self.iterations.period + 2):
             for seq_kv in (blocks * block_N - block_N // 3, blocks * block_N):
                 yield Sizes(2, 3, min(2 * block_M + 5, seq_kv), seq_kv)
+        for lengths in cuts(self.code.variant.mask, block_M, block_N, block_M):
+            yield Sizes(2, 3, *lengths)
         # So long that no number of the code is longer.
         yield Sizes(1, 1, 5, MOST_KEYS)
 
     def grids(self) -> Iterator[Sizes]:
-        yield Sizes(2, 2, 2 * self.schedule.block_M + 5, 3 * self.schedule.block_M - 7)
+        block_M, block_N = self.schedule.block_M, self.schedule.block_N
+        yield Sizes(2, 2, 2 * block_M + 5, 3 * block_M - 7)
+        # The window's edges in tiles of their own, and keys before and after them that none of these sees.
+        for lengths in [*cuts(self.code.variant.mask, block_M, block_N, block_M)][:1]:
+            yield Sizes(1, 1, lengths.seq_q + 3 * block_M, lengths.seq_kv + 4 * block_M)
 
     def check_grid(self, sizes: Sizes) -> None:
         """Every block of the grid has its own tile; of a large grid, those at its corners."""
