@@ -14,9 +14,10 @@ from tl_attention.errors import InputError
 from tl_attention.files.named import DEFAULT, DEFAULT_CAUSAL, resolve
 from tl_attention.hardware.device import require_hopper
 from tl_attention.lowering.preflight import refuse_unless_safe
-from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.mask import Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
+from tl_attention.problem.window import OPEN, fitted, masked
 from tl_attention.schedule.schedule import Schedule
 
 # Of the addresses of q, k and v, in bytes: what TMA and 16-byte copies need.
@@ -29,6 +30,7 @@ def attention(
     v: Tensor,
     *,
     causal: bool = False,
+    window_size: tuple[int, int] = (OPEN, OPEN),
     scale: float | None = None,
     schedule: Schedule | str | Path | None = None,
     specialize: bool = False,
@@ -40,19 +42,21 @@ def attention(
 
     Args:
         causal: query i sees keys 0 .. seq_kv - seq_q + i; needs seq_kv >= seq_q.
+        window_size: (left, right), how many keys a query sees before and after its own, seq_kv - seq_q + i; -1 is open.
+            With causal the intersection.
         scale: factor of the scores, positive; 1 / sqrt(head_dim) by default.
         schedule: the name of a schedule that ships (`tl-attention list`), a file, a label or a Schedule; by default
-            `best`, and `best_causal` if causal. A file is read again only when it has changed.
+            `best`, and `best_causal` if no query sees a key after its own. A file is read again only when it has changed.
         specialize: compile for exactly these sizes instead of for all.
 
     Returns: the output, q's shape and dtype, contiguous. There is no backward.
     Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused, one of them, for a schedule
         that cannot run.
     """
-    shape = _checked_shape(q, k, v, causal)
+    shape = _checked_shape(q, k, v, masked(causal, window_size))
     scale = shape.head_dim**-0.5 if scale is None else _checked_scale(scale)
     tensors = {"Q": _aligned("q", q), "K": _aligned("k", k), "V": _aligned("v", v)}
-    resolved = _resolve(schedule, causal)
+    resolved = _resolve(schedule, causal=shape.mask.right == 0)
     kernel = _kernel(resolved, shape.variant(fixed=specialize))
     output = torch.empty_like(q, memory_format=torch.contiguous_format)
     with torch.cuda.device(q.device):
@@ -104,7 +108,7 @@ def _checked_scale(scale: float) -> float:
     return float(scale)
 
 
-def _checked_shape(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> AttentionShape:
+def _checked_shape(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> AttentionShape:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor) or tensor.dim() != 4:
             found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -119,8 +123,8 @@ def _checked_shape(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> AttentionSh
             "expected q (batch, heads, seq_q, head_dim) and k, v (batch, heads, seq_kv, head_dim)"
         )
     batch, heads, seq_q, head_dim = q.shape
-    dtype, mask = str(q.dtype).removeprefix("torch."), CAUSAL if causal else FULL
-    shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, dtype, mask)
+    dtype = str(q.dtype).removeprefix("torch.")
+    shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, dtype, fitted(mask, seq_q, k.shape[2]))
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise InputError(
             "attention: an input requires a gradient, and there is no backward: call it under torch.no_grad()"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tl_attention.problem.mask import FULL
+from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
@@ -53,8 +53,13 @@ def verified_on(shape: AttentionShape, fixed: bool) -> list[Verified]:
         return [Verified(shape)]
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
     ragged = [AttentionShape(*size, shape.head_dim, shape.dtype, shape.mask) for size in sizes]
-    if shape.mask == FULL:
-        ragged.append(AttentionShape(1, 2, 300, 65, shape.head_dim, shape.dtype))
+    mask = shape.mask
+    if mask.right is None:
+        ragged.append(AttentionShape(1, 2, 300, 65, shape.head_dim, shape.dtype, mask))
+    if mask not in (FULL, CAUSAL):
+        # It cuts at both ends.
+        seq_q = 300 + (mask.right or 0)
+        ragged.append(AttentionShape(1, 2, seq_q, seq_q + 200 + (mask.left or 0), shape.head_dim, shape.dtype, mask))
     return [
         *map(Verified, ragged),
         *(Verified(found, SHARP) for found in (ragged[0], ragged[2], ragged[5])),

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from tl_attention.errors import InputError
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.problem.window import masked, parse_window
 
 DTYPES = ("float16", "bfloat16")
 DTYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16", **{name: name for name in DTYPES}}
@@ -93,8 +94,8 @@ class AttentionShape:
         return 4 * self.batch * self.heads * self.pairs * self.head_dim
 
     @classmethod
-    def parse(cls, text: str, *, dtype: str = "float16", causal: bool = False) -> AttentionShape:
-        """The shape that a text in the form of SHAPE_TEXT names."""
+    def parse(cls, text: str, *, dtype: str = "float16", causal: bool = False, window: str = "-1,-1") -> AttentionShape:
+        """The shape that a text in the form of SHAPE_TEXT names; `window` is left,right, -1 open."""
         try:
             numbers = [int(part) for part in text.split(",")]
         except ValueError:
@@ -104,7 +105,7 @@ class AttentionShape:
         if len(numbers) != 5:
             raise InputError(f"shape: {text[:80]!r} is not a shape, expected {SHAPE_TEXT}, such as 4,64,8192,128")
         batch, heads, seq_q, seq_kv, head_dim = numbers
-        mask = CAUSAL if causal else FULL
+        mask = masked(causal, parse_window(window))
         return cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), mask)
 
     def __str__(self) -> str:

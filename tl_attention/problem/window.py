@@ -9,6 +9,8 @@ from tl_attention.errors import InputError
 from tl_attention.problem.mask import Mask
 
 OPEN = -1
+# How a window is written, as `parse_window` reads it.
+WINDOW_TEXT = "LEFT,RIGHT: keys that a query sees before and after its own, -1 is open"
 
 
 def masked(causal: bool, window: object = (OPEN, OPEN)) -> Mask:
@@ -19,8 +21,21 @@ def masked(causal: bool, window: object = (OPEN, OPEN)) -> Mask:
     return Mask(left, 0 if causal else right)
 
 
+def sides(mask: Mask) -> list[int]:
+    """The window of a mask, as `masked` takes it."""
+    return [OPEN if side is None else side for side in (mask.left, mask.right)]
+
+
 def _is_side(side: object) -> bool:
     return isinstance(side, int) and not isinstance(side, bool) and side >= OPEN
+
+
+def parse_window(text: str) -> tuple[int, ...]:
+    """The sides that a text in the form of WINDOW_TEXT names. Raises InputError."""
+    try:
+        return tuple(int(side) for side in text.split(","))
+    except ValueError:
+        raise InputError(f"window: {text[:40]!r} is none, expected {WINDOW_TEXT}, such as 1023,0") from None
 
 
 def fitted(mask: Mask, seq_q: int, seq_kv: int) -> Mask:

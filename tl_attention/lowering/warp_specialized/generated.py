@@ -225,11 +225,7 @@ class RolesProof(Proof):
             raise Unsafe(f"{process} stores {stored[0][0]} besides")
 
     def _check_masks(
-        self,
-        process: Process,
-        masks: Sequence[bool],
-        tiles: Sequence[Loaded],
-        shape: AttentionShape,
+        self, process: Process, masks: Sequence[bool], tiles: Sequence[Loaded], shape: AttentionShape
     ) -> None:
         """A KV block some of whose keys are hidden from some of its rows is masked."""
         at = 0

@@ -158,9 +158,7 @@ def kv_loops(kernel: Kernel) -> list[For]:
     """The loops over KV blocks of the warpgroups that compute."""
     loops = [node for node in every(kernel.body) if isinstance(node, For) and not node.unrolled]
     return [
-        loop
-        for loop in loops
-        if any(isinstance(node, Step) and node.kind == "product" for node in every(loop.body))
+        loop for loop in loops if any(isinstance(node, Step) and node.kind == "product" for node in every(loop.body))
     ]
 
 
