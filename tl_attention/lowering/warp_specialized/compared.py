@@ -41,8 +41,9 @@ def compare(
         wanted = next(expected, None)
     if wanted:
         raise Unsafe(f"{process} ends before {wanted}")
-    for at, count in reversed(out):
-        masks[at:at] = [masks[at]] * count
+    if masks:
+        for at, count in reversed(out):
+            masks[at:at] = [masks[at]] * count
     return masks
 
 

@@ -56,7 +56,8 @@ class Coverage:
     def wanting(self, iterations: Iterations, fixed: bool) -> list[tuple[int, Core]]:
         """The lines that were not seen in every iteration of their period, and what has it.
 
-        Of fixed sizes a loop that begins anew with each tile has no other iterations than those that ran.
+        Of fixed sizes, and of short tiles, a loop that begins anew with each tile has no other iterations than those
+        that ran.
         """
         carried = {name for names in iterations.carried.values() for name in names}
         return [
@@ -72,7 +73,7 @@ class Coverage:
 
         Where tiles are `short` whatever the sizes, loops may have no iteration.
         """
-        for line, core in self.wanting(iterations, fixed):
+        for line, core in self.wanting(iterations, fixed or short):
             names = " + ".join(name for name, _ in core)
             states = iterations.states(line, core)
             raise Unsafe(f"line {line + 1} did not run in every one of the {states} states of {names}")

@@ -193,7 +193,7 @@ class Proof(ABC):
     def _check_periods(self, fixed: bool) -> None:
         """Run again from every iteration of its period where a line was not seen in every one of them."""
         tried: set[tuple[Sizes, int]] = set()
-        while wanting := self.coverage.wanting(self.iterations, fixed):
+        while wanting := self.coverage.wanting(self.iterations, fixed or self._short):
             missing = [(line, core) for line, core in wanting if self.coverage.reached[line] not in tried]
             if not missing:
                 return
