@@ -45,15 +45,15 @@ def test_a_kernel_with_a_window_is_proved(name):
 
 # Of the warp-specialised kernel; "causal" has its mask's first loop in one of 128 keys, a third for the left edge.
 FAULTS = {
-    "the producer's first block is one too early": (r"( first = .+);", r"\1 - 1;", "KV blocks|reads"),
-    "the producer's first block is one too late": (r"( first = .+);", r"\1 + 1;", "KV blocks|expected"),
-    "a warpgroup's first block is one too late": (r"( first_1 = .+);", r"\1 + 1;", "expected|ends before"),
+    "the producer's first block is one too early": (r"( first = \(.+);", r"\1 - 1;", "KV blocks|reads"),
+    "the producer's first block is one too late": (r"( first = \(.+);", r"\1 + 1;", "KV blocks|expected"),
+    "a warpgroup's first block is one too late": (r"( first_1 = \(.+);", r"\1 + 1;", "expected|ends before"),
     "a warpgroup's blocks are one too few": (
         r"blocks_1 = max\(\(blocks_1 - first_1\), 1\);",
         "blocks_1 = max(((blocks_1 - first_1) - 1), 1);",
         "expected|ends before",
     ),
-    "the first whole block is one too early": (r"( cut = .+);", r"\1 - 1;", "does not mask KV block|some of whose"),
+    "the first whole block is one too early": (r"( cut = \(.+);", r"\1 - 1;", "does not mask KV block|some of whose"),
     "the first whole block is that of the first row": (r"- 960\), 0\)", "- 1023), 0)", "does not mask|some of whose"),
     "the last whole block is one too late": (r"( visible = min.+);", r"\1 + 1;", "does not mask|some of whose"),
     "the right edge is counted from key 0": (r" visible = \(visible - first_1\);", "", "does not mask|some of whose"),
