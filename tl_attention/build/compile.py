@@ -17,7 +17,6 @@ from tl_attention.build.verdicts import verdict_of
 from tl_attention.errors import InputError
 from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.registry import lowering_of
-from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Parameter, Variant
 from tl_attention.program.derivation import derive
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
@@ -134,8 +133,9 @@ def compile_kernel(schedule: Schedule, variant: Variant) -> CompiledKernel:
 
 def _check_supported(variant: Variant) -> None:
     """Raise InputError for what the interpreter can run, or a variant can say, and no kernel computes."""
-    if variant.mask not in (FULL, CAUSAL) or variant.head_dim_v != variant.head_dim or variant.optional - OPTIONAL:
+    if min(variant.mask.left or 0, variant.mask.right or 0) < 0:
+        raise InputError(f"{variant} is not supported, expected a window of at least 0")
+    if variant.head_dim_v != variant.head_dim or variant.optional - OPTIONAL:
         raise InputError(
-            f"{variant} is not supported, expected one head_dim, a full or a causal mask, and of what is optional "
-            f"{', '.join(OPTIONAL)} at most"
+            f"{variant} is not supported, expected one head_dim, and of what is optional {', '.join(OPTIONAL)} at most"
         )

@@ -8,8 +8,8 @@ from tl_attention.cli.errors import Problems, naming
 from tl_attention.cli.schedules import prove
 from tl_attention.errors import InputError, printable
 from tl_attention.files.named import Named, resolve
-from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import DTYPE_NAMES, HEAD_DIMS, AttentionShape
+from tl_attention.problem.window import WINDOW_TEXT, masked, parse_window
 
 
 @click.command()
@@ -29,7 +29,8 @@ from tl_attention.problem.shape import DTYPE_NAMES, HEAD_DIMS, AttentionShape
     help=f"one of {HEAD_DIMS}  [default: those that each is meant for; of the code the largest of both]",
 )
 @click.option("--causal", is_flag=True, help="the code with a causal mask")
-def diff(a: str, b: str, with_code: bool, dtype: str, head_dim: int | None, causal: bool) -> None:
+@click.option("--window", default="-1,-1", help=f"the code with a window, {WINDOW_TEXT}")
+def diff(a: str, b: str, with_code: bool, dtype: str, head_dim: int | None, causal: bool, window: str) -> None:
     """What differs between two schedules: in the keys, in the Program, in the code; and whether both are safe."""
     from tl_attention.proof.limits import check_head_dim
     from tl_attention.show import diff
@@ -52,7 +53,7 @@ def diff(a: str, b: str, with_code: bool, dtype: str, head_dim: int | None, caus
     problems.finish()
     if of_code is not None:
         # Sizes are read at run time, so any will do.
-        mask = CAUSAL if causal else FULL
+        mask = masked(causal, parse_window(window))
         _print(diff.code(*schedules, names, AttentionShape(1, 1, 128, 128, of_code, DTYPE_NAMES[dtype], mask)))
 
 

@@ -15,6 +15,7 @@ from tl_attention.cli.schedules import meant_for, resolve_all, schedule_argument
 from tl_attention.errors import InputError
 from tl_attention.hardware.device import visible_gpus
 from tl_attention.problem.shape import DTYPE_NAMES, SHAPE_TEXT, AttentionShape
+from tl_attention.problem.window import WINDOW_TEXT
 
 # New records; git ignores the folder, and results/ has those that are kept.
 RUNS = Path("runs")
@@ -43,6 +44,7 @@ def run_options(command: Any) -> Any:
             help="may be given twice  [default: fp16 for run, fp16 and bf16 for bench]",
         ),
         click.option("--causal", is_flag=True),
+        click.option("--window", default="-1,-1", help=WINDOW_TEXT),
         click.option(
             "--sizes",
             type=click.Choice(["runtime", "fixed", "both"]),
@@ -104,6 +106,7 @@ def _measure(
     shape: str,
     dtypes: Sequence[str],
     causal: bool,
+    window: str,
     sizes: str,
     rounds: int,
     seed: int | None,
@@ -111,7 +114,9 @@ def _measure(
 ) -> None:
     # A mistake in any file or size is told before the first slow import.
     asked = resolve_all(texts)
-    shapes = [AttentionShape.parse(shape, dtype=dtype, causal=causal) for dtype in dtypes or default_dtypes]
+    shapes = [
+        AttentionShape.parse(shape, dtype=dtype, causal=causal, window=window) for dtype in dtypes or default_dtypes
+    ]
     schedules = meant_for(asked, shapes[0].head_dim)
     if command == "run":
         from tl_attention.lowering.preflight import refuse_unless_safe

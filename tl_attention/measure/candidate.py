@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tl_attention.problem.mask import FULL
+from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
@@ -52,11 +52,16 @@ def verified_on(shape: AttentionShape, fixed: bool) -> list[Verified]:
     if fixed:
         return [Verified(shape)]
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
-    if shape.mask == FULL:
+    mask = shape.mask
+    if mask.right is None:
         sizes.append((1, 2, 300, 65))
+    if mask not in (FULL, CAUSAL):
+        # It cuts at both ends.
+        seq_q = 300 + (mask.right or 0)
+        sizes.append((1, 2, seq_q, seq_q + 200 + (mask.left or 0)))
     # So many heads of K and V.
     ragged = [
-        AttentionShape(batch, heads_kv * shape.group, seq_q, seq_kv, shape.head_dim, shape.dtype, shape.mask, heads_kv)
+        AttentionShape(batch, heads_kv * shape.group, seq_q, seq_kv, shape.head_dim, shape.dtype, mask, heads_kv)
         for batch, heads_kv, seq_q, seq_kv in sizes
     ]
     return [

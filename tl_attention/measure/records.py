@@ -15,6 +15,7 @@ from tl_attention.measure.comparison import Comparison
 from tl_attention.measure.line_file import LineFile
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.window import OPEN, masked, sides
 
 Status = Literal[
     "ok",
@@ -90,16 +91,16 @@ class Row:
     def shape(self) -> AttentionShape:
         """The problem. Raises InputError or TypeError for one that is none."""
         problem = dict(self.problem)
-        mask = CAUSAL if problem.pop("causal", False) else FULL
+        mask = masked(problem.pop("causal", False), problem.pop("window", (OPEN, OPEN)))
         return AttentionShape(**problem, mask=mask)
 
 
 def problem_of(shape: AttentionShape) -> dict[str, Any]:
     """The problem as a row has it."""
-    assert shape.mask in (FULL, CAUSAL), f"a row cannot say{shape.mask.suffix}"
-    sizes = shape.sizes._asdict()
+    sizes, mask = shape.sizes._asdict(), shape.mask
     grouped = {} if shape.group == 1 else {"heads_kv": shape.heads_kv}
-    return {**sizes, **grouped, "head_dim": shape.head_dim, "dtype": shape.dtype, "causal": shape.mask == CAUSAL}
+    problem = {**sizes, **grouped, "head_dim": shape.head_dim, "dtype": shape.dtype, "causal": mask == CAUSAL}
+    return problem if mask in (FULL, CAUSAL) else {**problem, "window": sides(mask)}
 
 
 def _says_something(value: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from tl_attention.errors import InputError
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.problem.window import masked, parse_window
 
 DTYPES = ("float16", "bfloat16")
 DTYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16", **{name: name for name in DTYPES}}
@@ -61,6 +62,12 @@ class AttentionShape:
             raise InputError(f"shape: head_dim {self.head_dim} is not supported, expected one of {HEAD_DIMS}")
         if self.dtype not in DTYPES:
             raise InputError(f"shape: dtype {self.dtype!r} is not supported, expected one of {DTYPES}")
+        right = self.mask.right
+        if right is not None and self.mask != CAUSAL and self.past_len + right < 0:
+            raise InputError(
+                f"shape:{self.mask.suffix} needs seq_kv + {right} >= seq_q, got seq_q {self.seq_q} and seq_kv "
+                f"{self.seq_kv}: the first queries would see no key"
+            )
         if self.mask == CAUSAL and self.seq_kv < self.seq_q:
             raise InputError(
                 f"shape: causal attention needs seq_kv >= seq_q, got seq_q {self.seq_q} and seq_kv {self.seq_kv}: "
@@ -102,8 +109,8 @@ class AttentionShape:
         return 4 * self.batch * self.heads * self.pairs * self.head_dim
 
     @classmethod
-    def parse(cls, text: str, *, dtype: str = "float16", causal: bool = False) -> AttentionShape:
-        """The shape that a text in the form of SHAPE_TEXT names."""
+    def parse(cls, text: str, *, dtype: str = "float16", causal: bool = False, window: str = "-1,-1") -> AttentionShape:
+        """The shape that a text in the form of SHAPE_TEXT names; `window` is left,right, -1 open."""
         parts = text.split(",")
         grouped = len(parts) > 1 and GROUPED in parts[1]
         if grouped:
@@ -117,7 +124,7 @@ class AttentionShape:
             numbers.insert(2, numbers[2])
         if len(numbers) != 5 or (grouped and heads_kv == 0):
             raise InputError(f"shape: {text[:80]!r} is not a shape, expected {SHAPE_TEXT}, such as 4,64,8192,128")
-        mask = CAUSAL if causal else FULL
+        mask = masked(causal, parse_window(window))
         batch, heads, seq_q, seq_kv, head_dim = numbers
         return cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), mask, heads_kv)
 

@@ -35,3 +35,9 @@ def kv_blocks(shape: AttentionShape, block_M: int, block_N: int, tile: int, at_l
 def kv_index(step: int, blocks: range, kv_order: str) -> int:
     """The KV block that loop step `step` works on."""
     return blocks[-1 - step] if kv_order == "descending" else blocks[step]
+
+
+def visited_over_visible(shape: AttentionShape, rows: int, block_N: int, at_least: int = 1) -> float:
+    """(query, key) pairs that tiles of `rows` rows, a cluster's together, compute over those that are not hidden."""
+    blocks = sum(len(kv_blocks(shape, rows, block_N, tile, at_least)) for tile in range(row_tiles(shape, rows)))
+    return blocks * rows * block_N / shape.pairs

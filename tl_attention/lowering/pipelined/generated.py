@@ -18,6 +18,7 @@ from tl_attention.lowering.pipelined.replay import Q, Replay
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, row_tiles
 from tl_attention.problem.variant import Sizes
+from tl_attention.problem.window import cuts
 from tl_attention.program.program import Program
 from tl_attention.proof.generated.lengths import ended_by_keys, ended_by_mask
 from tl_attention.proof.generated.proof import MOST_KEYS, Proof
@@ -63,6 +64,10 @@ class PipelinedProof(Proof):
     def cycles(self) -> tuple[int, ...]:
         return tuple(self.program.buffers.values())
 
+    @property
+    def rows(self) -> int:
+        return self.schedule.block_M
+
     def check_code(self) -> None:
         declared = self.kernel.declared
         if declared.barriers or declared.numbers:
@@ -76,13 +81,18 @@ class PipelinedProof(Proof):
             whole, ragged, one_more = ended_by_keys(blocks, block_N)
             for seq_q, seq_kv in ((2 * block_M + 5, ragged), (2 * block_M, whole), (1, one_more)):
                 yield Sizes(2, 3 * group, min(seq_q, seq_kv), seq_kv)
-        for lengths in ended_by_mask(most, block_M, block_N, self.code.variant.mask):
+        mask = self.code.variant.mask
+        for lengths in (*ended_by_mask(most, block_M, block_N, mask), *cuts(mask, block_M, block_N, block_M)):
             yield Sizes(2, 3 * group, *lengths)
         # So long that no number of the code is longer.
         yield Sizes(1, group, 5, MOST_KEYS)
 
     def grids(self) -> Iterator[Sizes]:
-        yield Sizes(2, 2 * self.code.variant.group, 2 * self.schedule.block_M + 1, 3 * self.schedule.block_M - 7)
+        block_M, block_N, group = self.schedule.block_M, self.schedule.block_N, self.code.variant.group
+        yield Sizes(2, 2 * group, 2 * block_M + 1, 3 * block_M - 7)
+        # The window's edges in tiles of their own, and keys before and after them that none of these sees.
+        for lengths in [*cuts(self.code.variant.mask, block_M, block_N, block_M)][:1]:
+            yield Sizes(1, group, lengths.seq_q + 3 * block_M, lengths.seq_kv + 4 * block_M)
 
     def check_grid(self, sizes: Sizes) -> None:
         """Every block of the grid has its own tile; of a large grid, those at its corners, and where groups meet."""

@@ -37,17 +37,22 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
             scale = softmax_scale * LOG2_E
             blocks = c.mask.end_block(T.ceildiv(seq_kv, block_N), first_row + block_M + past_len, block_N, T)
             # Short loops get blocks that are masked whole.
-            blocks = T.max(blocks, least_blocks)
+            if c.mask.left is None:
+                first = 0
+                blocks = T.max(blocks, least_blocks)
+            else:
+                first = c.mask.first_block(first_row + past_len, block_N, T)
+                blocks = T.max(blocks - first, least_blocks)
             T.copy(Q[bz, by, first_row : first_row + block_M, :], s.Q_shared)
             T.fill(s.acc_o, 0)
             T.fill(s.denominator, 0)
             T.fill(s.scores_max, -T.infinity("float32"))
             head_kv = by if c.group == 1 else by // c.group
             for k in T.Pipelined(blocks, **pipeline):
-                MMA0(K, bz, head_kv, kv_block(k, blocks, descending), first_row, past_len, s, c)
+                MMA0(K, bz, head_kv, kv_block(k, first, blocks, descending, c), first_row, past_len, s, c)
                 Softmax(scale, s, c)
                 Rescale(s, c)
-                MMA1(V, bz, head_kv, kv_block(k, blocks, descending), s, c)
+                MMA1(V, bz, head_kv, kv_block(k, first, blocks, descending, c), s, c)
             if c.lse:
                 store_lse(LSE, bz, by, first_row, seq_q, s.scores_max, s.denominator, scale)
             store(Output, bz, by, first_row, s, c)
@@ -55,6 +60,7 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
     return attention
 
 
-def kv_block(step, blocks, descending):
+def kv_block(step, first, blocks, descending, c):
     """The KV block of a loop step, as an expression: a name for it would be one more statement of the loop."""
-    return blocks - 1 - step if descending else step
+    within = blocks - 1 - step if descending else step
+    return within if c.mask.left is None else first + within

@@ -174,9 +174,13 @@ class Replay:
     def _check_mask(self, block: int) -> None:
         """The scores start as -inf where they are hidden, in every block that has any such."""
         mask, block_N = self.shape.mask, self.schedule.block_N
-        whole = mask.end_whole(self.shape.seq_kv // block_N, self.place[0] + self.shape.past_len, block_N, INTEGERS)
+        first_key = self.place[0] + self.shape.past_len
+        whole = range(
+            mask.first_whole(first_key + self.schedule.block_M, block_N, INTEGERS),
+            mask.end_whole(self.shape.seq_kv // block_N, first_key, block_N, INTEGERS),
+        )
         kv = self._kv(block)
-        if kv >= whole and not self.masked:
+        if kv not in whole and not self.masked:
             raise Unsafe(f"KV block {kv} of rows from {self.place[0]} on is not masked")
         self.masked = False
 

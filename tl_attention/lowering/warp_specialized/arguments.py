@@ -30,6 +30,11 @@ class Loop(NamedTuple):
         """Up to this many iterations after the last block that needs a mask, a statement still works on it."""
         return max(op.lag for op in self.steady.operations if op.kind == "run")
 
+    @property
+    def mask_lag(self) -> int:
+        """How many iterations after that of its number a block is masked."""
+        return next(op.lag for op in self.steady.operations if op.statement == "mask")
+
     @classmethod
     def of(cls, program: Program) -> Loop:
         """The Program's phases, as a kernel runs them."""

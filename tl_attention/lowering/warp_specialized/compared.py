@@ -12,11 +12,20 @@ from tl_attention.proof.generated.refused import Unsafe
 def compare(
     process: Process, found: Sequence[Event], expected: Iterator[Event], users: dict[tuple[int, int], Process]
 ) -> list[bool]:
-    """Refuse events that are not those of the process's role; whether each of its KV blocks is masked."""
+    """Refuse events that are not those of the process's role; whether each of its KV blocks is masked.
+
+    Those that were left out of a loop are as those beside them, whose code they share.
+    """
     masks: list[bool] = []
+    out: list[tuple[int, int]] = []
     wanted = next(expected, None)
-    told = (event for event in found if event.kind not in ("left out", "output", "lse"))
-    for number, got in enumerate(told):
+    number = -1
+    for got in found:
+        if got.kind == "left out":
+            out.append((len(masks), got.value))
+        if got.kind in ("left out", "output", "lse"):
+            continue
+        number += 1
         while wanted and wanted.kind == "mask" and got.kind != "mask":
             masks.append(False)
             wanted = next(expected, None)
@@ -32,6 +41,9 @@ def compare(
         wanted = next(expected, None)
     if wanted:
         raise Unsafe(f"{process} ends before {wanted}")
+    if masks:
+        for at, count in reversed(out):
+            masks[at:at] = [masks[at]] * count
     return masks
 
 

@@ -9,9 +9,9 @@ from tl_attention.lowering.warp_specialized.rings import release_q
 
 
 @T.macro
-def consume(turn, base, blocks, first_row, visible, wg, s, c):
+def consume(turn, base, first, blocks, first_row, visible, cut, wg, s, c):
     """acc_o and denominator of a tile, whose loads begin with number `base`. Blocks below `visible` need no mask."""
-    tile = SimpleNamespace(base=base, blocks=blocks, first_row=first_row, wg=wg)
+    tile = SimpleNamespace(base=base, first=first, blocks=blocks, first_row=first_row, wg=wg)
     T.fill(s.denominator, 0)
     T.fill(s.scores_max, -T.infinity("float32"))
     T.mbarrier_wait_parity(s.Q.full[wg], turn % 2)
@@ -27,8 +27,16 @@ def consume(turn, base, blocks, first_row, visible, wg, s, c):
     if c.mask.right is not None or c.loop.least_blocks + c.loop.masked_lag > c.loop.steady.t:
         for t in T.serial(unmasked - c.loop.steady.t):
             steady(t + c.loop.steady.t, tile, s, c, masked=True)
-    for t in T.serial(blocks + c.loop.end - unmasked):
-        steady(t + unmasked, tile, s, c, masked=False)
+    if c.mask.left is None:
+        for t in T.serial(blocks + c.loop.end - unmasked):
+            steady(t + unmasked, tile, s, c, masked=False)
+    else:
+        # The first iteration from which on blocks need one again: those below `cut`, which come last.
+        again = T.max(T.min(blocks - cut + c.loop.mask_lag, blocks + c.loop.end), unmasked)
+        for t in T.serial(again - unmasked):
+            steady(t + unmasked, tile, s, c, masked=False)
+        for t in T.serial(blocks + c.loop.end - again):
+            steady(t + again, tile, s, c, masked=True)
     for t, operations in c.loop.epilogue:
         epilogue(operations, blocks + t, tile, s, c)
 

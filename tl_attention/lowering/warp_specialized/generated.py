@@ -22,6 +22,7 @@ from tl_attention.lowering.warp_specialized.roles import Roles
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import INTEGERS, kv_blocks
 from tl_attention.problem.variant import Sizes
+from tl_attention.problem.window import cuts
 from tl_attention.program.program import Program
 from tl_attention.proof.events import Event, Process
 from tl_attention.proof.generated.lengths import ended_by_keys
@@ -79,6 +80,10 @@ class RolesProof(Proof):
     def cycles(self) -> tuple[int, ...]:
         return (4, *(2 * depth for depth in self.program.buffers.values()))
 
+    @property
+    def rows(self) -> int:
+        return self.schedule.block_M * self.schedule.kernel.cluster
+
     def check_code(self) -> None:
         wanted = {name: self.roles.slots(name.partition("_")[0]) for name in self.roles.counts}
         found = self.kernel.declared.barriers
@@ -89,12 +94,14 @@ class RolesProof(Proof):
             raise Unsafe(f"its numbers in shared memory are {numbers}")
 
     def sizes(self) -> Iterator[Sizes]:
-        block_N, rows = self.schedule.block_N, self.schedule.block_M * self.schedule.kernel.cluster
+        block_N, rows = self.schedule.block_N, self.rows
         heads = whole_groups(TILES * workers(self.schedule), self.code.variant)
         for blocks in range(1, self.program.span + 3):
             whole, ragged, one_more = ended_by_keys(blocks, block_N)
             for seq_q, seq_kv in ((rows - 3, ragged), (rows, whole), (1, one_more)):
                 yield Sizes(1, heads, min(seq_q, seq_kv), seq_kv)
+        for lengths in cuts(self.code.variant.mask, rows, block_N, ROWS):
+            yield Sizes(1, heads, *lengths)
         # So long that no number of the code is longer.
         yield Sizes(1, heads, 5, MOST_KEYS)
 
@@ -121,7 +128,7 @@ class RolesProof(Proof):
             if process.warpgroup >= 0:
                 for kind in self._stored:
                     self._check_rows(process, kind, found, tiles[process.block], shape)
-                self._check_masks(process, masks, lengths, tiles[process.block], shape)
+                self._check_masks(process, masks, tiles[process.block], shape)
         self._check_idle(run, expected)
         self.note(run, *streams.values())
 
@@ -229,26 +236,22 @@ class RolesProof(Proof):
             raise Unsafe(f"{process} stores {stored[0][0]}{of} besides")
 
     def _check_masks(
-        self,
-        process: Process,
-        masks: Sequence[bool],
-        lengths: Sequence[int],
-        tiles: Sequence[Loaded],
-        shape: AttentionShape,
+        self, process: Process, masks: Sequence[bool], tiles: Sequence[Loaded], shape: AttentionShape
     ) -> None:
         """A KV block some of whose keys are hidden from some of its rows is masked."""
         at = 0
         mask, block_N = self.code.variant.mask, self.schedule.block_N
-        for tile, length in zip(tiles, lengths):
+        for tile in tiles:
             row = tile.place[0] + ROWS * process.warpgroup
-            whole = mask.end_whole(shape.seq_kv // block_N, row + shape.past_len, block_N, INTEGERS)
-            needed = range(min(length, tile.first + tile.blocks - whole) if row < shape.seq_q else 0)
-            for t in needed:
-                if not masks[at + t]:
-                    raise Unsafe(
-                        f"{process} does not mask KV block {tile.first + tile.blocks - 1 - t} of rows from {row} on"
-                    )
-            at += length
+            first_key = row + shape.past_len
+            whole = range(
+                mask.first_whole(first_key + ROWS, block_N, INTEGERS),
+                mask.end_whole(shape.seq_kv // block_N, first_key, block_N, INTEGERS),
+            )
+            for kv, masked in zip(reversed(range(tile.first, tile.first + tile.blocks)), masks[at:]):
+                if row < shape.seq_q and not masked and kv not in whole:
+                    raise Unsafe(f"{process} does not mask KV block {kv} of rows from {row} on")
+            at += tile.blocks
 
 
 def _words(events: Sequence[Event]) -> str:

@@ -64,23 +64,43 @@ class GridTiles:
                 found[where] += np.maximum(seen.values["value"], 0)
         return found
 
-    def check_masks(self, trips: np.ndarray, shape: AttentionShape, block_N: int, ahead: int) -> None:
-        """Raise Unsafe if more iterations without a mask run than there are KV blocks that need none.
+    def check_masks(
+        self, trips: np.ndarray, behind: np.ndarray, shape: AttentionShape, rows: int, block_N: int, ahead: int
+    ) -> None:
+        """Raise Unsafe if an iteration without a mask runs for a KV block that needs one.
 
-        The last of them works on the block `ahead` of that which would be the last of all.
+        `trips` is how many run without, `behind` with one after them; the last of all would work on the block before
+        the tile's first, `ahead` of it. A cluster's tile has `rows` rows.
         """
-        tiles = self.at["Q", 0]
+        tiles, mask = self.at["Q", 0], shape.mask
+        first = mask.first_block(tiles[..., 0] // rows * rows + shape.past_len, block_N, ARRAYS)
         for group in range(trips.shape[2] - 1):
             row = tiles[..., 0] + ROWS * group
-            whole = shape.mask.end_whole(shape.seq_kv // block_N, row + shape.past_len, block_N, ARRAYS)
-            most = np.maximum(0, whole + ahead)
-            wrong = (tiles[..., 0] != NONE) & (row < shape.seq_q) & (trips[..., group] > most)
+            own_key = row + shape.past_len
+            begin = first - ahead + behind[..., group]
+            wrong = begin + trips[..., group] > mask.end_whole(shape.seq_kv // block_N, own_key, block_N, ARRAYS)
+            wrong |= begin < mask.first_whole(own_key + ROWS, block_N, ARRAYS)
+            wrong &= (tiles[..., 0] != NONE) & (row < shape.seq_q) & (trips[..., group] > 0)
             if wrong.any():
                 turn, block = np.argwhere(wrong)[0]
                 raise Unsafe(
                     f"tile {turn} of block {block}: {trips[turn, block, group]} KV blocks of warpgroup {group} without "
                     "a mask, some of whose keys are hidden"
                 )
+
+    def check_lengths(
+        self, trips: np.ndarray, shape: AttentionShape, rows: int, block_N: int, least: int, more: int
+    ) -> None:
+        """Raise Unsafe unless loops over a tile's KV blocks have so many iterations `more` than it has blocks."""
+        tiles = self.at["Q", 0]
+        start, end = _visited(tiles[..., 0] // rows, shape, rows, block_N, least)
+        wrong = (trips[..., :-1] != (end - start + more)[..., None]) & (tiles[..., :1] != NONE)
+        if wrong.any():
+            turn, block, group = np.argwhere(wrong)[0]
+            raise Unsafe(
+                f"tile {turn} of block {block}: {trips[turn, block, group]} iterations of warpgroup {group}, expected "
+                f"{(end - start + more)[turn, block]}"
+            )
 
     def __getitem__(self, key: tuple[str, int]) -> np.ndarray:
         return self.at[key]
@@ -130,18 +150,23 @@ class GridTiles:
     ) -> None:
         """The first block of a cluster loads K and V for all of its blocks."""
         leading = tiles[:, ::cluster]
-        number = leading[..., 0] // rows
-        first_key = number * rows + shape.past_len
-        start = shape.mask.first_block(first_key, block_N, ARRAYS)
-        blocks = ceildiv(shape.seq_kv, block_N)
-        end = shape.mask.end_block(blocks, first_key + rows, block_N, ARRAYS)
-        end = np.maximum(end, start + least) + np.zeros_like(number)
-        for name, block in ((FIRST, end - 1), (LAST, start + np.zeros_like(number))):
+        start, end = _visited(leading[..., 0] // rows, shape, rows, block_N, least)
+        for name, block in ((FIRST, end - 1), (LAST, start)):
             wanted = np.stack([block * block_N, leading[..., 1] // shape.group, leading[..., 2]], axis=-1)
             for ring in "KV":
                 found = self.at.get((ring + name, 0))
                 if found is None or (found[:, ::cluster] != wanted)[there[:, ::cluster]].any():
                     raise Unsafe(f"the{name} rows of {ring} of a tile are not those that its rows of Q need")
+
+
+def _visited(
+    number: np.ndarray, shape: AttentionShape, rows: int, block_N: int, least: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The first KV block of the tiles of `rows` rows with these numbers, and the end of their blocks."""
+    first_key = number * rows + shape.past_len
+    start = shape.mask.first_block(first_key, block_N, ARRAYS) + np.zeros_like(number)
+    end = shape.mask.end_block(ceildiv(shape.seq_kv, block_N), first_key + rows, block_N, ARRAYS)
+    return start, np.maximum(end, start + least)
 
 
 def _loaded(seen: Seen, run: Run, expected: Expected) -> Any:

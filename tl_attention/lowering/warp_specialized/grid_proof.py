@@ -5,16 +5,18 @@ Every number is one tile, every tile is taken by one block, and all roles of a b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from tl_attention.hardware.device import HOPPER
+from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.lowering.warp_specialized.grid import NONE, GridTiles
 from tl_attention.lowering.warp_specialized.roles import Roles
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import ceildiv, row_tiles
 from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.problem.window import cuts
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.nodes import Arithmetic, For, Step, every
 from tl_attention.proof.generated.proof import Proof
@@ -56,6 +58,9 @@ def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
     tapered = TAPER * workers(schedule)
     for tiles in (4, next(n for n in range(2, tapered) if (tapered - 1) % n == 0)):
         yield Sizes(1, whole_groups(tapered // tiles + 4, variant), tiles * rows, tiles * rows)
+    # The window's edges in tiles of their own, and keys before and after them that none of these sees.
+    for lengths in [*cuts(variant.mask, rows, schedule.block_N, ROWS)][:1]:
+        yield Sizes(1, 3 * group, lengths.seq_q + 3 * rows, lengths.seq_kv + 4 * rows)
     # Keys that divide what a section has, and sections of one head; the last section has fewer heads.
     keys = SECTION_BYTES // (4 * 2 * (variant.head_dim + variant.head_dim_v))
     yield Sizes(3, 7 * group, 2 * rows + 1, keys)
@@ -148,17 +153,27 @@ class GridProof:
             self.shape, self.roles.warpgroups, self.schedule.block_M, block_N, cluster, program.least_blocks, proof.lse
         )
         lag = next(op.lag for op in program.phases.steady.operations if op.statement == "mask")
-        trips = GridTiles.trips(run, turns, unmasked(proof.kernel))
-        found.check_masks(trips, self.shape, block_N, program.phases.end - lag)
+        loops = kv_loops(proof.kernel)
+        plain = unmasked(loops)
+        trips = GridTiles.trips(run, turns, plain)
+        behind = GridTiles.trips(run, turns, {loop.line for loop in loops if plain and loop.line > max(plain)})
+        rows, phases = self.schedule.block_M * cluster, program.phases
+        found.check_masks(trips, behind, self.shape, rows, block_N, phases.end - lag)
+        every_trip = GridTiles.trips(run, turns, {loop.line for loop in loops})
+        found.check_lengths(every_trip, self.shape, rows, block_N, program.least_blocks, phases.end - phases.steady.t)
         return run, found
 
 
-def unmasked(kernel: Kernel) -> set[int]:
-    """The lines of the loops over KV blocks that hide no scores."""
+def kv_loops(kernel: Kernel) -> list[For]:
+    """The loops over KV blocks of the warpgroups that compute."""
     loops = [node for node in every(kernel.body) if isinstance(node, For) and not node.unrolled]
+    return [
+        loop for loop in loops if any(isinstance(node, Step) and node.kind == "product" for node in every(loop.body))
+    ]
+
+
+def unmasked(loops: Iterable[For]) -> set[int]:
+    """The lines of those that hide no scores."""
     return {
-        loop.line
-        for loop in loops
-        if any(isinstance(node, Step) and node.kind == "product" for node in every(loop.body))
-        and not any(isinstance(node, Arithmetic) and node.mask for node in every(loop.body))
+        loop.line for loop in loops if not any(isinstance(node, Arithmetic) and node.mask for node in every(loop.body))
     }

@@ -45,7 +45,7 @@ def inside(columns, j):
 @T.macro
 def mask(op, t, tile, s, c, masked):
     """acc_s = -inf where a key is hidden."""
-    kv = tile.blocks - 1 - t
+    kv = tile.blocks - 1 - t if c.mask.left is None else tile.first + tile.blocks - 1 - t
     for i, j in T.Parallel(ROWS, c.block_N):
         own_key = tile.first_row + i + s.past_len
         s.acc_s[i, j] = T.if_then_else(

@@ -22,14 +22,18 @@ def work(wg, block, s, c, is_producer):
     bz = T.alloc_var("int32")
     blocks = T.alloc_var("int32")
     visible = T.alloc_var("int32")
+    first = T.alloc_var("int32") if c.mask.left is not None else 0
+    cut = T.alloc_var("int32") if c.mask.left is not None else 0
     row_tiles = T.ceildiv(s.seq_q, c.block_M * c.kernel.cluster)
     tile = block // c.kernel.cluster
     turn = 0
     base = 0
     while tile < row_tiles * s.heads * s.batch:
         locate(tile, first_row, head, bz, blocks, row_tiles, s, c)
+        if c.mask.left is not None:
+            begin(first, blocks, first_row, s, c)
         if is_producer:
-            produce(turn, base, blocks, first_row, head, bz, s, c)
+            produce(turn, base, first, blocks, first_row, head, bz, s, c)
             if c.kernel.tile_scheduler == "dynamic":
                 # After the loads: the counter takes a microsecond to answer.
                 draw_tile(turn, s)
@@ -37,7 +41,10 @@ def work(wg, block, s, c, is_producer):
             first_row += wg * ROWS
             visible = s.seq_kv // c.block_N
             visible = c.mask.end_whole(visible, first_row + s.past_len, c.block_N, T)
-            consume(turn, base, blocks, first_row, visible, wg, s, c)
+            if c.mask.left is not None:
+                visible -= first
+                cut = c.mask.first_whole(first_row + ROWS + s.past_len, c.block_N, T) - first
+            consume(turn, base, first, blocks, first_row, visible, cut, wg, s, c)
             store(first_row, head, bz, wg, s, c)
         base += blocks
         advance(tile, turn, row_tiles, s, c, is_producer=is_producer)
@@ -57,6 +64,14 @@ def locate(tile: T.Ref, first_row: T.Ref, head: T.Ref, bz: T.Ref, blocks: T.Ref,
     first_row = (first_row + s.rank) * c.block_M
     bz = head // s.heads
     head = head % s.heads
+
+
+@T.macro
+def begin(first: T.Ref, blocks: T.Ref, first_row, s, c):
+    """The first KV block that a tile's rows reach back to, from which its blocks are counted then."""
+    # Blocks of a cluster load together: from the first that its first row needs.
+    first = c.mask.first_block(first_row - s.rank * c.block_M + s.past_len, c.block_N, T)
+    blocks = T.max(blocks - first, c.loop.least_blocks)
 
 
 @T.macro

@@ -56,7 +56,8 @@ class Coverage:
     def wanting(self, iterations: Iterations, fixed: bool) -> list[tuple[int, Core]]:
         """The lines that were not seen in every iteration of their period, and what has it.
 
-        Of fixed sizes a loop that begins anew with each tile has no other iterations than those that ran.
+        Of fixed sizes, and of short tiles, a loop that begins anew with each tile has no other iterations than those
+        that ran.
         """
         carried = {name for names in iterations.carried.values() for name in names}
         return [
@@ -67,9 +68,12 @@ class Coverage:
             if len(self.residues[line, core]) < iterations.states(line, core)
         ]
 
-    def unreached(self, kernel: Kernel, iterations: Iterations, fixed: bool) -> tuple[int, ...]:
-        """The lines that can never run. Raises Unsafe where others did not, or not in every iteration of the period."""
-        for line, core in self.wanting(iterations, fixed):
+    def unreached(self, kernel: Kernel, iterations: Iterations, fixed: bool, short: bool = False) -> tuple[int, ...]:
+        """The lines that can never run. Raises Unsafe where others did not, or not in every iteration of the period.
+
+        Where tiles are `short` whatever the sizes, loops may have no iteration.
+        """
+        for line, core in self.wanting(iterations, fixed or short):
             names = " + ".join(name for name, _ in core)
             states = iterations.states(line, core)
             raise Unsafe(f"line {line + 1} did not run in every one of the {states} states of {names}")
@@ -80,10 +84,10 @@ class Coverage:
                 if not fixed and len({at for _, at in seen}) > 1 and max(above for above, _ in seen) <= 0:
                     raise Unsafe(f"line {line + 1} compares what is counted with what no run gets to")
         dead: list[int] = []
-        self._look(kernel.body, False, dead, fixed)
+        self._look(kernel.body, False, dead, fixed, short)
         return tuple(dead)
 
-    def _look(self, nodes: Iterable[Any], never: bool, dead: list[int], fixed: bool) -> None:
+    def _look(self, nodes: Iterable[Any], never: bool, dead: list[int], fixed: bool, short: bool) -> None:
         for node in nodes:
             lines = node.lines if isinstance(node, Arithmetic) else (node.line,)
             if not self.ran.issuperset(lines):
@@ -91,10 +95,14 @@ class Coverage:
                     raise Unsafe(f"line {lines[0] + 1} does not run at any size that is tried")
                 dead.extend(lines)
             if isinstance(node, (For, While)):
-                self._look(node.body, never, dead, fixed)
+                empty = short and isinstance(node, For) and node.trips.constant is None and not self._any_ran(node.body)
+                self._look(node.body, never or empty, dead, fixed, short)
             elif isinstance(node, If):
                 # The same for all sizes: every such thread was run.
                 plain = node.condition is not None and node.condition.names <= OF_A_THREAD
                 outcomes = self.outcomes[node.line]
-                self._look(node.body, never or (plain and True not in outcomes), dead, fixed)
-                self._look(node.otherwise, never or (plain and False not in outcomes), dead, fixed)
+                self._look(node.body, never or (plain and True not in outcomes), dead, fixed, short)
+                self._look(node.otherwise, never or (plain and False not in outcomes), dead, fixed, short)
+
+    def _any_ran(self, nodes: Iterable[Any]) -> bool:
+        return any(not self.ran.isdisjoint(n.lines if isinstance(n, Arithmetic) else (n.line,)) for n in nodes)

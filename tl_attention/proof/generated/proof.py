@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.problem.variant import Sizes
+from tl_attention.problem.window import most_blocks
 from tl_attention.program.program import Program
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.calls import CALLS
@@ -84,6 +86,11 @@ class Proof(ABC):
     @abstractmethod
     def products(self) -> dict[str, Product]:
         """The products, by their accumulators."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Of the tiles that share KV blocks."""
 
     @abstractmethod
     def sizes(self) -> Iterator[Sizes]:
@@ -173,6 +180,14 @@ class Proof(ABC):
         """The lines of calls; but what a counter of tiles is left as shows where all tiles are looked at."""
         return frozenset(n.line for n in every(self.kernel.body) if isinstance(n, Step) and n.kind != COUNTER)
 
+    @property
+    def _short(self) -> bool:
+        """Whether a window lets no tile have so many KV blocks that every loop over them must have an iteration."""
+        rows, block_N = self.rows, self.schedule.block_N
+        most = most_blocks(self.code.variant.mask, rows, block_N)
+        # One warpgroup masks its own edges, and what the others' rows see besides.
+        return most is not None and most <= self.program.span + 3 + (rows + ROWS) // block_N
+
     def _digest(self, streams: Iterable[Iterable[Event]]) -> None:
         for stream in streams:
             told = [(e.kind, e.name, e.index, e.value, e.blocks, e.place, e.reads) for e in stream]
@@ -181,7 +196,7 @@ class Proof(ABC):
     def _check_periods(self, fixed: bool) -> None:
         """Run again from every iteration of its period where a line was not seen in every one of them."""
         tried: set[tuple[Sizes, int]] = set()
-        while wanting := self.coverage.wanting(self.iterations, fixed):
+        while wanting := self.coverage.wanting(self.iterations, fixed or self._short):
             missing = [(line, core) for line, core in wanting if self.coverage.reached[line] not in tried]
             if not missing:
                 return
@@ -199,7 +214,7 @@ class Proof(ABC):
 
     def _verdict(self, fixed: bool) -> Verdict:
         kinds = self.kernel.kinds
-        unreached = self.coverage.unreached(self.kernel, self.iterations, fixed)
+        unreached = self.coverage.unreached(self.kernel, self.iterations, fixed, self._short)
         lines = range(len(self.code.source.splitlines()))
         return Verdict(tuple(kinds.get(line, "") for line in lines), unreached, self.digest.hexdigest())
 

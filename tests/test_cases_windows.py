@@ -1,0 +1,202 @@
+"""Windows: their proofs, faults in generated code, where they cut, and what users may say. On a GPU: test_op_windows.py."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from mutations import shipped
+from window_kernels import KERNELS
+
+from tl_attention import InputError, attention
+from tl_attention.errors import ScheduleRefused
+from tl_attention.lowering.registry import lowering_of
+from tl_attention.measure.candidate import verified_on
+from tl_attention.measure.records import Row, problem_of
+from tl_attention.oracle.interpret import verify
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.tiling import INTEGERS, kv_blocks, row_tiles, visited_over_visible
+from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.problem.window import cuts, fitted, masked, most_blocks
+from tl_attention.program.derivation import derive
+from tl_attention.proof.generated.verdict import Verdict
+
+
+def proved(name: str, *edits: tuple[str, str], every: bool = False) -> Verdict:
+    """The verdict on a kernel, in whose text each pattern, which is there once unless `every`, is replaced."""
+    kernel = KERNELS[name]
+    code = kernel.code
+    for pattern, replacement in edits:
+        text, found = re.subn(pattern, replacement, code.source)
+        assert found == 1 or (every and found), f"{pattern!r} matches {found} times"
+        code = replace(code, source=text)
+    return lowering_of(kernel.schedule).check_generated(kernel.schedule, derive(kernel.schedule), code)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_with_a_window_is_proved(name):
+    unreached = {KERNELS[name].code.source.splitlines()[line].strip() for line in proved(name).unreached}
+    # Only where no block of a tile is seen whole by a warpgroup are loops empty.
+    assert any("wgmma" in line for line in unreached) == (name in ("narrow", "own"))
+
+
+# Of the warp-specialised kernel; "causal" has its mask's first loop in one of 128 keys, a third for the left edge.
+FAULTS = {
+    "the producer's first block is one too early": (r"( first = \(.+);", r"\1 - 1;", "KV blocks|reads"),
+    "the producer's first block is one too late": (r"( first = \(.+);", r"\1 + 1;", "KV blocks|expected"),
+    "a warpgroup's first block is one too late": (r"( first_1 = \(.+);", r"\1 + 1;", "expected|ends before"),
+    "a warpgroup's blocks are one too few": (
+        r"blocks_1 = max\(\(blocks_1 - first_1\), 1\);",
+        "blocks_1 = max(((blocks_1 - first_1) - 1), 1);",
+        "expected|ends before",
+    ),
+    "the first whole block is one too early": (r"( cut = \(.+);", r"\1 - 1;", "does not mask KV block|some of whose"),
+    "the first whole block is that of the first row": (r"- 960\), 0\)", "- 1023), 0)", "does not mask|some of whose"),
+    "the last whole block is one too late": (r"( visible = min.+);", r"\1 + 1;", "does not mask|some of whose"),
+    "the right edge is counted from key 0": (r" visible = \(visible - first_1\);", "", "does not mask|some of whose"),
+    "the loop at the left edge ends early": (r"(t_2 < .+); \+\+t_2", r"\1 - 1; ++t_2", "expected|ends before"),
+    "the loop at the left edge starts late": (
+        r"int t_1 = 0; t_1 < max\((.+), 0\); ",
+        r"int t_1 = 0; t_1 < max(\1 + 1, 0); ",
+        "",
+    ),
+    "the loop at the left edge has no mask": (r"condval_12 = -CUDART_INF_F;", "condval_12 = acc_s[i_33];", ""),
+    "the loop at the right edge ends early": (r"(t < max\(.+), 0\); \+\+t\)", r"\1 - 1, 0); ++t)", "expected|before"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_the_warp_specialised_kernel_is_refused(name):
+    pattern, replacement, words = FAULTS[name]
+    with pytest.raises(ScheduleRefused, match=words or None):
+        proved("causal", (pattern, replacement))
+
+
+PIPELINED_FAULTS = {
+    "the first block is one too early": (r"- 128\), 0\) >> 7", "- 256), 0) >> 7", True),
+    "the first block is one too late": (r"- 128\), 0\) >> 7", "- 0), 0) >> 7", True),
+    "the loop ends early": (r"(k < max\(.+) - 2\), 0\);", r"\1 - 3), 0);", False),
+    "a block of the loop has no mask": (r"condval_4 = -CUDART_INF_F;", "condval_4 = 0x0p+0f;", False),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINED_FAULTS)
+def test_a_fault_in_the_pipelined_kernel_is_refused(name):
+    pattern, replacement, every = PIPELINED_FAULTS[name]
+    with pytest.raises(ScheduleRefused):
+        proved("pipelined", (pattern, replacement), every=every)
+
+
+def test_which_scores_a_masked_block_hides_is_left_to_the_numbers():
+    """Listed: the condition at the left edge, and the key that it counts from."""
+    source = KERNELS["causal"].code.source
+    conditions = [line for line in source.splitlines() if "if (" in line and "||" in line and "first_row_5" in line]
+    assert len(conditions) == 3
+    for line in conditions:
+        proved("causal", (re.escape(line.strip()), line.strip().replace("||", "&&").replace("\\", "\\\\")))
+
+
+@pytest.mark.parametrize("mask", [Mask(5, 0), Mask(127, 128), Mask(176, 175), Mask(left=70), Mask(right=33)], ids=str)
+@pytest.mark.parametrize("rows,block_N,together", [(256, 176, 64), (128, 128, 64), (128, 64, 128)])
+def test_the_sizes_of_a_proof_show_how_a_window_cuts(mask, rows, block_N, together):
+    begins, ends, whole, longest = set(), set(), set(), 0
+    for seq_q, seq_kv in cuts(mask, rows, block_N, together):
+        shape = AttentionShape(1, 1, seq_q, seq_kv, 64, mask=mask)
+        first = shape.past_len
+        longest = max(longest, len(kv_blocks(shape, rows, block_N, 0)))
+        begins.add((first - (mask.left or 0)) % block_N)
+        ends.add((first + rows + (mask.right or 0)) % block_N)
+        whole.add(mask.first_whole(first + together, block_N, INTEGERS) - mask.first_block(first, block_N, INTEGERS))
+        assert mask.right is None or first + rows + mask.right < seq_kv or first < 0
+    assert begins >= {0, block_N - 1} and ends >= {0, 1}
+    assert len(whole) > 1 or mask.left is None
+    assert most_blocks(mask, rows, block_N) in (None, longest)
+
+
+def test_only_a_window_has_such_sizes_and_tiles_of_few_blocks():
+    for mask in (FULL, CAUSAL):
+        assert not [*cuts(mask, 128, 128, 64)] and most_blocks(mask, 128, 128) is None
+    for left, right in ((0, 0), (5, 0), (100, 31)):
+        shapes = [AttentionShape(1, 1, 300, 300 + past, 64, mask=Mask(left, right)) for past in range(128)]
+        found = max(len(kv_blocks(s, 64, 128, tile)) for s in shapes for tile in range(row_tiles(s, 64)))
+        assert most_blocks(Mask(left, right), 64, 128) == found
+
+
+@pytest.mark.parametrize("mask", [Mask(100, 60), Mask(5, 0), Mask(left=176), Mask(right=40)], ids=str)
+@pytest.mark.parametrize("name", ["best", "best_causal", "seed"])
+def test_the_interpreter_is_right_where_a_window_cuts(name, mask):
+    schedule = shipped()[name]
+    for report in verify(derive(schedule), schedule, Variant(64, "bfloat16", mask)).values():
+        assert report.ok, str(report)
+
+
+def test_kernels_are_verified_where_a_window_cuts_both_ends_and_before_the_first_key():
+    shape = AttentionShape(1, 1, 4000, 4000, 64, mask=Mask(1000, 500))
+    found = [verified.shape for verified in verified_on(shape, fixed=False)]
+    assert any(s.seq_q > 500 and s.past_len > 0 and s.seq_kv > 1500 for s in found)
+    left = AttentionShape(1, 1, 4000, 4000, 64, mask=Mask(left=1000))
+    assert any(v.shape.seq_q > v.shape.seq_kv for v in verified_on(left, fixed=False))
+
+
+# --- what users may say ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [(-2, 0), (0, -7), (1,), (1, 2, 3), 5, (0.5, 1), (True, 1), "ab", None])
+def test_what_is_no_window_is_refused_in_one_line(window):
+    q = torch.zeros(1, 1, 4, 64, dtype=torch.float16)
+    with pytest.raises(InputError, match=r"window_size is .*, expected two integers \(left, right\)") as error:
+        attention(q, q, q, window_size=window)
+    assert "\n" not in str(error.value)
+
+
+def test_causal_and_a_window_are_their_intersection():
+    assert masked(False) == FULL and masked(True) == CAUSAL and masked(False, [-1, 0]) == CAUSAL
+    assert masked(True, (7, 9)) == masked(True, (7, -1)) == masked(True, (7, 0)) == Mask(7, 0)
+    assert masked(False, (7, -1)) == Mask(left=7) and masked(False, (-1, 9)) == Mask(right=9)
+
+
+def test_sides_that_hide_nothing_are_not_compiled_in():
+    for seq_q, seq_kv in ((1, 1), (5, 9), (9, 5), (6, 6)):
+        for left in (None, *range(11)):
+            for right in (None, *range(max(0, seq_q - seq_kv), 11)):
+                mask, found = Mask(left, right), fitted(Mask(left, right), seq_q, seq_kv)
+                assert mask.pairs(seq_q, seq_kv) == found.pairs(seq_q, seq_kv)
+                assert found.left in (None, left) and found.right in (None, right)
+                open_left, open_right = Mask(None, found.right), Mask(found.left, None)
+                assert found.left is None or open_left.pairs(seq_q, seq_kv) > mask.pairs(seq_q, seq_kv)
+                assert not found.right or open_right.pairs(seq_q, seq_kv) > mask.pairs(seq_q, seq_kv)
+    assert fitted(CAUSAL, 1, 5) == CAUSAL
+
+
+def test_every_query_of_a_shape_sees_a_key():
+    AttentionShape(1, 1, 9, 5, 64, mask=Mask(0, 4))
+    with pytest.raises(InputError, match=r"window \(0, 3\) needs seq_kv \+ 3 >= seq_q, got seq_q 9 and seq_kv 5"):
+        AttentionShape(1, 1, 9, 5, 64, mask=Mask(0, 3))
+
+
+def test_a_row_of_results_says_its_window():
+    for mask in (FULL, CAUSAL, Mask(3, 0), Mask(left=3), Mask(right=3)):
+        shape = AttentionShape(1, 1, 9, 9, 64, mask=mask)
+        assert Row("seed", "", "runtime", problem_of(shape), "ok").shape == shape
+    assert "window" not in problem_of(AttentionShape(1, 1, 9, 9, 64, mask=CAUSAL))
+
+
+def test_commands_take_a_window(cli, error_of, tmp_path):
+    assert "LEFT,RIGHT" in cli("run", "--help").output
+    shape = AttentionShape.parse("1,2,9,64", causal=True, window="3,7")
+    assert shape.mask == Mask(3, 0) and AttentionShape.parse("1,2,9,64", window="3,7").mask == Mask(3, 7)
+    for window in ("3", "a,b", "-2,0", "1,2,3"):
+        assert "window" in error_of("run", "seed", "--shape", "1,1,9,64", "--window", window)
+
+
+def test_how_much_is_computed_for_what_is_seen():
+    square = AttentionShape(1, 1, 256, 256, 64)
+    assert visited_over_visible(square, 128, 128) == 1
+    assert visited_over_visible(replace(square, mask=CAUSAL), 128, 128) == 3 * 128 * 128 / (256 * 257 / 2)
+    window = replace(square, mask=Mask(0, 0))
+    assert visited_over_visible(window, 128, 128) == 2 * 128 * 128 / 256
+    assert visited_over_visible(window, 128, 128, at_least=2) == 4 * 128 * 128 / 256
+    assert AttentionShape.of(Variant(64, "float16", Mask(0, 0)), Sizes(1, 1, 256, 256)) == window

@@ -1,0 +1,81 @@
+"""Windows as users give them, and the sizes at which one cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tl_attention.errors import InputError
+from tl_attention.problem.mask import Mask
+
+OPEN = -1
+# How a window is written, as `parse_window` reads it.
+WINDOW_TEXT = "LEFT,RIGHT: keys that a query sees before and after its own, -1 is open"
+
+
+def masked(causal: bool, window: object = (OPEN, OPEN)) -> Mask:
+    """The mask of these arguments, of which it is the intersection: -1 is an open side. Raises InputError."""
+    if not isinstance(window, (tuple, list)) or len(window) != 2 or not all(map(_is_side, window)):
+        raise InputError(f"window_size is {window!r}, expected two integers (left, right) of at least -1; -1 is open")
+    left, right = (None if side == OPEN else side for side in window)
+    return Mask(left, 0 if causal else right)
+
+
+def sides(mask: Mask) -> list[int]:
+    """The window of a mask, as `masked` takes it."""
+    return [OPEN if side is None else side for side in (mask.left, mask.right)]
+
+
+def _is_side(side: object) -> bool:
+    return isinstance(side, int) and not isinstance(side, bool) and side >= OPEN
+
+
+def parse_window(text: str) -> tuple[int, ...]:
+    """The sides that a text in the form of WINDOW_TEXT names. Raises InputError."""
+    try:
+        return tuple(int(side) for side in text.split(","))
+    except ValueError:
+        raise InputError(f"window: {text[:40]!r} is none, expected {WINDOW_TEXT}, such as 1023,0") from None
+
+
+def fitted(mask: Mask, seq_q: int, seq_kv: int) -> Mask:
+    """The mask without the sides that hide no key at these sizes, so that they are not compiled in; right 0 stays."""
+    left = None if mask.left is not None and mask.left >= seq_kv - 1 else mask.left
+    right = None if mask.right and mask.right >= seq_q - 1 else mask.right
+    return Mask(left, right)
+
+
+class Lengths(NamedTuple):
+    """Of the queries and of the keys."""
+
+    seq_q: int
+    seq_kv: int
+
+
+def cuts(mask: Mask, rows: int, block_N: int, together: int) -> Iterator[Lengths]:
+    """Lengths at which a window cuts the KV blocks of a first tile of `rows` rows: none where it is no window.
+
+    Every way in which an edge falls into blocks is among them: at the first and at the last key of a block and between,
+    of the tile and of its first rows, so many of which are masked `together`. One has queries before the first key.
+    """
+    if mask.left is None and not mask.right:
+        return
+    left, right = mask.left or 0, mask.right or 0
+    # Keys before the first query, modulo block_N: where the tile's first key begins a block and ends one, where the
+    # first rows' first whole block begins and their last one ends, where the tile's last key ends a block and begins one.
+    own = left - together + 1
+    edges = (left, left - 1, own, own + 1, -right - 1, -right - 2, -right - rows, 1 - right - rows)
+    for edge in dict.fromkeys(edge % block_N for edge in edges):
+        past = left + block_N + (edge - left) % block_N
+        seq_q = right + rows + block_N // 3
+        yield Lengths(seq_q, past + seq_q)
+    before = min(right, block_N + 3) if mask.right is not None else block_N + 3
+    seq_kv = left + right + rows
+    yield Lengths(seq_kv + before, seq_kv)
+
+
+def most_blocks(mask: Mask, rows: int, block_N: int) -> int | None:
+    """The most KV blocks that a tile of `rows` rows can have at any size; None where there is no such number."""
+    if mask.left is None or mask.right is None:
+        return None
+    return (max(rows + mask.left + mask.right, 2) - 2) // block_N + 2
