@@ -24,6 +24,8 @@ from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
+# The optional parameters that kernels know.
+OPTIONAL = {"softcap", "Sinks"}
 
 
 def fingerprint(source: str) -> str:
@@ -133,7 +135,8 @@ def compile_kernel(schedule: Schedule, variant: Variant) -> CompiledKernel:
 
 def _check_supported(variant: Variant) -> None:
     """Raise InputError for what the interpreter can run, or a variant can say, and no kernel computes."""
-    if variant.mask not in (FULL, CAUSAL) or variant.head_dim_v != variant.head_dim or variant.optional:
+    if variant.mask not in (FULL, CAUSAL) or variant.head_dim_v != variant.head_dim or variant.optional - OPTIONAL:
         raise InputError(
-            f"{variant} is not supported, expected one head_dim, a full or a causal mask, nothing optional"
+            f"{variant} is not supported, expected one head_dim, a full or a causal mask, of what is optional "
+            f"{', '.join(sorted(OPTIONAL))}"
         )

@@ -4,7 +4,34 @@ import tilelang.language as T
 
 LOG2_E = 1.4426950408889634
 
+# A finite maximum that is as good as infinite, so that differences from it are no NaN.
+HIGHEST = 1e30
+
 
 def finite(scores_max):
     """0 for a row that has seen no key yet: its maximum is -inf, and -inf - -inf would be NaN."""
     return T.if_then_else(scores_max == -T.infinity("float32"), T.float32(0), scores_max)
+
+
+def doubled_argument(softmax_scale, softcap):
+    """What makes a score 2 x log2 e, where tanh(x) is its tangent: that is 1 - 2 / (1 + e^(2 x))."""
+    return softmax_scale / softcap * (2 * LOG2_E)
+
+
+def sink_score(sink, per_score):
+    """The score that a sink is worth: it is in natural units, so neither scaled nor capped."""
+    score = sink * LOG2_E / per_score
+    return T.if_then_else(score > T.float32(HIGHEST), T.float32(HIGHEST), score)
+
+
+@T.macro
+def add_sink(sink, rows, scores_max, total, factor, per_score):
+    """A sink is one more score of each of the rows: to scores_max and to total, the sum of exponentials.
+
+    What was summed up before must be multiplied by `factor`. A row has seen a key, so its maximum is finite.
+    """
+    for i in T.Parallel(rows):
+        factor[i] = scores_max[i]
+        scores_max[i] = T.max(scores_max[i], sink)
+        factor[i] = T.exp2((factor[i] - scores_max[i]) * per_score)
+        total[i] = total[i] * factor[i] + T.exp2((sink - scores_max[i]) * per_score)

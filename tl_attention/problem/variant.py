@@ -38,6 +38,8 @@ KERNEL_PARAMETERS = (
     Parameter("V", "input", ("batch", "heads", "seq_kv", "head_dim_v")),
     Parameter("Output", "output", ("batch", "heads", "seq_q", "head_dim_v")),
     Parameter("softmax_scale", "scalar", dtype="float32"),
+    Parameter("softcap", "scalar", dtype="float32", optional=True),
+    Parameter("Sinks", "input", ("heads",), "float32", optional=True),
     Parameter("TileCounter", "counter", (2,), "int32", optional=True),
 )
 

@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import tilelang.language as T
 
-from tl_attention.lowering.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, store
+from tl_attention.loop.attention import NUMBER
+from tl_attention.lowering.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, cap, store
 from tl_attention.lowering.signature import takes
-from tl_attention.lowering.softmax import LOG2_E
+from tl_attention.lowering.softmax import LOG2_E, add_sink, doubled_argument, sink_score
 from tl_attention.problem.variant import Sizes
 
 
@@ -19,17 +20,19 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
         head_dim_v=variant.head_dim_v,
         dtype=variant.dtype,
         mask=variant.mask,
+        softcap="softcap" in variant.optional,
+        sinks="Sinks" in variant.optional,
     )
     batch, heads, seq_q, seq_kv = variant.sizes or T.dynamic(", ".join(Sizes._fields))
 
     @T.prim_func
     @takes(variant.parameters(), variant, Sizes(batch, heads, seq_q, seq_kv))
-    def attention(Q, K, V, Output, softmax_scale):
+    def attention(Q, K, V, Output, softmax_scale, softcap=None, Sinks=None):
         with T.Kernel(T.ceildiv(seq_q, block_M), heads, batch, threads=threads) as (bx, by, bz):
             s = allocated(c)
             first_row = bx * block_M
             past_len = seq_kv - seq_q
-            scale = softmax_scale * LOG2_E
+            scale = (softcap if c.softcap else softmax_scale) * LOG2_E
             blocks = c.mask.end_block(T.ceildiv(seq_kv, block_N), first_row + block_M + past_len, block_N, T)
             # Short loops get blocks that are masked whole.
             blocks = T.max(blocks, least_blocks)
@@ -37,11 +40,20 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
             T.fill(s.acc_o, 0)
             T.fill(s.denominator, 0)
             T.fill(s.scores_max, -T.infinity("float32"))
-            for k in T.Pipelined(blocks, **pipeline):
+            if c.sinks:
+                sink = T.alloc_local([1], "float32")
+                sink[0] = Sinks[by]
+            for k in T.Pipelined(blocks, **(with_cap(pipeline) if c.softcap else pipeline)):
                 MMA0(K, bz, by, kv_block(k, blocks, descending), first_row, past_len, s, c)
+                if c.softcap:
+                    cap(doubled_argument(softmax_scale, softcap), s, c)
                 Softmax(scale, s, c)
                 Rescale(s, c)
                 MMA1(V, bz, by, kv_block(k, blocks, descending), s, c)
+            if c.sinks:
+                add_sink(sink_score(sink[0], scale), block_M, s.scores_max, s.denominator, s.scores_max_prev, scale)
+                for i, j in T.Parallel(block_M, c.head_dim_v):
+                    s.acc_o[i, j] *= s.scores_max_prev[i]
             store(Output, bz, by, first_row, s, c)
 
     return attention
@@ -50,3 +62,17 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
 def kv_block(step, blocks, descending):
     """The KV block of a loop step, as an expression: a name for it would be one more statement of the loop."""
     return blocks - 1 - step if descending else step
+
+
+def with_cap(pipeline):
+    """The pipeline with one statement more, after mma0 in the source, which runs right before row_max."""
+    if "order" not in pipeline:
+        return pipeline
+    behind, row_max = NUMBER["mma0"] + 1, NUMBER["row_max"]
+    place = pipeline["order"][row_max]
+    order = [other + (other >= place) for other in pipeline["order"]]
+    stage = pipeline["stage"]
+    return {
+        "order": [*order[:behind], place, *order[behind:]],
+        "stage": [*stage[:behind], stage[row_max], *stage[behind:]],
+    }

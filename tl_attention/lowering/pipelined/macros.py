@@ -49,6 +49,15 @@ def MMA0(K, bz, by, kv, first_row, past_len, s, c):
 
 
 @T.macro
+def cap(doubled, s, c):
+    """acc_s = tanh(softmax_scale acc_s / softcap), where it is not -inf: one more statement, right before max_prev."""
+    for i, j in T.Parallel(c.block_M, c.block_N):
+        s.acc_s[i, j] = T.if_then_else(
+            s.acc_s[i, j] < T.min_value("float32"), s.acc_s[i, j], 1 - 2 / (1 + T.exp2(s.acc_s[i, j] * doubled))
+        )
+
+
+@T.macro
 def Softmax(scale, s, c):
     """acc_s_cast = exp2(scale (acc_s - scores_max)), with scores_scale and denominator: max_prev to cast."""
     T.copy(s.scores_max, s.scores_max_prev)

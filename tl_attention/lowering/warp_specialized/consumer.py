@@ -9,7 +9,7 @@ from tl_attention.lowering.warp_specialized.rings import release_q
 
 
 @T.macro
-def consume(turn, base, blocks, first_row, visible, wg, s, c):
+def consume(turn, base, blocks, first_row, head, visible, wg, s, c):
     """acc_o and denominator of a tile, whose loads begin with number `base`. Blocks below `visible` need no mask."""
     tile = SimpleNamespace(base=base, blocks=blocks, first_row=first_row, wg=wg)
     T.fill(s.denominator, 0)
@@ -29,6 +29,9 @@ def consume(turn, base, blocks, first_row, visible, wg, s, c):
             steady(t + c.loop.steady.t, tile, s, c, masked=True)
     for t in T.serial(blocks + c.loop.end - unmasked):
         steady(t + unmasked, tile, s, c, masked=False)
+    if c.sinks:
+        # It arrives while the last products run.
+        s.sink[0] = s.Sinks[head]
     for t, operations in c.loop.epilogue:
         epilogue(operations, blocks + t, tile, s, c)
 

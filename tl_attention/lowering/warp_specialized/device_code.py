@@ -74,6 +74,39 @@ __device__ __forceinline__ bool tl_attention_grew(const float* scores_scale) {
 }
 """
 
+# Every score to the hyperbolic tangent of a half of (scale ln 2) times it: 1 - 2 / (1 + 2^(scale score)). Four of a row
+# share a reciprocal, of their product, for which an exponent of 30 is as good as more: 2^-29 is half a unit in the last
+# place of 1. A score that is no number makes all four none: in a block of which all keys are seen the row's output is
+# none anyhow. `alone` keeps it from its neighbours, which may be seen where it is hidden.
+CAP = """
+__device__ __forceinline__ float tl_attention_inverse(float x) {
+  asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x));
+  return x;
+}
+template <int count, bool alone> __device__ __forceinline__ void tl_attention_cap(float* acc_s, float scale) {
+  static_assert(count % 8 == 0, "two columns of each of two groups of eight, of a row");
+  #pragma unroll
+  for (int i = 0; i < count; i += (i & 2) ? 6 : 2) {
+    float* const scores[4] = {acc_s + i, acc_s + i + 1, acc_s + i + 4, acc_s + i + 5};
+    float sum[4];
+    #pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      float x = *scores[n] * scale;
+      if (!alone) asm("min.NaN.f32 %0, %0, 0f41F00000;" : "+f"(x));
+      asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+      sum[n] = 1.0f + x;
+    }
+    const float low = sum[0] * sum[1], high = sum[2] * sum[3];
+    const float both = alone ? 0.0f : tl_attention_inverse(low * high);
+    #pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const float inverse = alone ? tl_attention_inverse(sum[n]) : both * (n < 2 ? high : low) * sum[n ^ 1];
+      *scores[n] = fmaf(-2.0f, inverse, 1.0f);
+    }
+  }
+}
+"""
+
 # The same for every kernel, whatever it calls.
 PRELUDE = HOLD + STORE + GREW
 

@@ -13,7 +13,7 @@ import numpy as np
 from tl_attention.hardware.warpgroup import ROWS, WARP, WARPS
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.warp_specialized.compared import compare
-from tl_attention.lowering.warp_specialized.device_code import PRELUDE, exp2_polynomial
+from tl_attention.lowering.warp_specialized.device_code import CAP, PRELUDE, exp2_polynomial
 from tl_attention.lowering.warp_specialized.grid_proof import GridProof, grids, workers
 from tl_attention.lowering.warp_specialized.loaded import Loaded, left_out, loaded_tiles
 from tl_attention.lowering.warp_specialized.resources import split_registers
@@ -28,6 +28,7 @@ from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
 from tl_attention.proof.generated.seen import Lengths
+from tl_attention.proof.generated.sinks import check_sinks
 from tl_attention.proof.generated.stream import Stream
 from tl_attention.proof.generated.threads import Threads
 from tl_attention.proof.generated.tiles import Product, Tile
@@ -49,7 +50,8 @@ class RolesProof(Proof):
     @property
     def prelude(self) -> str:
         polynomial = self.schedule.softmax.exp2_polynomial
-        return PRELUDE if polynomial is None else PRELUDE + exp2_polynomial(COEFFICIENTS[polynomial.degree])
+        exp2 = "" if polynomial is None else exp2_polynomial(COEFFICIENTS[polynomial.degree])
+        return PRELUDE + exp2 + (CAP if "softcap" in self.code.variant.optional else "")
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:
@@ -116,6 +118,8 @@ class RolesProof(Proof):
             masks = compare(process, found, self.roles.events(process, lengths, start=start, masks=True), users)
             if process.warpgroup >= 0:
                 self._check_rows(process, found, tiles[process.block], shape)
+                if "Sinks" in self.code.variant.optional:
+                    check_sinks(found, [tile.place[1] for tile in tiles[process.block]])
                 self._check_masks(process, masks, lengths, tiles[process.block], shape)
         self._check_idle(run, expected)
         self.note(run, *streams.values())

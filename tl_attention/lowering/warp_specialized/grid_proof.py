@@ -137,6 +137,8 @@ class GridProof:
         found = GridTiles.of(run, turns, proof.expected(self.sizes))
         block_N, program = self.schedule.block_N, proof.program
         found.check(self.shape, self.roles.warpgroups, self.schedule.block_M, block_N, cluster, program.least_blocks)
+        if "Sinks" in proof.code.variant.optional:
+            found.check_sinks(self.roles.warpgroups)
         lag = next(op.lag for op in program.phases.steady.operations if op.statement == "mask")
         trips = GridTiles.trips(run, turns, unmasked(proof.kernel))
         found.check_masks(trips, self.shape, block_N, program.phases.end - lag)

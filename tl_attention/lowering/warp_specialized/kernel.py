@@ -11,7 +11,7 @@ import tilelang.language as T
 from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.signature import takes
-from tl_attention.lowering.warp_specialized.device_code import PRELUDE, exp2_polynomial
+from tl_attention.lowering.warp_specialized.device_code import CAP, PRELUDE, exp2_polynomial
 from tl_attention.lowering.warp_specialized.state import block_state
 from tl_attention.lowering.warp_specialized.tiles import workers
 from tl_attention.lowering.warp_specialized.work import reset_counter, work
@@ -25,6 +25,8 @@ def attention_kernel(*, variant, block_M, block_N, loop, kernel, softmax):
         head_dim_v=variant.head_dim_v,
         dtype=variant.dtype,
         mask=variant.mask,
+        softcap="softcap" in variant.optional,
+        sinks="Sinks" in variant.optional,
         block_M=block_M,
         block_N=block_N,
         loop=loop,
@@ -36,14 +38,14 @@ def attention_kernel(*, variant, block_M, block_N, loop, kernel, softmax):
 
     @T.prim_func
     @takes(variant.parameters(*counters), variant, Sizes(batch, heads, seq_q, seq_kv))
-    def attention(Q, K, V, Output, softmax_scale, TileCounter=None):
-        launch(Q, K, V, Output, TileCounter, softmax_scale, c)
+    def attention(Q, K, V, Output, softmax_scale, softcap=None, Sinks=None, TileCounter=None):
+        launch(Q, K, V, Output, Sinks, TileCounter, softmax_scale, softcap, c)
 
     return attention
 
 
 @T.macro
-def launch(Q, K, V, Output, TileCounter, softmax_scale, c):
+def launch(Q, K, V, Output, Sinks, TileCounter, softmax_scale, softcap, c):
     """The thread blocks, and their roles."""
     warpgroups = c.block_M // ROWS
     polynomial = c.softmax.exp2_polynomial
@@ -51,9 +53,10 @@ def launch(Q, K, V, Output, TileCounter, softmax_scale, c):
         grid(Q, c),
         threads=(WARPGROUP, warpgroups + 1),
         cluster_dims=c.kernel.cluster,
-        prelude=PRELUDE if polynomial is None else PRELUDE + exp2_polynomial(COEFFICIENTS[polynomial.degree]),
+        prelude=(PRELUDE if polynomial is None else PRELUDE + exp2_polynomial(COEFFICIENTS[polynomial.degree]))
+        + (CAP if c.softcap else ""),
     ) as (block,):
-        s = block_state(Q, K, V, Output, TileCounter, softmax_scale, c)
+        s = block_state(Q, K, V, Output, Sinks, TileCounter, softmax_scale, softcap, c)
         if c.kernel.cluster > 1:
             T.cluster_sync()
         ty = T.get_thread_binding(1)

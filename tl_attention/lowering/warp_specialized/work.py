@@ -37,7 +37,7 @@ def work(wg, block, s, c, is_producer):
             first_row += wg * ROWS
             visible = s.seq_kv // c.block_N
             visible = c.mask.end_whole(visible, first_row + s.past_len, c.block_N, T)
-            consume(turn, base, blocks, first_row, visible, wg, s, c)
+            consume(turn, base, blocks, first_row, head, visible, wg, s, c)
             store(first_row, head, bz, wg, s, c)
         base += blocks
         advance(tile, turn, row_tiles, s, c, is_producer=is_producer)
