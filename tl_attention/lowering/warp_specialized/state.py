@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ROWS, WARP, WARPS
-from tl_attention.lowering.softmax import LOG2_E, doubled_argument
+from tl_attention.lowering.softmax import LOG2_E
 from tl_attention.lowering.warp_specialized.vector import per_thread_layout
 
 
@@ -43,7 +43,7 @@ def block_state(Q, K, V, Output, Sinks, TileCounter, softmax_scale, softcap, c):
         seq_kv=K.shape[2],
         past_len=K.shape[2] - Q.shape[2],
         scale=(softcap if c.softcap else softmax_scale) * LOG2_E,
-        cap=doubled_argument(softmax_scale, softcap) if c.softcap else None,
+        cap=softmax_scale / softcap if c.softcap else None,
         rank=T.block_rank_in_cluster() if c.kernel.cluster > 1 else 0,
     )
 
