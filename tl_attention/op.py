@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,6 +22,8 @@ from tl_attention.schedule.schedule import Schedule
 
 # Of the addresses of q, k and v, in bytes: what TMA and 16-byte copies need.
 ALIGNMENT = 16
+# The least and the largest that a softcap may be, so that fp32 has the scale divided by it.
+SOFTCAPS = 1e-20, 1e20
 
 
 def attention(
@@ -30,6 +33,8 @@ def attention(
     *,
     causal: bool = False,
     scale: float | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
     schedule: Schedule | str | Path | None = None,
     specialize: bool = False,
 ) -> Tensor:
@@ -41,6 +46,8 @@ def attention(
     Args:
         causal: query i sees keys 0 .. seq_kv - seq_q + i; needs seq_kv >= seq_q.
         scale: factor of the scores, positive; 1 / sqrt(head_dim) by default.
+        softcap: scores become softcap * tanh(score / softcap), after the scale and before the mask; 0 is off.
+        sinks: (heads,) fp32, one more score of each row of a head, neither scaled nor capped, of a key without a value.
         schedule: the name of a schedule that ships (`tl-attention list`), a file, a label or a Schedule; by default
             `best`, and `best_causal` if causal. A file is read again only when it has changed.
         specialize: compile for exactly these sizes instead of for all.
@@ -49,14 +56,16 @@ def attention(
     Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused, one of them, for a schedule
         that cannot run.
     """
+    softcap, optional = _checked_softcap(softcap), _checked_sinks(sinks, q)
     shape = _checked_shape(q, k, v, causal)
     scale = shape.head_dim**-0.5 if scale is None else _checked_scale(scale)
     tensors = {"Q": _aligned("q", q), "K": _aligned("k", k), "V": _aligned("v", v)}
     resolved = _resolve(schedule, causal)
-    kernel = _kernel(resolved, shape.variant(fixed=specialize))
+    variant = replace(shape.variant(fixed=specialize), optional=optional | ({"softcap"} if softcap else set()))
+    kernel = _kernel(resolved, variant)
     output = torch.empty_like(q, memory_format=torch.contiguous_format)
     with torch.cuda.device(q.device):
-        kernel(**tensors, Output=output, softmax_scale=scale)
+        kernel(**tensors, Output=output, softmax_scale=scale, softcap=softcap, Sinks=sinks)
     return output
 
 
@@ -102,6 +111,33 @@ def _checked_scale(scale: float) -> float:
     if not isinstance(scale, (int, float)) or not 0 < scale < float("inf"):
         raise InputError(f"attention: scale is {scale!r}, expected a positive number")
     return float(scale)
+
+
+def _checked_softcap(softcap: float) -> float:
+    low, high = SOFTCAPS
+    if not isinstance(softcap, (int, float)) or not (softcap == 0 or low <= softcap <= high):
+        raise InputError(f"attention: softcap is {softcap!r}, expected 0, which is off, or {low:g} to {high:g}")
+    return float(softcap)
+
+
+def _checked_sinks(sinks: Tensor | None, q: Tensor) -> frozenset[str]:
+    """The name of the kernel's parameter for them, if there are any."""
+    if sinks is None:
+        return frozenset()
+    expected = f"q's ({q.shape[1]},) contiguous torch.float32 on {q.device}" if _is_4d(q) else "a tensor (heads,)"
+    if not isinstance(sinks, Tensor):
+        raise InputError(f"attention: sinks is {type(sinks).__name__}, expected {expected}")
+    found = (tuple(sinks.shape), sinks.dtype, sinks.device, sinks.is_contiguous())
+    if _is_4d(q) and found != ((q.shape[1],), torch.float32, q.device, True):
+        contiguous = "contiguous" if sinks.is_contiguous() else "not contiguous"
+        raise InputError(
+            f"attention: sinks is {contiguous} {tuple(sinks.shape)} {sinks.dtype} on {sinks.device}, expected {expected}"
+        )
+    return frozenset({"Sinks"})
+
+
+def _is_4d(q: Tensor) -> bool:
+    return isinstance(q, Tensor) and q.dim() == 4
 
 
 def _checked_shape(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> AttentionShape:

@@ -4,6 +4,8 @@ import tilelang.language as T
 
 LOG2_E = 1.4426950408889634
 
+# Coefficients of tanh(x) / x by powers of x^2, for x up to a half: of the least maximum relative error, 6e-7.
+TANH = (0.99999946, -0.3332632, 0.13190296, -0.04440222)
 # A finite maximum that is as good as infinite, so that differences from it are no NaN.
 HIGHEST = 1e30
 
@@ -13,9 +15,13 @@ def finite(scores_max):
     return T.if_then_else(scores_max == -T.infinity("float32"), T.float32(0), scores_max)
 
 
-def doubled_argument(softmax_scale, softcap):
-    """What makes a score 2 x log2 e, where tanh(x) is its tangent: that is 1 - 2 / (1 + e^(2 x))."""
-    return softmax_scale / softcap * (2 * LOG2_E)
+def tanh(x):
+    """The hyperbolic tangent: near 0 by a polynomial, elsewhere 1 - 2 / (1 + e^(2 x)), whose relative error grows there."""
+    square = x * x
+    power = T.float32(TANH[-1])
+    for coefficient in TANH[-2::-1]:
+        power = power * square + T.float32(coefficient)
+    return T.if_then_else(square < 0.25, x * power, 1 - 2 / (1 + T.exp2(x * (2 * LOG2_E))))
 
 
 def sink_score(sink, per_score):

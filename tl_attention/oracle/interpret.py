@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from tl_attention.program.program import Program
 from tl_attention.schedule.options import SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
 
+# What a variant with a softcap, or with sinks, is verified at: both change the output much.
+SOFTCAP, SINK = 2.0, 5.0
 POLICIES: Mapping[str, Policy] = {"late": LATE, "early": EARLY}
 
 
@@ -34,6 +37,8 @@ def interpret(
     mask: Mask,
     scale: float,
     policy: Policy,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
     softmax: SoftmaxOptions = SoftmaxOptions(),
     observer: Observer | None = None,
     code: Mapping[str, Callable[[Tile], None]] = STATEMENT_CODE,
@@ -60,6 +65,8 @@ def interpret(
                     index=index,
                     blocks=blocks,
                     scale=scale,
+                    softcap=softcap,
+                    sink=None if sinks is None else sinks[h],
                     table=program.table,
                     code=code,
                     softmax=softmax,
@@ -76,7 +83,11 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
     seq_q = schedule.block_M + 37
     seq_kv = seq_q + 3 * schedule.block_N + 5
     q, k, v = make_inputs(AttentionShape.of(variant, Sizes(1, 1, seq_q, seq_kv)), seed)
-    options = {"mask": variant.mask, "scale": variant.head_dim**-0.5}
+    options: dict[str, Any] = {"mask": variant.mask, "scale": variant.head_dim**-0.5}
+    if "softcap" in variant.optional:
+        options["softcap"] = SOFTCAP
+    if "Sinks" in variant.optional:
+        options["sinks"] = torch.tensor([SINK])
     tile = {key: getattr(schedule, key) for key in ("block_M", "block_N", "kv_order", "softmax")}
     exact = attention_fp64(q, k, v, **options)
     peer = attention_same_precision(q, k, v, **options)

@@ -73,21 +73,25 @@ def make_inputs(
     return draw(shape.seq_q) * spread, draw(shape.seq_kv), draw(shape.seq_kv)
 
 
-def attention_fp64(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float) -> Tensor:
+def attention_fp64(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, softcap: float = 0.0, sinks: Tensor | None = None
+) -> Tensor:
     """Attention in float64, head by head and in row chunks. Same layout as the inputs; returns float64.
 
     A query that sees no key gets 0.
     """
-    return _attention(q, k, v, mask=mask, scale=scale, precise=True)
+    return _attention(q, k, v, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=True)
 
 
-def attention_same_precision(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float) -> Tensor:
+def attention_same_precision(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, softcap: float = 0.0, sinks: Tensor | None = None
+) -> Tensor:
     """What PyTorch computes in the inputs' precision: fp32 accumulation, probabilities rounded to the inputs' dtype.
 
-    On a GPU it is `scaled_dot_product_attention`. On the CPU, whose SDPA keeps fp32 throughout, the same roundings
-    written out.
+    On a GPU it is `scaled_dot_product_attention`. On the CPU, whose SDPA keeps fp32 throughout, and for what SDPA has
+    not, a softcap or sinks, the same roundings written out.
     """
-    if q.is_cuda:
+    if q.is_cuda and not softcap and sinks is None:
         # SDPA aligns its own causal mask at the top left.
         own = mask == FULL or (mask == CAUSAL and q.shape[2] == k.shape[2])
         visible = None if own else _visible(mask, q.shape[2], k.shape[2], 0, q.shape[2], q.device)
@@ -95,7 +99,7 @@ def attention_same_precision(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, sca
             q, k, v, attn_mask=visible, is_causal=own and mask == CAUSAL, scale=scale
         )
         return output if visible is None else output.masked_fill(~visible.any(dim=1, keepdim=True), 0)
-    return _attention(q, k, v, mask=mask, scale=scale, precise=False)
+    return _attention(q, k, v, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=False)
 
 
 def compare(output: Tensor, exact: Tensor, same_precision: Tensor) -> ErrorReport:
@@ -134,7 +138,17 @@ def _visible(mask: Mask, seq_q: int, seq_kv: int, first: int, last: int, device:
     return visible
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, precise: bool) -> Tensor:
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask,
+    scale: float,
+    softcap: float,
+    sinks: Tensor | None,
+    precise: bool,
+) -> Tensor:
     compute = torch.float64 if precise else torch.float32
     output = torch.empty_like(q, dtype=compute if precise else q.dtype)
     seq_q, seq_kv = q.shape[2], k.shape[2]
@@ -145,17 +159,23 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, pre
             for first in range(0, seq_q, rows):
                 last = min(first + rows, seq_q)
                 scores = q[b, h, first:last].to(compute) @ keys.T * scale
-                weights = _weights(
-                    scores, None if mask == FULL else _visible(mask, seq_q, seq_kv, first, last, q.device)
-                )
+                if softcap:
+                    scores = softcap * (scores / softcap).tanh()
+                visible = None if mask == FULL else _visible(mask, seq_q, seq_kv, first, last, q.device)
+                weights = _weights(scores, visible, None if sinks is None else sinks[h])
                 if not precise:
                     weights = weights.to(q.dtype).to(compute)
                 output[b, h, first:last] = (weights @ values).to(output.dtype)
     return output
 
 
-def _weights(scores: Tensor, visible: Tensor | None) -> Tensor:
-    if visible is None:
-        return scores.softmax(dim=-1)
-    weights = scores.masked_fill_(~visible, float("-inf")).softmax(dim=-1)
-    return weights.masked_fill_(~visible.any(dim=1, keepdim=True), 0)
+def _weights(scores: Tensor, visible: Tensor | None, sink: Tensor | None) -> Tensor:
+    if visible is not None:
+        scores = scores.masked_fill_(~visible, float("-inf"))
+    if sink is None:
+        weights = scores.softmax(dim=-1)
+    else:
+        # A key more, which has no value.
+        column = sink.to(scores.dtype).expand(len(scores), 1)
+        weights = torch.cat([scores, column], dim=1).softmax(dim=-1)[:, :-1]
+    return weights if visible is None else weights.masked_fill(~visible.any(dim=1, keepdim=True), 0)

@@ -7,7 +7,7 @@ import tilelang.language as T
 from tl_attention.loop.attention import NUMBER
 from tl_attention.lowering.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, cap, store
 from tl_attention.lowering.signature import takes
-from tl_attention.lowering.softmax import LOG2_E, add_sink, doubled_argument, sink_score
+from tl_attention.lowering.softmax import LOG2_E, add_sink, sink_score
 from tl_attention.problem.variant import Sizes
 
 
@@ -46,7 +46,7 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
             for k in T.Pipelined(blocks, **(with_cap(pipeline) if c.softcap else pipeline)):
                 MMA0(K, bz, by, kv_block(k, blocks, descending), first_row, past_len, s, c)
                 if c.softcap:
-                    cap(doubled_argument(softmax_scale, softcap), s, c)
+                    cap(softmax_scale / softcap, s, c)
                 Softmax(scale, s, c)
                 Rescale(s, c)
                 MMA1(V, bz, by, kv_block(k, blocks, descending), s, c)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import tilelang.language as T
 
-from tl_attention.lowering.softmax import finite
+from tl_attention.lowering.softmax import finite, tanh
 
 
 @T.macro
@@ -49,11 +49,11 @@ def MMA0(K, bz, by, kv, first_row, past_len, s, c):
 
 
 @T.macro
-def cap(doubled, s, c):
-    """acc_s = tanh(softmax_scale acc_s / softcap), where it is not -inf: one more statement, right before max_prev."""
+def cap(factor, s, c):
+    """acc_s = tanh(softmax_scale acc_s / softcap), where it is not -inf."""
     for i, j in T.Parallel(c.block_M, c.block_N):
         s.acc_s[i, j] = T.if_then_else(
-            s.acc_s[i, j] < T.min_value("float32"), s.acc_s[i, j], 1 - 2 / (1 + T.exp2(s.acc_s[i, j] * doubled))
+            s.acc_s[i, j] < T.min_value("float32"), s.acc_s[i, j], tanh(s.acc_s[i, j] * factor)
         )
 
 
