@@ -139,15 +139,7 @@ def _visible(mask: Mask, seq_q: int, seq_kv: int, first: int, last: int, device:
 
 
 def _attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    mask: Mask,
-    scale: float,
-    softcap: float,
-    sinks: Tensor | None,
-    precise: bool,
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, softcap: float, sinks: Tensor | None, precise: bool
 ) -> Tensor:
     compute = torch.float64 if precise else torch.float32
     output = torch.empty_like(q, dtype=compute if precise else q.dtype)

@@ -58,9 +58,7 @@ def mask(op, t, tile, s, c, masked):
 @T.macro
 def cap(s, c, alone):
     """acc_s = tanh(softmax_scale acc_s / softcap), by row_max, unless a mask comes before it, and does."""
-    T.call_extern(
-        "handle", f"tl_attention_cap<{c.block_N // 2}, {'true' if alone else 'false'}>", s.acc_s.data, s.cap
-    )
+    T.call_extern("handle", f"tl_attention_cap<{c.block_N // 2}, {'true' if alone else 'false'}>", s.acc_s.data, s.cap)
 
 
 @T.macro
