@@ -22,8 +22,9 @@ from tl_attention.program.derivation import derive
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
-OPTIONAL = frozenset({"LSE"})
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
+# The optional parameters that kernels know.
+OPTIONAL = frozenset({"LSE", "softcap", "Sinks"})
 
 
 def fingerprint(source: str) -> str:
@@ -137,5 +138,6 @@ def _check_supported(variant: Variant) -> None:
         raise InputError(f"{variant} is not supported, expected a window of at least 0")
     if variant.head_dim_v != variant.head_dim or variant.optional - OPTIONAL:
         raise InputError(
-            f"{variant} is not supported, expected one head_dim, and of what is optional {', '.join(OPTIONAL)} at most"
+            f"{variant} is not supported, expected one head_dim, and of what is optional "
+            f"{', '.join(sorted(OPTIONAL))} at most"
         )

@@ -4,6 +4,11 @@ import tilelang.language as T
 
 LOG2_E = 1.4426950408889634
 
+# Coefficients of tanh(x) / x by powers of x^2, for x up to a half: of the least maximum relative error, 6e-7.
+TANH = (0.99999946, -0.3332632, 0.13190296, -0.04440222)
+# A finite maximum that is as good as infinite, so that differences from it are no NaN.
+HIGHEST = 1e30
+
 
 def finite(scores_max):
     """0 for a row that has seen no key yet: its maximum is -inf, and -inf - -inf would be NaN."""
@@ -22,3 +27,31 @@ def store_lse(LSE, bz, head, first_row, seq_q, scores_max, row_total, score_scal
         T.address_of(LSE[bz, head, first_row]),
         seq_q - first_row,
     )
+
+
+def tanh(x):
+    """The hyperbolic tangent: near 0 by a polynomial, elsewhere 1 - 2 / (1 + e^(2 x)), whose relative error grows there."""
+    square = x * x
+    power = T.float32(TANH[-1])
+    for coefficient in TANH[-2::-1]:
+        power = power * square + T.float32(coefficient)
+    return T.if_then_else(square < 0.25, x * power, 1 - 2 / (1 + T.exp2(x * (2 * LOG2_E))))
+
+
+def sink_score(sink, per_score):
+    """The score that a sink is worth: it is in natural units, so neither scaled nor capped."""
+    score = sink * LOG2_E / per_score
+    return T.if_then_else(score > T.float32(HIGHEST), T.float32(HIGHEST), score)
+
+
+@T.macro
+def add_sink(sink, rows, scores_max, total, factor, per_score):
+    """A sink is one more score of each of the rows: to scores_max and to total, the sum of exponentials.
+
+    What was summed up before must be multiplied by `factor`. A row has seen a key, so its maximum is finite.
+    """
+    for i in T.Parallel(rows):
+        factor[i] = scores_max[i]
+        scores_max[i] = T.max(scores_max[i], sink)
+        factor[i] = T.exp2((factor[i] - scores_max[i]) * per_score)
+        total[i] = total[i] * factor[i] + T.exp2((sink - scores_max[i]) * per_score)

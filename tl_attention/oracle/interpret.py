@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +31,8 @@ from tl_attention.schedule.schedule import Schedule
 
 # Of the keys after a query's own.
 MOST_AFTER = 2048
+# What a variant with a softcap, or with sinks, is verified at: both change the output much.
+SOFTCAP, SINK = 2.0, 5.0
 POLICIES: Mapping[str, Policy] = {"late": LATE, "early": EARLY}
 
 
@@ -45,6 +48,8 @@ def interpret(
     mask: Mask,
     scale: float,
     policy: Policy,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
     softmax: SoftmaxOptions = SoftmaxOptions(),
     observer: Observer | None = None,
     code: Mapping[str, Callable[[Tile], None]] = STATEMENT_CODE,
@@ -74,6 +79,8 @@ def interpret(
                     index=index,
                     blocks=blocks,
                     scale=scale,
+                    softcap=softcap,
+                    sink=None if sinks is None else sinks[h],
                     table=program.table,
                     code=code,
                     softmax=softmax,
@@ -98,7 +105,11 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
     # Two heads of K and V, if heads share them.
     sizes = Sizes(1, 1 if variant.group == 1 else 2 * variant.group, seq_q, seq_kv)
     q, k, v = make_inputs(AttentionShape.of(variant, sizes), seed)
-    options = {"mask": variant.mask, "scale": variant.head_dim**-0.5}
+    options: dict[str, Any] = {"mask": variant.mask, "scale": variant.head_dim**-0.5}
+    if "softcap" in variant.optional:
+        options["softcap"] = SOFTCAP
+    if "Sinks" in variant.optional:
+        options["sinks"] = torch.full((sizes.heads,), SINK)
     tile = {key: getattr(schedule, key) for key in ("block_M", "block_N", "kv_order", "softmax")}
     exact = attention_fp64(q, k, v, **options)
     peer = attention_same_precision(q, k, v, **options)

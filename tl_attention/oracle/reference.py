@@ -78,21 +78,25 @@ def make_inputs(
     return q * spread, draw(shape.heads_kv, shape.seq_kv), draw(shape.heads_kv, shape.seq_kv)
 
 
-def attention_fp64(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float) -> Tensor:
+def attention_fp64(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, softcap: float = 0.0, sinks: Tensor | None = None
+) -> Tensor:
     """Attention in float64, head by head and in row chunks. Same layout as the inputs; returns float64.
 
     Heads of Q, a multiple of K's, share these in turn. A query that sees no key gets 0.
     """
-    return _attention(q, k, v, mask=mask, scale=scale, precise=True)
+    return _attention(q, k, v, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=True)
 
 
-def attention_same_precision(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float) -> Tensor:
+def attention_same_precision(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, softcap: float = 0.0, sinks: Tensor | None = None
+) -> Tensor:
     """What PyTorch computes in the inputs' precision: fp32 accumulation, probabilities rounded to the inputs' dtype.
 
-    On a GPU it is `scaled_dot_product_attention`. On the CPU, whose SDPA keeps fp32 throughout, the same roundings
-    written out.
+    On a GPU it is `scaled_dot_product_attention`. On the CPU, whose SDPA keeps fp32 throughout, and for what SDPA has
+    not, a softcap or sinks, the same roundings written out.
     """
-    if q.is_cuda:
+    if q.is_cuda and not softcap and sinks is None:
         # SDPA aligns its own causal mask at the top left.
         grouped = q.shape[1] != k.shape[1]
         own = mask == FULL or (mask == CAUSAL and q.shape[2] == k.shape[2])
@@ -101,20 +105,24 @@ def attention_same_precision(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, sca
             q, k, v, attn_mask=visible, is_causal=own and mask == CAUSAL, scale=scale, enable_gqa=grouped
         )
         return output if visible is None else output.masked_fill(~visible.any(dim=1, keepdim=True), 0)
-    return _attention(q, k, v, mask=mask, scale=scale, precise=False)
+    return _attention(q, k, v, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=False)
 
 
-def lse_fp64(q: Tensor, k: Tensor, *, mask: Mask, scale: float) -> Tensor:
-    """The natural logarithm of each row's sum of exp(scaled score), in float64: (batch, heads, seq_q).
+def lse_fp64(
+    q: Tensor, k: Tensor, *, mask: Mask, scale: float, softcap: float = 0.0, sinks: Tensor | None = None
+) -> Tensor:
+    """The natural logarithm of each row's sum of exp(scaled score), sink included, in float64: (batch, heads, seq_q).
 
-    -inf for a query that sees no key.
+    -inf, or the sink, for a query that sees no key.
     """
-    return _lse(q, k, mask=mask, scale=scale, precise=True)
+    return _lse(q, k, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=True)
 
 
-def lse_same_precision(q: Tensor, k: Tensor, *, mask: Mask, scale: float) -> Tensor:
+def lse_same_precision(
+    q: Tensor, k: Tensor, *, mask: Mask, scale: float, softcap: float = 0.0, sinks: Tensor | None = None
+) -> Tensor:
     """The same by PyTorch's products and logsumexp in fp32, in which kernels accumulate."""
-    return _lse(q, k, mask=mask, scale=scale, precise=False)
+    return _lse(q, k, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=False)
 
 
 def compare_lse(lse: Tensor, exact: Tensor, same_precision: Tensor) -> ErrorReport:
@@ -173,14 +181,25 @@ def _visible(mask: Mask, seq_q: int, seq_kv: int, first: int, last: int, device:
     return visible
 
 
-def _lse(q: Tensor, k: Tensor, *, mask: Mask, scale: float, precise: bool) -> Tensor:
+def _lse(
+    q: Tensor, k: Tensor, *, mask: Mask, scale: float, softcap: float, sinks: Tensor | None, precise: bool
+) -> Tensor:
     lse = torch.empty(q.shape[:3], dtype=torch.float64 if precise else torch.float32, device=q.device)
-    _attention(q, k, k, mask=mask, scale=scale, precise=precise, lse=lse)
+    _attention(q, k, k, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=precise, lse=lse)
     return lse
 
 
 def _attention(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, precise: bool, lse: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask,
+    scale: float,
+    softcap: float,
+    sinks: Tensor | None,
+    precise: bool,
+    lse: Tensor | None = None,
 ) -> Tensor:
     """Attention, and into `lse` its logarithms."""
     compute = torch.float64 if precise else torch.float32
@@ -193,20 +212,28 @@ def _attention(
             for first in range(0, seq_q, rows):
                 last = min(first + rows, seq_q)
                 scores = q[b, h, first:last].to(compute) @ keys.T * scale
-                weights = _weights(
-                    scores, None if mask == FULL else _visible(mask, seq_q, seq_kv, first, last, q.device)
-                )
+                if softcap:
+                    scores = softcap * (scores / softcap).tanh()
+                visible = None if mask == FULL else _visible(mask, seq_q, seq_kv, first, last, q.device)
+                sink = None if sinks is None else sinks[h]
+                weights = _weights(scores, visible, sink)
                 if lse is not None:
                     # What is hidden is -inf by now.
-                    lse[b, h, first:last] = scores.logsumexp(dim=-1)
+                    own = scores.logsumexp(dim=-1)
+                    lse[b, h, first:last] = own if sink is None else torch.logaddexp(own, sink.to(compute))
                 if not precise:
                     weights = weights.to(q.dtype).to(compute)
                 output[b, h, first:last] = (weights @ values).to(output.dtype)
     return output
 
 
-def _weights(scores: Tensor, visible: Tensor | None) -> Tensor:
-    if visible is None:
-        return scores.softmax(dim=-1)
-    weights = scores.masked_fill_(~visible, float("-inf")).softmax(dim=-1)
-    return weights.masked_fill_(~visible.any(dim=1, keepdim=True), 0)
+def _weights(scores: Tensor, visible: Tensor | None, sink: Tensor | None) -> Tensor:
+    if visible is not None:
+        scores = scores.masked_fill_(~visible, float("-inf"))
+    if sink is None:
+        weights = scores.softmax(dim=-1)
+    else:
+        # A key more, which has no value.
+        column = sink.to(scores.dtype).expand(len(scores), 1)
+        weights = torch.cat([scores, column], dim=1).softmax(dim=-1)[:, :-1]
+    return weights if visible is None else weights.masked_fill(~visible.any(dim=1, keepdim=True), 0)

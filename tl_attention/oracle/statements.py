@@ -58,11 +58,20 @@ def _max_init(t: Tile) -> None:
     t["scores_max"] = torch.full((t.block_M,), float("-inf"))
 
 
+def _cap(t: Tile) -> None:
+    """Part of row_max: what is hidden is -inf, and stays so."""
+    if t.factor is not None:
+        scores = t["acc_s"]
+        t["acc_s"] = torch.where(scores == float("-inf"), scores, torch.tanh(scores * t.factor))
+
+
 def _row_max(t: Tile) -> None:
+    _cap(t)
     t["scores_max"] = torch.maximum(t["scores_max"], t["acc_s"].amax(dim=1))
 
 
 def _row_max_kept(t: Tile) -> None:
+    _cap(t)
     # From -inf every maximum is new: the difference is infinite, or no number and no less than anything.
     old = t["scores_max"]
     new = torch.maximum(old, t["acc_s"].amax(dim=1))

@@ -19,6 +19,8 @@ from tl_attention.schedule.options import SoftmaxOptions
 
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2)
+# A finite maximum that is as good as infinite.
+HIGHEST = 1e30
 Observer = Callable[[str, int, str, Tensor], None]
 
 
@@ -42,6 +44,8 @@ class Tile:
         index: int,
         blocks: range,
         scale: float,
+        softcap: float = 0.0,
+        sink: Tensor | None = None,
         table: Table,
         code: Mapping[str, Callable[[Tile], None]],
         softmax: SoftmaxOptions = SoftmaxOptions(),
@@ -53,7 +57,10 @@ class Tile:
         M, N = block_M, block_N
         self.block_M, self.block_N, self.kv_order = M, N, kv_order
         self.shape, self.blocks, self.observer = shape, blocks, observer
-        self.scale = scale * LOG2_E
+        # With a softcap, a score is the hyperbolic tangent of `factor` times what the product gives.
+        self.factor = scale / softcap if softcap else None
+        self.scale = (softcap or scale) * LOG2_E
+        self.sink = sink
         self.first_row = index * M
         self.dtype = inputs["Q"].dtype
         self.inputs = inputs
@@ -101,15 +108,27 @@ class Tile:
 
     def result(self) -> Tensor:
         """The output rows, normalised, 0 for one that sees no key: (block_M, head_dim) in the inputs' dtype."""
-        denominator = self.buffers["denominator"][:, None]
-        return torch.where(denominator == 0, 0.0, self.buffers["acc_o"] / denominator).to(self.dtype)
+        denominator, factor = self._with_sink()
+        return torch.where(denominator == 0, 0.0, self.buffers["acc_o"] * factor / denominator).to(self.dtype)
+
+    def _with_sink(self) -> tuple[Tensor, Tensor | float]:
+        """The denominators, (block_M, 1), with the sink as one more score; and what acc_o must be multiplied by."""
+        scores_max, denominator = (self.buffers[name][:, None] for name in ("scores_max", "denominator"))
+        if self.sink is None:
+            return denominator, 1.0
+        sink = (self.sink.float() * LOG2_E / self.scale).clamp(max=HIGHEST)
+        largest = torch.maximum(scores_max, sink)
+        factor = torch.where(scores_max == largest, 1.0, torch.exp2((scores_max - largest) * self.scale))
+        seen = torch.where(denominator == 0, 0.0, denominator * factor)
+        return seen + torch.where(sink == largest, 1.0, torch.exp2((sink - largest) * self.scale)), factor
 
     def lse(self) -> Tensor:
         """The natural logarithm of each row's sum, -inf for one that sees no key: (block_M,) fp32.
 
         Whatever maximum the exponentials were taken from.
         """
-        return LN_2 * (self.buffers["scores_max"] * self.scale + self.buffers["denominator"].log2())
+        own = LN_2 * (self.buffers["scores_max"] * self.scale + self.buffers["denominator"].log2())
+        return own if self.sink is None else torch.logaddexp(own, self.sink.float())
 
 
 def rows_of(x: Tensor, first: int, count: int) -> Tensor:

@@ -39,6 +39,8 @@ KERNEL_PARAMETERS = (
     Parameter("Output", "output", ("batch", "heads", "seq_q", "head_dim_v")),
     Parameter("softmax_scale", "scalar", dtype="float32"),
     Parameter("LSE", "output", ("batch", "heads", "seq_q"), "float32", optional=True),
+    Parameter("softcap", "scalar", dtype="float32", optional=True),
+    Parameter("Sinks", "input", ("heads",), "float32", optional=True),
     Parameter("TileCounter", "counter", (2,), "int32", optional=True),
 )
 

@@ -26,6 +26,7 @@ class Kernel:
     dtype: str = "float16"
     head_dim: int = 128
     group: int = 1
+    optional: frozenset[str] = frozenset()
 
     @functools.cached_property
     def schedule(self) -> Schedule:
@@ -33,7 +34,8 @@ class Kernel:
 
     @property
     def variant(self) -> Variant:
-        return Variant(self.head_dim, self.dtype, CAUSAL if self.causal else FULL, group=self.group)
+        mask = CAUSAL if self.causal else FULL
+        return Variant(self.head_dim, self.dtype, mask, group=self.group, optional=self.optional)
 
 
 # Both lowerings, both masks, both fastest; multicast, tiles from a counter, in sections and tapered, turns, an output

@@ -25,6 +25,7 @@ from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
 from tl_attention.proof.generated.seen import Lengths
+from tl_attention.proof.generated.sinks import SINK, check_sinks
 from tl_attention.proof.generated.stream import Stream
 from tl_attention.proof.generated.threads import Threads
 from tl_attention.proof.generated.tiles import Product, Tile
@@ -32,7 +33,7 @@ from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
 # What an event moves or multiplies; others order these.
-MOVED = {"load", "product", "write", "store", "output", "lse", "left out"}
+MOVED = {"load", "product", "write", "store", "output", "lse", "left out", SINK}
 
 
 class PipelinedProof(Proof):
@@ -118,6 +119,8 @@ class PipelinedProof(Proof):
             found = list(Stream(run, np.arange(len(run.threads)), f"block {x, y, z}", self.expected(sizes)).events())
             kv = kv_blocks(shape, self.schedule.block_M, self.schedule.block_N, x, self.program.least_blocks)
             Replay(self.program, self.schedule, shape, place, kv, len(run.threads), self.lse).check(found)
+            if "Sinks" in self.code.variant.optional:
+                check_sinks(found, [y])
             # Its waits and barriers are enough, wherever they stand: others that are enough are the same proof.
             self.note(run, [event for event in found if event.kind in MOVED])
 

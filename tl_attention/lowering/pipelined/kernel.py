@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import tilelang.language as T
 
+from tl_attention.loop.attention import NUMBER
 from tl_attention.lowering.device_code import STORE_LSE
-from tl_attention.lowering.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, store
+from tl_attention.lowering.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, cap, store
 from tl_attention.lowering.signature import takes
-from tl_attention.lowering.softmax import LOG2_E, store_lse
+from tl_attention.lowering.softmax import LOG2_E, add_sink, sink_score, store_lse
 from tl_attention.problem.variant import Sizes
 
 
@@ -22,19 +23,21 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
         mask=variant.mask,
         group=variant.group,
         lse="LSE" in variant.optional,
+        softcap="softcap" in variant.optional,
+        sinks="Sinks" in variant.optional,
     )
     batch, heads, seq_q, seq_kv = variant.sizes or T.dynamic(", ".join(Sizes._fields))
 
     @T.prim_func
     @takes(variant.parameters(), variant, Sizes(batch, heads, seq_q, seq_kv))
-    def attention(Q, K, V, Output, softmax_scale, LSE=None):
+    def attention(Q, K, V, Output, softmax_scale, LSE=None, softcap=None, Sinks=None):
         with T.Kernel(
             T.ceildiv(seq_q, block_M), heads, batch, threads=threads, **({"prelude": STORE_LSE} if c.lse else {})
         ) as (bx, by, bz):
             s = allocated(c)
             first_row = bx * block_M
             past_len = seq_kv - seq_q
-            scale = softmax_scale * LOG2_E
+            scale = (softcap if c.softcap else softmax_scale) * LOG2_E
             blocks = c.mask.end_block(T.ceildiv(seq_kv, block_N), first_row + block_M + past_len, block_N, T)
             # Short loops get blocks that are masked whole.
             if c.mask.left is None:
@@ -48,11 +51,20 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
             T.fill(s.denominator, 0)
             T.fill(s.scores_max, -T.infinity("float32"))
             head_kv = by if c.group == 1 else by // c.group
-            for k in T.Pipelined(blocks, **pipeline):
+            if c.sinks:
+                sink = T.alloc_local([1], "float32")
+                sink[0] = Sinks[by]
+            for k in T.Pipelined(blocks, **(with_cap(pipeline) if c.softcap else pipeline)):
                 MMA0(K, bz, head_kv, kv_block(k, first, blocks, descending, c), first_row, past_len, s, c)
+                if c.softcap:
+                    cap(softmax_scale / softcap, s, c)
                 Softmax(scale, s, c)
                 Rescale(s, c)
                 MMA1(V, bz, head_kv, kv_block(k, first, blocks, descending, c), s, c)
+            if c.sinks:
+                add_sink(sink_score(sink[0], scale), block_M, s.scores_max, s.denominator, s.scores_max_prev, scale)
+                for i, j in T.Parallel(block_M, c.head_dim_v):
+                    s.acc_o[i, j] *= s.scores_max_prev[i]
             if c.lse:
                 store_lse(LSE, bz, by, first_row, seq_q, s.scores_max, s.denominator, scale)
             store(Output, bz, by, first_row, s, c)
@@ -64,3 +76,17 @@ def kv_block(step, first, blocks, descending, c):
     """The KV block of a loop step, as an expression: a name for it would be one more statement of the loop."""
     within = blocks - 1 - step if descending else step
     return within if c.mask.left is None else first + within
+
+
+def with_cap(pipeline):
+    """The pipeline with one statement more, after mma0 in the source, which runs right before row_max."""
+    if "order" not in pipeline:
+        return pipeline
+    behind, row_max = NUMBER["mma0"] + 1, NUMBER["row_max"]
+    place = pipeline["order"][row_max]
+    order = [other + (other >= place) for other in pipeline["order"]]
+    stage = pipeline["stage"]
+    return {
+        "order": [*order[:behind], place, *order[behind:]],
+        "stage": [*stage[:behind], stage[row_max], *stage[behind:]],
+    }

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import tilelang.language as T
 
-from tl_attention.lowering.softmax import finite
+from tl_attention.lowering.softmax import finite, tanh
 
 
 @T.macro
@@ -46,6 +46,15 @@ def MMA0(K, bz, by, kv, first_row, past_len, s, c):
             c.mask.hidden(kv * c.block_N + j, own_key, K.shape[2], T), -T.infinity("float32"), 0
         )
     T.gemm(s.Q_shared, s.K_shared, s.acc_s, transpose_B=True, policy=T.GemmWarpPolicy.FullRow)
+
+
+@T.macro
+def cap(factor, s, c):
+    """acc_s = tanh(softmax_scale acc_s / softcap), where it is not -inf."""
+    for i, j in T.Parallel(c.block_M, c.block_N):
+        s.acc_s[i, j] = T.if_then_else(
+            s.acc_s[i, j] < T.min_value("float32"), s.acc_s[i, j], tanh(s.acc_s[i, j] * factor)
+        )
 
 
 @T.macro

@@ -213,5 +213,8 @@ class Replay:
             raise Unsafe("it does not wait for the TMA store of its output")
         self.storing = False
 
+    def _sink(self, event: Event) -> None:
+        """Of which head it is is looked at by itself."""
+
     def _left_out(self, event: Event) -> None:
         self.left_out += event.value

@@ -23,7 +23,7 @@ def compare(
     for got in found:
         if got.kind == "left out":
             out.append((len(masks), got.value))
-        if got.kind in ("left out", "output", "lse"):
+        if got.kind in ("left out", "output", "lse", "sink"):
             continue
         number += 1
         while wanted and wanted.kind == "mask" and got.kind != "mask":

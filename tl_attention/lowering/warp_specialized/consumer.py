@@ -9,7 +9,7 @@ from tl_attention.lowering.warp_specialized.rings import release_q
 
 
 @T.macro
-def consume(turn, base, first, blocks, first_row, visible, cut, wg, s, c):
+def consume(turn, base, first, blocks, first_row, head, visible, cut, wg, s, c):
     """acc_o and denominator of a tile, whose loads begin with number `base`. Blocks below `visible` need no mask."""
     tile = SimpleNamespace(base=base, first=first, blocks=blocks, first_row=first_row, wg=wg)
     T.fill(s.denominator, 0)
@@ -37,6 +37,9 @@ def consume(turn, base, first, blocks, first_row, visible, cut, wg, s, c):
             steady(t + unmasked, tile, s, c, masked=False)
         for t in T.serial(blocks + c.loop.end - again):
             steady(t + again, tile, s, c, masked=True)
+    if c.sinks:
+        # It arrives while the last products run.
+        s.sink[0] = s.Sinks[head]
     for t, operations in c.loop.epilogue:
         epilogue(operations, blocks + t, tile, s, c)
 

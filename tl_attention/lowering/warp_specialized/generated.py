@@ -14,7 +14,7 @@ from tl_attention.hardware.warpgroup import ROWS, WARP, WARPS
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.device_code import STORE_LSE
 from tl_attention.lowering.warp_specialized.compared import compare
-from tl_attention.lowering.warp_specialized.device_code import PRELUDE, exp2_polynomial
+from tl_attention.lowering.warp_specialized.device_code import CAP, PRELUDE, exp2_polynomial
 from tl_attention.lowering.warp_specialized.grid_proof import GridProof, grids, whole_groups, workers
 from tl_attention.lowering.warp_specialized.loaded import Loaded, left_out, loaded_tiles
 from tl_attention.lowering.warp_specialized.resources import split_registers
@@ -31,6 +31,7 @@ from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
 from tl_attention.proof.generated.seen import Lengths
+from tl_attention.proof.generated.sinks import check_sinks
 from tl_attention.proof.generated.stream import Stream
 from tl_attention.proof.generated.threads import Threads
 from tl_attention.proof.generated.tiles import Product, Tile
@@ -52,8 +53,9 @@ class RolesProof(Proof):
     @property
     def prelude(self) -> str:
         polynomial = self.schedule.softmax.exp2_polynomial
-        prelude = PRELUDE if polynomial is None else PRELUDE + exp2_polynomial(COEFFICIENTS[polynomial.degree])
-        return prelude + STORE_LSE if self.lse else prelude
+        exp2 = "" if polynomial is None else exp2_polynomial(COEFFICIENTS[polynomial.degree])
+        cap = CAP if "softcap" in self.code.variant.optional else ""
+        return PRELUDE + exp2 + cap + (STORE_LSE if self.lse else "")
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:
@@ -128,6 +130,8 @@ class RolesProof(Proof):
             if process.warpgroup >= 0:
                 for kind in self._stored:
                     self._check_rows(process, kind, found, tiles[process.block], shape)
+                if "Sinks" in self.code.variant.optional:
+                    check_sinks(found, [tile.place[1] for tile in tiles[process.block]])
                 self._check_masks(process, masks, tiles[process.block], shape)
         self._check_idle(run, expected)
         self.note(run, *streams.values())

@@ -102,6 +102,19 @@ class GridTiles:
                 f"{(end - start + more)[turn, block]}"
             )
 
+    def check_sinks(self, warpgroups: int) -> None:
+        """Raise Unsafe unless everybody takes the sink of its tile's head."""
+        tiles = self.at["Q", 0]
+        for group in range(warpgroups):
+            wanted = np.where(tiles[..., 0] != NONE, tiles[..., 1], NONE)
+            found = self.at.get(("sink", group), np.full_like(tiles, NONE))[..., 1]
+            if (found != wanted).any():
+                turn, block = np.argwhere(found != wanted)[0]
+                raise Unsafe(
+                    f"tile {turn} of block {block}: warpgroup {group} reads the sink of head {found[turn, block]}, "
+                    f"expected {wanted[turn, block]}"
+                )
+
     def __getitem__(self, key: tuple[str, int]) -> np.ndarray:
         return self.at[key]
 
@@ -215,8 +228,18 @@ def _element(seen: Seen, run: Run, expected: Expected) -> Any:
     yield "output", np.where(first, run.threads.y[seen.threads], NONE), np.stack([row, head, batch], axis=-1)
 
 
+def _sink(seen: Seen, run: Run, expected: Expected) -> Any:
+    """Of a sink the head is all that there is to tell."""
+    head = np.broadcast_to(seen.values["value"], len(seen.threads))
+    yield "sink", run.threads.y[seen.threads], np.stack([head, head, head], axis=-1)
+
+
 # What a process stores row by row, and where.
 ROWS_OF = {"rows of output": ("output", "Output"), "rows of lse": ("lse", "LSE")}
-PLACES: Mapping[str, Any] = {"tma load": _loaded, "tma store": _stored, "output": _element} | dict.fromkeys(
-    ROWS_OF, _rows
-)
+PLACES: Mapping[str, Any] = {
+    "tma load": _loaded,
+    "tma store": _stored,
+    "output": _element,
+    "sink": _sink,
+    **dict.fromkeys(ROWS_OF, _rows),
+}

@@ -152,6 +152,8 @@ class GridProof:
         found.check(
             self.shape, self.roles.warpgroups, self.schedule.block_M, block_N, cluster, program.least_blocks, proof.lse
         )
+        if "Sinks" in proof.code.variant.optional:
+            found.check_sinks(self.roles.warpgroups)
         lag = next(op.lag for op in program.phases.steady.operations if op.statement == "mask")
         loops = kv_loops(proof.kernel)
         plain = unmasked(loops)

@@ -12,7 +12,7 @@ from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGRO
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.device_code import STORE_LSE
 from tl_attention.lowering.signature import takes
-from tl_attention.lowering.warp_specialized.device_code import PRELUDE, exp2_polynomial
+from tl_attention.lowering.warp_specialized.device_code import CAP, PRELUDE, exp2_polynomial
 from tl_attention.lowering.warp_specialized.state import block_state
 from tl_attention.lowering.warp_specialized.tiles import workers
 from tl_attention.lowering.warp_specialized.work import reset_counter, work
@@ -28,6 +28,8 @@ def attention_kernel(*, variant, block_M, block_N, loop, kernel, softmax):
         mask=variant.mask,
         group=variant.group,
         lse="LSE" in variant.optional,
+        softcap="softcap" in variant.optional,
+        sinks="Sinks" in variant.optional,
         block_M=block_M,
         block_N=block_N,
         loop=loop,
@@ -39,14 +41,14 @@ def attention_kernel(*, variant, block_M, block_N, loop, kernel, softmax):
 
     @T.prim_func
     @takes(variant.parameters(*counters), variant, Sizes(batch, heads, seq_q, seq_kv))
-    def attention(Q, K, V, Output, softmax_scale, LSE=None, TileCounter=None):
-        launch(Q, K, V, Output, LSE, TileCounter, softmax_scale, c)
+    def attention(Q, K, V, Output, softmax_scale, LSE=None, softcap=None, Sinks=None, TileCounter=None):
+        launch(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c)
 
     return attention
 
 
 @T.macro
-def launch(Q, K, V, Output, LSE, TileCounter, softmax_scale, c):
+def launch(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c):
     """The thread blocks, and their roles."""
     warpgroups = c.block_M // ROWS
     polynomial = c.softmax.exp2_polynomial
@@ -55,9 +57,10 @@ def launch(Q, K, V, Output, LSE, TileCounter, softmax_scale, c):
         threads=(WARPGROUP, warpgroups + 1),
         cluster_dims=c.kernel.cluster,
         prelude=(PRELUDE if polynomial is None else PRELUDE + exp2_polynomial(COEFFICIENTS[polynomial.degree]))
+        + (CAP if c.softcap else "")
         + (STORE_LSE if c.lse else ""),
     ) as (block,):
-        s = block_state(Q, K, V, Output, LSE, TileCounter, softmax_scale, c)
+        s = block_state(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c)
         if c.kernel.cluster > 1:
             T.cluster_sync()
         ty = T.get_thread_binding(1)

@@ -3,7 +3,7 @@
 import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import OWN, ROWS, WARPGROUP
-from tl_attention.lowering.softmax import store_lse
+from tl_attention.lowering.softmax import add_sink, sink_score, store_lse
 from tl_attention.lowering.warp_specialized.rings import release_q
 
 
@@ -12,15 +12,22 @@ def store(first_row, head, bz, wg, s, c):
     """Output = acc_o / denominator."""
     if c.softmax.row_sum == "thread":
         T.reduce_sum(s.denominator, s.scores_scale, dim=1)
+        if c.sinks:
+            add_sink(sink_score(s.sink[0], s.scale), ROWS, s.scores_max, s.scores_scale, s.scores_max_prev, s.scale)
         if c.lse:
             store_lse(s.LSE, bz, head, first_row, s.seq_q, s.scores_max, s.scores_scale, s.scale)
         for i in T.Parallel(ROWS):
             s.scores_scale[i] = 1.0 / s.scores_scale[i]
     else:
+        if c.sinks:
+            add_sink(sink_score(s.sink[0], s.scale), ROWS, s.scores_max, s.denominator, s.scores_max_prev, s.scale)
         if c.lse:
             store_lse(s.LSE, bz, head, first_row, s.seq_q, s.scores_max, s.denominator, s.scale)
         for i in T.Parallel(ROWS):
             s.scores_scale[i] = 1.0 / s.denominator[i]
+    if c.sinks:
+        for i in T.Parallel(ROWS):
+            s.scores_scale[i] *= s.scores_max_prev[i]
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         s.acc_o[i, j] *= s.scores_scale[i]
     STORES[c.kernel.output](first_row, head, bz, wg, s, c)

@@ -10,7 +10,7 @@ from tl_attention.lowering.warp_specialized.vector import per_thread_layout
 
 
 @T.macro
-def block_state(Q, K, V, Output, LSE, TileCounter, softmax_scale, c):
+def block_state(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c):
     """The tensors, and everything that is allocated."""
     warpgroups = c.block_M // ROWS
     Q_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
@@ -18,6 +18,7 @@ def block_state(Q, K, V, Output, LSE, TileCounter, softmax_scale, c):
     V_shared = T.alloc_shared([c.kernel.v_stages, c.block_N, c.head_dim_v], c.dtype)
     fragments = warpgroup_state(c)
     Q_local = T.alloc_fragment([ROWS, c.head_dim], c.dtype) if c.kernel.q_operand == "registers" else None
+    sink = T.alloc_local([1], "float32") if c.sinks else None
     # Full barriers count the producer warp's lanes, and bytes; empty ones the warps that compute.
     readers = warpgroups * WARPS * c.kernel.cluster
     Q_full = T.alloc_barrier([WARP] * warpgroups)
@@ -32,6 +33,8 @@ def block_state(Q, K, V, Output, LSE, TileCounter, softmax_scale, c):
         V=SimpleNamespace(source=V, shared=V_shared, full=V_full, empty=V_empty, depth=c.kernel.v_stages),
         Output=Output,
         LSE=LSE,
+        Sinks=Sinks,
+        sink=sink,
         **vars(fragments),
         Q_local=Q_local,
         tiles=tile_numbers(TileCounter, c) if c.kernel.tile_scheduler == "dynamic" else None,
@@ -40,7 +43,8 @@ def block_state(Q, K, V, Output, LSE, TileCounter, softmax_scale, c):
         seq_q=Q.shape[2],
         seq_kv=K.shape[2],
         past_len=K.shape[2] - Q.shape[2],
-        scale=softmax_scale * LOG2_E,
+        scale=(softcap if c.softcap else softmax_scale) * LOG2_E,
+        cap=softmax_scale / softcap if c.softcap else None,
         rank=T.block_rank_in_cluster() if c.kernel.cluster > 1 else 0,
     )
 

@@ -45,12 +45,20 @@ def inside(columns, j):
 @T.macro
 def mask(op, t, tile, s, c, masked):
     """acc_s = -inf where a key is hidden."""
+    if c.softcap:
+        cap(s, c, alone=True)
     kv = tile.blocks - 1 - t if c.mask.left is None else tile.first + tile.blocks - 1 - t
     for i, j in T.Parallel(ROWS, c.block_N):
         own_key = tile.first_row + i + s.past_len
         s.acc_s[i, j] = T.if_then_else(
             c.mask.hidden(j, own_key, s.seq_kv, T, kv * c.block_N), -T.infinity("float32"), s.acc_s[i, j]
         )
+
+
+@T.macro
+def cap(s, c, alone):
+    """acc_s = tanh(softmax_scale acc_s / softcap), by row_max, unless a mask comes before it, and does."""
+    T.call_extern("handle", f"tl_attention_cap<{c.block_N // 2}, {'true' if alone else 'false'}>", s.acc_s.data, s.cap)
 
 
 @T.macro
@@ -62,6 +70,8 @@ def max_prev(op, t, tile, s, c, masked):
 @T.macro
 def row_max(op, t, tile, s, c, masked):
     """scores_max = max(scores_max, max_j acc_s)."""
+    if c.softcap and not masked:
+        cap(s, c, alone=False)
     MAXIMUM[c.softmax.row_max](s.scores_max, s, c)
 
 
@@ -69,6 +79,8 @@ def row_max(op, t, tile, s, c, masked):
 def row_max_beyond_threshold(op, t, tile, s, c, masked):
     """scores_max = max_j acc_s where that is larger by more than the threshold: else every exponential stays small."""
     block_max = T.alloc_fragment([ROWS], "float32")
+    if c.softcap and not masked:
+        cap(s, c, alone=False)
     MAXIMUM[c.softmax.row_max](block_max, s, c)
     for i in T.Parallel(ROWS):
         grows = (block_max[i] - s.scores_max[i]) * s.scale > T.float32(c.softmax.rescale_threshold)

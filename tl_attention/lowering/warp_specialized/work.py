@@ -44,7 +44,7 @@ def work(wg, block, s, c, is_producer):
             if c.mask.left is not None:
                 visible -= first
                 cut = c.mask.first_whole(first_row + ROWS + s.past_len, c.block_N, T) - first
-            consume(turn, base, first, blocks, first_row, visible, cut, wg, s, c)
+            consume(turn, base, first, blocks, first_row, head, visible, cut, wg, s, c)
             store(first_row, head, bz, wg, s, c)
         base += blocks
         advance(tile, turn, row_tiles, s, c, is_producer=is_producer)

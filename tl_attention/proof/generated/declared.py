@@ -31,12 +31,14 @@ TARGET = re.compile(
     r"(?:(?:float\d? |half_t |bfloat16_t |bool )?(\w+)(?:\.[xyzw]|\[.+?\])?|\*\(\w+\*\)\((\w+) \+ .+?\)|"
     r"\((?:\(\w+\*\)|reinterpret_cast<\w+\*>)\(&(\w+)\)\)\[\d+\]) = (.+);$"
 )
+# All registers of scores:  tl_attention_cap<88, false>(acc_s, ((softmax_scale / softcap) * ...));
+OF_ALL = re.compile(r"tl_attention_cap<(\d+), (?:true|false)>\((\w+), (.+)\);$")
 # Functions of registers alone.
 PURE = {
     *("bool", "int", "int64_t", "uint", "float", "float2", "float4", "uint1", "uint2", "uint4", "half_t", "bfloat16_t"),
     *("half2", "__nv_bfloat162", "reinterpret_cast", "make_float2", "make_float4", "make_uint4", "x", "y", "z", "w"),
     *("max", "min", "exp2f", "fabsf", "log2f", "CUDART_INF_F", "__float22half2_rn", "__float22bfloat162_rn"),
-    *("__pack_half2", "__pack_nv_bfloat162", "tl_attention_exp2", "tl_attention_grew", "softmax_scale"),
+    *("__pack_half2", "__pack_nv_bfloat162", "tl_attention_exp2", "tl_attention_grew", "softmax_scale", "softcap"),
     *("threadIdx.x", "blockIdx.x", "tl::block_rank_in_cluster"),
 }
 IDENTIFIER = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:::\w+)*(?:\.\w+)*")
@@ -83,6 +85,9 @@ class Declared:
             return "allocation"
         if PLAIN.match(text):
             return "numbers: declaration"
+        match = OF_ALL.match(text)
+        if match and self.registers.get(match[2]) == 4 * int(match[1]) and self.pure(match[3]):
+            return "numbers: arithmetic"
         match = TARGET.match(text)
         if not match or (match[1] or match[2] or match[3]) not in self.registers or not self.pure(text):
             return None

@@ -103,7 +103,7 @@ def _hold(match: re.Match[str], declared: Declared) -> Made:
     )
 
 
-SCALE = r"\(softmax_scale \* 0x1\.71547652b82fep\+0f/\*1\.442695e\+00\*/\)"
+SCALE = r"\((?:softmax_scale|softcap) \* 0x1\.71547652b82fep\+0f/\*1\.442695e\+00\*/\)"
 PRODUCT_CALLS = (
     # tl::GmmaDescriptor desc_b;
     Call("descriptor", re.compile(r"tl::GmmaDescriptor desc_\w+;$"), nothing),

@@ -23,7 +23,7 @@ from tl_attention.proof.generated.run import Run
 BY_ALL = {
     "wait", "sync", "signal", "cluster sync", "init fence", "fewer registers", "more registers", "arrive wgmma", "wgmma",
     "commit wgmma", "products wait", "operand fence", "exchange", "hold", "hold last", "resume", "mask",
-    "commit copies", "copies wait", "rows of output", "rows of lse",
+    "commit copies", "copies wait", "rows of output", "rows of lse", "sink",
 }  # fmt: skip
 # What may stand among a product's instructions, or before its registers are fenced.
 OF_A_PRODUCT = {"operand fence", "fence", "wgmma", "commit wgmma", "products wait"}

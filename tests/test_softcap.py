@@ -1,0 +1,170 @@
+"""Softcap and sinks on the CPU: the references, the interpreter, what is refused, and the kernel's own arithmetic."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from mutations import mutate, shipped
+
+from tl_attention import InputError, ScheduleRefused, attention
+from tl_attention.lowering.softmax import TANH
+from tl_attention.lowering.warp_specialized.device_code import CAP
+from tl_attention.oracle.interpret import POLICIES, interpret, verify
+from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.shape import DTYPES, AttentionShape
+from tl_attention.problem.variant import Variant
+from tl_attention.program.derivation import derive
+from tl_attention.program.machine import EARLY, LATE
+from tl_attention.proof.legality import find_violation
+
+BOTH = ("seed", "ws_seed", "best")
+CASES = {
+    "softcap": {"softcap": 3.0},
+    "a softcap that none comes near": {"softcap": 1000.0},
+    "a softcap that all reach": {"softcap": 0.25},
+    "sinks": {"sinks": torch.tensor([-2.0, 0.0, 7.5])},
+    "sinks that weigh all or nothing": {"sinks": torch.tensor([float("-inf"), 1e30, -1e30])},
+    "both": {"softcap": 5.0, "sinks": torch.tensor([3.0, 9.0, -1.0])},
+}
+
+
+def by_hand(q, k, v, mask, scale, softcap=0.0, sinks=None):
+    """Row by row and key by key, as the words say it."""
+    output = torch.zeros_like(q)
+    past = k.shape[2] - q.shape[2]
+    for b, h, i in ((b, h, i) for b in range(q.shape[0]) for h in range(q.shape[1]) for i in range(q.shape[2])):
+        weights = []
+        for j in range(k.shape[2]):
+            late, early = (
+                mask.right is not None and j > i + past + mask.right,
+                mask.left is not None and j < i + past - mask.left,
+            )
+            score = scale * float(q[b, h, i] @ k[b, h, j])
+            capped = softcap * math.tanh(score / softcap) if softcap else score
+            weights.append(0.0 if late or early else math.exp(capped))
+        total = sum(weights) + (math.exp(float(sinks[h])) if sinks is not None else 0.0)
+        if any(weights):
+            output[b, h, i] = torch.tensor(weights, dtype=torch.float64) @ v[b, h] / total
+    return output
+
+
+@pytest.mark.parametrize("mask", [FULL, CAUSAL, Mask(left=2, right=1)], ids=str)
+@pytest.mark.parametrize("options", [CASES["softcap"], CASES["sinks"], CASES["both"]], ids=["softcap", "sinks", "both"])
+def test_the_reference_is_what_the_words_say(mask, options):
+    q, k, v = (x.double() for x in make_inputs(AttentionShape(1, 3, 4, 7, 64), 0))
+    expected = by_hand(q, k, v, mask, 0.1, **options)
+    torch.testing.assert_close(attention_fp64(q, k, v, mask=mask, scale=0.1, **options), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "seq_q,seq_kv,mask",
+    [(65, 70, FULL), (40, 130, CAUSAL), (50, 90, Mask(left=20, right=5)), (33, 33, Mask(left=7))],
+    ids=str,
+)
+def test_the_interpreter_is_right(case, dtype, seq_q, seq_kv, mask):
+    q, k, v = make_inputs(AttentionShape(1, 3, seq_q, seq_kv, 64, dtype), seed=seq_q + seq_kv)
+    options = {"mask": mask, "scale": 0.2, **CASES[case]}
+    exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
+    for name in BOTH:
+        for policy in (LATE, EARLY):
+            output = interpret(derive(shipped()[name]), q, k, v, block_M=32, block_N=16, policy=policy, **options)
+            error = compare(output, exact, peer)
+            assert error.ok, f"{name}: {error}"
+
+
+@pytest.mark.parametrize("name", ("seed", "fa3_pipelined", "best", "best_causal", "ws_three_stages"))
+def test_variants_are_verified_with_what_is_optional(name):
+    schedule = shipped()[name]
+    plain = Variant(64, "float16", CAUSAL)
+    for optional in ({"softcap"}, {"Sinks"}, {"softcap", "Sinks"}):
+        reports = verify(derive(schedule), schedule, replace(plain, optional=frozenset(optional)))
+        assert set(reports) == set(POLICIES) and all(report.ok for report in reports.values()), reports
+
+
+@pytest.mark.parametrize("model", ("synchronous", "asynchronous"))
+def test_a_row_max_that_caps_what_it_reads_needs_no_other_order(model):
+    """The tables do not say that row_max writes acc_s: what must come after that has to come after its maximum anyway."""
+    rng = random.Random(11)
+    verdicts = set()
+    programmed = [schedule for schedule in shipped().values() if schedule.has_program]
+    for schedule in [*programmed, *(mutate(rng.choice(programmed), rng) for _ in range(150))]:
+        try:
+            program = derive(schedule, model)
+        except ScheduleRefused:
+            continue
+        row_max = program.table.by_name["row_max"]
+        scores = tuple(buffer for buffer in row_max.reads if buffer.startswith("acc_s"))
+        capping = replace(row_max, writes=row_max.writes + scores)
+        table = replace(
+            program.table, statements=tuple(capping if s is row_max else s for s in program.table.statements)
+        )
+        allowed = find_violation(program) is None
+        assert allowed == (find_violation(replace(program, table=table)) is None)
+        verdicts.add(allowed)
+    assert verdicts == {True, False}
+
+
+def test_the_kernels_tangents_are_near_enough():
+    """Relative to the tangent up to a half, by the polynomial; elsewhere beside 1. fp32 throughout."""
+    x = torch.linspace(-0.5, 0.5, 100_001)
+    power = torch.full_like(x, TANH[-1])
+    for coefficient in TANH[-2::-1]:
+        power = power * x * x + coefficient
+    exact = torch.tanh(x.double())
+    assert ((x * power - exact).abs() <= 8e-7 * exact.abs()).all()
+    x = torch.linspace(-30, 30, 100_001)
+    exponents = (x * (2 * math.log2(math.e))).clamp(max=30.0)
+    exact = torch.tanh(x.double())
+    assert ((1 - 2 / (1 + torch.exp2(exponents)) - exact).abs() <= 4e-7).all()
+    assert all(re.search(rf"(?<![\d.]){re.escape(str(c))}f", CAP) for c in TANH)
+
+
+REFUSED = {
+    "a negative softcap": ({"softcap": -1.0}, "softcap is -1.0, expected 0, which is off, or"),
+    "a softcap that is no number": ({"softcap": float("nan")}, "softcap is nan, expected 0"),
+    "an infinite softcap": ({"softcap": float("inf")}, "softcap is inf, expected 0"),
+    "a softcap beside fp32": ({"softcap": 1e-30}, "softcap is 1e-30, expected 0, which is off, or 1e-20 to 1e"),
+    "a softcap that is a text": ({"softcap": "30"}, "softcap is '30', expected 0"),
+    "sinks of another length": (
+        {"sinks": torch.zeros(3)},
+        r"sinks is contiguous \(3,\) torch.float32 on cpu, expected",
+    ),
+    "sinks of two dimensions": ({"sinks": torch.zeros(1, 2)}, r"sinks is contiguous \(1, 2\)"),
+    "sinks of another dtype": (
+        {"sinks": torch.zeros(2, dtype=torch.float16)},
+        r"sinks is contiguous \(2,\) torch.float16",
+    ),
+    "sinks with gaps": ({"sinks": torch.zeros(4)[::2]}, r"sinks is not contiguous \(2,\) torch.float32"),
+    "sinks on another device": ({"sinks": torch.zeros(2, device="meta")}, r"on meta, expected q's \(2,\) .* on cpu"),
+    "sinks in a list": ({"sinks": [0.0, 1.0]}, "sinks is list, expected q's"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_wrong_is_refused_in_one_line(name):
+    options, words = REFUSED[name]
+    q = torch.zeros(1, 2, 4, 64, dtype=torch.float16)
+    with pytest.raises(InputError, match=words) as error:
+        attention(q, q, q, **options)
+    assert "\n" not in str(error.value)
+    # With what is right the next thing is told.
+    with pytest.raises(InputError, match="expected a CUDA device"):
+        attention(q, q, q, softcap=30, sinks=torch.zeros(2))
+
+
+def test_what_is_left_out_shows():
+    """The budget tells a kernel that neither caps nor has sinks from one that does."""
+    q, k, v = make_inputs(AttentionShape(1, 1, 40, 60, 64), 0)
+    plain = attention_same_precision(q, k, v, mask=FULL, scale=0.125)
+    for options in ({"softcap": 2.0}, {"sinks": torch.tensor([5.0])}):
+        exact = attention_fp64(q, k, v, mask=FULL, scale=0.125, **options)
+        peer = attention_same_precision(q, k, v, mask=FULL, scale=0.125, **options)
+        assert compare(peer, exact, peer).ok and not compare(plain, exact, peer).ok
