@@ -30,6 +30,13 @@ class Parameter:
     dtype: str = ""
     optional: bool = False
 
+    @property
+    def strides(self) -> tuple[str, ...]:
+        """The names of its strides in a strided variant, in elements, outermost first; the last dimension's is 1."""
+        if len(self.dims) < 4 or self.kind not in ("input", "output"):
+            return ()
+        return tuple(f"{self.name}_{dim}_stride" for dim in ("batch", "head", "row"))
+
 
 # In the order in which a kernel takes them.
 KERNEL_PARAMETERS = (
@@ -47,7 +54,9 @@ class Variant:
     """What a kernel computes: attention of these head sizes, in this dtype, under this mask.
 
     `head_dim` is that of Q and K, `head_dim_v` that of V and the output: the same unless given. `sizes` None leaves
-    them to run time. `optional` names the optional inputs and outputs that there are.
+    them to run time. `optional` names the optional inputs and outputs that there are. `strided` leaves to run time how
+    the caller's tensors lie in memory, too: each has a stride of its own for every dimension but the last, which is
+    contiguous.
     """
 
     head_dim: int
@@ -56,6 +65,7 @@ class Variant:
     head_dim_v: int = 0
     sizes: Sizes | None = None
     optional: frozenset[str] = frozenset()
+    strided: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import tilelang.language as T
 
 from tl_attention.lowering.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, store
-from tl_attention.lowering.signature import takes
+from tl_attention.lowering.signature import aligned, takes
 from tl_attention.lowering.softmax import LOG2_E
 from tl_attention.problem.variant import Sizes
 
@@ -27,6 +27,8 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
     def attention(Q, K, V, Output, softmax_scale):
         with T.Kernel(T.ceildiv(seq_q, block_M), heads, batch, threads=threads) as (bx, by, bz):
             s = allocated(c)
+            if variant.strided:
+                aligned(Q, K, V, Output)
             first_row = bx * block_M
             past_len = seq_kv - seq_q
             scale = softmax_scale * LOG2_E

@@ -13,7 +13,7 @@ import numpy as np
 from tl_attention.hardware.warpgroup import ROWS, WARP, WARPS
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.warp_specialized.compared import compare
-from tl_attention.lowering.warp_specialized.device_code import PRELUDE, exp2_polynomial
+from tl_attention.lowering.warp_specialized.device_code import PRELUDE, STRIDED_PRELUDE, exp2_polynomial
 from tl_attention.lowering.warp_specialized.grid_proof import GridProof, grids, workers
 from tl_attention.lowering.warp_specialized.loaded import Loaded, left_out, loaded_tiles
 from tl_attention.lowering.warp_specialized.resources import split_registers
@@ -49,7 +49,8 @@ class RolesProof(Proof):
     @property
     def prelude(self) -> str:
         polynomial = self.schedule.softmax.exp2_polynomial
-        return PRELUDE if polynomial is None else PRELUDE + exp2_polynomial(COEFFICIENTS[polynomial.degree])
+        prelude = STRIDED_PRELUDE if self.code.variant.strided else PRELUDE
+        return prelude if polynomial is None else prelude + exp2_polynomial(COEFFICIENTS[polynomial.degree])
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:
@@ -138,7 +139,7 @@ class RolesProof(Proof):
         lengths = Lengths(1 if start else TILES, self.program.span + period, period)
         counter = {"TileCounter": (0, 0)}
         run = Run(
-            self.kernel, threads, sizes._asdict(), lengths, cluster, counter, self.iterations, start,
+            self.kernel, threads, self.names(sizes), lengths, cluster, counter, self.iterations, start,
             whole=False, workers=workers(self.schedule),
         )  # fmt: skip
         run.go()

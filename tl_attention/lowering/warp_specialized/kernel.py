@@ -10,8 +10,8 @@ import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP
 from tl_attention.loop.exp2 import COEFFICIENTS
-from tl_attention.lowering.signature import takes
-from tl_attention.lowering.warp_specialized.device_code import PRELUDE, exp2_polynomial
+from tl_attention.lowering.signature import aligned, takes
+from tl_attention.lowering.warp_specialized.device_code import PRELUDE, STRIDED_PRELUDE, exp2_polynomial
 from tl_attention.lowering.warp_specialized.state import block_state
 from tl_attention.lowering.warp_specialized.tiles import workers
 from tl_attention.lowering.warp_specialized.work import reset_counter, work
@@ -25,6 +25,7 @@ def attention_kernel(*, variant, block_M, block_N, loop, kernel, softmax):
         head_dim_v=variant.head_dim_v,
         dtype=variant.dtype,
         mask=variant.mask,
+        strided=variant.strided,
         block_M=block_M,
         block_N=block_N,
         loop=loop,
@@ -51,8 +52,12 @@ def launch(Q, K, V, Output, TileCounter, softmax_scale, c):
         grid(Q, c),
         threads=(WARPGROUP, warpgroups + 1),
         cluster_dims=c.kernel.cluster,
-        prelude=PRELUDE if polynomial is None else PRELUDE + exp2_polynomial(COEFFICIENTS[polynomial.degree]),
+        prelude=(STRIDED_PRELUDE if c.strided else PRELUDE)
+        if polynomial is None
+        else (STRIDED_PRELUDE if c.strided else PRELUDE) + exp2_polynomial(COEFFICIENTS[polynomial.degree]),
     ) as (block,):
+        if c.strided:
+            aligned(Q, K, V, Output)
         s = block_state(Q, K, V, Output, TileCounter, softmax_scale, c)
         if c.kernel.cluster > 1:
             T.cluster_sync()
