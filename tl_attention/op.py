@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,13 +15,11 @@ from tl_attention.errors import InputError
 from tl_attention.files.named import DEFAULT, DEFAULT_CAUSAL, resolve
 from tl_attention.hardware.device import require_hopper
 from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.problem.in_memory import BHSD, DIMENSIONS, check_layout, check_out, empty, other_way, placed
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
-
-# Of the addresses of q, k and v, in bytes: what TMA and 16-byte copies need.
-ALIGNMENT = 16
 
 
 def attention(
@@ -30,34 +29,45 @@ def attention(
     *,
     causal: bool = False,
     scale: float | None = None,
+    layout: str = BHSD,
+    out: Tensor | None = None,
     schedule: Schedule | str | Path | None = None,
     specialize: bool = False,
 ) -> Tensor:
     """softmax(scale q k^T) v on the current CUDA stream of q's device.
 
-    Layout: q (batch, heads, seq_q, head_dim), k and v (batch, heads, seq_kv, head_dim), all fp16 or all bf16, on one
-    Hopper GPU; head_dim 64 or 128; any sizes of at least 1. Products accumulate in fp32.
+    q is (batch, heads, seq_q, head_dim), k and v (batch, heads, seq_kv, head_dim), all fp16 or all bf16, on one Hopper
+    GPU; head_dim 64 or 128; any sizes of at least 1. Products accumulate in fp32.
+
+    Strides are read, nothing is copied: views run as they lie if the last dimension is contiguous, and the address and
+    the stride of every other dimension longer than 1 are multiples of 16 bytes, and not 0. Others are refused.
 
     Args:
         causal: query i sees keys 0 .. seq_kv - seq_q + i; needs seq_kv >= seq_q.
         scale: factor of the scores, positive; 1 / sqrt(head_dim) by default.
+        layout: "bhsd" as above, or "bshd" where q, k, v and the output are (batch, seq, heads, head_dim).
+        out: the tensor that the output is written to, and returned; strided as the inputs may be. It shares no element
+            with them.
         schedule: the name of a schedule that ships (`tl-attention list`), a file, a label or a Schedule; by default
             `best`, and `best_causal` if causal. A file is read again only when it has changed.
         specialize: compile for exactly these sizes instead of for all.
 
-    Returns: the output, q's shape and dtype, contiguous. There is no backward.
+    Returns: the output, q's shape and dtype, contiguous in its layout, or `out`. There is no backward.
     Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused, one of them, for a schedule
         that cannot run.
     """
+    check_layout(layout)
+    q, k, v = (_bhsd(x, layout) for x in (q, k, v))
     shape = _checked_shape(q, k, v, causal)
     scale = shape.head_dim**-0.5 if scale is None else _checked_scale(scale)
-    tensors = {"Q": _aligned("q", q), "K": _aligned("k", k), "V": _aligned("v", v)}
+    inputs = {"q": q, "k": k, "v": v}
+    output = _output(out, (*q.shape[:3], v.shape[3]), inputs, layout)
+    strided, tensors = placed({**inputs, "out": output}, layout)
     resolved = _resolve(schedule, causal)
-    kernel = _kernel(resolved, shape.variant(fixed=specialize))
-    output = torch.empty_like(q, memory_format=torch.contiguous_format)
+    kernel = _kernel(resolved, replace(shape.variant(fixed=specialize), strided=strided))
     with torch.cuda.device(q.device):
-        kernel(**tensors, Output=output, softmax_scale=scale)
-    return output
+        kernel(Q=tensors["q"], K=tensors["k"], V=tensors["v"], Output=tensors["out"], softmax_scale=scale)
+    return other_way(output, layout) if out is None else out
 
 
 _compile_lock = threading.Lock()
@@ -86,16 +96,23 @@ def _resolve(schedule: Schedule | str | Path | None, causal: bool) -> Schedule:
     return resolve(schedule).schedule
 
 
-def _aligned(name: str, tensor: Tensor) -> Tensor:
-    """The tensor, contiguous. Its loads take 16 bytes at a time, from an address that 16 must divide."""
-    tensor = tensor.contiguous()
-    offset = tensor.data_ptr() % ALIGNMENT
-    if offset:
-        raise InputError(
-            f"attention: {name} starts {offset} bytes after a multiple of {ALIGNMENT}, expected a multiple: pass "
-            f"{name}.clone()"
-        )
-    return tensor
+def _bhsd(tensor: Tensor, layout: str) -> Tensor:
+    """(batch, heads, seq, head_dim) of a tensor; anything else as it is, for the checks of shapes to name."""
+    return other_way(tensor, layout) if isinstance(tensor, Tensor) and tensor.dim() == 4 else tensor
+
+
+def _output(out: Tensor | None, shape: tuple[int, ...], inputs: dict[str, Tensor], layout: str) -> Tensor:
+    """Where an output of this shape (batch, heads, seq, head_dim) goes: a new tensor, or `out`."""
+    if out is None:
+        return empty(inputs["q"], shape, layout)
+    if not isinstance(out, Tensor) or out.dim() != 4:
+        found = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise InputError(f"attention: out is {found}, expected a tensor ({', '.join(DIMENSIONS[layout])})")
+    if torch.is_grad_enabled() and out.requires_grad:
+        raise InputError("attention: out requires a gradient, and there is no backward: call it under torch.no_grad()")
+    output = other_way(out, layout)
+    check_out(output, shape, inputs, layout)
+    return output
 
 
 def _checked_scale(scale: float) -> float:
