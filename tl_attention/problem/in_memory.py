@@ -62,9 +62,11 @@ def placed(tensors: Mapping[str, Any], layout: str) -> tuple[bool, dict[str, Any
     Raises InputError for one that no kernel can read, or write, where it lies: its name, and its strides as the caller
     sees them.
     """
+    strided = not all(tensor.is_contiguous() for tensor in tensors.values())
     for name, tensor in tensors.items():
-        _check(name, tensor, layout)
-    if all(tensor.is_contiguous() for tensor in tensors.values()):
+        if strided or tensor.data_ptr() % ALIGNMENT:
+            _check(name, tensor, layout)
+    if not strided:
         return False, dict(tensors)
     return True, {name: _whole_strides(tensor) for name, tensor in tensors.items()}
 
@@ -72,26 +74,27 @@ def placed(tensors: Mapping[str, Any], layout: str) -> tuple[bool, dict[str, Any
 def _check(name: str, tensor: Any, layout: str) -> None:
     if not tensor.numel():
         return
-    unit = ALIGNMENT // tensor.element_size()
+    unit, offset = ALIGNMENT // tensor.element_size(), tensor.data_ptr() % ALIGNMENT
+    *outer, last = zip(tensor.shape, tensor.stride())
+    misplaced = (last[0] > 1 and last[1] != 1) or any(n > 1 and (s % unit or s == 0) for n, s in outer)
+    if not misplaced and not offset:
+        return
     shown = f"strides {_in_order(tensor.stride(), layout)}"
     remedy = f"{name}.contiguous()" + (", and copy what it then has" if name == "out" else "")
-    *outer, last = zip(tensor.shape, tensor.stride())
-    if (last[0] > 1 and last[1] != 1) or any(n > 1 and (s % unit or s == 0) for n, s in outer):
+    if misplaced:
         raise InputError(
             f"attention: {name} has {shown}, expected 1 for the last dimension and multiples of {unit} ({ALIGNMENT} "
             f"bytes), not 0, for the others: pass {remedy}"
         )
-    offset = tensor.data_ptr() % ALIGNMENT
-    if offset and tensor.is_contiguous():
+    if tensor.is_contiguous():
         raise InputError(
             f"attention: {name} starts {offset} bytes after a multiple of {ALIGNMENT}, expected a multiple: pass "
             f"{name}.clone()"
         )
-    if offset:
-        raise InputError(
-            f"attention: {name}, with {shown}, starts {offset} bytes after a multiple of {ALIGNMENT}, expected a "
-            f"multiple: pass {remedy}"
-        )
+    raise InputError(
+        f"attention: {name}, with {shown}, starts {offset} bytes after a multiple of {ALIGNMENT}, expected a "
+        f"multiple: pass {remedy}"
+    )
 
 
 def _whole_strides(tensor: Any) -> Any:
