@@ -15,7 +15,7 @@ from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.measure.bench import Options, measure
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.progress import SILENT
-from tl_attention.op import _aligned, _resolve
+from tl_attention.op import _resolve
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import DTYPES, AttentionShape
@@ -162,22 +162,6 @@ def test_a_schedule_is_taken_by_name_file_or_label_or_as_it_is():
         _resolve(3, False)
     with pytest.raises(InputError, match="no schedule is named 'sed': did you mean seed"):
         _resolve("sed", False)
-
-
-@pytest.mark.parametrize("offset", [1, 7, 8])
-def test_a_tensor_that_does_not_start_at_16_bytes_is_told_by_name(offset):
-    tensor = torch.zeros(2 * 64 + 8, dtype=torch.float16)
-    view = tensor[offset : offset + 2 * 64].view(1, 1, 2, 64)
-    if offset == 8:
-        assert _aligned("v", view).data_ptr() == view.data_ptr()
-        return
-    words = rf"v starts {2 * offset} bytes after a multiple of 16, expected a multiple: pass v\.clone\(\)"
-    with pytest.raises(InputError, match=words) as error:
-        _aligned("v", view)
-    assert "\n" not in str(error.value)
-    assert _aligned("v", view.clone()).data_ptr() % 16 == 0
-    # What is not contiguous is copied anyway, and the copy is aligned.
-    assert torch.equal(_aligned("v", view.transpose(2, 3)), view.transpose(2, 3))
 
 
 @pytest.mark.gpu

@@ -30,6 +30,13 @@ class Parameter:
     dtype: str = ""
     optional: bool = False
 
+    @property
+    def strides(self) -> tuple[str, ...]:
+        """The names of its strides in a strided variant, in elements, outermost first; the last dimension's is 1."""
+        if len(self.dims) < 4 or self.kind not in ("input", "output"):
+            return ()
+        return tuple(f"{self.name}_{dim}_stride" for dim in ("batch", "head", "row"))
+
 
 # In the order in which a kernel takes them.
 KERNEL_PARAMETERS = (
@@ -51,7 +58,8 @@ class Variant:
 
     `head_dim` is that of Q and K, `head_dim_v` that of V and the output: the same unless given. `sizes` None leaves
     them to run time. `optional` names the optional inputs and outputs that there are. `group` heads of Q share one of K
-    and V: `Sizes.heads` counts Q's.
+    and V: `Sizes.heads` counts Q's. `strided` leaves to run time how the caller's tensors lie in memory, too: each has a
+    stride of its own for every dimension but the last, which is contiguous.
     """
 
     head_dim: int
@@ -61,6 +69,7 @@ class Variant:
     sizes: Sizes | None = None
     optional: frozenset[str] = frozenset()
     group: int = 1
+    strided: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)

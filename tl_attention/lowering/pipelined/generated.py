@@ -116,9 +116,10 @@ class PipelinedProof(Proof):
         for x, y, z in blocks:
             place = (x * self.schedule.block_M, y, z)
             run = self._run(sizes, x, y, z)
-            found = list(Stream(run, np.arange(len(run.threads)), f"block {x, y, z}", self.expected(sizes)).events())
+            expected = self.expected(sizes)
+            found = list(Stream(run, np.arange(len(run.threads)), f"block {x, y, z}", expected).events())
             kv = kv_blocks(shape, self.schedule.block_M, self.schedule.block_N, x, self.program.least_blocks)
-            Replay(self.program, self.schedule, shape, place, kv, len(run.threads), self.lse).check(found)
+            Replay(self.program, self.schedule, shape, expected.tensors, place, kv, len(run.threads), self.lse).check(found)
             if "Sinks" in self.code.variant.optional:
                 check_sinks(found, [y])
             # Its waits and barriers are enough, wherever they stand: others that are enough are the same proof.
@@ -128,7 +129,7 @@ class PipelinedProof(Proof):
         warps = self.kernel.signature.threads // WARP
         period = self.iterations.period
         lengths = Lengths(1, self.program.span + period, period)
-        names = {**sizes._asdict(), "blockIdx_x": x, "blockIdx_y": y, "blockIdx_z": z}
+        names = {**self.names(sizes), "blockIdx_x": x, "blockIdx_y": y, "blockIdx_z": z}
         run = Run(
             self.kernel, Threads(np.array([0]), 1, tuple(range(warps))), names, lengths, iterations=self.iterations
         )

@@ -7,7 +7,7 @@ import tilelang.language as T
 from tl_attention.loop.attention import NUMBER
 from tl_attention.lowering.device_code import STORE_LSE
 from tl_attention.lowering.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, cap, store
-from tl_attention.lowering.signature import takes
+from tl_attention.lowering.signature import aligned, takes
 from tl_attention.lowering.softmax import LOG2_E, add_sink, sink_score, store_lse
 from tl_attention.problem.variant import Sizes
 
@@ -35,6 +35,8 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
             T.ceildiv(seq_q, block_M), heads, batch, threads=threads, **({"prelude": STORE_LSE} if c.lse else {})
         ) as (bx, by, bz):
             s = allocated(c)
+            if variant.strided:
+                aligned(Q, K, V, Output)
             first_row = bx * block_M
             past_len = seq_kv - seq_q
             scale = (softcap if c.softcap else softmax_scale) * LOG2_E

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from tl_attention.problem.tiling import INTEGERS, kv_index
 from tl_attention.program.program import CONSUMER, Program
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.tensors import Tensor
 from tl_attention.schedule.schedule import Schedule
 
 Q, OUTPUT = "Q", "Output"
@@ -35,6 +36,7 @@ class Replay:
     program: Program
     schedule: Schedule
     shape: AttentionShape
+    tensors: Mapping[str, Tensor]
     place: tuple[int, int, int]
     blocks: range
     threads: int
@@ -112,10 +114,15 @@ class Replay:
 
         The tensor has one head for `group` of Q's.
         """
-        head = (self.place[2] * self.shape.heads + self.place[1]) // group
-        wanted = (head * rows + row, max(0, min(of_tile, rows - row)))
+        tensor = self.tensors[event.name]
+        first = tensor.element(self.place[2], self.place[1] // group, row)
+        wanted = (first, max(0, min(of_tile, rows - row)))
         if event.place != wanted:
-            raise Unsafe(f"{event.name} gets {event.place[1]} rows from {event.place[0]} on, expected {wanted[::-1]}")
+            # Counted over all heads, if the tensor is contiguous.
+            (found, copied), apart = event.place, tensor.row_stride
+            raise Unsafe(
+                f"{event.name} gets {copied} rows from {found // apart} on, expected {wanted[1], wanted[0] // apart}"
+            )
 
     def _commit_copies(self, event: Event) -> None:
         self.groups.append(set())

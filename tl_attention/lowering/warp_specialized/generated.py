@@ -14,7 +14,7 @@ from tl_attention.hardware.warpgroup import ROWS, WARP, WARPS
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.device_code import STORE_LSE
 from tl_attention.lowering.warp_specialized.compared import compare
-from tl_attention.lowering.warp_specialized.device_code import CAP, PRELUDE, exp2_polynomial
+from tl_attention.lowering.warp_specialized.device_code import CAP, PRELUDE, STRIDED_PRELUDE, exp2_polynomial
 from tl_attention.lowering.warp_specialized.grid_proof import GridProof, grids, whole_groups, workers
 from tl_attention.lowering.warp_specialized.loaded import Loaded, left_out, loaded_tiles
 from tl_attention.lowering.warp_specialized.resources import split_registers
@@ -54,8 +54,9 @@ class RolesProof(Proof):
     def prelude(self) -> str:
         polynomial = self.schedule.softmax.exp2_polynomial
         exp2 = "" if polynomial is None else exp2_polynomial(COEFFICIENTS[polynomial.degree])
+        common = STRIDED_PRELUDE if self.code.variant.strided else PRELUDE
         cap = CAP if "softcap" in self.code.variant.optional else ""
-        return PRELUDE + exp2 + cap + (STORE_LSE if self.lse else "")
+        return common + exp2 + cap + (STORE_LSE if self.lse else "")
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:
@@ -154,7 +155,7 @@ class RolesProof(Proof):
         lengths = Lengths(1 if start else TILES, self.program.span + period, period)
         counter = {"TileCounter": (0, 0)}
         run = Run(
-            self.kernel, threads, sizes._asdict(), lengths, cluster, counter, self.iterations, start,
+            self.kernel, threads, self.names(sizes), lengths, cluster, counter, self.iterations, start,
             whole=False, workers=workers(self.schedule),
         )  # fmt: skip
         run.go()

@@ -133,7 +133,7 @@ class GridProof:
         """One thread of each warpgroup and producer of the blocks, for `turns` tiles, which are all if `whole`."""
         proof, cluster = self.proof, self.roles.cluster
         threads = Threads(blocks, self.roles.warpgroups + 1, (0,), lanes=1)
-        names, counter = self.sizes._asdict(), {"TileCounter": (0, 0)}
+        names, counter = proof.names(self.sizes), {"TileCounter": (0, 0)}
         lengths = Lengths(turns, ends=True)
         run = Run(
             proof.kernel,

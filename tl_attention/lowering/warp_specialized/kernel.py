@@ -11,8 +11,8 @@ import tilelang.language as T
 from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.device_code import STORE_LSE
-from tl_attention.lowering.signature import takes
-from tl_attention.lowering.warp_specialized.device_code import CAP, PRELUDE, exp2_polynomial
+from tl_attention.lowering.signature import aligned, takes
+from tl_attention.lowering.warp_specialized.device_code import CAP, PRELUDE, STRIDED_PRELUDE, exp2_polynomial
 from tl_attention.lowering.warp_specialized.state import block_state
 from tl_attention.lowering.warp_specialized.tiles import workers
 from tl_attention.lowering.warp_specialized.work import reset_counter, work
@@ -30,6 +30,7 @@ def attention_kernel(*, variant, block_M, block_N, loop, kernel, softmax):
         lse="LSE" in variant.optional,
         softcap="softcap" in variant.optional,
         sinks="Sinks" in variant.optional,
+        strided=variant.strided,
         block_M=block_M,
         block_N=block_N,
         loop=loop,
@@ -56,10 +57,16 @@ def launch(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c):
         grid(Q, c),
         threads=(WARPGROUP, warpgroups + 1),
         cluster_dims=c.kernel.cluster,
-        prelude=(PRELUDE if polynomial is None else PRELUDE + exp2_polynomial(COEFFICIENTS[polynomial.degree]))
+        prelude=(
+            (STRIDED_PRELUDE if c.strided else PRELUDE)
+            if polynomial is None
+            else (STRIDED_PRELUDE if c.strided else PRELUDE) + exp2_polynomial(COEFFICIENTS[polynomial.degree])
+        )
         + (CAP if c.softcap else "")
         + (STORE_LSE if c.lse else ""),
     ) as (block,):
+        if c.strided:
+            aligned(Q, K, V, Output)
         s = block_state(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c)
         if c.kernel.cluster > 1:
             T.cluster_sync()

@@ -30,7 +30,7 @@ def store(first_row, head, bz, wg, s, c):
             s.scores_scale[i] *= s.scores_max_prev[i]
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         s.acc_o[i, j] *= s.scores_scale[i]
-    STORES[c.kernel.output](first_row, head, bz, wg, s, c)
+    STORES["strided" if c.strided and c.kernel.output == "vector" else c.kernel.output](first_row, head, bz, wg, s, c)
 
 
 @T.macro
@@ -42,6 +42,19 @@ def store_vector(first_row, head, bz, wg, s, c):
         s.acc_o.data,
         T.address_of(s.Output[bz, head, first_row, 0]),
         s.seq_q - first_row,
+    )
+
+
+@T.macro
+def store_strided(first_row, head, bz, wg, s, c):
+    """16 bytes a lane, to rows that are as far apart as the output's stride says."""
+    T.call_extern(
+        "handle",
+        f"tl_attention_store<{c.head_dim_v}, {'true' if c.dtype == 'bfloat16' else 'false'}>",
+        s.acc_o.data,
+        T.address_of(s.Output[bz, head, first_row, 0]),
+        s.seq_q - first_row,
+        s.Output.strides[2],
     )
 
 
@@ -65,4 +78,4 @@ def store_tma(first_row, head, bz, wg, s, c):
     release_q(wg, s)
 
 
-STORES = {"direct": store_direct, "vector": store_vector, "tma": store_tma}
+STORES = {"direct": store_direct, "vector": store_vector, "strided": store_strided, "tma": store_tma}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tl_attention.errors import InputError
+from tl_attention.proof.generated.host_arguments import Arguments, Size, Stride
 
 # What stands for varying text in the forms. An expression of a check assigns nothing, so it changes nothing.
 WORDS = {
@@ -26,6 +27,7 @@ WORDS = {
     "SLOT": r"\d+",
     "TYPE": r"int32_t|void\*|float|bool",
     "VALUE": r"[^;\n]+",
+    "VARIABLE": r"\w+",
 }
 
 
@@ -68,6 +70,22 @@ STRIDE = form("""
     CONDVAL = 1;
   } else {
     CONDVAL = ((int32_t)((int64_t*)attention_NAME_strides)[NUMBER]);
+  }
+""")
+# A stride that the kernel reads; those that are checked have 32 bits.
+READ_STRIDE = form("""
+  int64_t CONDVAL;
+  if ((attention_NAME_strides == NULL)) {
+    CONDVAL = (int64_t)1;
+  } else {
+    CONDVAL = ((int64_t*)attention_NAME_strides)[NUMBER];
+  }
+  int64_t VARIABLE = CONDVAL;
+""")
+# What the kernel assumes of one, checked once the device is set.
+ASSUMED = form("""
+  if (!(((VARIABLE % (int64_t)NUMBER) == (int64_t)0))) {
+LINES    return -1;
   }
 """)
 
@@ -139,28 +157,6 @@ CALL = form("""
 
 
 @dataclass(frozen=True)
-class Size:
-    """A size read at run time: dimension `axis` of a tensor."""
-
-    name: str
-    tensor: str
-    axis: int
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """What the host function is called with, in order, which of it are tensors, and the sizes read off those."""
-
-    names: tuple[str, ...]
-    tensors: frozenset[str]
-    sizes: tuple[Size, ...]
-
-    @property
-    def size_names(self) -> frozenset[str]:
-        return frozenset(size.name for size in self.sizes)
-
-
-@dataclass(frozen=True)
 class Slot:
     """An argument of a call as written: what it is said to be, and its C text."""
 
@@ -204,18 +200,25 @@ def _unread(source: str, at: int, where: str) -> InputError:
 
 def _definitions(source: str, at: int, end: int) -> Iterator[str]:
     """The lines of the checks that define a name."""
-    names = set()
+    names: set[str] = set()
     while at < end:
         if match := DEFINITION.match(source, at, end):
-            if match["NAME"] in names:
-                raise unknown(f"a second definition of {match['NAME']}")
-            names.add(match["NAME"])
+            _once(match["NAME"], names)
+            yield match[0]
+        elif match := READ_STRIDE.match(source, at, end):
+            _once(match["VARIABLE"], names)
             yield match[0]
         else:
             match = CHECK.match(source, at, end) or STRIDE.match(source, at, end)
         if match is None:
             raise _unread(source, at, "the checks of the arguments")
         at = match.end()
+
+
+def _once(name: str, names: set[str]) -> None:
+    if name in names:
+        raise unknown(f"a second definition of {name}")
+    names.add(name)
 
 
 def _arguments(lines: list[str]) -> Arguments:
@@ -231,19 +234,23 @@ def _arguments(lines: list[str]) -> Arguments:
     expected = [line for text in (*forms, DEVICE.replace("NAME", tensors[0])) for line in text[1:].splitlines(True)]
     if missing := [line for line in expected if line not in lines]:
         raise unknown(f"no definition {missing[0].strip()!r}")
-    sizes = []
+    sizes, strides = [], []
     for line in lines:
         if (match := SIZE.fullmatch(line)) and match[2] in tensors:
             sizes.append(Size(match[1], match[2], int(match[3])))
+        elif (match := READ_STRIDE.fullmatch(line)) and match["NAME"] in tensors:
+            strides.append(Stride(match["VARIABLE"], match["NAME"], int(match["NUMBER"])))
         elif line not in expected:
             raise unknown(f"the definition {line.strip()!r}")
-    return Arguments(tuple(match[1] for match in found), frozenset(tensors), tuple(sizes))
+    return Arguments(tuple(match[1] for match in found), frozenset(tensors), tuple(sizes), tuple(strides))
 
 
 def _calls(source: str, at: int) -> Iterator[Call]:
     """The calls from here to the end of the function. Results are numbered from 1, and descriptors as what precedes."""
     number = 0
     while number == 0 or not END.match(source, at):
+        while assumed := ASSUMED.match(source, at):
+            at = assumed.end()
         descriptor = DESCRIPTOR.match(source, at)
         slots, called = _slots(source, descriptor.end() if descriptor else at)
         if called["NUMBER"] != str(number + 1) or (descriptor and descriptor["NUMBER"] != str(number)):

@@ -15,7 +15,8 @@ from typing import Literal
 
 from tl_attention.errors import InputError
 from tl_attention.problem.shape import DTYPE_BYTES
-from tl_attention.proof.generated.host_calls import Arguments, Call, Size, Slot, read_host_source, unknown
+from tl_attention.proof.generated.host_arguments import Arguments, Size, Stride
+from tl_attention.proof.generated.host_calls import Call, Slot, read_host_source, unknown
 
 SET_DEVICE = "__tvm_set_device"
 CREATE_TILED = "__tvm_tensormap_create_tiled"
@@ -45,7 +46,7 @@ OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 @dataclass(frozen=True)
 class Expression:
-    """Integer arithmetic over the runtime sizes, as Python text; none of its values is negative."""
+    """Integer arithmetic over the runtime sizes and strides, as Python text; none of its values is negative."""
 
     text: str
 
@@ -56,10 +57,10 @@ class Expression:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of the kernel: a `pointer` (a tensor or a descriptor, by name), an int32 or a float32."""
+    """One parameter of the kernel: a `pointer` (a tensor or a descriptor, by name), an integer or a float32."""
 
     name: str
-    kind: Literal["pointer", "int", "float"]
+    kind: Literal["pointer", "int", "int64_t", "float"]
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class HostPlan:
     cluster: tuple[int, int, int]
     shared_bytes: int
     arguments: tuple[str, ...]
+    strides: tuple[Stride, ...] = ()
 
 
 def parse_host_source(source: str) -> HostPlan:
@@ -141,7 +143,7 @@ def _descriptor(call: Call, arguments: Arguments) -> Descriptor:
         raise unknown(f"elements {strides[0].text!r} bytes apart, expected {DTYPE_BYTES}")
     if call.descriptor is None:
         raise unknown(f"no memory for the TMA descriptor {slots[0].text!r}")
-    known = arguments.size_names
+    known = arguments.size_names | arguments.stride_names
     return Descriptor(
         _pointer(slots[0], {call.descriptor}),
         _pointer(slots[3], arguments.tensors),
@@ -177,12 +179,16 @@ def _launch(call: Call, arguments: Arguments, descriptors: tuple[Descriptor, ...
         cluster,  # type: ignore[arg-type]
         shared_bytes,
         arguments.names,
+        arguments.strides,
     )
 
 
 def _parameter(slot: Slot, pointers: Set[str], arguments: Arguments) -> Parameter:
     if slot.kind == "pointer":
         return Parameter(_pointer(slot, pointers), slot.kind)
+    # Strides have 64 bits, so they are passed as they are.
+    if slot.kind == "int" and slot.text in arguments.stride_names:
+        return Parameter(slot.text, "int64_t")
     known = arguments.size_names if slot.kind == "int" else {*arguments.names} - arguments.tensors
     match = (INTEGER_NAME if slot.kind == "int" else FLOAT_NAME).fullmatch(slot.text)
     if match is None or match[1] not in known:

@@ -8,6 +8,7 @@ from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.variant import Parameter
 from tl_attention.proof.generated.host_plan import Descriptor, HostPlan
 from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.tensors import Tensor
 from tl_attention.proof.generated.text import Kernel
 from tl_attention.proof.generated.tiles import Tile
 
@@ -38,6 +39,15 @@ def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter,
         raise Unsafe("the launch's descriptors are not those that the kernel takes")
 
 
+def check_strides(plan: HostPlan, parameters: tuple[Parameter, ...], strided: bool) -> None:
+    """Each stride that is read at run time is that of its name, and all are if the variant says so, else none."""
+    wanted = {(name, p.name, axis) for p in parameters if strided for axis, name in enumerate(p.strides)}
+    found = {(stride.name, stride.tensor, stride.axis) for stride in plan.strides}
+    if found != wanted:
+        name, tensor, axis = min(found ^ wanted)
+        raise Unsafe(f"{name} is the stride {axis} of {tensor}" if found - wanted else f"{name} is not read")
+
+
 def check_memory(kernel: Kernel, plan: HostPlan, tiles: Mapping[str, Tile]) -> None:
     """Each tile's buffer has exactly its slots, and dynamic shared memory ends with the last."""
     declared = kernel.declared
@@ -54,18 +64,14 @@ def check_memory(kernel: Kernel, plan: HostPlan, tiles: Mapping[str, Tile]) -> N
 
 
 def check_descriptors(
-    plan: HostPlan,
-    tiles: Mapping[str, Tile],
-    tensors: Mapping[str, tuple[int, ...]],
-    sizes: Mapping[str, int],
-    dtype: str,
+    plan: HostPlan, tiles: Mapping[str, Tile], tensors: Mapping[str, Tensor], sizes: Mapping[str, int], dtype: str
 ) -> None:
-    """Each descriptor is of its tensor, whole and contiguous, and its box is a panel of its tile.
+    """Each descriptor is of its tensor, whole, as that lies in memory, and its box is a panel of its tile.
 
-    `tensors` has each tensor's dimensions, outermost first.
+    `sizes` has what is read at run time, by name.
     """
     for size in plan.sizes:
-        dims = tensors.get(size.tensor, ())
+        dims = tensors[size.tensor].shape if size.tensor in tensors else ()
         if size.axis >= len(dims) or dims[size.axis] != sizes.get(size.name):
             raise Unsafe(f"the size {size.name} is dimension {size.axis} of {size.tensor}")
     for descriptor in plan.descriptors:
@@ -73,18 +79,16 @@ def check_descriptors(
         _check_descriptor(descriptor, tile, tensors[descriptor.tensor], sizes, dtype)
 
 
-def _check_descriptor(
-    descriptor: Descriptor, tile: Tile, shape: tuple[int, ...], sizes: Mapping[str, int], dtype: str
-) -> None:
+def _check_descriptor(descriptor: Descriptor, tile: Tile, tensor: Tensor, sizes: Mapping[str, int], dtype: str) -> None:
     if descriptor.name != f"{descriptor.tensor}_desc":
         raise Unsafe(f"{descriptor.name} is of {descriptor.tensor}")
     dims = tuple(expression.at(sizes) for expression in descriptor.dims)
     strides = tuple(expression.at(sizes) for expression in descriptor.strides)
-    inner = DTYPE_BYTES
-    contiguous = tuple(inner := inner * dim for dim in shape[:0:-1])
+    shape = tensor.shape
+    in_bytes = tuple(DTYPE_BYTES * stride for stride in tensor.strides[-2::-1])
     wanted = {
         "dimensions": (dims, shape[::-1]),
-        "strides": (strides, contiguous),
+        "strides": (strides, in_bytes),
         "box": (descriptor.box, (tile.panel, tile.rows, *[1] * (len(shape) - 2))),
         "element strides": (descriptor.element_strides, (1,) * len(shape)),
         "data type": (descriptor.dtype, DATA_TYPES[dtype]),

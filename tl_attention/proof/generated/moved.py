@@ -94,7 +94,7 @@ class Moved:
         return Event("load", parts[0].seen.name, slot, place=self._origin(parts, slot))
 
     def _origin(self, parts: Sequence[Part], slot: int) -> tuple[int, int]:
-        """(row, rows) that a tile's copies are from, counted over all heads: each element in its place, else zeros."""
+        """(element, rows) that a tile's copies are from, its first: each element in its place, else zeros."""
         seen, name = parts[0].seen, parts[0].seen.name
         tile, line = self.expected.tiles[name], parts[0].line
         if seen.values["tensor"] != name:
@@ -105,24 +105,25 @@ class Moved:
         # Without a condition zeros have no source.
         known = np.ones_like(inside) if "inside" in seen.values else inside
         first = int(source[place == 0][0])
-        row, column = np.divmod(source - first, tile.columns)
-        if not known[place == 0][0] or first % tile.columns or (tile.place(row, column) != place)[known].any():
+        row, column = np.divmod(source - first, self.expected.tensors[name].row_stride)
+        wrong = (tile.place(row, column) != place) | (column >= tile.columns)
+        if not known[place == 0][0] or wrong[known].any():
             raise Unsafe(f"line {line}: columns of {name} are not where they belong in its tile")
         rows = int(inside.sum()) * seen.values["elements"] // tile.columns
         if (inside[known] != (row < rows)[known]).any():
             raise Unsafe(f"line {line}: not all columns of the rows of {name} are copied")
-        return first // tile.columns, rows
+        return first, rows
 
     def _output(self, parts: Sequence[Part]) -> Event:
         """The rows of the output that the threads store, each element once."""
         seen = parts[0].seen
         tensor = self.expected.tensors[seen.name]
         elements, width = self._elements(parts)
-        batch, head, row, column = tensor.split(np.sort(elements))
+        batch, head, row, column = tensor.split(elements)
         first, last = int(row.min()), int(row.max())
         wanted = np.arange(0, (last - first + 1) * tensor.columns, width)
-        start = int(elements.min())
-        whole = len(elements) == len(wanted) and (np.sort(elements) - start == wanted).all() and column[0] == 0
+        found = np.sort((row - first) * tensor.columns + column)
+        whole = len(found) == len(wanted) and (found == wanted).all() and (column < tensor.columns).all()
         if not whole or head.min() != head.max() or batch.min() != batch.max():
             raise Unsafe(f"line {parts[0].line}: the output's elements are not those of whole rows, each once")
         return Event("output", place=(first, int(head[0]), int(batch[0])), value=last - first + 1)

@@ -9,29 +9,9 @@ import numpy as np
 
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.seen import Seen
+from tl_attention.proof.generated.tensors import Tensor
 from tl_attention.proof.generated.threads import Value
 from tl_attention.proof.generated.tiles import Product, Tile
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor in memory, contiguous: what an element's number says. One of three dimensions has an element a row."""
-
-    heads: int
-    rows: int
-    columns: int = 1
-
-    def split(self, element: np.ndarray) -> tuple[np.ndarray, ...]:
-        """(batch, head, row, column)."""
-        row, column = np.divmod(element, self.columns)
-        head, row = np.divmod(row, self.rows)
-        return (*np.divmod(head, self.heads), row, column)
-
-    def bounded(self, element: Value, rows: Value) -> tuple[Value, Value, Value, Value]:
-        """(batch, head, row, elements beyond the row's first) where so many rows are left, which may be none."""
-        row = self.rows - rows
-        head, beyond = divmod(element - row * self.columns, self.rows * self.columns)
-        return (*divmod(head, self.heads), row, beyond)
 
 
 @dataclass(frozen=True)

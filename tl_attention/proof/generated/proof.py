@@ -19,11 +19,12 @@ from tl_attention.proof.generated.copies import COUNTER
 from tl_attention.proof.generated.coverage import Coverage
 from tl_attention.proof.generated.host_plan import HostPlan, parse_host_source
 from tl_attention.proof.generated.iterations import Iterations
-from tl_attention.proof.generated.launch import check_descriptors, check_memory, check_signature
+from tl_attention.proof.generated.launch import check_descriptors, check_memory, check_signature, check_strides
 from tl_attention.proof.generated.nodes import Step, every
-from tl_attention.proof.generated.parts import Expected, Tensor
+from tl_attention.proof.generated.parts import Expected
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.tensors import Tensor, stride_values, tensors
 from tl_attention.proof.generated.text import Kernel, read
 from tl_attention.proof.generated.tiles import Product, Tile
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
@@ -124,7 +125,7 @@ class Proof(ABC):
             sizes, grids = ([fixed], [fixed]) if fixed else (list(self.sizes()), list(self.grids()))
             for self.at in sizes:
                 check_descriptors(
-                    self.plan, self.tiles, self._shapes(self.at), self.at._asdict(), self.code.variant.dtype
+                    self.plan, self.tiles, self.tensors(self.at), self.names(self.at), self.code.variant.dtype
                 )
                 self.check_at(self.at, 0, 0)
             for self.at in grids:
@@ -150,6 +151,7 @@ class Proof(ABC):
             if not HEADER.match(line):
                 raise Unsafe(f"{line[:80]!r} stands before the kernel")
         check_signature(self.kernel, self.plan, self.code.parameters)
+        check_strides(self.plan, self.code.parameters, self.code.variant.strided)
         check_memory(self.kernel, self.plan, self.tiles)
 
     # --- for the runs ------------------------------------------------------------------------------------------
@@ -159,11 +161,19 @@ class Proof(ABC):
         known = self.code.variant.dims(sizes)
         return {p.name: tuple(known[d] for d in p.dims) for p in self.code.parameters if len(p.dims) >= 3}
 
+    def tensors(self, sizes: Sizes) -> dict[str, Tensor]:
+        """The tensors, where they lie."""
+        return tensors(self.code.parameters, self._shapes(sizes), self.code.variant.strided)
+
+    def names(self, sizes: Sizes) -> dict[str, int]:
+        """What is read at run time: the sizes, and the strides if they are."""
+        strides = stride_values(self.code.parameters, self.tensors(sizes)) if self.code.variant.strided else {}
+        return {**sizes._asdict(), **strides}
+
     def expected(self, sizes: Sizes) -> Expected:
         """What events are read with."""
-        tensors = {name: Tensor(*shape[1:]) for name, shape in self._shapes(sizes).items()}
         boxes = {descriptor.name: descriptor.box[0] for descriptor in self.plan.descriptors}
-        return Expected(self.tiles, self.products, tensors, self.code.variant.dtype, boxes)
+        return Expected(self.tiles, self.products, self.tensors(sizes), self.code.variant.dtype, boxes)
 
     def note(self, run: Run, *streams: Iterable[Event]) -> None:
         """Count what a run showed, all of whose events were looked at, and these into the digest."""

@@ -46,7 +46,10 @@ TAGS = {
 }
 SIGNATURE = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+), 1\) (\w+)\((.*)\) \{$')
 # __grid_constant__ const CUtensorMap K_desc    const half_t* __restrict__ K    int seq_q    float softmax_scale
-PARAMETER = re.compile(r"(?:(__grid_constant__ const CUtensorMap)|(?:const )?(\w+\*) __restrict__|(int|float)) (\w+)$")
+# int64_t Output_row_stride
+PARAMETER = re.compile(
+    r"(?:(__grid_constant__ const CUtensorMap)|(?:const )?(\w+\*) __restrict__|(int|int64_t|float)) (\w+)$"
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Signature:
     parameters: tuple[tuple[str, str], ...]
 
     def of(self, kind: str) -> tuple[str, ...]:
-        """The names of a kind: descriptor, address, int or float."""
+        """The names of a kind: descriptor, address, int, int64_t or float."""
         return tuple(name for found, name in self.parameters if found == kind)
 
 
@@ -88,7 +91,7 @@ def read(source: str, calls: Sequence[Call]) -> Kernel:
     first = next((n for n, line in enumerate(lines) if "__launch_bounds__" in line), len(lines))
     signature = _signature(lines[first] if first < len(lines) else "")
     body = lines[first + 1 :]
-    declared = Declared.of(body, signature.of("int"))
+    declared = Declared.of(body, (*signature.of("int"), *signature.of("int64_t")))
     reader = _Reader(calls, declared)
     numbered = iter(enumerate(map(str.strip, body), first + 1))
     block = reader.block(numbered)

@@ -1,0 +1,157 @@
+"""How the caller's tensors lie in memory: their layout, their strides, and which of them share elements.
+
+Everything here takes torch's tensors, on any device, and reads no element of them. Kernels read strides with 64 bits,
+and no tensor in memory is as long as the 2^40 bytes that TMA allows, so no stride is too large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from tl_attention.errors import InputError
+
+# Of addresses and strides, in bytes: what TMA and 16-byte copies need.
+ALIGNMENT = 16
+# Of a search for an element that two tensors share; one that takes longer counts as found.
+MOST_WORK = 100_000
+DIMENSIONS = {"bhsd": ("batch", "heads", "seq", "head_dim"), "bshd": ("batch", "seq", "heads", "head_dim")}
+BHSD = "bhsd"
+
+
+def check_layout(layout: object) -> None:
+    """Raise InputError unless it is one."""
+    if layout not in tuple(DIMENSIONS):
+        raise InputError(f"attention: layout is {layout!r}, expected {' or '.join(map(repr, DIMENSIONS))}")
+
+
+def other_way(tensor: Any, layout: str) -> Any:
+    """A tensor of that layout as (batch, heads, seq, head_dim), or such a one as one of that layout: a view."""
+    return tensor if layout == BHSD else tensor.transpose(1, 2)
+
+
+def empty(like: Any, shape: tuple[int, ...], layout: str) -> Any:
+    """A new tensor (batch, heads, seq, head_dim), contiguous in that layout, of the dtype and device of another one."""
+    batch, heads, seq, columns = shape
+    return other_way(like.new_empty(shape if layout == BHSD else (batch, seq, heads, columns)), layout)
+
+
+def check_out(out: Any, shape: tuple[int, ...], inputs: Mapping[str, Any], layout: str) -> None:
+    """Raise InputError unless an output (batch, heads, seq, head_dim) can be written to `out`, while inputs are read."""
+    like = next(iter(inputs.values()))
+    found, wanted = ((x.dtype, x.device) for x in (out, like))
+    if tuple(out.shape) != tuple(shape) or found != wanted:
+        sizes, expected = (_in_order(tuple(x), layout) for x in (out.shape, shape))
+        raise InputError(
+            f"attention: out is {sizes} {found[0]} on {found[1]}, expected {expected} {wanted[0]} on {wanted[1]}"
+        )
+    if overlaps_itself(out):
+        raise InputError(
+            f"attention: out has strides {_in_order(out.stride(), layout)}, with which its elements may overlap each "
+            "other, expected a place for each"
+        )
+    for name, tensor in inputs.items():
+        if share_memory(out, tensor):
+            raise InputError(f"attention: out overlaps {name} in memory, expected memory of its own")
+
+
+def placed(tensors: Mapping[str, Any], layout: str) -> tuple[bool, dict[str, Any]]:
+    """Whether any of the tensors (batch, heads, seq, head_dim) has strides of its own, and all as a kernel takes them.
+
+    Raises InputError for one that no kernel can read, or write, where it lies: its name, and its strides as the caller
+    sees them.
+    """
+    strided = not all(tensor.is_contiguous() for tensor in tensors.values())
+    for name, tensor in tensors.items():
+        if strided or tensor.data_ptr() % ALIGNMENT:
+            _check(name, tensor, layout)
+    if not strided:
+        return False, dict(tensors)
+    return True, {name: _whole_strides(tensor) for name, tensor in tensors.items()}
+
+
+def _check(name: str, tensor: Any, layout: str) -> None:
+    if not tensor.numel():
+        return
+    unit, offset = ALIGNMENT // tensor.element_size(), tensor.data_ptr() % ALIGNMENT
+    *outer, last = zip(tensor.shape, tensor.stride())
+    misplaced = (last[0] > 1 and last[1] != 1) or any(n > 1 and (s % unit or s == 0) for n, s in outer)
+    if not misplaced and not offset:
+        return
+    shown = f"strides {_in_order(tensor.stride(), layout)}"
+    remedy = f"{name}.contiguous()" + (", and copy what it then has" if name == "out" else "")
+    if misplaced:
+        raise InputError(
+            f"attention: {name} has {shown}, expected 1 for the last dimension and multiples of {unit} ({ALIGNMENT} "
+            f"bytes), not 0, for the others: pass {remedy}"
+        )
+    if tensor.is_contiguous():
+        raise InputError(
+            f"attention: {name} starts {offset} bytes after a multiple of {ALIGNMENT}, expected a multiple: pass "
+            f"{name}.clone()"
+        )
+    raise InputError(
+        f"attention: {name}, with {shown}, starts {offset} bytes after a multiple of {ALIGNMENT}, expected a "
+        f"multiple: pass {remedy}"
+    )
+
+
+def _whole_strides(tensor: Any) -> Any:
+    """The tensor, where a dimension of length 1, whose stride says nothing, has the one of a contiguous tensor."""
+    strides = [prod(tensor.shape[dim + 1 :]) if n == 1 else tensor.stride(dim) for dim, n in enumerate(tensor.shape)]
+    return tensor.as_strided(tensor.shape, strides)
+
+
+def _in_order(values: tuple[Any, ...], layout: str) -> tuple[Any, ...]:
+    """What is (batch, heads, seq, head_dim), in the order of the layout."""
+    batch, heads, seq, last = values
+    return (batch, heads, seq, last) if layout == BHSD else (batch, seq, heads, last)
+
+
+# --- which elements are the same -----------------------------------------------------------------------------------
+
+
+def overlaps_itself(tensor: Any) -> bool:
+    """Whether two of its elements may be one: unless its dimensions lie within each other, whatever their order."""
+    extent = 1
+    for stride, length in sorted(zip(tensor.stride(), tensor.shape)):
+        if length > 1 and stride < extent:
+            return True
+        extent += (length - 1) * stride if length > 1 else 0
+    return False
+
+
+def share_memory(a: Any, b: Any) -> bool:
+    """Whether two tensors have an element in common: of parts of one packed tensor, not whether they lie side by side."""
+    if a.device != b.device or not a.numel() or not b.numel():
+        return False
+    (a_first, a_end), (b_first, b_end) = _extent(a), _extent(b)
+    if a_end <= b_first or b_end <= a_first:
+        return False
+    import numpy as np
+
+    try:
+        return np.shares_memory(np.asarray(_Addresses(a)), np.asarray(_Addresses(b)), max_work=MOST_WORK)  # type: ignore
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _extent(tensor: Any) -> tuple[int, int]:
+    """The addresses of its first byte and behind its last."""
+    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride()))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+class _Addresses:
+    """A tensor's elements for numpy, which compares their addresses and reads none: they may lie on a GPU."""
+
+    def __init__(self, tensor: Any):
+        size = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": tuple(tensor.shape),
+            "typestr": f"|V{size}",
+            "data": (tensor.data_ptr(), True),
+            "strides": tuple(stride * size for stride in tensor.stride()),
+        }
