@@ -11,9 +11,11 @@ from torch import Tensor
 
 from tl_attention.build.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import InputError
-from tl_attention.files.named import DEFAULT, DEFAULT_CAUSAL, resolve
+from tl_attention.files.defaults import default_schedule
+from tl_attention.files.named import resolve
 from tl_attention.hardware.device import require_hopper
 from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.problem.head_dims import HeadSize, check_head_dim, head_size
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
@@ -36,25 +38,26 @@ def attention(
     """softmax(scale q k^T) v on the current CUDA stream of q's device.
 
     Layout: q (batch, heads, seq_q, head_dim), k and v (batch, heads, seq_kv, head_dim), all fp16 or all bf16, on one
-    Hopper GPU; head_dim 64 or 128; any sizes of at least 1. Products accumulate in fp32.
+    Hopper GPU; head_dim every multiple of 8 up to 256, and v may have another than q and k, such as 192 and 128; any
+    sizes of at least 1. Products accumulate in fp32.
 
     Args:
         causal: query i sees keys 0 .. seq_kv - seq_q + i; needs seq_kv >= seq_q.
         scale: factor of the scores, positive; 1 / sqrt(head_dim) by default.
         schedule: the name of a schedule that ships (`tl-attention list`), a file, a label or a Schedule; by default
-            `best`, and `best_causal` if causal. A file is read again only when it has changed.
+            that of the head size and mask (`files/defaults.py`). A file is read again only when it has changed.
         specialize: compile for exactly these sizes instead of for all.
 
-    Returns: the output, q's shape and dtype, contiguous. There is no backward.
+    Returns: the output (batch, heads, seq_q, v's head_dim), q's dtype, contiguous. There is no backward.
     Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused, one of them, for a schedule
         that cannot run.
     """
     shape = _checked_shape(q, k, v, causal)
     scale = shape.head_dim**-0.5 if scale is None else _checked_scale(scale)
     tensors = {"Q": _aligned("q", q), "K": _aligned("k", k), "V": _aligned("v", v)}
-    resolved = _resolve(schedule, causal)
+    resolved = _resolve(schedule, shape.head_size, causal)
     kernel = _kernel(resolved, shape.variant(fixed=specialize))
-    output = torch.empty_like(q, memory_format=torch.contiguous_format)
+    output = q.new_empty(*q.shape[:3], shape.head_dim_v)
     with torch.cuda.device(q.device):
         kernel(**tensors, Output=output, softmax_scale=scale)
     return output
@@ -71,15 +74,15 @@ def _kernel(schedule: Schedule, variant: Variant) -> CompiledKernel:
 
 @functools.cache
 def _compiled(schedule: Schedule, variant: Variant) -> CompiledKernel:
-    refuse_unless_safe(schedule, variant.head_dim)
+    refuse_unless_safe(schedule, variant.head_size)
     return compile_kernel(schedule, variant)
 
 
-def _resolve(schedule: Schedule | str | Path | None, causal: bool) -> Schedule:
+def _resolve(schedule: Schedule | str | Path | None, size: HeadSize, causal: bool) -> Schedule:
     if isinstance(schedule, Schedule):
         return schedule
     if schedule is None:
-        schedule = DEFAULT_CAUSAL if causal else DEFAULT
+        schedule = default_schedule(size, causal)
     if not isinstance(schedule, (str, Path)):
         found = type(schedule).__name__
         raise InputError(f"attention: schedule is {found}, expected a name, a file, a label or a Schedule")
@@ -113,14 +116,16 @@ def _checked_shape(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> AttentionSh
             raise InputError(
                 f"attention: {name} is {tensor.dtype} on {tensor.device}, expected q's {q.dtype} on {q.device}"
             )
-    if k.shape != v.shape or k.shape[:2] != q.shape[:2] or k.shape[3] != q.shape[3]:
+    if k.shape[:3] != v.shape[:3] or k.shape[:2] != q.shape[:2] or k.shape[3] != q.shape[3]:
         raise InputError(
             f"attention: q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not match, "
-            "expected q (batch, heads, seq_q, head_dim) and k, v (batch, heads, seq_kv, head_dim)"
+            "expected q (batch, heads, seq_q, head_dim) and k, v (batch, heads, seq_kv, head_dim), where v's head_dim may "
+            "be another"
         )
     batch, heads, seq_q, head_dim = q.shape
     dtype, mask = str(q.dtype).removeprefix("torch."), CAUSAL if causal else FULL
-    shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, dtype, mask)
+    check_head_dim(head_size(head_dim, v.shape[3]))
+    shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, dtype, mask, v.shape[3])
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise InputError(
             "attention: an input requires a gradient, and there is no backward: call it under torch.no_grad()"

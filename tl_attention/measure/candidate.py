@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tl_attention.problem.mask import FULL
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.variant import Variant
+from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.schedule.schedule import Schedule
 
 # With Q so many times as large a row's scores lie so far apart that a maximum which is not its own makes exponentials
@@ -52,9 +52,9 @@ def verified_on(shape: AttentionShape, fixed: bool) -> list[Verified]:
     if fixed:
         return [Verified(shape)]
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
-    ragged = [AttentionShape(*size, shape.head_dim, shape.dtype, shape.mask) for size in sizes]
+    ragged = [AttentionShape.of(shape.variant(), Sizes(*size)) for size in sizes]
     if shape.mask == FULL:
-        ragged.append(AttentionShape(1, 2, 300, 65, shape.head_dim, shape.dtype))
+        ragged.append(AttentionShape.of(shape.variant(), Sizes(1, 2, 300, 65)))
     return [
         *map(Verified, ragged),
         *(Verified(found, SHARP) for found in (ragged[0], ragged[2], ragged[5])),

@@ -98,7 +98,8 @@ def problem_of(shape: AttentionShape) -> dict[str, Any]:
     """The problem as a row has it."""
     assert shape.mask in (FULL, CAUSAL), f"a row cannot say{shape.mask.suffix}"
     sizes = shape.sizes._asdict()
-    return {**sizes, "head_dim": shape.head_dim, "dtype": shape.dtype, "causal": shape.mask == CAUSAL}
+    other = {"head_dim_v": shape.head_dim_v} if shape.head_dim_v != shape.head_dim else {}
+    return {**sizes, "head_dim": shape.head_dim, **other, "dtype": shape.dtype, "causal": shape.mask == CAUSAL}
 
 
 def _says_something(value: Any) -> bool:

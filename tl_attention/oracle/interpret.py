@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import torch
 from torch import Tensor
 
 from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
@@ -40,12 +39,13 @@ def interpret(
 ) -> Tensor:
     """Attention by the Program on the CPU, in tiles of block_M queries and block_N keys of any size.
 
-    q (batch, heads, seq_q, head_dim), k and v (batch, heads, seq_kv, head_dim), fp16 or bf16; returns q's shape and
-    dtype. `code` is what the statements of the Program's table name. Raises machine.Deadlock.
+    q (batch, heads, seq_q, head_dim), k and v (batch, heads, seq_kv, head_dim), fp16 or bf16; returns the output in
+    q's dtype. v, and with it the output, may have another head size. `code` is what the statements of the Program's table name. Raises machine.Deadlock.
     """
     batch, heads, seq_q, head_dim = q.shape
-    shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, str(q.dtype).removeprefix("torch."), mask)
-    output = torch.empty_like(q)
+    dtype = str(q.dtype).removeprefix("torch.")
+    shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, dtype, mask, v.shape[3])
+    output = q.new_empty(batch, heads, seq_q, v.shape[3])
     least_blocks = program.least_blocks
     for b in range(batch):
         for h in range(heads):

@@ -64,17 +64,16 @@ def make_inputs(
     """
     generator = torch.Generator(device).manual_seed(seed)
 
-    def draw(seq: int) -> Tensor:
-        x = torch.randn(
-            shape.batch, shape.heads, seq, shape.head_dim, generator=generator, device=device, dtype=torch.float32
-        )
+    def draw(seq: int, columns: int) -> Tensor:
+        x = torch.randn(shape.batch, shape.heads, seq, columns, generator=generator, device=device, dtype=torch.float32)
         return (x + 0.5).to(getattr(torch, shape.dtype))
 
-    return draw(shape.seq_q) * spread, draw(shape.seq_kv), draw(shape.seq_kv)
+    q, k = (draw(seq, shape.head_dim) for seq in (shape.seq_q, shape.seq_kv))
+    return q * spread, k, draw(shape.seq_kv, shape.head_dim_v)
 
 
 def attention_fp64(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float) -> Tensor:
-    """Attention in float64, head by head and in row chunks. Same layout as the inputs; returns float64.
+    """Attention in float64, head by head and in row chunks. Same layout as the inputs, v's head size; returns float64.
 
     A query that sees no key gets 0.
     """
@@ -136,7 +135,7 @@ def _visible(mask: Mask, seq_q: int, seq_kv: int, first: int, last: int, device:
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, precise: bool) -> Tensor:
     compute = torch.float64 if precise else torch.float32
-    output = torch.empty_like(q, dtype=compute if precise else q.dtype)
+    output = q.new_empty(*q.shape[:3], v.shape[3], dtype=compute if precise else q.dtype)
     seq_q, seq_kv = q.shape[2], k.shape[2]
     rows = max(1, CHUNK_SCORES // seq_kv)
     for b in range(q.shape[0]):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from tl_attention.errors import InputError
+from tl_attention.problem.head_dims import HeadSize, check_head_dim, head_size, parse_head_size, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Sizes, Variant
 
 DTYPES = ("float16", "bfloat16")
 DTYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16", **{name: name for name in DTYPES}}
-HeadDim = Literal[64, 128]
-HEAD_DIMS: tuple[HeadDim, ...] = get_args(HeadDim)
 DTYPE_BYTES = 2
 # How a shape is written, as `AttentionShape.parse` reads it.
 SHAPE_TEXT = "batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim"
@@ -21,14 +18,12 @@ SHAPE_TEXT = "batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim"
 MAX_GRID_YZ = 65_535
 
 
-def named_head_dims(head_dims: Sequence[int]) -> str:
-    """`head_dim 64 and 128`."""
-    return f"head_dim {' and '.join(map(str, head_dims))}"
-
-
 @dataclass(frozen=True)
 class AttentionShape:
-    """Sizes of one attention forward, tensors laid out (batch, heads, seq, head_dim)."""
+    """Sizes of one attention forward, tensors laid out (batch, heads, seq, head_dim).
+
+    V and the output have `head_dim_v` columns: as many as Q and K unless given.
+    """
 
     batch: int
     heads: int
@@ -37,6 +32,7 @@ class AttentionShape:
     head_dim: int
     dtype: str = "float16"
     mask: Mask = FULL
+    head_dim_v: int = 0
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads", "seq_q", "seq_kv"):
@@ -47,8 +43,11 @@ class AttentionShape:
             raise InputError(
                 f"shape: batch {self.batch} and heads {self.heads}, expected at most {MAX_GRID_YZ} of each"
             )
-        if self.head_dim not in HEAD_DIMS:
-            raise InputError(f"shape: head_dim {self.head_dim} is not supported, expected one of {HEAD_DIMS}")
+        object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
+        try:
+            check_head_dim(self.head_size)
+        except InputError as error:
+            raise InputError(f"shape: {error}") from None
         if self.dtype not in DTYPES:
             raise InputError(f"shape: dtype {self.dtype!r} is not supported, expected one of {DTYPES}")
         if self.mask == CAUSAL and self.seq_kv < self.seq_q:
@@ -64,12 +63,17 @@ class AttentionShape:
 
     def variant(self, fixed: bool = False) -> Variant:
         """What is compiled for it: for its sizes alone if `fixed`, else for all."""
-        return Variant(self.head_dim, self.dtype, self.mask, sizes=self.sizes if fixed else None)
+        return Variant(self.head_dim, self.dtype, self.mask, self.head_dim_v, self.sizes if fixed else None)
 
     @classmethod
     def of(cls, variant: Variant, sizes: Sizes) -> AttentionShape:
         """The problem that a kernel for the variant computes at these sizes."""
-        return cls(*sizes, variant.head_dim, variant.dtype, variant.mask)
+        return cls(*sizes, variant.head_dim, variant.dtype, variant.mask, variant.head_dim_v)
+
+    @property
+    def head_size(self) -> HeadSize:
+        """That of Q and K, and of V where it is another."""
+        return head_size(self.head_dim, self.head_dim_v)
 
     @property
     def past_len(self) -> int:
@@ -84,26 +88,28 @@ class AttentionShape:
     @property
     def flops(self) -> int:
         """Floating-point operations of the two products, masked pairs left out; softmax is not counted."""
-        return 4 * self.batch * self.heads * self.pairs * self.head_dim
+        return 2 * self.batch * self.heads * self.pairs * (self.head_dim + self.head_dim_v)
 
     @classmethod
     def parse(cls, text: str, *, dtype: str = "float16", causal: bool = False) -> AttentionShape:
         """The shape that a text in the form of SHAPE_TEXT names."""
+        *sizes, of_head = text.split(",")
         try:
-            numbers = [int(part) for part in text.split(",")]
+            head_dim, head_dim_v = sizes_of(parse_head_size(of_head))
+            numbers = [int(part) for part in sizes]
         except ValueError:
             numbers = []
-        if len(numbers) == 4:
-            numbers.insert(2, numbers[2])
-        if len(numbers) != 5:
+        if len(numbers) == 3:
+            numbers.append(numbers[2])
+        if len(numbers) != 4:
             raise InputError(f"shape: {text[:80]!r} is not a shape, expected {SHAPE_TEXT}, such as 4,64,8192,128")
-        batch, heads, seq_q, seq_kv, head_dim = numbers
+        batch, heads, seq_q, seq_kv = numbers
         mask = CAUSAL if causal else FULL
-        return cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), mask)
+        return cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), mask, head_dim_v)
 
     def __str__(self) -> str:
         seq = str(self.seq_q) if self.seq_q == self.seq_kv else f"{self.seq_q}/{self.seq_kv}"
-        return f"({self.batch}, {self.heads}, {seq}, {self.head_dim}) {self.dtype}{self.mask.suffix}"
+        return f"({self.batch}, {self.heads}, {seq}, {self.head_size}) {self.dtype}{self.mask.suffix}"
 
 
 def parse_dtype(name: str) -> str:

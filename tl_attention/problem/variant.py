@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tl_attention.problem.head_dims import HeadSize, head_size, tile_dim
 from tl_attention.problem.mask import FULL, Mask
 
 
@@ -47,7 +48,8 @@ class Variant:
     """What a kernel computes: attention of these head sizes, in this dtype, under this mask.
 
     `head_dim` is that of Q and K, `head_dim_v` that of V and the output: the same unless given. `sizes` None leaves
-    them to run time. `optional` names the optional inputs and outputs that there are.
+    them to run time. `optional` names the optional inputs and outputs that there are. These are the tensors' sizes: a
+    kernel's tiles have `tile_dim` and `tile_dim_v` columns, of which those beyond the tensors' are 0.
     """
 
     head_dim: int
@@ -59,6 +61,26 @@ class Variant:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
+
+    @property
+    def head_size(self) -> HeadSize:
+        """Both."""
+        return head_size(self.head_dim, self.head_dim_v)
+
+    @property
+    def tile_dim(self) -> int:
+        """Columns of the tiles of Q and K."""
+        return tile_dim(self.head_dim)
+
+    @property
+    def tile_dim_v(self) -> int:
+        """Columns of the tiles of V and the output."""
+        return tile_dim(self.head_dim_v)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether a tensor has fewer columns than its tile."""
+        return (self.head_dim, self.head_dim_v) != (self.tile_dim, self.tile_dim_v)
 
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
         """What a kernel for this variant takes, with the optional ones that its schedule asks for by name."""

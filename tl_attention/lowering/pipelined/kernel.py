@@ -15,8 +15,9 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
     c = SimpleNamespace(
         block_M=block_M,
         block_N=block_N,
-        head_dim=variant.head_dim,
-        head_dim_v=variant.head_dim_v,
+        head_dim=variant.tile_dim,
+        head_dim_v=variant.tile_dim_v,
+        narrow=variant.narrow,
         dtype=variant.dtype,
         mask=variant.mask,
     )
@@ -33,7 +34,11 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
             blocks = c.mask.end_block(T.ceildiv(seq_kv, block_N), first_row + block_M + past_len, block_N, T)
             # Short loops get blocks that are masked whole.
             blocks = T.max(blocks, least_blocks)
-            T.copy(Q[bz, by, first_row : first_row + block_M, :], s.Q_shared)
+            if c.narrow:
+                # As many columns as the tile has: those beyond the tensor's are 0.
+                T.copy(Q[bz, by, first_row : first_row + block_M, 0 : c.head_dim], s.Q_shared)
+            else:
+                T.copy(Q[bz, by, first_row : first_row + block_M, :], s.Q_shared)
             T.fill(s.acc_o, 0)
             T.fill(s.denominator, 0)
             T.fill(s.scores_max, -T.infinity("float32"))

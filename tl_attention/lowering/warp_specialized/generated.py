@@ -13,7 +13,7 @@ import numpy as np
 from tl_attention.hardware.warpgroup import ROWS, WARP, WARPS
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.warp_specialized.compared import compare
-from tl_attention.lowering.warp_specialized.device_code import PRELUDE, exp2_polynomial
+from tl_attention.lowering.warp_specialized.device_code import PRELUDE, STORE_COLUMNS, exp2_polynomial
 from tl_attention.lowering.warp_specialized.grid_proof import GridProof, grids, workers
 from tl_attention.lowering.warp_specialized.loaded import Loaded, left_out, loaded_tiles
 from tl_attention.lowering.warp_specialized.resources import split_registers
@@ -49,7 +49,9 @@ class RolesProof(Proof):
     @property
     def prelude(self) -> str:
         polynomial = self.schedule.softmax.exp2_polynomial
-        return PRELUDE if polynomial is None else PRELUDE + exp2_polynomial(COEFFICIENTS[polynomial.degree])
+        narrow = self.code.variant.head_dim_v < self.code.variant.tile_dim_v
+        columns = STORE_COLUMNS if narrow else ""
+        return PRELUDE + columns + (exp2_polynomial(COEFFICIENTS[polynomial.degree]) if polynomial else "")
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:
@@ -58,9 +60,9 @@ class RolesProof(Proof):
         through_registers = self.roles.q_in_registers
         slots = self.roles.slots
         return {
-            "Q": Tile("Q", ROWS, variant.head_dim, slots("Q"), not through_registers or swizzled.get("Q", True)),
-            "K": Tile("K", block_N, variant.head_dim, slots("K")),
-            "V": Tile("V", block_N, variant.head_dim_v, slots("V")),
+            "Q": Tile("Q", ROWS, variant.tile_dim, slots("Q"), not through_registers or swizzled.get("Q", True)),
+            "K": Tile("K", block_N, variant.tile_dim, slots("K")),
+            "V": Tile("V", block_N, variant.tile_dim_v, slots("V")),
         }
 
     @cached_property
@@ -68,8 +70,8 @@ class RolesProof(Proof):
         variant, block_N = self.code.variant, self.schedule.block_N
         q = "Q_local" if self.roles.q_in_registers else self.tiles["Q"]
         return {
-            "acc_s": Product("acc_s", q, self.tiles["K"], block_N, variant.head_dim, False),
-            "acc_o": Product("acc_o", "acc_s_cast", self.tiles["V"], variant.head_dim_v, block_N, True),
+            "acc_s": Product("acc_s", q, self.tiles["K"], block_N, variant.tile_dim, False),
+            "acc_o": Product("acc_o", "acc_s_cast", self.tiles["V"], variant.tile_dim_v, block_N, True),
         }
 
     @cached_property

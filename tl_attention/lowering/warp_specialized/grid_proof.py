@@ -49,7 +49,7 @@ def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
     for tiles in (4, next(n for n in range(2, tapered) if (tapered - 1) % n == 0)):
         yield Sizes(1, tapered // tiles + 4, tiles * rows, tiles * rows)
     # Keys that divide what a section has, and sections of one head; the last section has fewer heads.
-    keys = SECTION_BYTES // (4 * 2 * (variant.head_dim + variant.head_dim_v))
+    keys = SECTION_BYTES // (4 * 2 * (variant.tile_dim + variant.tile_dim_v))
     yield Sizes(3, 7, 2 * rows + 1, keys)
     yield Sizes(1, 5, 3 * rows, 4 * keys + 1)
 

@@ -11,7 +11,7 @@ import tilelang.language as T
 from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.signature import takes
-from tl_attention.lowering.warp_specialized.device_code import PRELUDE, exp2_polynomial
+from tl_attention.lowering.warp_specialized.device_code import PRELUDE, STORE_COLUMNS, exp2_polynomial
 from tl_attention.lowering.warp_specialized.state import block_state
 from tl_attention.lowering.warp_specialized.tiles import workers
 from tl_attention.lowering.warp_specialized.work import reset_counter, work
@@ -21,8 +21,10 @@ from tl_attention.problem.variant import Sizes
 def attention_kernel(*, variant, block_M, block_N, loop, kernel, softmax):
     """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
     c = SimpleNamespace(
-        head_dim=variant.head_dim,
-        head_dim_v=variant.head_dim_v,
+        head_dim=variant.tile_dim,
+        head_dim_v=variant.tile_dim_v,
+        columns_v=variant.head_dim_v,
+        narrow=variant.narrow,
         dtype=variant.dtype,
         mask=variant.mask,
         block_M=block_M,
@@ -51,7 +53,8 @@ def launch(Q, K, V, Output, TileCounter, softmax_scale, c):
         grid(Q, c),
         threads=(WARPGROUP, warpgroups + 1),
         cluster_dims=c.kernel.cluster,
-        prelude=PRELUDE if polynomial is None else PRELUDE + exp2_polynomial(COEFFICIENTS[polynomial.degree]),
+        prelude=(PRELUDE if c.columns_v == c.head_dim_v else PRELUDE + STORE_COLUMNS)
+        + ("" if polynomial is None else exp2_polynomial(COEFFICIENTS[polynomial.degree])),
     ) as (block,):
         s = block_state(Q, K, V, Output, TileCounter, softmax_scale, c)
         if c.kernel.cluster > 1:

@@ -177,14 +177,14 @@ def _output(match: re.Match[str], declared: Declared) -> Made | None:
 
 
 def _vector_output(match: re.Match[str], declared: Declared) -> Made:
-    head_dim, dtype, registers, tensor, place, rows = match.groups()
+    bounded, head_dim, dtype, registers, tensor, place, rows = match.groups()
     element, bound = declared.expression(place), declared.expression(rows)
     declared.register(registers)
 
     def act(run: Run, threads: Class, line: int) -> None:
         run.see(
             threads, line, "rows of output", tensor, element=run.value(element, threads), head_dim=int(head_dim),
-            dtype="bfloat16" if dtype == "true" else "float16", registers=registers, rows=run.value(bound, threads),
+            bounded=bool(bounded), dtype="bfloat16" if dtype == "true" else "float16", registers=registers, rows=run.value(bound, threads),
         )  # fmt: skip
 
     return Made(act)
@@ -271,10 +271,10 @@ COPY_CALLS = (
     Call(READ, re.compile(rf"\*\(\w+\*\)\((\w+) \+ [^=]+\) = \*\((uint\d)\*\){SHARED};$"), _read),
     # *(uint1*)(Output + (...)) = *(uint1*)(Output_local_cast + 0);
     Call(OUTPUT, re.compile(r"\*\((uint\d)\*\)\((\w+) \+ (.+?)\) = (.+);$"), _output),
-    # tl_attention_store<128, false>(acc_o, (&(Output[...])), (seq_q - first_row_3));
+    # tl_attention_store<128, false>(acc_o, (&(Output[...])), (seq_q - first_row_3));    tl_attention_store_columns<104, ...
     Call(
         OUTPUT,
-        re.compile(r"tl_attention_store<(\d+), (true|false)>\((\w+), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"),
+        re.compile(r"tl_attention_store(_columns)?<(\d+), (true|false)>\((\w+), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"),
         _vector_output,
     ),
     # next_tile[(turn & 1)] = (AtomicAddRet((&(TileCounter[0])), 1) + 132);

@@ -13,7 +13,8 @@ from tl_attention.proof.generated.tiles import Tile
 
 # CUDA's CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion.
 DATA_TYPES = {"float16": 6, "bfloat16": 9}
-SWIZZLE_128, NO_SWIZZLE = 3, 0
+NO_SWIZZLE = 0
+SWIZZLES = {64: 3, 32: 2}
 L2_PROMOTIONS = range(4)
 KINDS = {"descriptor": "pointer", "address": "pointer"}
 
@@ -62,7 +63,7 @@ def check_descriptors(
 ) -> None:
     """Each descriptor is of its tensor, whole and contiguous, and its box is a panel of its tile.
 
-    `tensors` has each tensor's dimensions, outermost first.
+    `tensors` has each tensor's dimensions, outermost first. TMA fills what a box has beyond them with 0.
     """
     for size in plan.sizes:
         dims = tensors.get(size.tensor, ())
@@ -89,7 +90,7 @@ def _check_descriptor(
         "element strides": (descriptor.element_strides, (1,) * len(shape)),
         "data type": (descriptor.dtype, DATA_TYPES[dtype]),
         "interleaving": (descriptor.interleave, 0),
-        "swizzle": (descriptor.swizzle, SWIZZLE_128 if tile.swizzled else NO_SWIZZLE),
+        "swizzle": (descriptor.swizzle, SWIZZLES[tile.panel] if tile.swizzled else NO_SWIZZLE),
         "fill beyond the end": (descriptor.oob_fill, 0),
     }
     for what, (found, expected) in wanted.items():

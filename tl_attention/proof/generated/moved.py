@@ -105,13 +105,14 @@ class Moved:
         # Without a condition zeros have no source.
         known = np.ones_like(inside) if "inside" in seen.values else inside
         first = int(source[place == 0][0])
-        row, column = np.divmod(source - first, tile.columns)
-        if not known[place == 0][0] or first % tile.columns or (tile.place(row, column) != place)[known].any():
+        row, column = (origin[place] for origin in tile.origins)
+        misplaced = source != first + row * tile.width + column
+        if not known[place == 0][0] or first % tile.width or misplaced[known].any():
             raise Unsafe(f"line {line}: columns of {name} are not where they belong in its tile")
-        rows = int(inside.sum()) * seen.values["elements"] // tile.columns
-        if (inside[known] != (row < rows)[known]).any():
+        rows = int(inside.sum()) * seen.values["elements"] // tile.width
+        if (inside != ((row < rows) & (column < tile.width))).any():
             raise Unsafe(f"line {line}: not all columns of the rows of {name} are copied")
-        return first // tile.columns, rows
+        return first // tile.width, rows
 
     def _output(self, parts: Sequence[Part]) -> Event:
         """The rows of the output that the threads store, each element once."""

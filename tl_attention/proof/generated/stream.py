@@ -164,8 +164,10 @@ class Stream:
         product = next(p for p in self.expected.products.values() if p.b_transposed)
         output = self.expected.tensors["Output"]
         batch, head, row, beyond = output.bounded(part.one("element"), part.one("rows"))
-        said = (part.seen.name, part.one("head_dim"), part.seen.values["dtype"], part.seen.values["registers"])
-        wanted = ("Output", product.columns, self.expected.dtype, product.accumulators)
+        values = part.seen.values
+        said = (part.seen.name, part.one("head_dim"), values["bounded"], values["dtype"], values["registers"])
+        narrow = output.columns < product.columns
+        wanted = ("Output", output.columns, narrow, self.expected.dtype, product.accumulators)
         if said != wanted or beyond:
             raise Unsafe(f"line {part.line} stores {said} at another row than it has rows left from there")
         yield Event("output", place=(row, head, batch))
