@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
-from code_mutants.kernels import KERNELS, lowered
+from code_mutants.kernels import KERNELS, Kernel, lowered
 from code_mutants.reading import read
 
 from tl_attention.errors import InputError, ScheduleRefused
@@ -44,9 +45,9 @@ def replaced(text: str, edits: Edits) -> str:
     return text
 
 
-def refused(case: Fault) -> None:
+def refused(case: Fault, kernels: Mapping[str, Kernel] = KERNELS) -> None:
     """Holds if the kernel as it is passes, and with the fault is refused."""
-    kernel = KERNELS[case.kernel]
+    kernel = kernels[case.kernel]
     code = lowered(kernel)
     part = "host_source" if case.host else "source"
     changed = replace(code, **{part: replaced(getattr(code, part), case.edits)})

@@ -55,7 +55,7 @@ def attention(
     shape = _checked_shape(q, k, v, causal)
     scale = shape.head_dim**-0.5 if scale is None else _checked_scale(scale)
     tensors = {"Q": _aligned("q", q), "K": _aligned("k", k), "V": _aligned("v", v)}
-    resolved = _resolve(schedule, shape.head_size, causal)
+    resolved = _resolve(schedule, causal, shape.head_size)
     kernel = _kernel(resolved, shape.variant(fixed=specialize))
     output = q.new_empty(*q.shape[:3], shape.head_dim_v)
     with torch.cuda.device(q.device):
@@ -78,7 +78,7 @@ def _compiled(schedule: Schedule, variant: Variant) -> CompiledKernel:
     return compile_kernel(schedule, variant)
 
 
-def _resolve(schedule: Schedule | str | Path | None, size: HeadSize, causal: bool) -> Schedule:
+def _resolve(schedule: Schedule | str | Path | None, causal: bool, size: HeadSize = 128) -> Schedule:
     if isinstance(schedule, Schedule):
         return schedule
     if schedule is None:

@@ -25,6 +25,7 @@ class Kernel:
     causal: bool = False
     dtype: str = "float16"
     head_dim: int = 128
+    head_dim_v: int = 0
 
     @functools.cached_property
     def schedule(self) -> Schedule:
@@ -32,7 +33,7 @@ class Kernel:
 
     @property
     def variant(self) -> Variant:
-        return Variant(self.head_dim, self.dtype, CAUSAL if self.causal else FULL)
+        return Variant(self.head_dim, self.dtype, CAUSAL if self.causal else FULL, self.head_dim_v)
 
 
 # Both lowerings, both masks, both fastest; multicast, tiles from a counter, in sections and tapered, turns, an output
