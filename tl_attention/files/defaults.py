@@ -8,11 +8,11 @@ from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
 # By columns of the tiles: without and with a causal mask.
 DEFAULTS: dict[HeadSize, tuple[str, str]] = {
     64: (DEFAULT, DEFAULT_CAUSAL),
-    96: ("dim_96", "dim_96_causal"),
+    96: ("d96", "d96_causal"),
     128: (DEFAULT, DEFAULT_CAUSAL),
-    192: ("dim_192", "dim_192_causal"),
-    "192/128": ("dim_192_128", "dim_192_128_causal"),
-    256: ("dim_256", "dim_256_causal"),
+    192: ("d192", "d192_causal"),
+    "192/128": ("d192_128", "d192_128_causal"),
+    256: ("d256", "d256_causal"),
 }
 
 
