@@ -16,7 +16,7 @@ from tl_attention.hardware.device import VisibleGpu, require_hopper
 ROOT = Path(__file__).parents[1]
 
 OPTIONS = {
-    "head_dim": (["--shape", "4,64,8192,96"], ["head_dim 96 is not supported", "(64, 128)"]),
+    "head_dim": (["--shape", "4,64,8192,100"], ["head_dim 100 is not supported", "a multiple of 8 up to 256"]),
     "shape of words": (["--shape", "big"], ["'big' is not a shape", "batch,heads,seq,head_dim"]),
     "shape with x": (["--shape", "4x64x8192x128"], ["is not a shape", "4,64,8192,128"]),
     "shape of three": (["--shape", "4,64,8192"], ["is not a shape"]),
@@ -45,8 +45,9 @@ def test_a_bad_option_is_told_before_anything_starts(name, error_of, seed_path) 
 
 
 def test_check_tells_a_head_dim_that_no_kernel_has(error_of, seed_path) -> None:
-    assert error_of("check", seed_path, "--head-dim", "96") == "head_dim 96 is not supported, expected one of (64, 128)"
-    assert "'x' is not a valid integer" in error_of("check", seed_path, "--head-dim", "x")
+    words = "head_dim 100 is not supported, expected a multiple of 8 up to 256"
+    assert error_of("check", seed_path, "--head-dim", "100") == words
+    assert "'x' is no head size, expected a multiple of 8" in error_of("check", seed_path, "--head-dim", "x")
 
 
 def test_an_unknown_command_lists_the_commands(error_of) -> None:

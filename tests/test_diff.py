@@ -162,7 +162,7 @@ def _meant_for(folder: Path, dims: tuple[str, str]) -> list[Path]:
     [
         (["best"], "Missing argument 'B'"),
         (["best", "bets"], "no schedule is named 'bets': did you mean best?"),
-        (["best", "seed", "--head-dim", "96"], "head_dim 96 is not supported"),
+        (["best", "seed", "--head-dim", "100"], "head_dim 100 is not supported"),
         (["best", "seed", "--dtype", "fp8"], "'fp8'"),
     ],
 )

@@ -30,7 +30,7 @@ def half(*size: int, dtype=torch.float16, **options) -> torch.Tensor:
 REFUSED = {
     "not a tensor": (([1.0], half(1, 1, 4, 64), half(1, 1, 4, 64)), {}, "q is list, expected a tensor"),
     "three dimensions": ((half(1, 4, 64), half(1, 1, 4, 64), half(1, 1, 4, 64)), {}, r"q is \(1, 4, 64\), expected"),
-    "head_dim": ((half(1, 1, 4, 96),) * 3, {}, "head_dim 96 is not supported"),
+    "head_dim": ((half(1, 1, 4, 100),) * 3, {}, "head_dim 100 is not supported, expected a multiple of 8 up to 256"),
     "dtype": ((half(1, 1, 4, 64, dtype=torch.float32),) * 3, {}, "dtype 'float32' is not supported"),
     "mixed dtypes": (
         (half(1, 1, 4, 64), half(1, 1, 4, 64, dtype=torch.bfloat16), half(1, 1, 4, 64)),

@@ -17,6 +17,7 @@ from tl_attention.build.verdicts import verdict_of
 from tl_attention.errors import InputError
 from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.registry import lowering_of
+from tl_attention.problem.head_dims import check_head_dim
 from tl_attention.problem.variant import Parameter, Variant
 from tl_attention.program.derivation import derive
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
@@ -134,10 +135,10 @@ def compile_kernel(schedule: Schedule, variant: Variant) -> CompiledKernel:
 
 def _check_supported(variant: Variant) -> None:
     """Raise InputError for what the interpreter can run, or a variant can say, and no kernel computes."""
+    check_head_dim(variant.head_size)
     if min(variant.mask.left or 0, variant.mask.right or 0) < 0:
         raise InputError(f"{variant} is not supported, expected a window of at least 0")
-    if variant.head_dim_v != variant.head_dim or variant.optional - OPTIONAL:
+    if variant.optional - OPTIONAL:
         raise InputError(
-            f"{variant} is not supported, expected one head_dim, and of what is optional "
-            f"{', '.join(sorted(OPTIONAL))} at most"
+            f"{variant} is not supported, expected of what is optional {', '.join(sorted(OPTIONAL))} at most"
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import click
 
 from tl_attention.cli.errors import Problems, naming
+from tl_attention.cli.head_dim import HEAD_SIZE
 from tl_attention.cli.schedules import prove
 from tl_attention.errors import InputError, printable
 from tl_attention.files.named import Named, resolve
-from tl_attention.problem.shape import DTYPE_NAMES, HEAD_DIMS, AttentionShape
+from tl_attention.problem.head_dims import HeadSize, sizes_of
+from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 from tl_attention.problem.window import WINDOW_TEXT, masked, parse_window
 
 
@@ -24,19 +26,14 @@ from tl_attention.problem.window import WINDOW_TEXT, masked, parse_window
 )
 @click.option("--dtype", type=click.Choice(sorted(DTYPE_NAMES)), default="fp16", show_default=True, help="of the code")
 @click.option(
-    "--head-dim",
-    type=int,
-    help=f"one of {HEAD_DIMS}  [default: those that each is meant for; of the code the largest of both]",
+    "--head-dim", type=HEAD_SIZE, help="[default: those that each is meant for; of the code the largest of both]"
 )
 @click.option("--causal", is_flag=True, help="the code with a causal mask")
 @click.option("--window", default="-1,-1", help=f"the code with a window, {WINDOW_TEXT}")
-def diff(a: str, b: str, with_code: bool, dtype: str, head_dim: int | None, causal: bool, window: str) -> None:
+def diff(a: str, b: str, with_code: bool, dtype: str, head_dim: HeadSize | None, causal: bool, window: str) -> None:
     """What differs between two schedules: in the keys, in the Program, in the code; and whether both are safe."""
-    from tl_attention.proof.limits import check_head_dim
     from tl_attention.show import diff
 
-    if head_dim is not None:
-        check_head_dim(head_dim)
     first, second = resolve(a), resolve(b)
     of_code = (head_dim or _shared_head_dim(first, second)) if with_code else None
     schedules, names = (first.schedule, second.schedule), (a, b)
@@ -54,16 +51,18 @@ def diff(a: str, b: str, with_code: bool, dtype: str, head_dim: int | None, caus
     if of_code is not None:
         # Sizes are read at run time, so any will do.
         mask = masked(causal, parse_window(window))
-        _print(diff.code(*schedules, names, AttentionShape(1, 1, 128, 128, of_code, DTYPE_NAMES[dtype], mask)))
+        columns, columns_v = sizes_of(of_code)
+        shape = AttentionShape(1, 1, 128, 128, columns, DTYPE_NAMES[dtype], mask, columns_v)
+        _print(diff.code(*schedules, names, shape))
 
 
-def _shared_head_dim(a: Named, b: Named) -> int:
+def _shared_head_dim(a: Named, b: Named) -> HeadSize:
     """The largest head size that both are meant for. Raises InputError where there is none."""
     shared = set(a.head_dims) & set(b.head_dims)
     if not shared:
         meant = ", ".join(f"{named.text} {named.meant_for}" for named in (a, b))
         raise InputError(f"{meant}: no code to compare, expected --head-dim or --no-code")
-    return max(shared)
+    return max(shared, key=sizes_of)
 
 
 def _print(lines: list[str]) -> None:

@@ -117,12 +117,12 @@ def _measure(
     shapes = [
         AttentionShape.parse(shape, dtype=dtype, causal=causal, window=window) for dtype in dtypes or default_dtypes
     ]
-    schedules = meant_for(asked, shapes[0].head_dim)
+    schedules = meant_for(asked, shapes[0].head_size)
     if command == "run":
         from tl_attention.lowering.preflight import refuse_unless_safe
 
         with naming(schedules[0]):
-            refuse_unless_safe(schedules[0].schedule, shapes[0].head_dim)
+            refuse_unless_safe(schedules[0].schedule, shapes[0].head_size)
 
     from tl_attention.measure.records import ResultsFile
 

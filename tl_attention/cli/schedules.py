@@ -11,10 +11,11 @@ from typing import get_args
 import click
 
 from tl_attention.cli.errors import Problems, naming
+from tl_attention.cli.head_dim import HEAD_SIZE
 from tl_attention.errors import InputError, printable
 from tl_attention.files import catalogue
 from tl_attention.files.named import Named, expand, resolve
-from tl_attention.problem.shape import HEAD_DIMS, named_head_dims
+from tl_attention.problem.head_dims import HeadSize, is_meant, named_head_dims, sizes_of
 from tl_attention.schedule.dialect import Model
 
 schedule_argument = click.argument("schedule")
@@ -45,27 +46,23 @@ def told_apart(schedules: Sequence[Named]) -> list[Named]:
     return [named if times[named.name] == 1 else replace(named, name=named.text) for named in schedules]
 
 
-def meant_for(schedules: Sequence[Named], head_dim: int) -> list[Named]:
+def meant_for(schedules: Sequence[Named], size: HeadSize) -> list[Named]:
     """Those that are meant for this head size; of several, the others are left out with a line each."""
-    meant = [named for named in schedules if head_dim in named.head_dims]
+    meant = [named for named in schedules if is_meant(size, named.head_dims)]
     if not meant:
-        schedules[0].refuse_unmeant(head_dim)
+        schedules[0].refuse_unmeant(size)
     for named in schedules:
         if named not in meant:
-            click.echo(f"left out: {printable(named.text)} {named.meant_for}, not {head_dim}", err=True)
+            click.echo(f"left out: {printable(named.text)} {named.meant_for}, not {size}", err=True)
     return meant
 
 
 @click.command()
 @schedules_argument
 @all_option
-@click.option("--head-dim", type=int, help=f"one of {HEAD_DIMS}  [default: those that each schedule is meant for]")
-def check(schedules: tuple[str, ...], every: bool, head_dim: int | None) -> None:
+@click.option("--head-dim", type=HEAD_SIZE, help="[default: those that each schedule is meant for]")
+def check(schedules: tuple[str, ...], every: bool, head_dim: HeadSize | None) -> None:
     """Prove schedules safe, or refuse them with the dependence or limit that they break (all at the top by default)."""
-    from tl_attention.proof.limits import check_head_dim
-
-    if head_dim is not None:
-        check_head_dim(head_dim)
     problems = Problems()
     for text in texts_of(schedules, every):
         with problems.each():
@@ -77,7 +74,7 @@ def check(schedules: tuple[str, ...], every: bool, head_dim: int | None) -> None
     problems.finish()
 
 
-def prove(named: Named, head_dims: Sequence[int]) -> None:
+def prove(named: Named, head_dims: Sequence[HeadSize]) -> None:
     """Raise InputError, with file and line, unless the schedule is safe at these head sizes.
 
     Only the limits of the SM depend on the head size: the dependences are proved once.
@@ -98,19 +95,16 @@ def prove(named: Named, head_dims: Sequence[int]) -> None:
     help="synchronous: every product waited for at once; asynchronous: products and loads in flight; by default the "
     "lowering's own",
 )
-@click.option("--head-dim", type=int, help=f"one of {HEAD_DIMS}  [default: those that the file is meant for]")
-def explain(schedule: str, model: Model | None, head_dim: int | None) -> None:
+@click.option("--head-dim", type=HEAD_SIZE, help="[default: those that the file is meant for]")
+def explain(schedule: str, model: Model | None, head_dim: HeadSize | None) -> None:
     """What it takes of the SM, its options, and prologue, steady state and epilogue: who waits for whom."""
     from tl_attention.lowering.preflight import verdicts
-    from tl_attention.proof.limits import check_head_dim
     from tl_attention.show.explain import explain as text
 
-    if head_dim is not None:
-        check_head_dim(head_dim)
     named = resolve(schedule)
     head_dims = named.head_dims if head_dim is None else (head_dim,)
     with naming(named):
-        click.echo(text(named.schedule, model, max(head_dims)))
+        click.echo(text(named.schedule, model, max(head_dims, key=sizes_of)))
         for verdict in verdicts(named.schedule, model, head_dims):
             click.echo(verdict)
 

@@ -16,7 +16,7 @@ from tl_attention.files import catalogue
 from tl_attention.files.catalogue import SUFFIX, SUFFIXES
 from tl_attention.files.schedule_file import ScheduleFile, load_file
 from tl_attention.files.yaml_text import stamp
-from tl_attention.problem.shape import HEAD_DIMS, named_head_dims
+from tl_attention.problem.head_dims import DEFAULT_HEAD_DIMS, HeadSize, is_meant, named_head_dims
 from tl_attention.schedule.schedule import Schedule
 
 # The schedules that run where none is asked for, without and with a causal mask.
@@ -35,19 +35,19 @@ class Named:
     file: ScheduleFile | None = None
 
     @property
-    def head_dims(self) -> tuple[int, ...]:
+    def head_dims(self) -> tuple[HeadSize, ...]:
         """The head sizes that it is meant for."""
-        return self.file.head_dims if self.file else HEAD_DIMS
+        return self.file.head_dims if self.file else DEFAULT_HEAD_DIMS
 
     @property
     def meant_for(self) -> str:
         """The same in words."""
         return f"is meant for {named_head_dims(self.head_dims)}"
 
-    def refuse_unmeant(self, head_dim: int) -> None:
+    def refuse_unmeant(self, size: HeadSize) -> None:
         """Raise InputError for a head size that it is not meant for."""
-        if self.file and head_dim not in self.head_dims:
-            raise InputError(self.file.blamed(("head_dims",), f"it {self.meant_for}, not {head_dim}", "refused: "))
+        if self.file and not is_meant(size, self.head_dims):
+            raise InputError(self.file.blamed(("head_dims",), f"it {self.meant_for}, not {size}", "refused: "))
 
     def refused(self, refusal: ScheduleRefused) -> InputError:
         """The refusal with the file and the line to blame, or with the label."""

@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from tl_attention.errors import InputError
 from tl_attention.files import catalogue, yaml_text
 from tl_attention.files.yaml_text import Stamp, YamlFile
-from tl_attention.problem.shape import HEAD_DIMS, HeadDim
+from tl_attention.problem.head_dims import DEFAULT_HEAD_DIMS, HeadSize, TileSize
 from tl_attention.schedule.key_errors import KeyPath, dotted, first_error, model_of, shown
 from tl_attention.schedule.schedule import Schedule
 
@@ -31,7 +31,7 @@ def _one_line(text: str) -> str:
     return text
 
 
-def _each_once(values: tuple[int, ...]) -> tuple[int, ...]:
+def _each_once(values: tuple[HeadSize, ...]) -> tuple[HeadSize, ...]:
     if len(set(values)) < len(values):
         raise PydanticCustomError("each_once", "expected each once")
     return values
@@ -54,14 +54,14 @@ class ScheduleKeys(Schedule):
         ""
     )
     head_dims: Annotated[
-        tuple[HeadDim, ...],
+        tuple[TileSize, ...],
         Field(
             min_length=1,
-            description="the head sizes that it is meant for; all by default",
+            description="the head sizes that it is meant for, those of its tiles; 64 and 128 by default",
             json_schema_extra={"uniqueItems": True},
         ),
         AfterValidator(_each_once),
-    ] = HEAD_DIMS
+    ] = DEFAULT_HEAD_DIMS
 
 
 # About the file, not the schedule: they are no part of its label, and a base's are not taken over.
@@ -74,7 +74,7 @@ class ScheduleFile:
 
     schedule: Schedule
     summary: str
-    head_dims: tuple[int, ...]
+    head_dims: tuple[HeadSize, ...]
     sources: tuple[YamlFile, ...]
 
     @property

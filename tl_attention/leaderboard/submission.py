@@ -43,7 +43,7 @@ def write(name: str, schedule: Schedule, output: Path, embed: Form = "all") -> l
     """
     if embed not in FORMS:
         raise InputError(f"embed: {embed!r} is unknown, expected {', '.join(get_args(Form))}")
-    refuse_unless_safe(schedule, VARIANT.head_dim)
+    refuse_unless_safe(schedule, VARIANT.head_size)
     if lowering_of(schedule).counters(schedule):
         raise InputError(
             f"{name}: kernel.tile_scheduler: dynamic takes a counter that a submission does not pass, "

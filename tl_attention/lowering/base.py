@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
+from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
 from tl_attention.program.program import Program
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
@@ -34,7 +35,7 @@ class Lowering(ABC):
     files: ClassVar[tuple[str, ...]]
 
     @abstractmethod
-    def resources(self, schedule: Schedule, head_dim: int) -> Resources:
+    def resources(self, schedule: Schedule, size: HeadSize) -> Resources:
         """What one thread block of the schedule's kernel takes of the SM."""
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:

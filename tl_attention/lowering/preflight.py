@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.registry import lowering_of
+from tl_attention.problem.head_dims import HeadSize, check_head_dim
 from tl_attention.program.derivation import PLACE_KEYS, derive
 from tl_attention.program.program import Program
 from tl_attention.proof import legality
-from tl_attention.proof.limits import check_fits, check_head_dim, ring_buffers
+from tl_attention.proof.limits import check_fits, ring_buffers
 from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.schedule import Schedule
 
@@ -25,9 +26,9 @@ BLAMED = (
 )
 
 
-def refuse_unless_safe(schedule: Schedule, head_dim: int) -> None:
+def refuse_unless_safe(schedule: Schedule, size: HeadSize) -> None:
     """Raise ScheduleRefused with the limit or the dependence that the schedule breaks, or how its roles go wrong."""
-    check_limits(schedule, head_dim)
+    check_limits(schedule, size)
     if schedule.has_program:
         for _ in proofs(schedule, derive(schedule)):
             pass
@@ -46,22 +47,22 @@ def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
         raise
 
 
-def verdicts(schedule: Schedule, model: Model | None, head_dims: Sequence[int]) -> Iterator[str]:
+def verdicts(schedule: Schedule, model: Model | None, sizes: Sequence[HeadSize]) -> Iterator[str]:
     """Everything that `refuse_unless_safe` asks, a line for what holds. Raises ScheduleRefused for what does not.
 
     The Program comes first, in the model that is asked for: its proof is worth seeing where only the tile is too large.
     """
     if schedule.has_program:
         yield from (f"proved: {proved}" for proved in proofs(schedule, derive(schedule, model)))
-    for head_dim in head_dims:
-        check_limits(schedule, head_dim)
-        yield f"fits the SM at head_dim {head_dim}"
+    for size in sizes:
+        check_limits(schedule, size)
+        yield f"fits the SM at head_dim {size}"
 
 
-def check_limits(schedule: Schedule, head_dim: int) -> None:
+def check_limits(schedule: Schedule, size: HeadSize) -> None:
     """Raise ScheduleRefused for a tile, or a number of buffers, that the SM or the loads' order does not allow."""
-    check_head_dim(head_dim)
-    check_fits(schedule, head_dim, lowering_of(schedule).resources(schedule, head_dim))
+    check_head_dim(size)
+    check_fits(schedule, size, lowering_of(schedule).resources(schedule, size))
     if schedule.has_program and not schedule.producers and schedule.num_stages != max(ring_buffers(schedule)):
         k, v = ring_buffers(schedule)
         raise ScheduleRefused(

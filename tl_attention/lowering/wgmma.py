@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tl_attention.hardware.device import HOPPER
 from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
+from tl_attention.problem.head_dims import HeadSize
 from tl_attention.proof.limits import Resources, fragment_registers, ring_buffers, shared_bytes
 from tl_attention.schedule.choices import choices
 from tl_attention.schedule.keys import Keys
@@ -27,12 +28,12 @@ def _threads_of(rows: int) -> Rule:
 THREADS_FIT_THE_TILE = tuple(map(_threads_of, choices(Keys.model_fields["block_M"])))
 
 
-def plain_resources(schedule: Schedule, head_dim: int) -> Resources:
+def plain_resources(schedule: Schedule, size: HeadSize) -> Resources:
     """What a block takes whose threads all compute: tiles in dynamic shared memory, no mbarriers of its own."""
     return Resources(
         rings=ring_buffers(schedule),
-        shared_bytes=shared_bytes(schedule, head_dim),
-        fragments=fragment_registers(schedule, head_dim),
+        shared_bytes=shared_bytes(schedule, size),
+        fragments=fragment_registers(schedule, size),
         registers=HOPPER.registers_available(schedule.threads),
         barriers={},
     )

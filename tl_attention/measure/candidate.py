@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.variant import Variant
+from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.schedule.schedule import Schedule
 
 # With Q so many times as large a row's scores lie so far apart that a maximum which is not its own makes exponentials
@@ -52,7 +52,7 @@ def verified_on(shape: AttentionShape, fixed: bool) -> list[Verified]:
     if fixed:
         return [Verified(shape)]
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
-    mask = shape.mask
+    mask, variant = shape.mask, shape.variant()
     if mask.right is None:
         sizes.append((1, 2, 300, 65))
     if mask not in (FULL, CAUSAL):
@@ -61,7 +61,7 @@ def verified_on(shape: AttentionShape, fixed: bool) -> list[Verified]:
         sizes.append((1, 2, seq_q, seq_q + 200 + (mask.left or 0)))
     # So many heads of K and V.
     ragged = [
-        AttentionShape(batch, heads_kv * shape.group, seq_q, seq_kv, shape.head_dim, shape.dtype, mask, heads_kv)
+        AttentionShape.of(variant, Sizes(batch, heads_kv * shape.group, seq_q, seq_kv))
         for batch, heads_kv, seq_q, seq_kv in sizes
     ]
     return [

@@ -27,7 +27,7 @@ def _inputs(shape: AttentionShape, seed: int, spread: float = 1.0) -> tuple[Tens
 @functools.lru_cache(maxsize=1)
 def _output(shape: AttentionShape) -> Tensor:
     # One for all kernels: they run one after another, and an 80 GB card could not hold one for each.
-    size = (shape.batch, shape.heads, shape.seq_q, shape.head_dim)
+    size = (shape.batch, shape.heads, shape.seq_q, shape.head_dim_v)
     return torch.empty(size, dtype=getattr(torch, shape.dtype), device="cuda")
 
 

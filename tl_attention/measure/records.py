@@ -99,7 +99,8 @@ def problem_of(shape: AttentionShape) -> dict[str, Any]:
     """The problem as a row has it."""
     sizes, mask = shape.sizes._asdict(), shape.mask
     grouped = {} if shape.group == 1 else {"heads_kv": shape.heads_kv}
-    problem = {**sizes, **grouped, "head_dim": shape.head_dim, "dtype": shape.dtype, "causal": mask == CAUSAL}
+    other = {"head_dim_v": shape.head_dim_v} if shape.head_dim_v != shape.head_dim else {}
+    problem = {**sizes, **grouped, "head_dim": shape.head_dim, **other, "dtype": shape.dtype, "causal": mask == CAUSAL}
     return problem if mask in (FULL, CAUSAL) else {**problem, "window": sides(mask)}
 
 

@@ -236,7 +236,7 @@ def _refusal(candidate: Candidate) -> str:
     """Why the candidate is refused before it is compiled, "" if it is not."""
     if candidate.schedule is not None:
         try:
-            refuse_unless_safe(candidate.schedule, candidate.shape.head_dim)
+            refuse_unless_safe(candidate.schedule, candidate.shape.head_size)
         except InputError as refusal:
             return str(refusal)
     return ""

@@ -57,14 +57,16 @@ def interpret(
 ) -> Tensor:
     """Attention by the Program on the CPU, in tiles of block_M queries and block_N keys of any size.
 
-    q (batch, heads, seq_q, head_dim), k and v (batch, heads_kv, seq_kv, head_dim), fp16 or bf16; returns q's shape
-    and dtype. `code` is what the statements of the Program's table name. Each row's logarithm is written to `lse`,
-    fp32 (batch, heads, seq_q). Raises machine.Deadlock.
+    q (batch, heads, seq_q, head_dim), k (batch, heads_kv, seq_kv, head_dim) and v (batch, heads_kv, seq_kv, head_dim_v),
+    fp16 or bf16; returns (batch, heads, seq_q, head_dim_v) in q's dtype. `code` is what the statements of the Program's
+    table name. Each row's logarithm is written to `lse`, fp32 (batch, heads, seq_q). Raises machine.Deadlock.
     """
     batch, heads, seq_q, head_dim = q.shape
     dtype = str(q.dtype).removeprefix("torch.")
-    shape = AttentionShape(batch, heads, seq_q, k.shape[2], head_dim, dtype, mask, heads_kv=k.shape[1])
-    output = torch.empty_like(q)
+    shape = AttentionShape(
+        batch, heads, seq_q, k.shape[2], head_dim, dtype, mask, head_dim_v=v.shape[3], heads_kv=k.shape[1]
+    )
+    output = q.new_empty(batch, heads, seq_q, v.shape[3])
     least_blocks = program.least_blocks
     for b in range(batch):
         for h in range(heads):

@@ -68,20 +68,19 @@ def make_inputs(
     """
     generator = torch.Generator(device).manual_seed(seed)
 
-    def draw(heads: int, seq: int) -> Tensor:
-        x = torch.randn(
-            shape.batch, heads, seq, shape.head_dim, generator=generator, device=device, dtype=torch.float32
-        )
+    def draw(heads: int, seq: int, columns: int) -> Tensor:
+        x = torch.randn(shape.batch, heads, seq, columns, generator=generator, device=device, dtype=torch.float32)
         return (x + 0.5).to(getattr(torch, shape.dtype))
 
-    q = draw(shape.heads, shape.seq_q)
-    return q * spread, draw(shape.heads_kv, shape.seq_kv), draw(shape.heads_kv, shape.seq_kv)
+    q = draw(shape.heads, shape.seq_q, shape.head_dim)
+    k = draw(shape.heads_kv, shape.seq_kv, shape.head_dim)
+    return q * spread, k, draw(shape.heads_kv, shape.seq_kv, shape.head_dim_v)
 
 
 def attention_fp64(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, softcap: float = 0.0, sinks: Tensor | None = None
 ) -> Tensor:
-    """Attention in float64, head by head and in row chunks. Same layout as the inputs; returns float64.
+    """Attention in float64, head by head and in row chunks. Same layout as the inputs, v's head size; returns float64.
 
     Heads of Q, a multiple of K's, share these in turn. A query that sees no key gets 0.
     """
@@ -203,7 +202,7 @@ def _attention(
 ) -> Tensor:
     """Attention, and into `lse` its logarithms."""
     compute = torch.float64 if precise else torch.float32
-    output = torch.empty_like(q, dtype=compute if precise else q.dtype)
+    output = q.new_empty(*q.shape[:3], v.shape[3], dtype=compute if precise else q.dtype)
     seq_q, seq_kv = q.shape[2], k.shape[2]
     rows = max(1, CHUNK_SCORES // max(1, seq_kv))
     for b in range(q.shape[0]):

@@ -27,7 +27,7 @@ Observer = Callable[[str, int, str, Tensor], None]
 class Tile:
     """The buffers of one row tile of one head; `tile[name]` reads a buffer, `tile[name] = x` writes it.
 
-    acc_s is (block_M, block_N) fp32, acc_s_cast the same in the inputs' dtype, acc_o (block_M, head_dim) fp32, the
+    acc_s is (block_M, block_N) fp32, acc_s_cast the same in the inputs' dtype, acc_o (block_M, head_dim_v) fp32, the
     row vectors (block_M,) fp32. Ring buffers are read and written in the slot of the statement that runs, and a chunk
     of a split statement works on its `columns` of a whole buffer. `inputs` are Q, K and V, `blocks` the KV blocks of
     the tile, `code` what each statement's `code` names. `observer(statement, block, buffer, value)` sees every read.
@@ -69,7 +69,7 @@ class Tile:
             "Q_shared": rows_of(inputs["Q"], self.first_row, M),
             "acc_s": torch.full((M, N), float("nan")),
             "acc_s_cast": torch.full((M, N), float("nan")),
-            "acc_o": torch.zeros(M, shape.head_dim),
+            "acc_o": torch.zeros(M, shape.head_dim_v),
             "scores_max": torch.full((M,), float("-inf")),
             "denominator": torch.zeros(M),
         }
@@ -107,7 +107,7 @@ class Tile:
         return kv_index(self.block, self.blocks, self.kv_order) * self.block_N
 
     def result(self) -> Tensor:
-        """The output rows, normalised, 0 for one that sees no key: (block_M, head_dim) in the inputs' dtype."""
+        """The output rows, normalised, 0 for one that sees no key: (block_M, head_dim_v) in the inputs' dtype."""
         denominator, factor = self._with_sink()
         return torch.where(denominator == 0, 0.0, self.buffers["acc_o"] * factor / denominator).to(self.dtype)
 

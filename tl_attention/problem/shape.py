@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from tl_attention.errors import InputError
+from tl_attention.problem.head_dims import HeadSize, check_head_dim, head_size, parse_head_size, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.problem.window import masked, parse_window
 
 DTYPES = ("float16", "bfloat16")
 DTYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16", **{name: name for name in DTYPES}}
-HeadDim = Literal[64, 128]
-HEAD_DIMS: tuple[HeadDim, ...] = get_args(HeadDim)
 DTYPE_BYTES = 2
 # How a shape is written, as `AttentionShape.parse` reads it.
 SHAPE_TEXT = "batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim, heads as 40/8 where K and V have 8"
@@ -24,16 +21,12 @@ GROUPED = "/"
 MAX_GRID_YZ = 65_535
 
 
-def named_head_dims(head_dims: Sequence[int]) -> str:
-    """`head_dim 64 and 128`."""
-    return f"head_dim {' and '.join(map(str, head_dims))}"
-
-
 @dataclass(frozen=True)
 class AttentionShape:
     """Sizes of one attention forward, tensors laid out (batch, heads, seq, head_dim).
 
-    K and V have `heads_kv` heads, each shared by as many of Q's `heads` in a row: one for each unless given.
+    K and V have `heads_kv` heads, each shared by as many of Q's `heads` in a row: one for each unless given. V and the
+    output have `head_dim_v` columns: as many as Q and K unless given.
     """
 
     batch: int
@@ -43,6 +36,7 @@ class AttentionShape:
     head_dim: int
     dtype: str = "float16"
     mask: Mask = FULL
+    head_dim_v: int = 0
     heads_kv: int = 0
 
     def __post_init__(self) -> None:
@@ -58,8 +52,11 @@ class AttentionShape:
             )
         if self.heads % self.heads_kv:
             raise InputError(f"shape: {self.heads} heads, expected a multiple of K's and V's {self.heads_kv}")
-        if self.head_dim not in HEAD_DIMS:
-            raise InputError(f"shape: head_dim {self.head_dim} is not supported, expected one of {HEAD_DIMS}")
+        object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
+        try:
+            check_head_dim(self.head_size)
+        except InputError as error:
+            raise InputError(f"shape: {error}") from None
         if self.dtype not in DTYPES:
             raise InputError(f"shape: dtype {self.dtype!r} is not supported, expected one of {DTYPES}")
         right = self.mask.right
@@ -81,17 +78,24 @@ class AttentionShape:
 
     def variant(self, fixed: bool = False) -> Variant:
         """What is compiled for it: for its sizes alone if `fixed`, else for all."""
-        return Variant(self.head_dim, self.dtype, self.mask, sizes=self.sizes if fixed else None, group=self.group)
+        sizes = self.sizes if fixed else None
+        return Variant(self.head_dim, self.dtype, self.mask, self.head_dim_v, sizes, group=self.group)
 
     @classmethod
     def of(cls, variant: Variant, sizes: Sizes) -> AttentionShape:
         """The problem that a kernel for the variant computes at these sizes."""
-        return cls(*sizes, variant.head_dim, variant.dtype, variant.mask, sizes.heads // variant.group)
+        heads_kv = sizes.heads // variant.group
+        return cls(*sizes, variant.head_dim, variant.dtype, variant.mask, variant.head_dim_v, heads_kv)
 
     @property
     def group(self) -> int:
         """Heads of Q that share one of K and V."""
         return self.heads // self.heads_kv
+
+    @property
+    def head_size(self) -> HeadSize:
+        """That of Q and K, and of V where it is another."""
+        return head_size(self.head_dim, self.head_dim_v)
 
     @property
     def past_len(self) -> int:
@@ -106,32 +110,33 @@ class AttentionShape:
     @property
     def flops(self) -> int:
         """Floating-point operations of the two products, masked pairs left out; softmax is not counted."""
-        return 4 * self.batch * self.heads * self.pairs * self.head_dim
+        return 2 * self.batch * self.heads * self.pairs * (self.head_dim + self.head_dim_v)
 
     @classmethod
     def parse(cls, text: str, *, dtype: str = "float16", causal: bool = False, window: str = "-1,-1") -> AttentionShape:
         """The shape that a text in the form of SHAPE_TEXT names; `window` is left,right, -1 open."""
-        parts = text.split(",")
-        grouped = len(parts) > 1 and GROUPED in parts[1]
+        *sizes, of_head = text.split(",")
+        grouped = len(sizes) > 1 and GROUPED in sizes[1]
         if grouped:
-            parts[1:2] = parts[1].split(GROUPED, 1)
+            sizes[1:2] = sizes[1].split(GROUPED, 1)
         try:
-            numbers = [int(part) for part in parts]
+            head_dim, head_dim_v = sizes_of(parse_head_size(of_head))
+            numbers = [int(part) for part in sizes]
         except ValueError:
             numbers = []
         heads_kv = numbers.pop(2) if grouped and len(numbers) > 2 else 0
-        if len(numbers) == 4:
-            numbers.insert(2, numbers[2])
-        if len(numbers) != 5 or (grouped and heads_kv == 0):
+        if len(numbers) == 3:
+            numbers.append(numbers[2])
+        if len(numbers) != 4 or (grouped and heads_kv == 0):
             raise InputError(f"shape: {text[:80]!r} is not a shape, expected {SHAPE_TEXT}, such as 4,64,8192,128")
         mask = masked(causal, parse_window(window))
-        batch, heads, seq_q, seq_kv, head_dim = numbers
-        return cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), mask, heads_kv)
+        batch, heads, seq_q, seq_kv = numbers
+        return cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), mask, head_dim_v, heads_kv)
 
     def __str__(self) -> str:
         seq = str(self.seq_q) if self.seq_q == self.seq_kv else f"{self.seq_q}/{self.seq_kv}"
         heads = str(self.heads) if self.group == 1 else f"{self.heads}{GROUPED}{self.heads_kv}"
-        return f"({self.batch}, {heads}, {seq}, {self.head_dim}) {self.dtype}{self.mask.suffix}"
+        return f"({self.batch}, {heads}, {seq}, {self.head_size}) {self.dtype}{self.mask.suffix}"
 
 
 def parse_dtype(name: str) -> str:

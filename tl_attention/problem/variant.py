@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tl_attention.problem.head_dims import HeadSize, head_size, tile_dim
 from tl_attention.problem.mask import FULL, Mask
 
 
@@ -59,7 +60,8 @@ class Variant:
     `head_dim` is that of Q and K, `head_dim_v` that of V and the output: the same unless given. `sizes` None leaves
     them to run time. `optional` names the optional inputs and outputs that there are. `group` heads of Q share one of K
     and V: `Sizes.heads` counts Q's. `strided` leaves to run time how the caller's tensors lie in memory, too: each has a
-    stride of its own for every dimension but the last, which is contiguous.
+    stride of its own for every dimension but the last, which is contiguous. The sizes are the tensors': a kernel's tiles
+    have `tile_dim` and `tile_dim_v` columns, of which those beyond the tensors' are 0.
     """
 
     head_dim: int
@@ -79,6 +81,26 @@ class Variant:
         heads_kv = sizes.heads if self.group == 1 else sizes.heads // self.group
         known: dict[str | int, Any] = dict(zip(Sizes._fields, sizes))
         return known | {"heads_kv": heads_kv, "head_dim": self.head_dim, "head_dim_v": self.head_dim_v}
+
+    @property
+    def head_size(self) -> HeadSize:
+        """Both."""
+        return head_size(self.head_dim, self.head_dim_v)
+
+    @property
+    def tile_dim(self) -> int:
+        """Columns of the tiles of Q and K."""
+        return tile_dim(self.head_dim)
+
+    @property
+    def tile_dim_v(self) -> int:
+        """Columns of the tiles of V and the output."""
+        return tile_dim(self.head_dim_v)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether a tensor has fewer columns than its tile."""
+        return (self.head_dim, self.head_dim_v) != (self.tile_dim, self.tile_dim_v)
 
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
         """What a kernel for this variant takes, with the optional ones that its schedule asks for by name."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.device import HOPPER
-from tl_attention.problem.shape import DTYPE_BYTES, HEAD_DIMS
+from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
+from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.tiling import ceildiv
 from tl_attention.program.derivation import PLACE_KEYS, derive
 from tl_attention.schedule.schedule import Schedule
@@ -57,53 +58,56 @@ def ring_buffers(schedule: Schedule) -> tuple[int, int]:
     return k, v
 
 
-def shared_bytes(schedule: Schedule, head_dim: int) -> int:
+def shared_bytes(schedule: Schedule, size: HeadSize) -> int:
     """Dynamic shared memory of one block: Q_shared and the rings of K_shared and V_shared."""
-    rows = schedule.block_M + sum(ring_buffers(schedule)) * schedule.block_N
-    return rows * head_dim * DTYPE_BYTES
+    (k, v), (columns, columns_v) = ring_buffers(schedule), sizes_of(tile_size(size))
+    elements = (schedule.block_M + k * schedule.block_N) * columns + v * schedule.block_N * columns_v
+    return elements * DTYPE_BYTES
 
 
-def fragment_registers(schedule: Schedule, head_dim: int) -> dict[str, int]:
+def fragment_registers(schedule: Schedule, size: HeadSize) -> dict[str, int]:
     """Registers per thread of each fragment that lives across statements.
 
     A thread holds block_M / threads of a row's columns: acc_s in fp32, acc_s_cast packed by two, acc_o in fp32, and Q
     packed by two where MMA0 reads it from registers.
     """
     acc_s = schedule.block_M * schedule.block_N // schedule.threads
-    acc_o = schedule.block_M * head_dim // schedule.threads
-    q = {"Q": acc_o // 2} if schedule.kernel.q_operand == "registers" else {}
+    of_q, acc_o = (schedule.block_M * columns // schedule.threads for columns in sizes_of(tile_size(size)))
+    q = {"Q": of_q // 2} if schedule.kernel.q_operand == "registers" else {}
     return {"acc_s": acc_s, "acc_s_cast": acc_s // 2, "acc_o": acc_o, **q, "row vectors": ROW_VECTOR_REGISTERS}
 
 
-def check_head_dim(head_dim: int) -> None:
-    """Raise unless the kernels support it."""
-    if head_dim not in HEAD_DIMS:
-        raise ScheduleRefused(f"head_dim {head_dim} is not supported, expected one of {HEAD_DIMS}")
-
-
-def check_fits(schedule: Schedule, head_dim: int, takes: Resources) -> None:
+def check_fits(schedule: Schedule, size: HeadSize, takes: Resources) -> None:
     """Raise ScheduleRefused when the tile cannot fit the SM; `takes` is what the lowering's kernel does."""
-    _check_shared_memory(schedule, head_dim, takes)
-    widths = schedule.split.rescale
-    if widths and sum(widths) != head_dim:
+    _check_shared_memory(schedule, size, takes)
+    widths, (_, columns_v) = schedule.split.rescale, sizes_of(tile_size(size))
+    if widths and sum(widths) != columns_v:
         raise ScheduleRefused(
-            f"split.rescale: {' + '.join(map(str, widths))} = {sum(widths)} columns, expected head_dim {head_dim}",
+            f"split.rescale: {' + '.join(map(str, widths))} = {sum(widths)} columns, expected head_dim {columns_v}",
             "split",
             "rescale",
         )
-    _check_registers(schedule, head_dim, takes)
+    _check_registers(schedule, columns_v, takes)
 
 
-def _check_shared_memory(schedule: Schedule, head_dim: int, takes: Resources) -> None:
-    static, (k, v) = takes.static_bytes, takes.rings
+def shared_text(schedule: Schedule, size: HeadSize, rings: tuple[int, int]) -> str:
+    """What shared memory holds, in words that say how much that is."""
+    M, N, (k, v), (columns, columns_v) = schedule.block_M, schedule.block_N, rings, sizes_of(tile_size(size))
+    if columns == columns_v:
+        return f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {columns} * {DTYPE_BYTES}"
+    of_q_and_k = f"(block_M {M} + {k} buffers * block_N {N}) * head_dim {columns}"
+    return f"({of_q_and_k} + {v} buffers * block_N {N} * head_dim_v {columns_v}) * {DTYPE_BYTES}"
+
+
+def _check_shared_memory(schedule: Schedule, size: HeadSize, takes: Resources) -> None:
+    static = takes.static_bytes
     need, limit = static + takes.shared_bytes, HOPPER.shared_bytes_per_block
     if need <= limit:
         return
     before = f" after {static:,} that hold {takes.barrier_bytes} of mbarriers" if static else ""
     raise ScheduleRefused(
-        f"needs {need:,} bytes of shared memory, the SM has {limit:,}: (block_M {schedule.block_M} + ({k} + {v} "
-        f"buffers) * block_N {schedule.block_N}) * head_dim {head_dim} * {DTYPE_BYTES} bytes{before}; use a smaller "
-        "tile or fewer buffers",
+        f"needs {need:,} bytes of shared memory, the SM has {limit:,}: {shared_text(schedule, size, takes.rings)} "
+        f"bytes{before}; use a smaller tile or fewer buffers",
         "num_stages",
         others=(("block_N",), ("block_M",), ("kernel", "k_stages"), ("kernel", "v_stages"), *PLACE_KEYS, ("lowering",)),
     )

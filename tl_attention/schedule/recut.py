@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tl_attention.loop.attention import SOURCE, SPLITTABLE
 from tl_attention.loop.table import chunk_names
-from tl_attention.problem.shape import HEAD_DIMS
+from tl_attention.problem.head_dims import DEFAULT_HEAD_DIMS, sizes_of
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.options import CHUNK_UNIT
 from tl_attention.schedule.regroup import Change, as_keys
@@ -65,7 +65,7 @@ def _columns(keys: Keys, statement: str) -> list[tuple[int, ...]]:
     """The columns of its chunks; of a whole one all that it may have: the head_dim is not the schedule's."""
     if columns := keys.split.columns(statement):
         return [columns]
-    return [(keys.block_N,)] if statement in OF_SCORES else [(head_dim,) for head_dim in HEAD_DIMS]
+    return [(keys.block_N,)] if statement in OF_SCORES else [sizes_of(size)[1:] for size in DEFAULT_HEAD_DIMS]
 
 
 def _recut(keys: Keys, statement: str, wanted: Sequence[int], becomes: Sequence[Numbers]) -> Change:

@@ -69,7 +69,7 @@ def code(a: Schedule, b: Schedule, names: tuple[str, str], shape: AttentionShape
     candidates = [Candidate(f"{side}: {name}", shape, s) for side, name, s in zip("ab", names, (a, b))]
     compiled = compile_all(candidates)
     before, after = (compiled[candidate] for candidate in candidates)
-    heading = f"code: head_dim {shape.head_dim} {shape.dtype}{shape.mask.suffix}"
+    heading = f"code: head_dim {shape.head_size} {shape.dtype}{shape.mask.suffix}"
     failed = next((name for name, made in zip(names, (before, after)) if made.error), None)
     if failed:
         made = before if before.error else after

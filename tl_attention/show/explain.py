@@ -8,10 +8,11 @@ from functools import partial
 from tl_attention.hardware.device import HOPPER
 from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
 from tl_attention.lowering.registry import lowering_of
-from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.problem.head_dims import HeadSize
 from tl_attention.program.derivation import derive
 from tl_attention.program.operation import Iteration, Operation
 from tl_attention.program.program import Program, offset
+from tl_attention.proof.limits import shared_text
 from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.option_words import SET, is_set, option_lines
@@ -24,7 +25,7 @@ SHOWN_AS = {"hold_last": "hold"}
 HELD = {"hold": ", all its exponentials", "hold_last": ", its last exponential", "resume": ", no exponential earlier"}
 
 
-def explain(schedule: Schedule, model: Model | None = None, head_dim: int = 128) -> str:
+def explain(schedule: Schedule, model: Model | None = None, head_dim: HeadSize = 128) -> str:
     """What the schedule takes of the SM, its options, and its Program, in the lowering's own model by default.
 
     The Program comes as prologue, steady state and epilogue. Raises ScheduleRefused where none can be derived.
@@ -70,11 +71,10 @@ def _heading(schedule: Schedule, program: Program) -> str:
     return f"{program.model} model{other}: {note}\nbuffers: {program.rings}{least}"
 
 
-def _resources(schedule: Schedule, head_dim: int) -> str:
+def _resources(schedule: Schedule, head_dim: HeadSize) -> str:
     """Tile, threads, shared memory, mbarriers and registers, each with what there is of it."""
     M, N = schedule.block_M, schedule.block_N
     takes = lowering_of(schedule).resources(schedule, head_dim)
-    k, v = takes.rings
     static = takes.static_bytes
     before = f"{static:,} that hold the mbarriers + " if static else ""
     producer = f"; {takes.producer_threads} more for the producer, of which one warp loads"
@@ -83,7 +83,7 @@ def _resources(schedule: Schedule, head_dim: int) -> str:
         f"threads: {schedule.threads} compute, {WARPGROUP} for each {ROWS} rows"
         + (producer if takes.producer_threads else ", and load"),
         f"shared memory: {static + takes.shared_bytes:,} of {HOPPER.shared_bytes_per_block:,} bytes: {before}"
-        f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {head_dim} * {DTYPE_BYTES}",
+        + shared_text(schedule, head_dim, takes.rings),
         f"registers: {takes.fragment_registers} of {takes.registers} for fragments: "
         + ", ".join(f"{name} {count}" for name, count in takes.fragments.items()),
     ]

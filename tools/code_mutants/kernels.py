@@ -25,6 +25,7 @@ class Kernel:
     causal: bool = False
     dtype: str = "float16"
     head_dim: int = 128
+    head_dim_v: int = 0
     group: int = 1
     optional: frozenset[str] = frozenset()
 
@@ -35,7 +36,7 @@ class Kernel:
     @property
     def variant(self) -> Variant:
         mask = CAUSAL if self.causal else FULL
-        return Variant(self.head_dim, self.dtype, mask, group=self.group, optional=self.optional)
+        return Variant(self.head_dim, self.dtype, mask, self.head_dim_v, group=self.group, optional=self.optional)
 
 
 # Both lowerings, both masks, both fastest; multicast, tiles from a counter, in sections and tapered, turns, an output

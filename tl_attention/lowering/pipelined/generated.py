@@ -48,17 +48,17 @@ class PipelinedProof(Proof):
         variant, schedule = self.code.variant, self.schedule
         buffers = {name.removeprefix("load_").upper(): count for name, count in self.program.buffers.items()}
         return {
-            Q: Tile(Q, schedule.block_M, variant.head_dim, 1),
-            "K": Tile("K", schedule.block_N, variant.head_dim, buffers["K"]),
-            "V": Tile("V", schedule.block_N, variant.head_dim_v, buffers["V"]),
+            Q: Tile(Q, schedule.block_M, variant.tile_dim, 1, of_tensor=variant.head_dim),
+            "K": Tile("K", schedule.block_N, variant.tile_dim, buffers["K"], of_tensor=variant.head_dim),
+            "V": Tile("V", schedule.block_N, variant.tile_dim_v, buffers["V"], of_tensor=variant.head_dim_v),
         }
 
     @cached_property
     def products(self) -> dict[str, Product]:
         variant, block_N, tiles = self.code.variant, self.schedule.block_N, self.tiles
         return {
-            "acc_s": Product("acc_s", tiles[Q], tiles["K"], block_N, variant.head_dim, False),
-            "acc_o": Product("acc_o", "acc_s_cast", tiles["V"], variant.head_dim_v, block_N, True),
+            "acc_s": Product("acc_s", tiles[Q], tiles["K"], block_N, variant.tile_dim, False),
+            "acc_o": Product("acc_o", "acc_s_cast", tiles["V"], variant.tile_dim_v, block_N, True),
         }
 
     @cached_property
@@ -119,7 +119,9 @@ class PipelinedProof(Proof):
             expected = self.expected(sizes)
             found = list(Stream(run, np.arange(len(run.threads)), f"block {x, y, z}", expected).events())
             kv = kv_blocks(shape, self.schedule.block_M, self.schedule.block_N, x, self.program.least_blocks)
-            Replay(self.program, self.schedule, shape, expected.tensors, place, kv, len(run.threads), self.lse).check(found)
+            Replay(self.program, self.schedule, shape, expected.tensors, place, kv, len(run.threads), self.lse).check(
+                found
+            )
             if "Sinks" in self.code.variant.optional:
                 check_sinks(found, [y])
             # Its waits and barriers are enough, wherever they stand: others that are enough are the same proof.

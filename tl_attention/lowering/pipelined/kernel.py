@@ -17,8 +17,9 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
     c = SimpleNamespace(
         block_M=block_M,
         block_N=block_N,
-        head_dim=variant.head_dim,
-        head_dim_v=variant.head_dim_v,
+        head_dim=variant.tile_dim,
+        head_dim_v=variant.tile_dim_v,
+        narrow=variant.narrow,
         dtype=variant.dtype,
         mask=variant.mask,
         group=variant.group,
@@ -48,7 +49,11 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
             else:
                 first = c.mask.first_block(first_row + past_len, block_N, T)
                 blocks = T.max(blocks - first, least_blocks)
-            T.copy(Q[bz, by, first_row : first_row + block_M, :], s.Q_shared)
+            if c.narrow:
+                # As many columns as the tile has: those beyond the tensor's are 0.
+                T.copy(Q[bz, by, first_row : first_row + block_M, 0 : c.head_dim], s.Q_shared)
+            else:
+                T.copy(Q[bz, by, first_row : first_row + block_M, :], s.Q_shared)
             T.fill(s.acc_o, 0)
             T.fill(s.denominator, 0)
             T.fill(s.scores_max, -T.infinity("float32"))

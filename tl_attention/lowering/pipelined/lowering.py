@@ -8,6 +8,7 @@ from typing import Any
 from tl_attention.lowering.base import COMMON_FILES, Lowering
 from tl_attention.lowering.pipelined.arguments import arguments
 from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE, plain_resources
+from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
 from tl_attention.program.program import Program
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
@@ -30,8 +31,8 @@ class Pipelined(Lowering):
         *COMMON_FILES,
     )
 
-    def resources(self, schedule: Schedule, head_dim: int) -> Resources:
-        return plain_resources(schedule, head_dim)
+    def resources(self, schedule: Schedule, size: HeadSize) -> Resources:
+        return plain_resources(schedule, size)
 
     def arguments(self, schedule: Schedule) -> dict[str, Any]:
         return arguments(schedule)

@@ -39,7 +39,10 @@ def allocated(c):
 @T.macro
 def MMA0(K, bz, by, kv, first_row, past_len, s, c):
     """acc_s = Q_shared @ K_shared^T, -inf where masked: statements load_k, mask, mma0."""
-    T.copy(K[bz, by, kv * c.block_N : (kv + 1) * c.block_N, :], s.K_shared)
+    if c.narrow:
+        T.copy(K[bz, by, kv * c.block_N : (kv + 1) * c.block_N, 0 : c.head_dim], s.K_shared)
+    else:
+        T.copy(K[bz, by, kv * c.block_N : (kv + 1) * c.block_N, :], s.K_shared)
     for i, j in T.Parallel(c.block_M, c.block_N):
         own_key = first_row + i + past_len
         s.acc_s[i, j] = T.if_then_else(
@@ -85,7 +88,10 @@ def Rescale(s, c):
 @T.macro
 def MMA1(V, bz, by, kv, s, c):
     """acc_o += acc_s_cast @ V_shared: load_v, mma1."""
-    T.copy(V[bz, by, kv * c.block_N : (kv + 1) * c.block_N, :], s.V_shared)
+    if c.narrow:
+        T.copy(V[bz, by, kv * c.block_N : (kv + 1) * c.block_N, 0 : c.head_dim_v], s.V_shared)
+    else:
+        T.copy(V[bz, by, kv * c.block_N : (kv + 1) * c.block_N, :], s.V_shared)
     T.gemm(s.acc_s_cast, s.V_shared, s.acc_o, policy=T.GemmWarpPolicy.FullRow)
 
 
@@ -95,5 +101,8 @@ def store(Output, bz, by, first_row, s, c):
     for i, j in T.Parallel(c.block_M, c.head_dim_v):
         s.acc_o[i, j] /= s.denominator[i]
     # Q has been read for the last time: its buffer stages the output for the TMA store.
-    T.copy(s.acc_o, s.Q_shared)
-    T.copy(s.Q_shared, Output[bz, by, first_row : first_row + c.block_M, :])
+    if c.narrow or c.head_dim != c.head_dim_v:
+        T.copy(s.acc_o, Output[bz, by, first_row : first_row + c.block_M, 0 : c.head_dim_v])
+    else:
+        T.copy(s.acc_o, s.Q_shared)
+        T.copy(s.Q_shared, Output[bz, by, first_row : first_row + c.block_M, :])

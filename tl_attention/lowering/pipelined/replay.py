@@ -208,6 +208,9 @@ class Replay:
     def _output(self, event: Event) -> None:
         if event.place != self.place:
             raise Unsafe(f"it stores {event.place} as (row, head, batch), expected {self.place}")
+        # A TMA store leaves out what the tensor does not have.
+        if event.kind == "output" and event.value != min(self.schedule.block_M, self.shape.seq_q - self.place[0]):
+            raise Unsafe(f"it stores {event.value} rows of its tile from row {self.place[0]} on")
         self.stored.append(event.place)
 
     def _lse(self, event: Event) -> None:

@@ -14,7 +14,14 @@ from tl_attention.hardware.warpgroup import ROWS, WARP, WARPS
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.device_code import STORE_LSE
 from tl_attention.lowering.warp_specialized.compared import compare
-from tl_attention.lowering.warp_specialized.device_code import CAP, PRELUDE, STRIDED_PRELUDE, exp2_polynomial
+from tl_attention.lowering.warp_specialized.device_code import (
+    CAP,
+    PRELUDE,
+    STORE_COLUMNS,
+    STRIDED_PRELUDE,
+    STRIDED_STORE_COLUMNS,
+    exp2_polynomial,
+)
 from tl_attention.lowering.warp_specialized.grid_proof import GridProof, grids, whole_groups, workers
 from tl_attention.lowering.warp_specialized.loaded import Loaded, left_out, loaded_tiles
 from tl_attention.lowering.warp_specialized.resources import split_registers
@@ -53,10 +60,12 @@ class RolesProof(Proof):
     @property
     def prelude(self) -> str:
         polynomial = self.schedule.softmax.exp2_polynomial
+        variant = self.code.variant
         exp2 = "" if polynomial is None else exp2_polynomial(COEFFICIENTS[polynomial.degree])
-        common = STRIDED_PRELUDE if self.code.variant.strided else PRELUDE
-        cap = CAP if "softcap" in self.code.variant.optional else ""
-        return common + exp2 + cap + (STORE_LSE if self.lse else "")
+        common, columns = (STRIDED_PRELUDE, STRIDED_STORE_COLUMNS) if variant.strided else (PRELUDE, STORE_COLUMNS)
+        columns = columns if variant.head_dim_v < variant.tile_dim_v else ""
+        cap = CAP if "softcap" in variant.optional else ""
+        return common + columns + exp2 + cap + (STORE_LSE if self.lse else "")
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:
@@ -65,9 +74,9 @@ class RolesProof(Proof):
         through_registers = self.roles.q_in_registers
         slots = self.roles.slots
         return {
-            "Q": Tile("Q", ROWS, variant.head_dim, slots("Q"), not through_registers or swizzled.get("Q", True)),
-            "K": Tile("K", block_N, variant.head_dim, slots("K")),
-            "V": Tile("V", block_N, variant.head_dim_v, slots("V")),
+            "Q": Tile("Q", ROWS, variant.tile_dim, slots("Q"), not through_registers or swizzled.get("Q", True)),
+            "K": Tile("K", block_N, variant.tile_dim, slots("K")),
+            "V": Tile("V", block_N, variant.tile_dim_v, slots("V")),
         }
 
     @cached_property
@@ -75,8 +84,8 @@ class RolesProof(Proof):
         variant, block_N = self.code.variant, self.schedule.block_N
         q = "Q_local" if self.roles.q_in_registers else self.tiles["Q"]
         return {
-            "acc_s": Product("acc_s", q, self.tiles["K"], block_N, variant.head_dim, False),
-            "acc_o": Product("acc_o", "acc_s_cast", self.tiles["V"], variant.head_dim_v, block_N, True),
+            "acc_s": Product("acc_s", q, self.tiles["K"], block_N, variant.tile_dim, False),
+            "acc_o": Product("acc_o", "acc_s_cast", self.tiles["V"], variant.tile_dim_v, block_N, True),
         }
 
     @cached_property

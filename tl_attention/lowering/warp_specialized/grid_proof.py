@@ -62,7 +62,7 @@ def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
     for lengths in [*cuts(variant.mask, rows, schedule.block_N, ROWS)][:1]:
         yield Sizes(1, 3 * group, lengths.seq_q + 3 * rows, lengths.seq_kv + 4 * rows)
     # Keys that divide what a section has, and sections of one head; the last section has fewer heads.
-    keys = SECTION_BYTES // (4 * 2 * (variant.head_dim + variant.head_dim_v))
+    keys = SECTION_BYTES // (4 * 2 * (variant.tile_dim + variant.tile_dim_v))
     yield Sizes(3, 7 * group, 2 * rows + 1, keys)
     yield Sizes(1, 5 * group, 3 * rows, 4 * keys + 1)
 

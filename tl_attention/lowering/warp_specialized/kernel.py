@@ -12,7 +12,14 @@ from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGRO
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.device_code import STORE_LSE
 from tl_attention.lowering.signature import aligned, takes
-from tl_attention.lowering.warp_specialized.device_code import CAP, PRELUDE, STRIDED_PRELUDE, exp2_polynomial
+from tl_attention.lowering.warp_specialized.device_code import (
+    CAP,
+    PRELUDE,
+    STORE_COLUMNS,
+    STRIDED_PRELUDE,
+    STRIDED_STORE_COLUMNS,
+    exp2_polynomial,
+)
 from tl_attention.lowering.warp_specialized.state import block_state
 from tl_attention.lowering.warp_specialized.tiles import workers
 from tl_attention.lowering.warp_specialized.work import reset_counter, work
@@ -22,8 +29,10 @@ from tl_attention.problem.variant import Sizes
 def attention_kernel(*, variant, block_M, block_N, loop, kernel, softmax):
     """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
     c = SimpleNamespace(
-        head_dim=variant.head_dim,
-        head_dim_v=variant.head_dim_v,
+        head_dim=variant.tile_dim,
+        head_dim_v=variant.tile_dim_v,
+        columns_v=variant.head_dim_v,
+        narrow=variant.narrow,
         dtype=variant.dtype,
         mask=variant.mask,
         group=variant.group,
@@ -57,11 +66,9 @@ def launch(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c):
         grid(Q, c),
         threads=(WARPGROUP, warpgroups + 1),
         cluster_dims=c.kernel.cluster,
-        prelude=(
-            (STRIDED_PRELUDE if c.strided else PRELUDE)
-            if polynomial is None
-            else (STRIDED_PRELUDE if c.strided else PRELUDE) + exp2_polynomial(COEFFICIENTS[polynomial.degree])
-        )
+        prelude=(STRIDED_PRELUDE if c.strided else PRELUDE)
+        + ("" if c.columns_v == c.head_dim_v else STRIDED_STORE_COLUMNS if c.strided else STORE_COLUMNS)
+        + ("" if polynomial is None else exp2_polynomial(COEFFICIENTS[polynomial.degree]))
         + (CAP if c.softcap else "")
         + (STORE_LSE if c.lse else ""),
     ) as (block,):

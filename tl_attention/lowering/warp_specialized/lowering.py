@@ -12,6 +12,7 @@ from tl_attention.lowering.warp_specialized.resources import resources
 from tl_attention.lowering.warp_specialized.roles import Roles, tile_lists
 from tl_attention.lowering.warp_specialized.rules import RULES
 from tl_attention.lowering.warp_specialized.table import TABLE
+from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
 from tl_attention.program.program import Program
 from tl_attention.proof import races
@@ -64,8 +65,8 @@ class WarpSpecialized(Lowering):
         *COMMON_FILES,
     )
 
-    def resources(self, schedule: Schedule, head_dim: int) -> Resources:
-        return resources(schedule, head_dim)
+    def resources(self, schedule: Schedule, size: HeadSize) -> Resources:
+        return resources(schedule, size)
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
         # Another model's Program is not what its kernel runs.

@@ -38,11 +38,18 @@ def store_vector(first_row, head, bz, wg, s, c):
     """16 bytes a lane: lanes exchange what they hold."""
     T.call_extern(
         "handle",
-        f"tl_attention_store<{c.head_dim_v}, {'true' if c.dtype == 'bfloat16' else 'false'}>",
+        f"{stored_columns(c)}, {'true' if c.dtype == 'bfloat16' else 'false'}>",
         s.acc_o.data,
         T.address_of(s.Output[bz, head, first_row, 0]),
         s.seq_q - first_row,
     )
+
+
+def stored_columns(c):
+    """The device function that stores, up to its columns: the tile's, or those of a tensor that is narrower."""
+    if c.columns_v == c.head_dim_v:
+        return f"tl_attention_store<{c.head_dim_v}"
+    return f"tl_attention_store_columns<{c.columns_v}"
 
 
 @T.macro
@@ -50,7 +57,7 @@ def store_strided(first_row, head, bz, wg, s, c):
     """16 bytes a lane, to rows that are as far apart as the output's stride says."""
     T.call_extern(
         "handle",
-        f"tl_attention_store<{c.head_dim_v}, {'true' if c.dtype == 'bfloat16' else 'false'}>",
+        f"{stored_columns(c)}, {'true' if c.dtype == 'bfloat16' else 'false'}>",
         s.acc_o.data,
         T.address_of(s.Output[bz, head, first_row, 0]),
         s.seq_q - first_row,
@@ -62,7 +69,7 @@ def store_strided(first_row, head, bz, wg, s, c):
 def store_direct(first_row, head, bz, wg, s, c):
     """The 4 bytes that a lane holds of a row and eight columns."""
     for i, j in T.Parallel(ROWS, c.head_dim_v):
-        if first_row + i < s.seq_q:
+        if first_row + i < s.seq_q and (c.columns_v == c.head_dim_v or j < c.columns_v):
             s.Output[bz, head, first_row + i, j] = s.acc_o[i, j]
 
 
@@ -72,7 +79,10 @@ def store_tma(first_row, head, bz, wg, s, c):
     T.copy(s.acc_o, s.Q.shared[wg, :, :])
     T.fence_proxy_async()
     T.sync_threads(OWN + wg, WARPGROUP)
-    T.tma_copy(s.Q.shared[wg, :, :], s.Output[bz, head, first_row : first_row + ROWS, :])
+    if c.columns_v < c.head_dim_v:
+        T.tma_copy(s.Q.shared[wg, :, :], s.Output[bz, head, first_row : first_row + ROWS, 0 : c.head_dim_v])
+    else:
+        T.tma_copy(s.Q.shared[wg, :, :], s.Output[bz, head, first_row : first_row + ROWS, :])
     T.tma_store_wait(0)
     T.sync_threads(OWN + wg, WARPGROUP)
     release_q(wg, s)

@@ -15,7 +15,7 @@ def produce(turn, base, first, blocks, first_row, head, bz, s, c):
             LOADS[name](base + j, kv, head if c.group == 1 else head // c.group, bz, s, c)
         if j == 0:
             for wg in range(c.block_M // ROWS):
-                load_q(turn, first_row, head, bz, wg, s)
+                load_q(turn, first_row, head, bz, wg, s, c)
 
 
 @T.macro
@@ -35,13 +35,23 @@ LOADS = {"load_k": load_k, "load_v": load_v}
 def load(ring, step, kv, head, bz, c):
     """Load number `step`: KV block `kv`, as soon as its slot is free."""
     wait_empty(ring, step)
-    T.tma_copy(
-        ring.source[bz, head, kv * c.block_N : (kv + 1) * c.block_N, :],
-        ring.shared[slot(ring, step), :, :],
-        barrier=ring.full[slot(ring, step)],
-        leader_scope_threads=WARP,
-        **multicast(c),
-    )
+    if c.narrow:
+        # As many columns as the tile has: TMA fills those beyond the tensor's with 0.
+        T.tma_copy(
+            ring.source[bz, head, kv * c.block_N : (kv + 1) * c.block_N, 0 : ring.shared.shape[2]],
+            ring.shared[slot(ring, step), :, :],
+            barrier=ring.full[slot(ring, step)],
+            leader_scope_threads=WARP,
+            **multicast(c),
+        )
+    else:
+        T.tma_copy(
+            ring.source[bz, head, kv * c.block_N : (kv + 1) * c.block_N, :],
+            ring.shared[slot(ring, step), :, :],
+            barrier=ring.full[slot(ring, step)],
+            leader_scope_threads=WARP,
+            **multicast(c),
+        )
     T.mbarrier_arrive(ring.full[slot(ring, step)])
 
 
@@ -51,13 +61,21 @@ def multicast(c):
 
 
 @T.macro
-def load_q(turn, first_row, head, bz, wg, s):
+def load_q(turn, first_row, head, bz, wg, s, c):
     """A warpgroup's rows of Q."""
     T.mbarrier_wait_parity(s.Q.empty[wg], turn % 2 ^ 1)
-    T.tma_copy(
-        s.Q.source[bz, head, first_row + wg * ROWS : first_row + (wg + 1) * ROWS, :],
-        s.Q.shared[wg, :, :],
-        barrier=s.Q.full[wg],
-        leader_scope_threads=WARP,
-    )
+    if c.narrow:
+        T.tma_copy(
+            s.Q.source[bz, head, first_row + wg * ROWS : first_row + (wg + 1) * ROWS, 0 : c.head_dim],
+            s.Q.shared[wg, :, :],
+            barrier=s.Q.full[wg],
+            leader_scope_threads=WARP,
+        )
+    else:
+        T.tma_copy(
+            s.Q.source[bz, head, first_row + wg * ROWS : first_row + (wg + 1) * ROWS, :],
+            s.Q.shared[wg, :, :],
+            barrier=s.Q.full[wg],
+            leader_scope_threads=WARP,
+        )
     T.mbarrier_arrive(s.Q.full[wg])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.device import HOPPER
 from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
+from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
 from tl_attention.proof.limits import Resources, fragment_registers, ring_buffers, shared_bytes
 from tl_attention.schedule.schedule import Schedule
 
@@ -15,14 +17,25 @@ TILE_NUMBER = "tile number"
 SPLIT_REGISTERS: dict[int, tuple[int, int]] = {128: (240, 24), 192: (160, 32)}
 
 
-def resources(schedule: Schedule, head_dim: int) -> Resources:
-    """What one block takes: the tiles' own, and a pair of mbarriers for each buffer."""
+def resources(schedule: Schedule, size: HeadSize) -> Resources:
+    """What one block takes: the tiles' own, and a pair of mbarriers for each buffer.
+
+    Raises ScheduleRefused where the output has another place than the rows of Q that it would go through.
+    """
+    columns, columns_v = sizes_of(tile_size(size))
+    if schedule.kernel.output == "tma" and columns != columns_v:
+        raise ScheduleRefused(
+            f"kernel.output: tma goes through Q's tile, of {columns} columns, and the output's has {columns_v}: expected "
+            "vector or direct",
+            "kernel",
+            "output",
+        )
     split = split_registers(schedule)
     barriers = mbarrier_pairs(schedule)
     return Resources(
         rings=ring_buffers(schedule),
-        shared_bytes=shared_bytes(schedule, head_dim),
-        fragments=fragment_registers(schedule, head_dim),
+        shared_bytes=shared_bytes(schedule, size),
+        fragments=fragment_registers(schedule, size),
         registers=split[0] if split else HOPPER.registers_per_thread,
         barriers=barriers,
         barrier_bytes=sum(barriers.values()) * 2 * MBARRIER_BYTES + barriers.get(TILE_NUMBER, 0) * TILE_NUMBER_BYTES,

@@ -177,7 +177,7 @@ def _output(match: re.Match[str], declared: Declared) -> Made | None:
 
 
 def _vector_output(match: re.Match[str], declared: Declared) -> Made:
-    head_dim, dtype, registers, tensor, place, rest = match.groups()
+    bounded, head_dim, dtype, registers, tensor, place, rest = match.groups()
     # Contiguous rows are head_dim apart, which the device function is made for.
     rows, apart = [*arguments(rest), head_dim][:2]
     element, bound, stride = declared.expression(place), declared.expression(rows), declared.expression(apart)
@@ -187,7 +187,7 @@ def _vector_output(match: re.Match[str], declared: Declared) -> Made:
         run.see(
             threads, line, "rows of output", tensor, element=run.value(element, threads), head_dim=int(head_dim),
             dtype="bfloat16" if dtype == "true" else "float16", registers=registers, rows=run.value(bound, threads),
-            row_stride=run.value(stride, threads),
+            row_stride=run.value(stride, threads), bounded=bool(bounded),
         )  # fmt: skip
 
     return Made(act)
@@ -275,9 +275,10 @@ COPY_CALLS = (
     # *(uint1*)(Output + (...)) = *(uint1*)(Output_local_cast + 0);
     Call(OUTPUT, re.compile(r"\*\((uint\d)\*\)\((\w+) \+ (.+?)\) = (.+);$"), _output),
     # tl_attention_store<128, false>(acc_o, (&(Output[...])), (seq_q - first_row_3));    ..., Output_row_stride);
+    # tl_attention_store_columns<104, ...
     Call(
         OUTPUT,
-        re.compile(r"tl_attention_store<(\d+), (true|false)>\((\w+), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"),
+        re.compile(r"tl_attention_store(_columns)?<(\d+), (true|false)>\((\w+), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"),
         _vector_output,
     ),
     # next_tile[(turn & 1)] = (AtomicAddRet((&(TileCounter[0])), 1) + 132);

@@ -14,7 +14,8 @@ from tl_attention.proof.generated.tiles import Tile
 
 # CUDA's CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion.
 DATA_TYPES = {"float16": 6, "bfloat16": 9}
-SWIZZLE_128, NO_SWIZZLE = 3, 0
+NO_SWIZZLE = 0
+SWIZZLES = {64: 3, 32: 2}
 L2_PROMOTIONS = range(4)
 KINDS = {"descriptor": "pointer", "address": "pointer"}
 
@@ -68,7 +69,7 @@ def check_descriptors(
 ) -> None:
     """Each descriptor is of its tensor, whole, as that lies in memory, and its box is a panel of its tile.
 
-    `sizes` has what is read at run time, by name.
+    `sizes` has what is read at run time, by name. TMA fills what a box has beyond a tensor's dimensions with 0.
     """
     for size in plan.sizes:
         dims = tensors[size.tensor].shape if size.tensor in tensors else ()
@@ -93,7 +94,7 @@ def _check_descriptor(descriptor: Descriptor, tile: Tile, tensor: Tensor, sizes:
         "element strides": (descriptor.element_strides, (1,) * len(shape)),
         "data type": (descriptor.dtype, DATA_TYPES[dtype]),
         "interleaving": (descriptor.interleave, 0),
-        "swizzle": (descriptor.swizzle, SWIZZLE_128 if tile.swizzled else NO_SWIZZLE),
+        "swizzle": (descriptor.swizzle, SWIZZLES[tile.panel] if tile.swizzled else NO_SWIZZLE),
         "fill beyond the end": (descriptor.oob_fill, 0),
     }
     for what, (found, expected) in wanted.items():

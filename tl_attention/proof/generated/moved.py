@@ -105,12 +105,12 @@ class Moved:
         # Without a condition zeros have no source.
         known = np.ones_like(inside) if "inside" in seen.values else inside
         first = int(source[place == 0][0])
-        row, column = np.divmod(source - first, self.expected.tensors[name].row_stride)
-        wrong = (tile.place(row, column) != place) | (column >= tile.columns)
-        if not known[place == 0][0] or wrong[known].any():
+        row, column = (origin[place] for origin in tile.origins)
+        misplaced = source != first + row * self.expected.tensors[name].row_stride + column
+        if not known[place == 0][0] or misplaced[known].any():
             raise Unsafe(f"line {line}: columns of {name} are not where they belong in its tile")
-        rows = int(inside.sum()) * seen.values["elements"] // tile.columns
-        if (inside[known] != (row < rows)[known]).any():
+        rows = int(inside.sum()) * seen.values["elements"] // tile.width
+        if (inside != ((row < rows) & (column < tile.width))).any():
             raise Unsafe(f"line {line}: not all columns of the rows of {name} are copied")
         return first, rows
 

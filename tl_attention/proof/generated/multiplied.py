@@ -15,7 +15,7 @@ from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.proof.events import Event, Read
 from tl_attention.proof.generated.parts import Expected, Part
 from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.tiles import K_MAJOR, Product, Tile
+from tl_attention.proof.generated.tiles import Product, Tile, k_major
 
 
 class Multiplied:
@@ -76,7 +76,7 @@ class Multiplied:
         for step, part in enumerate(instructions):
             values = part.seen.values
             at, b_at = np.broadcast_to(part.of("a_at"), warpgroup.shape), part.one("b_at")
-            a = (product.a.buffer, K_MAJOR) if isinstance(product.a, Tile) else product.a
+            a = (product.a.buffer, k_major(product.a)) if isinstance(product.a, Tile) else product.a
             b = (product.b.buffer, product.b_layout)
             if (values["a"], values["b"], values["d"]) != (a, b, product.accumulators) or part.one("d_at"):
                 raise Unsafe(f"line {line}: a product of {values['a']}, {values['b']} and {values['d']}")

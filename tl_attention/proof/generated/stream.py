@@ -164,9 +164,10 @@ class Stream:
         product = next(p for p in self.expected.products.values() if p.b_transposed)
         output = self.expected.tensors["Output"]
         batch, head, row, beyond = output.bounded(part.one("element"), part.one("rows"))
-        of, apart = (part.one(name) for name in ("head_dim", "row_stride"))
-        said = (part.seen.name, of, part.seen.values["dtype"], part.seen.values["registers"], apart)
-        wanted = ("Output", product.columns, self.expected.dtype, product.accumulators, output.row_stride)
+        values, of, apart = part.seen.values, part.one("head_dim"), part.one("row_stride")
+        said = (part.seen.name, of, values["bounded"], values["dtype"], values["registers"], apart)
+        narrow = output.columns < product.columns
+        wanted = ("Output", output.columns, narrow, self.expected.dtype, product.accumulators, output.row_stride)
         if said != wanted or beyond:
             raise Unsafe(f"line {part.line} stores {said} at another row than it has rows left from there")
         yield Event("output", place=(row, head, batch))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.problem.shape import DTYPE_BYTES
 
-# A swizzled tile stands in panels of so many columns: 128 bytes of each row.
-PANEL = 64
+# A swizzled tile stands in panels of so many columns, 128 or 64 bytes of each row: the widest that divide it.
+PANELS = (64, 32)
 # Elements of 16 bytes, the unit of a swizzle.
 CHUNK = 8
 # wgmma's depth.
@@ -19,13 +20,22 @@ DEPTH = 16
 
 @dataclass(frozen=True)
 class Tile:
-    """A buffer of shared memory: `slots` tiles of a tensor's rows and columns, swizzled or row after row."""
+    """A buffer of shared memory: `slots` tiles of a tensor's rows and columns, swizzled or row after row.
+
+    The tensor may have fewer columns, `width` of them: the others are 0.
+    """
 
     buffer: str
     rows: int
     columns: int
     slots: int
     swizzled: bool = True
+    of_tensor: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Columns of the tensor."""
+        return self.columns if self.of_tensor is None else self.of_tensor
 
     @property
     def elements(self) -> int:
@@ -35,15 +45,25 @@ class Tile:
     @property
     def panel(self) -> int:
         """Columns that stand together."""
-        return PANEL if self.swizzled else self.columns
+        return next(panel for panel in PANELS if self.columns % panel == 0) if self.swizzled else self.columns
 
     def place(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        """Where 16 bytes of a row stand in a slot, in elements: of each 8 rows, chunk c of row r is chunk c ^ r."""
-        chunk = column % PANEL // CHUNK
-        if self.swizzled:
-            chunk = chunk ^ (row & 7)
-            return column // PANEL * self.rows * PANEL + row * PANEL + chunk * CHUNK + column % CHUNK
-        return row * self.columns + column
+        """Where 16 bytes of a row stand in a slot, in elements: of each 8 rows, chunk c of row r is chunk c ^ r.
+
+        In panels of 64 bytes, two rows of which are as long as one of 128, it is c ^ (r / 2).
+        """
+        if not self.swizzled:
+            return row * self.columns + column
+        panel, chunks = self.panel, self.panel // CHUNK
+        chunk = column % panel // CHUNK ^ row * panel // PANELS[0] % chunks
+        return column // panel * self.rows * panel + row * panel + chunk * CHUNK + column % CHUNK
+
+    @cached_property
+    def origins(self) -> tuple[np.ndarray, np.ndarray]:
+        """(row, column) of each element of a slot."""
+        row, column = np.divmod(np.arange(self.elements), self.columns)
+        at = np.argsort(self.place(row, column))
+        return row[at], column[at]
 
     def boxes(self) -> list[tuple[int, int]]:
         """(first column, element in the slot) of each TMA box."""
@@ -78,31 +98,33 @@ class Product:
         """Bytes from the start of A's buffer, or the register, of an instruction's A."""
         if isinstance(self.a, str):
             return np.full_like(warpgroup, step * DEPTH * ROWS // 128)
-        own = warpgroup * (self.a.elements if self.a.rows == ROWS else ROWS * PANEL)
+        own = warpgroup * (self.a.elements if self.a.rows == ROWS else ROWS * self.a.panel)
         return DTYPE_BYTES * (own + _along_k(step, self.a))
 
     def b_offset(self, step: int) -> int:
         """Bytes from the start of B's slot."""
-        return DTYPE_BYTES * (step * DEPTH * PANEL if self.b_transposed else _along_k(step, self.b))
+        return DTYPE_BYTES * (step * DEPTH * self.b.panel if self.b_transposed else _along_k(step, self.b))
 
     @property
     def b_layout(self) -> tuple[int, int, int]:
         """Swizzle, and the bytes / 16 from panel to panel and from 8 rows to the next."""
         if not self.b_transposed:
-            return K_MAJOR
-        return layout(self.b.rows * PANEL * DTYPE_BYTES // 16 if self.b.columns > PANEL else 0)
+            return k_major(self.b)
+        panel = self.b.panel
+        return _layout(panel, self.b.rows * panel * DTYPE_BYTES // 16 if self.b.columns > panel else 0)
 
 
-def layout(leading: int) -> tuple[int, int, int]:
-    """A descriptor's template: 128-byte swizzle, leading and stride offsets in units of 16 bytes."""
-    return (1, leading, 8 * PANEL * DTYPE_BYTES // 16)
+def _layout(panel: int, leading: int) -> tuple[int, int, int]:
+    """A descriptor's template: 128-byte swizzle, or 64, and leading and stride offsets in units of 16 bytes."""
+    return (1 + PANELS.index(panel), leading, 8 * panel * DTYPE_BYTES // 16)
 
 
-# Of a matrix whose rows go along K the leading offset is not used.
-K_MAJOR = layout(1)
+def k_major(tile: Tile) -> tuple[int, int, int]:
+    """That of a matrix whose rows go along K: the leading offset is not used."""
+    return _layout(tile.panel, 1)
 
 
 def _along_k(step: int, tile: Tile) -> int:
     """Elements from the start of a K-major tile to the columns of a step."""
     column = step * DEPTH
-    return column // PANEL * tile.rows * PANEL + column % PANEL
+    return column // tile.panel * tile.rows * tile.panel + column % tile.panel

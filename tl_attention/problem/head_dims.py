@@ -1,0 +1,72 @@
+"""Head sizes: those that kernels have tiles of, and those of tensors, which are loaded into the next larger tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from tl_attention.errors import InputError
+
+# Of a whole case: a number, or `192/128` where V and the output have another than Q and K.
+HeadSize = int | str
+# What schedules say that they are meant for: columns of tiles. 192/128 is that of DeepSeek's latent attention.
+TileSize = Literal[64, 96, 128, 192, "192/128", 256]
+TILE_SIZES: tuple[TileSize, ...] = get_args(TileSize)
+# Columns of a tile in shared memory. One beyond the tensor's is 0: TMA fills it.
+TILE_DIMS = tuple(size for size in TILE_SIZES if isinstance(size, int))
+# What a schedule is meant for unless it says so.
+DEFAULT_HEAD_DIMS: tuple[TileSize, ...] = (64, 128)
+# Of a tensor's: its rows are multiples of 16 bytes, as TMA and 16-byte copies need.
+MULTIPLE = 8
+SUPPORTED = f"a multiple of {MULTIPLE} up to {TILE_DIMS[-1]}"
+
+
+def check_head_dim(head_size: HeadSize) -> None:
+    """Raise InputError for a head size that tensors may not have."""
+    for name, head_dim in zip(("head_dim", "head_dim_v"), sizes_of(head_size)):
+        if isinstance(head_dim, bool) or not 0 < head_dim <= TILE_DIMS[-1] or head_dim % MULTIPLE:
+            raise InputError(f"{name} {head_dim} is not supported, expected {SUPPORTED}")
+
+
+def head_size(head_dim: int, head_dim_v: int) -> HeadSize:
+    """That of a case."""
+    return head_dim if head_dim == head_dim_v else f"{head_dim}/{head_dim_v}"
+
+
+def sizes_of(head_size: HeadSize) -> tuple[int, int]:
+    """(head_dim, head_dim_v)."""
+    if isinstance(head_size, int):
+        return head_size, head_size
+    head_dim, _, head_dim_v = head_size.partition("/")
+    return int(head_dim), int(head_dim_v)
+
+
+def parse_head_size(text: str) -> HeadSize:
+    """The head size that `128` or `192/128` is. Raises ValueError."""
+    head_dim, slash, head_dim_v = text.partition("/")
+    size = head_size(int(head_dim), int(head_dim_v if slash else head_dim))
+    if min(sizes_of(size)) < 1:
+        raise ValueError(text)
+    return size
+
+
+def tile_dim(head_dim: int) -> int:
+    """Columns of the tile that a tensor of this head size is loaded into."""
+    return next(columns for columns in TILE_DIMS if head_dim <= columns)
+
+
+def tile_size(size: HeadSize) -> HeadSize:
+    """The head size of its tiles."""
+    head_dim, head_dim_v = sizes_of(size)
+    return head_size(tile_dim(head_dim), tile_dim(head_dim_v))
+
+
+def is_meant(size: HeadSize, meant: Sequence[HeadSize]) -> bool:
+    """Whether a schedule for some sizes of tiles is meant for this case: what is made for 192 runs 192/128 too."""
+    tile = tile_size(size)
+    return tile in meant or max(sizes_of(tile)) in meant
+
+
+def named_head_dims(sizes: Sequence[HeadSize]) -> str:
+    """`head_dim 64 and 128`."""
+    return f"head_dim {' and '.join(map(str, sizes))}"
