@@ -13,10 +13,10 @@ from tl_attention.lowering.pipelined.generated import PipelinedProof
 from tl_attention.lowering.warp_specialized.grid_proof import grids
 from tl_attention.measure.candidate import verified_on
 from tl_attention.measure.records import Row, parse_row, problem_of
+from tl_attention.op.rows import Rows
 from tl_attention.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
-from tl_attention.problem.rows import Rows
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive

@@ -9,15 +9,7 @@ import pytest
 import torch
 
 from tl_attention import InputError, attention
-from tl_attention.problem.in_memory import (
-    check_layout,
-    check_out,
-    empty,
-    other_way,
-    overlaps_itself,
-    placed,
-    share_memory,
-)
+from tl_attention.op.in_memory import check_layout, check_out, empty, other_way, overlaps_itself, placed, share_memory
 
 
 def half(*size: int) -> torch.Tensor:

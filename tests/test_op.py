@@ -15,7 +15,7 @@ from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.measure.bench import Options, measure
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.progress import SILENT
-from tl_attention.op import _resolve
+from tl_attention.op.kernels import schedule_of
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import DTYPES, AttentionShape
@@ -151,17 +151,18 @@ def test_it_runs_on_the_current_stream_of_every_device():
 def test_the_default_schedules_are_those_that_ship_as_best_and_best_causal(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "best").mkdir()
-    assert (_resolve(None, False), _resolve(None, True)) == (shipped()["best"], shipped()["best_causal"])
+    full, causal = (AttentionShape(1, 1, 1, 1, 128, mask=mask) for mask in (FULL, CAUSAL))
+    assert (schedule_of(None, full), schedule_of(None, causal)) == (shipped()["best"], shipped()["best_causal"])
 
 
 def test_a_schedule_is_taken_by_name_file_or_label_or_as_it_is():
-    seed = shipped()["seed"]
+    seed, shape = shipped()["seed"], AttentionShape(1, 1, 1, 1, 128)
     for spelled in ("seed", SCHEDULES / "seed.yaml", str(SCHEDULES / "seed.yaml"), seed.label, seed):
-        assert _resolve(spelled, False) == seed
+        assert schedule_of(spelled, shape) == seed
     with pytest.raises(InputError, match="schedule is int, expected a name, a file, a label or a Schedule"):
-        _resolve(3, False)
+        schedule_of(3, shape)
     with pytest.raises(InputError, match="no schedule is named 'sed': did you mean seed"):
-        _resolve("sed", False)
+        schedule_of("sed", shape)
 
 
 @pytest.mark.gpu

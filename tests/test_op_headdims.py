@@ -11,7 +11,7 @@ from test_op import check
 from tl_attention import attention
 from tl_attention.files.defaults import default_schedule
 from tl_attention.files.named import resolve
-from tl_attention.op import _kernel
+from tl_attention.op.kernels import kernel_of
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL
@@ -76,7 +76,7 @@ def test_nothing_is_read_or_written_beyond_the_tensors(size, schedule):
     inputs = {name: among(x, float("nan")) for name, x in zip("QKV", fresh(shape))}
     output = among(torch.zeros(2, 3, 201, head_dim_v, dtype=torch.float16, device="cuda"), 7.0)
     resolved = resolve(schedule or default_schedule(size, causal)).schedule
-    _kernel(resolved, shape.variant())(**inputs, Output=output, softmax_scale=head_dim**-0.5)
+    kernel_of(resolved, shape.variant())(**inputs, Output=output, softmax_scale=head_dim**-0.5)
     check(output, *inputs.values(), causal=causal)
     around = torch.empty(0, dtype=torch.float16, device="cuda").set_(output.untyped_storage())
     assert (around[:BORDER] == 7).all() and (around[-BORDER:] == 7).all()

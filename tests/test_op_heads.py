@@ -9,9 +9,9 @@ import torch
 from mutations import SCHEDULES
 
 from tl_attention import InputError, attention
+from tl_attention.op.rows import Rows
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
-from tl_attention.problem.rows import Rows
 from tl_attention.problem.shape import DTYPES, AttentionShape
 
 # One of each lowering, and what divides tiles or takes Q and the output in another way.

@@ -6,8 +6,8 @@ __version__ = "0.1.0"
 __all__ = ["InputError", "Schedule", "ScheduleRefused", "attention", "load_schedule", "merge"]
 
 _HOME = {
-    "attention": ("tl_attention.op", "attention"),
-    "merge": ("tl_attention.partial", "merge"),
+    "attention": ("tl_attention.op.attention", "attention"),
+    "merge": ("tl_attention.op.partial", "merge"),
     "Schedule": ("tl_attention.schedule.schedule", "Schedule"),
     "load_schedule": ("tl_attention.files.schedule_file", "load"),
     "InputError": ("tl_attention.errors", "InputError"),

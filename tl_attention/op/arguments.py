@@ -1,0 +1,131 @@
+"""The arguments of `attention`, checked: one line says which is wrong, what it is, and what was expected.
+
+Tensors are (batch, heads, seq, head_dim) here, whatever the caller's layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tl_attention.errors import InputError
+from tl_attention.hardware.device import require_hopper
+from tl_attention.op.in_memory import DIMENSIONS, check_out, empty, other_way
+from tl_attention.op.rows import Rows
+from tl_attention.problem.head_dims import check_head_dim, head_size
+from tl_attention.problem.mask import Mask
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.window import fitted
+
+# The least and the largest that a softcap may be, so that fp32 has the scale divided by it.
+SOFTCAPS = 1e-20, 1e20
+
+
+def bhsd(tensor: Tensor, layout: str) -> Tensor:
+    """(batch, heads, seq, head_dim) of a tensor; anything else as it is, for the checks of shapes to name."""
+    return other_way(tensor, layout) if _is_4d(tensor) else tensor
+
+
+def _is_4d(tensor: object) -> bool:
+    return isinstance(tensor, Tensor) and tensor.dim() == 4
+
+
+def checked_problem(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Rows, AttentionShape | None]:
+    """Which rows of the output a kernel computes, and that problem; None if there is nothing to compute."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not _is_4d(tensor):
+            found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise InputError(f"attention: {name} is {found}, expected a tensor (batch, heads, seq, head_dim)")
+        if tensor.device != q.device or tensor.dtype != q.dtype:
+            raise InputError(
+                f"attention: {name} is {tensor.dtype} on {tensor.device}, expected q's {q.dtype} on {q.device}"
+            )
+    if k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+        raise InputError(
+            f"attention: q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not match, "
+            "expected q (batch, heads, seq_q, head_dim) and k, v (batch, heads_kv, seq_kv, head_dim), where v's head_dim "
+            "may be another"
+        )
+    batch, heads, seq_q, head_dim = q.shape
+    heads_kv, seq_kv = k.shape[1:3]
+    if heads % heads_kv if heads_kv else heads:
+        raise InputError(f"attention: q has {heads} heads, expected a multiple of the {heads_kv} that k and v have")
+    check_head_dim(head_size(head_dim, v.shape[3]))
+    rows = Rows.of(mask, seq_q, seq_kv)
+    empty_call = 0 in (batch, heads, rows.count)
+    # Where there is nothing to compute, the rest is checked all the same.
+    batch, heads, seq_q, seq_kv, heads_kv = (
+        (1, 1, 1, 1, 1) if empty_call else (batch, heads, rows.count, seq_kv, heads_kv)
+    )
+    dtype, mask = str(q.dtype).removeprefix("torch."), fitted(mask, seq_q, seq_kv)
+    shape = AttentionShape(batch, heads, seq_q, seq_kv, head_dim, dtype, mask, v.shape[3], heads_kv)
+    return rows, None if empty_call else shape
+
+
+def check_no_gradient(tensors: Sequence[Tensor | None]) -> None:
+    """Raise InputError for a tensor that requires a gradient."""
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+        raise InputError(
+            "attention: an input requires a gradient, and there is no backward: call it under torch.no_grad()"
+        )
+
+
+def check_device(device: torch.device) -> None:
+    """Raise InputError for tensors that are not on a Hopper GPU."""
+    if device.type != "cuda":
+        raise InputError(f"attention: the tensors are on {device}, expected a CUDA device (H100, H200)")
+    require_hopper(torch.cuda.get_device_capability(device), torch.cuda.get_device_name(device))
+
+
+def output_for(out: Tensor | None, shape: tuple[int, ...], inputs: dict[str, Tensor], layout: str) -> Tensor:
+    """Where an output of this shape (batch, heads, seq, head_dim) goes: a new tensor, or `out`."""
+    if out is None:
+        return empty(inputs["q"], shape, layout)
+    if not _is_4d(out):
+        found = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise InputError(f"attention: out is {found}, expected a tensor ({', '.join(DIMENSIONS[layout])})")
+    if torch.is_grad_enabled() and out.requires_grad:
+        raise InputError("attention: out requires a gradient, and there is no backward: call it under torch.no_grad()")
+    output = other_way(out, layout)
+    check_out(output, shape, inputs, layout)
+    return output
+
+
+def checked_scale(scale: float | None, head_dim: int) -> float:
+    """The factor of the scores."""
+    if scale is None:
+        return head_dim**-0.5
+    if not isinstance(scale, (int, float)) or not 0 < scale < float("inf"):
+        raise InputError(f"attention: scale is {scale!r}, expected a positive number")
+    return float(scale)
+
+
+def checked_softcap(softcap: float) -> float:
+    """The cap, 0 for none."""
+    low, high = SOFTCAPS
+    if not isinstance(softcap, (int, float)) or not (softcap == 0 or low <= softcap <= high):
+        raise InputError(f"attention: softcap is {softcap!r}, expected 0, which is off, or {low:g} to {high:g}")
+    return float(softcap)
+
+
+def check_sinks(sinks: Tensor | None, q: Tensor) -> None:
+    """Raise InputError unless there is one for each of q's heads."""
+    if sinks is None:
+        return
+    expected = f"q's ({q.shape[1]},) contiguous torch.float32 on {q.device}" if _is_4d(q) else "a tensor (heads,)"
+    if not isinstance(sinks, Tensor):
+        raise InputError(f"attention: sinks is {type(sinks).__name__}, expected {expected}")
+    found = (tuple(sinks.shape), sinks.dtype, sinks.device, sinks.is_contiguous())
+    if _is_4d(q) and found != ((q.shape[1],), torch.float32, q.device, True):
+        contiguous = "contiguous" if sinks.is_contiguous() else "not contiguous"
+        raise InputError(
+            f"attention: sinks is {contiguous} {tuple(sinks.shape)} {sinks.dtype} on {sinks.device}, expected {expected}"
+        )
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise InputError for what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise InputError(f"attention: {name} is {value!r}, expected True or False")

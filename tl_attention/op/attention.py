@@ -1,0 +1,121 @@
+"""`attention(q, k, v)`: the compiled kernel as a PyTorch function."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, TypedDict, Unpack, overload
+
+import torch
+from torch import Tensor
+
+from tl_attention.op import arguments
+from tl_attention.op.in_memory import BHSD, check_layout, other_way, placed
+from tl_attention.op.kernels import kernel_of, schedule_of
+from tl_attention.problem.window import OPEN, masked
+from tl_attention.schedule.schedule import Schedule
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments but `return_lse`, which says what comes back."""
+
+    causal: bool
+    scale: float | None
+    window_size: tuple[int, int]
+    softcap: float
+    sinks: Tensor | None
+    layout: str
+    out: Tensor | None
+    schedule: Schedule | str | Path | None
+    specialize: bool
+
+
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[False] = ..., **options: Unpack[Options]
+) -> Tensor: ...
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[True], **options: Unpack[Options]
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool, **options: Unpack[Options]
+) -> Tensor | tuple[Tensor, Tensor]: ...
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (OPEN, OPEN),
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    layout: str = BHSD,
+    return_lse: bool = False,
+    out: Tensor | None = None,
+    schedule: Schedule | str | Path | None = None,
+    specialize: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(scale q k^T) v on the current CUDA stream of q's device.
+
+    q is (batch, heads, seq_q, head_dim), k (batch, heads_kv, seq_kv, head_dim), v (batch, heads_kv, seq_kv, head_dim_v),
+    all fp16 or all bf16, on one Hopper GPU. Lengths are any, 0 too. Head h takes k's and v's h // (heads / heads_kv).
+    head_dim and head_dim_v are multiples of 8 up to 256. Products accumulate in fp32.
+
+    Strides are read, nothing is copied: views run as they lie if the last dimension is contiguous, and the address and
+    the stride of every other dimension longer than 1 are multiples of 16 bytes, and not 0. Others are refused.
+
+    Queries and keys end together: query i stands at key i + seq_kv - seq_q. One that sees no key gives 0.
+
+    Args:
+        causal: a query sees no key after its own.
+        scale: factor of the scores, positive; 1 / sqrt(head_dim) by default.
+        window_size: (left, right), how many keys a query sees before and after its own; -1 is open. With causal the
+            intersection.
+        softcap: scores become softcap * tanh(score / softcap), after the scale and before the mask; 0 is off.
+        sinks: (heads,) fp32, one more score of each row of a head, neither scaled nor capped, of a key without a value.
+        layout: "bhsd" as above, or "bshd" where q, k, v and the output are (batch, seq, heads, head_dim).
+        return_lse: return (output, LSE): of each row the natural logarithm of the sum of exp(score), its sink included;
+            fp32 (batch, heads, seq_q), -inf for a row that sees no key and has no sink.
+        out: the tensor that the output is written to, and returned; strided as the inputs may be. It shares no element
+            with them.
+        schedule: the name of a schedule that ships (`tl-attention list`), a file, a label or a Schedule; by default
+            that of the head size and mask (files/defaults.py). A file is read again only when it has changed.
+        specialize: compile for exactly these sizes instead of for all.
+
+    Returns: the output (batch, heads, seq_q, head_dim_v), q's dtype, contiguous in its layout, or `out`; there is no
+        backward.
+    Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused, one of them, for a schedule
+        that cannot run.
+    """
+    check_layout(layout)
+    arguments.check_flag("return_lse", return_lse)
+    q, k, v = (arguments.bhsd(x, layout) for x in (q, k, v))
+    arguments.check_sinks(sinks, q)
+    softcap = arguments.checked_softcap(softcap)
+    rows, shape = arguments.checked_problem(q, k, v, masked(causal, window_size))
+    scale = arguments.checked_scale(scale, q.shape[3])
+    inputs = {"q": q, "k": k, "v": v}
+    arguments.check_no_gradient((q, k, v, sinks))
+    arguments.check_device(q.device)
+    output = arguments.output_for(out, (*q.shape[:3], v.shape[3]), inputs, layout)
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32) if return_lse else None
+    if shape is not None:
+        given = {"softcap": softcap or None, "Sinks": sinks, "LSE": None if lse is None else rows.own(lse)}
+        there = {name: value for name, value in given.items() if value is not None}
+        parts = {**inputs, "q": rows.computed(q), "out": rows.computed(output)}
+        strided, tensors = placed(parts, layout)
+        variant = replace(shape.variant(fixed=specialize), strided=strided, optional=frozenset(there))
+        kernel = kernel_of(schedule_of(schedule, shape), variant)
+        with torch.cuda.device(q.device):
+            kernel(Q=tensors["q"], K=tensors["k"], V=tensors["v"], Output=tensors["out"], softmax_scale=scale, **there)
+        if lse is not None:
+            rows.give_back(there["LSE"], lse)
+    if rows.hidden:
+        rows.without_keys(output).zero_()
+        if lse is not None:
+            rows.without_keys(lse).copy_(lse.new_tensor(-float("inf")) if sinks is None else sinks[:, None])
+    result = other_way(output, layout) if out is None else out
+    return result if lse is None else (result, lse)

@@ -1,0 +1,43 @@
+"""The kernel of a call: its schedule, compiled once in a process."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from pathlib import Path
+
+from tl_attention.build.compile import CompiledKernel, compile_kernel
+from tl_attention.errors import InputError
+from tl_attention.files.defaults import default_schedule
+from tl_attention.files.named import resolve
+from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.schedule import Schedule
+
+_compile_lock = threading.Lock()
+
+
+def kernel_of(schedule: Schedule, variant: Variant) -> CompiledKernel:
+    """The schedule's kernel for a variant. Raises ScheduleRefused."""
+    # TileLang's tracer keeps state in globals, so two threads may not compile at once.
+    with _compile_lock:
+        return _compiled(schedule, variant)
+
+
+@functools.cache
+def _compiled(schedule: Schedule, variant: Variant) -> CompiledKernel:
+    refuse_unless_safe(schedule, variant.head_size)
+    return compile_kernel(schedule, variant)
+
+
+def schedule_of(schedule: Schedule | str | Path | None, shape: AttentionShape) -> Schedule:
+    """The schedule that a caller means; by default that of the head size, and of whether later keys are hidden."""
+    if isinstance(schedule, Schedule):
+        return schedule
+    if schedule is None:
+        schedule = default_schedule(shape.head_size, shape.mask.right == 0)
+    if not isinstance(schedule, (str, Path)):
+        found = type(schedule).__name__
+        raise InputError(f"attention: schedule is {found}, expected a name, a file, a label or a Schedule")
+    return resolve(schedule).schedule
