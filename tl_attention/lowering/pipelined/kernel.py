@@ -31,28 +31,26 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
             past_len = seq_kv - seq_q
             scale = softmax_scale * LOG2_E
             blocks = c.mask.end_block(T.ceildiv(seq_kv, block_N), first_row + block_M + past_len, block_N, T)
-            # Short loops get blocks that are masked whole.
-            if c.mask.left is None:
-                first = 0
-                blocks = T.max(blocks, least_blocks)
-            else:
+            if c.mask.left is not None:
                 first = c.mask.first_block(first_row + past_len, block_N, T)
-                blocks = T.max(blocks - first, least_blocks)
+            # Short loops get blocks that are masked whole.
+            blocks = T.max(blocks if c.mask.left is None else blocks - first, least_blocks)
             T.copy(Q[bz, by, first_row : first_row + block_M, :], s.Q_shared)
             T.fill(s.acc_o, 0)
             T.fill(s.denominator, 0)
             T.fill(s.scores_max, -T.infinity("float32"))
             for k in T.Pipelined(blocks, **pipeline):
-                MMA0(K, bz, by, kv_block(k, first, blocks, descending, c), first_row, past_len, s, c)
+                MMA0(K, bz, by, kv_block(k, None if c.mask.left is None else first, blocks, descending), first_row, past_len, s, c)
                 Softmax(scale, s, c)
                 Rescale(s, c)
-                MMA1(V, bz, by, kv_block(k, first, blocks, descending, c), s, c)
+                MMA1(V, bz, by, kv_block(k, None if c.mask.left is None else first, blocks, descending), s, c)
             store(Output, bz, by, first_row, s, c)
 
     return attention
 
 
-def kv_block(step, first, blocks, descending, c):
+def kv_block(step, first, blocks, descending):
     """The KV block of a loop step, as an expression: a name for it would be one more statement of the loop."""
-    within = blocks - 1 - step if descending else step
-    return within if c.mask.left is None else first + within
+    if first is not None:
+        return first + blocks - 1 - step if descending else first + step
+    return blocks - 1 - step if descending else step
