@@ -42,13 +42,10 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
             past_len = seq_kv - seq_q
             scale = (softcap if c.softcap else softmax_scale) * LOG2_E
             blocks = c.mask.end_block(T.ceildiv(seq_kv, block_N), first_row + block_M + past_len, block_N, T)
-            # Short loops get blocks that are masked whole.
-            if c.mask.left is None:
-                first = 0
-                blocks = T.max(blocks, least_blocks)
-            else:
+            if c.mask.left is not None:
                 first = c.mask.first_block(first_row + past_len, block_N, T)
-                blocks = T.max(blocks - first, least_blocks)
+            # Short loops get blocks that are masked whole.
+            blocks = T.max(blocks if c.mask.left is None else blocks - first, least_blocks)
             if c.narrow:
                 # As many columns as the tile has: those beyond the tensor's are 0.
                 T.copy(Q[bz, by, first_row : first_row + block_M, 0 : c.head_dim], s.Q_shared)
@@ -62,12 +59,21 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
                 sink = T.alloc_local([1], "float32")
                 sink[0] = Sinks[by]
             for k in T.Pipelined(blocks, **(with_cap(pipeline) if c.softcap else pipeline)):
-                MMA0(K, bz, head_kv, kv_block(k, first, blocks, descending, c), first_row, past_len, s, c)
+                MMA0(
+                    K,
+                    bz,
+                    head_kv,
+                    kv_block(k, None if c.mask.left is None else first, blocks, descending),
+                    first_row,
+                    past_len,
+                    s,
+                    c,
+                )
                 if c.softcap:
                     cap(softmax_scale / softcap, s, c)
                 Softmax(scale, s, c)
                 Rescale(s, c)
-                MMA1(V, bz, head_kv, kv_block(k, first, blocks, descending, c), s, c)
+                MMA1(V, bz, head_kv, kv_block(k, None if c.mask.left is None else first, blocks, descending), s, c)
             if c.sinks:
                 add_sink(sink_score(sink[0], scale), block_M, s.scores_max, s.denominator, s.scores_max_prev, scale)
                 for i, j in T.Parallel(block_M, c.head_dim_v):
@@ -79,10 +85,11 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
     return attention
 
 
-def kv_block(step, first, blocks, descending, c):
+def kv_block(step, first, blocks, descending):
     """The KV block of a loop step, as an expression: a name for it would be one more statement of the loop."""
-    within = blocks - 1 - step if descending else step
-    return within if c.mask.left is None else first + within
+    if first is not None:
+        return first + blocks - 1 - step if descending else first + step
+    return blocks - 1 - step if descending else step
 
 
 def with_cap(pipeline):
