@@ -101,14 +101,6 @@ __device__ __forceinline__ void tl_attention_store_columns(const float* acc_o, v
 }
 """
 
-# Rows of a strided output are as far apart as its stride says.
-STRIDED_STORE = STORE.replace("int rows)", "int rows, int64_t row_stride)").replace(
-    "(head_dim / 8)", "(row_stride / 8)"
-)
-STRIDED_STORE_COLUMNS = STORE_COLUMNS.replace("int rows)", "int rows, int64_t row_stride)").replace(
-    "(columns / 8)", "(row_stride / 8)"
-)
-
 # Whether any row of the warp has a new maximum: the others are scaled by exactly 1.
 GREW = """
 __device__ __forceinline__ bool tl_attention_grew(const float* scores_scale) {
@@ -166,7 +158,13 @@ template <int count, bool alone> __device__ __forceinline__ void tl_attention_ca
 
 # The same for every kernel, whatever it calls.
 PRELUDE = HOLD + STORE + GREW
-STRIDED_PRELUDE = HOLD + STRIDED_STORE + GREW
+# Rows of a strided output are as far apart as its stride says.
+STRIDED_PRELUDE = PRELUDE.replace("int rows)", "int rows, int64_t row_stride)").replace(
+    "head_dim / 8)", "row_stride / 8)"
+)
+STRIDED_STORE_COLUMNS = STORE_COLUMNS.replace("int rows)", "int rows, int64_t row_stride)").replace(
+    "columns / 8)", "row_stride / 8)"
+)
 
 
 def exp2_polynomial(coefficients):
