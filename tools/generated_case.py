@@ -103,8 +103,9 @@ def _random_schedule(lowering: str, rng: random.Random) -> Schedule:
 
 def _random_variant(rng: random.Random) -> Variant:
     """A third of them for fixed sizes: of a few rows or of thousands, ragged or multiples of a tile."""
+    from tl_attention.problem.head_dims import DEFAULT_HEAD_DIMS, sizes_of
     from tl_attention.problem.mask import CAUSAL, FULL
-    from tl_attention.problem.shape import DTYPES, HEAD_DIMS
+    from tl_attention.problem.shape import DTYPES
     from tl_attention.problem.variant import Sizes, Variant
 
     mask, sizes = rng.choice((FULL, CAUSAL)), None
@@ -112,7 +113,7 @@ def _random_variant(rng: random.Random) -> Variant:
         seqs = [rng.choice((1, 64, 128)) * rng.randint(1, 2 ** rng.randint(1, 6)) for _ in "qk"]
         # Causal attention needs as many keys as queries.
         sizes = Sizes(rng.randint(1, 4), rng.randint(1, 16), *(sorted(seqs) if mask == CAUSAL else seqs))
-    return Variant(rng.choice(HEAD_DIMS), rng.choice(DTYPES), mask, sizes=sizes)
+    return Variant(sizes_of(rng.choice(DEFAULT_HEAD_DIMS))[0], rng.choice(DTYPES), mask, sizes=sizes)
 
 
 def _drawn(name: str, schedule: Schedule, variant: Variant) -> GeneratedCase:
