@@ -253,9 +253,9 @@ FAULTS |= {
     name: argument(kernel, descriptor, at, number(value), f"((int64_t){other})", words=words)
     for name, (kernel, descriptor, at, value, other, words) in {
         "K as wide as its tile": ("best 40", "K_desc", 4, 40, 64, r"dimensions of K_desc: \(64, .*, expected \(40, "),
-        "boxes of the tensor's columns": ("best 40", "V_desc", 11, 64, 40, r"box of V_desc: \(40, .*, expected \(64, "),
+        "boxes of the tensor's columns": ("best 40", "V_desc", 12, 64, 40, r"box of V_desc: \(40, .*, expected \(64, "),
         "V as wide as K": ("d192_128", "V_desc", 4, 128, 192, r"dimensions of V_desc: \(192, .*, expected \(128, "),
-        "a panel of 128 bytes": ("d96", "K_desc", 11, 32, 64, r"box of K_desc: \(64, .*, expected \(32, "),
+        "a panel of 128 bytes": ("d96", "K_desc", 12, 32, 64, r"box of K_desc: \(64, .*, expected \(32, "),
         "a swizzle of 128 bytes": ("d96", "K_desc", 21, 2, 3, "swizzle of K_desc: 3, expected 2"),
         "what is beyond as NaN": ("best 40", "Q_desc", 23, 0, 1, "fill beyond the end of Q_desc: 1, expected 0"),
     }.items()

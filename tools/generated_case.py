@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from tl_attention.proof.generated.verdict import GeneratedCode
     from tl_attention.schedule.schedule import Schedule
 
-ACCEPTED, NOT_LOWERED = "accepted", "TileLang: "
+ACCEPTED, # What every checkout has, as tiles of their own.
+HEAD_DIMS = (64, 128)
+NOT_LOWERED = "accepted", "TileLang: "
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def _random_variant(rng: random.Random) -> Variant:
         seqs = [rng.choice((1, 64, 128)) * rng.randint(1, 2 ** rng.randint(1, 6)) for _ in "qk"]
         # Causal attention needs as many keys as queries.
         sizes = Sizes(rng.randint(1, 4), rng.randint(1, 16), *(sorted(seqs) if mask == CAUSAL else seqs))
-    return Variant(rng.choice(HEAD_SIZES), rng.choice(DTYPES), mask, sizes=sizes)
+    return Variant(rng.choice(HEAD_DIMS), rng.choice(DTYPES), mask, sizes=sizes)
 
 
 def _drawn(name: str, schedule: Schedule, variant: Variant) -> GeneratedCase:
