@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from tl_attention.proof.generated.verdict import GeneratedCode
     from tl_attention.schedule.schedule import Schedule
 
-(ACCEPTED,)  # What every checkout has, as tiles of their own.
+(ACCEPTED, NOT_LOWERED = "accepted", "TileLang: "
+# What every checkout has, as tiles of their own.
 HEAD_DIMS = (64, 128)
-NOT_LOWERED = "accepted", "TileLang: "
 
 
 @dataclass(frozen=True)
