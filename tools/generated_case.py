@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tl_attention.proof.generated.verdict import GeneratedCode
     from tl_attention.schedule.schedule import Schedule
 
-(ACCEPTED, NOT_LOWERED = "accepted", "TileLang: "
+ACCEPTED, NOT_LOWERED = "accepted", "TileLang: "
 # What every checkout has, as tiles of their own.
 HEAD_DIMS = (64, 128)
 
