@@ -71,15 +71,15 @@ def check(q, k, v, *, causal: bool, **options) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", SCHEDULED)
 def test_grouped_heads_on_ragged_sizes(name, causal, head_dim, dtype):
-    for heads, heads_kv in RATIOS[1:4]:
-        for batch, seq_q, seq_kv in ((2, 1, 1), (1, 129, 300), (3, 200, 333), (1, 700, 1777)):
-            q, k, v = fresh(batch, heads, heads_kv, seq_q, seq_kv, head_dim, dtype)
-            check(q, k, v, causal=causal, schedule=name)
+    # One ratio for each: all of them would be three times as many kernels to compile.
+    heads, heads_kv = RATIOS[1 + SCHEDULED.index(name) % 3]
+    for batch, seq_q, seq_kv in ((2, 1, 1), (1, 129, 300), (3, 200, 333), (1, 700, 1777)):
+        q, k, v = fresh(batch, heads, heads_kv, seq_q, seq_kv, head_dim, dtype)
+        check(q, k, v, causal=causal, schedule=name)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", ["best", "best_causal", "seed"])
+@pytest.mark.parametrize("name,causal", [("best", False), ("best_causal", True), ("seed", False), ("seed", True)])
 @pytest.mark.parametrize("heads,heads_kv", RATIOS)
 def test_every_ratio_of_heads(heads, heads_kv, name, causal):
     # More tiles than the GPU has SMs, so that a block works on several heads.
