@@ -108,7 +108,9 @@ def test_generated_code_that_takes_something_else_is_refused(more, counters):
     ids=["window", "head_dim_v", "optional"],
 )
 def test_what_no_kernel_computes_is_refused(variant):
-    with pytest.raises(InputError, match=r"Variant\(.*\) is not supported, expected (one head_dim|a window of at least)"):
+    with pytest.raises(
+        InputError, match=r"Variant\(.*\) is not supported, expected (one head_dim|a window of at least)"
+    ):
         compile_kernel(shipped()["best"], variant)
 
 

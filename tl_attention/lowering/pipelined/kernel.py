@@ -40,7 +40,16 @@ def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_bloc
             T.fill(s.denominator, 0)
             T.fill(s.scores_max, -T.infinity("float32"))
             for k in T.Pipelined(blocks, **pipeline):
-                MMA0(K, bz, by, kv_block(k, None if c.mask.left is None else first, blocks, descending), first_row, past_len, s, c)
+                MMA0(
+                    K,
+                    bz,
+                    by,
+                    kv_block(k, None if c.mask.left is None else first, blocks, descending),
+                    first_row,
+                    past_len,
+                    s,
+                    c,
+                )
                 Softmax(scale, s, c)
                 Rescale(s, c)
                 MMA1(V, bz, by, kv_block(k, None if c.mask.left is None else first, blocks, descending), s, c)
