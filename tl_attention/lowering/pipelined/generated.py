@@ -18,6 +18,7 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, row_tiles
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
+from tl_attention.proof.generated.lengths import ended_by_keys, ended_by_mask
 from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
@@ -65,14 +66,18 @@ class PipelinedProof(Proof):
 
     def sizes(self) -> Iterator[Sizes]:
         block_M, block_N = self.schedule.block_M, self.schedule.block_N
-        for blocks in range(1, self.program.span + self.iterations.period + 2):
-            for seq_kv in (blocks * block_N - block_N // 3, blocks * block_N):
-                yield Sizes(2, 3, min(2 * block_M + 5, seq_kv), seq_kv)
+        most = self.program.span + self.iterations.period + 1
+        for blocks in range(1, most + 1):
+            whole, ragged, one_more = ended_by_keys(blocks, block_N)
+            for seq_q, seq_kv in ((2 * block_M + 5, ragged), (2 * block_M, whole), (1, one_more)):
+                yield Sizes(2, 3, min(seq_q, seq_kv), seq_kv)
+        for lengths in ended_by_mask(most, block_M, block_N, self.code.variant.mask):
+            yield Sizes(2, 3, *lengths)
         # So long that no number of the code is longer.
         yield Sizes(1, 1, 5, MOST_KEYS)
 
     def grids(self) -> Iterator[Sizes]:
-        yield Sizes(2, 2, 2 * self.schedule.block_M + 5, 3 * self.schedule.block_M - 7)
+        yield Sizes(2, 2, 2 * self.schedule.block_M + 1, 3 * self.schedule.block_M - 7)
 
     def check_grid(self, sizes: Sizes) -> None:
         """Every block of the grid has its own tile; of a large grid, those at its corners."""

@@ -23,6 +23,7 @@ from tl_attention.problem.tiling import INTEGERS, kv_blocks
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
 from tl_attention.proof.events import Event, Process
+from tl_attention.proof.generated.lengths import ended_by_keys
 from tl_attention.proof.generated.parts import Expected
 from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe
@@ -90,8 +91,8 @@ class RolesProof(Proof):
     def sizes(self) -> Iterator[Sizes]:
         block_N, rows = self.schedule.block_N, self.schedule.block_M * self.schedule.kernel.cluster
         for blocks in range(1, self.program.span + 3):
-            ragged = blocks * block_N - block_N // 3
-            for seq_q, seq_kv in ((rows - 3, ragged), (rows, blocks * block_N), (5, ragged)):
+            whole, ragged, one_more = ended_by_keys(blocks, block_N)
+            for seq_q, seq_kv in ((rows - 3, ragged), (rows, whole), (1, one_more)):
                 yield Sizes(1, TILES * workers(self.schedule), min(seq_q, seq_kv), seq_kv)
         # So long that no number of the code is longer.
         yield Sizes(1, TILES * workers(self.schedule), 5, MOST_KEYS)
