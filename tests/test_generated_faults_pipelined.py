@@ -55,12 +55,6 @@ FAULTS: dict[str, Fault] = {
         r"\1 % 2\2",
         words=r"mma0\(2\) reads \[Load\(name='K', block=3\), .*, expected \[Load\(name='K', block=2\)",
     ),
-    "the last load of V of a tile that the mask ends early": fault(
-        "fa3_pipelined",
-        r"(\+ )255(\) - seq_q\)\) / 128\), 2\) \+ kv_1\) < 3\)\) \{\n *#pragma unroll\n.*\n.*V_shared)",
-        r"\g<1>510\2",
-        words="KV block 1 of rows from 0 on is not masked",
-    ),
     "half of a product": fault("seed", r"ki_1 < 8", "ki_1 < 4", words="a product of 4 instructions, expected 8"),
     "a product of the other warpgroup's Q": fault(
         "seed",

@@ -15,9 +15,6 @@ TILES, TILES_1 = (rf"\(\({tile} < (.*)\)\)\) \{{ break" for tile in ("tile", "ti
 MIRROR = r"\n\1{0} = ((((seq_q + 255) >> 8) * 256) - 128 - (({0} * 128) + (tl::block_rank_in_cluster() * 128)));"
 LAST_ROW = r"(tl_attention_store<.*, \(seq_q) - first_row_\d+\)\);"
 FAULTS: dict[str, Fault] = {
-    "no row tile where there is one query": fault(
-        "one_tile", r"(int rmod_1 = \(tile % \(\(seq_q \+ )255(\) >> 8\)\);)", r"\g<1>254\2", words="by zero"
-    ),
     "the producer's first row not computed": fault("best", ROW, words="block 1 loads rows of Q from 0 on"),
     "the consumers' first row not computed": fault(
         "best", ROW_1, words=r"warpgroup 0 of block 1 stores \(0, 0, 0\) besides"
