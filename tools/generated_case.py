@@ -89,7 +89,6 @@ def _random_schedule(lowering: str, rng: random.Random) -> Schedule:
     from mutations import shipped, with_options
 
     from tl_attention.files.named import resolve
-
     from tl_attention.schedule.space import walk
 
     # Of those that are meant for the head sizes that are drawn.
