@@ -90,9 +90,12 @@ def _random_schedule(lowering: str, rng: random.Random) -> Schedule:
     """A few steps of any kind from a shipped one, more of the tile's and, where there are any, of the options."""
     from mutations import shipped, with_options
 
+    from tl_attention.files.named import resolve
     from tl_attention.schedule.space import walk
 
-    schedule = rng.choice([schedule for schedule in shipped().values() if schedule.lowering == lowering])
+    # Of those that are meant for the head sizes that are drawn.
+    meant = [schedule for name, schedule in shipped().items() if {64, 128} & {*resolve(name).head_dims}]
+    schedule = rng.choice([schedule for schedule in meant if schedule.lowering == lowering])
     specialized = lowering == "warp_specialized"
     if specialized and rng.random() < 0.3:
         schedule = with_options(schedule, rng)
