@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tl_attention.problem.lengths import ended_by_keys
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.program.derivation import derive
 from tl_attention.schedule.schedule import Schedule
 
 # With Q so many times as large a row's scores lie so far apart that a maximum which is not its own makes exponentials
@@ -47,8 +50,8 @@ class Verified(NamedTuple):
         return f"{self.shape}{'' if self.spread == 1.0 else f', Q x {self.spread:g}'}"
 
 
-def verified_on(shape: AttentionShape, fixed: bool) -> list[Verified]:
-    """The problem itself and, for a kernel that takes any sizes, ragged ones: one key, one row more than a tile."""
+def verified_on(shape: AttentionShape, fixed: bool, schedule: Schedule | None = None) -> list[Verified]:
+    """The problem itself and, for a kernel that takes any sizes, ragged ones, and each end of the schedule's loop."""
     if fixed:
         return [Verified(shape)]
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
@@ -67,5 +70,25 @@ def verified_on(shape: AttentionShape, fixed: bool) -> list[Verified]:
     return [
         *map(Verified, ragged),
         *(Verified(found, SHARP) for found in (ragged[0], ragged[2], ragged[5])),
+        *(Verified(AttentionShape.of(variant, sizes)) for sizes in (ends_of(schedule, shape) if schedule else ())),
         Verified(shape),
     ]
+
+
+def ends_of(schedule: Schedule, shape: AttentionShape) -> Iterator[Sizes]:
+    """Sizes that show every way in which the schedule's loop over KV blocks begins and ends.
+
+    Prologue, epilogue and the turns of the rings make of each small number of blocks a case of its own, and of its last
+    block too: it is whole, ragged, or has a single key. Where a mask ends the loop, tiles of one problem have them all.
+    """
+    block_M, block_N = schedule.block_M, schedule.block_N
+    if schedule.has_program:
+        program = derive(schedule)
+        most = program.span + max(program.buffers.values()) + 2
+    else:
+        most = schedule.num_stages + 4
+    for blocks in range(1, most + 1):
+        for seq_q, seq_kv in zip((block_M, block_M + 1, 1), ended_by_keys(blocks, block_N)):
+            yield Sizes(1, shape.group, seq_q if shape.mask.right is None else min(seq_q, seq_kv), seq_kv)
+    if shape.mask.right is not None:
+        yield Sizes(1, shape.group, most * block_N, most * block_N)

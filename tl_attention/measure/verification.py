@@ -16,7 +16,7 @@ TIMEOUT_S = 120.0
 
 def on_gpu(worker: Worker, candidate: Candidate, seed: int) -> dict[str, Any]:
     """The fields of its row that this fills: how large the errors were, or at which problem it failed, and how."""
-    problems = verified_on(candidate.shape, candidate.fixed or candidate.schedule is None)
+    problems = verified_on(candidate.shape, candidate.fixed or candidate.schedule is None, candidate.schedule)
     reports: list[ErrorReport] = []
     for number, problem in enumerate(problems):
         try:

@@ -15,12 +15,12 @@ import numpy as np
 from tl_attention.hardware.warpgroup import WARP
 from tl_attention.lowering.device_code import STORE_LSE
 from tl_attention.lowering.pipelined.replay import Q, Replay
+from tl_attention.problem.lengths import ended_by_keys, ended_by_mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, row_tiles
 from tl_attention.problem.variant import Sizes
 from tl_attention.problem.window import cuts
 from tl_attention.program.program import Program
-from tl_attention.proof.generated.lengths import ended_by_keys, ended_by_mask
 from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run

@@ -26,13 +26,13 @@ from tl_attention.lowering.warp_specialized.grid_proof import GridProof, grids, 
 from tl_attention.lowering.warp_specialized.loaded import Loaded, left_out, loaded_tiles
 from tl_attention.lowering.warp_specialized.resources import split_registers
 from tl_attention.lowering.warp_specialized.roles import Roles
+from tl_attention.problem.lengths import ended_by_keys
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import INTEGERS, kv_blocks
 from tl_attention.problem.variant import Sizes
 from tl_attention.problem.window import cuts
 from tl_attention.program.program import Program
 from tl_attention.proof.events import Event, Process
-from tl_attention.proof.generated.lengths import ended_by_keys
 from tl_attention.proof.generated.parts import Expected
 from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe

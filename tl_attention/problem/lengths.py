@@ -1,4 +1,4 @@
-"""The lengths at which a kernel is proved, where they are not fixed: each way in which a tile's rows and KV blocks end.
+"""The lengths at which a kernel is proved and verified: each way in which a tile's rows and KV blocks end.
 
 What is rounded shows at the edges of rounding: a whole number of tiles, and one more. Whatever is rounded down to nothing
 shows at a length of 1.
