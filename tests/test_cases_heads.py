@@ -197,7 +197,7 @@ def test_references_share_heads_as_repeated_keys_would():
 @pytest.mark.parametrize("heads,heads_kv", [(6, 3), (5, 1)])
 def test_the_interpreter_shares_heads(heads, heads_kv, name, mask):
     schedule = shipped()[name]
-    q, k, v = make_inputs(AttentionShape(1, heads, 45, 83, 64, "bfloat16", mask, heads_kv), seed=heads)
+    q, k, v = make_inputs(AttentionShape(1, heads, 45, 83, 64, "bfloat16", mask, heads_kv=heads_kv), seed=heads)
     options = {"mask": mask, "scale": 0.125}
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
     for policy in POLICIES.values():

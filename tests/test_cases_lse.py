@@ -162,7 +162,7 @@ PIPELINED: dict[str, tuple[Change, str]] = {
     ),
     "a bound of keys": (
         instead(r"\(seq_q - ", "(seq_kv - "),
-        "logarithms at another row than it has rows left from there",
+        r"it stores logarithms of \(-128, 1, 44\) as \(row, head, batch\), expected \(0, 2, 1\)",
     ),
     "none": (lambda line: "", "a block stores the logarithms of 0 tiles"),
     "two": (lambda line: f"{line}\n{line}", "a block stores the logarithms of 2 tiles"),

@@ -13,8 +13,9 @@ import pytest
 
 import tl_attention
 from tl_attention.cli import main
-from tl_attention.files.schedule_file import load
+from tl_attention.files.schedule_file import load, load_file
 from tl_attention.measure.records import read_rows
+from tl_attention.problem.head_dims import is_meant
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -226,8 +227,8 @@ def test_results_go_to_a_new_file_of_runs_which_git_ignores_unless_told(
     assert "runs/" in (ROOT / ".gitignore").read_text().splitlines()
 
 
-# seed_stages4 is meant for head_dim 64.
-FOR_128 = sorted(path.stem for path in (ROOT / "schedules").glob("*.yaml") if path.stem != "seed_stages4")
+# Others are meant for head_dim 64, or for one above 128.
+FOR_128 = sorted(path.stem for path in (ROOT / "schedules").glob("*.yaml") if is_meant(128, load_file(path).head_dims))
 
 
 @pytest.mark.parametrize(

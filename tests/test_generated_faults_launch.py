@@ -83,7 +83,7 @@ FAULTS: dict[str, Fault] = {
         5,
         r"\(\(int64_t\)seq_kv\)",
         "((int64_t)seq_q)",
-        words=r"the dimensions of K_desc: \(128, 5, 132, 1\), expected \(128, 118, 132, 1\)",
+        words=r"the dimensions of K_desc: \(128, 253, 132, 1\), expected \(128, 294, 132, 1\)",
     ),
     "keys beyond the last": argument(
         "best",
@@ -99,7 +99,7 @@ FAULTS: dict[str, Fault] = {
         5,
         r"\(\(int64_t\)seq_q\)",
         "((int64_t)seq_kv)",
-        words=r"the dimensions of Q_desc: \(128, 118, 132, 1\), expected \(128, 5, 132, 1\)",
+        words=r"the dimensions of Q_desc: \(128, 294, 132, 1\), expected \(128, 253, 132, 1\)",
     ),
     "head and batch exchanged": Fault(
         "best",
@@ -124,7 +124,7 @@ FAULTS: dict[str, Fault] = {
         10,
         r".*seq_kv.*",
         "(((int64_t)seq_q) * (int64_t)256)",
-        words=r"the strides of K_desc: \(256, 1280, \d+\), expected \(256, 30208,",
+        words=r"the strides of K_desc: \(256, 64768, \d+\), expected \(256, 75264,",
     ),
     "a stride of batches without its heads": argument(
         "best",
@@ -275,7 +275,7 @@ FAULTS: dict[str, Fault] = {
         r"\(seq_q \+ 127\) >> 7",
         "(seq_kv + 127) >> 7",
         host=True,
-        words=r"a grid of \(4, 3, 2\) blocks, expected \(3, 3, 2\)",
+        words=r"a grid of \(2, 3, 2\) blocks, expected \(1, 3, 2\)",
     ),
     "too little shared memory of a pipeline": fault(
         "seed",
