@@ -30,7 +30,7 @@ REFUSED = {
     "fewer": ((1, 2, 4, 64), (1, 4, 4, 64), "q has 2 heads, expected a multiple of the 4 that k and v have"),
     "none of k": ((1, 2, 4, 64), (1, 0, 4, 64), "q has 2 heads, expected a multiple of the 0 that k and v have"),
     "batch": ((2, 2, 4, 64), (1, 2, 4, 64), "do not match, expected q .* and k, v .batch, heads_kv, seq_kv, head_dim"),
-    "empty, of a wrong head_dim": ((1, 2, 0, 96), (1, 2, 4, 96), "head_dim 96 is not supported"),
+    "empty, of a wrong head_dim": ((1, 2, 0, 100), (1, 2, 4, 100), "head_dim 100 is not supported"),
     "empty, on the CPU": ((1, 2, 0, 64), (1, 2, 4, 64), "the tensors are on cpu"),
     "no keys, on the CPU": ((1, 2, 4, 64), (1, 2, 0, 64), "the tensors are on cpu"),
     "no heads, on the CPU": ((1, 0, 4, 64), (1, 0, 4, 64), "the tensors are on cpu"),
