@@ -55,7 +55,7 @@ def compile_case(checkout: Path, case: Case) -> None:
         return
     mask = defined(checkout, "CAUSAL" if case.causal else "FULL")
     variant = defined(checkout, "Variant")(head_dim=case.head_dim, dtype=case.dtype, mask=mask)
-    by_size = "head_dim" in inspect.signature(refuse_unless_safe).parameters
+    by_size = not {"head_dim", "size"}.isdisjoint(inspect.signature(refuse_unless_safe).parameters)
     refuse_unless_safe(schedule, case.head_dim if by_size else variant)
     compile_kernel(schedule, variant)
 

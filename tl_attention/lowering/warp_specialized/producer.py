@@ -11,8 +11,14 @@ def produce(turn, base, first, blocks, first_row, head, bz, s, c):
     """The loads of one tile. Q comes after the first blocks: its buffer is free later than theirs."""
     for j in T.serial(blocks):
         for name in c.loop.loads:
-            kv = blocks - 1 - j if c.mask.left is None else first + blocks - 1 - j
-            LOADS[name](base + j, kv, head if c.group == 1 else head // c.group, bz, s, c)
+            LOADS[name](
+                base + j,
+                blocks - 1 - j if c.mask.left is None else first + blocks - 1 - j,
+                head if c.group == 1 else head // c.group,
+                bz,
+                s,
+                c,
+            )
         if j == 0:
             for wg in range(c.block_M // ROWS):
                 load_q(turn, first_row, head, bz, wg, s, c)
