@@ -22,6 +22,17 @@ from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.program.derivation import derive
 from tl_attention.proof.legality import find_violation
 
+# Batch, heads, queries, keys.
+RAGGED = (
+    (1, 1, 1, 1),
+    (2, 3, 1, 300),
+    (1, 2, 129, 129),
+    (3, 1, 200, 333),
+    (1, 2, 1000, 1777),
+    (3, 50, 290, 333),
+    (7, 90, 130, 200),
+)
+
 
 def half(*size: int, dtype=torch.float16, **options) -> torch.Tensor:
     return torch.zeros(*size, dtype=dtype, **options)
@@ -92,15 +103,7 @@ def fresh(*size: int, dtype="float16", device="cuda"):
     ],
 )
 def test_every_kind_of_problem_on_ragged_sizes(name, causal, head_dim, dtype):
-    for sizes in (
-        (1, 1, 1, 1),
-        (2, 3, 1, 300),
-        (1, 2, 129, 129),
-        (3, 1, 200, 333),
-        (1, 2, 1000, 1777),
-        (3, 50, 290, 333),
-        (7, 90, 130, 200),
-    ):
+    for sizes in RAGGED:
         q, k, v = fresh(*sizes, head_dim, dtype=dtype)
         check(attention(q, k, v, causal=causal, schedule=SCHEDULES / f"{name}.yaml"), q, k, v, causal=causal)
 

@@ -12,6 +12,7 @@ from lse_kernels import LSE, with_lse
 from mutations import SCHEDULES
 from pebble import ProcessPool
 from test_cases_lse import VALUES, with_value
+from test_op import RAGGED
 
 from tl_attention import attention, merge
 from tl_attention.build.compile import compile_kernel
@@ -30,15 +31,6 @@ from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.schedule.options import Exp2Polynomial
 
-RAGGED = (
-    (1, 1, 1, 1),
-    (2, 3, 1, 300),
-    (1, 2, 129, 129),
-    (3, 1, 200, 333),
-    (1, 2, 1000, 1777),
-    (3, 50, 290, 333),
-    (7, 90, 130, 200),
-)
 # What the issue allows, whatever the budget.
 MOST = 1e-3
 

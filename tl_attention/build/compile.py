@@ -18,14 +18,14 @@ from tl_attention.errors import InputError
 from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.head_dims import check_head_dim
-from tl_attention.problem.variant import Parameter, Variant
+from tl_attention.problem.variant import KERNEL_PARAMETERS, Parameter, Variant
 from tl_attention.program.derivation import derive
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
 TARGET = {"kind": "cuda", "arch": "sm_90a"}
-# The optional parameters that kernels know.
-OPTIONAL = frozenset({"LSE", "softcap", "Sinks"})
+# What a variant may ask for: a counter is its schedule's.
+OPTIONAL = frozenset(p.name for p in KERNEL_PARAMETERS if p.optional and p.kind != "counter")
 
 
 def fingerprint(source: str) -> str:

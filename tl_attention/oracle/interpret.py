@@ -115,12 +115,14 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
     tile = {key: getattr(schedule, key) for key in ("block_M", "block_N", "kv_order", "softmax")}
     exact = attention_fp64(q, k, v, **options)
     peer = attention_same_precision(q, k, v, **options)
-    lse = torch.empty(q.shape[:3]) if "LSE" in variant.optional else None
+    lse = exact_lse = peer_lse = None
+    if "LSE" in variant.optional:
+        lse = torch.empty(q.shape[:3])
+        exact_lse, peer_lse = lse_fp64(q, k, **options), lse_same_precision(q, k, **options)
     reports: dict[str, ErrorReport] = {}
     for name, policy in POLICIES.items():
         output = interpret(program, q, k, v, policy=policy, lse=lse, **tile, **options)
         reports[name] = compare(output, exact, peer)
-        if lse is not None:
-            peer_lse = lse_same_precision(q, k, **options)
-            reports[f"{name} LSE"] = compare_lse(lse, lse_fp64(q, k, **options), peer_lse)
+        if lse is not None and exact_lse is not None and peer_lse is not None:
+            reports[f"{name} LSE"] = compare_lse(lse, exact_lse, peer_lse)
     return reports

@@ -60,15 +60,11 @@ class AttentionShape:
         if self.dtype not in DTYPES:
             raise InputError(f"shape: dtype {self.dtype!r} is not supported, expected one of {DTYPES}")
         right = self.mask.right
-        if right is not None and self.mask != CAUSAL and self.past_len + right < 0:
+        if right is not None and self.past_len + right < 0:
+            needs = f"{self.mask.suffix} needs seq_kv + {right}"
             raise InputError(
-                f"shape:{self.mask.suffix} needs seq_kv + {right} >= seq_q, got seq_q {self.seq_q} and seq_kv "
-                f"{self.seq_kv}: the first queries would see no key"
-            )
-        if self.mask == CAUSAL and self.seq_kv < self.seq_q:
-            raise InputError(
-                f"shape: causal attention needs seq_kv >= seq_q, got seq_q {self.seq_q} and seq_kv {self.seq_kv}: "
-                "the first queries would see no key"
+                f"shape:{' causal attention needs seq_kv' if self.mask == CAUSAL else needs} >= seq_q, got seq_q "
+                f"{self.seq_q} and seq_kv {self.seq_kv}: the first queries would see no key"
             )
 
     @property

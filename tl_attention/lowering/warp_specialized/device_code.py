@@ -68,38 +68,11 @@ __device__ __forceinline__ void tl_attention_store(const float* acc_o, void* out
 """
 
 # The same of a tensor that has fewer columns than the tile: the last lanes of a row may have nothing to store.
-STORE_COLUMNS = """
-template <int columns, bool bf16>
-__device__ __forceinline__ void tl_attention_store_columns(const float* acc_o, void* output, int rows) {
-  const int lane = threadIdx.x % 32, member = lane % 4, row = threadIdx.x / 32 * 16 + lane / 4;
-  #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    #pragma unroll
-    for (int chunk = 0; chunk < (columns + 31) / 32; ++chunk) {
-      unsigned part[4];
-      #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        const float* pair = acc_o + (4 * chunk + n) * 4 + 2 * half;
-        part[n] = tl_attention_pack<bf16>(pair[0], pair[1]);
-      }
-      #pragma unroll
-      for (int bit = 1; bit < 4; bit *= 2) {
-        const bool upper = member & bit;
-        #pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          if (n & bit) continue;
-          const unsigned got = __shfl_xor_sync(0xffffffff, upper ? part[n] : part[n + bit], bit);
-          if (upper) part[n] = got; else part[n + bit] = got;
-        }
-      }
-      if (row + 8 * half < rows && 32 * chunk + 8 * member < columns) {
-        ((uint4*)output)[(row + 8 * half) * (columns / 8) + 4 * chunk + member] =
-            make_uint4(part[0], part[1], part[2], part[3]);
-      }
-    }
-  }
-}
-"""
+STORE_COLUMNS = "\n" + STORE[STORE.index("template <int head_dim") :].replace(
+    "tl_attention_store", "tl_attention_store_columns"
+).replace("chunk < head_dim / 32", "chunk < (head_dim + 31) / 32").replace(
+    "row + 8 * half < rows", "row + 8 * half < rows && 32 * chunk + 8 * member < head_dim"
+).replace("head_dim", "columns")
 
 # Whether any row of the warp has a new maximum: the others are scaled by exactly 1.
 GREW = """

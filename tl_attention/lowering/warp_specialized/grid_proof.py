@@ -11,6 +11,7 @@ import numpy as np
 
 from tl_attention.hardware.device import HOPPER
 from tl_attention.hardware.warpgroup import ROWS
+from tl_attention.lowering.warp_specialized.arguments import Loop
 from tl_attention.lowering.warp_specialized.grid import NONE, GridTiles
 from tl_attention.lowering.warp_specialized.roles import Roles
 from tl_attention.problem.shape import AttentionShape
@@ -154,13 +155,12 @@ class GridProof:
         )
         if "Sinks" in proof.code.variant.optional:
             found.check_sinks(self.roles.warpgroups)
-        lag = next(op.lag for op in program.phases.steady.operations if op.statement == "mask")
         loops = kv_loops(proof.kernel)
         plain = unmasked(loops)
         trips = GridTiles.trips(run, turns, plain)
         behind = GridTiles.trips(run, turns, {loop.line for loop in loops if plain and loop.line > max(plain)})
         rows, phases = self.schedule.block_M * cluster, program.phases
-        found.check_masks(trips, behind, self.shape, rows, block_N, phases.end - lag)
+        found.check_masks(trips, behind, self.shape, rows, block_N, phases.end - Loop.of(program).mask_lag)
         every_trip = GridTiles.trips(run, turns, {loop.line for loop in loops})
         found.check_lengths(every_trip, self.shape, rows, block_N, program.least_blocks, phases.end - phases.steady.t)
         return run, found
