@@ -112,19 +112,37 @@ def test_a_row_max_that_caps_what_it_reads_needs_no_other_order(model):
     assert verdicts == {True, False}
 
 
-def test_the_kernels_tangents_are_near_enough():
-    """Relative to the tangent up to a half, by the polynomial; elsewhere beside 1. fp32 throughout."""
-    x = torch.linspace(-0.5, 0.5, 100_001)
-    power = torch.full_like(x, TANH[-1])
-    for coefficient in TANH[-2::-1]:
-        power = power * x * x + coefficient
+def by_horner(coefficients, power):
+    result = torch.full_like(power, float(coefficients[-1]))
+    for coefficient in coefficients[-2::-1]:
+        result = result * power + coefficient
+    return result
+
+
+@pytest.mark.parametrize("bound", TANH)
+def test_the_kernels_tangents_are_near_enough(bound):
+    """Relative to the tangent where a polynomial computes it; elsewhere beside 1. fp32 throughout."""
+    x = torch.linspace(-bound, bound, 100_001)
     exact = torch.tanh(x.double())
-    assert ((x * power - exact).abs() <= 8e-7 * exact.abs()).all()
+    assert ((x * by_horner(TANH[bound], x * x) - exact).abs() <= 8e-7 * exact.abs()).all()
+    assert all(re.search(rf"(?<![\d.]){re.escape(str(abs(c)))}f", CAP) for c in TANH[bound])
+    assert f"furthest <= {bound}f" in CAP
     x = torch.linspace(-30, 30, 100_001)
     exponents = (x * (2 * math.log2(math.e))).clamp(max=30.0)
     exact = torch.tanh(x.double())
     assert ((1 - 2 / (1 + torch.exp2(exponents)) - exact).abs() <= 4e-7).all()
-    assert all(re.search(rf"(?<![\d.]){re.escape(str(c))}f", CAP) for c in TANH)
+
+
+@pytest.mark.parametrize("factor", [1.001e-7, 3e-5, 0.003, 1.0, 0.999e7])
+def test_coefficients_with_the_factors_powers_are_near_enough(factor):
+    """Between the two factors where the kernel takes them."""
+    assert "factor > 1e-7f && factor < 1e7f" in CAP
+    bound, short = min(TANH.items())
+    scores = torch.linspace(-bound, bound, 100_001) / factor
+    factor = torch.tensor(factor)
+    coefficients = [torch.tensor(c) * factor * (factor * factor) ** n for n, c in enumerate(short)]
+    exact = torch.tanh(scores.double() * factor.double())
+    assert ((scores * by_horner(coefficients, scores * scores) - exact).abs() <= 9e-7 * exact.abs() + 1e-37).all()
 
 
 REFUSED = {

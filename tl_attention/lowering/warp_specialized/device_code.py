@@ -81,12 +81,11 @@ __device__ __forceinline__ bool tl_attention_grew(const float* scores_scale) {
 }
 """
 
-# Every score x / factor to tanh(x). Where no score of the warp is larger than half of the softcap that is a polynomial,
-# x p(x^2), on the FMA units alone: made to have the least maximum relative error, 6e-7 with fp32's rounding.
-# Elsewhere it is 1 - 2 / (1 + e^(2 x)), of which four scores of a row share a reciprocal, of their product; for that an
-# exponent of base 2 of 30 is as good as more. Its absolute error is 4e-7. A score that is no number makes all four none:
-# in a block all of whose keys are seen the row's output is none anyhow. `alone` keeps it from its neighbours, which may
-# be seen where it is hidden.
+# Every score x / factor to tanh(x). Where all scores of the warp are small that is a polynomial, x p(x^2), on the FMA
+# units alone, the smaller the shorter. Elsewhere it is 1 - 2 / (1 + e^(2 x)), of which four scores of a row share a
+# reciprocal, of their product; for that an exponent of base 2 of 30 is as good as more. Its absolute error is 4e-7. A
+# score that is no number makes all four none: in a block all of whose keys are seen the row's output is none anyhow.
+# `alone` keeps it from its neighbours, which may be seen where it is hidden.
 CAP = """
 __device__ __forceinline__ float tl_attention_inverse(float x) {
   asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x));
@@ -103,11 +102,24 @@ template <int count, bool alone> __device__ __forceinline__ void tl_attention_ca
   float largest[2] = {0.0f, 0.0f};
   #pragma unroll
   for (int i = 0; i < count; ++i) largest[i % 2] = fmaxf(largest[i % 2], fabsf(acc_s[i]));
-  if (__all_sync(0xffffffff, fmaxf(largest[0], largest[1]) * factor <= 0.5f)) {
+  const float furthest = fmaxf(largest[0], largest[1]) * factor;
+  // The factor's powers in the coefficients, where they are none too small or large, save a product for each score.
+  if (__all_sync(0xffffffff, furthest <= 0.25f && factor > 1e-7f && factor < 1e7f)) {
+    const float square = factor * factor, third = 0.12841614f * factor * square * square;
+    const float second = -0.33321908f * factor * square, first = 0.9999996f * factor;
     #pragma unroll
     for (int i = 0; i < count; ++i) {
-      const float x = acc_s[i] * factor, square = x * x;
-      acc_s[i] = x * fmaf(fmaf(fmaf(-0.04440222f, square, 0.13190296f), square, -0.3332632f), square, 0.99999946f);
+      const float x = acc_s[i], power = x * x;
+      acc_s[i] = x * fmaf(fmaf(third, power, second), power, first);
+    }
+    return;
+  }
+  if (__all_sync(0xffffffff, furthest <= 0.75f)) {
+    #pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const float x = acc_s[i] * factor, power = x * x;
+      const float rest = fmaf(fmaf(0.012929632f, power, -0.0500563f), power, 0.13258983f);
+      acc_s[i] = x * fmaf(fmaf(rest, power, -0.3332825f), power, 0.99999946f);
     }
     return;
   }
