@@ -6,7 +6,7 @@ parity passes while the phase before the current one has that parity. An arrival
 bar.sync and bar.arrive count threads up to the number that they name; barrier.cluster waits for all threads that have
 not exited. A load by TMA may write from when it is issued until it lands, any time later, in each block by itself.
 A product reads until its warp waits for it, a store by TMA until its thread does. The TMA is sure to see what a thread
-wrote only after a fence of that thread.
+wrote, and not to write over what it still reads, only after a fence of that thread.
 
 Each warp of a process runs by itself; its first issues loads and stores. An arrival at several blocks reaches each at
 a time of its own, but before the warp's next arrival anywhere, which releases what comes before it.
@@ -61,6 +61,14 @@ class Machine:
                 if event.kind == "write":
                     place = (process.block, event.name, event.index)
                     self.parts.setdefault(place, {})[process, warp] = self.slot((place, process, warp), LOADED)
+        loaded = {event.name for run in roles.values() for event in run if event.kind == "load"}
+        # Slots of the warps that read what the TMA may load over.
+        self.unfenced: dict[tuple, dict[tuple[Process, int], int]] = {}
+        for process, warp in self.warps:
+            for event in roles[process]:
+                if event.kind == "read" and event.name in loaded:
+                    place = (process.block, event.name, event.index)
+                    self.unfenced.setdefault(place, {})[process, warp] = self.slot((place, process, warp, "read"), 0)
         self.runs = [Warp(self, number).run() for number in range(len(self.warps))]
         self.idle = [
             slot

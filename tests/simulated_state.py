@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 WARP = 32
 # What holds a buffer with nothing in it, and one that a load may be writing to; else the number of its load.
@@ -66,8 +66,11 @@ def end_phase(state: State, barrier: Barrier) -> None:
         state[pending] = count
 
 
-def overwrite(state: State, place: Place, step: int) -> None:
+def overwrite(state: State, place: Place, step: int, unfenced: Iterable[int] = ()) -> None:
+    """`unfenced` are slots of warps that have, or have not, read it themselves and not fenced that."""
     holds, reading, parts, _ = place
+    if any(state[slot] for slot in unfenced):
+        raise Fault("loads over what is read and not fenced")
     if state[reading]:
         raise Fault("loads over what is read")
     if state[holds] == LANDING:

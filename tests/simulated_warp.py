@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from simulated_state import (
@@ -139,16 +140,17 @@ class Warp:
 
     def _load(self, event: Event) -> list[Operation]:
         machine, flying = self.machine, self.machine.flying
-        places = [self._place(block, event.name, event.index) for block in event.blocks]
+        keys = [(block, event.name, event.index) for block in event.blocks]
+        places = [(self._place(*key), machine.unfenced.get(key, {}).values()) for key in keys]
         landings = [self._landing(block, event) for block in event.blocks]
         flight = changes = 0
-        for block, landing, place in zip(event.blocks, landings, places):
+        for block, landing, (place, _) in zip(event.blocks, landings, places):
             flight |= machine.flight(landing, block)
             changes |= place[-1]
 
         def do(state: State) -> None:
-            for place in places:
-                overwrite(state, place, LANDING)
+            for place, unfenced in places:
+                overwrite(state, place, LANDING, unfenced)
             state[flying] |= flight
 
         load = Operation(do, changes=changes)
@@ -189,7 +191,19 @@ class Warp:
 
     def _read(self, event: Event) -> list[Operation]:
         uses, bits = self._uses(event)
-        return [Operation(lambda state: use(state, uses), bits)]
+        ours = self._unfenced([(self.block, name, index) for name, index, _ in event.reads])
+
+        def do(state: State) -> None:
+            use(state, uses)
+            for slot in ours:
+                state[slot] = 1
+
+        return [Operation(do, bits)]
+
+    def _unfenced(self, places: Iterable[tuple]) -> list[int]:
+        """Slots of what the warp itself has read there and not fenced: only it, and who loads over that, touches them."""
+        of_all = (self.machine.unfenced.get(place, {}) for place in places)
+        return [slots[self.process, self.warp] for slots in of_all if (self.process, self.warp) in slots]
 
     def _product(self, event: Event) -> list[Operation]:
         uses, bits = self._uses(event)
@@ -235,7 +249,10 @@ class Warp:
         return [Operation(do, changes=bit)]
 
     def _fence(self, event: Event) -> list[Operation]:
-        bits, own = 0, []
+        bits, own, seen = 0, [], self._unfenced(self.machine.unfenced)
+        touched = 0
+        for place, slots in self.machine.unfenced.items():
+            touched |= self._place(*place)[-1] if (self.process, self.warp) in slots else 0
         for place, parts in self.machine.parts.items():
             if (self.process, self.warp) in parts:
                 own.append(parts[self.process, self.warp])
@@ -244,8 +261,10 @@ class Warp:
         def do(state: State) -> None:
             for part in own:
                 state[part] = state[part] and FENCED
+            for slot in seen:
+                state[slot] = 0
 
-        return [Operation(do, changes=bits)]
+        return [Operation(do, touched, bits)]
 
     def _store(self, event: Event) -> list[Operation]:
         place = holds, reading, parts, bit = self._place(self.block, event.name, event.index)

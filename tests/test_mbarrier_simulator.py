@@ -50,8 +50,21 @@ PROGRAMS: dict[str, tuple[dict[Process, Run], str | None]] = {
     ),
     "a load over what is read later": (
         {LOADER: [EXPECT, LOAD, FULL, WAIT, EXPECT, LOAD_1, FULL], READER: [WAIT, READ, WAIT_1]},
-        "reads something else|deadlock",
+        "reads something else|deadlock|loads over what is read and not fenced",
     ),
+    "a load over what is read and not fenced": (
+        {**LOADED_TWICE, READER: [WAIT, READ, EMPTY, WAIT_1]},
+        "loads over what is read and not fenced",
+    ),
+    "a fence before the reading": (
+        {**LOADED_TWICE, READER: [WAIT, FENCE, READ, EMPTY, WAIT_1]},
+        "loads over what is read and not fenced",
+    ),
+    "a fence after the arrival": (
+        {**LOADED_TWICE, READER: [WAIT, READ, EMPTY, FENCE, WAIT_1]},
+        "loads over what is read and not fenced|reads something else",
+    ),
+    "a load over what is read and fenced": ({**LOADED_TWICE, READER: [WAIT, READ, FENCE, EMPTY, WAIT_1]}, None),
     "a load over a product in flight": (
         {**LOADED_TWICE, READER: [WAIT, PRODUCT, EMPTY, DONE, WAIT_1]},
         "loads over what is read",

@@ -105,6 +105,16 @@ FAULTS: dict[str, tuple[str, Change, Rule]] = {
         both(removed(FIRST, "fence"), removed(FIRST, "store"), removed(FIRST, "stored")),
         Rule.PROXY,
     ),
+    "a load over what threads read and did not fence": (
+        "one warpgroup, Q in registers, tiles [1, 1]",
+        removed(FIRST, "fence"),
+        Rule.PROXY,
+    ),
+    "a load over what threads may still read before their fence": (
+        "one warpgroup, Q in registers, tiles [1, 1]",
+        moved(FIRST, ("arrive", "Q_empty"), ("fence",)),
+        Rule.OVERWRITE,
+    ),
     "the bytes of two loads": ("one warpgroup, alone, tiles [1]", changed(PRODUCER, "expect", value=2), Rule.DEADLOCK),
     "the bytes of no load": ("one warpgroup, alone, tiles [1]", changed(PRODUCER, "expect", value=0), Rule.DEADLOCK),
     "a named barrier of more threads for one": (

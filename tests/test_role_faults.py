@@ -123,7 +123,7 @@ FAULTS = {
         lambda events: events[FIRST].insert(
             place(events[FIRST], "wait", "K_full"), Event("arrive", "Q_empty", 0, 1, (0,))
         ),
-        r"Q_empty\[0\] of block 0, which may still be in phase 0|reads Q\(0\) in a buffer that holds Q\(1\)",
+        r"Q_empty\[0\] of block 0, which may still be in phase 0|Q\(1\) over Q\(0\), which .* read without a fence",
     ),
     "a wait for K on the other parity": (
         {},

@@ -28,6 +28,8 @@ class Event:
     hold, hold last     keep exponentials `index` up to `value` before what follows, or `index` alone; `resume` keeps
                         those that follow behind
     store, stored       the output by TMA, out of the buffer; `stored` waits for it, and a `fence` goes before it
+    fence               between what the threads do themselves and the TMA: what they wrote is there for it, and what they
+                        read is not written over by it
     init, init fence    in code alone: an mbarrier that counts `value` arrivals, and what shows all of them to the TMA
 
     mask                hide scores of KV block `step`, where that is needed; in code alone, so is

@@ -5,6 +5,7 @@ One run decides for every order: clocks tell what comes before what whatever the
 - an arrival, expected bytes or a load that could count for another phase than here;
 - a wait whose barrier could be a phase further by then;
 - a read of what may not be there yet, or of something else; a load or a write over what may still be read;
+- a load by TMA over what threads have read themselves and not fenced after;
 - a store of what its warpgroup has not written, fenced and met after, or that reads on when its buffer is released;
 - a reach into another block of the cluster that may not have started, or may have ended;
 - what is in flight at the end: products, stores, and loads that nobody has seen land.
@@ -182,7 +183,7 @@ class _Proof:
             self._make_room(agent, event, block)
             barrier = self.barriers[block, f"{event.name}_full", event.index]
             phase = barrier.issue(agent, what)
-            self.buffers[block, event.name, event.index] = Buffer(event.step, barrier.number, phase + 1)
+            self.buffers[block, event.name, event.index] = Buffer(event.step, barrier.number, phase + 1, by_tma=True)
             self.loads.append((what, block, barrier, phase))
             self.in_flight.append((barrier, agent.clock[:]))
         while not self.late and self.land():
@@ -191,7 +192,7 @@ class _Proof:
     def _take(self, agent: Role, event: Event) -> None:
         for block in event.blocks:
             self._make_room(agent, event, block)
-            self.buffers[block, event.name, event.index] = Buffer(event.step, agent.number, agent.now)
+            self.buffers[block, event.name, event.index] = Buffer(event.step, agent.number, agent.now, by_tma=False)
 
     def _make_room(self, agent: Role, event: Event, block: int) -> None:
         """Refuse a load over what may be in use."""
@@ -205,6 +206,8 @@ class _Proof:
         for reader in self.readers[block, (event.name, event.index, old.step)]:
             if not old.done(reader, agent):
                 raise unsafe(Rule.OVERWRITE, f"{over}, which {reader} may still have to read")
+            if reader in old.unfenced:
+                raise unsafe(Rule.PROXY, f"{over}, which {reader} has read without a fence")
         if not old.seen(agent):
             raise unsafe(Rule.LANDING, f"{over}, which may not have landed")
         if old.writer and not old.fenced:

@@ -11,15 +11,17 @@ from tl_attention.proof.race_rules import Rule, unsafe
 
 
 class Buffer:
-    """Load number `step`: there for whom has `least` in `entry` of its clock."""
+    """Load number `step`, by TMA or not: there for whom has `least` in `entry` of its clock."""
 
-    def __init__(self, step: int, entry: int, least: int):
-        self.step, self.entry, self.least = step, entry, least
+    def __init__(self, step: int, entry: int, least: int, by_tma: bool):
+        self.step, self.entry, self.least, self.by_tma = step, entry, least, by_tma
         # When each agent had last read it, None while something in flight does.
         self.reads: dict[Agent, int | None] = {}
         # Who has written in its place, when last, and whether its threads have fenced that, which counts as part of it.
         self.writer: Agent | None = None
         self.written, self.fenced = 0, False
+        # Whose threads have read it themselves, and not fenced that, which ends the reading.
+        self.unfenced: set[Agent] = set()
 
     def seen(self, agent: Agent) -> bool:
         return agent.clock[self.entry] >= self.least
@@ -40,15 +42,20 @@ class Role(Agent):
         self.process, self.events = process, deque(events)
         self.products: deque[list[Buffer]] = deque()
         self.stores: deque[list[Buffer]] = deque()
-        # What it has written and not fenced.
+        # What it has written, and read of what the TMA may load over, and not fenced.
         self.unfenced: list[Buffer] = []
+        self.reading: list[Buffer] = []
         # The phase of the barrier that it is waiting at, where it has arrived.
         self.meeting: int | None = None
         self.reached_out = False
 
     def read(self, buffers: Sequence[Buffer]) -> None:
+        """Its threads do; what they have asked for may still be on its way when they arrive at a barrier."""
         for buffer in buffers:
             self._use(buffer, self.now)
+            if buffer.by_tma:
+                buffer.unfenced.add(self)
+                self.reading.append(buffer)
 
     def issue(self, buffers: Sequence[Buffer]) -> None:
         """A product that reads them."""
@@ -72,10 +79,15 @@ class Role(Agent):
         self.unfenced.append(buffer)
 
     def fence(self) -> None:
-        """What its threads wrote is there for the TMA."""
+        """What its threads wrote is there for the TMA, and what they read has been read."""
         for buffer in self.unfenced:
             buffer.written, buffer.fenced = self.now, True
         self.unfenced.clear()
+        for buffer in self.reading:
+            buffer.unfenced.discard(self)
+            if buffer.reads.get(self) is not None:
+                buffer.reads[self] = self.now
+        self.reading.clear()
 
     def store(self, buffers: Sequence[Buffer]) -> None:
         """One of its warps stores what all of them have written."""

@@ -18,6 +18,8 @@ def consume(turn, base, first, blocks, first_row, head, visible, cut, wg, s, c):
     if c.kernel.q_operand == "registers":
         T.copy(s.Q.shared[wg, :, :], s.Q_local)
         if c.kernel.output != "tma":
+            # An arrival alone holds back no load by TMA: it would write over rows that are still being read.
+            T.fence_proxy_async()
             release_q(wg, s)
     for t, operations in c.loop.prologue:
         prologue(operations, t, tile, s, c)

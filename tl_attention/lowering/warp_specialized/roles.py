@@ -148,7 +148,7 @@ class Roles:
             if self.q_in_registers:
                 yield Event("read", Q, group, reads=q)
             if self.q_in_registers and not self.output_through_q:
-                yield self._release_q(process)
+                yield from (Event("fence"), self._release_q(process))
             yield from self._tile(process, base, blocks, () if self.q_in_registers else q)
             if self.output_through_q:
                 # TileLang lets all warpgroups meet before one writes where it believes that others read.
