@@ -60,12 +60,12 @@ def half(*size: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     "columns, words",
     [
-        ((100, 100, 100), "^head_dim 100 is not supported, expected a multiple of 8 up to 256$"),
-        ((260, 260, 260), "^head_dim 260 is not supported, expected a multiple of 8 up to 256$"),
-        ((264, 264, 264), "^head_dim 264 is not supported"),
-        ((64, 64, 100), "^head_dim_v 100 is not supported, expected a multiple of 8 up to 256$"),
+        ((100, 100, 100), "^attention: head_dim 100 is not supported, expected a multiple of 8 up to 256$"),
+        ((260, 260, 260), "^attention: head_dim 260 is not supported, expected a multiple of 8 up to 256$"),
+        ((264, 264, 264), "^attention: head_dim 264 is not supported"),
+        ((64, 64, 100), "^attention: head_dim_v 100 is not supported, expected a multiple of 8 up to 256$"),
         ((128, 64, 64), "do not match, expected q .*, where v's head_dim may be another$"),
-        ((0, 0, 0), "^head_dim 0 is not supported"),
+        ((0, 0, 0), "^attention: head_dim 0 is not supported"),
         ((192, 192, 128), "the tensors are on cpu"),
         ((40, 40, 40), "the tensors are on cpu"),
     ],
