@@ -32,6 +32,14 @@ def test_the_page_for_pytorch_users_has_the_rules_of_the_defaults() -> None:
         pytorch_page.filled(page.replace("<!-- defaults -->", ""))
 
 
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]
+)
+def test_every_link_to_a_file_leads_to_one(page) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / page).read_text())
+    assert not [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
+
+
 def timed(record: str, dtype: str, name: str) -> Row:
     rows = read_rows(ROOT / "results" / record)
     return next(r for r in rows if (r.name, r.problem["dtype"]) == (name, dtype) and r.sizes in ("runtime", "peer"))
