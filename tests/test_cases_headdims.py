@@ -10,14 +10,14 @@ from generated_faults import Fault, Kernel, fault, lowered, read, refused
 from test_generated_faults_launch import argument, number
 
 from tl_attention import InputError, attention
-from tl_attention.files.defaults import DEFAULTS, default_schedule
+from tl_attention.files.defaults import default_schedule
 from tl_attention.files.named import resolve
 from tl_attention.lowering.preflight import check_limits
 from tl_attention.measure.records import problem_of
 from tl_attention.oracle.interpret import POLICIES, verify
 from tl_attention.oracle.reference import attention_fp64, make_inputs
-from tl_attention.problem.head_dims import TILE_DIMS, TILE_SIZES, is_meant, parse_head_size, sizes_of, tile_dim
-from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.head_dims import TILE_DIMS, HeadSize, is_meant, parse_head_size, sizes_of, tile_dim
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
@@ -60,12 +60,12 @@ def half(*size: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     "columns, words",
     [
-        ((100, 100, 100), "^head_dim 100 is not supported, expected a multiple of 8 up to 256$"),
-        ((260, 260, 260), "^head_dim 260 is not supported, expected a multiple of 8 up to 256$"),
-        ((264, 264, 264), "^head_dim 264 is not supported"),
-        ((64, 64, 100), "^head_dim_v 100 is not supported, expected a multiple of 8 up to 256$"),
+        ((100, 100, 100), "^attention: head_dim 100 is not supported, expected a multiple of 8 up to 256$"),
+        ((260, 260, 260), "^attention: head_dim 260 is not supported, expected a multiple of 8 up to 256$"),
+        ((264, 264, 264), "^attention: head_dim 264 is not supported"),
+        ((64, 64, 100), "^attention: head_dim_v 100 is not supported, expected a multiple of 8 up to 256$"),
         ((128, 64, 64), "do not match, expected q .*, where v's head_dim may be another$"),
-        ((0, 0, 0), "^head_dim 0 is not supported"),
+        ((0, 0, 0), "^attention: head_dim 0 is not supported"),
         ((192, 192, 128), "the tensors are on cpu"),
         ((40, 40, 40), "the tensors are on cpu"),
     ],
@@ -80,11 +80,15 @@ def test_what_no_kernel_takes_is_refused_in_one_line(columns, words) -> None:
 # --- the schedules that run them ---------------------------------------------------------------------------------------
 
 
+def default_of(size: HeadSize, mask: Mask) -> str:
+    head_dim, head_dim_v = sizes_of(size)
+    return default_schedule(AttentionShape(1, 1, 64, 64, head_dim, mask=mask, head_dim_v=head_dim_v))
+
+
 def test_every_size_has_a_default_that_is_meant_for_it_and_fits() -> None:
-    assert DEFAULTS.keys() == {*TILE_SIZES}
     for size in (*EVERY, "192/128", "64/128", "256/40"):
-        for causal in (False, True):
-            named = resolve(default_schedule(size, causal))
+        for mask in (FULL, CAUSAL):
+            named = resolve(default_of(size, mask))
             assert is_meant(size, named.head_dims), (size, named)
             check_limits(named.schedule, size)
 
@@ -111,7 +115,7 @@ def test_what_is_made_for_another_size_is_told(cli, error_of) -> None:
 @pytest.mark.parametrize("mask", [FULL, CAUSAL], ids=["", "causal"])
 def test_the_interpreter_is_right_in_both_runs(size, mask) -> None:
     head_dim, head_dim_v = sizes_of(parse_head_size(size))
-    for name in (default_schedule(parse_head_size(size), mask == CAUSAL), "seed"):
+    for name in (default_of(parse_head_size(size), mask), "seed"):
         schedule = resolve(name).schedule
         errors = verify(derive(schedule), schedule, Variant(head_dim, "bfloat16", mask, head_dim_v), seed=3)
         assert set(errors) == set(POLICIES)

@@ -44,6 +44,7 @@ def python(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str
         (["explain", "schedules/seed.yaml"], "Steady state"),
         (["diff", "seed", "schedules/best.yaml", "--no-code"], "program: differs"),
         (["schema"], "json-schema.org"),
+        (["which", "--causal"], "best_causal"),
         (["explain", INFERRED], "the compiler decides"),
         (["report", "rows.jsonl"], "seed"),
         (["submit", "--help"], "--evaluate"),

@@ -79,7 +79,7 @@ def test_nothing_is_read_or_written_beyond_the_tensors(size, schedule):
     shape = AttentionShape(2, 3, 201, 333, head_dim, "float16", mask, head_dim_v)
     inputs = {name: among(x, float("nan")) for name, x in zip("QKV", fresh(shape))}
     output = among(torch.zeros(2, 3, 201, head_dim_v, dtype=torch.float16, device="cuda"), 7.0)
-    resolved = resolve(schedule or default_schedule(size, causal)).schedule
+    resolved = resolve(schedule or default_schedule(shape)).schedule
     kernel_of(resolved, shape.variant())(**inputs, Output=output, softmax_scale=head_dim**-0.5)
     check(output, *inputs.values(), causal=causal)
     around = torch.empty(0, dtype=torch.float16, device="cuda").set_(output.untyped_storage())

@@ -15,7 +15,7 @@ from tl_attention.cli import main
 from tl_attention.leaderboard.device_code import read_device_code
 from tl_attention.measure.records import Row, read_rows
 from tl_attention.show.console import show_tables
-from tools import results_page
+from tools import pytorch_page, results_page
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -23,6 +23,21 @@ README = (ROOT / "README.md").read_text()
 
 def test_the_page_of_results_is_made_from_the_records() -> None:
     assert results_page.PAGE.read_text() == results_page.page(), "python tools/results_page.py makes it again"
+
+
+def test_the_page_for_pytorch_users_has_the_rules_of_the_defaults() -> None:
+    page = pytorch_page.PAGE.read_text()
+    assert pytorch_page.filled(page) == page, "python tools/pytorch_page.py makes it again"
+    with pytest.raises(ValueError, match="expected one <!-- defaults --> and one <!-- end of defaults -->"):
+        pytorch_page.filled(page.replace("<!-- defaults -->", ""))
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]
+)
+def test_every_link_to_a_file_leads_to_one(page) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / page).read_text())
+    assert not [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
 
 
 def timed(record: str, dtype: str, name: str) -> Row:

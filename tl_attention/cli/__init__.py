@@ -1,4 +1,4 @@
-"""The command line. Each command imports what it needs: list, check and explain start without torch or tilelang."""
+"""The command line. Each command imports what it needs: list, check, explain and which start without torch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tl_attention.cli.measure import bench, run
 from tl_attention.cli.report import report
 from tl_attention.cli.schedules import check, explain, schema
 from tl_attention.cli.submit import submit
+from tl_attention.cli.which import which
 
 
 @click.group(cls=OneLineErrors, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,5 +26,5 @@ def main(context: click.Context) -> None:
         context.exit(2)
 
 
-for command in (list_command, check, explain, diff, schema, run, bench, report, submit, doctor):
+for command in (list_command, check, explain, diff, schema, which, run, bench, report, submit, doctor):
     main.add_command(command)

@@ -11,15 +11,14 @@ from typing import Any
 import click
 
 from tl_attention.cli.errors import naming, say
+from tl_attention.cli.problem import causal_option, shape_option, window_option
 from tl_attention.cli.schedules import meant_for, resolve_all, schedule_argument, schedules_argument, texts_of
 from tl_attention.errors import InputError
 from tl_attention.hardware.device import visible_gpus
-from tl_attention.problem.shape import DTYPE_NAMES, SHAPE_TEXT, AttentionShape
-from tl_attention.problem.window import WINDOW_TEXT
+from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 
 # New records; git ignores the folder, and results/ has those that are kept.
 RUNS = Path("runs")
-DEFAULT_SHAPE = "4,64,8192,128"
 FAILED = 1
 # Rows that are not a failure: a refusal is the answer to a schedule that cannot run.
 GOOD = ("ok", "refused", "checked_on_cpu", "compiled")
@@ -35,7 +34,7 @@ def stamp() -> str:
 def run_options(command: Any) -> Any:
     """The options that `run` and `bench` share."""
     options = [
-        click.option("--shape", default=DEFAULT_SHAPE, show_default=True, help=SHAPE_TEXT),
+        shape_option,
         click.option(
             "--dtype",
             "dtypes",
@@ -43,8 +42,8 @@ def run_options(command: Any) -> Any:
             type=click.Choice(sorted(DTYPE_NAMES)),
             help="may be given twice  [default: fp16 for run, fp16 and bf16 for bench]",
         ),
-        click.option("--causal", is_flag=True),
-        click.option("--window", default="-1,-1", help=WINDOW_TEXT),
+        causal_option,
+        window_option,
         click.option(
             "--sizes",
             type=click.Choice(["runtime", "fixed", "both"]),

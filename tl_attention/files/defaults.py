@@ -1,22 +1,121 @@
-"""The schedules that run where none is asked for, by head size and mask."""
+"""Which schedule serves a call that names none: that of the first rule of defaults.yaml whose conditions all hold."""
 
 from __future__ import annotations
 
-from tl_attention.files.named import DEFAULT, DEFAULT_CAUSAL
-from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
-# By columns of the tiles: without and with a causal mask.
-DEFAULTS: dict[HeadSize, tuple[str, str]] = {
-    64: (DEFAULT, DEFAULT_CAUSAL),
-    96: ("d96", "d96_causal"),
-    128: (DEFAULT, DEFAULT_CAUSAL),
-    192: ("d192", "d192_causal"),
-    "192/128": ("d192_128", "d192_128_causal"),
-    256: ("d256", "d256_causal"),
-}
+from pydantic import BaseModel, ConfigDict, Field
+
+from tl_attention.errors import InputError
+from tl_attention.files import catalogue, yaml_text
+from tl_attention.files.default_rule import KEYS, LONGEST, Case, Rule
+from tl_attention.files.named import resolve
+from tl_attention.files.yaml_text import YamlFile
+from tl_attention.problem.head_dims import TILE_SIZES, HeadSize, is_meant
+from tl_attention.problem.shape import DTYPES, AttentionShape
+from tl_attention.problem.window import MASK_KINDS
+from tl_attention.schedule.key_errors import KeyPath, dotted, first_error
+
+FILE = Path(__file__).with_name("defaults.yaml")
+# Of problems: a model has few, but for its lengths.
+MOST_KEPT = 4096
 
 
-def default_schedule(size: HeadSize, causal: bool) -> str:
-    """The name of the schedule that runs tensors of a head size; where K and V have tiles of two, the larger decides."""
-    tile = tile_size(size)
-    return DEFAULTS.get(tile, DEFAULTS[max(sizes_of(tile))])[causal]
+class Rules(BaseModel):
+    """The keys of the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rules: Annotated[tuple[Rule, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Rules, of which the first that serves a case counts, and the file that they stand in."""
+
+    file: YamlFile
+    rules: tuple[Rule, ...]
+
+    def number(self, case: Case) -> int:
+        """The index of the rule that serves a case. Every case has one."""
+        return next(number for number, rule in enumerate(self.rules) if rule.unmet(case) is None)
+
+    def line(self, number: int) -> int:
+        """The line of a rule in the file."""
+        return self.file.line(("rules", number))
+
+
+@functools.lru_cache(MOST_KEPT)
+def default_schedule(shape: AttentionShape) -> str:
+    """The name of the schedule that runs a problem where none is asked for."""
+    found = defaults()
+    return found.rules[found.number(Case.of(shape))].schedule
+
+
+@functools.cache
+def defaults() -> Defaults:
+    """Those that ship."""
+    return load(FILE)
+
+
+def load(path: Path) -> Defaults:
+    """Read a file of rules. Raises InputError with `file:line: key: message` unless they serve every case, each some."""
+    file = yaml_text.read(path)
+    try:
+        rules = Rules(**file.fields).rules
+    except ValueError as error:
+        raise _blamed(file, *first_error(error, Rules)) from None
+    for number, rule in enumerate(rules):
+        _check_schedule(file, number, rule)
+    _check_together(file, rules)
+    return Defaults(file, rules)
+
+
+def _blamed(file: YamlFile, key: KeyPath, message: str) -> InputError:
+    return InputError(f"{file.path}:{file.line(key)}: {dotted(key)}{message}")
+
+
+def _check_schedule(file: YamlFile, number: int, rule: Rule) -> None:
+    key = ("rules", number, "schedule")
+    if catalogue.path_of(rule.schedule) is None:
+        raise _blamed(file, key, str(catalogue.unknown(rule.schedule)))
+    named = resolve(rule.schedule)
+    for size in rule.head_dims:
+        if not is_meant(size, named.head_dims):
+            raise _blamed(file, key, f"{rule.schedule} {named.meant_for}, the rule is for {size} too")
+
+
+def _check_together(file: YamlFile, rules: Sequence[Rule]) -> None:
+    """Each case has a rule, and each rule a case that none above it serves."""
+    serving = set()
+    for case in _told_apart(rules):
+        number = next((number for number, rule in enumerate(rules) if rule.unmet(case) is None), None)
+        if number is None:
+            raise _blamed(file, ("rules",), f"no rule serves {case}, expected one for every case")
+        serving.add(number)
+    for number in range(len(rules)):
+        if number not in serving:
+            raise _blamed(file, ("rules", number), "never serves a case: the rules above it serve all of its own")
+
+
+def _told_apart(rules: Sequence[Rule]) -> Iterator[Case]:
+    """One case of each kind that the rules tell apart."""
+    values: dict[str, Sequence[HeadSize]] = {"head_size": TILE_SIZES, "dtype": DTYPES, "mask": MASK_KINDS}
+    for field in ("seq_q", "seq_kv", "group"):
+        ranges = [getattr(rule, KEYS[field]) for rule in rules]
+        edges = {1, *(edge for numbers in ranges for edge in (numbers.start, numbers.stop))}
+        values[field] = sorted(edge for edge in edges if edge <= LONGEST)
+    return itertools.starmap(Case, itertools.product(*(_apart(rules, field, values[field]) for field in KEYS)))
+
+
+def _apart(rules: Sequence[Rule], field: str, values: Sequence[HeadSize]) -> Iterable[HeadSize]:
+    """Of values for which all rules say the same, the first."""
+    first: dict[tuple[bool, ...], HeadSize] = {}
+    for value in values:
+        first.setdefault(tuple(rule.holds(field, value) for rule in rules), value)
+    return first.values()

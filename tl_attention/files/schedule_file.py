@@ -10,7 +10,7 @@ import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field
 from pydantic_core import PydanticCustomError
@@ -23,15 +23,18 @@ from tl_attention.schedule.key_errors import KeyPath, dotted, first_error, model
 from tl_attention.schedule.schedule import Schedule
 
 MOST_BASES = 4
+T = TypeVar("T")
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """The text. Raises unless it is one line that a terminal can show."""
     if not text.isprintable():
         raise PydanticCustomError("one_line", "expected one line of printable text")
     return text
 
 
-def _each_once(values: tuple[HeadSize, ...]) -> tuple[HeadSize, ...]:
+def each_once(values: tuple[T, ...]) -> tuple[T, ...]:
+    """The values. Raises where one of them is there twice."""
     if len(set(values)) < len(values):
         raise PydanticCustomError("each_once", "expected each once")
     return values
@@ -50,9 +53,7 @@ class ScheduleKeys(Schedule):
             ),
         ),
     ] = ""
-    summary: Annotated[str, Field(max_length=100, description="what it is, in one line"), AfterValidator(_one_line)] = (
-        ""
-    )
+    summary: Annotated[str, Field(max_length=100, description="what it is, in one line"), AfterValidator(one_line)] = ""
     head_dims: Annotated[
         tuple[TileSize, ...],
         Field(
@@ -60,7 +61,7 @@ class ScheduleKeys(Schedule):
             description="the head sizes that it is meant for, those of its tiles; 64 and 128 by default",
             json_schema_extra={"uniqueItems": True},
         ),
-        AfterValidator(_each_once),
+        AfterValidator(each_once),
     ] = DEFAULT_HEAD_DIMS
 
 

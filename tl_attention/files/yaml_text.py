@@ -1,4 +1,4 @@
-"""A file of plain YAML as keys and values, with the line of each: what every schedule file is read by.
+"""A file of plain YAML as keys and values, with the line of each: what schedule files and defaults.yaml are read by.
 
 Plain: one document, no tags, anchors or aliases, little nesting, decimal numbers, no key twice. Each mistake is an
 InputError that begins with `file:line`.
@@ -162,7 +162,7 @@ def _not_yaml(error: yaml.MarkedYAMLError) -> str:
     return f"{mark.line + 1 if mark else 1}: not YAML: {problem}"
 
 
-def _construct(node: yaml.MappingNode, path: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
+def _construct(node: yaml.MappingNode, path: Path, above: KeyPath = ()) -> dict[str, Any]:
     """The keys of a mapping, and of the mappings in it, each once. `_compose` has bounded the nesting."""
     fields: dict[str, Any] = {}
     lines: dict[str, int] = {}
@@ -175,9 +175,17 @@ def _construct(node: yaml.MappingNode, path: Path, above: tuple[str, ...] = ()) 
         if key.value in lines:
             raise InputError(f"{path}:{line}: {dotted(name)}given on line {lines[key.value]} already")
         lines[key.value] = line
-        nested = isinstance(value, yaml.MappingNode)
-        fields[key.value] = _construct(value, path, name) if nested else _value(value, path, dotted(name))
+        fields[key.value] = _below(value, path, name)
     return fields
+
+
+def _below(node: yaml.Node, path: Path, name: KeyPath) -> Any:
+    """What a key, or an entry of a list of mappings, holds."""
+    if isinstance(node, yaml.MappingNode):
+        return _construct(node, path, name)
+    if isinstance(node, yaml.SequenceNode) and any(isinstance(entry, yaml.MappingNode) for entry in node.value):
+        return [_below(entry, path, (*name, number)) for number, entry in enumerate(node.value)]
+    return _value(node, path, dotted(name))
 
 
 def _value(node: yaml.Node, path: Path, name: str) -> Any:

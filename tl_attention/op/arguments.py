@@ -17,7 +17,7 @@ from tl_attention.op.rows import Rows
 from tl_attention.problem.head_dims import check_head_dim, head_size
 from tl_attention.problem.mask import Mask
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.window import fitted
+from tl_attention.problem.window import masked
 
 # The least and the largest that a softcap may be, so that fp32 has the scale divided by it.
 SOFTCAPS = 1e-20, 1e20
@@ -30,6 +30,19 @@ def bhsd(tensor: Tensor, layout: str) -> Tensor:
 
 def _is_4d(tensor: object) -> bool:
     return isinstance(tensor, Tensor) and tensor.dim() == 4
+
+
+def _of_attention(error: InputError) -> InputError:
+    """What a check of sizes or windows, which commands have as well, found in a call."""
+    return InputError(f"attention: {str(error).removeprefix('shape: ')}")
+
+
+def checked_mask(causal: bool, window_size: object) -> Mask:
+    """The mask of these arguments."""
+    try:
+        return masked(causal, window_size)
+    except InputError as error:
+        raise _of_attention(error) from None
 
 
 def checked_problem(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Rows, AttentionShape | None]:
@@ -52,15 +65,18 @@ def checked_problem(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Rows, 
     heads_kv, seq_kv = k.shape[1:3]
     if heads % heads_kv if heads_kv else heads:
         raise InputError(f"attention: q has {heads} heads, expected a multiple of the {heads_kv} that k and v have")
-    check_head_dim(head_size(head_dim, v.shape[3]))
-    rows = Rows.of(mask, seq_q, seq_kv)
+    rows, mask = Rows.seen(mask, seq_q, seq_kv)
     empty_call = 0 in (batch, heads, rows.count)
     # Where there is nothing to compute, the rest is checked all the same.
     batch, heads, seq_q, seq_kv, heads_kv = (
         (1, 1, 1, 1, 1) if empty_call else (batch, heads, rows.count, seq_kv, heads_kv)
     )
-    dtype, mask = str(q.dtype).removeprefix("torch."), fitted(mask, seq_q, seq_kv)
-    shape = AttentionShape(batch, heads, seq_q, seq_kv, head_dim, dtype, mask, v.shape[3], heads_kv)
+    try:
+        check_head_dim(head_size(head_dim, v.shape[3]))
+        dtype = str(q.dtype).removeprefix("torch.")
+        shape = AttentionShape(batch, heads, seq_q, seq_kv, head_dim, dtype, mask, v.shape[3], heads_kv)
+    except InputError as error:
+        raise _of_attention(error) from None
     return rows, None if empty_call else shape
 
 

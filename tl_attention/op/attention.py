@@ -12,7 +12,7 @@ from torch import Tensor
 from tl_attention.op import arguments
 from tl_attention.op.in_memory import BHSD, check_layout, other_way, placed
 from tl_attention.op.kernels import kernel_of, schedule_of
-from tl_attention.problem.window import OPEN, masked
+from tl_attention.problem.window import OPEN
 from tl_attention.schedule.schedule import Schedule
 
 
@@ -82,7 +82,7 @@ def attention(
         out: the tensor that the output is written to, and returned; strided as the inputs may be. It shares no element
             with them.
         schedule: the name of a schedule that ships (`tl-attention list`), a file, a label or a Schedule; by default
-            that of the head size and mask (files/defaults.py). A file is read again only when it has changed.
+            that of the case, as `tl-attention which` shows. A file is read again only when it has changed.
         specialize: compile for exactly these sizes instead of for all.
 
     Returns: the output (batch, heads, seq_q, head_dim_v), q's dtype, contiguous in its layout, or `out`; there is no
@@ -95,7 +95,7 @@ def attention(
     q, k, v = (arguments.bhsd(x, layout) for x in (q, k, v))
     arguments.check_sinks(sinks, q)
     softcap = arguments.checked_softcap(softcap)
-    rows, shape = arguments.checked_problem(q, k, v, masked(causal, window_size))
+    rows, shape = arguments.checked_problem(q, k, v, arguments.checked_mask(causal, window_size))
     scale = arguments.checked_scale(scale, q.shape[3])
     inputs = {"q": q, "k": k, "v": v}
     arguments.check_no_gradient((q, k, v, sinks))

@@ -32,11 +32,11 @@ def _compiled(schedule: Schedule, variant: Variant) -> CompiledKernel:
 
 
 def schedule_of(schedule: Schedule | str | Path | None, shape: AttentionShape) -> Schedule:
-    """The schedule that a caller means; by default that of the head size, and of whether later keys are hidden."""
+    """The schedule that a caller means; by default the one that files/defaults.yaml has for the problem."""
     if isinstance(schedule, Schedule):
         return schedule
     if schedule is None:
-        schedule = default_schedule(shape.head_size, shape.mask.right == 0)
+        schedule = default_schedule(shape)
     if not isinstance(schedule, (str, Path)):
         found = type(schedule).__name__
         raise InputError(f"attention: schedule is {found}, expected a name, a file, a label or a Schedule")

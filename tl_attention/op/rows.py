@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tl_attention.problem.mask import Mask
+from tl_attention.problem.window import fitted
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,12 @@ class Rows:
         if seq_kv == 0:
             return cls(seq_q, seq_q)
         return cls(seq_q, 0 if mask.right is None else max(0, seq_q - seq_kv - mask.right))
+
+    @classmethod
+    def seen(cls, mask: Mask, seq_q: int, seq_kv: int) -> tuple[Rows, Mask]:
+        """The same, and the mask without the sides that hide nothing from the rows that a kernel computes."""
+        rows = cls.of(mask, seq_q, seq_kv)
+        return rows, fitted(mask, rows.count, seq_kv)
 
     @property
     def count(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from tl_attention.errors import InputError
 from tl_attention.problem.head_dims import HeadSize, check_head_dim, head_size, parse_head_size, sizes_of
@@ -10,8 +11,9 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.problem.window import masked, parse_window
 
-DTYPES = ("float16", "bfloat16")
-DTYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16", **{name: name for name in DTYPES}}
+Dtype = Literal["float16", "bfloat16"]
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+DTYPE_NAMES: dict[str, str] = {"fp16": "float16", "bf16": "bfloat16", **{name: name for name in DTYPES}}
 DTYPE_BYTES = 2
 # How a shape is written, as `AttentionShape.parse` reads it.
 SHAPE_TEXT = "batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim, heads as 40/8 where K and V have 8"

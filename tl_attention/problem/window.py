@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from tl_attention.errors import InputError
-from tl_attention.problem.mask import Mask
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
 
 OPEN = -1
+# Of masks: a causal window hides later keys too, as causal with window_size (left, -1) does.
+MaskKind = Literal["full", "causal", "window", "causal_window"]
+MASK_KINDS: tuple[MaskKind, ...] = get_args(MaskKind)
 # How a window is written, as `parse_window` reads it.
 WINDOW_TEXT = "LEFT,RIGHT: keys that a query sees before and after its own, -1 is open"
 
@@ -19,6 +22,15 @@ def masked(causal: bool, window: object = (OPEN, OPEN)) -> Mask:
         raise InputError(f"window_size is {window!r}, expected two integers (left, right) of at least -1; -1 is open")
     left, right = (None if side == OPEN else side for side in window)
     return Mask(left, 0 if causal else right)
+
+
+def kind_of(mask: Mask) -> MaskKind:
+    """Which of them a mask is."""
+    if mask == FULL:
+        return "full"
+    if mask == CAUSAL:
+        return "causal"
+    return "causal_window" if mask.right == 0 else "window"
 
 
 def sides(mask: Mask) -> list[int]:

@@ -92,9 +92,11 @@ def model_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def _keys(model: type[BaseModel] | None, path: KeyPath) -> tuple[str, ...]:
-    """The keys of the model that a path leads to."""
+    """The keys of the model that a path leads to; a list's place leads to what it is a list of."""
     for part in path:
-        model = model_of(model.model_fields[str(part)].annotation) if model else None
+        if isinstance(part, int):
+            continue
+        model = model_of(model.model_fields[part].annotation) if model else None
     return tuple(model.model_fields) if model else ()
 
 

@@ -1,0 +1,47 @@
+"""Whether rules serve every case, and each some, is judged on a few cases: held to every case of small numbers."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from tl_attention.files.default_rule import NONE_YET, Case, Rule
+from tl_attention.files.defaults import _told_apart
+from tl_attention.problem.head_dims import TILE_SIZES
+from tl_attention.problem.shape import DTYPES
+from tl_attention.problem.window import MASK_KINDS
+
+
+def test_the_cases_that_stand_for_all_reach_every_rule_that_any_case_reaches() -> None:
+    rng = random.Random(11)
+
+    def numbers() -> str:
+        first, last = sorted(rng.choices(range(1, 4), k=2))
+        return rng.choice((f"up to {last}", f"from {first}", f"{first} to {last}"))
+
+    def some(values: tuple) -> list:
+        return rng.sample(values, rng.randint(1, len(values)))
+
+    every = [Case(*case) for case in itertools.product(TILE_SIZES, DTYPES, MASK_KINDS, *[range(1, 5)] * 3)]
+    seen: set[tuple[bool, bool]] = set()
+    for _ in range(40):
+        conditions = {
+            "head_dims": lambda: some(TILE_SIZES),
+            "dtypes": lambda: some(DTYPES),
+            "masks": lambda: some(MASK_KINDS),
+        }
+        conditions |= dict.fromkeys(("seq_q", "seq_kv", "group"), numbers)
+        rest = {"schedule": "best", "why": "drawn", "record": NONE_YET}
+        drawn = [
+            Rule(**{key: draw() for key, draw in conditions.items() if rng.random() < 0.4}, **rest)
+            for _ in range(rng.randint(1, 6))
+        ]
+
+        def serving(cases) -> set[int | None]:
+            return {next((n for n, rule in enumerate(drawn) if rule.unmet(case) is None), None) for case in cases}
+
+        found = serving(_told_apart(drawn))
+        assert found == serving(every), drawn
+        seen.add((None in found, len(found - {None}) == len(drawn)))
+    # All cases served or not, by all rules or by some.
+    assert len(seen) == 4

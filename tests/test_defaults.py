@@ -1,0 +1,291 @@
+"""defaults.yaml: which schedule serves a call that names none, and what `which` says of it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import timeit
+import tomllib
+from pathlib import Path
+from statistics import geometric_mean
+
+import pytest
+
+from tl_attention.errors import InputError
+from tl_attention.files import defaults
+from tl_attention.files.default_rule import NONE_YET, Case
+from tl_attention.files.defaults import FILE, default_schedule, load
+from tl_attention.files.named import resolve
+from tl_attention.lowering.preflight import check_limits
+from tl_attention.measure.records import read_rows
+from tl_attention.problem.head_dims import TILE_SIZES, is_meant, sizes_of
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.shape import DTYPES, AttentionShape
+from tl_attention.problem.window import MASK_KINDS, kind_of
+from tools import results_page
+
+ROOT = Path(__file__).parents[1]
+# Line 2 is the rule of short queries, line 8 that of the others of the same size.
+RULES = """\
+rules:
+  - head_dims: [64, 128]
+    seq_q: up to 64
+    seq_kv: from 1024
+    schedule: seed_64x128
+    why: a tile of 64 rows does not idle
+    record: none yet
+  - head_dims: [64, 128]
+    schedule: best
+    why: the fastest
+    record: grid-h200.jsonl says something
+  - {head_dims: [96], schedule: d96, why: its own, record: none yet}
+  - {head_dims: [192/128], schedule: d192_128, why: its own, record: none yet}
+  - {head_dims: [192], schedule: d192, why: its own, record: none yet}
+  - {head_dims: [256], schedule: d256, why: its own, record: none yet}
+"""
+
+
+@pytest.fixture
+def rules(tmp_path):
+    """Reads the rules above, with one text replaced."""
+
+    def read(old: str = "", new: str = "") -> defaults.Defaults:
+        assert not old or RULES.count(old) == 1, f"{old!r} must stand in the rules exactly once"
+        path = tmp_path / "rules.yaml"
+        path.write_text(RULES.replace(old, new) if old else RULES)
+        return load(path)
+
+    return read
+
+
+def problem(seq_q: int, seq_kv: int, head_dim: int = 128, mask: Mask = FULL, **others) -> AttentionShape:
+    return AttentionShape(2, 8, seq_q, seq_kv, head_dim, mask=mask, **others)
+
+
+# --- which rule serves a case ------------------------------------------------------------------------------------------
+
+
+def test_the_first_rule_whose_conditions_all_hold_serves_a_case(rules) -> None:
+    found = rules()
+    for seq_q, seq_kv, head_dim, name in (
+        (64, 1024, 128, "seed_64x128"),
+        (1, 9000, 40, "seed_64x128"),
+        (65, 1024, 128, "best"),
+        (64, 1023, 128, "best"),
+        (64, 1024, 96, "d96"),
+    ):
+        case = Case.of(problem(seq_q, seq_kv, head_dim))
+        assert found.rules[found.number(case)].schedule == name, case
+
+
+@pytest.mark.parametrize(
+    "condition, serves, other",
+    [
+        ("dtypes: [bfloat16]", problem(9, 9, dtype="bfloat16"), problem(9, 9)),
+        ("masks: [window]", problem(9, 9, mask=Mask(3, 3)), problem(9, 9, mask=Mask(3, 0))),
+        ("masks: [causal_window]", problem(9, 9, mask=Mask(3, 0)), problem(9, 9, mask=CAUSAL)),
+        ("masks: [full, causal]", problem(9, 9, mask=CAUSAL), problem(9, 9, mask=Mask(None, 3))),
+        ("group: from 2", problem(9, 9, heads_kv=4), problem(9, 9)),
+        ("group: 4 to 8", problem(9, 9, heads_kv=2), problem(9, 9, heads_kv=4)),
+        ("seq_q: 8 to 10", problem(10, 99), problem(11, 99)),
+    ],
+)
+def test_every_condition_tells_cases_apart(rules, condition, serves, other) -> None:
+    found = rules("seq_q: up to 64\n    seq_kv: from 1024", condition)
+    assert [found.number(Case.of(shape)) for shape in (serves, other)] == [0, 1]
+    assert found.rules[0].conditions == ["head_dims 64, 128", re.sub(r"[][:]", "", condition)]
+
+
+def test_every_mask_is_of_one_kind() -> None:
+    kinds = {mask: kind_of(mask) for mask in itertools.starmap(Mask, itertools.product((None, 0, 7), repeat=2))}
+    assert set(kinds.values()) == set(MASK_KINDS)
+    assert {kinds[Mask(right=0)], kinds[Mask(7, 0)], kinds[Mask(7, 7)]} == {"causal", "causal_window", "window"}
+    assert [mask for mask, kind in kinds.items() if "causal" in kind] == [m for m in kinds if m.right == 0]
+
+
+# --- what a file of rules may not be -----------------------------------------------------------------------------------
+
+# Replace this in the rules above by this; then the line, and what the message says.
+MISTAKES = {
+    "unknown key": ("seq_q", "seqq", 3, "rules[0].seqq: unknown key, did you mean seq_q? Expected one of head_dims, d"),
+    "unknown key of the file": ("rules:", "rulez:", 1, "rulez: unknown key, did you mean rules?"),
+    "no key": ("    why: the fastest\n", "", 8, "rules[1].why: the key is missing"),
+    "key twice": ("why: the fastest", "schedule: d96", 10, "rules[1].schedule: given on line 9 already"),
+    "no rule": (
+        "{head_dims: [256], schedule: d256, why: its own, record: none yet}",
+        "3",
+        15,
+        "rules[5]: expected a map",
+    ),
+    "head size": ("[96]", "[100]", 12, "rules[2].head_dims[0]: expected 64, 96, 128, 192, '192/128' or 256, found 100"),
+    "head size twice": ("[96]", "[96, 96]", 12, "rules[2].head_dims: expected each once"),
+    "no head size": ("[96]", "[]", 12, "rules[2].head_dims: expected at least 1 entries"),
+    "dtype": (
+        "seq_q: up to 64",
+        "dtypes: [fp16]",
+        3,
+        "rules[0].dtypes[0]: expected 'float16' or 'bfloat16', found 'fp16'",
+    ),
+    "mask": (
+        "seq_q: up to 64",
+        "masks: [sliding]",
+        3,
+        "masks[0]: expected 'full', 'causal', 'window' or 'causal_window'",
+    ),
+    "a number": (
+        "up to 64",
+        "64",
+        3,
+        "seq_q: expected `up to N`, `from N` or `N to N`, of numbers from 1 on, found 64",
+    ),
+    "numbers from 0": ("up to 64", "0 to 64", 3, "of numbers from 1 on, found '0 to 64'"),
+    "numbers backwards": ("up to 64", "64 to 1", 3, "found '64 to 1'"),
+    "no numbers": ("up to 64", "up to 0", 3, "found 'up to 0'"),
+    "schedule": (
+        "d192_128, why",
+        "d192_129, why",
+        13,
+        "rules[3].schedule: no schedule is named 'd192_129': did you mean",
+    ),
+    "a file": (
+        "d192_128, why",
+        "d192_128.yaml, why",
+        13,
+        "no schedule is named 'd192_128.yaml': did you mean d192_128",
+    ),
+    "meant for another": (
+        "d192, why",
+        "d256, why",
+        14,
+        "schedule: d256 is meant for head_dim 256, the rule is for 192 too",
+    ),
+    "meant for fewer": ("[96]", "[96, 64]", 12, "d96 is meant for head_dim 96, the rule is for 64 too"),
+    "why": ("why: the fastest", "why: ''", 10, "rules[1].why: string should have at least 1 character"),
+    "two lines of why": ("why: the fastest", 'why: "a\\nb"', 10, "rules[1].why: expected one line of printable text"),
+    "record": (
+        "grid-h200.jsonl",
+        "grid-h100.jsonl",
+        11,
+        "expected `none yet`, or `FILE.jsonl says ...` of a file in res",
+    ),
+    "record elsewhere": (
+        "grid-h200.jsonl",
+        "../results/grid-h200.jsonl",
+        11,
+        "rules[1].record: expected `none yet`, or",
+    ),
+    "record that says nothing": (" says something", "", 11, "found 'grid-h200.jsonl'"),
+    "case without a rule": (
+        "[256]",
+        "[192]",
+        15,
+        "rules[5].schedule: d256 is meant for head_dim 256, the rule is for 192",
+    ),
+    "sizes without a rule": (
+        "  - {head_dims: [96], schedule: d96, why: its own, record: none yet}\n",
+        "",
+        1,
+        "no rule ser",
+    ),
+    "lengths without a rule": (
+        "head_dims: [64, 128]\n    schedule",
+        "head_dims: [64, 128]\n    seq_q: from 66\n    schedule",
+        1,
+        "rules: no rule serves head_dim 64, float16, mask full, seq_q 1, seq_kv 1, group 1, expected one for every case",
+    ),
+    "shadowed": (
+        "seq_q: up to 64\n    seq_kv: from 1024",
+        "group: from 1",
+        7,
+        "rules[1]: never serves a case: the rules ab",
+    ),
+    "shadowed by a larger size": (
+        "[192/128], schedule: d192_128",
+        "[192], schedule: d192",
+        14,
+        "never serves a case: the",
+    ),
+    "shadowed by two": (
+        "  - {head_dims: [96]",
+        "  - {seq_q: from 65, head_dims: [128], schedule: best, why: last, record: none yet}\n  - {head_dims: [96]",
+        12,
+        "rules[2]: never serves a case: the rules above it serve all of its own",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_the_rules_is_told_in_one_line_with_file_and_line(name, rules, tmp_path) -> None:
+    old, new, line, words = MISTAKES[name]
+    with pytest.raises(InputError) as error:
+        rules(old, new)
+    message = str(error.value)
+    assert message.startswith(f"{tmp_path}/rules.yaml:{line}: ") and words in message and "\n" not in message, message
+
+
+# --- the file that ships -----------------------------------------------------------------------------------------------
+
+
+def test_it_ships_with_the_package_and_is_no_schedule(cli) -> None:
+    packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    assert FILE in [path for pattern in packaged["tl_attention.files"] for path in FILE.parent.glob(pattern)]
+    assert "defaults" not in cli("list", "--all").stdout
+
+
+def test_every_rule_has_a_schedule_that_fits_its_sizes() -> None:
+    for rule in defaults.defaults().rules:
+        for size in rule.head_dims:
+            check_limits(resolve(rule.schedule).schedule, size)
+
+
+def test_every_kind_of_case_has_a_schedule_that_is_meant_for_it() -> None:
+    masks = (FULL, CAUSAL, Mask(5, 0), Mask(5, 5), Mask(None, 2), Mask(5, None))
+    for size, dtype, mask in itertools.product(TILE_SIZES, DTYPES, masks):
+        head_dim, head_dim_v = sizes_of(size)
+        name = default_schedule(problem(7, 9, head_dim, mask, dtype=dtype, head_dim_v=head_dim_v))
+        assert is_meant(size, resolve(name).head_dims)
+        # Where later keys are hidden tiles come from a counter.
+        assert name.endswith("_causal") == (mask.right == 0)
+
+
+def said() -> dict[str, str]:
+    """What records say of schedules, worked out anew: each rule that has a record has its words here."""
+    rows = read_rows(ROOT / "results/grid-h200.jsonl")
+    lengths = sorted({row.problem["seq_kv"] for row in rows})
+
+    def mean(dtype: str, peer: str, causal: bool) -> str:
+        return f"{geometric_mean(results_page.ratio(rows, dtype, peer, causal, seq) for seq in lengths):.3f}"
+
+    return {
+        name: f"grid-h200.jsonl says {mean('bfloat16', 'fa3', causal)} x FlashAttention-3 in bf16 and "
+        f"{mean('float16', 'cudnn', causal)} x cuDNN in fp16, {words}, geometric means over {lengths[0]} to {lengths[-1]}"
+        for name, causal, words in (("best", False, "not causal"), ("best_causal", True, "causal"))
+    }
+
+
+def test_what_the_rules_say_of_records_is_what_the_records_say() -> None:
+    measured = [rule for rule in defaults.defaults().rules if rule.record != NONE_YET]
+    assert {rule.schedule: rule.record for rule in measured} == said()
+    # They hold no row of another head size.
+    assert {row.problem["head_dim"] for row in read_rows(ROOT / "results/grid-h200.jsonl")} == {128}
+    assert all(rule.head_dims == (128,) for rule in measured)
+
+
+def test_each_problem_is_looked_up_once_by_the_lengths_of_the_call(rules, monkeypatch) -> None:
+    found = rules()
+    monkeypatch.setattr(defaults, "defaults", lambda: found)
+    default_schedule.cache_clear()
+    names = [default_schedule(problem(seq, 8192)) for seq in (64, 65, 64, 1, 8192, 65)]
+    assert names == ["seed_64x128", "best", "seed_64x128", "seed_64x128", "best", "best"]
+    assert default_schedule.cache_info().misses == 4
+    default_schedule.cache_clear()
+
+
+def test_a_choice_made_before_costs_little_more_than_a_look_into_a_dict() -> None:
+    shape = problem(5000, 8192)
+    known = {shape: default_schedule(shape)}
+    choice, look = (
+        min(timeit.repeat(call, number=1000, repeat=7))
+        for call in (lambda: default_schedule(shape), lambda: known[shape])
+    )
+    assert choice < 5 * look

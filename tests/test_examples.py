@@ -1,0 +1,74 @@
+"""The examples: on a Hopper GPU as they are, elsewhere on the CPU with the fp64 reference for the kernels."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from reference_kernel import on_the_cpu, reference_kernel
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "common")
+
+
+def python(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """An example in a process of its own, as a user starts it."""
+    return subprocess.run(
+        [sys.executable, f"examples/{name}.py"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+    )
+
+
+@pytest.fixture(autouse=True)
+def beside_each_other(monkeypatch) -> None:
+    """They import what they share as scripts do."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_short_and_says_what_it_shows(name) -> None:
+    assert len((ROOT / f"examples/{name}.py").read_text().splitlines()) < 40
+    assert import_module(name).__doc__
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_right_if_kernels_are(name, monkeypatch, capsys) -> None:
+    on_the_cpu(monkeypatch)
+    torch.manual_seed(5)
+    import_module(name).main("cpu")
+    assert "largest difference" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_fails_if_a_kernel_is_wrong(name, monkeypatch) -> None:
+    def late(schedule, variant):
+        right = reference_kernel(schedule, variant)
+        # As if the last keys were never read; of many parts each is wrong.
+        return lambda **tensors: right(**tensors | {part: tensors[part][:, :, :-40] for part in "KV"})
+
+    on_the_cpu(monkeypatch, late)
+    torch.manual_seed(5)
+    with pytest.raises(AssertionError):
+        import_module(name).main("cpu")
+
+
+def test_without_a_hopper_gpu_an_example_says_so_in_one_line() -> None:
+    done = python(EXAMPLES[0], CUDA_VISIBLE_DEVICES="")
+    words = "error: no Hopper GPU (H100, H200) is visible, which this example needs\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", words)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs(name) -> None:
+    done = python(name)
+    assert done.returncode == 0 and "largest difference" in done.stdout, done.stderr

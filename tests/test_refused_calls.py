@@ -1,0 +1,119 @@
+"""What `attention` refuses: one line each, the words of docs/PYTORCH.md, before a kernel is compiled. No GPU needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from reference_kernel import on_the_cpu
+
+from tl_attention import InputError, ScheduleRefused, attention
+from tl_attention.op import arguments, kernels
+
+PAGE = (Path(__file__).parents[1] / "docs/PYTORCH.md").read_text()
+
+
+def half(*size: int, dtype: torch.dtype = torch.float16, **options: Any) -> torch.Tensor:
+    return torch.zeros(*size, dtype=dtype, **options)
+
+
+def call(of_q: tuple[int, ...] = (1, 8, 64, 64), of_k: tuple[int, ...] = (), **others: Any) -> None:
+    """A call on zeros of these sizes; `others` are what else it is given, instead of q, k and v too."""
+    tensors = {"q": half(*of_q), "k": half(*(of_k or of_q)), "v": half(*(of_k or of_q))}
+    attention(**(tensors | others))
+
+
+def onto_q() -> None:
+    q = half(1, 8, 64, 64)
+    call(q=q, out=q)
+
+
+def onto_later_keys() -> None:
+    cache = half(1, 8, 128, 64)
+    call(k=cache[:, :, :64], out=cache[:, :, 32:96])
+
+
+# What the page has in the left column: the call. Its words are the page's, where CPU stands for the GPU, meta for the CPU.
+CALLS: dict[str, Callable[[], None]] = {
+    "q has 8 heads, k and v have 3": lambda: call((1, 8, 64, 64), (1, 3, 64, 64)),
+    "head_dim 100": lambda: call((1, 8, 64, 100)),
+    "head_dim 260": lambda: call((1, 8, 64, 260)),
+    "v with another length than k": lambda: call(v=half(1, 8, 65, 64)),
+    "fp32": lambda: call(**{name: half(1, 8, 64, 64, dtype=torch.float32) for name in "qkv"}),
+    "k in bf16, q in fp16": lambda: call(k=half(1, 8, 64, 64, dtype=torch.bfloat16)),
+    "v on the CPU": lambda: call(v=half(1, 8, 64, 64, device="meta")),
+    "three dimensions": lambda: call(q=half(8, 64, 64)),
+    "a layout that is none": lambda: call(layout="sbhd"),
+    "a window below -1": lambda: call(window_size=(-2, 0)),
+    "a softcap below 0": lambda: call(softcap=-1.0),
+    "a scale of 0": lambda: call(scale=0.0),
+    "sinks for other heads": lambda: call(sinks=torch.zeros(4)),
+    "sinks in fp16": lambda: call(sinks=half(8)),
+    "out of another shape": lambda: call(out=half(1, 8, 65, 64)),
+    "out of another dtype": lambda: call(out=half(1, 8, 64, 64, dtype=torch.bfloat16)),
+    "out is q": onto_q,
+    "out shares elements with k": onto_later_keys,
+    "out with overlapping rows": lambda: call(out=half(8 * 64 * 64).as_strided((1, 8, 64, 64), (64, 64, 8, 1))),
+    "keys that are expanded": lambda: call(k=half(1, 1, 64, 64).expand(1, 8, 64, 64)),
+    "a last dimension with strides": lambda: call(q=half(1, 8, 64, 64).transpose(2, 3)),
+    "q behind an odd address": lambda: call(q=half(8 * 64 * 64 + 1)[1:].view(1, 8, 64, 64)),
+    "a gradient": lambda: call(q=half(1, 8, 64, 64, requires_grad=True)),
+    "a schedule that is none": lambda: call(schedule="bets"),
+}
+STAND_IN = {"cpu": "meta", "cuda:0": "cpu"}
+
+
+def rows_of_the_page() -> dict[str, str]:
+    """Of the table of errors: what is refused, and the words."""
+    table = PAGE[PAGE.index("| call | error |") :].partition("\n\n")[0].splitlines()[2:]
+    cells = (re.fullmatch(r"\| (.*?) \| `+ ?(.*?) ?`+ \|", line) for line in table)
+    return {found[1]: found[2] for found in cells if found}
+
+
+@pytest.fixture
+def no_kernel(monkeypatch) -> None:
+    """CPU tensors are taken for a GPU's, and a kernel that would be compiled is a failure."""
+
+    def compiled(*_: object) -> None:
+        pytest.fail("it was not refused before its kernel is compiled")
+
+    on_the_cpu(monkeypatch, kernels.kernel_of)
+    monkeypatch.setattr(kernels, "compile_kernel", compiled)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_is_refused_in_the_words_of_the_page(name, no_kernel) -> None:
+    with pytest.raises(ValueError) as error:
+        CALLS[name]()
+    words = re.sub(r"cpu|cuda:0", lambda found: STAND_IN[found[0]], rows_of_the_page()[name])
+    assert isinstance(error.value, InputError) and str(error.value) == words and "\n" not in words
+
+
+def test_the_page_has_these_calls_and_those_that_need_a_device() -> None:
+    assert [*rows_of_the_page()] == [*CALLS, *DEVICES, "a schedule whose tile does not fit"]
+
+
+DEVICES = {"tensors on the CPU": (0, 0), "another GPU": (8, 0)}
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_device_that_is_no_hopper_gpu_is_refused(name, monkeypatch) -> None:
+    if name == "tensors on the CPU":
+        with pytest.raises(InputError) as error:
+            call()
+    else:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: DEVICES[name])
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
+        with pytest.raises(InputError) as error:
+            arguments.check_device(torch.device("cuda", 0))
+    assert str(error.value) == rows_of_the_page()[name]
+
+
+def test_a_schedule_whose_tile_does_not_fit_is_refused_by_its_limit(no_kernel) -> None:
+    with pytest.raises(ScheduleRefused) as error:
+        call((1, 8, 64, 256), schedule="best")
+    assert str(error.value) == rows_of_the_page()["a schedule whose tile does not fit"]

@@ -1,0 +1,13 @@
+"""The options that say which problem is meant."""
+
+from __future__ import annotations
+
+import click
+
+from tl_attention.problem.shape import SHAPE_TEXT
+from tl_attention.problem.window import WINDOW_TEXT
+
+DEFAULT_SHAPE = "4,64,8192,128"
+shape_option = click.option("--shape", default=DEFAULT_SHAPE, show_default=True, help=SHAPE_TEXT)
+causal_option = click.option("--causal", is_flag=True)
+window_option = click.option("--window", default="-1,-1", help=WINDOW_TEXT)

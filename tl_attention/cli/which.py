@@ -1,0 +1,47 @@
+"""`which`: the schedule that runs a call that names none, the rule that says so, and those passed over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+
+from tl_attention.cli.problem import causal_option, shape_option, window_option
+from tl_attention.files.default_rule import Case
+from tl_attention.files.defaults import defaults
+from tl_attention.op.rows import Rows
+from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
+from tl_attention.problem.window import masked, parse_window
+
+
+@click.command()
+@shape_option
+@click.option("--dtype", default="fp16", show_default=True, type=click.Choice(sorted(DTYPE_NAMES)))
+@causal_option
+@window_option
+def which(shape: str, dtype: str, causal: bool, window: str) -> None:
+    """Which schedule attention() takes for a problem where none is named, and why."""
+    case = Case.of(_computed(AttentionShape.parse(shape, dtype=dtype), causal, window))
+    found = defaults()
+    number = found.number(case)
+    rule = found.rules[number]
+    click.echo(f"{rule.schedule}\n")
+    for name, text in {
+        "case": case,
+        "rule": f"{found.file.path}:{found.line(number)}: {', '.join(rule.conditions) or 'every case'}",
+        "why": rule.why,
+        "record": rule.record,
+    }.items():
+        click.echo(f"{name:8}{text}")
+    if number:
+        click.echo("\npassed over, with the first condition that the case does not meet:")
+    for passed, other in enumerate(found.rules[:number]):
+        unmet = other.unmet(case)
+        assert unmet is not None, "the first rule that serves a case is taken"
+        click.echo(f"  line {found.line(passed)}: {other.schedule}: {other.condition(unmet)}")
+
+
+def _computed(shape: AttentionShape, causal: bool, window: str) -> AttentionShape:
+    """The problem whose kernel runs: queries that see no key are none of it, nor is a side that hides nothing."""
+    rows, mask = Rows.seen(masked(causal, parse_window(window)), shape.seq_q, shape.seq_kv)
+    return replace(shape, seq_q=rows.count, mask=mask)

@@ -1,0 +1,113 @@
+"""One rule of defaults.yaml: the cases that it serves, the schedule that runs them, and why."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from tl_attention.files.schedule_file import each_once, one_line
+from tl_attention.problem.head_dims import TILE_SIZES, HeadSize, TileSize, is_meant
+from tl_attention.problem.shape import DTYPES, AttentionShape, Dtype
+from tl_attention.problem.window import MASK_KINDS, MaskKind, kind_of
+from tl_attention.shipped import folder
+
+# Longer than any tensor.
+LONGEST = 2**62
+N = "([0-9]{1,12})"
+NUMBERS = re.compile(rf"up to {N}|from {N}|{N} to {N}")
+NONE_YET = "none yet"
+RECORD = re.compile(r"([\w.-]+\.jsonl) says .+")
+
+
+class Case(NamedTuple):
+    """What rules ask for of a call: its head size, dtype and mask, its lengths, and the heads of Q that share a K."""
+
+    head_size: HeadSize
+    dtype: str
+    mask: MaskKind
+    seq_q: int
+    seq_kv: int
+    group: int
+
+    @classmethod
+    def of(cls, shape: AttentionShape) -> Case:
+        """That of a problem."""
+        lengths = shape.seq_q, shape.seq_kv
+        return cls(shape.head_size, shape.dtype, kind_of(shape.mask), *lengths, shape.group)
+
+    def __str__(self) -> str:
+        numbers = (f"{key} {value}" for key, value in self._asdict().items() if key in ("seq_q", "seq_kv", "group"))
+        return ", ".join([f"head_dim {self.head_size}", self.dtype, f"mask {self.mask}", *numbers])
+
+
+# The key of a rule that asks for each field of a case.
+KEYS = dict(zip(Case._fields, ("head_dims", "dtypes", "masks", "seq_q", "seq_kv", "group")))
+
+
+def _numbers(text: object) -> range:
+    found = NUMBERS.fullmatch(text) if isinstance(text, str) else None
+    if found:
+        numbers = range(int(found[2] or found[3] or 1), int(found[1] or found[4] or LONGEST) + 1)
+        if numbers and numbers[0] > 0:
+            return numbers
+    raise PydanticCustomError("numbers", "expected `up to N`, `from N` or `N to N`, of numbers from 1 on")
+
+
+def _record(text: str) -> str:
+    found = RECORD.fullmatch(text)
+    if text != NONE_YET and not (found and (folder("results") / found[1]).is_file()):
+        raise PydanticCustomError("record", "expected `none yet`, or `FILE.jsonl says ...` of a file in results/")
+    return text
+
+
+Numbers = Annotated[range, PlainValidator(_numbers)]
+Line = Annotated[str, Field(min_length=1), AfterValidator(one_line)]
+ANY = range(1, LONGEST + 1)
+
+
+class Rule(BaseModel):
+    """Conditions, all of which must hold, a schedule, one sentence why, and the record that says so.
+
+    A condition that is left out always holds. `head_dims` are those of tiles: a smaller tensor has the next larger one,
+    and K and V of two sizes that are not named together have that of the larger.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    head_dims: Annotated[tuple[TileSize, ...], Field(min_length=1), AfterValidator(each_once)] = TILE_SIZES
+    dtypes: Annotated[tuple[Dtype, ...], Field(min_length=1), AfterValidator(each_once)] = DTYPES
+    masks: Annotated[tuple[MaskKind, ...], Field(min_length=1), AfterValidator(each_once)] = MASK_KINDS
+    seq_q: Numbers = ANY
+    seq_kv: Numbers = ANY
+    group: Numbers = ANY
+    schedule: Line
+    why: Line
+    record: Annotated[Line, AfterValidator(_record)]
+
+    def holds(self, field: str, value: Any) -> bool:
+        """Whether the condition on one field of a case holds for this value."""
+        return is_meant(value, self.head_dims) if field == "head_size" else value in getattr(self, KEYS[field])
+
+    def unmet(self, case: Case) -> str | None:
+        """The key of the first condition that does not hold; None if the rule serves the case."""
+        return next((KEYS[field] for field, value in zip(case._fields, case) if not self.holds(field, value)), None)
+
+    def condition(self, key: str) -> str:
+        """A condition in words: `seq_q up to 64`."""
+        value = getattr(self, key)
+        return f"{key} {_words(value) if isinstance(value, range) else ', '.join(map(str, value))}"
+
+    @property
+    def conditions(self) -> list[str]:
+        """All that the rule has, in words."""
+        return [self.condition(key) for key in KEYS.values() if key in self.model_fields_set]
+
+
+def _words(numbers: range) -> str:
+    first, last = numbers[0], numbers.stop - 1
+    if last == LONGEST:
+        return f"from {first}"
+    return f"up to {last}" if first == 1 else f"{first} to {last}"
