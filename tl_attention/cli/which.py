@@ -19,9 +19,12 @@ from tl_attention.problem.window import masked, parse_window
 @click.option("--dtype", default="fp16", show_default=True, type=click.Choice(sorted(DTYPE_NAMES)))
 @causal_option
 @window_option
-def which(shape: str, dtype: str, causal: bool, window: str) -> None:
+@click.option("--softcap", is_flag=True, help="its scores are capped")
+@click.option("--lse", is_flag=True, help="the LSE is asked for")
+def which(shape: str, dtype: str, causal: bool, window: str, softcap: bool, lse: bool) -> None:
     """Which schedule attention() takes for a problem where none is named, and why."""
-    case = Case.of(_computed(AttentionShape.parse(shape, dtype=dtype), causal, window))
+    optional = [name for name, asked in (("softcap", softcap), ("LSE", lse)) if asked]
+    case = Case.of(_computed(AttentionShape.parse(shape, dtype=dtype), causal, window), optional)
     found = defaults()
     number = found.number(case)
     rule = found.rules[number]

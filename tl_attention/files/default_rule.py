@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
@@ -23,7 +24,8 @@ RECORD = re.compile(r"([\w.-]+\.jsonl) says .+")
 
 
 class Case(NamedTuple):
-    """What rules ask for of a call: its head size, dtype and mask, its lengths, and the heads of Q that share a K."""
+    """What rules ask for of a call: its head size, dtype and mask, its lengths, the heads of Q that share a K, and whether
+    its scores are capped, and the LSE is asked for."""
 
     head_size: HeadSize
     dtype: str
@@ -31,20 +33,23 @@ class Case(NamedTuple):
     seq_q: int
     seq_kv: int
     group: int
+    softcap: bool
+    lse: bool
 
     @classmethod
-    def of(cls, shape: AttentionShape) -> Case:
-        """That of a problem."""
-        lengths = shape.seq_q, shape.seq_kv
-        return cls(shape.head_size, shape.dtype, kind_of(shape.mask), *lengths, shape.group)
+    def of(cls, shape: AttentionShape, optional: Collection[str] = ()) -> Case:
+        """That of a problem, whose variant has these optional parameters."""
+        lengths, asked = (shape.seq_q, shape.seq_kv), ("softcap" in optional, "LSE" in optional)
+        return cls(shape.head_size, shape.dtype, kind_of(shape.mask), *lengths, shape.group, *asked)
 
     def __str__(self) -> str:
         numbers = (f"{key} {value}" for key, value in self._asdict().items() if key in ("seq_q", "seq_kv", "group"))
-        return ", ".join([f"head_dim {self.head_size}", self.dtype, f"mask {self.mask}", *numbers])
+        asked = (key for key in ("softcap", "lse") if getattr(self, key))
+        return ", ".join([f"head_dim {self.head_size}", self.dtype, f"mask {self.mask}", *numbers, *asked])
 
 
 # The key of a rule that asks for each field of a case.
-KEYS = dict(zip(Case._fields, ("head_dims", "dtypes", "masks", "seq_q", "seq_kv", "group")))
+KEYS = dict(zip(Case._fields, ("head_dims", "dtypes", "masks", *Case._fields[3:])))
 
 
 def _numbers(text: object) -> range:
@@ -63,9 +68,17 @@ def _record(text: str) -> str:
     return text
 
 
+def _flag(value: object) -> tuple[bool]:
+    if isinstance(value, bool):
+        return (value,)
+    raise PydanticCustomError("flag", "expected true or false")
+
+
 Numbers = Annotated[range, PlainValidator(_numbers)]
+Flag = Annotated[tuple[bool, ...], PlainValidator(_flag)]
 Line = Annotated[str, Field(min_length=1), AfterValidator(one_line)]
 ANY = range(1, LONGEST + 1)
+EITHER = (False, True)
 
 
 class Rule(BaseModel):
@@ -83,6 +96,8 @@ class Rule(BaseModel):
     seq_q: Numbers = ANY
     seq_kv: Numbers = ANY
     group: Numbers = ANY
+    softcap: Flag = EITHER
+    lse: Flag = EITHER
     schedule: Line
     why: Line
     record: Annotated[Line, AfterValidator(_record)]
@@ -98,6 +113,8 @@ class Rule(BaseModel):
     def condition(self, key: str) -> str:
         """A condition in words: `seq_q up to 64`."""
         value = getattr(self, key)
+        if value in ((False,), (True,)):
+            return f"{key} {str(value[0]).lower()}"
         return f"{key} {_words(value) if isinstance(value, range) else ', '.join(map(str, value))}"
 
     @property

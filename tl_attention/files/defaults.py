@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tl_attention.errors import InputError
 from tl_attention.files import catalogue, yaml_text
-from tl_attention.files.default_rule import KEYS, LONGEST, Case, Rule
+from tl_attention.files.default_rule import EITHER, KEYS, LONGEST, Case, Rule
 from tl_attention.files.named import resolve
 from tl_attention.files.yaml_text import YamlFile
 from tl_attention.problem.head_dims import TILE_SIZES, HeadSize, is_meant
@@ -51,10 +51,10 @@ class Defaults:
 
 
 @functools.lru_cache(MOST_KEPT)
-def default_schedule(shape: AttentionShape) -> str:
-    """The name of the schedule that runs a problem where none is asked for."""
+def default_schedule(shape: AttentionShape, optional: frozenset[str] = frozenset()) -> str:
+    """The name of the schedule that runs a problem, with these optional parameters, where none is asked for."""
     found = defaults()
-    return found.rules[found.number(Case.of(shape))].schedule
+    return found.rules[found.number(Case.of(shape, optional))].schedule
 
 
 @functools.cache
@@ -106,6 +106,7 @@ def _check_together(file: YamlFile, rules: Sequence[Rule]) -> None:
 def _told_apart(rules: Sequence[Rule]) -> Iterator[Case]:
     """One case of each kind that the rules tell apart."""
     values: dict[str, Sequence[HeadSize]] = {"head_size": TILE_SIZES, "dtype": DTYPES, "mask": MASK_KINDS}
+    values |= {"softcap": EITHER, "lse": EITHER}
     for field in ("seq_q", "seq_kv", "group"):
         ranges = [getattr(rule, KEYS[field]) for rule in rules]
         edges = {1, *(edge for numbers in ranges for edge in (numbers.start, numbers.stop))}

@@ -108,7 +108,7 @@ def attention(
         parts = {**inputs, "q": rows.computed(q), "out": rows.computed(output)}
         strided, tensors = placed(parts, layout)
         variant = replace(shape.variant(fixed=specialize), strided=strided, optional=frozenset(there))
-        kernel = kernel_of(schedule_of(schedule, shape), variant)
+        kernel = kernel_of(schedule_of(schedule, shape, variant.optional), variant)
         with torch.cuda.device(q.device):
             kernel(Q=tensors["q"], K=tensors["k"], V=tensors["v"], Output=tensors["out"], softmax_scale=scale, **there)
         if lse is not None:
