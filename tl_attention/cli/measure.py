@@ -45,6 +45,9 @@ def run_options(command: Any) -> Any:
         ),
         click.option("--causal", is_flag=True),
         click.option("--window", default="-1,-1", help=WINDOW_TEXT),
+        click.option("--softcap", type=float, default=0.0, help="scores capped by it; 0 is off"),
+        click.option("--sinks", is_flag=True, help="with a sink for each head"),
+        click.option("--lse", is_flag=True, help="with the LSE beside the output"),
         click.option(
             "--sizes",
             type=click.Choice(["runtime", "fixed", "both"]),
@@ -107,6 +110,9 @@ def _measure(
     dtypes: Sequence[str],
     causal: bool,
     window: str,
+    softcap: float,
+    sinks: bool,
+    lse: bool,
     sizes: str,
     rounds: int,
     seed: int | None,
@@ -114,9 +120,8 @@ def _measure(
 ) -> None:
     # A mistake in any file or size is told before the first slow import.
     asked = resolve_all(texts)
-    shapes = [
-        AttentionShape.parse(shape, dtype=dtype, causal=causal, window=window) for dtype in dtypes or default_dtypes
-    ]
+    problem: dict[str, Any] = {"causal": causal, "window": window, "softcap": softcap, "sinks": sinks, "lse": lse}
+    shapes = [AttentionShape.parse(shape, dtype=dtype, **problem) for dtype in dtypes or default_dtypes]
     schedules = meant_for(asked, shapes[0].head_size)
     if command == "run":
         from tl_attention.lowering.preflight import refuse_unless_safe

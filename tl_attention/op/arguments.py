@@ -17,10 +17,8 @@ from tl_attention.op.rows import Rows
 from tl_attention.problem.head_dims import check_head_dim, head_size
 from tl_attention.problem.mask import Mask
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.softcap import softcap_of
 from tl_attention.problem.window import fitted
-
-# The least and the largest that a softcap may be, so that fp32 has the scale divided by it.
-SOFTCAPS = 1e-20, 1e20
 
 
 def bhsd(tensor: Tensor, layout: str) -> Tensor:
@@ -104,10 +102,10 @@ def checked_scale(scale: float | None, head_dim: int) -> float:
 
 def checked_softcap(softcap: float) -> float:
     """The cap, 0 for none."""
-    low, high = SOFTCAPS
-    if not isinstance(softcap, (int, float)) or not (softcap == 0 or low <= softcap <= high):
-        raise InputError(f"attention: softcap is {softcap!r}, expected 0, which is off, or {low:g} to {high:g}")
-    return float(softcap)
+    try:
+        return softcap_of(softcap)
+    except InputError as error:
+        raise InputError(f"attention: {error}") from None
 
 
 def check_sinks(sinks: Tensor | None, q: Tensor) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tl_attention.errors import InputError
-from tl_attention.problem.mask import Mask
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
 
 OPEN = -1
 # How a window is written, as `parse_window` reads it.
@@ -24,6 +24,11 @@ def masked(causal: bool, window: object = (OPEN, OPEN)) -> Mask:
 def sides(mask: Mask) -> list[int]:
     """The window of a mask, as `masked` takes it."""
     return [OPEN if side is None else side for side in (mask.left, mask.right)]
+
+
+def is_window(mask: Mask) -> bool:
+    """Whether it is neither full nor causal."""
+    return mask not in (FULL, CAUSAL)
 
 
 def _is_side(side: object) -> bool:
