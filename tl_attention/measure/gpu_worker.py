@@ -18,6 +18,7 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
+DEVICE = "cuda"
 REPEATS = 3
 # Of a large problem: so many of the last rows of so many heads, spread over all, are verified.
 SOME_ROWS, SOME_HEADS = 128, 8
@@ -50,15 +51,15 @@ class _Result(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def _inputs(shape: AttentionShape, seed: int, spread: float = 1.0) -> _Inputs:
-    return _Inputs(*reference.make_inputs(shape, seed, "cuda", spread), reference.make_sinks(shape, seed, "cuda"))
+    return _Inputs(*reference.make_inputs(shape, seed, DEVICE, spread), reference.make_sinks(shape, seed, DEVICE))
 
 
 @functools.lru_cache(maxsize=1)
 def _result(shape: AttentionShape) -> _Result:
     # One for all kernels: they run one after another, and an 80 GB card could not hold one for each.
     rows = (shape.batch, shape.heads, shape.seq_q)
-    output = torch.empty((*rows, shape.head_dim_v), dtype=getattr(torch, shape.dtype), device="cuda")
-    return _Result(output, torch.empty(rows, device="cuda") if shape.lse else None)
+    output = torch.empty((*rows, shape.head_dim_v), dtype=getattr(torch, shape.dtype), device=DEVICE)
+    return _Result(output, torch.empty(rows, device=DEVICE) if shape.lse else None)
 
 
 def _expected(inputs: _Inputs, shape: AttentionShape) -> tuple[_Result, _Result]:
