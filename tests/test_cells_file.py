@@ -108,7 +108,7 @@ def test_a_cell_is_chosen_by_its_name(cli, error_of, tmp_path) -> None:
 
 
 @pytest.fixture
-def compared(cli, monkeypatch, tmp_path) -> Callable[..., tuple[Any, Path]]:
+def compared(cli, monkeypatch, tmp_path, on_a_machine) -> Callable[..., tuple[Any, Path]]:
     """Runs `compare` on cells of FILE and a stand-in with a fault, and returns its result and record."""
 
     def run(*only: str, fault: CallFailed | None = None) -> tuple[Any, Path]:
