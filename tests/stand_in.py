@@ -80,6 +80,12 @@ class Gpu:
             raise fault
         if function is gpu_worker.verify:
             return fault or (GOOD, True)
+        if function is gpu_worker.verify_some_rows:
+            return fault or GOOD
+        if function is gpu_worker.load_batch:
+            return 4
+        if function is gpu_worker.sample_batch:
+            return [self.ms(candidate)], 1600
         if function is gpu_worker.sample:
             ms = self.ms(candidate)
             return [ms, 1.5 * ms, ms, ms], 1600
@@ -90,6 +96,7 @@ class Gpu:
 def on_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with compilers and an idle GPU, and no pauses."""
     monkeypatch.setattr(timing, "PAUSE_S", 0.0)
+    monkeypatch.setattr(timing, "BATCH_PAUSE_S", 0.0)
     monkeypatch.setattr(machine, "chosen", lambda cuda: Nvcc(Path(), "PATH", "13.0.88", "13.0.89"))
     monkeypatch.setattr(machine, "gpu", lambda: environment.Gpu("stand-in", "580.1", "13.0", 700.0))
     monkeypatch.setattr(machine, "commit", lambda: "c0f9511a2b3c")

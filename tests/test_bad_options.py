@@ -27,6 +27,7 @@ OPTIONS = {
     "float in shape": (["--shape", "1,64,8192.0,128"], ["is not a shape"]),
     "5000 digits": (["--shape", f"{'9' * 5000},1,1,128"], ["is not a shape"]),
     "causal": (["--shape", "1,2,65,64,128", "--causal"], ["causal", "seq_q 65 and seq_kv 64", "no key"]),
+    "softcap": (["--softcap", "-1"], ["shape: softcap is -1.0", "expected 0, which is off"]),
     "dtype": (["--dtype", "fp8"], ["--dtype", "'fp8' is not one of", "fp16"]),
     "rounds": (["--rounds", "0"], ["--rounds", "x>=1"]),
     "seed": (["--seed", "-1"], ["--seed", "0<=x"]),
@@ -51,7 +52,8 @@ def test_check_tells_a_head_dim_that_no_kernel_has(error_of, seed_path) -> None:
 
 
 def test_an_unknown_command_lists_the_commands(error_of) -> None:
-    names = ["bench", "check", "diff", "doctor", "explain", "list", "report", "run", "schema", "submit", "which"]
+    names = ["bench", "check", "compare", "diff", "doctor", "explain", "list", "report", "run", "schema", "submit"]
+    names.append("which")
     assert f"no command 'verify', expected one of {', '.join(names)} (see --help)" == error_of("verify")
 
 

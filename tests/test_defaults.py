@@ -96,13 +96,13 @@ def test_every_condition_tells_cases_apart(rules, condition, serves, other) -> N
     assert found.rules[0].conditions == ["head_dims 64, 128", re.sub(r"[][:]", "", condition)]
 
 
-@pytest.mark.parametrize("condition, parameter", [("softcap", "softcap"), ("lse", "LSE")])
-def test_what_is_optional_tells_cases_apart(rules, condition, parameter) -> None:
+@pytest.mark.parametrize("condition, value", [("softcap", 30.0), ("lse", True)])
+def test_what_is_optional_tells_cases_apart(rules, condition, value) -> None:
     found = rules("seq_q: up to 64\n    seq_kv: from 1024", f"{condition}: true")
-    shape = problem(9, 9)
-    numbers = [found.number(Case.of(shape, optional)) for optional in ((), {parameter}, {"Sinks"})]
-    assert numbers == [1, 0, 1] and found.rules[0].conditions == ["head_dims 64, 128", f"{condition} true"]
-    assert str(Case.of(shape, {parameter})).endswith(f"group 1, {condition}")
+    cases = [Case.of(problem(9, 9, **asked)) for asked in ({}, {condition: value}, {"sinks": True})]
+    assert [found.number(case) for case in cases] == [1, 0, 1]
+    assert found.rules[0].conditions == ["head_dims 64, 128", f"{condition} true"]
+    assert str(cases[1]).endswith(f"group 1, {condition}")
 
 
 def test_every_mask_is_of_one_kind() -> None:

@@ -46,6 +46,7 @@ def test_what_ships_is_what_pyproject_puts_into_the_wheel() -> None:
             folder = ROOT / tool["package-dir"][mapped] / package.removeprefix(mapped).strip(".").replace(".", "/")
             covered |= {path for pattern in patterns for path in folder.glob(pattern)}
     shipped = {*SCHEDULES.rglob("*.yaml"), *SCHEDULES.glob("*.json"), *(ROOT / "results").rglob("*.jsonl")}
+    shipped |= {*(ROOT / "results").rglob("*.yaml")}
     assert shipped <= covered, shipped - covered
     packages = {f"tl_attention.{path.parent.name}" for path in (ROOT / "tl_attention").glob("*/__init__.py")}
     assert packages <= set(tool["packages"])

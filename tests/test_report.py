@@ -268,7 +268,7 @@ def test_an_unknown_column_or_baseline_is_told(options, words, error_of, record)
 def test_a_file_without_rows_is_told(error_of, tmp_path) -> None:
     (tmp_path / "rows.jsonl").touch()
     message = error_of("report", tmp_path / "rows.jsonl")
-    assert "no rows, expected the JSON lines that run, bench or submit --evaluate recorded" in message
+    assert "no rows, expected the JSON lines that run, bench, compare or submit --evaluate recorded" in message
 
 
 def test_the_help_names_every_column(cli) -> None:

@@ -27,7 +27,7 @@ CASES = {
         "head_dim 128, float16, mask causal, seq_q 8192, seq_kv 8192, group 1, lse",
     ),
     "a softcap": (
-        ["--softcap"],
+        ["--softcap", "30"],
         "softcap",
         "head_dim 128, float16, mask full, seq_q 8192, seq_kv 8192, group 1, softcap",
     ),

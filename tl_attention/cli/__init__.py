@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tl_attention import __version__
+from tl_attention.cli.compare import compare
 from tl_attention.cli.diff import diff
 from tl_attention.cli.doctor import doctor
 from tl_attention.cli.errors import OneLineErrors
@@ -26,5 +27,5 @@ def main(context: click.Context) -> None:
         context.exit(2)
 
 
-for command in (list_command, check, explain, diff, schema, which, run, bench, report, submit, doctor):
+for command in (list_command, check, explain, diff, schema, which, run, bench, compare, report, submit, doctor):
     main.add_command(command)

@@ -11,7 +11,14 @@ from typing import Any
 import click
 
 from tl_attention.cli.errors import naming, say
-from tl_attention.cli.problem import causal_option, shape_option, window_option
+from tl_attention.cli.problem import (
+    causal_option,
+    lse_option,
+    shape_option,
+    sinks_option,
+    softcap_option,
+    window_option,
+)
 from tl_attention.cli.schedules import meant_for, resolve_all, schedule_argument, schedules_argument, texts_of
 from tl_attention.errors import InputError
 from tl_attention.hardware.device import visible_gpus
@@ -44,6 +51,9 @@ def run_options(command: Any) -> Any:
         ),
         causal_option,
         window_option,
+        softcap_option,
+        sinks_option,
+        lse_option,
         click.option(
             "--sizes",
             type=click.Choice(["runtime", "fixed", "both"]),
@@ -106,6 +116,9 @@ def _measure(
     dtypes: Sequence[str],
     causal: bool,
     window: str,
+    softcap: float,
+    sinks: bool,
+    lse: bool,
     sizes: str,
     rounds: int,
     seed: int | None,
@@ -113,9 +126,8 @@ def _measure(
 ) -> None:
     # A mistake in any file or size is told before the first slow import.
     asked = resolve_all(texts)
-    shapes = [
-        AttentionShape.parse(shape, dtype=dtype, causal=causal, window=window) for dtype in dtypes or default_dtypes
-    ]
+    problem: dict[str, Any] = {"causal": causal, "window": window, "softcap": softcap, "sinks": sinks, "lse": lse}
+    shapes = [AttentionShape.parse(shape, dtype=dtype, **problem) for dtype in dtypes or default_dtypes]
     schedules = meant_for(asked, shapes[0].head_size)
     if command == "run":
         from tl_attention.lowering.preflight import refuse_unless_safe

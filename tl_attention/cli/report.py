@@ -1,4 +1,4 @@
-"""`report`: the tables of what `run`, `bench` and `submit --evaluate` recorded."""
+"""`report`: the tables of what `run`, `bench`, `compare` and `submit --evaluate` recorded."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from tl_attention.errors import InputError, printable
 if TYPE_CHECKING:
     from tl_attention.leaderboard.contract import TestLine
     from tl_attention.leaderboard.results import Evaluation
+    from tl_attention.measure.cell_records import CellRow
     from tl_attention.measure.records import Row
 
 
 @dataclass
 class _Recorded:
-    """What files hold: rows, the evaluations that one table can hold together, and what is wrong with other lines."""
+    """What files hold: rows, cells, the evaluations that one table can hold together, and what is wrong with other lines."""
 
     rows: list[Row] = field(default_factory=list)
+    cells: list[CellRow] = field(default_factory=list)
     evaluations: dict[tuple[str, tuple[TestLine, ...]], list[tuple[str, Evaluation]]] = field(default_factory=dict)
     bad: list[str] = field(default_factory=list)
 
@@ -37,7 +39,7 @@ class _Recorded:
 @click.option("--loops", is_flag=True, help="the loops of each kernel's machine code too, as run shows them")
 @click.option("--baseline", help="what the ratio is relative to: a peer or schedule  [default: cudnn where present]")
 def report(results: tuple[Path, ...], markdown: bool, columns: str | None, loops: bool, baseline: str | None) -> None:
-    """The tables of recorded rows, one for each run and problem.
+    """The tables of recorded rows, one for each run and problem; of cells one for each run.
 
     A line that is no row, half of one for instance, is named on stderr and skipped: that does not change the exit
     code, which is 0 if there was anything to show.
@@ -47,8 +49,10 @@ def report(results: tuple[Path, ...], markdown: bool, columns: str | None, loops
     chosen = parse_columns(columns)
     recorded = _read(results)
     evaluated = [name for group in recorded.evaluations.values() for name, _ in group]
-    if not recorded.rows and not evaluated:
-        nothing = f"{results[0]}: no rows, expected the JSON lines that run, bench or submit --evaluate recorded"
+    if not recorded.rows and not recorded.cells and not evaluated:
+        nothing = (
+            f"{results[0]}: no rows, expected the JSON lines that run, bench, compare or submit --evaluate recorded"
+        )
         raise InputError(recorded.bad[0] if recorded.bad else nothing)
     check_baseline(recorded.rows, baseline, also=evaluated)
     for line in recorded.bad:
@@ -60,6 +64,8 @@ def report(results: tuple[Path, ...], markdown: bool, columns: str | None, loops
         from tl_attention.show.console import show_tables
 
         show_tables(tables, chosen, baseline, loops)
+    if recorded.cells:
+        _show_cells(recorded.cells, markdown)
     for (heading, _), group in recorded.evaluations.items():
         _show_evaluations(heading, group, markdown, baseline or PEER_BASELINE)
 
@@ -85,9 +91,13 @@ def _read(paths: Sequence[Path]) -> _Recorded:
 def _read_line(line: bytes, where: str, path: Path, recorded: _Recorded) -> None:
     from tl_attention.leaderboard.read_evaluation import is_evaluation, read_evaluation
     from tl_attention.leaderboard.table import title
+    from tl_attention.measure.cell_records import is_cell, parse_cell
     from tl_attention.measure.records import parse_object, parse_row
 
     values = parse_object(line, where)
+    if is_cell(values):
+        recorded.cells.append(parse_cell(line, where))
+        return
     if not is_evaluation(values):
         recorded.rows.append(parse_row(line, where))
         return
@@ -106,6 +116,17 @@ def _print_markdown(
         texts = ["\n".join([text, "```", *loop_lines(rows), "```\n"]) for text, rows in zip(texts, tables)]
     for text in texts:
         click.echo(text)
+
+
+def _show_cells(rows: Sequence[CellRow], markdown: bool) -> None:
+    from tl_attention.show import cells
+    from tl_attention.show.console import show_cells
+
+    if not markdown:
+        show_cells(rows)
+        return
+    for of_run in cells.by_run(rows):
+        click.echo(cells.markdown(of_run))
 
 
 def _show_evaluations(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import click
 
-from tl_attention.cli.problem import causal_option, shape_option, window_option
+from tl_attention.cli.problem import causal_option, lse_option, shape_option, softcap_option, window_option
 from tl_attention.files.default_rule import Case
 from tl_attention.files.defaults import defaults
 from tl_attention.op.rows import Rows
@@ -19,12 +19,11 @@ from tl_attention.problem.window import masked, parse_window
 @click.option("--dtype", default="fp16", show_default=True, type=click.Choice(sorted(DTYPE_NAMES)))
 @causal_option
 @window_option
-@click.option("--softcap", is_flag=True, help="its scores are capped")
-@click.option("--lse", is_flag=True, help="the LSE is asked for")
-def which(shape: str, dtype: str, causal: bool, window: str, softcap: bool, lse: bool) -> None:
+@softcap_option
+@lse_option
+def which(shape: str, dtype: str, causal: bool, window: str, softcap: float, lse: bool) -> None:
     """Which schedule attention() takes for a problem where none is named, and why."""
-    optional = [name for name, asked in (("softcap", softcap), ("LSE", lse)) if asked]
-    case = Case.of(_computed(AttentionShape.parse(shape, dtype=dtype), causal, window), optional)
+    case = Case.of(_computed(AttentionShape.parse(shape, dtype=dtype, softcap=softcap, lse=lse), causal, window))
     found = defaults()
     number = found.number(case)
     rule = found.rules[number]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
@@ -37,9 +36,9 @@ class Case(NamedTuple):
     lse: bool
 
     @classmethod
-    def of(cls, shape: AttentionShape, optional: Collection[str] = ()) -> Case:
-        """That of a problem, whose variant has these optional parameters."""
-        lengths, asked = (shape.seq_q, shape.seq_kv), ("softcap" in optional, "LSE" in optional)
+    def of(cls, shape: AttentionShape) -> Case:
+        """That of a problem."""
+        lengths, asked = (shape.seq_q, shape.seq_kv), (shape.softcap != 0, shape.lse)
         return cls(shape.head_size, shape.dtype, kind_of(shape.mask), *lengths, shape.group, *asked)
 
     def __str__(self) -> str:

@@ -51,10 +51,10 @@ class Defaults:
 
 
 @functools.lru_cache(MOST_KEPT)
-def default_schedule(shape: AttentionShape, optional: frozenset[str] = frozenset()) -> str:
-    """The name of the schedule that runs a problem, with these optional parameters, where none is asked for."""
+def default_schedule(shape: AttentionShape) -> str:
+    """The name of the schedule that runs a problem where none is asked for."""
     found = defaults()
-    return found.rules[found.number(Case.of(shape, optional))].schedule
+    return found.rules[found.number(Case.of(shape))].schedule
 
 
 @functools.cache

@@ -51,13 +51,16 @@ class Verified(NamedTuple):
 
 
 def verified_on(shape: AttentionShape, fixed: bool, schedule: Schedule | None = None) -> list[Verified]:
-    """The problem itself and, for a kernel that takes any sizes, ragged ones, and each end of the schedule's loop."""
-    if fixed:
-        return [Verified(shape)]
+    """The problem itself and, for a kernel that takes any sizes, small ones."""
+    return [*(() if fixed else small_ones(shape, schedule)), Verified(shape)]
+
+
+def small_ones(shape: AttentionShape, schedule: Schedule | None = None) -> list[Verified]:
+    """The problem at small sizes: ragged ones, and each end of the schedule's loop."""
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
     # Many more tiles than an H200 has SMs, and short: the next one's loads come while a tile's last reads are under way.
     sizes.append((4, 110, 200, 200))
-    mask, variant = shape.mask, shape.variant()
+    mask = shape.mask
     if mask.right is None:
         sizes.append((1, 2, 300, 65))
     if mask not in (FULL, CAUSAL):
@@ -66,14 +69,12 @@ def verified_on(shape: AttentionShape, fixed: bool, schedule: Schedule | None = 
         sizes.append((1, 2, seq_q, seq_q + 200 + (mask.left or 0)))
     # So many heads of K and V.
     ragged = [
-        AttentionShape.of(variant, Sizes(batch, heads_kv * shape.group, seq_q, seq_kv))
-        for batch, heads_kv, seq_q, seq_kv in sizes
+        shape.resized(Sizes(batch, heads_kv * shape.group, seq_q, seq_kv)) for batch, heads_kv, seq_q, seq_kv in sizes
     ]
     return [
         *map(Verified, ragged),
         *(Verified(found, SHARP) for found in (ragged[0], ragged[2], ragged[5])),
-        *(Verified(AttentionShape.of(variant, sizes)) for sizes in (ends_of(schedule, shape) if schedule else ())),
-        Verified(shape),
+        *(Verified(shape.resized(sizes)) for sizes in (ends_of(schedule, shape) if schedule else ())),
     ]
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tl_attention.build.compile import CompiledKernel, StaticReport, compile_kernel
-from tl_attention.errors import ScheduleRefused
+from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.measure.candidate import Candidate
 
 
@@ -37,6 +38,16 @@ def kernel_of(candidate: Candidate) -> CompiledKernel:
     """The candidate's kernel, compiled or from the disk cache. Raises as `compile_kernel` does."""
     assert candidate.schedule is not None, f"{candidate} is a peer, which is not compiled here"
     return compile_kernel(candidate.schedule, candidate.variant)
+
+
+def refusal_of(candidate: Candidate) -> str:
+    """Why the candidate is refused before it is compiled, "" if it is not."""
+    if candidate.schedule is not None:
+        try:
+            refuse_unless_safe(candidate.schedule, candidate.shape.head_size)
+        except InputError as refusal:
+            return str(refusal)
+    return ""
 
 
 def compile_candidate(candidate: Candidate) -> Compiled:

@@ -3,76 +3,182 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tl_attention.build.compile import CompiledKernel
+from tl_attention.build.compile import CompiledKernel, compile_kernel
 from tl_attention.measure import peers, timing
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.compilation import kernel_of
-from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.oracle import reference
+from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.schedule import Schedule
 
+DEVICE = "cuda"
 REPEATS = 3
+# Of a large problem: so many of the last rows of so many heads, spread over all, are verified.
+SOME_ROWS, SOME_HEADS = 128, 8
+
+
+class _Inputs(NamedTuple):
+    """Of one problem: tensors (batch, heads, seq, head_dim), and (heads,) sinks where it has them."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    sinks: Tensor | None
+
+
+class _Result(NamedTuple):
+    """An output (batch, heads, seq_q, head_dim_v), and the LSE (batch, heads, seq_q) where it is asked for."""
+
+    output: Tensor
+    lse: Tensor | None
+
+    def copy(self) -> _Result:
+        return _Result(self.output.clone(), None if self.lse is None else self.lse.clone())
+
+    def equals(self, other: _Result) -> bool:
+        """Bit for bit."""
+        if not torch.equal(self.output, other.output):
+            return False
+        return self.lse is None or other.lse is None or torch.equal(self.lse, other.lse)
 
 
 @functools.lru_cache(maxsize=1)
-def _inputs(shape: AttentionShape, seed: int, spread: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    return make_inputs(shape, seed, "cuda", spread)
+def _inputs(shape: AttentionShape, seed: int, spread: float = 1.0) -> _Inputs:
+    return _Inputs(*reference.make_inputs(shape, seed, DEVICE, spread), reference.make_sinks(shape, seed, DEVICE))
 
 
 @functools.lru_cache(maxsize=1)
-def _output(shape: AttentionShape) -> Tensor:
+def _result(shape: AttentionShape) -> _Result:
     # One for all kernels: they run one after another, and an 80 GB card could not hold one for each.
-    size = (shape.batch, shape.heads, shape.seq_q, shape.head_dim_v)
-    return torch.empty(size, dtype=getattr(torch, shape.dtype), device="cuda")
+    rows = (shape.batch, shape.heads, shape.seq_q)
+    output = torch.empty((*rows, shape.head_dim_v), dtype=getattr(torch, shape.dtype), device=DEVICE)
+    return _Result(output, torch.empty(rows, device=DEVICE) if shape.lse else None)
+
+
+def _expected(inputs: _Inputs, shape: AttentionShape) -> tuple[_Result, _Result]:
+    """In fp64, and as PyTorch has it in the same precision."""
+    q, k, v, sinks = inputs
+    options: dict[str, Any] = {
+        "mask": shape.mask,
+        "scale": shape.head_dim**-0.5,
+        "softcap": shape.softcap,
+        "sinks": sinks,
+    }
+    lses = [reference.lse_fp64, reference.lse_same_precision] if shape.lse else []
+    exact, peer, *both = (
+        *(f(q, k, v, **options) for f in (reference.attention_fp64, reference.attention_same_precision)),
+        *(f(q, k, **options) for f in lses),
+    )
+    return _Result(exact, both[0] if both else None), _Result(peer, both[1] if both else None)
 
 
 # The largest problem's reference takes gigabytes and seconds, the ragged ones nothing: keep the last few.
 @functools.lru_cache(maxsize=32)
-def _references(shape: AttentionShape, seed: int, spread: float) -> tuple[Tensor, Tensor]:
-    q, k, v = _inputs(shape, seed, spread)
-    options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5}
-    return attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
+def _references(shape: AttentionShape, seed: int, spread: float) -> tuple[_Result, _Result]:
+    return _expected(_inputs(shape, seed, spread), shape)
+
+
+def _judged(found: _Result, exact: _Result, peer: _Result) -> ErrorReport:
+    """The worst error of the output, and of the LSE where there is one."""
+    report = reference.compare(found.output, exact.output, peer.output)
+    if found.lse is None or exact.lse is None or peer.lse is None:
+        return report
+    return reference.worst_of([report, reference.compare_lse(found.lse, exact.lse, peer.lse)])
 
 
 @functools.cache
-def _kernel(candidate: Candidate) -> CompiledKernel:
-    return kernel_of(candidate)
+def _kernel(schedule: Schedule, variant: Variant) -> CompiledKernel:
+    return compile_kernel(schedule, variant)
 
 
 def _implementation(
     candidate: Candidate, shape: AttentionShape, seed: int, spread: float = 1.0
-) -> Callable[[], Tensor]:
-    q, k, v = _inputs(shape, seed, spread)
+) -> Callable[[], _Result]:
+    q, k, v, sinks = _inputs(shape, seed, spread)
     if candidate.schedule is None:
-        return peers.build(candidate.name, shape, q, k, v)
-    kernel = _kernel(candidate)
-    output = _output(shape)
+        peer = peers.build(candidate.name, shape, q, k, v)
+        return lambda: _Result(peer(), None)
+    kernel, result = _kernel(candidate.schedule, candidate.variant), _result(shape)
+    optional = {"LSE": result.lse, "softcap": shape.softcap, "Sinks": sinks}
+    there = {name: optional[name] for name in shape.optional}
     scale = shape.head_dim**-0.5
 
-    def run() -> Tensor:
-        kernel(Q=q, K=k, V=v, Output=output, softmax_scale=scale)
-        return output
+    def run() -> _Result:
+        kernel(Q=q, K=k, V=v, Output=result.output, softmax_scale=scale, **there)
+        return result
 
     return run
+
+
+def _unwritten(shape: AttentionShape) -> None:
+    """Nothing that a kernel leaves out may look as if it had been computed."""
+    for tensor in _result(shape):
+        if tensor is not None:
+            tensor.fill_(float("nan"))
 
 
 def verify(candidate: Candidate, shape: AttentionShape, spread: float, seed: int) -> tuple[ErrorReport, bool]:
     """(error of the candidate on fresh inputs, whether its repeats were bitwise equal)."""
     exact, peer = _references(shape, seed, spread)
     call = _implementation(candidate, shape, seed, spread)
-    _output(shape).fill_(float("nan"))
-    first = call().clone()
-    report = compare(first, exact, peer)
-    stable = all(torch.equal(first, call()) for _ in range(REPEATS - 1)) if report.finite else True
+    _unwritten(shape)
+    first = call().copy()
+    report = _judged(first, exact, peer)
+    stable = all(first.equals(call()) for _ in range(REPEATS - 1)) if report.finite else True
     return report, stable
 
 
-_loaded: dict[Candidate, Callable[[], Tensor]] = {}
+def verify_some_rows(candidate: Candidate, seed: int) -> ErrorReport | str:
+    """The error of the last rows of some heads of the candidate's own problem; all of its output must be finite.
+
+    What `verify` computes in fp64 for all of a problem of 16k keys takes longer than to time it. Of a peer that does not
+    take the problem, why not.
+    """
+    shape = candidate.shape
+    if candidate.schedule is None and (reason := peers.why_not(candidate.name, shape)):
+        return reason
+    call = _implementation(candidate, shape, seed)
+    _unwritten(shape)
+    try:
+        with warnings.catch_warnings():
+            # SDPA says of every backend why it is not used, in several lines.
+            warnings.simplefilter("ignore")
+            found = call()
+    except RuntimeError as error:
+        if candidate.schedule is not None:
+            raise
+        # Raises once more where it was no refusal and the context is broken.
+        torch.cuda.synchronize()
+        return str(error).strip().partition("\n")[0]
+    if not found.output.isfinite().all():
+        return ErrorReport(0.0, 0.0, 0.0, 0.0, False)
+    # Queries and keys end together, so the last queries see the same keys by themselves.
+    of_all = torch.linspace(0, shape.batch * shape.heads - 1, SOME_HEADS).long().unique().tolist()
+    places = [divmod(number, shape.heads) for number in of_all]
+    q, k, v, sinks = _inputs(shape, seed)
+
+    def some(tensor: Tensor, group: int = 1) -> Tensor:
+        return torch.stack([tensor[b, h // group] for b, h in places])[None]
+
+    def last(tensor: Tensor) -> Tensor:
+        return some(tensor)[:, :, -SOME_ROWS:]
+
+    own = None if sinks is None else sinks[[head for _, head in places]]
+    part = _Inputs(last(q), some(k, shape.group), some(v, shape.group), own)
+    rows = _Result(last(found.output), None if found.lse is None else last(found.lse))
+    return _judged(rows, *_expected(part, shape))
+
+
+_loaded: dict[Candidate, Callable[[], object]] = {}
+_batches: dict[Candidate, timing.Batch] = {}
 
 
 def load(candidate: Candidate, seed: int) -> None:
@@ -82,18 +188,32 @@ def load(candidate: Candidate, seed: int) -> None:
     torch.cuda.synchronize()
 
 
+def load_batch(candidate: Candidate, seed: int) -> int:
+    """The same for batches; how many calls one has."""
+    load(candidate, seed)
+    _batches[candidate] = timing.Batch(_loaded[candidate])
+    return _batches[candidate].calls
+
+
 def unload() -> None:
     """Forget the loaded candidates and their inputs."""
     _loaded.clear()
+    _batches.clear()
     _inputs.cache_clear()
     _references.cache_clear()
-    _output.cache_clear()
+    _result.cache_clear()
     torch.cuda.empty_cache()
 
 
 def sample(candidate: Candidate) -> tuple[list[float], int | None]:
     """Milliseconds of single calls, and the SM clock in MHz."""
     return timing.sample(_loaded[candidate])
+
+
+def sample_batch(candidate: Candidate) -> tuple[list[float], int | None]:
+    """The milliseconds of one call, the mean of a batch's, and the SM clock in MHz."""
+    ms, clock = _batches[candidate].sample()
+    return [ms], clock
 
 
 def available_peers(shape: AttentionShape) -> list[str]:

@@ -9,28 +9,42 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.head_dims import HeadSize
+from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.window import is_window
 
 MATMUL = "matmul"
 MATMUL_SIZE = 8192
 MATMUL_FLOPS = 2 * MATMUL_SIZE**3
 SDPA = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash2": SDPBackend.FLASH_ATTENTION}
 FA3 = "fa3"
+# What the fa3-fwd wheel is built for.
+FA3_HEAD_SIZES: tuple[HeadSize, ...] = (64, 96, 128, 192, "192/128", 256)
 
 
 def available(shape: AttentionShape) -> list[str]:
-    """Peers that can run this problem here: cuDNN and FlashAttention-2 through SDPA, FlashAttention-3 if installed.
+    """Peers that can run this problem here: cuDNN and FlashAttention-2 through SDPA, FlashAttention-3 if installed."""
+    return [name for name in (*SDPA, FA3) if not why_not(name, shape)]
 
-    SDPA's causal mask is aligned at the top left, so it is left out where that differs from ours.
-    """
-    if shape.mask not in (FULL, CAUSAL):
-        return []
-    names = list(SDPA) if shape.mask == FULL or shape.seq_q == shape.seq_kv else []
-    # The fa3-fwd wheel is built without fp16.
-    if find_spec("fa3_fwd_interface") and shape.dtype == "bfloat16":
-        names.append(FA3)
-    return names
+
+def why_not(name: str, shape: AttentionShape) -> str:
+    """Why a peer cannot run this problem, as far as it is known before it is called; "" if nothing is."""
+    if is_window(shape.mask):
+        return "it is not asked for windows"
+    if shape.sinks or shape.lse:
+        return "it is not asked for sinks or the LSE"
+    if name == FA3:
+        if shape.dtype != "bfloat16":
+            return "the fa3-fwd wheel is built without fp16"
+        if shape.head_size not in FA3_HEAD_SIZES:
+            return f"the fa3-fwd wheel has no head_dim {shape.head_size}"
+        return "" if find_spec("fa3_fwd_interface") else "fa3-fwd is not installed"
+    if shape.softcap:
+        return "SDPA has no softcap"
+    if shape.mask == CAUSAL and shape.seq_q != shape.seq_kv:
+        return "SDPA aligns its causal mask at the top left"
+    return ""
 
 
 def build(name: str, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor]:
@@ -48,7 +62,7 @@ def build(name: str, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> 
         q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
 
         def fa3() -> Tensor:
-            result = flash_attn_func(q, k, v, softmax_scale=scale, causal=causal)
+            result = flash_attn_func(q, k, v, softmax_scale=scale, causal=causal, softcap=shape.softcap)
             return (result[0] if isinstance(result, tuple) else result).transpose(1, 2)
 
         return fa3

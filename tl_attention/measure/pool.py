@@ -5,15 +5,15 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any
+from typing import Any, Literal
 
 from pebble import ProcessExpired, ProcessPool
 
 
 class CallFailed(Exception):
-    """The call did not return: `status` is timeout, crashed or error; the message says why."""
+    """The call did not return; the message says why."""
 
-    def __init__(self, status: str, reason: str):
+    def __init__(self, status: Literal["timeout", "crashed", "error"], reason: str):
         super().__init__(reason)
         self.status = status
 

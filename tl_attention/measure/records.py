@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 from tl_attention.build.sass import Loop
 from tl_attention.errors import InputError
 from tl_attention.measure.comparison import Comparison
 from tl_attention.measure.line_file import LineFile
-from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.window import OPEN, masked, sides
+from tl_attention.problem.window import OPEN, is_window, masked, sides
 
 Status = Literal[
     "ok",
@@ -32,12 +33,41 @@ Status = Literal[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What every line of a record says of where, when and how it was measured.
+
+    `nvcc` and `ptxas` are the versions of the chosen ones, `driver` is "unknown" where NVML does not tell.
+    """
+
+    method: str | None = None
+    device: str | None = None
+    driver: str | None = None
+    power_limit_w: float | None = None
+    nvcc: str | None = None
+    ptxas: str | None = None
+    commit: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    seed: int | None = None
+    run: str = ""
+
+    def to_json(self) -> str:
+        """One line, these fields last. What is not known is left out, and so is an error that is not a number: JSON has
+        none such."""
+        last = {f.name for f in fields(Measured)}
+        known = _known(asdict(self))
+        return json.dumps(dict(sorted(known.items(), key=lambda item: item[0] in last)))
+
+
+Parsed = TypeVar("Parsed", bound=Measured)
+
+
 @dataclass(frozen=True)
-class Row:
+class Row(Measured):
     """One candidate on one problem. Times in milliseconds; `percent_of_matmul` against the same run's product.
 
-    `nvcc` and `ptxas` are the versions of the chosen ones, `driver` is "unknown" where NVML does not tell. `against` is
-    set of a candidate that was sampled against an incumbent, `known_from` names the run where that was not done anew.
+    `against` is set of a candidate that was sampled against an incumbent, `known_from` names the run where that was not
+    done anew.
     """
 
     name: str
@@ -66,21 +96,7 @@ class Row:
     percent_of_matmul: float | None = None
     sm_clock_mhz: int | None = None
     against: Comparison | None = None
-    method: str | None = None
-    device: str | None = None
-    driver: str | None = None
-    power_limit_w: float | None = None
-    nvcc: str | None = None
-    ptxas: str | None = None
-    commit: str | None = None
-    versions: dict[str, str] = field(default_factory=dict)
-    seed: int | None = None
-    run: str = ""
     known_from: str | None = None
-
-    def to_json(self) -> str:
-        """One line. What is not known is left out, and so is an error that is not a number: JSON has none such."""
-        return json.dumps({key: value for key, value in asdict(self).items() if _says_something(value)})
 
     @property
     def measured_in(self) -> str:
@@ -90,9 +106,14 @@ class Row:
     @property
     def shape(self) -> AttentionShape:
         """The problem. Raises InputError or TypeError for one that is none."""
-        problem = dict(self.problem)
-        mask = masked(problem.pop("causal", False), problem.pop("window", (OPEN, OPEN)))
-        return AttentionShape(**problem, mask=mask)
+        return shape_of(self.problem)
+
+
+def shape_of(problem: Mapping[str, Any]) -> AttentionShape:
+    """The problem that a line has. Raises InputError or TypeError for one that is none."""
+    problem = dict(problem)
+    mask = masked(problem.pop("causal", False), problem.pop("window", (OPEN, OPEN)))
+    return AttentionShape(**problem, mask=mask)
 
 
 def problem_of(shape: AttentionShape) -> dict[str, Any]:
@@ -100,8 +121,14 @@ def problem_of(shape: AttentionShape) -> dict[str, Any]:
     sizes, mask = shape.sizes._asdict(), shape.mask
     grouped = {} if shape.group == 1 else {"heads_kv": shape.heads_kv}
     other = {"head_dim_v": shape.head_dim_v} if shape.head_dim_v != shape.head_dim else {}
+    asked = {name: value for name in ("softcap", "sinks", "lse") if (value := getattr(shape, name))}
+    window = {"window": sides(mask)} if is_window(mask) else {}
     problem = {**sizes, **grouped, "head_dim": shape.head_dim, **other, "dtype": shape.dtype, "causal": mask == CAUSAL}
-    return problem if mask in (FULL, CAUSAL) else {**problem, "window": sides(mask)}
+    return {**problem, **window, **asked}
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if _says_something(value)}
 
 
 def _says_something(value: Any) -> bool:
@@ -191,11 +218,16 @@ def _number(text: str) -> float:
 
 def parse_row(line: bytes, where: str) -> Row:
     """The row of a line. Raises InputError that begins with `where`, as FILE:LINE."""
+    return parse_line(Row, line, where)
+
+
+def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
+    """The same for any kind of line that has a `problem`."""
     from pydantic import ValidationError
 
     from tl_attention.schedule.key_errors import first_error
 
-    names = tuple(f.name for f in fields(Row))
+    names = tuple(f.name for f in fields(kind))
     unknown = [name for name in parse_object(line, where) if name not in names]
     if unknown:
         raise InputError(
@@ -203,8 +235,8 @@ def parse_row(line: bytes, where: str) -> Row:
             f"version; expected {', '.join(names)}"
         )
     try:
-        row = _validator().validate_json(line, strict=True)
-        _ = row.shape
+        row: Parsed = _validator(cast(Any, kind)).validate_json(line, strict=True)
+        _ = shape_of(vars(row)["problem"])
     except ValidationError as error:
         key, message = first_error(error)
         raise InputError(f"{where}: {'.'.join(map(str, key))}: {message}") from None
@@ -214,8 +246,8 @@ def parse_row(line: bytes, where: str) -> Row:
 
 
 @functools.cache
-def _validator() -> Any:
+def _validator(kind: Any) -> Any:
     # Late: writing rows does not need it.
     from pydantic import TypeAdapter
 
-    return TypeAdapter(Row)
+    return TypeAdapter(kind)

@@ -11,15 +11,19 @@ from itertools import chain
 from tl_attention.measure import gpu_worker, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.pool import CallFailed, Worker
-from tl_attention.measure.progress import Progress
+from tl_attention.measure.progress import SILENT, Progress
 
 UNLOAD_TIMEOUT_S, LOAD_TIMEOUT_S, SAMPLE_TIMEOUT_S = 120.0, 120.0, 60.0
 
 
 @dataclass
 class Samples:
-    """One candidate's: milliseconds of single calls, a list for each round, and the SM's MHz where it is told."""
+    """One candidate's: milliseconds of calls, a list for each round, and the SM's MHz where it is told.
 
+    Of a batch of `calls` the list has one number, their mean.
+    """
+
+    calls: int = 1
     rounds_ms: list[list[float]] = field(default_factory=list)
     clocks_mhz: list[int] = field(default_factory=list)
 
@@ -43,28 +47,40 @@ class BrokeWorker(Exception):
 
 
 def sample(
-    worker: Worker, candidates: Sequence[Candidate], *, seed: int, rounds: int, phase: str, progress: Progress
-) -> dict[Candidate, Samples]:
-    """Samples of every candidate, all different, forward in one round and backward in the next.
+    worker: Worker,
+    candidates: Sequence[Candidate],
+    *,
+    seed: int,
+    rounds: int,
+    phase: str = "",
+    progress: Progress = SILENT,
+    batches: bool = False,
+) -> list[Samples]:
+    """Samples of every candidate, forward in one round and backward in the next; one that stands there twice has two.
 
-    `phase` is what progress calls it. Raises BrokeWorker.
+    Of single calls, or of batches. `phase` is what progress calls it. Raises BrokeWorker.
     """
-    samples = {candidate: Samples() for candidate in candidates}
-    assert len(samples) == len(candidates), f"{phase}: a candidate stands there twice"
-    progress.phase(phase, len(candidates) * (rounds + 1))
-    candidate = candidates[0]
+    different = list(dict.fromkeys(candidates))
+    progress.phase(phase, len(different) + len(candidates) * rounds)
+    candidate, calls = candidates[0], {}
+    load, take, pause_s = (
+        (gpu_worker.load_batch, gpu_worker.sample_batch, timing.BATCH_PAUSE_S)
+        if batches
+        else (gpu_worker.load, gpu_worker.sample, timing.PAUSE_S)
+    )
     try:
         worker.call(gpu_worker.unload, timeout_s=UNLOAD_TIMEOUT_S)
-        for candidate in candidates:
-            worker.call(gpu_worker.load, candidate, seed, timeout_s=LOAD_TIMEOUT_S)
+        for candidate in different:
+            calls[candidate] = worker.call(load, candidate, seed, timeout_s=LOAD_TIMEOUT_S) or 1
             progress.advance(str(candidate))
+        entries = [(candidate, Samples(calls[candidate])) for candidate in candidates]
         for number in range(rounds):
-            for candidate in candidates if number % 2 == 0 else reversed(candidates):
-                times, clock = worker.call(gpu_worker.sample, candidate, timeout_s=SAMPLE_TIMEOUT_S)
-                samples[candidate].rounds_ms.append(times)
-                samples[candidate].clocks_mhz.extend([clock] if clock else [])
+            for candidate, samples in entries if number % 2 == 0 else reversed(entries):
+                times, clock = worker.call(take, candidate, timeout_s=SAMPLE_TIMEOUT_S)
+                samples.rounds_ms.append(times)
+                samples.clocks_mhz.extend([clock] if clock else [])
                 progress.advance(str(candidate))
-                time.sleep(timing.PAUSE_S)
+                time.sleep(pause_s)
     except CallFailed as failed:
         raise BrokeWorker(candidate, failed) from None
-    return samples
+    return [samples for _, samples in entries]

@@ -29,12 +29,10 @@ from functools import cached_property, partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from tl_attention.errors import InputError
-from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.measure import gpu_worker, verification
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.comparison import Comparison
-from tl_attention.measure.compilation import Compiled
+from tl_attention.measure.compilation import Compiled, refusal_of
 from tl_attention.measure.compile_pool import CompilePool
 from tl_attention.measure.known import Known
 from tl_attention.measure.machine import machine_fields
@@ -73,9 +71,9 @@ class Session:
         worker: Worker | None = None,
     ):
         self._record, self._known = record, known
-        self._seed = secrets.randbelow(2**31) if seed is None else seed
+        self.seed = secrets.randbelow(2**31) if seed is None else seed
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._common = {"seed": self._seed, "run": now, **machine_fields()}
+        self._common = {"seed": self.seed, "run": now, **machine_fields()}
         self._compilers, self._worker = compilers or CompilePool(), worker or Worker()
         self._outstanding: set[Ticket] = set()
         self._ready: SimpleQueue[Ticket] = SimpleQueue()
@@ -94,6 +92,11 @@ class Session:
         """The GPU's name, None where there is none. The first to ask starts the worker, which takes seconds."""
         return self._worker.call(gpu_worker.device_name, timeout_s=START_TIMEOUT_S)
 
+    @property
+    def common(self) -> dict[str, Any]:
+        """The fields that all lines of this run have in common."""
+        return {"device": self.device, **self._common}
+
     def peers_of(self, candidate: Candidate) -> list[Candidate]:
         """The peers that can run this candidate's problem here, to be added as it was."""
         names = self._worker.call(gpu_worker.available_peers, candidate.shape, timeout_s=START_TIMEOUT_S)
@@ -103,7 +106,7 @@ class Session:
         """Check the candidate and have it compiled, a peer neither; `prepared` hands its ticket out."""
         if self._compiling_ended and candidate.schedule is not None:
             raise ValueError(f"{candidate} comes after end_compiling, expected only peers")
-        ticket = Ticket.of(candidate, refusal=_refusal(candidate), **self._common)
+        ticket = Ticket.of(candidate, refusal=refusal_of(candidate), **self._common)
         self._outstanding.add(ticket)
         if candidate.schedule is None or ticket.refusal:
             self._ready.put(ticket)
@@ -143,9 +146,9 @@ class Session:
         Without a GPU the interpreter verifies it, nothing can be timed, and it is done in any case.
         """
         if self.device is None:
-            self._finish(ticket, **verification.on_cpu(ticket.candidate, self._seed))
+            self._finish(ticket, **verification.on_cpu(ticket.candidate, self.seed))
             return False
-        ticket.update(device=self.device, **verification.on_gpu(self._worker, ticket.candidate, self._seed))
+        ticket.update(device=self.device, **verification.on_gpu(self._worker, ticket.candidate, self.seed))
         if not ticket.is_verified:
             self._finish(ticket)
         return ticket.is_verified
@@ -196,7 +199,8 @@ class Session:
             raise ValueError(f"{unverified.candidate} is not verified, expected to time only what is")
         candidates = [anchor, *(ticket.candidate for ticket in tickets)]
         try:
-            return sample(self._worker, candidates, seed=self._seed, rounds=rounds, phase=phase, progress=progress)
+            samples = sample(self._worker, candidates, seed=self.seed, rounds=rounds, phase=phase, progress=progress)
+            return dict(zip(candidates, samples))
         except BrokeWorker as broke:
             if broke.candidate == anchor:
                 what = "the matrix product" if anchor.name == MATMUL else f"the incumbent, {anchor},"
@@ -230,13 +234,3 @@ class Session:
         if self._known is not None:
             self._known.add(ticket.row)
         self._record(ticket.row)
-
-
-def _refusal(candidate: Candidate) -> str:
-    """Why the candidate is refused before it is compiled, "" if it is not."""
-    if candidate.schedule is not None:
-        try:
-            refuse_unless_safe(candidate.schedule, candidate.shape.head_size)
-        except InputError as refusal:
-            return str(refusal)
-    return ""

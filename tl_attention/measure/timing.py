@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,15 @@ PAUSE_S = 0.1
 METHOD = (
     "CUDA events around each call, {calls} calls after one untimed call per round, {rounds} rounds, candidates "
     "interleaved in one process in alternating order, {pause} s pause between candidates, L2 not flushed"
+)
+# Of batches: milliseconds of one, how many calls it may have, and the pause after it.
+BATCH_MS, LEAST_CALLS, MOST_CALLS, BATCH_PAUSE_S = 10.0, 3, 200, 0.02
+# Cycles that the GPU waits before a batch, at first and at most: half a millisecond, and a second.
+FIRST_HOLD, LONGEST_HOLD = 1 << 20, 1 << 31
+BATCH_METHOD = (
+    "CUDA events around a batch of calls of about {batch} ms, at least {least} calls, one batch a round after one untimed "
+    "call; the GPU is held back until the whole batch is enqueued, so no host time is measured; {rounds} rounds, entries "
+    "interleaved in one process in alternating order, {pause} s pause between entries, L2 not flushed"
 )
 
 
@@ -54,6 +64,46 @@ def sample(call: Callable[[], object], calls: int = CALLS_PER_ROUND) -> tuple[li
     clock = sm_clock_mhz()
     torch.cuda.synchronize()
     return [start.elapsed_time(end) for start, end in marks], clock
+
+
+class Batch:
+    """A call on the GPU, timed in batches, each of which begins when the host has enqueued all of it.
+
+    What a call takes on the host, a Python wrapper for one, is not measured then: the GPU finds the next kernel waiting.
+    `calls` are those of a batch. Raises RuntimeError for a call that waits for the GPU, so that it cannot be enqueued.
+    """
+
+    def __init__(self, call: Callable[[], object]):
+        self._call, self._hold = call, FIRST_HOLD
+        self.calls = LEAST_CALLS
+        ms, _ = self.sample()
+        self.calls = min(max(math.ceil(BATCH_MS / ms), LEAST_CALLS), MOST_CALLS)
+
+    def sample(self) -> tuple[float, int | None]:
+        """Milliseconds of one call, the mean of a batch's, and the SM clock in MHz while it ran."""
+        import torch
+
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._call()
+        while True:
+            torch.cuda._sleep(self._hold)
+            start.record()
+            for _ in range(self.calls):
+                self._call()
+            end.record()
+            was_held = not start.query()
+            clock = sm_clock_mhz()
+            torch.cuda.synchronize()
+            if was_held:
+                return start.elapsed_time(end) / self.calls, clock
+            if self._hold == LONGEST_HOLD:
+                raise RuntimeError(f"{self.calls} calls cannot be enqueued ahead of the GPU: a call waits for it")
+            self._hold *= 2
+
+
+def batch_method(rounds: int) -> str:
+    """How the times of batches were taken, for the record."""
+    return BATCH_METHOD.format(batch=BATCH_MS, least=LEAST_CALLS, rounds=rounds, pause=BATCH_PAUSE_S)
 
 
 def sm_clock_mhz() -> int | None:

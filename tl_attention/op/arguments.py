@@ -17,10 +17,8 @@ from tl_attention.op.rows import Rows
 from tl_attention.problem.head_dims import check_head_dim, head_size
 from tl_attention.problem.mask import Mask
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.softcap import softcap_of
 from tl_attention.problem.window import masked
-
-# The least and the largest that a softcap may be, so that fp32 has the scale divided by it.
-SOFTCAPS = 1e-20, 1e20
 
 
 def bhsd(tensor: Tensor, layout: str) -> Tensor:
@@ -45,7 +43,9 @@ def checked_mask(causal: bool, window_size: object) -> Mask:
         raise _of_attention(error) from None
 
 
-def checked_problem(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Rows, AttentionShape | None]:
+def checked_problem(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, softcap: float = 0.0, sinks: bool = False, lse: bool = False
+) -> tuple[Rows, AttentionShape | None]:
     """Which rows of the output a kernel computes, and that problem; None if there is nothing to compute."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not _is_4d(tensor):
@@ -74,7 +74,8 @@ def checked_problem(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Rows, 
     try:
         check_head_dim(head_size(head_dim, v.shape[3]))
         dtype = str(q.dtype).removeprefix("torch.")
-        shape = AttentionShape(batch, heads, seq_q, seq_kv, head_dim, dtype, mask, v.shape[3], heads_kv)
+        sizes = (batch, heads, seq_q, seq_kv, head_dim, dtype, mask, v.shape[3], heads_kv)
+        shape = AttentionShape(*sizes, softcap, sinks, lse)
     except InputError as error:
         raise _of_attention(error) from None
     return rows, None if empty_call else shape
@@ -120,10 +121,10 @@ def checked_scale(scale: float | None, head_dim: int) -> float:
 
 def checked_softcap(softcap: float) -> float:
     """The cap, 0 for none."""
-    low, high = SOFTCAPS
-    if not isinstance(softcap, (int, float)) or not (softcap == 0 or low <= softcap <= high):
-        raise InputError(f"attention: softcap is {softcap!r}, expected 0, which is off, or {low:g} to {high:g}")
-    return float(softcap)
+    try:
+        return softcap_of(softcap)
+    except InputError as error:
+        raise InputError(f"attention: {error}") from None
 
 
 def check_sinks(sinks: Tensor | None, q: Tensor) -> None:

@@ -95,7 +95,8 @@ def attention(
     q, k, v = (arguments.bhsd(x, layout) for x in (q, k, v))
     arguments.check_sinks(sinks, q)
     softcap = arguments.checked_softcap(softcap)
-    rows, shape = arguments.checked_problem(q, k, v, arguments.checked_mask(causal, window_size))
+    mask, asked = arguments.checked_mask(causal, window_size), {"sinks": sinks is not None, "lse": return_lse}
+    rows, shape = arguments.checked_problem(q, k, v, mask, softcap=softcap, **asked)
     scale = arguments.checked_scale(scale, q.shape[3])
     inputs = {"q": q, "k": k, "v": v}
     arguments.check_no_gradient((q, k, v, sinks))
@@ -107,8 +108,8 @@ def attention(
         there = {name: value for name, value in given.items() if value is not None}
         parts = {**inputs, "q": rows.computed(q), "out": rows.computed(output)}
         strided, tensors = placed(parts, layout)
-        variant = replace(shape.variant(fixed=specialize), strided=strided, optional=frozenset(there))
-        kernel = kernel_of(schedule_of(schedule, shape, variant.optional), variant)
+        variant = replace(shape.variant(fixed=specialize), strided=strided)
+        kernel = kernel_of(schedule_of(schedule, shape), variant)
         with torch.cuda.device(q.device):
             kernel(Q=tensors["q"], K=tensors["k"], V=tensors["v"], Output=tensors["out"], softmax_scale=scale, **there)
         if lse is not None:

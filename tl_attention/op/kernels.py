@@ -31,17 +31,12 @@ def _compiled(schedule: Schedule, variant: Variant) -> CompiledKernel:
     return compile_kernel(schedule, variant)
 
 
-def schedule_of(
-    schedule: Schedule | str | Path | None, shape: AttentionShape, optional: frozenset[str] = frozenset()
-) -> Schedule:
-    """The schedule that a caller means; by default the one that files/defaults.yaml has for the problem.
-
-    `optional` names the variant's optional parameters.
-    """
+def schedule_of(schedule: Schedule | str | Path | None, shape: AttentionShape) -> Schedule:
+    """The schedule that a caller means; by default the one that files/defaults.yaml has for the problem."""
     if isinstance(schedule, Schedule):
         return schedule
     if schedule is None:
-        schedule = default_schedule(shape, optional)
+        schedule = default_schedule(shape)
     if not isinstance(schedule, (str, Path)):
         found = type(schedule).__name__
         raise InputError(f"attention: schedule is {found}, expected a name, a file, a label or a Schedule")

@@ -34,6 +34,11 @@ class ErrorReport:
     finite: bool
 
     @property
+    def part(self) -> float:
+        """The largest error as a part of its budget."""
+        return _part(self.max_abs, self.budget_max_abs)
+
+    @property
     def ok(self) -> bool:
         return self.finite and self.max_abs <= self.budget_max_abs and self.rms <= self.budget_rms
 
@@ -50,7 +55,7 @@ def worst_of(reports: Sequence[ErrorReport]) -> ErrorReport:
     if unusable:
         return unusable[0]
     rms = max(reports, key=lambda report: _part(report.rms, report.budget_rms))
-    largest = max(reports, key=lambda report: _part(report.max_abs, report.budget_max_abs))
+    largest = max(reports, key=lambda report: report.part)
     return ErrorReport(largest.max_abs, rms.rms, largest.budget_max_abs, rms.budget_rms, True)
 
 
@@ -75,6 +80,14 @@ def make_inputs(
     q = draw(shape.heads, shape.seq_q, shape.head_dim)
     k = draw(shape.heads_kv, shape.seq_kv, shape.head_dim)
     return q * spread, k, draw(shape.heads_kv, shape.seq_kv, shape.head_dim_v)
+
+
+def make_sinks(shape: AttentionShape, seed: int, device: str = "cpu") -> Tensor | None:
+    """Sinks of the shape, some of which weigh as much as a row's keys and some nothing; None where it has none."""
+    if not shape.sinks:
+        return None
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.randn(shape.heads, generator=generator, device=device) * 4 + 2
 
 
 def attention_fp64(

@@ -38,6 +38,11 @@ def sides(mask: Mask) -> list[int]:
     return [OPEN if side is None else side for side in (mask.left, mask.right)]
 
 
+def is_window(mask: Mask) -> bool:
+    """Whether it is neither full nor causal."""
+    return mask not in (FULL, CAUSAL)
+
+
 def _is_side(side: object) -> bool:
     return isinstance(side, int) and not isinstance(side, bool) and side >= OPEN
 

@@ -13,8 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from tl_attention.errors import printable
 from tl_attention.measure import recorded
+from tl_attention.measure.cell_records import CellRow
 from tl_attention.measure.records import Row
-from tl_attention.show import text_table
+from tl_attention.show import cells, text_table
 from tl_attention.show.report import (
     COLUMNS,
     NOT_TIMED,
@@ -74,6 +75,10 @@ class ProgressBar:
             self._told = now
             self._say(f"  {self._done}/{self._total} {printable(what)}, {now - self._started:.0f} s")
 
+    def say(self, line: str) -> None:
+        """A line that stays, above the bars."""
+        self._console.print(printable(line), highlight=False, soft_wrap=True)
+
     def _say(self, line: str) -> None:
         if not self._console.is_terminal:
             self._console.print(line, highlight=False, soft_wrap=True)
@@ -113,6 +118,15 @@ class Output:
     def _print(self, lines: Sequence[str]) -> None:
         for line in lines:
             self._console.print(line, soft_wrap=True)
+
+
+def show_cells(rows: Sequence[CellRow]) -> None:
+    """A table for each run, and what is said below it."""
+    output = Output()
+    for of_run in cells.by_run(rows):
+        lines = [cells.line(row) for row in of_run]
+        show_columns(cells.title(of_run[0]), cells.HEADINGS, lines, cells.PRIORITY)
+        output.say(*cells.below(of_run), "")
 
 
 def show_columns(heading: str, names: Sequence[str], rows: Sequence[Sequence[str]], priority: Sequence[int]) -> None:

@@ -1,0 +1,83 @@
+"""The page's tables and picture of speed are made from the record of cells, and are held to it once there is one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+import cells_page
+from cells_chart import chart
+
+from tl_attention.measure.cell_records import CellRow, Timed
+from tl_attention.measure.records import problem_of
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.shape import AttentionShape
+
+
+def row(group: str, seq: int, causal: bool, speed: float, **fields) -> CellRow:
+    """A cell in which ours takes 1 ms, and the peer `speed` ms."""
+    shape = AttentionShape(32768 // seq, 40, seq, seq, 128, "bfloat16", CAUSAL if causal else FULL, heads_kv=8)
+    times = {"ours": 1.0, "fa3": speed, "fa3 again": speed}
+    entries = tuple(Timed(name, name, shape.flops, calls=4, rounds_ms=(ms,) * 7) for name, ms in times.items())
+    name = f"{group}-{seq}{'-causal' * causal}"
+    return CellRow(name, group, problem_of(shape), entries, {"fa3": 0.995}, device="H200", run="now", **fields)
+
+
+ROWS = [
+    row("grouped", 1024, False, 1.0),
+    row("grouped", 1024, True, 0.81),
+    row("grouped", 4096, False, 1.21),
+    row("grouped", 4096, True, 1.0),
+    row("L", 8192, False, 1.02),
+]
+
+
+def test_a_line_is_a_group_and_a_mask_and_a_column_a_peer_and_a_length() -> None:
+    section = cells_page.section(ROWS).splitlines()
+    assert "| 128 | 40 on 8 |  | 1.000 | 1.210 |  |  | 1.100 |" in section
+    assert "| 128 | 40 on 8 | causal | 0.810 | 1.000 |  |  | 0.900 |" in section
+    assert "| L-8192 | (4, 40/8, 8192, 128) bfloat16 | 1.000 | 1.020 | FlashAttention-3 |" in section
+
+
+def test_a_cell_that_was_not_timed_is_an_empty_one() -> None:
+    failed = row("grouped", 4096, False, 1.0)
+    bare = tuple(Timed(entry.name, entry.what, entry.flops, "crashed", "gone") for entry in failed.entries)
+    rows = [ROWS[0], CellRow("grouped-4096", "grouped", failed.problem, bare, {"fa3": 0.995})]
+    assert "| 128 | 40 on 8 |  | 1.000 |  |  |  | 1.000 |" in cells_page.section(rows).splitlines()
+
+
+def test_the_section_takes_the_place_of_the_old_one() -> None:
+    made = cells_page.section(ROWS)
+    page = f"before\n{cells_page.BEGIN}\nold\n{cells_page.END}\nafter\n"
+    assert cells_page.with_section(page, made) == f"before\n{made}\nafter\n"
+    assert cells_page.with_section(f"before\n{made}\nafter\n", made) == f"before\n{made}\nafter\n"
+    for broken in ("no markers", cells_page.BEGIN, f"{cells_page.END}{cells_page.BEGIN}"):
+        with pytest.raises(ValueError, match="expected a line"):
+            cells_page.with_section(broken, made)
+
+
+def test_the_picture_has_a_bar_for_each_cell_between_its_speed_and_1() -> None:
+    tree = ElementTree.fromstring(chart(ROWS))
+    bars = [rect for rect in tree.findall(".//{*}rect") if rect.find("{*}title") is not None]
+    assert [bar.find("{*}title").text for bar in bars] == [
+        f"{r.cell}: {r.speed('ours', 'fa3').ratio:.3f}" for r in ROWS
+    ]
+    slow, fast = bars[1], bars[2]
+    place = {bar: (float(bar.get("y")), float(bar.get("y")) + float(bar.get("height"))) for bar in (slow, fast)}
+    assert place[fast][1] == place[slow][0], "both begin at 1"
+    assert (float(fast.get("height")), float(slow.get("height"))) == pytest.approx((126, 114))
+    inside = [float(bar.get("y")) + float(bar.get("height")) <= float(tree.get("height")) for bar in bars]
+    assert all(inside) and chart([]).endswith("</svg>\n")
+
+
+def test_page_and_picture_are_those_of_the_record() -> None:
+    """Once results/ has the record."""
+    if cells_page.RECORD.exists():
+        rows, page = cells_page.read(), cells_page.PAGE.read_text()
+        assert cells_page.with_section(page, cells_page.section(rows)) == page, "python tools/cells_page.py makes it"
+        assert cells_page.PICTURE.read_text() == chart(rows)

@@ -1,0 +1,130 @@
+"""Makes the tables of speed in docs/PYTORCH.md, and docs/speed.svg, from the record: `python tools/cells_page.py`.
+
+They stand between two markers. A test holds page and picture to the record.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import geometric_mean
+
+from cells_chart import chart
+
+from tl_attention.measure.cell import OURS
+from tl_attention.measure.cell_records import CellRow, parse_cell
+from tl_attention.measure.records import read_lines
+from tl_attention.problem.mask import CAUSAL
+from tl_attention.show.cells import binding_peer
+from tl_attention.show.text_table import markdown
+
+ROOT = Path(__file__).parents[1]
+RECORD = ROOT / "results/cells-h200.jsonl"
+PAGE = ROOT / "docs/PYTORCH.md"
+PICTURE = ROOT / "docs/speed.svg"
+BEGIN, END = "<!-- made by python tools/cells_page.py -->", "<!-- made until here -->"
+PEERS = {"fa3": "FlashAttention-3", "cudnn": "cuDNN"}
+NAMES = {
+    **PEERS,
+    "flash2": "FlashAttention-2",
+    "unmasked": "our rate without a mask",
+    "without_lse": "ours without the LSE",
+}
+
+
+def read(path: Path = RECORD) -> list[CellRow]:
+    """The cells of a record."""
+    return [parse_cell(line, where) for where, line in read_lines(path)]
+
+
+def section(rows: Sequence[CellRow]) -> str:
+    """What stands between the markers."""
+    over_lengths, others = divided(rows)
+    lengths = sorted({row.shape.seq_kv for row in over_lengths})
+    parts = [f"{BEGIN}\n", f"{about(rows[0])}\n", f"![Speed beside {PEERS['fa3']}]({PICTURE.name})\n"]
+    if over_lengths:
+        parts.append(f"{markdown(headings(lengths), list(grid(over_lengths, lengths)))}\n")
+    if others:
+        parts.append(f"{markdown(('case', 'problem', 'ms', 'speed', 'of'), list(map(alone, others)))}\n")
+    return "\n".join([*parts, END])
+
+
+def divided(rows: Sequence[CellRow]) -> tuple[list[CellRow], list[CellRow]]:
+    """The cells of groups of more than one length, and the others."""
+    groups: dict[str, set[int]] = {}
+    for row in rows:
+        groups.setdefault(row.group, set()).add(row.shape.seq_kv)
+    return ([row for row in rows if len(groups[row.group]) > 1], [row for row in rows if len(groups[row.group]) == 1])
+
+
+def about(row: CellRow) -> str:
+    """What was measured, where and how."""
+    versions = ", ".join(f"{what} {version}" for what, version in row.versions.items())
+    return (
+        f"Speed as a part of the peer's, above 1 is faster: the median over rounds of the ratio of times, {row.shape.dtype}, "
+        f"{row.shape.batch * row.shape.seq_kv} tokens where lengths stand beside each other. {row.device}, driver "
+        f"{row.driver}, {row.run}, commit {row.commit}; {versions}, nvcc {row.nvcc}. {row.method}."
+    )
+
+
+def headings(lengths: Sequence[int]) -> list[str]:
+    """A column for each peer and length, and the geometric mean."""
+    columns = [f"{name}, {_length(seq)}" for name in PEERS.values() for seq in lengths]
+    return ["head_dim", "heads", "", *columns, f"mean / {PEERS['fa3']}"]
+
+
+def grid(rows: Sequence[CellRow], lengths: Sequence[int]) -> Iterator[list[str]]:
+    """A line for each group and mask."""
+    lines: dict[tuple[str, bool], dict[int, CellRow]] = {}
+    for row in rows:
+        lines.setdefault((row.group, row.shape.mask == CAUSAL), {})[row.shape.seq_kv] = row
+    for of_line in lines.values():
+        shape = next(iter(of_line.values())).shape
+        heads = f"{shape.heads}" if shape.group == 1 else f"{shape.heads} on {shape.heads_kv}"
+        what = [*["causal"] * (shape.mask == CAUSAL), *[f"softcap {shape.softcap:g}"] * bool(shape.softcap)]
+        found = [_speed(of_line.get(seq), peer) for peer in PEERS for seq in lengths]
+        against = [speed for seq in lengths if (speed := _speed(of_line.get(seq), next(iter(PEERS))))]
+        mean = f"{geometric_mean(against):.3f}" if against else ""
+        yield [str(shape.head_size), heads, ", ".join(what), *("" if x is None else f"{x:.3f}" for x in found), mean]
+
+
+def alone(row: CellRow) -> list[str]:
+    """The line of a cell that has no others beside it."""
+    peer = binding_peer(row)
+    speed, ms = _speed(row, peer) if peer else None, row.ours.median_ms
+    visited = f", which visits {row.visited:.2f} x the visible pairs" * (peer == "unmasked") if row.visited else ""
+    return [
+        row.cell,
+        f"{row.shape}{visited}",
+        row.ours.status if ms is None else f"{ms:.3f}",
+        "" if speed is None else f"{speed:.3f}",
+        NAMES.get(peer, peer) if peer else "",
+    ]
+
+
+def with_section(page: str, made: str) -> str:
+    """The page with its section replaced. Raises ValueError for a page without the markers."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"expected a line {BEGIN!r} and, after it, {END!r}")
+    return f"{before}{made}{after}"
+
+
+def _speed(row: CellRow | None, peer: str) -> float | None:
+    found = row.speed(OURS, peer) if row else None
+    return found.ratio if found else None
+
+
+def _length(seq: int) -> str:
+    return f"{seq // 1024}k" if seq % 1024 == 0 else str(seq)
+
+
+if __name__ == "__main__":
+    found = read(Path(sys.argv[1]) if len(sys.argv) > 1 else RECORD)
+    if not PAGE.exists() or BEGIN not in PAGE.read_text():
+        print(section(found))
+        sys.exit(f"{PAGE}: no marker {BEGIN!r}, so the section is printed only")
+    PAGE.write_text(with_section(PAGE.read_text(), section(found)))
+    PICTURE.write_text(chart(found))
