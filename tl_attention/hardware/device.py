@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
@@ -30,13 +31,14 @@ class DeviceSpec:
 
 
 HOPPER = DeviceSpec()
-# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
-CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76
+CAPABILITY = 9, 0
+# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR and _MULTIPROCESSOR_COUNT
+CAPABILITY_MAJOR, CAPABILITY_MINOR, SMS = 75, 76, 16
 
 
 def require_hopper(capability: tuple[int, int], name: str) -> None:
     """Raise unless the device is of compute capability 9.0."""
-    if capability != (9, 0):
+    if capability != CAPABILITY:
         major, minor = capability
         raise InputError(
             f"device: {name} has compute capability {major}.{minor}, expected 9.0 (H100, H200): "
@@ -45,11 +47,12 @@ def require_hopper(capability: tuple[int, int], name: str) -> None:
 
 
 class VisibleGpu(NamedTuple):
-    """A GPU that CUDA shows to this process: its UUID as NVML spells it, its name, its compute capability."""
+    """A GPU that CUDA shows to this process: its UUID as NVML spells it, its name, its compute capability, its SMs."""
 
     uuid: str
     name: str
     capability: tuple[int, int]
+    sms: int = HOPPER.sms
 
 
 def visible_gpus() -> tuple[VisibleGpu, ...]:
@@ -73,5 +76,11 @@ def visible_gpus() -> tuple[VisibleGpu, ...]:
         if failed or driver.cuDeviceGetName(name, len(name), device):
             return ()
         capability = attribute(CAPABILITY_MAJOR), attribute(CAPABILITY_MINOR)
-        found.append(VisibleGpu(f"GPU-{UUID(bytes=bytes(uuid))}", name.value.decode(), capability))
+        found.append(VisibleGpu(f"GPU-{UUID(bytes=bytes(uuid))}", name.value.decode(), capability, attribute(SMS)))
     return tuple(found)
+
+
+@functools.cache
+def sms_at_hand() -> int:
+    """How many SMs this process's first GPU has; those of an H100 (SXM) where that is none of Hopper's, or there is none."""
+    return next((gpu.sms for gpu in visible_gpus()[:1] if gpu.capability == CAPABILITY), HOPPER.sms)

@@ -40,6 +40,7 @@ def attention_kernel(*, variant, block_M, block_N, loop, kernel, softmax):
         softcap="softcap" in variant.optional,
         sinks="Sinks" in variant.optional,
         strided=variant.strided,
+        sms=variant.sms,
         block_M=block_M,
         block_N=block_N,
         loop=loop,
@@ -102,7 +103,7 @@ def producer(block, s, c):
     if T.get_thread_binding(0) < WARP:
         work(0, block, s, c, is_producer=True)
         if c.kernel.tile_scheduler == "dynamic":
-            reset_counter(s)
+            reset_counter(s, c)
 
 
 @T.macro
