@@ -13,20 +13,25 @@ from tl_attention.errors import InputError
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """The SMs of an H100 or H200 (SXM), and the limits of one.
+    """The SMs of an H100 or H200 (SXM), and the limits of one. Of each block's shared memory the system keeps a part.
 
     Source: CUDA C++ Programming Guide, technical specifications per compute capability (9.0).
     """
 
     sms: int = 132
-    shared_bytes_per_block: int = 232_448
+    shared_bytes_per_sm: int = 233_472
+    shared_bytes_reserved: int = 1_024
     registers_per_sm: int = 65_536
     registers_per_thread: int = 255
     registers_granule: int = 8
 
-    def registers_available(self, threads: int) -> int:
-        """Registers that each thread of a block may have when the block has the SM to itself."""
-        share = self.registers_per_sm // threads // self.registers_granule * self.registers_granule
+    def shared_available(self, blocks: int = 1) -> int:
+        """Bytes of shared memory that each block may have when so many are on the SM."""
+        return self.shared_bytes_per_sm // blocks - self.shared_bytes_reserved
+
+    def registers_available(self, threads: int, blocks: int = 1) -> int:
+        """Registers that each thread of a block may have when so many blocks are on the SM."""
+        share = self.registers_per_sm // (threads * blocks) // self.registers_granule * self.registers_granule
         return min(share, self.registers_per_thread)
 
 

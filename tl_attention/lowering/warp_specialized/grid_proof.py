@@ -34,7 +34,7 @@ MOST_TURNS, MOST_TILES, SAMPLE = 64, 1 << 13, 1 << 11
 
 def workers(schedule: Schedule, variant: Variant) -> int:
     """Blocks, or clusters, that there are where they work on one tile after another: at least one."""
-    return max(1, variant.sms // schedule.kernel.cluster)
+    return max(1, variant.sms * schedule.kernel.blocks_per_sm // schedule.kernel.cluster)
 
 
 def whole_groups(heads: int, variant: Variant) -> int:

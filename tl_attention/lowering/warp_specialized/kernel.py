@@ -73,6 +73,8 @@ def launch(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c):
         + (CAP if c.softcap else "")
         + (STORE_LSE if c.lse else ""),
     ) as (block,):
+        if c.kernel.blocks_per_sm > 1:
+            T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
         if c.strided:
             aligned(Q, K, V, Output)
         s = block_state(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c)

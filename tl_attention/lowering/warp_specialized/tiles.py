@@ -13,6 +13,8 @@ TAPER = 4
 
 def workers(c):
     """Blocks, or clusters, that fill the GPU."""
+    if c.kernel.blocks_per_sm > 1:
+        return c.sms * c.kernel.blocks_per_sm // c.kernel.cluster
     return c.sms // c.kernel.cluster if c.sms > c.kernel.cluster else 1
 
 
