@@ -83,6 +83,24 @@ def test_a_block_for_each_tile_may_share_its_sm_too():
     assert read(kernel.schedule, code).digest
 
 
+@pytest.mark.parametrize(
+    "options,sms,grid",
+    [
+        ("tile_scheduler: dynamic, tile_order: tapered", 132, 264),
+        ("tile_scheduler: dynamic", 1, 2),
+        ("cluster: 2, tile_order: sections", 131, 262),
+        ("cluster: 2", 1, 2),
+    ],
+)
+def test_other_orders_of_tiles_fill_every_place(options, sms, grid, tmp_path):
+    file = tmp_path / "other"
+    file.with_suffix(".yaml").write_text(f"base: short\nkernel: {{{options}}}\n")
+    kernel = Kernel(str(file), causal=True, sms=sms)
+    code = lowered(kernel)
+    assert parse_host_source(code.host_source).grid[0].at({}) == grid
+    assert read(kernel.schedule, code).digest
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_another_share_of_the_sm_is_refused(name):
     refused(FAULTS[name], KERNELS)
