@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from tl_attention.build.compile import StaticReport
 from tl_attention.build.toolchain import Nvcc
@@ -15,7 +18,9 @@ from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
 from tl_attention.measure.peers import MATMUL
 from tl_attention.measure.pool import CallFailed
+from tl_attention.op import arguments, attention, kernels
 from tl_attention.oracle.reference import ErrorReport
+from tl_attention.problem.variant import Variant
 
 GOOD = ErrorReport(1e-4, 1e-4, 2e-4, 2e-4, True)
 BROKEN = {
@@ -100,3 +105,21 @@ def on_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "chosen", lambda cuda: Nvcc(Path(), "PATH", "13.0.88", "13.0.89"))
     monkeypatch.setattr(machine, "gpu", lambda: environment.Gpu("stand-in", "580.1", "13.0", 700.0))
     monkeypatch.setattr(machine, "commit", lambda: "c0f9511a2b3c")
+
+
+@pytest.fixture
+def compiled_for(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Variant]]:
+    """What `attention` compiles for tensors on the CPU, which stand on a GPU of 114 SMs; its kernels do nothing."""
+    asked: list[Variant] = []
+
+    def kernel_of(schedule: object, variant: Variant) -> Callable[..., None]:
+        asked.append(variant)
+        return lambda **arguments: None
+
+    monkeypatch.setattr(arguments, "check_device", lambda device: None)
+    monkeypatch.setattr(attention, "kernel_of", kernel_of)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=114))
+    kernels.sms_of.cache_clear()
+    yield asked
+    kernels.sms_of.cache_clear()

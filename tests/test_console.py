@@ -84,8 +84,8 @@ def test_a_column_that_does_not_fit_lets_a_narrower_one_behind_it_through() -> N
             0,
             2,
             (
-                ("GPU-00010101-0101-0101-0101-010101010101", "NVIDIA H0", (9, 0)),
-                ("GPU-01010101-0101-0101-0101-010101010101", "NVIDIA H1", (9, 0)),
+                ("GPU-00010101-0101-0101-0101-010101010101", "NVIDIA H0", (9, 0), 114),
+                ("GPU-01010101-0101-0101-0101-010101010101", "NVIDIA H1", (9, 0), 114),
             ),
         ),
         (0, 0, ()),
@@ -114,7 +114,7 @@ def test_the_driver_tells_which_gpus_it_shows(init, count, found, monkeypatch) -
             return 0
 
         def cuDeviceGetAttribute(self, pointer, attribute: int, gpu) -> int:
-            pointer._obj.value = {75: 9, 76: 0}[attribute]
+            pointer._obj.value = {75: 9, 76: 0, 16: 114}[attribute]
             return 0
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver())

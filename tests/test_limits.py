@@ -97,9 +97,11 @@ def test_the_mbarriers_stand_in_static_shared_memory(rows, kernel, expected):
 def test_static_and_dynamic_shared_memory_fit_together_to_the_byte(monkeypatch):
     """The rings begin at a multiple of 1,024, after the mbarriers."""
     needed = (128 + 4 * 176) * 128 * 2 + 1024
-    monkeypatch.setattr(limits, "HOPPER", replace(HOPPER, shared_bytes_per_block=needed))
+    monkeypatch.setattr(limits, "HOPPER", replace(HOPPER, shared_bytes_per_sm=needed + HOPPER.shared_bytes_reserved))
     check_fits(specialized(), 128)
-    monkeypatch.setattr(limits, "HOPPER", replace(HOPPER, shared_bytes_per_block=needed - 1))
+    monkeypatch.setattr(
+        limits, "HOPPER", replace(HOPPER, shared_bytes_per_sm=needed + HOPPER.shared_bytes_reserved - 1)
+    )
     with pytest.raises(ScheduleRefused, match=f"needs {needed:,} bytes of shared memory, the SM has {needed - 1:,}"):
         check_fits(specialized(), 128)
 
@@ -130,6 +132,9 @@ def test_q_in_registers_takes_half_of_what_acc_o_takes():
 
 def test_registers_available_are_the_sms_share():
     assert [HOPPER.registers_available(threads) for threads in (128, 256, 384)] == [255, 255, 168]
+    assert [HOPPER.registers_available(256, blocks) for blocks in (2, 3, 4)] == [128, 80, 64]
+    # CUDA C++ Programming Guide, compute capability 9.0: 228 KB of an SM, 227 KB of a block, 1 KB of each for the system.
+    assert [HOPPER.shared_available(blocks) for blocks in (1, 2, 3)] == [227 * 1024, 113 * 1024, 75 * 1024]
 
 
 def test_only_hopper_is_supported():

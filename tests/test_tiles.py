@@ -20,7 +20,8 @@ HEAD_DIM = 128
 
 
 def constants(**kernel: object) -> SimpleNamespace:
-    return SimpleNamespace(kernel=KernelOptions(**kernel), mask=CAUSAL, head_dim=HEAD_DIM, head_dim_v=HEAD_DIM, group=1)
+    sizes = {"head_dim": HEAD_DIM, "head_dim_v": HEAD_DIM, "group": 1, "sms": HOPPER.sms}
+    return SimpleNamespace(kernel=KernelOptions(**kernel), mask=CAUSAL, **sizes)
 
 
 def places(order: str, row_tiles: int, heads: int, section: int = 5) -> list[tuple[int, int]]:

@@ -42,7 +42,7 @@ SHOWN = 200
 def all_cases(*checkouts: Checkout) -> list[Case]:
     """Those of every schedule file that any of the checkouts has."""
     found: list[Case] = []
-    for under in ("", "experiments/", "experiments/causal/"):
+    for under in ("", "experiments/", "experiments/causal/", "experiments/short/"):
         paths = [path for checkout in checkouts for path in checkout.folder.glob(f"schedules/{under}*.yaml")]
         for file in sorted({f"{under}{path.name}" for path in paths}):
             if under:

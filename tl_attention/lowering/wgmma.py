@@ -30,10 +30,12 @@ THREADS_FIT_THE_TILE = tuple(map(_threads_of, choices(Keys.model_fields["block_M
 
 def plain_resources(schedule: Schedule, size: HeadSize) -> Resources:
     """What a block takes whose threads all compute: tiles in dynamic shared memory, no mbarriers of its own."""
+    registers = HOPPER.registers_available(schedule.threads)
     return Resources(
         rings=ring_buffers(schedule),
         shared_bytes=shared_bytes(schedule, size),
         fragments=fragment_registers(schedule, size),
-        registers=HOPPER.registers_available(schedule.threads),
+        registers=registers,
+        launched=registers,
         barriers={},
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from tl_attention.hardware.device import sms_at_hand
 from tl_attention.problem.lengths import ended_by_keys
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
@@ -20,12 +21,16 @@ SHARP = 128.0
 
 @dataclass(frozen=True)
 class Candidate:
-    """A named implementation. `schedule` is None for a peer; `fixed` compiles for exactly the problem's sizes."""
+    """A named implementation. `schedule` is None for a peer; `fixed` compiles for exactly the problem's sizes.
+
+    It is compiled for a GPU of `sms` SMs, the one that it will be measured on.
+    """
 
     name: str
     shape: AttentionShape
     schedule: Schedule | None = None
     fixed: bool = False
+    sms: int = field(default_factory=sms_at_hand)
 
     @property
     def label(self) -> str:
@@ -34,7 +39,7 @@ class Candidate:
     @property
     def variant(self) -> Variant:
         """What is compiled for it."""
-        return self.shape.variant(self.fixed)
+        return replace(self.shape.variant(self.fixed), sms=self.sms)
 
     def __str__(self) -> str:
         return f"{self.name}{' fixed' if self.fixed else ''} {self.shape.dtype}"

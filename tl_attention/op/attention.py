@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tl_attention.op import arguments
 from tl_attention.op.in_memory import BHSD, check_layout, other_way, placed
-from tl_attention.op.kernels import kernel_of, schedule_of
+from tl_attention.op.kernels import kernel_of, schedule_of, sms_of
 from tl_attention.problem.window import OPEN
 from tl_attention.schedule.schedule import Schedule
 
@@ -108,7 +108,7 @@ def attention(
         there = {name: value for name, value in given.items() if value is not None}
         parts = {**inputs, "q": rows.computed(q), "out": rows.computed(output)}
         strided, tensors = placed(parts, layout)
-        variant = replace(shape.variant(fixed=specialize), strided=strided)
+        variant = replace(shape.variant(fixed=specialize), strided=strided, sms=sms_of(q.device))
         kernel = kernel_of(schedule_of(schedule, shape), variant)
         with torch.cuda.device(q.device):
             kernel(Q=tensors["q"], K=tensors["k"], V=tensors["v"], Output=tensors["out"], softmax_scale=scale, **there)

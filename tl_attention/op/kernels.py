@@ -6,6 +6,8 @@ import functools
 import threading
 from pathlib import Path
 
+import torch
+
 from tl_attention.build.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.files.defaults import default_schedule
@@ -29,6 +31,12 @@ def kernel_of(schedule: Schedule, variant: Variant) -> CompiledKernel:
 def _compiled(schedule: Schedule, variant: Variant) -> CompiledKernel:
     refuse_unless_safe(schedule, variant.head_size)
     return compile_kernel(schedule, variant)
+
+
+@functools.cache
+def sms_of(device: torch.device) -> int:
+    """How many SMs a CUDA device has: a MIG slice those of its own."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def schedule_of(schedule: Schedule | str | Path | None, shape: AttentionShape) -> Schedule:

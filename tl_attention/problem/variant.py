@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tl_attention.hardware.device import HOPPER
 from tl_attention.problem.head_dims import HeadSize, head_size, tile_dim
 from tl_attention.problem.mask import FULL, Mask
 
@@ -61,7 +62,8 @@ class Variant:
     them to run time. `optional` names the optional inputs and outputs that there are. `group` heads of Q share one of K
     and V: `Sizes.heads` counts Q's. `strided` leaves to run time how the caller's tensors lie in memory, too: each has a
     stride of its own for every dimension but the last, which is contiguous. The sizes are the tensors': a kernel's tiles
-    have `tile_dim` and `tile_dim_v` columns, of which those beyond the tensors' are 0.
+    have `tile_dim` and `tile_dim_v` columns, of which those beyond the tensors' are 0. A persistent kernel fills a GPU of
+    `sms` SMs; it computes the same on any.
     """
 
     head_dim: int
@@ -72,6 +74,7 @@ class Variant:
     optional: frozenset[str] = frozenset()
     group: int = 1
     strided: bool = False
+    sms: int = HOPPER.sms
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)

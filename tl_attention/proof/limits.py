@@ -15,6 +15,8 @@ from tl_attention.schedule.schedule import Schedule
 
 # Row vectors (scores_max, scores_max_prev, scores_scale, denominator, a temporary): two rows of each per thread.
 ROW_VECTOR_REGISTERS = 2 * 5
+# What ptxas needs for a product beside its accumulators, of the registers that a block is launched with.
+PRODUCT_REGISTERS = 30
 # Dynamic shared memory follows the static, from where swizzled tiles may start.
 DYNAMIC_ALIGNMENT = 1024
 
@@ -26,18 +28,20 @@ class Resources:
     `rings` has the buffers of K_shared and of V_shared, `shared_bytes` what these and Q_shared take. `barriers` has the
     pairs of mbarriers, one for full and one for empty, by what they guard, `barrier_bytes` what they take of static
     shared memory. `fragments` has registers per thread of each fragment that lives across statements, `registers` how
-    many each thread that computes may have, `split` those of such a thread and of the producer's where setmaxnreg
-    moves them. `producer_threads` are those that only load.
+    many each thread that computes may have, `launched` those that it is launched with, `split` those of such a thread and of the producer's where setmaxnreg
+    moves them. `producer_threads` are those that only load. `blocks` are on the SM, this one among them.
     """
 
     rings: tuple[int, int]
     shared_bytes: int
     fragments: Mapping[str, int]
     registers: int
+    launched: int
     barriers: Mapping[str, int]
     barrier_bytes: int = 0
     split: tuple[int, ...] | None = None
     producer_threads: int = 0
+    blocks: int = 1
 
     @property
     def static_bytes(self) -> int:
@@ -88,6 +92,7 @@ def check_fits(schedule: Schedule, size: HeadSize, takes: Resources) -> None:
             "rescale",
         )
     _check_registers(schedule, columns_v, takes)
+    _check_product(schedule, takes)
 
 
 def shared_text(schedule: Schedule, size: HeadSize, rings: tuple[int, int]) -> str:
@@ -101,15 +106,17 @@ def shared_text(schedule: Schedule, size: HeadSize, rings: tuple[int, int]) -> s
 
 def _check_shared_memory(schedule: Schedule, size: HeadSize, takes: Resources) -> None:
     static = takes.static_bytes
-    need, limit = static + takes.shared_bytes, HOPPER.shared_bytes_per_block
+    need, limit = static + takes.shared_bytes, HOPPER.shared_available(takes.blocks)
     if need <= limit:
         return
     before = f" after {static:,} that hold {takes.barrier_bytes} of mbarriers" if static else ""
+    kernel_keys = ("kernel", "k_stages"), ("kernel", "v_stages"), ("kernel", "blocks_per_sm")
+    has = "the SM has" if takes.blocks == 1 else f"each of {takes.blocks} blocks of an SM has"
     raise ScheduleRefused(
-        f"needs {need:,} bytes of shared memory, the SM has {limit:,}: {shared_text(schedule, size, takes.rings)} "
+        f"needs {need:,} bytes of shared memory, {has} {limit:,}: {shared_text(schedule, size, takes.rings)} "
         f"bytes{before}; use a smaller tile or fewer buffers",
         "num_stages",
-        others=(("block_N",), ("block_M",), ("kernel", "k_stages"), ("kernel", "v_stages"), *PLACE_KEYS, ("lowering",)),
+        others=(("block_N",), ("block_M",), *kernel_keys, *PLACE_KEYS, ("lowering",)),
     )
 
 
@@ -118,10 +125,24 @@ def _check_registers(schedule: Schedule, head_dim: int, takes: Resources) -> Non
     if takes.fragment_registers <= takes.registers:
         return
     q = "half as much for Q, " if "Q" in takes.fragments else ""
+    kernel_keys = ("kernel", "registers"), ("kernel", "q_operand"), ("kernel", "blocks_per_sm")
     raise ScheduleRefused(
         f"needs {takes.fragment_registers} registers per thread for fragments alone, {schedule.threads} threads have "
         f"{takes.registers}: acc_s {M}*{N}/{schedule.threads}, half as much for acc_s_cast, "
         f"acc_o {M}*{head_dim}/{schedule.threads}, {q}{ROW_VECTOR_REGISTERS} for row vectors; use a smaller block_N",
         "block_N",
-        others=(("block_M",), ("threads",), ("kernel", "registers"), ("kernel", "q_operand"), ("lowering",)),
+        others=(("block_M",), ("threads",), *kernel_keys, ("lowering",)),
+    )
+
+
+def _check_product(schedule: Schedule, takes: Resources) -> None:
+    accumulators, name = max((takes.fragments[name], name) for name in ("acc_s", "acc_o"))
+    if accumulators + PRODUCT_REGISTERS <= takes.launched:
+        return
+    raise ScheduleRefused(
+        f"needs {accumulators} + {PRODUCT_REGISTERS} registers per thread for the product in {name}: with {takes.blocks} "
+        f"blocks on an SM a thread is launched with {takes.launched}; use fewer blocks_per_sm",
+        "kernel",
+        "blocks_per_sm",
+        others=(("block_M",), ("block_N",), ("threads",), ("lowering",)),
     )

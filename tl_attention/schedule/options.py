@@ -40,7 +40,7 @@ class KernelOptions(_Options):
         Words(
             {
                 "one_tile": "one thread block per row tile, not persistent",
-                "static": "persistent, a thread block per SM takes every n-th row tile",
+                "static": "persistent, each thread block takes every n-th row tile",
                 "dynamic": "persistent, the next row tile comes from a counter in global memory",
             }
         ),
@@ -55,6 +55,11 @@ class KernelOptions(_Options):
             }
         ),
     ] = "rows"
+    blocks_per_sm: Annotated[
+        StrictInt,
+        Field(ge=1, le=4, description="thread blocks that share an SM: each has so large a part of it"),
+        Words({1: "a thread block has an SM to itself"}, "{0} thread blocks share an SM"),
+    ] = 1
     cluster: Annotated[
         StrictInt,
         Field(ge=1, le=2),

@@ -82,7 +82,7 @@ def _resources(schedule: Schedule, head_dim: HeadSize) -> str:
         f"tile: {M} queries x {N} keys, head_dim {head_dim}",
         f"threads: {schedule.threads} compute, {WARPGROUP} for each {ROWS} rows"
         + (producer if takes.producer_threads else ", and load"),
-        f"shared memory: {static + takes.shared_bytes:,} of {HOPPER.shared_bytes_per_block:,} bytes: {before}"
+        f"shared memory: {static + takes.shared_bytes:,} of {HOPPER.shared_available(takes.blocks):,} bytes: {before}"
         + shared_text(schedule, head_dim, takes.rings),
         f"registers: {takes.fragment_registers} of {takes.registers} for fragments: "
         + ", ".join(f"{name} {count}" for name, count in takes.fragments.items()),

@@ -9,6 +9,7 @@ from pathlib import Path
 from code_mutants.reading import Code
 from tl_attention.build.compile import TARGET
 from tl_attention.files.schedule_file import load
+from tl_attention.hardware.device import HOPPER
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Variant
@@ -28,6 +29,7 @@ class Kernel:
     head_dim_v: int = 0
     group: int = 1
     optional: frozenset[str] = frozenset()
+    sms: int = HOPPER.sms
 
     @functools.cached_property
     def schedule(self) -> Schedule:
@@ -36,7 +38,9 @@ class Kernel:
     @property
     def variant(self) -> Variant:
         mask = CAUSAL if self.causal else FULL
-        return Variant(self.head_dim, self.dtype, mask, self.head_dim_v, group=self.group, optional=self.optional)
+        return Variant(
+            self.head_dim, self.dtype, mask, self.head_dim_v, group=self.group, optional=self.optional, sms=self.sms
+        )
 
 
 # Both lowerings, both masks, both fastest; multicast, tiles from a counter, in sections and tapered, turns, an output

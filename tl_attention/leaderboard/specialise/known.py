@@ -58,13 +58,15 @@ class Rename(ast.NodeTransformer):
 class Known:
     """Names and their values. `unsayable` are those that the packed text does not have: what they are decides.
 
-    `constants` are those that it gets. Fields below one of `nameless` have no name that says anything by itself.
+    `constants` are those that it gets, and `depths` of how many names the path to each is: the problem's and the tile's
+    are shorter than those of options. Fields below one of `nameless` have no name that says anything by itself.
     """
 
     def __init__(self, values: Environment, unsayable: Collection[str], functions: Mapping[int, str]) -> None:
         self.values = dict(values)
         self.unsayable = set(unsayable)
         self.constants: dict[str, Any] = {}
+        self.depths: dict[str, int] = {}
         self.nameless: Collection[str] = ()
         self._functions = functions
         self._with_named_fields = set(unsayable)
@@ -78,10 +80,11 @@ class Known:
             self._with_named_fields.add(name)
         return read(name)
 
-    def constant(self, name: str, value: Any) -> ast.Name:
+    def constant(self, name: str, value: Any, depth: int = 1) -> ast.Name:
         """A constant of the packed text."""
         assert self.values.get(name, value) == value, f"{name} is {self.values[name]!r} and {value!r}"
         self.values[name] = self.constants[name] = value
+        self.depths.setdefault(name, depth)
         return read(name)
 
     def value(self, node: ast.expr, local: Environment = NOTHING) -> Any:
@@ -112,7 +115,7 @@ class Known:
         says_more = type(value) in (int, float, str) and value and len(path) > 1
         if not says_more or path[0] not in self._with_named_fields or not set(path).isdisjoint(self.nameless):
             return expression(value)
-        return self.constant(path[-1].upper(), value)
+        return self.constant(path[-1].upper(), value, len(path))
 
 
 def _path(node: ast.expr) -> list[str]:

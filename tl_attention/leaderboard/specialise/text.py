@@ -34,7 +34,7 @@ def specialised(files: Sequence[str], entry: str, arguments: Mapping[str, Any], 
         definitions = _specialised(source.definitions, entry, known)
     mentioned = {name for definition in definitions for name in names_in(definition.node)}
     assert mentioned.isdisjoint(known.unsayable), f"not decided: {sorted(mentioned & known.unsayable)}"
-    constants = {name: value for name, value in known.constants.items() if name in mentioned}
+    constants = {n: known.constants[n] for n in sorted(known.constants, key=known.depths.__getitem__) if n in mentioned}
     return written(definitions, source.headings, constants)
 
 

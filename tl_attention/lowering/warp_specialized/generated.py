@@ -107,7 +107,7 @@ class RolesProof(Proof):
 
     def sizes(self) -> Iterator[Sizes]:
         block_N, rows = self.schedule.block_N, self.rows
-        heads = whole_groups(TILES * workers(self.schedule), self.code.variant)
+        heads = whole_groups(TILES * workers(self.schedule, self.code.variant), self.code.variant)
         for blocks in range(1, self.program.span + 3):
             whole, ragged, one_more = ended_by_keys(blocks, block_N)
             for seq_q, seq_kv in ((rows - 3, ragged), (rows, whole), (1, one_more)):
@@ -165,7 +165,7 @@ class RolesProof(Proof):
         counter = {"TileCounter": (0, 0)}
         run = Run(
             self.kernel, threads, self.names(sizes), lengths, cluster, counter, self.iterations, start,
-            whole=False, workers=workers(self.schedule),
+            whole=False, workers=workers(self.schedule, self.code.variant),
         )  # fmt: skip
         run.go()
         return run

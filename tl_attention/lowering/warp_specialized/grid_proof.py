@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from tl_attention.hardware.device import HOPPER
 from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.lowering.warp_specialized.arguments import Loop
 from tl_attention.lowering.warp_specialized.grid import NONE, GridTiles
@@ -28,14 +27,14 @@ from tl_attention.proof.generated.text import Kernel
 from tl_attention.proof.generated.threads import Threads
 from tl_attention.schedule.schedule import Schedule
 
-# Where blocks of fixed sizes work on more tiles than this each, their first tiles are looked at, and so many numbers of
-# tiles at both ends of the grid.
-MOST_TURNS, SAMPLE = 64, 1 << 11
+# Where blocks of fixed sizes work on more tiles than this each, and on more than that together, their first tiles are
+# looked at, and so many numbers of tiles at both ends of the grid.
+MOST_TURNS, MOST_TILES, SAMPLE = 64, 1 << 13, 1 << 11
 
 
-def workers(schedule: Schedule) -> int:
-    """Blocks, or clusters, that there are where they work on one tile after another."""
-    return HOPPER.sms // schedule.kernel.cluster
+def workers(schedule: Schedule, variant: Variant) -> int:
+    """Blocks, or clusters, that there are where they work on one tile after another: at least one."""
+    return max(1, variant.sms * schedule.kernel.blocks_per_sm // schedule.kernel.cluster)
 
 
 def whole_groups(heads: int, variant: Variant) -> int:
@@ -53,10 +52,10 @@ def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
 
     rows, group = schedule.block_M * schedule.kernel.cluster, variant.group
     # One row tile of many heads, so that a number in the order of tiles is not divided by anything else.
-    yield Sizes(1, whole_groups(9 * workers(schedule), variant), rows, rows + 1)
+    yield Sizes(1, whole_groups(9 * workers(schedule, variant), variant), rows, rows + 1)
     yield Sizes(2, 3 * group, 5 * rows - rows // 3, 6 * rows)
     # As many row tiles as divide the tapered tiles, and those but one, and heads beyond them.
-    tapered = TAPER * workers(schedule)
+    tapered = TAPER * workers(schedule, variant)
     for tiles in (4, next(n for n in range(2, tapered) if (tapered - 1) % n == 0)):
         yield Sizes(1, whole_groups(tapered // tiles + 4, variant), tiles * rows, tiles * rows)
     # The window's edges in tiles of their own, and keys before and after them that none of these sees.
@@ -83,7 +82,7 @@ class GridProof:
         """Raise Unsafe unless it holds."""
         blocks = self._blocks()
         turns = ceildiv(self.total, blocks) + 1
-        if turns > MOST_TURNS:
+        if turns > MOST_TURNS and self.total > MOST_TILES:
             self._check_sample(blocks)
             return
         run, found = self._grid(np.arange(blocks), turns)
@@ -100,7 +99,7 @@ class GridProof:
         plan, cluster = self.proof.plan, self.roles.cluster
         grid = [part.at(self.sizes._asdict()) for part in plan.grid]
         one_tile = self.schedule.kernel.tile_scheduler == "one_tile"
-        wanted = self.total if one_tile else workers(self.schedule) * cluster
+        wanted = self.total if one_tile else workers(self.schedule, self.proof.code.variant) * cluster
         if grid != [wanted, 1, 1] or plan.cluster != (cluster, 1, 1):
             raise Unsafe(f"a grid of {grid} blocks in clusters of {plan.cluster}, expected {wanted} in {cluster}")
         return wanted

@@ -40,6 +40,7 @@ def attention_kernel(*, variant, block_M, block_N, loop, kernel, softmax):
         softcap="softcap" in variant.optional,
         sinks="Sinks" in variant.optional,
         strided=variant.strided,
+        sms=variant.sms,
         block_M=block_M,
         block_N=block_N,
         loop=loop,
@@ -72,6 +73,8 @@ def launch(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c):
         + (CAP if c.softcap else "")
         + (STORE_LSE if c.lse else ""),
     ) as (block,):
+        if c.kernel.blocks_per_sm > 1:
+            T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
         if c.strided:
             aligned(Q, K, V, Output)
         s = block_state(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c)
@@ -102,7 +105,7 @@ def producer(block, s, c):
     if T.get_thread_binding(0) < WARP:
         work(0, block, s, c, is_producer=True)
         if c.kernel.tile_scheduler == "dynamic":
-            reset_counter(s)
+            reset_counter(s, c)
 
 
 @T.macro

@@ -12,9 +12,14 @@ from tl_attention.schedule.schedule import Schedule
 MBARRIER_BYTES, TILE_NUMBER_BYTES = 8, 4
 TILE_NUMBER = "tile number"
 
-# Registers per thread of the warpgroups that compute and of the producer's, by block_M: they share those of the launch.
-# With one warpgroup that gives every thread 255 already.
-SPLIT_REGISTERS: dict[int, tuple[int, int]] = {128: (240, 24), 192: (160, 32)}
+# Registers per thread of the warpgroups that compute and of the producer's, by block_M and the blocks of an SM: they share
+# those of the launch. With one warpgroup that has the SM to itself that gives every thread 255 already.
+SPLIT_REGISTERS: dict[tuple[int, int], tuple[int, int]] = {
+    (128, 1): (240, 24),
+    (192, 1): (160, 32),
+    (64, 2): (232, 24),
+    (64, 3): (136, 24),
+}
 
 
 def resources(schedule: Schedule, size: HeadSize) -> Resources:
@@ -30,23 +35,26 @@ def resources(schedule: Schedule, size: HeadSize) -> Resources:
             "kernel",
             "output",
         )
-    split = split_registers(schedule)
+    split, blocks = split_registers(schedule), schedule.kernel.blocks_per_sm
+    launched = HOPPER.registers_available(schedule.threads + WARPGROUP, blocks)
     barriers = mbarrier_pairs(schedule)
     return Resources(
         rings=ring_buffers(schedule),
         shared_bytes=shared_bytes(schedule, size),
         fragments=fragment_registers(schedule, size),
-        registers=split[0] if split else HOPPER.registers_per_thread,
+        registers=split[0] if split else launched,
+        launched=launched,
         barriers=barriers,
         barrier_bytes=sum(barriers.values()) * 2 * MBARRIER_BYTES + barriers.get(TILE_NUMBER, 0) * TILE_NUMBER_BYTES,
         split=split,
         producer_threads=WARPGROUP,
+        blocks=blocks,
     )
 
 
 def split_registers(schedule: Schedule) -> tuple[int, ...] | None:
     """Registers per thread that compute and of the producer's, or None where all keep those of the launch."""
-    return schedule.kernel.registers or SPLIT_REGISTERS.get(schedule.block_M)
+    return schedule.kernel.registers or SPLIT_REGISTERS.get((schedule.block_M, schedule.kernel.blocks_per_sm))
 
 
 def mbarrier_pairs(schedule: Schedule) -> dict[str, int]:

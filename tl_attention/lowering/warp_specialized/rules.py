@@ -115,12 +115,13 @@ def _registers_fit_the_block(s: Keys) -> None:
     if s.kernel.registers is None:
         return
     computes, loads = s.kernel.registers
-    threads = s.threads + WARPGROUP
-    launched = HOPPER.registers_available(threads)
+    threads, blocks = s.threads + WARPGROUP, s.kernel.blocks_per_sm
+    launched = HOPPER.registers_available(threads, blocks)
+    shared = "" if blocks == 1 else f" and {blocks} blocks on an SM"
     if not loads <= launched <= computes:
         raise RuleBroken(
-            f"[{computes}, {loads}], expected at least {launched} and at most {launched}: with block_M {s.block_M} a "
-            f"thread is launched with {launched}",
+            f"[{computes}, {loads}], expected at least {launched} and at most {launched}: with block_M {s.block_M}"
+            f"{shared} a thread is launched with {launched}",
             "kernel",
             "registers",
         )

@@ -5,8 +5,6 @@ A tile here is that of a whole cluster: block_M rows for each of its blocks.
 
 import tilelang.language as T
 
-from tl_attention.hardware.device import HOPPER
-
 # K and V of the heads of a section fit in the L2 cache of an H100 (50 MB) beside everything else.
 SECTION_BYTES = 32 << 20
 # So many tiles for each worker are taken from the last heads together, the longest first.
@@ -15,7 +13,9 @@ TAPER = 4
 
 def workers(c):
     """Blocks, or clusters, that fill the GPU."""
-    return HOPPER.sms // c.kernel.cluster
+    if c.kernel.blocks_per_sm > 1:
+        return c.sms * c.kernel.blocks_per_sm // c.kernel.cluster
+    return c.sms // c.kernel.cluster if c.sms > c.kernel.cluster else 1
 
 
 def place(tile, row_tiles, heads, s, c):

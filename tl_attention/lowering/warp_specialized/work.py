@@ -2,7 +2,6 @@
 
 import tilelang.language as T
 
-from tl_attention.hardware.device import HOPPER
 from tl_attention.hardware.warpgroup import ROWS, WARP
 from tl_attention.lowering.warp_specialized.consumer import consume
 from tl_attention.lowering.warp_specialized.output import store
@@ -36,7 +35,7 @@ def work(wg, block, s, c, is_producer):
             produce(turn, base, first, blocks, first_row, head, bz, s, c)
             if c.kernel.tile_scheduler == "dynamic":
                 # After the loads: the counter takes a microsecond to answer.
-                draw_tile(turn, s)
+                draw_tile(turn, s, c)
         else:
             first_row += wg * ROWS
             visible = s.seq_kv // c.block_N
@@ -86,11 +85,11 @@ def advance(tile: T.Ref, turn: T.Ref, row_tiles, s, c, is_producer):
 
 
 @T.macro
-def draw_tile(turn: T.Ref, s):
+def draw_tile(turn: T.Ref, s, c):
     """The producer warp takes the next tile from the counter."""
     T.mbarrier_wait_parity(s.tiles.empty[turn % 2], turn // 2 % 2 ^ 1)
     if T.shuffle_elect(WARP):
-        s.tiles.next[turn % 2] = T.atomic_add(s.tiles.counter[0], 1, return_prev=True) + HOPPER.sms
+        s.tiles.next[turn % 2] = T.atomic_add(s.tiles.counter[0], 1, return_prev=True) + workers(c)
     T.mbarrier_arrive(s.tiles.full[turn % 2])
 
 
@@ -105,9 +104,9 @@ def take_tile(tile: T.Ref, turn: T.Ref, s, is_producer):
 
 
 @T.macro
-def reset_counter(s):
+def reset_counter(s, c):
     """The last block leaves the counter as it found it."""
     if T.shuffle_elect(WARP):
-        if T.atomic_add(s.tiles.counter[1], 1, return_prev=True) == HOPPER.sms - 1:
+        if T.atomic_add(s.tiles.counter[1], 1, return_prev=True) == workers(c) - 1:
             s.tiles.counter[0] = 0
             s.tiles.counter[1] = 0

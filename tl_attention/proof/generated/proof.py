@@ -151,6 +151,9 @@ class Proof(ABC):
             if not HEADER.match(line):
                 raise Unsafe(f"{line[:80]!r} stands before the kernel")
         check_signature(self.kernel, self.plan, self.code.parameters)
+        blocks, wanted = self.kernel.signature.blocks, self.schedule.kernel.blocks_per_sm
+        if blocks != wanted:
+            raise Unsafe(f"its registers are those of {blocks} blocks on an SM, expected {wanted}")
         check_strides(self.plan, self.code.parameters, self.code.variant.strided)
         check_memory(self.kernel, self.plan, self.tiles)
 

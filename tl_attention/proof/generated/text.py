@@ -44,7 +44,7 @@ TAGS = {
     "hidden": re.compile(r"(?:(?:float )?(?:condval|broadcast_var)(?:_\d+)?|acc_s\[.+\]) = -CUDART_INF_F;$"),
     "scores": re.compile(r"(?:acc_s\[.+\]|\*\(float\d\*\)\(acc_s \+ .+\)) = "),
 }
-SIGNATURE = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+), 1\) (\w+)\((.*)\) \{$')
+SIGNATURE = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+), (\d+)\) (\w+)\((.*)\) \{$')
 # __grid_constant__ const CUtensorMap K_desc    const half_t* __restrict__ K    int seq_q    float softmax_scale
 # int64_t Output_row_stride
 PARAMETER = re.compile(
@@ -63,9 +63,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a kernel takes, in order: descriptors, tensors by address, integers and numbers, by kind."""
+    """What a kernel takes, in order: descriptors, tensors by address, integers and numbers, by kind.
+
+    ptxas gives each of its `threads` no more registers than leave room for so many `blocks` on an SM.
+    """
 
     threads: int
+    blocks: int
     name: str
     parameters: tuple[tuple[str, str], ...]
 
@@ -102,11 +106,13 @@ def read(source: str, calls: Sequence[Call]) -> Kernel:
 
 def _signature(line: str) -> Signature:
     match = SIGNATURE.match(line)
-    parameters = [PARAMETER.match(text) for text in arguments(match[3])] if match else []
+    parameters = [PARAMETER.match(text) for text in arguments(match[4])] if match else []
     if not match or not all(parameters):
         raise SyntaxError(f"{line[:100]!r} is no kernel of a form that is known")
     kinds = ["descriptor" if p[1] else "address" if p[2] else p[3] for p in parameters if p]
-    return Signature(int(match[1]), match[2], tuple((kind, p[4]) for kind, p in zip(kinds, parameters) if p))
+    return Signature(
+        int(match[1]), int(match[2]), match[3], tuple((kind, p[4]) for kind, p in zip(kinds, parameters) if p)
+    )
 
 
 class _Block(NamedTuple):

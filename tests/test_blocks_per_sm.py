@@ -1,0 +1,152 @@
+"""Blocks that share an SM: what each may take, that the kernel is made and proved for as many, and faults in that."""
+
+from __future__ import annotations
+
+import pytest
+from generated_faults import Fault, Kernel, fault, lowered, read, refused
+from mutations import shipped
+
+from tl_attention.errors import ScheduleRefused
+from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.proof.generated.host_plan import parse_host_source
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.show.explain import explain
+
+SHORT = shipped()["short"]
+KERNELS = {
+    "short": Kernel("short", dtype="bfloat16"),
+    "causal": Kernel("short", causal=True, head_dim=64),
+    "of 114 SMs": Kernel("short", sms=114),
+    "three": Kernel("experiments/short/three_blocks", head_dim=64),
+    "one tile": Kernel("experiments/short/one_tile"),
+    "wide": Kernel("short_wide", head_dim=256),
+    "best": Kernel("best"),
+}
+# Thread blocks, and of how many on an SM ptxas gives them the registers.
+MADE = {"short": (264, 2), "causal": (264, 2), "of 114 SMs": (228, 2), "three": (396, 3), "wide": (132, 1)}
+BOUNDS = r"__launch_bounds__\(256, 2\)"
+FAULTS: dict[str, Fault] = {
+    "registers of one block": fault(
+        "short", BOUNDS, "__launch_bounds__(256, 1)", words="registers are those of 1 blocks on an SM, expected 2"
+    ),
+    "registers of three blocks": fault(
+        "short", BOUNDS, "__launch_bounds__(256, 3)", words="registers are those of 3 blocks on an SM, expected 2"
+    ),
+    "registers of two blocks where there is one": fault(
+        "best", r"__launch_bounds__\(384, 1\)", "__launch_bounds__(384, 2)", words="those of 2 blocks .* expected 1"
+    ),
+    "no bound": fault("short", BOUNDS, "__launch_bounds__(256)", words="is no kernel of a form that is known"),
+    "registers that are not there": fault(
+        "short", r"reg_alloc<232>", "reg_alloc<240>", words=r"starts with .*more registers \(240\)"
+    ),
+    "registers that the producer keeps": fault(
+        "short", r"reg_dealloc<24>", "reg_dealloc<32>", words=r"starts with .*fewer registers \(32\)"
+    ),
+    "one more block": fault(
+        "short",
+        r"\(\(int64_t\)264\)",
+        "((int64_t)265)",
+        words=r"a grid of \[265, 1, 1\] .* expected 264 in 1",
+        host=True,
+    ),
+    "a block for each SM": fault(
+        "short",
+        r"\(\(int64_t\)264\)",
+        "((int64_t)132)",
+        words=r"a grid of \[132, 1, 1\] .* expected 264 in 1",
+        host=True,
+    ),
+    "the next tile is that of one block an SM": Fault(
+        "short",
+        (
+            (r" tile = \(tile \+ 264\);", " tile = (tile + 132);"),
+            (r" tile_1 = \(tile_1 \+ 264\);", " tile_1 = (tile_1 + 132);"),
+        ),
+        words="its blocks work on .* tiles",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_kernel_is_made_and_proved_for_as_many(name):
+    kernel, (grid, blocks) = KERNELS[name], MADE[name]
+    code = lowered(kernel)
+    plan = parse_host_source(code.host_source)
+    assert plan.grid[0].at({}) == grid and f"__launch_bounds__(256, {blocks})" in code.source
+    assert read(kernel.schedule, code).digest
+
+
+def test_a_block_for_each_tile_may_share_its_sm_too():
+    kernel = KERNELS["one tile"]
+    code = lowered(kernel)
+    assert parse_host_source(code.host_source).grid[0].at({"batch": 8, "heads": 32, "seq_q": 65}) == 512
+    assert read(kernel.schedule, code).digest
+
+
+@pytest.mark.parametrize(
+    "options,sms,grid",
+    [
+        ("tile_scheduler: dynamic, tile_order: tapered", 132, 264),
+        ("tile_scheduler: dynamic", 1, 2),
+        ("cluster: 2, tile_order: sections", 131, 262),
+        ("cluster: 2", 1, 2),
+    ],
+)
+def test_other_orders_of_tiles_fill_every_place(options, sms, grid, tmp_path):
+    file = tmp_path / "other"
+    file.with_suffix(".yaml").write_text(f"base: short\nkernel: {{{options}}}\n")
+    kernel = Kernel(str(file), causal=True, sms=sms)
+    code = lowered(kernel)
+    assert parse_host_source(code.host_source).grid[0].at({}) == grid
+    assert read(kernel.schedule, code).digest
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_another_share_of_the_sm_is_refused(name):
+    refused(FAULTS[name], KERNELS)
+
+
+def changed(**keys) -> Schedule:
+    return Schedule(**SHORT.model_dump() | keys)
+
+
+def with_kernel(**options) -> Schedule:
+    return changed(kernel=SHORT.kernel.model_dump() | options)
+
+
+def test_setmaxnreg_moves_what_a_share_has():
+    assert with_kernel(registers=(232, 24)).kernel.registers == (232, 24)
+    with pytest.raises(ValueError, match=r"\[240, 24\] take 33,792 registers, the block is launched with 32,768"):
+        with_kernel(registers=(240, 24))
+    with pytest.raises(
+        ValueError, match=r"at least 80 and at most 80: with block_M 64 and 3 blocks on an SM a thread is"
+    ):
+        with_kernel(registers=(232, 96), blocks_per_sm=3)
+    with pytest.raises(ValueError, match="blocks_per_sm"):
+        with_kernel(blocks_per_sm=5)
+
+
+@pytest.mark.parametrize(
+    "schedule,head_dim,words",
+    [
+        (changed(num_stages=4), 128, "needs 148,480 bytes of shared memory, each of 2 blocks of an SM has 115,712"),
+        (SHORT, 192, "needs 173,056 bytes of shared memory, each of 2 blocks of an SM has 115,712"),
+        (
+            changed(block_N=32, num_stages=1),
+            256,
+            r"needs 128 \+ 30 registers .* acc_o: with 2 blocks .* launched with 128",
+        ),
+        (changed(block_M=128, threads=256, num_stages=1), 64, "256 threads have 80: acc_s"),
+    ],
+)
+def test_what_does_not_fit_beside_the_others_is_refused_with_the_arithmetic(schedule, head_dim, words):
+    with pytest.raises(ScheduleRefused, match=words):
+        refuse_unless_safe(schedule, head_dim)
+
+
+def test_explain_and_label_have_it():
+    text = explain(SHORT)
+    assert "shared memory: 115,712 of 115,712 bytes" in text and "registers: 122 of 232 for fragments" in text
+    assert "* kernel.blocks_per_sm 2: 2 thread blocks share an SM" in text
+    assert "  kernel.blocks_per_sm 1: a thread block has an SM to itself" in explain(shipped()["best"])
+    assert Schedule.from_label(SHORT.label) == SHORT and "kernel.blocks_per_sm=2" in SHORT.label

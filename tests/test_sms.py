@@ -1,0 +1,109 @@
+"""GPUs with another number of SMs: kernels are made, and proved, for as many, and whoever compiles asks for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from generated_faults import Kernel, fault, lowered, read, refused
+from mutations import shipped
+from stand_in import compiled_for
+
+from tl_attention import attention
+from tl_attention.errors import ScheduleRefused
+from tl_attention.hardware import device
+from tl_attention.hardware.device import HOPPER, VisibleGpu, sms_at_hand
+from tl_attention.measure.candidate import Candidate
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Variant
+from tl_attention.proof.generated.host_plan import parse_host_source
+
+__all__ = ["compiled_for"]
+
+STATIC, DYNAMIC = Kernel("best", sms=114), Kernel("experiments/dynamic", sms=114)
+KERNELS = {"static": STATIC, "dynamic": DYNAMIC}
+# A kernel, and its blocks: with clusters of two an odd SM is left out, and there is one cluster at least.
+MADE = {
+    "static of 114": (STATIC, 114),
+    "static of 130": (Kernel("best", sms=130), 130),
+    "static of 131": (Kernel("best", sms=131), 130),
+    "static of 1": (Kernel("best", sms=1), 2),
+    "static of 1, heads in groups": (Kernel("best", group=8, sms=1), 2),
+    "from a counter of 114": (DYNAMIC, 114),
+    "from a counter of 1": (Kernel("experiments/dynamic", sms=1), 1),
+    "tapered of 131": (Kernel("best_causal", causal=True, sms=131), 131),
+    "tapered of 66": (Kernel("best_causal", causal=True, sms=66), 66),
+    "tapered of 1": (Kernel("best_causal", causal=True, sms=1), 1),
+    "sections of 114": (Kernel("experiments/causal/sections", causal=True, sms=114), 114),
+}
+FAULTS = {
+    "a block for each SM of another GPU": fault(
+        "static",
+        r"\(\(int64_t\)114\)",
+        "((int64_t)132)",
+        words=r"a grid of \[132, 1, 1\] .* expected 114 in 2",
+        host=True,
+    ),
+    "the producer goes on as on another GPU": fault(
+        "static",
+        r" tile = \(tile \+ 57\);",
+        " tile = (tile + 66);",
+        words=r"stores \(0, 57, 0\) as \(row, head, batch\), expected \(0, 66, 0\)",
+    ),
+    "the counter begins with the tiles of another GPU": fault(
+        "dynamic", r"\+ 114\);", "+ 132);", words="its blocks work on .* of .* tiles"
+    ),
+    "the last block of another GPU resets the counter": fault(
+        "dynamic", r"== 113\);", "== 131);", words="it leaves the counters of tiles as"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_kernel_is_made_and_proved_for_any_number(name):
+    kernel, blocks = MADE[name]
+    code = lowered(kernel)
+    assert parse_host_source(code.host_source).grid[0].at({}) == blocks
+    assert read(kernel.schedule, code).digest
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_another_number_is_refused(name):
+    refused(FAULTS[name], KERNELS)
+
+
+def test_a_kernel_for_another_gpu_is_refused():
+    code = lowered(STATIC)
+    with pytest.raises(ScheduleRefused, match=r"a grid of \[114, 1, 1\] blocks .* expected 132 in 2"):
+        read(STATIC.schedule, replace(code, variant=replace(code.variant, sms=HOPPER.sms)))
+
+
+def test_an_h100_of_all_its_sms_is_what_is_compiled_where_nobody_says():
+    assert Variant(128, "float16").sms == AttentionShape(1, 1, 9, 9, 64).variant().sms == HOPPER.sms == 132
+
+
+def test_attention_asks_the_device(compiled_for):
+    q = torch.zeros(1, 2, 64, 64, dtype=torch.bfloat16)
+    attention(q, q, q)
+    attention(q, q, q, causal=True, specialize=True)
+    assert [variant.sms for variant in compiled_for] == [114, 114]
+
+
+@pytest.mark.parametrize(
+    "gpus,sms",
+    [
+        ((), HOPPER.sms),
+        ((VisibleGpu("GPU-0", "NVIDIA H100 PCIe", (9, 0), 114), VisibleGpu("GPU-1", "NVIDIA H200", (9, 0), 132)), 114),
+        ((VisibleGpu("GPU-0", "NVIDIA A100", (8, 0), 108),), HOPPER.sms),
+    ],
+)
+def test_what_is_measured_is_compiled_for_the_gpu_at_hand(gpus, sms, monkeypatch):
+    monkeypatch.setattr(device, "visible_gpus", lambda: gpus)
+    sms_at_hand.cache_clear()
+    try:
+        candidate = Candidate("best", AttentionShape(1, 2, 64, 64, 128), shipped()["best"])
+    finally:
+        sms_at_hand.cache_clear()
+    assert (candidate.sms, candidate.variant.sms) == (sms, sms)
+    assert replace(candidate, sms=66).variant == replace(candidate.variant, sms=66)
