@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "results/cells-h200.jsonl"
 PAGE = ROOT / "docs/PYTORCH.md"
 PICTURE = ROOT / "docs/speed.svg"
-BEGIN, END = "<!-- made by python tools/cells_page.py -->", "<!-- made until here -->"
+BEGIN, END = "<!-- speed -->", "<!-- end of speed -->"
 PEERS = {"fa3": "FlashAttention-3", "cudnn": "cuDNN"}
 NAMES = {
     **PEERS,

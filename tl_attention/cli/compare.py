@@ -35,7 +35,7 @@ def compare(
     output: Path | None,
     listed: bool,
 ) -> None:
-    """Time what attention() takes beside its peers, in each cell of a file (those of issue 11 by default).
+    """Time what attention() takes beside its peers, in each cell of a file (results/cells.yaml by default).
 
     Entries of a cell are sampled in turn: medians of paired ratios. The first peer is entered twice, which shows the
     repeatability. Both --only and --with may be given several times.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from tl_attention.measure import gpu_worker
-from tl_attention.measure.candidate import Candidate, Verified, verified_on
+from tl_attention.measure.candidate import Candidate, verified_on
 from tl_attention.measure.pool import CallFailed, Worker
 from tl_attention.oracle import interpret
 from tl_attention.oracle.reference import ErrorReport, worst_of
@@ -15,15 +14,9 @@ from tl_attention.program.derivation import derive
 TIMEOUT_S = 120.0
 
 
-def on_gpu(
-    worker: Worker, candidate: Candidate, seed: int, problems: Sequence[Verified] | None = None
-) -> dict[str, Any]:
-    """The fields of its row that this fills: how large the errors were, or at which problem it failed, and how.
-
-    On its own problem and small ones unless others are given.
-    """
-    if problems is None:
-        problems = verified_on(candidate.shape, candidate.fixed or candidate.schedule is None, candidate.schedule)
+def on_gpu(worker: Worker, candidate: Candidate, seed: int) -> dict[str, Any]:
+    """The fields of its row that this fills: how large the errors were, or at which problem it failed, and how."""
+    problems = verified_on(candidate.shape, candidate.fixed or candidate.schedule is None, candidate.schedule)
     reports: list[ErrorReport] = []
     for number, problem in enumerate(problems):
         try:
