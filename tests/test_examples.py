@@ -24,7 +24,7 @@ def python(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=600,
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])} | environment,
     )
 
 

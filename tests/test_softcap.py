@@ -112,6 +112,10 @@ def test_a_row_max_that_caps_what_it_reads_needs_no_other_order(model):
     assert verdicts == {True, False}
 
 
+# Of the tangents by each polynomial, in fp32.
+RELATIVE = {0.375: 4.6e-6, 0.75: 8e-7}
+
+
 def by_horner(coefficients, power):
     result = torch.full_like(power, float(coefficients[-1]))
     for coefficient in coefficients[-2::-1]:
@@ -124,7 +128,7 @@ def test_the_kernels_tangents_are_near_enough(bound):
     """Relative to the tangent where a polynomial computes it; elsewhere beside 1. fp32 throughout."""
     x = torch.linspace(-bound, bound, 100_001)
     exact = torch.tanh(x.double())
-    assert ((x * by_horner(TANH[bound], x * x) - exact).abs() <= 8e-7 * exact.abs()).all()
+    assert ((x * by_horner(TANH[bound], x * x) - exact).abs() <= RELATIVE[bound] * exact.abs()).all()
     assert all(re.search(rf"(?<![\d.]){re.escape(str(abs(c)))}f", CAP) for c in TANH[bound])
     assert f"furthest <= {bound}f" in CAP
     x = torch.linspace(-30, 30, 100_001)
@@ -142,7 +146,9 @@ def test_coefficients_with_the_factors_powers_are_near_enough(factor):
     factor = torch.tensor(factor)
     coefficients = [torch.tensor(c) * factor * (factor * factor) ** n for n, c in enumerate(short)]
     exact = torch.tanh(scores.double() * factor.double())
-    assert ((scores * by_horner(coefficients, scores * scores) - exact).abs() <= 9e-7 * exact.abs() + 1e-37).all()
+    assert (
+        (scores * by_horner(coefficients, scores * scores) - exact).abs() <= RELATIVE[bound] * exact.abs() + 1e-37
+    ).all()
 
 
 REFUSED = {

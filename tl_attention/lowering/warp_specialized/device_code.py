@@ -104,9 +104,9 @@ template <int count, bool alone> __device__ __forceinline__ void tl_attention_ca
   for (int i = 0; i < count; ++i) largest[i % 2] = fmaxf(largest[i % 2], fabsf(acc_s[i]));
   const float furthest = fmaxf(largest[0], largest[1]) * factor;
   // The factor's powers in the coefficients, where they are none too small or large, save a product for each score.
-  if (__all_sync(0xffffffff, furthest <= 0.25f && factor > 1e-7f && factor < 1e7f)) {
-    const float square = factor * factor, third = 0.12841614f * factor * square * square;
-    const float second = -0.33321908f * factor * square, first = 0.9999996f * factor;
+  if (__all_sync(0xffffffff, furthest <= 0.375f && factor > 1e-7f && factor < 1e7f)) {
+    const float square = factor * factor, third = 0.12264758f * factor * square * square;
+    const float second = -0.33278066f * factor * square, first = 0.9999957f * factor;
     #pragma unroll
     for (int i = 0; i < count; ++i) {
       const float x = acc_s[i], power = x * x;
