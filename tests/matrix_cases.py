@@ -122,7 +122,7 @@ def _fa3_cases() -> Iterator[tuple[Kernel, Case]]:
             # A window that hides nothing is none: another kernel's.
             owner = by_problem[kernel.dtype, kernel.size, kernel.heads, kernel.capped, _without_window(kernel)]
             window = (seq_kv, seq_q)
-        yield owner, _drawn(owner, seq_q, seq_kv, rng, causal=kernel.causal, window=window)
+        yield owner, case_of(owner, seq_q, seq_kv, rng, causal=kernel.causal, window=window)
 
 
 def _without_window(kernel: Kernel) -> str:
@@ -139,15 +139,15 @@ def _designed_cases() -> Iterator[tuple[Kernel, Case]]:
     for kernel in kernels():
         if kernel.fa3:
             continue
-        lengths = _lengths(kernel)
+        lengths = lengths_of(kernel)
         for _ in range(CASES):
-            draws = [_drawn(kernel, *rng.choice(lengths), rng) for _ in range(DRAWS)]
+            draws = [case_of(kernel, *rng.choice(lengths), rng) for _ in range(DRAWS)]
             case = max(draws, key=lambda case: len(pairs_shown(kernel, case) - shown))
             shown |= pairs_shown(kernel, case)
             yield kernel, case
         # One that is refused, beside those that run.
         seq_q, seq_kv = next(pair for pair in lengths[::-1] if Rows.of(kernel.masked, *pair).count)
-        yield kernel, replace(_drawn(kernel, seq_q, seq_kv, rng), batch=2, memory=REPEATED)
+        yield kernel, replace(case_of(kernel, seq_q, seq_kv, rng), batch=2, memory=REPEATED)
     axes = AXES | CASE_AXES
     for a, b in combinations(sorted(axes), 2):
         for pair in product(((a, x) for x in axes[a]), ((b, y) for y in axes[b])):
@@ -158,7 +158,7 @@ def _designed_cases() -> Iterator[tuple[Kernel, Case]]:
 
 
 @cache
-def _lengths(kernel: Kernel) -> tuple[tuple[int, int], ...]:
+def lengths_of(kernel: Kernel) -> tuple[tuple[int, int], ...]:
     """The lengths at which nothing is computed, or this kernel does it."""
     return tuple(
         (seq_q, seq_kv)
@@ -176,7 +176,7 @@ def _with(values: dict[str, Any], rng: random.Random) -> tuple[Kernel, Case] | N
         there = {name: (value,) for name, value in kernel.row.items()} | {"cap": caps, "scale": SCALES}
         if any(name in there and value not in there[name] for name, value in values.items()):
             continue
-        for seq_q, seq_kv in _lengths(kernel):
+        for seq_q, seq_kv in lengths_of(kernel):
             if values.get("seq_q", seq_q) != seq_q or values.get("seq_kv", seq_kv) != seq_kv:
                 continue
             if not empty and not Rows.of(kernel.masked, seq_q, seq_kv).count:
@@ -185,14 +185,14 @@ def _with(values: dict[str, Any], rng: random.Random) -> tuple[Kernel, Case] | N
                 own = dict(zip(("layout", "memory", "out"), place))
                 if all(values.get(name, value) == value for name, value in own.items()):
                     own |= {name: value for name, value in values.items() if name in ("cap", "scale")}
-                    return kernel, _drawn(kernel, seq_q, seq_kv, rng, **own)
+                    return kernel, case_of(kernel, seq_q, seq_kv, rng, **own)
     return None
 
 
 # --- one case ------------------------------------------------------------------------------------------------------
 
 
-def _drawn(kernel: Kernel, seq_q: int, seq_kv: int, rng: random.Random, **fixed: Any) -> Case:
+def case_of(kernel: Kernel, seq_q: int, seq_kv: int, rng: random.Random, **fixed: Any) -> Case:
     """A call of the kernel at these lengths, what is not fixed drawn."""
     heads, heads_kv = HEADS[kernel.heads]
     if heads * seq_q * seq_kv > MOST_SCORES:

@@ -136,8 +136,8 @@ class Kernel:
     def __str__(self) -> str:
         flags = [name for name in ("capped", "sinks", "lse", "strided", "few") if getattr(self, name)]
         window = f"{self.mask} {self.window}" if self.width else self.mask
-        pipelined = [PIPELINED] if self.schedule == PIPELINED else []
-        words = (self.dtype, f"d{self.size}", self.heads, window, *flags, *pipelined)
+        named = [] if self.schedule == "default" else [self.schedule]
+        words = (self.dtype, f"d{self.size}", self.heads, window, *flags, *named)
         return " ".join(words).replace(" ", "_").replace("/", ":")
 
 
