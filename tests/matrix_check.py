@@ -6,9 +6,9 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
+import gpu_lost
 import torch
 from guarded import Guarded, bits, guarded, packed, repeated
 from matrix_cases import REPEATED, Case
@@ -70,12 +70,20 @@ def places(case: Case, like: Tensor) -> tuple[tuple[Guarded, ...], Guarded | Non
 
 
 def fault_of(case: Case, schedule: Schedule) -> str:
-    """What is wrong with a case on fresh numbers, in one line; nothing where it is right."""
+    """What is wrong with a case of fresh numbers on the GPU, in one line; nothing where it is right."""
+
+    def call(*tensors: Tensor, **options: Any) -> Any:
+        result = attention(*tensors, schedule=schedule, **options)
+        gpu_lost.wait()
+        return result
+
     seed = random.SystemRandom().randrange(2**31)
     try:
-        found = "; ".join(faults(case, seed, "cuda", partial(attention, schedule=schedule)))
+        found = "; ".join(faults(case, seed, "cuda", call))
+    except gpu_lost.Lost as lost:
+        gpu_lost.leave(f"seed {seed} {case}: {lost}")
     except Exception as error:
-        found = f"{type(error).__name__}: {error}".splitlines()[0]
+        found = f"{type(error).__name__}: {error}".partition("\n")[0]
     return f"seed {seed} {case}: {found}" if found else ""
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import gpu_lost
+import matrix_check
 import pytest
 import torch
 from matrix_cases import REPEATED, Case
-from matrix_check import faults
+from matrix_check import drawn, fault_of, faults
+from matrix_kernels import kernels
 from on_cpu import Fault, Kernels, memory_of, on_cpu
 
 __all__ = ["on_cpu"]
@@ -152,3 +156,39 @@ def test_what_must_be_refused_must_be(on_cpu: Kernels) -> None:
     case = replace(CASE, memory=REPEATED)
     assert list(faults(case, 3, "cpu", lambda *tensors, **options: None)) == ["a stride of 0 is not refused"]
     assert next(iter(faults(replace(CASE, heads_kv=4), 3, "cpu"))).startswith("refused: attention: q has 6 heads")
+
+
+class Event:
+    """An event of a stream on which nothing ends, or whose context has failed."""
+
+    fails = False
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        if self.fails:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
+        return False
+
+
+@pytest.mark.parametrize("fails, words", [(False, "it ran for more than 0 s"), (True, "CUDA error: an illegal memory")])
+def test_a_kernel_that_hangs_or_fails_ends_the_process(on_cpu: Kernels, monkeypatch, fails: bool, words: str) -> None:
+    class Left(BaseException):
+        pass
+
+    def leave(line: str) -> None:
+        raise Left(line)
+
+    schedule = kernels()[0].scheduled
+    monkeypatch.setattr(Event, "fails", fails)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(gpu_lost, "wait", partial(gpu_lost.wait, 0.0))
+    monkeypatch.setattr(gpu_lost, "leave", leave)
+    monkeypatch.setattr(matrix_check, "drawn", lambda case, seed, device: drawn(case, seed, "cpu"))
+    with pytest.raises(Left, match=f"seed .* Case.*{words}"):
+        fault_of(CASE, schedule)
+    monkeypatch.setattr(gpu_lost, "wait", lambda: None)
+    assert fault_of(CASE, schedule) == ""
+    on_cpu.fault = one_element
+    assert "output: rms" in fault_of(CASE, schedule)

@@ -32,7 +32,9 @@ def test_every_other_head_dim_by_its_default(head_dim):
     right(head_dim, DTYPES[head_dim // 8 % 2], head_dim // 16 % 2 == 1)
 
 
-@pytest.mark.parametrize("name", ["experiments/output_direct", "experiments/output_tma", "experiments/q_registers"])
-@pytest.mark.parametrize("head_dim", [40, 104])
+@pytest.mark.parametrize(
+    "name,head_dim",
+    [("experiments/output_direct", 40), ("experiments/output_tma", 104), ("experiments/q_registers", 40)],
+)
 def test_every_way_to_store_and_to_read_q(name, head_dim):
     right(head_dim, "bfloat16", False, name)

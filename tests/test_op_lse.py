@@ -26,7 +26,7 @@ from tl_attention.oracle.reference import (
     make_inputs,
 )
 from tl_attention.problem.mask import CAUSAL, FULL
-from tl_attention.problem.shape import DTYPES, AttentionShape
+from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.schedule.options import Exp2Polynomial
 
@@ -99,7 +99,7 @@ def test_200_repetitions_are_bitwise_equal():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name, dtype", zip(("best", "seed"), DTYPES))
+@pytest.mark.parametrize("name, dtype", [("best", "float16"), ("seed", "bfloat16")])
 def test_parts_of_the_keys_merged_are_the_whole(name, dtype):
     q, k, v = fresh(2, 5, 333, 1500, 128, dtype=dtype)
     parts = [

@@ -112,21 +112,21 @@ def test_nan_in_a_key_and_in_a_query_spoils_the_rows_that_see_them(name: str) ->
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("name", ["causal", "192, window", "pipelined"])
-def test_what_is_no_number_in_v_spoils_its_column_near_the_rows_that_see_it(name: str, value: float) -> None:
+def test_what_is_no_number_in_v_spoils_its_column_near_the_rows_that_see_it(name: str) -> None:
     """A weight of 0 times infinity is NaN, in PyTorch as here: it may reach rows whose tile visits the key's block."""
     problem = PROBLEMS[name]
     q, k, v = problem.drawn()
     clean, clean_lse = problem.run(q, k, v)
-    v[0, 1, KEY, 7] = value
-    output, lse = problem.run(q, k, v)
     must, may = rows_that_see(problem), rows_that_see(problem, problem.near)
-    spoiled = ~output[0, :, :, 7].isfinite().cpu()
-    assert not (must & ~spoiled).any() and not (spoiled & ~may).any()
-    assert torch.equal(lse, clean_lse)
-    output[..., 7] = torch.where(spoiled[None].cuda(), clean[..., 7], output[..., 7])
-    assert torch.equal(output, clean)
+    for value in (math.inf, -math.inf, math.nan):
+        v[0, 1, KEY, 7] = value
+        output, lse = problem.run(q, k, v)
+        spoiled = ~output[0, :, :, 7].isfinite().cpu()
+        assert not (must & ~spoiled).any() and not (spoiled & ~may).any()
+        assert torch.equal(lse, clean_lse)
+        output[..., 7] = torch.where(spoiled[None].cuda(), clean[..., 7], output[..., 7])
+        assert torch.equal(output, clean)
 
 
 @pytest.mark.gpu

@@ -72,6 +72,7 @@ def compiled(name: str, schedule: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_each_variant_is_clean_in_both_lowerings():
     variants = list(product(VARIANTS, OF_VARIANTS))
     processes = min(MOST_PROCESSES, os.cpu_count() or 1)
