@@ -240,6 +240,7 @@ def test_a_baseline_keeps_the_rules_and_names_no_module_of_this_package(name) ->
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_baseline_is_accepted_on_the_gpu(name) -> None:
     found = evaluate(BASELINES[name], RANKED_LINES[:1])

@@ -52,6 +52,7 @@ def test_the_median_lies_in_the_interval_as_often_as_it_says(rounds) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_the_same_code_entered_twice_compares_as_equal() -> None:
     shape = AttentionShape(2, 16, 8192, 8192, 128, "bfloat16")
     with Session(lambda row: None) as session:

@@ -222,6 +222,7 @@ def test_the_environment_names_the_nvcc_that_compiles_here_where_any_can(fault: 
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_a_right_and_a_wrong_submission_on_the_gpu(tmp_path: Path) -> None:
     lines = [replace(line(n), head_dim=64) for n in (256, 257)]
     wrong = "    return kernel(q, k, v) if q.shape[2] == 256 else torch.zeros_like(q)\n"

@@ -12,13 +12,10 @@ from tl_attention import InputError, attention
 from tl_attention.op.rows import Rows
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
-from tl_attention.problem.shape import DTYPES, AttentionShape
+from tl_attention.problem.shape import AttentionShape
 
-# One of each lowering, and what divides tiles or takes Q and the output in another way.
-SCHEDULED = ("best", "best_causal", "seed", "ws_seed", "ws_fa3_64x128", "prefetch", "inferred")
-OTHERS = ("sections", "dynamic", "one_tile", "output_tma", "q_registers")
-# Heads of Q, and of K and V.
-RATIOS = ((1, 1), (6, 3), (15, 3), (16, 2), (7, 1), (40, 8), (12, 4), (64, 1))
+# Heads of Q, and of K and V: ratios that the matrix test has not.
+RATIOS = ((16, 2), (7, 1), (64, 1))
 
 
 def zeros(*size: int) -> torch.Tensor:
@@ -66,35 +63,12 @@ def check(q, k, v, *, causal: bool, **options) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", SCHEDULED)
-def test_grouped_heads_on_ragged_sizes(name, causal, head_dim, dtype):
-    # One ratio for each: all of them would be three times as many kernels to compile.
-    heads, heads_kv = RATIOS[1 + SCHEDULED.index(name) % 3]
-    for batch, seq_q, seq_kv in ((2, 1, 1), (1, 129, 300), (3, 200, 333), (1, 700, 1777)):
-        q, k, v = fresh(batch, heads, heads_kv, seq_q, seq_kv, head_dim, dtype)
-        check(q, k, v, causal=causal, schedule=name)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name,causal", [("best", False), ("best_causal", True), ("seed", False), ("seed", True)])
+@pytest.mark.parametrize("name,causal", [("best", False), ("best_causal", True), ("seed", True)])
 @pytest.mark.parametrize("heads,heads_kv", RATIOS)
-def test_every_ratio_of_heads(heads, heads_kv, name, causal):
+def test_other_ratios_of_heads(heads, heads_kv, name, causal):
     # More tiles than the GPU has SMs, so that a block works on several heads.
     for batch, seq_q, seq_kv in ((2, 290, 333), (1, 1000, 1023)):
         check(*fresh(batch, heads, heads_kv, seq_q, seq_kv), causal=causal, schedule=name)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", OTHERS)
-def test_grouped_heads_in_every_order_of_tiles(name, causal):
-    folder = SCHEDULES / "experiments"
-    path = next(p for p in (folder / f"{name}.yaml", folder / f"causal/{name}.yaml") if p.exists())
-    for heads, heads_kv in ((15, 3), (16, 2)):
-        check(*fresh(3, heads, heads_kv, 290, 1333), causal=causal, schedule=path)
 
 
 @pytest.mark.gpu
@@ -105,29 +79,10 @@ def test_sections_of_grouped_heads_whose_keys_fill_the_l2_cache():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("heads,heads_kv", [(6, 3), (40, 8), (7, 1)])
-def test_grouped_heads_of_fixed_sizes(heads, heads_kv):
-    for causal in (False, True):
-        check(*fresh(2, heads, heads_kv, 150, 260), causal=causal, specialize=True)
-        check(*fresh(2, heads, heads_kv, 260, 150), causal=causal, specialize=True)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", [None, "seed", "best"])
-@pytest.mark.parametrize("heads,heads_kv", [(1, 1), (6, 6), (6, 2)])
-def test_causal_queries_before_all_keys_give_zeros(heads, heads_kv, name):
-    for seq_q, seq_kv in ((2, 1), (128, 17), (129, 128), (300, 1), (1000, 799), (1024, 1023), (2048, 113)):
-        for batch in (1, 2):
-            q, k, v = fresh(batch, heads, heads_kv, seq_q, seq_kv)
-            check(q, k, v, causal=True, schedule=name)
-            check(q, k, v, causal=False, schedule=name)
-
-
-@pytest.mark.gpu
-def test_strided_queries_before_all_keys_give_zeros():
-    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in fresh(2, 6, 2, 300, 170))
-    assert not q.is_contiguous()
-    check(q, k, v, causal=True)
+@pytest.mark.parametrize("causal", [False, True])
+def test_grouped_heads_of_fixed_sizes(causal):
+    check(*fresh(2, 40, 8, 150, 260), causal=causal, specialize=True)
+    check(*fresh(2, 40, 8, 260, 150), causal=causal, specialize=True)
 
 
 @pytest.mark.gpu

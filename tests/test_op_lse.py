@@ -12,7 +12,6 @@ from lse_kernels import LSE, with_lse
 from mutations import SCHEDULES
 from pebble import ProcessPool
 from test_cases_lse import VALUES, with_value
-from test_op import RAGGED
 
 from tl_attention import attention, merge
 from tl_attention.build.compile import compile_kernel
@@ -27,10 +26,12 @@ from tl_attention.oracle.reference import (
     make_inputs,
 )
 from tl_attention.problem.mask import CAUSAL, FULL
-from tl_attention.problem.shape import DTYPES, AttentionShape
+from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.schedule.options import Exp2Polynomial
 
+# Batch, heads, queries, keys.
+RAGGED = ((1, 1, 1, 1), (2, 3, 1, 300), (1, 2, 129, 129), (3, 1, 200, 333), (1, 2, 1000, 1777), (7, 90, 130, 200))
 # What the issue allows, whatever the budget.
 MOST = 1e-3
 
@@ -49,28 +50,6 @@ def check(found, q, k, v, *, causal=False, scale=None) -> None:
     exact = lse_fp64(q, k, **options)
     error = compare_lse(lse, exact, lse_same_precision(q, k, **options))
     assert error.ok and error.max_abs <= MOST, f"LSE of {tuple(q.shape)}, {k.shape[2]} keys: {error}"
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(
-    "name", ["seed", "inferred", "prefetch_late", "three_stages", "best", "best_causal", "ws_seed", "ws_fa3_192x96"]
-)
-def test_every_kind_of_problem_on_ragged_sizes(name, causal, head_dim, dtype):
-    for sizes in RAGGED:
-        q, k, v = fresh(*sizes, head_dim, dtype=dtype)
-        found = attention(q, k, v, causal=causal, schedule=SCHEDULES / f"{name}.yaml", return_lse=True)
-        check(found, q, k, v, causal=causal)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("path", sorted((SCHEDULES / "experiments").rglob("*.yaml")), ids=lambda path: path.stem)
-def test_every_option_is_right(path):
-    for causal in (False, True):
-        q, k, v = fresh(3, 50, 290, 333, 128, dtype="bfloat16")
-        check(attention(q, k, v, causal=causal, schedule=path, return_lse=True), q, k, v, causal=causal)
 
 
 @pytest.mark.gpu
@@ -112,27 +91,15 @@ def test_nothing_is_written_outside_and_every_row_is(name):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["best", "seed"])
-def test_nan_stays_where_it_belongs(name):
-    q, k, v = fresh(1, 3, 300, 500, 128)
-    q[0, 1, 130, 7] = math.nan
-    output, lse = attention(q, k, v, schedule=SCHEDULES / f"{name}.yaml", return_lse=True)
-    assert lse.isnan().nonzero().tolist() == [[0, 1, 130]]
-    assert output.isnan().any(dim=-1).nonzero().tolist() == [[0, 1, 130]]
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("causal", [False, True])
-def test_200_repetitions_are_bitwise_equal(causal):
+def test_200_repetitions_are_bitwise_equal():
     q, k, v = fresh(2, 40, 1000, 1100, 128, dtype="bfloat16")
-    first = attention(q, k, v, causal=causal, return_lse=True)
+    first = attention(q, k, v, causal=True, return_lse=True)
     for _ in range(200):
-        assert all(map(torch.equal, attention(q, k, v, causal=causal, return_lse=True), first))
+        assert all(map(torch.equal, attention(q, k, v, causal=True, return_lse=True), first))
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["best", "seed"])
+@pytest.mark.parametrize("name, dtype", [("best", "float16"), ("seed", "bfloat16")])
 def test_parts_of_the_keys_merged_are_the_whole(name, dtype):
     q, k, v = fresh(2, 5, 333, 1500, 128, dtype=dtype)
     parts = [

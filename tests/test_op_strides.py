@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import pytest
 import torch
@@ -11,13 +12,11 @@ from mutations import SCHEDULES
 from tl_attention import InputError, attention
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
-from tl_attention.problem.shape import DTYPES, AttentionShape
+from tl_attention.problem.shape import AttentionShape
 
 pytestmark = pytest.mark.gpu
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-NAMES = ("best", "best_causal", "seed", "inferred", "experiments/output_tma", "experiments/output_direct")
-SIZES = ((1, 1, 1, 1), (2, 3, 1, 300), (3, 2, 200, 333), (2, 5, 1000, 1777))
 
 
 def fresh(*size: int, dtype: str = "float16") -> Tensors:
@@ -60,38 +59,16 @@ def like(x: torch.Tensor, kind: str) -> torch.Tensor:
 KINDS = ("transposed", "padded rows", "every second row", "every third head", "packed", "sequence first", "heads first")
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("causal", [False, True])
-def test_every_kind_of_view_of_every_tensor(name, dtype, head_dim, causal):
-    rng = random.Random()
-    schedule = SCHEDULES / f"{name}.yaml"
-    for sizes in SIZES:
-        for _ in range(4):
-            q, k, v = (like(x, rng.choice(KINDS)) for x in fresh(*sizes, head_dim, dtype=dtype))
-            # Values of another run that stay where nothing may be written.
-            out = like(torch.zeros_like(q), rng.choice(KINDS))
-            around = out.untyped_storage().nbytes() // 2 - out.numel()
-            found = attention(q, k, v, causal=causal, schedule=schedule, out=out)
-            assert found is out
-            check(out, q, k, v, causal)
-            whole = torch.empty(0, dtype=out.dtype, device="cuda").set_(out.untyped_storage())
-            assert int(whole.isnan().sum()) == around
-            check(attention(q, k, v, causal=causal, schedule=schedule), q, k, v, causal)
+def test_one_strided_tensor_beside_contiguous_ones():
+    for kind, which in product(KINDS, range(3)):
+        tensors = list(fresh(2, 3, 130, 250, 128))
+        tensors[which] = like(tensors[which], kind)
+        output = attention(*tensors)
+        assert output.is_contiguous() and output.shape == tensors[0].shape
+        check(output, *tensors)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_one_strided_tensor_beside_contiguous_ones(kind, which):
-    tensors = list(fresh(2, 3, 130, 250, 128))
-    tensors[which] = like(tensors[which], kind)
-    output = attention(*tensors)
-    assert output.is_contiguous() and output.shape == tensors[0].shape
-    check(output, *tensors)
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["best", "seed", "experiments/output_tma"])
 def test_the_parts_of_packed_q_k_and_v_in_layout_bshd(name):
     options = {"layout": "bshd", "schedule": SCHEDULES / f"{name}.yaml"}
     for batch, heads, seq in ((2, 3, 517), (1, 1, 64), (3, 2, 1)):

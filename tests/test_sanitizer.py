@@ -1,13 +1,32 @@
-"""compute-sanitizer on the fastest kernels, at a small ragged shape."""
+"""compute-sanitizer on small ragged shapes: the fastest kernels, and each variant in both lowerings.
+
+pytest -m gpu tests/test_sanitizer.py -k variant     # three minutes on 16 cores: it starts processes of its own
+"""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
 
 import pytest
+import torch
 from mutations import SCHEDULES
+from on_cpu import Kernels, on_cpu
+from pebble import ProcessPool
+from sanitized_cases import SCHEDULES as OF_VARIANTS
+from sanitized_cases import VARIANTS, case, kernel, launch
 
+from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.op.kernels import kernel_of
+
+__all__ = ["on_cpu"]
+TOOLS = ("memcheck", "racecheck", "synccheck")
 PROGRAM = """
 import sys, torch
 from tl_attention import attention
@@ -19,15 +38,91 @@ attention(q, k, v, causal=sys.argv[2] == "causal", schedule=sys.argv[1])
 torch.cuda.synchronize()
 print("it ran")
 """
+ROOT = Path(__file__).parents[1]
+# Each tensor is an allocation of its own, whose end memcheck knows.
+ENVIRONMENT = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": str(ROOT)}
+MOST_PROCESSES = 16
+
+
+def sanitized(tool: str, *command: object) -> str:
+    """What the sanitizer says of a command of Python, and what that printed."""
+    line = ["compute-sanitizer", "--tool", tool, sys.executable, *map(str, command)]
+    ran = subprocess.run(line, capture_output=True, text=True, timeout=400, env=os.environ | ENVIRONMENT)
+    return ran.stdout + ran.stderr
+
+
+def is_clean(tool: str, said: str) -> bool:
+    return ("SUMMARY: 0 hazards" if tool == "racecheck" else "SUMMARY: 0 errors") in said
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
+@pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("name,mask", [("best", "all"), ("best", "causal"), ("best_causal", "causal")])
 def test_the_fastest_kernels_are_clean(tool, name, mask):
-    command = [sys.executable, "-c", PROGRAM, SCHEDULES / f"{name}.yaml", mask]
-    ran = subprocess.run(["compute-sanitizer", "--tool", tool, *command], capture_output=True, text=True, timeout=300)
-    if "Device not supported" in ran.stdout:
+    said = sanitized(tool, "-c", PROGRAM, SCHEDULES / f"{name}.yaml", mask)
+    if "Device not supported" in said:
         pytest.skip("compute-sanitizer does not work on this machine")
-    assert "it ran" in ran.stdout, ran.stdout + ran.stderr
-    assert "SUMMARY: 0 hazards" in ran.stdout if tool == "racecheck" else "SUMMARY: 0 errors" in ran.stdout, ran.stdout
+    assert "it ran" in said and is_clean(tool, said), said
+
+
+def compiled(name: str, schedule: str) -> None:
+    """The kernel, into the disk cache. In a process of its own."""
+    of_variant = kernel(name, schedule)
+    kernel_of(of_variant.scheduled, of_variant.variant)
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_each_variant_is_clean_in_both_lowerings():
+    variants = list(product(VARIANTS, OF_VARIANTS))
+    processes = min(MOST_PROCESSES, os.cpu_count() or 1)
+    with ProcessPool(processes, context=multiprocessing.get_context("spawn")) as pool:
+        for future in [pool.schedule(compiled, variant, timeout=300) for variant in variants]:
+            future.result()
+    program = ROOT / "tests/sanitized_cases.py"
+    runs = list(product(TOOLS, OF_VARIANTS))
+    with ThreadPoolExecutor(len(runs)) as threads:
+        answers = threads.map(lambda run: sanitized(run[0], program, run[1]), runs)
+    said = dict(zip(runs, answers))
+    if any("Device not supported" in words for words in said.values()):
+        pytest.skip("compute-sanitizer does not work on this machine")
+    found = [line for run, words in said.items() for line in faults(run[0], words)]
+    assert not found, "\n".join(found)
+
+
+def faults(tool: str, said: str) -> Iterator[str]:
+    """What is wrong with a run of all variants."""
+    missing = [name for name in VARIANTS if f"it ran: {name}\n" not in said]
+    if missing or not is_clean(tool, said):
+        yield f"{tool}: did not run: {missing}\n{said[-4000:]}"
+
+
+def test_each_variant_is_a_kernel_of_its_own_and_its_case_runs_it():
+    kernels = {(kernel(*of).scheduled, kernel(*of).variant) for of in product(VARIANTS, OF_VARIANTS)}
+    assert len(kernels) == len(VARIANTS) * len(OF_VARIANTS)
+    for of in product(VARIANTS, OF_VARIANTS):
+        refuse_unless_safe(kernel(*of).scheduled, kernel(*of).size)
+        lengths = case(*of).seq_q, case(*of).seq_kv
+        assert kernel(*of).runs(*lengths) and case(*of).launches
+        assert not any(length % tile == 0 for length in lengths for tile in (64, 80, 96, 112, 128, 144, 176, 192))
+
+
+def test_the_program_calls_attention(on_cpu: Kernels, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda tensor: tensor)
+    for of in product(VARIANTS, OF_VARIANTS):
+        launch(*of)
+    assert on_cpu.asked == {(kernel(*of).scheduled, kernel(*of).variant) for of in product(VARIANTS, OF_VARIANTS)}
+
+
+def test_what_a_tool_finds_is_told():
+    ran = "".join(f"it ran: {name}\n" for name in VARIANTS)
+    assert not list(faults("memcheck", ran + "========= ERROR SUMMARY: 0 errors\n"))
+    assert not list(
+        faults("racecheck", ran + "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n")
+    )
+    for tool, words in {
+        "memcheck": "ERROR SUMMARY: 1 error",
+        "racecheck": "RACECHECK SUMMARY: 3 hazards displayed",
+    }.items():
+        assert list(faults(tool, ran + words))
+    assert list(faults("synccheck", ran[10:] + "ERROR SUMMARY: 0 errors"))

@@ -127,14 +127,31 @@ def lse_fp64(
 
     -inf, or the sink, for a query that sees no key.
     """
-    return _lse(q, k, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=True)
+    return attention_and_lse(q, k, k, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=True)[1]
 
 
 def lse_same_precision(
     q: Tensor, k: Tensor, *, mask: Mask, scale: float, softcap: float = 0.0, sinks: Tensor | None = None
 ) -> Tensor:
     """The same by PyTorch's products and logsumexp in fp32, in which kernels accumulate."""
-    return _lse(q, k, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=False)
+    return attention_and_lse(q, k, k, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=False)[1]
+
+
+def attention_and_lse(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask,
+    scale: float,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    precise: bool,
+) -> tuple[Tensor, Tensor]:
+    """Both in one pass: in float64 if `precise`, else with the roundings of the inputs' precision written out."""
+    lse = torch.empty(q.shape[:3], dtype=torch.float64 if precise else torch.float32, device=q.device)
+    output = _attention(q, k, v, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=precise, lse=lse)
+    return output, lse
 
 
 def compare_lse(lse: Tensor, exact: Tensor, same_precision: Tensor) -> ErrorReport:
@@ -166,16 +183,13 @@ def compare(output: Tensor, exact: Tensor, same_precision: Tensor) -> ErrorRepor
 
 
 def _error(output: Tensor, exact: Tensor) -> tuple[float, float, bool]:
-    largest = squares = norm = 0.0
-    finite = True
+    # Head by head, so that not all differences lie in memory; read back once, as a GPU waits for every number.
+    heads = []
     for got, want in zip(output.flatten(0, 1), exact.flatten(0, 1)):
-        got = got.double()
-        finite = finite and bool(got.isfinite().all())
-        difference = got - want
-        largest = max(largest, difference.abs().max().item())
-        squares += difference.square().sum().item()
-        norm += want.square().sum().item()
-    return largest, (squares / norm) ** 0.5, finite
+        difference = got.double() - want
+        heads.append(torch.stack([difference.abs().max(), difference.square().sum(), want.square().sum()]))
+    largest, squares, norm = zip(*torch.stack(heads).tolist())
+    return max(largest), (sum(squares) / sum(norm)) ** 0.5, bool(output.isfinite().all())
 
 
 def _visible(mask: Mask, seq_q: int, seq_kv: int, first: int, last: int, device: torch.device) -> Tensor:
@@ -191,14 +205,6 @@ def _visible(mask: Mask, seq_q: int, seq_kv: int, first: int, last: int, device:
     if mask.right is not None:
         visible &= after <= mask.right
     return visible
-
-
-def _lse(
-    q: Tensor, k: Tensor, *, mask: Mask, scale: float, softcap: float, sinks: Tensor | None, precise: bool
-) -> Tensor:
-    lse = torch.empty(q.shape[:3], dtype=torch.float64 if precise else torch.float32, device=q.device)
-    _attention(q, k, k, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=precise, lse=lse)
-    return lse
 
 
 def _attention(
@@ -218,15 +224,15 @@ def _attention(
     output = q.new_empty(*q.shape[:3], v.shape[3], dtype=compute if precise else q.dtype)
     seq_q, seq_kv = q.shape[2], k.shape[2]
     rows = max(1, CHUNK_SCORES // max(1, seq_kv))
-    for b in range(q.shape[0]):
-        for h in range(q.shape[1]):
-            keys, values = (x[b, h * k.shape[1] // q.shape[1]].to(compute) for x in (k, v))
-            for first in range(0, seq_q, rows):
-                last = min(first + rows, seq_q)
+    for first in range(0, seq_q, rows):
+        last = min(first + rows, seq_q)
+        visible = None if mask == FULL else _visible(mask, seq_q, seq_kv, first, last, q.device)
+        for b in range(q.shape[0]):
+            for h in range(q.shape[1]):
+                keys, values = (x[b, h * k.shape[1] // q.shape[1]].to(compute) for x in (k, v))
                 scores = q[b, h, first:last].to(compute) @ keys.T * scale
                 if softcap:
                     scores = softcap * (scores / softcap).tanh()
-                visible = None if mask == FULL else _visible(mask, seq_q, seq_kv, first, last, q.device)
                 sink = None if sinks is None else sinks[h]
                 weights = _weights(scores, visible, sink)
                 if lse is not None:

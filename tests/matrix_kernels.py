@@ -1,0 +1,181 @@
+"""The kernels of the matrix test: FlashAttention-3's own span, and a covering design of everything else that is compiled.
+
+The list is a pure function of a committed seed and of the schedules that run by default.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import product
+from typing import Any
+
+from covering import Row, covering, pairs_of
+
+from tl_attention.op.kernels import schedule_of
+from tl_attention.op.rows import Rows
+from tl_attention.problem.head_dims import HeadSize, sizes_of
+from tl_attention.problem.mask import Mask
+from tl_attention.problem.shape import DTYPES, AttentionShape
+from tl_attention.problem.variant import Variant
+from tl_attention.problem.window import OPEN, fitted, masked
+from tl_attention.schedule.schedule import Schedule
+
+SEED = 11
+FA3_SIZES: tuple[HeadSize, ...] = (64, 96, 128, 192, 256)
+# Narrower than their tiles, and two sizes in one case.
+OTHER_SIZES: tuple[HeadSize, ...] = (8, 40, 72, 104, 136, 160, 200, 248, "192/128", "64/128", "136/104")
+# (heads, heads_kv) by what people call it. One head alone has strides that say nothing.
+HEADS = {"mha": (6, 6), "gqa": (6, 2), "gqa 40/8": (40, 8), "mqa": (6, 1)}
+FA3_HEADS = ("mha", "gqa", "mqa")
+# Queries of a kernel for few of them.
+FEW = 64
+LONG = 4095
+# Which sides are there: (causal, left, right).
+MASKS = {
+    "open": (False, False, False),
+    "causal": (True, False, False),
+    "left": (False, True, False),
+    "right": (False, False, True),
+    "both": (False, True, True),
+    "causal left": (True, True, False),
+}
+FA3_MASKS = ("open", "causal", "both", "causal left")
+# Of a window: what its edge lies at, or one before or behind. `block` is the schedule's block_N.
+WIDTHS = (64, 128, 799, "block")
+EDGES = (-1, 0, 1)
+# The lowering with T.Pipelined, in the one tile that fits every head size.
+PIPELINED = "seed_64x64"
+# What stands twice is drawn twice as often.
+AXES: dict[str, tuple[Any, ...]] = {
+    "dtype": DTYPES,
+    "size": FA3_SIZES + OTHER_SIZES,
+    "heads": tuple(HEADS),
+    "mask": tuple(MASKS),
+    "width": (*WIDTHS, None),
+    "edge": (*EDGES, None),
+    "capped": (False, True),
+    "sinks": (False, True),
+    "lse": (False, True),
+    "strided": (False, True),
+    "few": (False, False, False, True),
+    "schedule": ("default", "default", PIPELINED),
+}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel, by its values of AXES, and whether it is of FlashAttention-3's span."""
+
+    dtype: str
+    size: HeadSize
+    heads: str
+    mask: str
+    width: int | str | None
+    edge: int | None
+    capped: bool
+    sinks: bool
+    lse: bool
+    strided: bool
+    few: bool
+    schedule: str
+    fa3: bool
+
+    @property
+    def row(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in AXES}
+
+    @property
+    def causal(self) -> bool:
+        return MASKS[self.mask][0]
+
+    @cached_property
+    def window(self) -> tuple[int, int]:
+        """The window_size of its cases."""
+        _, left, right = MASKS[self.mask]
+        if self.width is None:
+            return OPEN, OPEN
+        block_N = self._schedule(masked(self.causal)).block_N
+        edge = (block_N if self.width == "block" else int(self.width)) + (self.edge or 0)
+        # Two sides of one width would be one number.
+        return edge if left else OPEN, (edge // 2 if left else edge) if right else OPEN
+
+    @property
+    def masked(self) -> Mask:
+        return masked(self.causal, self.window)
+
+    @cached_property
+    def scheduled(self) -> Schedule:
+        """What it is compiled from: the default for its number of queries and many keys unless it names one."""
+        return self._schedule(self.masked)
+
+    def _schedule(self, mask: Mask) -> Schedule:
+        (heads, heads_kv), (head_dim, head_dim_v) = HEADS[self.heads], sizes_of(self.size)
+        seq_q = FEW if self.few else LONG
+        sizes = (1, heads, seq_q, LONG, head_dim, self.dtype, mask, head_dim_v, heads_kv)
+        shape = AttentionShape(*sizes, softcap=30.0 if self.capped else 0.0, sinks=self.sinks, lse=self.lse)
+        return schedule_of(None if self.schedule == "default" else self.schedule, shape)
+
+    @property
+    def variant(self) -> Variant:
+        head_dim, head_dim_v = sizes_of(self.size)
+        heads, heads_kv = HEADS[self.heads]
+        there = {"softcap": self.capped, "Sinks": self.sinks, "LSE": self.lse}
+        optional = frozenset(name for name, is_there in there.items() if is_there)
+        return Variant(
+            head_dim, self.dtype, self.masked, head_dim_v, None, optional, heads // heads_kv, strided=self.strided
+        )
+
+    def runs(self, seq_q: int, seq_kv: int) -> bool:
+        """Whether it is the kernel of these lengths: no side of its window is open there, and its tensors may lie so."""
+        rows = Rows.of(self.masked, seq_q, seq_kv)
+        kept = fitted(self.masked, rows.count, seq_kv) == self.masked
+        # The queries that are computed are a part of the tensor where others see no key.
+        return kept and (self.strided or not rows.hidden) and (not self.few or seq_q <= FEW)
+
+    def __str__(self) -> str:
+        flags = [name for name in ("capped", "sinks", "lse", "strided", "few") if getattr(self, name)]
+        window = f"{self.mask} {self.window}" if self.width else self.mask
+        named = [] if self.schedule == "default" else [self.schedule]
+        words = (self.dtype, f"d{self.size}", self.heads, window, *flags, *named)
+        return " ".join(words).replace(" ", "_").replace("/", ":")
+
+
+def is_legal(row: Row) -> bool:
+    """Whether there is such a kernel."""
+    windowed = any(MASKS[row["mask"]][1:])
+    if windowed != (row["width"] is not None) or windowed != (row["edge"] is not None):
+        return False
+    if (row["mask"], row["width"]) == ("right", 799) and not row["strided"]:
+        # With few keys, queries that see none come first.
+        return False
+    # So few queries lie on one side of such a window.
+    return not row["few"] or not MASKS[row["mask"]][2] or (row["mask"], row["width"]) == ("both", 64)
+
+
+def fa3_kernels() -> list[Kernel]:
+    """Those that FlashAttention-3's forward test spans. Strides and the LSE are of all of a problem's masks together."""
+    kernels = []
+    problems = product(DTYPES, FA3_HEADS, (False, True), FA3_SIZES)
+    for number, (dtype, heads, capped, size) in enumerate(problems):
+        for mask in FA3_MASKS:
+            windowed = any(MASKS[mask][1:])
+            width, edge = (WIDTHS[::-1][number % 4], EDGES[number // 4 % 3]) if windowed else (None, None)
+            # A window as wide as its longest lengths leaves few of them.
+            width = 128 if width == 799 else width
+            # Queries that see no key make the tensors of the others strided, whatever they were.
+            strided = mask != "open" or number % 2 == 1
+            lse = (number + number // 5) % 2 == 1
+            row = (dtype, size, heads, mask, width, edge, capped, False, lse, strided, False, "default")
+            kernels.append(Kernel(*row, fa3=True))
+    return kernels
+
+
+@cache
+def kernels() -> tuple[Kernel, ...]:
+    """All of them, each a test of its own."""
+    known = fa3_kernels()
+    covered = set().union(*(pairs_of(kernel.row) for kernel in known))
+    rows = covering(AXES, is_legal, covered, random.Random(SEED))
+    return (*known, *(Kernel(**row, fa3=False) for row in rows))

@@ -1,0 +1,59 @@
+"""attention() on the CPU: all of it, with the reference in the place of its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tl_attention.op import arguments
+from tl_attention.op import attention as module
+from tl_attention.oracle.reference import attention_and_lse
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.schedule import Schedule
+
+# What a kernel does to its tensors after it has computed.
+Fault = Callable[[dict[str, Any]], None]
+
+
+class Kernels:
+    """The kernels that were asked for. `fault` spoils what each of them gives."""
+
+    def __init__(self) -> None:
+        self.asked: set[tuple[Schedule, Variant]] = set()
+        self.fault: Fault = lambda tensors: None
+
+    def kernel_of(self, schedule: Schedule, variant: Variant) -> Callable[..., None]:
+        self.asked.add((schedule, variant))
+
+        return lambda **tensors: self.compute(tensors, variant)
+
+    def compute(self, tensors: dict[str, Any], variant: Variant) -> None:
+        """What the kernel does."""
+        given = (tensors[name] for name in "QKV")
+        there = {"softcap": tensors.get("softcap", 0.0), "sinks": tensors.get("Sinks")}
+        scale = tensors["softmax_scale"]
+        output, lse = attention_and_lse(*given, mask=variant.mask, scale=scale, precise=False, **there)
+        tensors["Output"].copy_(output)
+        if "LSE" in tensors:
+            tensors["LSE"].copy_(lse)
+        self.fault(tensors)
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Kernels:
+    """`attention` runs on CPU tensors."""
+    kernels = Kernels()
+    monkeypatch.setattr(module, "kernel_of", kernels.kernel_of)
+    monkeypatch.setattr(arguments, "check_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    return kernels
+
+
+def memory_of(tensor: Tensor) -> Tensor:
+    """All elements of the memory that a tensor is a part of."""
+    return torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())

@@ -1,0 +1,38 @@
+"""The matrix test: 6,600 calls of attention() on a Hopper GPU by 330 kernels, each inside the error budget against fp64.
+
+In two commands of a few minutes each on 16 cores, most of them to compile:
+
+    pytest -m gpu -n 15 --dist worksteal tests/test_matrix.py -k half1
+    pytest -m gpu -n 15 --dist worksteal tests/test_matrix.py -k half2
+
+The list is held to what it must have in test_matrix_cases.py, the check of a case in test_matrix_check.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+from matrix_cases import cases
+from matrix_check import fault_of
+from matrix_kernels import Kernel, kernels
+
+from tl_attention.op import attention as module
+from tl_attention.op.kernels import kernel_of
+
+# A problem's masks together in one half.
+HALVES = [pytest.param(kernel, id=f"half{1 + n // 4 % 2}-{kernel}") for n, kernel in enumerate(kernels())]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", HALVES)
+def test_every_case_of_a_kernel(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = set()
+
+    def recording(*of_kernel):
+        asked.add(of_kernel)
+        return kernel_of(*of_kernel)
+
+    monkeypatch.setattr(module, "kernel_of", recording)
+    found = [fault for case in cases()[kernel] if (fault := fault_of(case, kernel.scheduled))]
+    assert not found, "\n".join([f"{len(found)} of {len(cases()[kernel])} cases:", *found])
+    # A case of another kernel would be compiled beside it, and the minutes not be those that the list says.
+    assert asked == {(kernel.scheduled, kernel.variant)}
