@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tl_attention.hardware.device import HOPPER
 from tl_attention.op import arguments
 from tl_attention.op import attention as module
 from tl_attention.oracle.reference import attention_and_lse
@@ -44,13 +45,19 @@ class Kernels:
         self.fault(tensors)
 
 
+def take_for_a_gpu(monkeypatch: pytest.MonkeyPatch, kernel_of: Any, sms: int = HOPPER.sms) -> None:
+    """Have `attention` take CPU tensors for those of a Hopper GPU with so many SMs, and run these kernels."""
+    monkeypatch.setattr(module, "kernel_of", kernel_of)
+    monkeypatch.setattr(module, "sms_of", lambda device: sms)
+    monkeypatch.setattr(arguments, "check_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+
+
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     """`attention` runs on CPU tensors."""
     kernels = Kernels()
-    monkeypatch.setattr(module, "kernel_of", kernels.kernel_of)
-    monkeypatch.setattr(arguments, "check_device", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    take_for_a_gpu(monkeypatch, kernels.kernel_of)
     return kernels
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from on_cpu import take_for_a_gpu
 
 from tl_attention.build.compile import StaticReport
 from tl_attention.build.toolchain import Nvcc
@@ -18,7 +18,7 @@ from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
 from tl_attention.measure.peers import MATMUL
 from tl_attention.measure.pool import CallFailed
-from tl_attention.op import arguments, attention, kernels
+from tl_attention.op import attention, kernels
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.variant import Variant
 
@@ -116,9 +116,8 @@ def compiled_for(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Variant]]:
         asked.append(variant)
         return lambda **arguments: None
 
-    monkeypatch.setattr(arguments, "check_device", lambda device: None)
-    monkeypatch.setattr(attention, "kernel_of", kernel_of)
-    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    take_for_a_gpu(monkeypatch, kernel_of)
+    monkeypatch.setattr(attention, "sms_of", kernels.sms_of)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=114))
     kernels.sms_of.cache_clear()
     yield asked

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from reference_kernel import on_the_cpu
+from on_cpu import take_for_a_gpu
 
 from tl_attention import InputError, ScheduleRefused, attention
 from tl_attention.op import arguments, kernels
@@ -81,7 +81,7 @@ def no_kernel(monkeypatch) -> None:
     def compiled(*_: object) -> None:
         pytest.fail("it was not refused before its kernel is compiled")
 
-    on_the_cpu(monkeypatch, kernels.kernel_of)
+    take_for_a_gpu(monkeypatch, kernels.kernel_of)
     monkeypatch.setattr(kernels, "compile_kernel", compiled)
 
 
