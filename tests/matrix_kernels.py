@@ -96,7 +96,9 @@ class Kernel:
         _, left, right = MASKS[self.mask]
         if self.width is None:
             return OPEN, OPEN
-        block_N = self._schedule(masked(self.causal)).block_N
+        # Which schedule it is depends on the sides, not on their widths.
+        some = (FEW if left else OPEN, FEW // 2 if right else OPEN)
+        block_N = self._schedule(masked(self.causal, some)).block_N
         edge = (block_N if self.width == "block" else int(self.width)) + (self.edge or 0)
         # Two sides of one width would be one number.
         return edge if left else OPEN, (edge // 2 if left else edge) if right else OPEN

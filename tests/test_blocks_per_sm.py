@@ -123,7 +123,7 @@ def test_setmaxnreg_moves_what_a_share_has():
     ):
         with_kernel(registers=(232, 96), blocks_per_sm=3)
     with pytest.raises(ValueError, match="blocks_per_sm"):
-        with_kernel(blocks_per_sm=5)
+        with_kernel(blocks_per_sm=4)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from on_cpu import on_cpu
 
+__all__ = ["on_cpu"]
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "common")
 

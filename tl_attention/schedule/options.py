@@ -57,7 +57,7 @@ class KernelOptions(_Options):
     ] = "rows"
     blocks_per_sm: Annotated[
         StrictInt,
-        Field(ge=1, le=4, description="thread blocks that share an SM: each has so large a part of it"),
+        Field(ge=1, le=3, description="thread blocks that share an SM: each has so large a part of it"),
         Words({1: "a thread block has an SM to itself"}, "{0} thread blocks share an SM"),
     ] = 1
     cluster: Annotated[
