@@ -249,8 +249,7 @@ class Warp:
         return [Operation(do, changes=bit)]
 
     def _fence(self, event: Event) -> list[Operation]:
-        bits, own, seen = 0, [], self._unfenced(self.machine.unfenced)
-        touched = 0
+        bits, touched, own, seen = 0, 0, [], self._unfenced(self.machine.unfenced)
         for place, slots in self.machine.unfenced.items():
             touched |= self._place(*place)[-1] if (self.process, self.warp) in slots else 0
         for place, parts in self.machine.parts.items():

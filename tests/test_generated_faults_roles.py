@@ -114,6 +114,30 @@ FAULTS: dict[str, Fault] = {
         r"\1if ((3 <= turn_1)) { break; }\n\1\2",
         words=r"tile 4 of block 0: .* of output of warpgroup 0 is \[-1, -1, -1\], expected",
     ),
+    "Q released without a fence": fault(
+        "q_registers",
+        r" *tl::fence_proxy_async\(\);\n( *if \(tl::tl_shuffle_elect<32>\(\)\) \{\n *Q_empty)",
+        r"\1",
+        words=r"is arrive Q_empty\[0\] \(1\) of blocks \(0,\), expected fence",
+    ),
+    "Q released before its fence": fault(
+        "q_registers",
+        r"( *tl::fence_proxy_async\(\);\n)( *if \(tl::tl_shuffle_elect<32>\(\)\) \{\n *Q_empty.*\n *\}\n)",
+        r"\2\1",
+        words=r"is arrive Q_empty\[0\] \(1\) of blocks \(0,\), expected fence",
+    ),
+    "a fence before Q is read": fault(
+        "q_registers",
+        r"( *#pragma unroll\n.*\n *\*\(uint1\*\)\(Q_local .*\n *\}\n)( *tl::fence_proxy_async\(\);\n)",
+        r"\2\1",
+        words=r"is arrive Q_empty\[0\] \(1\) of blocks \(0,\), expected fence",
+    ),
+    "a fence of one lane": fault(
+        "q_registers",
+        r" *tl::fence_proxy_async\(\);\n( *if \(tl::tl_shuffle_elect<32>\(\)\) \{\n)( *Q_empty)",
+        r"\1tl::fence_proxy_async();\n\2",
+        words=r"expected fence",
+    ),
 }
 
 
