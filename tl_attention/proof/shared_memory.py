@@ -11,10 +11,10 @@ from tl_attention.proof.race_rules import Rule, unsafe
 
 
 class Buffer:
-    """Load number `step`: there for whom has `least` in `entry` of its clock."""
+    """Load number `step`: there for whom has `least` in `entry` of its clock. If `computed`, by its writer's threads."""
 
-    def __init__(self, step: int, entry: int, least: int):
-        self.step, self.entry, self.least = step, entry, least
+    def __init__(self, step: int, entry: int, least: int, computed: bool = False):
+        self.step, self.entry, self.least, self.computed = step, entry, least, computed
         # When each agent had last read it, None while something in flight does.
         self.reads: dict[Agent, int | None] = {}
         # Who has written in its place, when last, and whether its threads have fenced that, which counts as part of it.
@@ -68,11 +68,14 @@ class Role(Agent):
             raise unsafe(Rule.OVERWRITE, f"{self} writes over {name}, which its other warps may still read")
         if buffer.writer not in (None, self):
             raise unsafe(Rule.OVERWRITE, f"{self} writes over {name}, which {buffer.writer} has written")
-        buffer.writer, buffer.written, buffer.fenced = self, self.now, False
-        self.unfenced.append(buffer)
+        self._wrote(buffer)
+
+    def put(self, buffer: Buffer) -> None:
+        """Each warp computes its part. Products that read the buffer are over: one is all warps', and so is its wait."""
+        self._wrote(buffer)
 
     def fence(self) -> None:
-        """What its threads wrote is there for the TMA."""
+        """What its threads wrote is there for the TMA, and for products."""
         for buffer in self.unfenced:
             buffer.written, buffer.fenced = self.now, True
         self.unfenced.clear()
@@ -80,8 +83,7 @@ class Role(Agent):
     def store(self, buffers: Sequence[Buffer]) -> None:
         """One of its warps stores what all of them have written."""
         for buffer in buffers:
-            if buffer.writer is not self or not buffer.fenced or not self._all_made(buffer.written):
-                raise unsafe(Rule.PROXY, f"{self} stores what its warps may not have written and fenced")
+            self._must_be_shared(buffer, "stores")
             buffer.reads[self] = None
         self.stores.append([*buffers])
 
@@ -103,8 +105,18 @@ class Role(Agent):
         """Whether all of its warps have made an event of its own."""
         return self.process.warps == 1 or time <= self.met
 
+    def _wrote(self, buffer: Buffer) -> None:
+        buffer.writer, buffer.written, buffer.fenced = self, self.now, False
+        self.unfenced.append(buffer)
+
+    def _must_be_shared(self, buffer: Buffer, does: str) -> None:
+        if buffer.writer is not self or not buffer.fenced or not self._all_made(buffer.written):
+            raise unsafe(Rule.PROXY, f"{self} {does} what its warps may not have written and fenced")
+
     def _use(self, buffer: Buffer, end: int | None) -> None:
-        if buffer.writer:
+        if buffer.computed:
+            self._must_be_shared(buffer, "multiplies")
+        elif buffer.writer:
             raise unsafe(Rule.OTHER, f"{self} reads what {buffer.writer} has written over")
         if end is None or buffer.reads.get(self, 0) is not None:
             buffer.reads[self] = end

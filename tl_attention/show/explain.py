@@ -23,6 +23,7 @@ PLACED = "~"
 ALONE = {"turn": "waited for, to issue products", "pass": "to the other warpgroup"}
 SHOWN_AS = {"hold_last": "hold"}
 HELD = {"hold": ", all its exponentials", "hold_last": ", its last exponential", "resume": ", no exponential earlier"}
+HELD |= {"share": ", by all warps, to the product that reads it"}
 
 
 def explain(schedule: Schedule, model: Model | None = None, head_dim: HeadSize = 128) -> str:
