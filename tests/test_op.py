@@ -10,7 +10,7 @@ import torch
 from mutations import SCHEDULES, mutate, shipped, vary_options
 
 from tl_attention import InputError, ScheduleRefused, attention
-from tl_attention.files.schedule_file import load
+from tl_attention.files.schedule_file import load, load_file
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.measure.bench import Options, measure
 from tl_attention.measure.candidate import Candidate
@@ -188,8 +188,9 @@ def test_200_repetitions_are_bitwise_equal(causal):
 @pytest.mark.gpu
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_option_is_right(path):
+    head_dim = load_file(path).head_dims[-1]
     for causal in (False, True):
-        q, k, v = fresh(3, 50, 290, 333, 128, dtype="bfloat16")
+        q, k, v = fresh(3, 50, 290, 333, head_dim, dtype="bfloat16")
         check(attention(q, k, v, causal=causal, schedule=path), q, k, v, causal=causal)
 
 

@@ -134,7 +134,7 @@ FAULTS: dict[str, tuple[str, Change, Rule]] = {
     ),
     "P put where the other warpgroup's is": (
         "overlap, P in shared memory, tiles [1]",
-        changed(FIRST, "put", index=1),
+        both(doubled(FIRST, "put"), changed(FIRST, "put", index=1)),
         Rule.OVERWRITE,
     ),
     "P of the other warpgroup multiplied": (
