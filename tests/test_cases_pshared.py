@@ -87,11 +87,7 @@ def test_the_wait_for_mma1_comes_before_the_cast_that_overwrites_its_operand():
 @functools.cache
 def c_expression(name: str) -> str:
     """What the device function's text says that a variable, or the address, is, as Python has it."""
-    patterns = {
-        "row": r"row = (.*);",
-        "own": r"own = __cvta_generic_to_shared\(P\) \+ (.*);",
-        "address": r':: "r"\((.*)\),\n',
-    }
+    patterns = {"row": r"row = (.*);", "place": r"place = (.*);", "address": r':: "r"\((.*)\),\n'}
     [found] = re.findall(patterns[name], STORE_P)
     return found.replace("threadIdx.x", "x").replace("/", "//")
 
@@ -105,7 +101,7 @@ def test_a_lane_puts_16_bytes_of_a_row_where_products_read_them(columns):
     for x in range(128):
         names = {"x": x, "lane": x % 32, "panel": tile.panel, "columns": columns}
         names["row"] = eval(c_expression("row"), {}, names)
-        names["own"] = eval(c_expression("own"), {}, names)
+        names["own"] = eval(c_expression("place"), {}, names)
         for column in range(0, columns, 16):
             address = eval(c_expression("address"), {}, names | {"column": column})
             matrix, row = divmod(x % 32, 8)
