@@ -82,7 +82,7 @@ def listed(phase: Phase, schedule: Schedule, unmasked: bool = False) -> list[Tok
         elif op.kind in ("turn", "pass"):
             tokens.append((op.kind, {"turn": "1 + wg", "pass": "2 - wg"}[op.kind]))
         elif op.kind == "share":
-            tokens += [("fence of P", "fence_proxy_async"), ("share", "4 + wg")]
+            tokens += [("fence of what is shared", "fence_proxy_async"), ("share", "4 + wg")]
         elif op.kind in ("hold", "resume"):
             tokens += [("hold", text) for text in held(op, schedule)]
     return tokens
@@ -134,7 +134,9 @@ def in_loop(before: list[Emitted], after: list[Emitted], schedule: Schedule) -> 
             before = before[1:]
     kinds = [("denominator" in what.reads, set(what.writes)) if kind == "vector" else kind for kind, what in after]
     behind = kinds.index((True, {"scores_scale"}))
-    rest = [token for token in after[behind:] if token[0] not in ("vector", "fence")]
+    # An output that goes through Q's rows shares these with the TMA, as P is with products.
+    of_output = ("vector", "fence", "fence of what is shared", "share")
+    rest = [token for token in after[behind:] if token[0] not in of_output]
     assert rest == ([("release", "Q")] if schedule.kernel.output == "tma" else [])
     return before, after[:behind]
 
