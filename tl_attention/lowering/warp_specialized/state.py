@@ -55,7 +55,7 @@ def block_state(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap
 def warpgroup_state(c):
     """The fragments: the scores and the output of 64 rows, and their online softmax."""
     acc_s = T.alloc_fragment([ROWS, c.block_N], "float32")
-    acc_s_cast = None if c.kernel.p_operand == "shared" else T.alloc_fragment([ROWS, c.block_N], c.dtype)
+    acc_s_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype) if c.kernel.p_operand == "registers" else None
     acc_o = T.alloc_fragment([ROWS, c.head_dim_v], "float32")
     scores_max = T.alloc_fragment([ROWS], "float32")
     scores_max_prev = T.alloc_fragment([ROWS], "float32")
