@@ -26,6 +26,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "one buffer each alone": {**ALONE, "k_stages": 1, "v_stages": 1},
     "three and four": {"k_stages": 3, "v_stages": 4},
     "Q in registers": {**ALONE, "q_operand": "registers"},
+    "P in shared memory": {**ALONE, "p_operand": "shared"},
+    "ping-pong, P in shared memory": {**ALONE, "ping_pong": True, "p_operand": "shared"},
     "output through Q": {**ALONE, "output": "tma"},
     "cluster both": {"q_operand": "registers", "output": "tma"},
     "both": {**DYNAMIC, "q_operand": "registers", "output": "tma"},
@@ -161,7 +163,7 @@ def _changes(program: EventProgram, event: Event) -> list[Callable[[Event, rando
         changes += [_other_index]
     if event.blocks:
         changes += [_other_blocks]
-    if event.kind in ("load", "take") or event.reads:
+    if event.kind in ("load", "take", "put") or event.reads:
         changes += [_other_step]
     return changes
 

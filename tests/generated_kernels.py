@@ -22,6 +22,7 @@ KERNELS: dict[str, tuple[str, bool, dict[str, Any]]] = {
     "registers": ("one warpgroup", FULL, {"q_operand": "registers", "tile_scheduler": "one_tile"}),
     "three stages": ("three stages", CAUSAL, {"tile_order": "sections", "k_stages": 1}),
     "three warpgroups": ("three warpgroups", FULL, {"v_stages": 1}),
+    "P in shared memory": ("three warpgroups", CAUSAL, {"p_operand": "shared", "cluster": 1}),
     "output through Q": ("one warpgroup", FULL, {"output": "tma"}),
 }
 

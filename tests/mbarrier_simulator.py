@@ -5,8 +5,10 @@ lowers, also below zero; the phase ends when both are zero, and the next begins 
 parity passes while the phase before the current one has that parity. An arrival where none is pending is undefined.
 bar.sync and bar.arrive count threads up to the number that they name; barrier.cluster waits for all threads that have
 not exited. A load by TMA may write from when it is issued until it lands, any time later, in each block by itself.
-A product reads until its warp waits for it, a store by TMA until its thread does. The TMA is sure to see what a thread
-wrote, and not to write over what it still reads, only after a fence of that thread.
+A product reads until its warp waits for it, a store by TMA until its thread does. The TMA, and a product, are sure to
+see what a thread wrote, and the TMA not to write over what it still reads, only after a fence of that thread. What warps
+put in a buffer is multiplied by their warpgroup as a whole: any of its warps may begin that, and none has waited for it
+before all of them have issued it.
 
 Each warp of a process runs by itself; its first issues loads and stores. An arrival at several blocks reaches each at
 a time of its own, but before the warp's next arrival anywhere, which releases what comes before it.
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from simulated_puts import Puts
 from simulated_state import ENDED, LOADED, Fault, Operation, State
 from simulated_warp import Warp
 
@@ -69,6 +72,7 @@ class Machine:
                 if event.kind == "read" and event.name in loaded:
                     place = (process.block, event.name, event.index)
                     self.unfenced.setdefault(place, {})[process, warp] = self.slot((place, process, warp, "read"), 0)
+        self.puts = Puts(self.warps, roles, self.slot, self.bit)
         self.runs = [Warp(self, number).run() for number in range(len(self.warps))]
         self.idle = [
             slot

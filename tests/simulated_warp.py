@@ -36,6 +36,7 @@ class Warp:
         self.machine, self.number = machine, number
         self.process, self.warp = machine.warps[number]
         self.block = self.process.block
+        self.own = self.process, self.warp
         self.flights: dict[str, deque[list[tuple]]] = {"product": deque(), "store": deque()}
         self.full = machine.slot((number, "full"), 0)
         self.posts = machine.bit((number, "posts"))
@@ -46,7 +47,7 @@ class Warp:
         run = [Operation(nothing, reads=life, ready=lambda state: bool(state[started]))]
         of_all = {"wait": self._wait, "arrive": self._arrive, "sync": self._sync, "signal": self._signal}
         of_all |= {"read": self._read, "write": self._write, "fence": self._fence, "product": self._product}
-        of_all |= {"products wait": self._products_wait}
+        of_all |= {"products wait": self._products_wait, "put": self._put}
         of_first = {"expect": self._expect, "load": self._load, "take": self._take}
         of_first |= {"store": self._store, "stored": self._stored}
         kinds = of_all | of_first if self.warp == 0 else of_all
@@ -180,10 +181,14 @@ class Warp:
             taken.append(Operation(do, self.machine.bit((block, "life")), place[-1]))
         return taken
 
+    def _loaded(self, event: Event) -> list[tuple[str, int, int]]:
+        """What it reads that no threads have put there."""
+        return [read for read in event.reads if read[0] not in self.machine.puts.names]
+
     def _uses(self, event: Event) -> tuple[list[tuple[int, int, list[int]]], int]:
         """(what must be held, as it was loaded, and where; the bits of all)."""
         uses, bits = [], 0
-        for name, index, step in event.reads:
+        for name, index, step in self._loaded(event):
             holds, _, parts, bit = self._place(self.block, name, index)
             uses.append((holds, step, parts))
             bits |= bit
@@ -207,7 +212,7 @@ class Warp:
 
     def _product(self, event: Event) -> list[Operation]:
         uses, bits = self._uses(event)
-        places = [self._place(self.block, name, index) for name, index, _ in event.reads]
+        places = [self._place(self.block, name, index) for name, index, _ in self._loaded(event)]
         self.flights["product"].append(places)
 
         def do(state: State) -> None:
@@ -215,10 +220,10 @@ class Warp:
             for place in places:
                 state[place[1]] += 1
 
-        return [Operation(do, bits)]
+        return [Operation(do, bits), *self.machine.puts.product(self.own, event)]
 
     def _products_wait(self, event: Event) -> list[Operation]:
-        return self._retire("product", event.value)
+        return [*self._retire("product", event.value), *self.machine.puts.wait(self.own, event.value)]
 
     def _retire(self, kind: str, left: int) -> list[Operation]:
         flight, done = self.flights[kind], []
@@ -248,6 +253,9 @@ class Warp:
 
         return [Operation(do, changes=bit)]
 
+    def _put(self, event: Event) -> list[Operation]:
+        return self.machine.puts.put(self.own, event)
+
     def _fence(self, event: Event) -> list[Operation]:
         bits, touched, own, seen = 0, 0, [], self._unfenced(self.machine.unfenced)
         for place, slots in self.machine.unfenced.items():
@@ -263,7 +271,7 @@ class Warp:
             for slot in seen:
                 state[slot] = 0
 
-        return [Operation(do, touched, bits)]
+        return [Operation(do, touched, bits), *self.machine.puts.fence(self.own)]
 
     def _store(self, event: Event) -> list[Operation]:
         place = holds, reading, parts, bit = self._place(self.block, event.name, event.index)

@@ -254,7 +254,9 @@ def test_every_kind_of_case_has_a_schedule_that_is_meant_for_it() -> None:
         head_dim, head_dim_v = sizes_of(size)
         named = resolve(default_schedule(problem(100, 900, head_dim, mask, dtype=dtype, head_dim_v=head_dim_v)))
         # Where later keys are hidden tiles come from a counter.
-        assert is_meant(size, named.head_dims) and (mask.right != 0 or named.schedule.kernel.tile_scheduler == "dynamic")
+        assert is_meant(size, named.head_dims) and (
+            mask.right != 0 or named.schedule.kernel.tile_scheduler == "dynamic"
+        )
 
 
 def said() -> dict[str, str]:

@@ -40,6 +40,7 @@ def test_every_option_in_force_is_shown_and_those_of_the_file_are_marked() -> No
         "* kernel.cluster 1: no cluster, every thread block loads its own K and V",
         "* kernel.ping_pong true: the two warpgroups take turns to issue their products",
         "  kernel.q_operand shared: MMA0 reads Q from shared memory",
+        "  kernel.p_operand registers: MMA1 reads P from registers",
         "  kernel.output vector: lanes exchange the output and store 16 bytes each",
         "  kernel.waits loose: a product's wait stays behind the last exponential of the chunk before it in the order",
         "  softmax.fused_scale true: the scale is part of the exponent's FMA",

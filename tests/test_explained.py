@@ -41,7 +41,13 @@ def experiments() -> dict[str, Schedule]:
     found: dict[object, tuple[str, Schedule]] = {}
     for path in sorted(SCHEDULES.glob("experiments/**/*.yaml")):
         schedule = load(path)
-        key = schedule.kernel.q_operand, schedule.kernel.output, schedule.softmax, schedule.split
+        key = (
+            schedule.kernel.q_operand,
+            schedule.kernel.p_operand,
+            schedule.kernel.output,
+            schedule.softmax,
+            schedule.split,
+        )
         found.setdefault((derive(schedule).phases, *key), (f"{path.parent.stem}/{path.stem}", schedule))
     return dict(found.values())
 
@@ -62,7 +68,10 @@ def listed(phase: Phase, schedule: Schedule, unmasked: bool = False) -> list[Tok
     rings = {load: table.ring_of(load)[0] for load in table.loads}
     tokens: list[Token] = []
     for op in phase.operations:
-        if op.kind == "run" and not (unmasked and "boundary" in op.words):
+        if op.kind == "run" and whole(op.statement) == "cast" and schedule.kernel.p_operand == "shared":
+            first, end = table.by_name[op.statement].columns or (0, schedule.block_N)
+            tokens.append(("put", f"{schedule.block_N}, {first}, {end}, false"))
+        elif op.kind == "run" and not (unmasked and "boundary" in op.words):
             tokens.append(("vector", _access(table, op)))
         elif op.kind == "issue":
             tokens.append(("product", _access(table, op)))
@@ -72,6 +81,8 @@ def listed(phase: Phase, schedule: Schedule, unmasked: bool = False) -> list[Tok
             tokens.append((op.kind, rings.get(op.statement, "Q")))
         elif op.kind in ("turn", "pass"):
             tokens.append((op.kind, {"turn": "1 + wg", "pass": "2 - wg"}[op.kind]))
+        elif op.kind == "share":
+            tokens += [("fence of what is shared", "fence_proxy_async"), ("share", "4 + wg")]
         elif op.kind in ("hold", "resume"):
             tokens += [("hold", text) for text in held(op, schedule)]
     return tokens
@@ -99,8 +110,8 @@ def merged(tokens: Sequence[Token], shared: set[str]) -> list[Token]:
         if not isinstance(what, TracedStatement):
             found.append((kind, what))
             continue
-        # Q in registers is a copy; the product of block 0 clears what the others accumulate into.
-        copied = {"Q_shared" if buffer == "Q_local" else buffer for buffer in what.reads}
+        # Q in registers is a copy, P in shared memory the cast scores; the product of block 0 clears what the others accumulate into.
+        copied = {{"Q_local": "Q_shared", "P_shared": "acc_s_cast"}.get(buffer, buffer) for buffer in what.reads}
         reads |= (copied - what.writes if kind == "product" else copied) & shared
         writes = what.writes & shared
         if writes and found and kind == "vector" and found[-1][::2] == (kind, writes):
@@ -123,7 +134,9 @@ def in_loop(before: list[Emitted], after: list[Emitted], schedule: Schedule) -> 
             before = before[1:]
     kinds = [("denominator" in what.reads, set(what.writes)) if kind == "vector" else kind for kind, what in after]
     behind = kinds.index((True, {"scores_scale"}))
-    rest = [token for token in after[behind:] if token[0] not in ("vector", "fence")]
+    # An output that goes through Q's rows shares these with the TMA, as P is with products.
+    of_output = ("vector", "fence", "fence of what is shared", "share")
+    rest = [token for token in after[behind:] if token[0] not in of_output]
     assert rest == ([("release", "Q")] if schedule.kernel.output == "tma" else [])
     return before, after[:behind]
 

@@ -130,6 +130,27 @@ def test_q_in_registers_takes_half_of_what_acc_o_takes():
         check_fits(specialized(block_N=192, **q), 128)
 
 
+def test_p_in_shared_memory_takes_that_and_no_registers():
+    p = {"kernel": {"p_operand": "shared"}}
+    wide = specialized(192, block_N=192, **p)
+    assert takes(wide, 64).fragments == {"acc_s": 96, "acc_o": 32, "row vectors": 10}
+    assert takes(wide, 64).shared_bytes == ((192 + 4 * 192) * 64 + 192 * 192) * 2
+    with pytest.raises(ScheduleRefused, match=r"needs 186 registers .* have 160: .* half as much for acc_s_cast, "):
+        check_fits(specialized(192, block_N=192), 64)
+    with pytest.raises(
+        ScheduleRefused, match=r"needs 170 registers .* have 160: acc_s 192\*192/384, acc_o 192\*128/384"
+    ):
+        check_fits(specialized(192, block_N=192, kernel={"p_operand": "shared", "k_stages": 1, "v_stages": 1}), 128)
+    with pytest.raises(
+        ScheduleRefused,
+        match=(
+            r"\(\(block_M 128 \+ \(2 \+ 2 buffers\) \* block_N 176\) \* head_dim 128 \+ block_M 128 \* block_N 176 of P\) "
+            r"\* 2 bytes after"
+        ),
+    ):
+        check_fits(specialized(**p), 128)
+
+
 def test_registers_available_are_the_sms_share():
     assert [HOPPER.registers_available(threads) for threads in (128, 256, 384)] == [255, 255, 168]
     assert [HOPPER.registers_available(256, blocks) for blocks in (2, 3, 4)] == [128, 80, 64]

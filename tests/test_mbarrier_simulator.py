@@ -22,6 +22,8 @@ HERE, READS = {"blocks": (0,), "step": 0}, (("K", 0, 0),)
 LOAD, READ, PRODUCT = Event("load", "K", 0, **HERE), Event("read", "K", 0, reads=READS), Event("product", reads=READS)
 FREE, LOAD_1 = Event("wait", "K_empty", 0, 0), Event("load", "K", 0, blocks=(0,), step=1)
 WRITE, FENCE, STORE = Event("write", "K", 0, reads=READS), Event("fence"), Event("store", "K", 0, reads=READS)
+PUT, PUT_1 = Event("put", "P", 0), Event("put", "P", 0, step=1)
+MULTIPLY = Event("product", reads=(("P", 0, 0),))
 DONE, STORED, MEET = Event("products wait"), Event("stored"), Event("sync", NAMED, 1, 64)
 TOGETHER = Event("sync", CLUSTER)
 Run = Sequence[Event]
@@ -90,6 +92,20 @@ PROGRAMS: dict[str, tuple[dict[Process, Run], str | None]] = {
     "a load over what is unfenced": (
         {LOADER: [EXPECT, LOAD, FULL, FREE, LOAD_1], READER: [WAIT, WRITE, EMPTY]},
         "loads over what is written and not fenced",
+    ),
+    "what is multiplied unfenced": ({READER: [PUT, MULTIPLY, DONE]}, "multiplies what is not written and fenced"),
+    "what is multiplied fenced": ({READER: [PUT, FENCE, MULTIPLY, DONE, PUT_1]}, None),
+    "what is put over a product in flight": ({READER: [PUT, FENCE, MULTIPLY, PUT_1, DONE]}, "writes over what is read"),
+    "what is multiplied before another warp has put its part": (
+        {TWO_WARPS: [PUT, FENCE, MULTIPLY, DONE]},
+        "multiplies what is not written and fenced",
+    ),
+    "what all warps have put": ({TWO_WARPS: [PUT, FENCE, MEET, MULTIPLY, DONE]}, None),
+    # Whose wait has passed knows that the product is over for all.
+    "what is put again after the product": ({TWO_WARPS: [PUT, FENCE, MEET, MULTIPLY, DONE, PUT_1]}, None),
+    "what another warpgroup has put": (
+        {READER: [PUT, FENCE, MEET], OTHER: [MEET, MULTIPLY, DONE]},
+        "multiplies what is not written and fenced",
     ),
     "a named barrier": ({READER: [MEET, MEET], OTHER: [MEET, Event("signal", NAMED, 1, 64)]}, None),
     "a named barrier that one arrives at twice": (

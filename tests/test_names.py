@@ -33,7 +33,7 @@ def test_every_schedule_file_has_the_name_that_is_its_path() -> None:
     assert sorted(catalogue.all_names()) == sorted(paths) and len(paths) > 90
     assert {name: catalogue.path_of(name) for name in paths} == paths
     assert catalogue.names() == sorted(name for name in paths if "/" not in name)
-    assert catalogue.folders() == ["experiments", "experiments/causal", "experiments/short"]
+    assert catalogue.folders() == ["experiments", *(f"experiments/{name}" for name in ("causal", "p_shared", "short"))]
 
 
 def test_what_ships_is_what_pyproject_puts_into_the_wheel() -> None:

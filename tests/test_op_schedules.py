@@ -26,8 +26,8 @@ NAMES = (
 EXPERIMENTS = [
     path.relative_to(SCHEDULES).with_suffix("").as_posix()
     for path in sorted((SCHEDULES / "experiments").rglob("*.yaml"))
-    # Those for few queries have tests of their own: test_op_short.py.
-    if path.parent.name != "short"
+    # The others have tests of their own: test_op_short.py, test_op_pshared.py.
+    if path.parent.name in ("experiments", "causal")
 ]
 # With more tiles than the GPU has SMs, where heads and batches allow.
 LARGE = (1000, 1024)

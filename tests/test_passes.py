@@ -90,6 +90,20 @@ def test_q_is_released_after_the_last_wait_for_a_product_that_reads_it() -> None
         assert not [i for i in (*phases.prologue, phases.steady, *phases.epilogue) if "release load_q" in text(i)]
 
 
+def test_p_in_shared_memory_is_shared_behind_the_last_chunk_of_its_cast() -> None:
+    assert "share cast" in text(derive(overlap(p_operand="shared")).phases.steady)
+    assert "share cast" not in text(derive(overlap()).phases.steady)
+    halves = shipped()["fa3_overlap"].model_dump()
+    halves["group"] = [["cast.0", "cast.1"] if group == ("cast",) else group for group in halves["group"]]
+    halves |= {"split": {"cast": (48, 128)}, "kernel": {"p_operand": "shared"}}
+    phases = derive(Schedule(**halves)).phases
+    for iteration in (*phases.prologue, phases.steady):
+        names = [(op.kind, op.statement) for op in iteration.operations]
+        shared = names.index(("share", "cast.1"))
+        assert names[shared - 2 : shared] == [("run", "cast.0"), ("run", "cast.1")]
+    assert not [op for iteration in phases.epilogue for op in iteration.operations if op.kind == "share"]
+
+
 @pytest.mark.parametrize(
     "schedule,count",
     [
@@ -141,6 +155,7 @@ VARIANTS = {
     **{f"{form}, {waits}": overlap(form, waits=waits) for form in FORMS for waits in ("exact", "free")},
     "ping-pong": overlap(ping_pong=True, waits="exact"),
     "Q in registers": overlap(q_operand="registers"),
+    "P in shared memory": overlap(p_operand="shared"),
 }
 
 

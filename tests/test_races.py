@@ -115,6 +115,43 @@ FAULTS: dict[str, tuple[str, Change, Rule]] = {
         moved(FIRST, ("arrive", "Q_empty"), ("fence",)),
         Rule.OVERWRITE,
     ),
+    "P without a fence": ("one warpgroup, P in shared memory, tiles [1]", removed(FIRST, "fence"), Rule.PROXY),
+    "P fenced before it is put": (
+        "one warpgroup, P in shared memory, tiles [1]",
+        moved(FIRST, ("fence",), ("put",)),
+        Rule.PROXY,
+    ),
+    "P multiplied before all warps have put theirs": (
+        "one warpgroup, P in shared memory, tiles [1]",
+        removed(FIRST, "sync"),
+        Rule.PROXY,
+    ),
+    "P multiplied while it is fenced": (
+        "one warpgroup, P in shared memory, tiles [1]",
+        moved(FIRST, ("sync",), ("fence",)),
+        Rule.PROXY,
+    ),
+    "P put while the product before reads it": (
+        "one warpgroup, P in shared memory, tiles [2]",
+        moved(FIRST, ("put", "P", 1), ("products wait", "", 1)),
+        Rule.OVERWRITE,
+    ),
+    "P put by nobody": ("one warpgroup, P in shared memory, tiles [1]", removed(FIRST, "put"), Rule.OTHER),
+    "P put for the block after": (
+        "one warpgroup, P in shared memory, tiles [2]",
+        changed(FIRST, "put", step=1),
+        Rule.OTHER,
+    ),
+    "P put where the other warpgroup's is": (
+        "overlap, P in shared memory, tiles [1]",
+        both(doubled(FIRST, "put"), changed(FIRST, "put", index=1)),
+        Rule.OVERWRITE,
+    ),
+    "P of the other warpgroup multiplied": (
+        "overlap, P in shared memory, tiles [1]",
+        changed(FIRST, "product", "V", reads=(("V", 0, 0), ("P", 1, 0))),
+        Rule.OTHER,
+    ),
     "the bytes of two loads": ("one warpgroup, alone, tiles [1]", changed(PRODUCER, "expect", value=2), Rule.DEADLOCK),
     "the bytes of no load": ("one warpgroup, alone, tiles [1]", changed(PRODUCER, "expect", value=0), Rule.DEADLOCK),
     "a named barrier of more threads for one": (

@@ -29,8 +29,10 @@ OPTIONS = {
     "one buffer each": {"k_stages": 1, "v_stages": 1},
     "rings of three and four": {"k_stages": 3, "v_stages": 4},
     "Q in registers": {"q_operand": "registers"},
+    "P in shared memory": {"p_operand": "shared"},
     "output through Q": {"output": "tma"},
     "both": {"q_operand": "registers", "output": "tma"},
+    "all of them": {"q_operand": "registers", "p_operand": "shared", "output": "tma", "ping_pong": True},
 }
 
 

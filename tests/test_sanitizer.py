@@ -33,14 +33,15 @@ from tl_attention import attention
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.shape import AttentionShape
 
-q, k, v = make_inputs(AttentionShape(1, 2, 200, 333, 128), seed=1, device="cuda")
+q, k, v = make_inputs(AttentionShape(1, 2, 200, 333, int(sys.argv[3])), seed=1, device="cuda")
 attention(q, k, v, causal=sys.argv[2] == "causal", schedule=sys.argv[1])
 torch.cuda.synchronize()
 print("it ran")
 """
 ROOT = Path(__file__).parents[1]
 # Each tensor is an allocation of its own, whose end memcheck knows.
-ENVIRONMENT = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": str(ROOT)}
+PATH = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+ENVIRONMENT = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": PATH}
 MOST_PROCESSES = 16
 
 
@@ -55,11 +56,18 @@ def is_clean(tool: str, said: str) -> bool:
     return ("SUMMARY: 0 hazards" if tool == "racecheck" else "SUMMARY: 0 errors") in said
 
 
+# And P in shared memory.
+CLEAN = (
+    *(("best", "all", 128), ("best", "causal", 128), ("best_causal", "causal", 128)),
+    ("experiments/p_shared/block_N_192", "causal", 64),
+)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize("name,mask", [("best", "all"), ("best", "causal"), ("best_causal", "causal")])
-def test_the_fastest_kernels_are_clean(tool, name, mask):
-    said = sanitized(tool, "-c", PROGRAM, SCHEDULES / f"{name}.yaml", mask)
+@pytest.mark.parametrize("name,mask,head_dim", CLEAN)
+def test_the_fastest_kernels_are_clean(tool, name, mask, head_dim):
+    said = sanitized(tool, "-c", PROGRAM, SCHEDULES / f"{name}.yaml", mask, head_dim)
     if "Device not supported" in said:
         pytest.skip("compute-sanitizer does not work on this machine")
     assert "it ran" in said and is_clean(tool, said), said

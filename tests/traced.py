@@ -37,6 +37,9 @@ CALLS = {
     "turn": r"T\.tvm_storage_sync\(\"shared\", (1 \+ wg), 256\)",
     "pass": r"T\.named_barrier_arrive\((2 - wg), 256\)",
     "hold": r"T\.call_extern\(\"handle\", \"tl_attention_((?:hold|hold_last|resume)\b.*?)\",",
+    "put": r"T\.call_extern\(\"handle\", \"tl_attention_store_p<(.*?)>\"",
+    "fence of what is shared": r"T\.(fence_proxy_async)\(",
+    "share": r"T\.tvm_storage_sync\(\"shared\", (4 \+ wg), 128\)",
     "fence": r"T\.warpgroup_fence_operand\(\"float32\", (\w+)",
 }
 

@@ -3,8 +3,8 @@
     python tools/same_code.py BEFORE AFTER [--jobs 2] [--keep FOLDER] [--record FILE] [--only TEXT] [--kernel-only]
     python tools/same_code.py BEFORE --keep FOLDER          lowers one checkout alone, for comparisons to come
 
-A case is a schedule, a dtype, a head size and a mask: every schedules/*.yaml in all of them, the experiments in bf16
-at head_dim 128 and in their own mask. The package checks each, lowers it to CUDA text and proves that, without nvcc.
+A case is a schedule, a dtype, a head size and a mask: every schedules/*.yaml in all of them, the experiments in bf16,
+at head_dim 128 or what they are for, and in their own mask. The package checks each, lowers it to CUDA text and proves that, without nvcc.
 Equal text, with the names of the kernel, its parameters and its variables normalised, is equal machine code; only what differs is
 compiled, and its SASS and resource usage are compared. A refusal is an outcome too, and so is its message. The host's
 code, which sets the launch and the TMA descriptors, must be the same as well; --kernel-only leaves it out.
@@ -37,16 +37,24 @@ BROKEN = "BROKEN"
 LOWERED = {"code": "lowered", "refused": "refused", "broken": BROKEN}
 COMPARED = (EQUAL_TEXT, EQUAL_CODE, SAME_REFUSAL, DIFFERENT, BROKEN)
 SHOWN = 200
+# Folders of schedules/, and the head size of those in them; at its top all are tried.
+FOLDERS = {
+    "": 0,
+    "experiments/": 128,
+    "experiments/causal/": 128,
+    "experiments/p_shared/": 64,
+    "experiments/short/": 64,
+}
 
 
 def all_cases(*checkouts: Checkout) -> list[Case]:
     """Those of every schedule file that any of the checkouts has."""
     found: list[Case] = []
-    for under in ("", "experiments/", "experiments/causal/", "experiments/short/"):
+    for under, head_dim in FOLDERS.items():
         paths = [path for checkout in checkouts for path in checkout.folder.glob(f"schedules/{under}*.yaml")]
         for file in sorted({f"{under}{path.name}" for path in paths}):
             if under:
-                found.append(Case(file, "bfloat16", 128, under.endswith("causal/")))
+                found.append(Case(file, "bfloat16", head_dim, under.endswith("causal/")))
             else:
                 found += [
                     Case(file, dtype, h, causal) for causal in (False, True) for dtype in DTYPES for h in (64, 128)

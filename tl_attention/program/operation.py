@@ -14,6 +14,7 @@ class Operation(NamedTuple):
     release     the buffer that the load filled
     turn, pass  wait for the turn to issue products; give it to the other warpgroup
     hold        the exponentials in `registers` (first, end) come before what follows; hold_last: the last of them does
+    share       what all warps wrote of that statement's result is there for products, which read it from shared memory
     resume      the exponentials that follow come after what stands before
     """
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tl_attention.loop.table import Table
 
 Read = tuple[str, int, int]
-CLUSTER, NAMED, TILE, Q, EXPONENTIALS = "cluster", "named barrier", "tile", "Q", "exponentials"
+CLUSTER, NAMED, TILE, Q, P, EXPONENTIALS = "cluster", "named barrier", "tile", "Q", "P", "exponentials"
 
 
 def ring_names(table: Table) -> dict[str, str]:
@@ -24,7 +24,9 @@ class Event:
     sync, signal        named barrier of `value` threads: with waiting, and without
     load, take          fill the buffer with load number `step`: by TMA, in `blocks`; with a tile's number
     product             issue one that reads the buffer, in flight until `products wait` leaves `value` of them
-    read, write         by the threads themselves
+    read, write         by the threads themselves; the latter over what was loaded
+    put                 fill columns of the buffer with what the threads computed, number `step`: a product may read it
+                        behind a `fence` of each, and a barrier of all of them
     hold, hold last     keep exponentials `index` up to `value` before what follows, or `index` alone; `resume` keeps
                         those that follow behind
     store, stored       the output by TMA, out of the buffer; `stored` waits for it, and a `fence` goes before it
@@ -36,8 +38,9 @@ class Event:
     output, lse         store rows of the output from registers, and the logarithms of rows
 
     `reads` has the (buffer, index, step) that must be there. In a role's events `step` is the load's number, in those
-    read off code the row that is loaded. `place` has, in code, the (row, head, batch) that a tile starts at, and whether a
-    product keeps what its accumulators had. None of these takes part in ==: `generated.py` compares them.
+    read off code the row that is loaded. `place` has, in code, the (row, head, batch) that a tile starts at, whether a
+    product keeps what its accumulators had, and the (first, end) of the columns that are `put`. None of these takes part
+    in ==: `generated.py` compares them.
     """
 
     kind: str

@@ -63,22 +63,24 @@ def ring_buffers(schedule: Schedule) -> tuple[int, int]:
 
 
 def shared_bytes(schedule: Schedule, size: HeadSize) -> int:
-    """Dynamic shared memory of one block: Q_shared and the rings of K_shared and V_shared."""
+    """Dynamic shared memory of one block: Q_shared, the rings of K_shared and V_shared, P where MMA1 reads it there."""
     (k, v), (columns, columns_v) = ring_buffers(schedule), sizes_of(tile_size(size))
     elements = (schedule.block_M + k * schedule.block_N) * columns + v * schedule.block_N * columns_v
-    return elements * DTYPE_BYTES
+    p = schedule.block_M * schedule.block_N if schedule.kernel.p_operand == "shared" else 0
+    return (elements + p) * DTYPE_BYTES
 
 
 def fragment_registers(schedule: Schedule, size: HeadSize) -> dict[str, int]:
     """Registers per thread of each fragment that lives across statements.
 
-    A thread holds block_M / threads of a row's columns: acc_s in fp32, acc_s_cast packed by two, acc_o in fp32, and Q
-    packed by two where MMA0 reads it from registers.
+    A thread holds block_M / threads of a row's columns: acc_s in fp32, acc_s_cast packed by two unless MMA1 reads P from
+    shared memory, acc_o in fp32, and Q packed by two where MMA0 reads it from registers.
     """
     acc_s = schedule.block_M * schedule.block_N // schedule.threads
     of_q, acc_o = (schedule.block_M * columns // schedule.threads for columns in sizes_of(tile_size(size)))
     q = {"Q": of_q // 2} if schedule.kernel.q_operand == "registers" else {}
-    return {"acc_s": acc_s, "acc_s_cast": acc_s // 2, "acc_o": acc_o, **q, "row vectors": ROW_VECTOR_REGISTERS}
+    p = {} if schedule.kernel.p_operand == "shared" else {"acc_s_cast": acc_s // 2}
+    return {"acc_s": acc_s, **p, "acc_o": acc_o, **q, "row vectors": ROW_VECTOR_REGISTERS}
 
 
 def check_fits(schedule: Schedule, size: HeadSize, takes: Resources) -> None:
@@ -99,9 +101,14 @@ def shared_text(schedule: Schedule, size: HeadSize, rings: tuple[int, int]) -> s
     """What shared memory holds, in words that say how much that is."""
     M, N, (k, v), (columns, columns_v) = schedule.block_M, schedule.block_N, rings, sizes_of(tile_size(size))
     if columns == columns_v:
-        return f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {columns} * {DTYPE_BYTES}"
-    of_q_and_k = f"(block_M {M} + {k} buffers * block_N {N}) * head_dim {columns}"
-    return f"({of_q_and_k} + {v} buffers * block_N {N} * head_dim_v {columns_v}) * {DTYPE_BYTES}"
+        tiles = [f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {columns}"]
+    else:
+        tiles = [f"(block_M {M} + {k} buffers * block_N {N}) * head_dim {columns}"]
+        tiles.append(f"{v} buffers * block_N {N} * head_dim_v {columns_v}")
+    if schedule.kernel.p_operand == "shared":
+        tiles.append(f"block_M {M} * block_N {N} of P")
+    elements = " + ".join(tiles)
+    return f"{elements if len(tiles) == 1 else f'({elements})'} * {DTYPE_BYTES}"
 
 
 def _check_shared_memory(schedule: Schedule, size: HeadSize, takes: Resources) -> None:
@@ -110,7 +117,7 @@ def _check_shared_memory(schedule: Schedule, size: HeadSize, takes: Resources) -
     if need <= limit:
         return
     before = f" after {static:,} that hold {takes.barrier_bytes} of mbarriers" if static else ""
-    kernel_keys = ("kernel", "k_stages"), ("kernel", "v_stages"), ("kernel", "blocks_per_sm")
+    kernel_keys = [("kernel", key) for key in ("k_stages", "v_stages", "p_operand", "blocks_per_sm")]
     has = "the SM has" if takes.blocks == 1 else f"each of {takes.blocks} blocks of an SM has"
     raise ScheduleRefused(
         f"needs {need:,} bytes of shared memory, {has} {limit:,}: {shared_text(schedule, size, takes.rings)} "
@@ -124,12 +131,13 @@ def _check_registers(schedule: Schedule, head_dim: int, takes: Resources) -> Non
     M, N = schedule.block_M, schedule.block_N
     if takes.fragment_registers <= takes.registers:
         return
+    p = "half as much for acc_s_cast, " if "acc_s_cast" in takes.fragments else ""
     q = "half as much for Q, " if "Q" in takes.fragments else ""
-    kernel_keys = ("kernel", "registers"), ("kernel", "q_operand"), ("kernel", "blocks_per_sm")
+    kernel_keys = [("kernel", key) for key in ("registers", "q_operand", "p_operand", "blocks_per_sm")]
     raise ScheduleRefused(
         f"needs {takes.fragment_registers} registers per thread for fragments alone, {schedule.threads} threads have "
-        f"{takes.registers}: acc_s {M}*{N}/{schedule.threads}, half as much for acc_s_cast, "
-        f"acc_o {M}*{head_dim}/{schedule.threads}, {q}{ROW_VECTOR_REGISTERS} for row vectors; use a smaller block_N",
+        f"{takes.registers}: acc_s {M}*{N}/{schedule.threads}, "
+        f"{p}acc_o {M}*{head_dim}/{schedule.threads}, {q}{ROW_VECTOR_REGISTERS} for row vectors; use a smaller block_N",
         "block_N",
         others=(("block_M",), ("threads",), *kernel_keys, ("lowering",)),
     )

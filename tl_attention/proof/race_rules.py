@@ -33,9 +33,8 @@ class Rule(StrEnum):
     OTHER = "other"  # a read of a buffer that holds something else
     OVERWRITE = "overwrite"  # a load, or a write, over what may still be read
     LANDING = "landing"  # a load over one that may still land
-    PROXY = (
-        "proxy"  # a write that is stored, or loaded over, without a fence and a barrier of the warpgroup; a read, too
-    )
+    # A write that is stored, multiplied or loaded over, without a fence and a barrier of the warpgroup; a read, too.
+    PROXY = "proxy"
     ONE_WARP = "one warp"  # a load, or its expected bytes, by several warps
     # Of the beginning and the end.
     NOT_STARTED = "not started"

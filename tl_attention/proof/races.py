@@ -6,7 +6,8 @@ One run decides for every order: clocks tell what comes before what whatever the
 - a wait whose barrier could be a phase further by then;
 - a read of what may not be there yet, or of something else; a load or a write over what may still be read;
 - a load by TMA over what threads have read themselves and not fenced after;
-- a store of what its warpgroup has not written, fenced and met after, or that reads on when its buffer is released;
+- a store, or a product, of what its warpgroup has not written, fenced and met after; a store that reads on when its
+  buffer is released;
 - a reach into another block of the cluster that may not have started, or may have ended;
 - what is in flight at the end: products, stores, and loads that nobody has seen land.
 
@@ -82,6 +83,7 @@ class _Proof:
             "take": self._take,
             "read": lambda agent, event: agent.read(self._found(agent, event)),
             "write": self._write,
+            "put": self._put,
             "fence": lambda agent, event: agent.fence(),
             "store": lambda agent, event: agent.store(self._found(agent, event)),
             "stored": lambda agent, event: agent.stored(event.value),
@@ -192,7 +194,7 @@ class _Proof:
     def _take(self, agent: Role, event: Event) -> None:
         for block in event.blocks:
             self._make_room(agent, event, block)
-            self.buffers[block, event.name, event.index] = Buffer(event.step, agent.number, agent.now, by_tma=False)
+            self.buffers[block, event.name, event.index] = Buffer(event.step, agent.number, agent.now)
 
     def _make_room(self, agent: Role, event: Event, block: int) -> None:
         """Refuse a load over what may be in use."""
@@ -221,6 +223,20 @@ class _Proof:
                         Rule.OVERWRITE, f"{agent} writes over {event.name}, which {reader} may still have to read"
                     )
             agent.write(buffer, event.name)
+
+    def _put(self, agent: Role, event: Event) -> None:
+        key = (agent.process.block, event.name, event.index)
+        old = self.buffers.get(key)
+        if old is not None:
+            over = f"{agent} writes {event.name}({event.step}) over {event.name}({old.step})"
+            if old.writer is not agent:
+                raise unsafe(Rule.OVERWRITE, f"{over}, which {old.writer} has written")
+            for reader in self.readers[agent.process.block, (event.name, event.index, old.step)]:
+                if not old.done(reader, agent):
+                    raise unsafe(Rule.OVERWRITE, f"{over}, which {reader} may still have to read")
+        if old is None or old.step != event.step:
+            self.buffers[key] = Buffer(event.step, agent.number, agent.now, computed=True)
+        agent.put(self.buffers[key])
 
     def _found(self, agent: Role, event: Event) -> list[Buffer]:
         """The buffers that an event reads."""

@@ -11,10 +11,14 @@ from tl_attention.proof.race_rules import Rule, unsafe
 
 
 class Buffer:
-    """Load number `step`, by TMA or not: there for whom has `least` in `entry` of its clock."""
+    """Load number `step`: there for whom has `least` in `entry` of its clock.
 
-    def __init__(self, step: int, entry: int, least: int, by_tma: bool):
-        self.step, self.entry, self.least, self.by_tma = step, entry, least, by_tma
+    It came by TMA, or by threads; if `computed`, by those of its writer.
+    """
+
+    def __init__(self, step: int, entry: int, least: int, *, by_tma: bool = False, computed: bool = False):
+        self.step, self.entry, self.least = step, entry, least
+        self.by_tma, self.computed = by_tma, computed
         # When each agent had last read it, None while something in flight does.
         self.reads: dict[Agent, int | None] = {}
         # Who has written in its place, when last, and whether its threads have fenced that, which counts as part of it.
@@ -75,11 +79,14 @@ class Role(Agent):
             raise unsafe(Rule.OVERWRITE, f"{self} writes over {name}, which its other warps may still read")
         if buffer.writer not in (None, self):
             raise unsafe(Rule.OVERWRITE, f"{self} writes over {name}, which {buffer.writer} has written")
-        buffer.writer, buffer.written, buffer.fenced = self, self.now, False
-        self.unfenced.append(buffer)
+        self._wrote(buffer)
+
+    def put(self, buffer: Buffer) -> None:
+        """Each warp computes its part. Products that read the buffer are over: one is all warps', and so is its wait."""
+        self._wrote(buffer)
 
     def fence(self) -> None:
-        """What its threads wrote is there for the TMA, and what they read has been read."""
+        """What its threads wrote is there for the TMA, and for products, and what they read has been read."""
         for buffer in self.unfenced:
             buffer.written, buffer.fenced = self.now, True
         self.unfenced.clear()
@@ -92,8 +99,7 @@ class Role(Agent):
     def store(self, buffers: Sequence[Buffer]) -> None:
         """One of its warps stores what all of them have written."""
         for buffer in buffers:
-            if buffer.writer is not self or not buffer.fenced or not self._all_made(buffer.written):
-                raise unsafe(Rule.PROXY, f"{self} stores what its warps may not have written and fenced")
+            self._must_be_shared(buffer, "stores")
             buffer.reads[self] = None
         self.stores.append([*buffers])
 
@@ -115,8 +121,18 @@ class Role(Agent):
         """Whether all of its warps have made an event of its own."""
         return self.process.warps == 1 or time <= self.met
 
+    def _wrote(self, buffer: Buffer) -> None:
+        buffer.writer, buffer.written, buffer.fenced = self, self.now, False
+        self.unfenced.append(buffer)
+
+    def _must_be_shared(self, buffer: Buffer, does: str) -> None:
+        if buffer.writer is not self or not buffer.fenced or not self._all_made(buffer.written):
+            raise unsafe(Rule.PROXY, f"{self} {does} what its warps may not have written and fenced")
+
     def _use(self, buffer: Buffer, end: int | None) -> None:
-        if buffer.writer:
+        if buffer.computed:
+            self._must_be_shared(buffer, "multiplies")
+        elif buffer.writer:
             raise unsafe(Rule.OTHER, f"{self} reads what {buffer.writer} has written over")
         if end is None or buffer.reads.get(self, 0) is not None:
             buffer.reads[self] = end

@@ -83,6 +83,10 @@ class KernelOptions(_Options):
         Literal["shared", "registers"],
         Words({"shared": "MMA0 reads Q from shared memory", "registers": "MMA0 reads Q from registers"}),
     ] = "shared"
+    p_operand: Annotated[
+        Literal["registers", "shared"],
+        Words({"registers": "MMA1 reads P from registers", "shared": "MMA1 reads P from shared memory"}),
+    ] = "registers"
     output: Annotated[
         Literal["direct", "vector", "tma"],
         Words(

@@ -22,7 +22,12 @@ PLACED = "~"
 # Of operations that concern no one statement, and of those that keep exponentials in their place.
 ALONE = {"turn": "waited for, to issue products", "pass": "to the other warpgroup"}
 SHOWN_AS = {"hold_last": "hold"}
-HELD = {"hold": ", all its exponentials", "hold_last": ", its last exponential", "resume": ", no exponential earlier"}
+SAID = {
+    "hold": ", all its exponentials",
+    "hold_last": ", its last exponential",
+    "resume": ", no exponential earlier",
+    "share": ", by all warps, to the product that reads it",
+}
 
 
 def explain(schedule: Schedule, model: Model | None = None, head_dim: HeadSize = 128) -> str:
@@ -149,4 +154,4 @@ def _words(program: Program, op: Operation) -> str:
         return f"{what}, {op.outstanding} later in flight"
     if program.table.by_name[op.statement].boundary_only:
         return f"{what} of a boundary block"
-    return what + HELD.get(op.kind, "")
+    return what + SAID.get(op.kind, "")

@@ -44,12 +44,13 @@ class Kernel:
 
 
 # Both lowerings, both masks, both fastest; multicast, tiles from a counter, in sections and tapered, turns, an output
-# by TMA, Q in registers, a rescale that waits for a threshold, both dtypes and head sizes.
+# by TMA, Q in registers, P in shared memory, a rescale that waits for a threshold, both dtypes and head sizes.
 KERNELS: dict[str, Kernel] = {
     "best": Kernel("best"),
     "best_causal": Kernel("best_causal", causal=True),
     "q_registers": Kernel("experiments/q_registers"),
     "output_tma": Kernel("experiments/output_tma"),
+    "p_shared": Kernel("experiments/p_shared/block_N_192", dtype="bfloat16", head_dim=64),
     "dynamic": Kernel("experiments/dynamic"),
     "one_tile": Kernel("experiments/one_tile"),
     "sections": Kernel("experiments/causal/sections", causal=True),

@@ -57,8 +57,10 @@ def _alone(event: Event, process: Process, users: dict[tuple[int, int], Process]
     return event.kind == "fence"
 
 
-def _operands(event: Event | None) -> set[tuple[str, int]]:
-    """The shared buffers that a product reads, and whether it keeps what its accumulators have."""
+def _operands(event: Event | None) -> set[tuple[object, ...]]:
+    """The shared buffers that a product reads, and whether it keeps what its accumulators have; the columns put in one."""
+    if event and event.kind == "put":
+        return {event.place}
     if not event or event.kind != "product":
         return set()
     return {*(read[:2] for read in event.reads), ("keeps", event.place[0])}

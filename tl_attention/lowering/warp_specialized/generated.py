@@ -18,6 +18,7 @@ from tl_attention.lowering.warp_specialized.device_code import (
     CAP,
     PRELUDE,
     STORE_COLUMNS,
+    STORE_P,
     STRIDED_PRELUDE,
     STRIDED_STORE_COLUMNS,
     exp2_polynomial,
@@ -65,7 +66,8 @@ class RolesProof(Proof):
         common, columns = (STRIDED_PRELUDE, STRIDED_STORE_COLUMNS) if variant.strided else (PRELUDE, STORE_COLUMNS)
         columns = columns if variant.head_dim_v < variant.tile_dim_v else ""
         cap = CAP if "softcap" in variant.optional else ""
-        return common + columns + exp2 + cap + (STORE_LSE if self.lse else "")
+        p = STORE_P if self.roles.p_in_shared else ""
+        return common + columns + exp2 + p + cap + (STORE_LSE if self.lse else "")
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:
@@ -73,19 +75,22 @@ class RolesProof(Proof):
         swizzled = {descriptor.tensor: descriptor.swizzle != 0 for descriptor in self.plan.descriptors}
         through_registers = self.roles.q_in_registers
         slots = self.roles.slots
+        p = {"P": Tile("P", ROWS, block_N, slots("P"))} if self.roles.p_in_shared else {}
         return {
             "Q": Tile("Q", ROWS, variant.tile_dim, slots("Q"), not through_registers or swizzled.get("Q", True)),
             "K": Tile("K", block_N, variant.tile_dim, slots("K")),
             "V": Tile("V", block_N, variant.tile_dim_v, slots("V")),
+            **p,
         }
 
     @cached_property
     def products(self) -> dict[str, Product]:
         variant, block_N = self.code.variant, self.schedule.block_N
         q = "Q_local" if self.roles.q_in_registers else self.tiles["Q"]
+        p = self.tiles["P"] if self.roles.p_in_shared else "acc_s_cast"
         return {
             "acc_s": Product("acc_s", q, self.tiles["K"], block_N, variant.tile_dim, False),
-            "acc_o": Product("acc_o", "acc_s_cast", self.tiles["V"], variant.tile_dim_v, block_N, True),
+            "acc_o": Product("acc_o", p, self.tiles["V"], variant.tile_dim_v, block_N, True),
         }
 
     @cached_property

@@ -16,6 +16,7 @@ from tl_attention.lowering.warp_specialized.device_code import (
     CAP,
     PRELUDE,
     STORE_COLUMNS,
+    STORE_P,
     STRIDED_PRELUDE,
     STRIDED_STORE_COLUMNS,
     exp2_polynomial,
@@ -70,6 +71,7 @@ def launch(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c):
         prelude=(STRIDED_PRELUDE if c.strided else PRELUDE)
         + ("" if c.columns_v == c.head_dim_v else STRIDED_STORE_COLUMNS if c.strided else STORE_COLUMNS)
         + ("" if polynomial is None else exp2_polynomial(COEFFICIENTS[polynomial.degree]))
+        + (STORE_P if c.kernel.p_operand == "shared" else "")
         + (CAP if c.softcap else "")
         + (STORE_LSE if c.lse else ""),
     ) as (block,):

@@ -2,7 +2,7 @@
 
 import tilelang.language as T
 
-from tl_attention.hardware.warpgroup import TURN, WARPGROUP
+from tl_attention.hardware.warpgroup import OWN, TURN, WARPGROUP
 from tl_attention.loop.table import whole
 from tl_attention.lowering.warp_specialized.rings import release, release_q, slot, wait_full
 from tl_attention.lowering.warp_specialized.vector import vector_statement
@@ -47,12 +47,19 @@ def issue_mma0(op, t, tile, s, c, masked):
 def issue_mma1(op, t, tile, s, c, masked):
     """Starts acc_o += acc_s_cast V. The first one clears acc_o, which nothing else initialises."""
     return T.wgmma_gemm(
-        s.acc_s_cast,
+        s.P_shared[tile.wg, :, :] if c.kernel.p_operand == "shared" else s.acc_s_cast,
         s.V.shared[slot(s.V, tile.base + t), :, :],
         s.acc_o,
         clear_accum=t == 0,
         policy=T.GemmWarpPolicy.FullRow,
     )
+
+
+@T.macro
+def share_p(op, t, tile, s, c, masked):
+    """P, which each warp has written 16 rows of, is there for the product: fenced by each, and all of them are here."""
+    T.fence_proxy_async()
+    T.sync_threads(OWN + tile.wg, WARPGROUP)
 
 
 # A wait names no register: without the fence the compiler may move a use of the result before it.
@@ -133,6 +140,7 @@ MACROS = {
     ("release", "load_k"): release_k,
     ("release", "load_v"): release_v,
     ("release", "load_q"): release_rows_of_q,
+    ("share", "cast"): share_p,
     ("turn", "products"): take_turn,
     ("pass", "products"): pass_turn,
     ("hold", "exp"): hold,

@@ -100,8 +100,25 @@ def q_release(phases: Phases, schedule: Schedule) -> Phases:
     return replace(phases, epilogue=tuple(epilogue))
 
 
+def p_shares(phases: Phases, schedule: Schedule) -> Phases:
+    """P in shared memory is shared with the product that reads it behind the last chunk of its cast."""
+    if schedule.kernel.p_operand == "registers":
+        return phases
+    last = [name for name in schedule.table.by_name if whole(name) == "cast"][-1]
+
+    def change(iteration: Iteration) -> tuple[Operation, ...]:
+        changed: list[Operation] = []
+        for op in iteration.operations:
+            changed.append(op)
+            if op.kind == "run" and op.statement == last:
+                changed.append(op._replace(kind="share"))
+        return tuple(changed)
+
+    return _everywhere(phases, change)
+
+
 # In any order: none looks at what another one adds or leaves out.
-PASSES = (without_first_rescale, holds, turns, q_release)
+PASSES = (without_first_rescale, holds, turns, q_release, p_shares)
 
 Change = Callable[[Iteration], tuple[Operation, ...]]
 

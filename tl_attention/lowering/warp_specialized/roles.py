@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tl_attention.hardware.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARPGROUP, WARPS
-from tl_attention.loop.table import Table
+from tl_attention.loop.table import Table, whole
 from tl_attention.lowering.warp_specialized.passes import Q_LOAD
 from tl_attention.program.operation import Operation
 from tl_attention.program.program import Program
-from tl_attention.proof.events import CLUSTER, EXPONENTIALS, NAMED, TILE, Event, Process, Q, Read, ring_names
+from tl_attention.proof.events import CLUSTER, EXPONENTIALS, NAMED, TILE, Event, P, Process, Q, Read, ring_names
 from tl_attention.schedule.schedule import Schedule
 
 
@@ -30,6 +30,7 @@ class Roles:
     cluster: int
     dynamic: bool
     q_in_registers: bool
+    p_in_shared: bool
     output_through_q: bool
 
     @classmethod
@@ -41,6 +42,7 @@ class Roles:
             kernel.cluster,
             kernel.tile_scheduler == "dynamic",
             kernel.q_operand == "registers",
+            kernel.p_operand == "shared",
             kernel.output == "tma",
         )
 
@@ -69,7 +71,7 @@ class Roles:
     def slots(self, name: str) -> int:
         """Buffers that a load has, and so the mbarriers of each of its two kinds."""
         depths = {self.rings[load]: depth for load, depth in self.program.buffers.items()}
-        return {Q: self.warpgroups, TILE: 2, **depths}[name]
+        return {Q: self.warpgroups, P: self.warpgroups, TILE: 2, **depths}[name]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -178,7 +180,9 @@ class Roles:
             case "issue":
                 ring, slot, _ = self._place(self.table.loads_of(op.statement)[0], number)
                 statement = self.table.by_name[op.statement]
-                reads = ((ring, slot, number), *(q if "Q_shared" in statement.reads else ()))
+                p = ((P, process.warpgroup, number),) if self.p_in_shared else ()
+                read = set(map(whole, statement.reads))
+                reads = ((ring, slot, number), *(q if "Q_shared" in read else ()), *(p if "acc_s_cast" in read else ()))
                 # One that adds to what it writes clears it in a tile's first block, any other always.
                 adds = int(not opens and not set(statement.writes).isdisjoint(statement.reads))
                 yield Event("product", ring, slot, reads=reads, place=(adds,))
@@ -206,6 +210,12 @@ class Roles:
                 yield Event("resume")
             case "run" if op.statement == "mask":
                 yield Event("mask", step=number)
+            case "run" if self.p_in_shared and whole(op.statement) == "cast":
+                yield Event(
+                    "put", P, process.warpgroup, step=number, place=self.table.by_name[op.statement].columns or ()
+                )
+            case "share":
+                yield from (Event("fence"), Event("sync", NAMED, OWN + process.warpgroup, WARPGROUP))
             case "run":
                 pass
             case unknown:

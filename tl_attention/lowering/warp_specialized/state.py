@@ -16,6 +16,7 @@ def block_state(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap
     Q_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
     K_shared = T.alloc_shared([c.kernel.k_stages, c.block_N, c.head_dim], c.dtype)
     V_shared = T.alloc_shared([c.kernel.v_stages, c.block_N, c.head_dim_v], c.dtype)
+    P_shared = T.alloc_shared([warpgroups, ROWS, c.block_N], c.dtype) if c.kernel.p_operand == "shared" else None
     fragments = warpgroup_state(c)
     Q_local = T.alloc_fragment([ROWS, c.head_dim], c.dtype) if c.kernel.q_operand == "registers" else None
     sink = T.alloc_local([1], "float32") if c.sinks else None
@@ -37,6 +38,7 @@ def block_state(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap
         sink=sink,
         **vars(fragments),
         Q_local=Q_local,
+        P_shared=P_shared,
         tiles=tile_numbers(TileCounter, c) if c.kernel.tile_scheduler == "dynamic" else None,
         batch=Q.shape[0],
         heads=Q.shape[1],
@@ -53,7 +55,7 @@ def block_state(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap
 def warpgroup_state(c):
     """The fragments: the scores and the output of 64 rows, and their online softmax."""
     acc_s = T.alloc_fragment([ROWS, c.block_N], "float32")
-    acc_s_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype)
+    acc_s_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype) if c.kernel.p_operand == "registers" else None
     acc_o = T.alloc_fragment([ROWS, c.head_dim_v], "float32")
     scores_max = T.alloc_fragment([ROWS], "float32")
     scores_max_prev = T.alloc_fragment([ROWS], "float32")

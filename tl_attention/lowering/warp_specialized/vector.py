@@ -16,7 +16,7 @@ def vector_statement(statement, c):
         "scale": scale,
         "exp": exp,
         "row_sum": {"thread": row_sum_of_thread, "row": row_sum}[softmax.row_sum],
-        "cast": cast,
+        "cast": {"registers": cast, "shared": cast_to_shared}[c.kernel.p_operand],
         "rescale": rescale if softmax.rescale_threshold == 0 else rescale_where_max_grew,
     }[statement]
 
@@ -156,6 +156,18 @@ def cast(op, t, tile, s, c, masked):
         for i, j in T.Parallel(ROWS, c.block_N):
             if inside(columns, j):
                 s.acc_s_cast[i, j] = s.acc_s[i, j]
+
+
+@T.macro
+def cast_to_shared(op, t, tile, s, c, masked):
+    """P_shared = acc_s, in the precision of V: TileLang's copy would make all warpgroups meet."""
+    T.call_extern("handle", put_columns(op, c), s.acc_s.data, T.address_of(s.P_shared[tile.wg, 0, 0]))
+
+
+def put_columns(op, c):
+    """The device function that puts P in shared memory: a chunk's columns, or all."""
+    first, end = c.loop.columns.get(op.statement, (0, c.block_N))
+    return f"tl_attention_store_p<{c.block_N}, {first}, {end}, {'true' if c.dtype == 'bfloat16' else 'false'}>"
 
 
 # --- the sum, and what is rescaled ---------------------------------------------------------------------------------

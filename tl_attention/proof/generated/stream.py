@@ -16,6 +16,7 @@ from tl_attention.proof.events import CLUSTER, Event
 from tl_attention.proof.generated.moved import OF_A_TILE, Moved, same_tile
 from tl_attention.proof.generated.multiplied import Multiplied
 from tl_attention.proof.generated.parts import Expected, Part
+from tl_attention.proof.generated.put import PUT, put
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
 
@@ -23,7 +24,7 @@ from tl_attention.proof.generated.run import Run
 BY_ALL = {
     "wait", "sync", "signal", "cluster sync", "init fence", "fewer registers", "more registers", "arrive wgmma", "wgmma",
     "commit wgmma", "products wait", "operand fence", "exchange", "hold", "hold last", "resume", "mask",
-    "commit copies", "copies wait", "rows of output", "rows of lse", "sink",
+    "commit copies", "copies wait", "rows of output", "rows of lse", "sink", PUT,
 }  # fmt: skip
 # What may stand among a product's instructions, or before its registers are fenced.
 OF_A_PRODUCT = {"operand fence", "fence", "wgmma", "commit wgmma", "products wait"}
@@ -196,6 +197,7 @@ HANDLES = {
     "left out": Stream._left_out,
     "commit store": Stream._commit_store,
     "stored": Stream._stored,
+    PUT: lambda stream, part: iter((put(part, stream.expected),)),
     "rows of output": Stream._rows_of_output,
     "rows of lse": Stream._rows_of_lse,
     "arrive wgmma": lambda stream, part: stream.products.arrive(part),

@@ -10,8 +10,8 @@ import numpy as np
 from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.problem.shape import DTYPE_BYTES
 
-# A swizzled tile stands in panels of so many columns, 128 or 64 bytes of each row: the widest that divide it.
-PANELS = (64, 32)
+# A swizzled tile stands in panels of so many columns, 128, 64 or 32 bytes of each row: the widest that divide it.
+PANELS = (64, 32, 16)
 # Elements of 16 bytes, the unit of a swizzle.
 CHUNK = 8
 # wgmma's depth.
@@ -50,7 +50,7 @@ class Tile:
     def place(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
         """Where 16 bytes of a row stand in a slot, in elements: of each 8 rows, chunk c of row r is chunk c ^ r.
 
-        In panels of 64 bytes, two rows of which are as long as one of 128, it is c ^ (r / 2).
+        In panels of 64 bytes, two rows of which are as long as one of 128, it is c ^ (r / 2), in those of 32 c ^ (r / 4).
         """
         if not self.swizzled:
             return row * self.columns + column
@@ -115,7 +115,7 @@ class Product:
 
 
 def _layout(panel: int, leading: int) -> tuple[int, int, int]:
-    """A descriptor's template: 128-byte swizzle, or 64, and leading and stride offsets in units of 16 bytes."""
+    """A descriptor's template: 128-byte swizzle, 64 or 32, and leading and stride offsets in units of 16 bytes."""
     return (1 + PANELS.index(panel), leading, 8 * panel * DTYPE_BYTES // 16)
 
 
