@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from simulated_puts import Puts
+from simulated_reads import Reads
 from simulated_state import ENDED, LOADED, Fault, Operation, State
 from simulated_warp import Warp
 
@@ -64,14 +65,7 @@ class Machine:
                 if event.kind == "write":
                     place = (process.block, event.name, event.index)
                     self.parts.setdefault(place, {})[process, warp] = self.slot((place, process, warp), LOADED)
-        loaded = {event.name for run in roles.values() for event in run if event.kind == "load"}
-        # Slots of the warps that read what the TMA may load over.
-        self.unfenced: dict[tuple, dict[tuple[Process, int], int]] = {}
-        for process, warp in self.warps:
-            for event in roles[process]:
-                if event.kind == "read" and event.name in loaded:
-                    place = (process.block, event.name, event.index)
-                    self.unfenced.setdefault(place, {})[process, warp] = self.slot((place, process, warp, "read"), 0)
+        self.reads = Reads(self.warps, roles, self.slot)
         self.puts = Puts(self.warps, roles, self.slot, self.bit)
         self.runs = [Warp(self, number).run() for number in range(len(self.warps))]
         self.idle = [

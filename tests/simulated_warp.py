@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from typing import Any
 
 from simulated_state import (
@@ -47,7 +46,7 @@ class Warp:
         run = [Operation(nothing, reads=life, ready=lambda state: bool(state[started]))]
         of_all = {"wait": self._wait, "arrive": self._arrive, "sync": self._sync, "signal": self._signal}
         of_all |= {"read": self._read, "write": self._write, "fence": self._fence, "product": self._product}
-        of_all |= {"products wait": self._products_wait, "put": self._put}
+        of_all |= {"products wait": self._products_wait, "put": lambda event: self.machine.puts.put(self.own, event)}
         of_first = {"expect": self._expect, "load": self._load, "take": self._take}
         of_first |= {"store": self._store, "stored": self._stored}
         kinds = of_all | of_first if self.warp == 0 else of_all
@@ -142,7 +141,7 @@ class Warp:
     def _load(self, event: Event) -> list[Operation]:
         machine, flying = self.machine, self.machine.flying
         keys = [(block, event.name, event.index) for block in event.blocks]
-        places = [(self._place(*key), machine.unfenced.get(key, {}).values()) for key in keys]
+        places = [(self._place(*key), machine.reads.of_all(key)) for key in keys]
         landings = [self._landing(block, event) for block in event.blocks]
         flight = changes = 0
         for block, landing, (place, _) in zip(event.blocks, landings, places):
@@ -196,7 +195,7 @@ class Warp:
 
     def _read(self, event: Event) -> list[Operation]:
         uses, bits = self._uses(event)
-        ours = self._unfenced([(self.block, name, index) for name, index, _ in event.reads])
+        ours = self.machine.reads.of(self.own, [(self.block, name, index) for name, index, _ in event.reads])
 
         def do(state: State) -> None:
             use(state, uses)
@@ -204,11 +203,6 @@ class Warp:
                 state[slot] = 1
 
         return [Operation(do, bits)]
-
-    def _unfenced(self, places: Iterable[tuple]) -> list[int]:
-        """Slots of what the warp itself has read there and not fenced: only it, and who loads over that, touches them."""
-        of_all = (self.machine.unfenced.get(place, {}) for place in places)
-        return [slots[self.process, self.warp] for slots in of_all if (self.process, self.warp) in slots]
 
     def _product(self, event: Event) -> list[Operation]:
         uses, bits = self._uses(event)
@@ -253,13 +247,10 @@ class Warp:
 
         return [Operation(do, changes=bit)]
 
-    def _put(self, event: Event) -> list[Operation]:
-        return self.machine.puts.put(self.own, event)
-
     def _fence(self, event: Event) -> list[Operation]:
-        bits, touched, own, seen = 0, 0, [], self._unfenced(self.machine.unfenced)
-        for place, slots in self.machine.unfenced.items():
-            touched |= self._place(*place)[-1] if (self.process, self.warp) in slots else 0
+        bits, touched, own, seen = 0, 0, [], self.machine.reads.of(self.own)
+        for buffer in self.machine.reads.buffers(self.own):
+            touched |= self._place(*buffer)[-1]
         for place, parts in self.machine.parts.items():
             if (self.process, self.warp) in parts:
                 own.append(parts[self.process, self.warp])

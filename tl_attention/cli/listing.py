@@ -13,6 +13,7 @@ from tl_attention.cli.errors import Problems
 from tl_attention.cli.schedules import all_option, schedules_argument, texts_of, told_apart
 from tl_attention.errors import printable
 from tl_attention.files.named import Named, resolve
+from tl_attention.problem.head_dims import is_meant
 from tl_attention.problem.mask import CAUSAL, FULL
 
 if TYPE_CHECKING:
@@ -88,5 +89,9 @@ def _heading(columns: Sequence[Sequence[Row]]) -> list[str]:
 
 
 def _time(named: Named, column: Sequence[Row]) -> str:
-    times = [row.median_ms for row in column if row.label == named.schedule.label and row.median_ms is not None]
+    """Its time where it is meant for that head size: another file may have the same schedule for another."""
+    mine = (
+        row for row in column if row.label == named.schedule.label and is_meant(row.shape.head_size, named.head_dims)
+    )
+    times = [row.median_ms for row in mine if row.median_ms is not None]
     return f"{times[0]:6.3f}" if times else " " * 6
