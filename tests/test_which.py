@@ -17,9 +17,9 @@ CASES = {
         "head_dim 192/128, bfloat16, mask causal_window, seq_q 1000, seq_kv 8192, group 5",
     ),
     "a window that hides nothing": (
-        ["--shape", "1,1,9,72", "--window", "8,8"],
+        ["--shape", "1,1,90,72", "--window", "89,89"],
         "d96_2k",
-        "head_dim 72, float16, mask full, seq_q 9, seq_kv 9, group 1",
+        "head_dim 72, float16, mask full, seq_q 90, seq_kv 90, group 1",
     ),
     "with the LSE": (
         ["--causal", "--lse"],
@@ -33,7 +33,7 @@ CASES = {
     ),
     "queries without a key": (
         ["--shape", "1,1,64,8,256", "--causal"],
-        "d256_causal",
+        "short_wide",
         "head_dim 256, float16, mask causal, seq_q 8, seq_kv 8, group 1",
     ),
 }
@@ -56,9 +56,10 @@ def test_the_schedule_the_rule_and_those_above_it_are_shown(cli, name) -> None:
 
 
 def test_a_rule_is_passed_over_for_its_first_condition_that_is_not_met(cli) -> None:
-    lines = cli("which", "--shape", "1,1,64,64").stdout.splitlines()
+    lines = cli("which", "--shape", "1,1,90,64").stdout.splitlines()
     passed = [line.split(": ", 1)[1] for line in lines if line.startswith("  line ")]
-    assert passed[:2] == ["causal_late: masks causal, window, causal_window", "softcap: softcap true"]
+    assert passed[:2] == ["short: seq_q up to 64", "short_wide: head_dims 192, 192/128, 256"]
+    assert passed[2:4] == ["causal_late: masks causal, window, causal_window", "softcap: softcap true"]
     assert "best: head_dims 128" in passed and "d64_causal: masks causal" in passed
 
 
