@@ -66,16 +66,15 @@ def entries(cell: Cell, others: Sequence[Named] = ()) -> Iterator[Entry]:
         if is_meant(cell.shape.head_size, other.head_dims):
             yield Entry(other.name, Candidate(other.name, cell.shape, other.schedule))
     for peer in cell.peers:
-        yield Entry(peer, _peer(peer, cell, named))
+        yield Entry(peer, _peer(peer, cell))
 
 
-def _peer(name: str, cell: Cell, ours: Named) -> Candidate:
+def _peer(name: str, cell: Cell) -> Candidate:
     shape = cell.shape
-    if name == UNMASKED:
-        shape = replace(shape, mask=FULL)
-        named = schedule_for(shape)
-    elif name == WITHOUT_LSE:
-        shape, named = replace(shape, lse=False), ours
+    if name in (UNMASKED, WITHOUT_LSE):
+        # What attention() takes there, which need not be ours.
+        shape = replace(shape, mask=FULL) if name == UNMASKED else replace(shape, lse=False)
+        named = schedule_for(shape, cell.schedule)
     elif name.startswith(SCHEDULE):
         named = resolve(name.removeprefix(SCHEDULE))
     else:
