@@ -1,0 +1,144 @@
+"""`F.scaled_dot_product_attention` of unchanged modules on this package's kernels, on a Hopper GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import (
+    SDPBackend,
+    activate_flash_attention_impl,
+    current_flash_attention_impl,
+    restore_flash_attention_impl,
+    sdpa_kernel,
+)
+
+from tl_attention import InputError, register_sdpa
+from tl_attention.op import attention as module
+from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare
+from tl_attention.problem.mask import CAUSAL, FULL
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def launches(monkeypatch) -> Iterator[list[str]]:
+    """One entry for each launch of a kernel, while the provider is active."""
+    found: list[str] = []
+    kernel_of = module.kernel_of
+
+    def counted(*what: Any) -> Callable[..., None]:
+        kernel = kernel_of(*what)
+
+        def launch(**tensors: Any) -> None:
+            found.append(str(what[1]))
+            kernel(**tensors)
+
+        return launch
+
+    monkeypatch.setattr(module, "kernel_of", counted)
+    activate_flash_attention_impl(register_sdpa())
+    yield found
+    if current_flash_attention_impl():
+        restore_flash_attention_impl()
+
+
+class Block(nn.Module):
+    """Attention with grouped heads as models have it: projections, SDPA, a projection."""
+
+    def __init__(self, heads: int, heads_kv: int, head_dim: int) -> None:
+        super().__init__()
+        self.heads, self.heads_kv, self.head_dim = heads, heads_kv, head_dim
+        width = heads * head_dim
+        self.qkv = nn.Linear(width, (heads + 2 * heads_kv) * head_dim, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, seq, _ = x.shape
+        parts = self.qkv(x).view(batch, seq, -1, self.head_dim).transpose(1, 2)
+        q, k, v = parts.split([self.heads, self.heads_kv, self.heads_kv], dim=1)
+        found = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.out(found.transpose(1, 2).reshape(batch, seq, -1))
+
+
+def tensors(*size: int, heads_kv: int | None = None, keys: int | None = None) -> list[Tensor]:
+    """q, k, v for (batch, heads, seq, head_dim)."""
+    batch, heads, seq, head_dim = size
+    kv = (batch, heads_kv or heads, keys or seq, head_dim)
+    return [torch.randn(s, device="cuda", dtype=torch.bfloat16) + 0.2 for s in (size, kv, kv)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_the_output_is_within_the_budget_and_one_kernel_of_ours_ran(launches, head_dim, causal):
+    for heads_kv in (8, 2):
+        q, k, v = tensors(2, 8, 517, head_dim, heads_kv=heads_kv)
+        before = len(launches)
+        output = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+        assert len(launches) == before + 1
+        options = {"mask": CAUSAL if causal else FULL, "scale": head_dim**-0.5}
+        with sdpa_kernel(SDPBackend.MATH):
+            error = compare(output, attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options))
+        assert error.ok, str(error)
+
+
+def test_after_restoring_pytorchs_own_runs(launches):
+    q, k, v = tensors(1, 4, 300, 64)
+    F.scaled_dot_product_attention(q, k, v)
+    restore_flash_attention_impl()
+    for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+        with sdpa_kernel(backend):
+            F.scaled_dot_product_attention(q, k, v)
+    F.scaled_dot_product_attention(q, k, v)
+    assert len(launches) == 1
+
+
+def test_what_is_not_ours(launches):
+    q, k, v = tensors(1, 4, 300, 64, keys=400)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(InputError, match="sdpa: dropout_p is 0.1"):
+        F.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
+    with pytest.raises(InputError, match="sdpa: a causal mask or a window of 300 queries and 400 keys"):
+        torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)
+    # PyTorch does not choose flash here, and computes it otherwise, aligned at the top left.
+    found = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    wanted = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True)
+    torch.testing.assert_close(found.double(), wanted, atol=0.02, rtol=0.02)
+    assert not launches
+
+
+def gradients(block: Block, x: Tensor, grad: Tensor) -> list[Tensor]:
+    x = x.detach().requires_grad_()
+    return list(torch.autograd.grad(block(x), [x, *block.parameters()], grad))
+
+
+@pytest.mark.parametrize("heads_kv, head_dim", [(8, 64), (2, 128)])
+def test_a_training_steps_gradients_are_as_near_to_fp64_as_flash(launches, heads_kv, head_dim):
+    block = Block(8, heads_kv, head_dim).cuda()
+    x, grad = (torch.randn(2, 700, 8 * head_dim, device="cuda").bfloat16() for _ in range(2))
+    with sdpa_kernel(SDPBackend.MATH):
+        exact = gradients(block.double(), x.double(), grad.double())
+    block = block.bfloat16()
+    ours = gradients(block, x, grad)
+    assert len(launches) == 1
+    restore_flash_attention_impl()
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        flash = gradients(block, x, grad)
+    assert len(launches) == 1
+    for name, own, theirs, wanted in zip(("x", "qkv", "out"), ours, flash, exact, strict=True):
+        own_error, their_error = ((found.double() - wanted).norm() for found in (own, theirs))
+        assert own_error <= 2 * their_error, f"gradient of {name}: {own_error:.3g}, flash's {their_error:.3g}"
+
+
+def test_a_compiled_module(launches):
+    block = Block(4, 2, 64).cuda().bfloat16()
+    x, grad = (torch.randn(1, 256, 256, device="cuda").bfloat16() for _ in range(2))
+    eager = gradients(block, x, grad)
+    compiled = torch.compile(block, fullgraph=True)
+    inputs = x.detach().requires_grad_()
+    found = torch.autograd.grad(compiled(inputs), [inputs, *block.parameters()], grad)
+    assert len(launches) == 2
+    torch.testing.assert_close(list(found), eager, atol=0.05, rtol=0.05)

@@ -1,0 +1,253 @@
+"""The provider for SDPA without a GPU: its registration, its activation, and its forwards with the reference for kernels."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from on_cpu import on_cpu
+from torch.library import Library
+from torch.nn import attention as registry
+
+from tl_attention import InputError, register_sdpa
+from tl_attention.integrations import sdpa
+from tl_attention.op import arguments
+from tl_attention.oracle.reference import attention_and_lse, make_inputs
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.shape import AttentionShape
+
+__all__ = ["on_cpu"]
+aten = torch.ops.aten
+# Those that this torch has.
+FORWARDS = [name for name in sdpa.FORWARDS if hasattr(aten, name)]
+BACKWARDS = ("_scaled_dot_product_flash_attention_backward", "_flash_attention_backward")
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    yield
+    if registry.current_flash_attention_impl():
+        registry.restore_flash_attention_impl()
+
+
+@pytest.fixture
+def launches(on_cpu) -> list[dict]:
+    """The tensors of each launch."""
+    found: list[dict] = []
+    on_cpu.fault = found.append
+    return found
+
+
+@pytest.fixture
+def through_aten(launches):
+    """The forwards for the CPU as activation has them for CUDA."""
+    library = sdpa.implemented("CPU")
+    yield launches
+    library._destroy()
+
+
+def inputs(*size: int, dtype: str = "bfloat16", heads_kv: int | None = None) -> Tensors:
+    """q, k, v of a problem (batch, heads, seq_q, seq_kv, head_dim)."""
+    return make_inputs(AttentionShape(*size, dtype, heads_kv=heads_kv or size[1]), seed=3, device="cpu")
+
+
+def dispatched() -> dict[str, str]:
+    """What aten has registered for each operator that the provider has, and for the backwards."""
+    return {name: torch._C._dispatch_dump(f"aten::{name}") for name in (*FORWARDS, *BACKWARDS)}
+
+
+def enabled() -> tuple[bool, bool]:
+    return torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_importing_registers_and_activates_nothing():
+    code = (
+        "import torch, tl_attention; from tl_attention import attention; "
+        "from torch.nn.attention import current_flash_attention_impl as current, list_flash_attention_impls as listed; "
+        "import tl_attention.integrations.sdpa; print('tl_attention' in listed(), current()); "
+        "tl_attention.register_sdpa(); print('tl_attention' in listed(), current())"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines()[-2:] == ["False None", "True None"]
+
+
+@pytest.mark.parametrize("before", [*product([True, False], repeat=2)])
+def test_activation_is_undone_exactly(before):
+    ours, operators = enabled(), dispatched()
+    sdpa._enable(flash=before[0], cudnn=before[1])
+    try:
+        name = register_sdpa()
+        assert enabled() == before and dispatched() == operators
+        registry.activate_flash_attention_impl(name)
+        assert registry.current_flash_attention_impl() == name == "tl_attention"
+        assert enabled() == (True, False)
+        active = dispatched()
+        assert all(active[forward] != operators[forward] for forward in FORWARDS)
+        assert all(active[backward] == operators[backward] for backward in BACKWARDS)
+        # Once more: the first activation is undone before.
+        registry.activate_flash_attention_impl(name)
+        registry.restore_flash_attention_impl()
+        assert registry.current_flash_attention_impl() is None
+        assert enabled() == before and dispatched() == operators
+    finally:
+        sdpa._enable(flash=ours[0], cudnn=ours[1])
+
+
+def test_it_has_the_forwards_that_torchs_own_provider_has():
+    from torch.nn.attention import _fa4
+
+    theirs = {name for name in _fa4._fa4_register_kernels.__code__.co_consts if isinstance(name, str)}
+    theirs = {name for name in theirs if hasattr(aten, name)}
+    assert theirs - set(BACKWARDS) == set(FORWARDS) and set(BACKWARDS) <= theirs
+
+
+@pytest.mark.parametrize("size, heads_kv", [((2, 4, 70, 90, 64), 4), ((1, 6, 33, 33, 128), 2), ((2, 2, 1, 40, 40), 1)])
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_what_sdpas_operator_returns(launches, size, heads_kv, scale):
+    q, k, v = inputs(*size, heads_kv=heads_kv)
+    output, lse, *lengths, seed, offset, debug = sdpa.sdpa_forward(q, k, v, scale=scale)
+    exact = attention_and_lse(q, k, v, mask=FULL, scale=scale or q.shape[3] ** -0.5, precise=False)
+    torch.testing.assert_close((output, lse), exact)
+    assert lengths == [None, None, size[2], size[3]] and len(launches) == 1
+    assert (seed.shape, seed.dtype, offset.shape, offset.dtype) == ((2,), torch.uint64, (), torch.uint64)
+    assert debug.shape == (0,) and debug.dtype == q.dtype
+    assert lse.shape == q.shape[:3] and lse.dtype == torch.float32 and lse.is_contiguous()
+
+
+def test_the_output_has_the_strides_of_the_query(launches):
+    whole = torch.randn(2, 50, 3, 4, 64).bfloat16()
+    q, k, v = (part.transpose(1, 2) for part in whole.unbind(2))
+    for query in (q, q.contiguous(), q.transpose(1, 2).contiguous().transpose(1, 2)):
+        output, *_ = sdpa.sdpa_forward(query, k, v, is_causal=True)
+        fake = torch.empty_like(query.to("meta"))
+        assert output.stride() == fake.stride() == torch.empty_like(query).stride()
+        exact, _ = attention_and_lse(query, k, v, mask=CAUSAL, scale=0.125, precise=False)
+        torch.testing.assert_close(output, exact)
+    assert len(launches) == 3
+
+
+@pytest.mark.parametrize("causal, left, right", [(False, None, None), (True, -1, -1), (False, 5, 2), (True, 7, None)])
+def test_the_operators_below_take_another_layout_and_windows(launches, causal, left, right):
+    q, k, v = inputs(2, 4, 60, 60, 64, heads_kv=2)
+    sides = [None if side in (None, -1) else side for side in (left, right)]
+    mask = Mask(sides[0], 0 if causal else sides[1])
+    exact, exact_lse = attention_and_lse(q, k, v, mask=mask, scale=0.125, precise=False)
+    bshd = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+    rest, options = (None, None, 60, 60, 0.0, causal, False), {"window_size_left": left, "window_size_right": right}
+    output, lse, *_ = sdpa.flash_forward(*bshd, *rest, **options, alibi_slopes=None)
+    torch.testing.assert_close((output.transpose(1, 2), lse), (exact, exact_lse))
+    assert output.is_contiguous()
+    mine = torch.empty_like(bshd[0])
+    assert sdpa.flash_forward_into(mine, *bshd, *rest, **options).equal(lse) and mine.equal(output)
+    assert len(launches) == 2
+
+
+REFUSED = {
+    "sdpa: dropout_p is 0.1, which the kernels do not have, expected none": {"dropout_p": 0.1},
+    "sdpa: return_debug_mask is True, which the kernels do not have, expected none": {"return_debug_mask": True},
+    "attention: scale is -1.0, expected a positive number": {"scale": -1.0},
+    "sdpa: a causal mask or a window of 20 queries and 30 keys, expected as many keys as queries: SDPA lets them begin "
+    "together, the kernels let them end together": {"is_causal": True},
+}
+
+
+@pytest.mark.parametrize("error", REFUSED)
+def test_arguments_that_are_refused(launches, error):
+    with pytest.raises(InputError) as raised:
+        sdpa.sdpa_forward(*inputs(1, 2, 20, 30, 64), **REFUSED[error])
+    assert str(raised.value) == error and not launches
+
+
+@pytest.mark.parametrize(
+    "error, spoil",
+    [
+        ("attention: dtype 'float32' is not supported, expected one of ('float16', 'bfloat16')", lambda x: x.float()),
+        ("attention: head_dim 60 is not supported, expected a multiple of 8 up to 256", lambda x: x[..., :60]),
+        (
+            "attention: head_dim 320 is not supported, expected a multiple of 8 up to 256",
+            lambda x: x.repeat(1, 1, 1, 5),
+        ),
+        ("attention: q is (2, 20, 64), expected a tensor (batch, heads, seq, head_dim)", lambda x: x[0]),
+        ("sdpa: there are no keys, expected at least one", lambda x: x[:, :, :0]),
+    ],
+)
+def test_tensors_that_are_refused(launches, error, spoil):
+    with pytest.raises(InputError) as raised:
+        sdpa.sdpa_forward(*map(spoil, inputs(1, 2, 20, 20, 64)))
+    assert str(raised.value) == error and not launches
+
+
+def test_another_head_dim_of_v_is_refused_as_the_backward_has_none(launches):
+    q, k, v = inputs(1, 2, 20, 20, 64)
+    with pytest.raises(InputError, match=r"sdpa: value has head_dim 32, expected query's 64"):
+        sdpa.sdpa_forward(q, k, v[..., :32])
+    assert not launches
+
+
+@pytest.mark.parametrize("name", ["cum_seq_q", "seqused_k", "block_table", "alibi_slopes"])
+def test_packed_sequences_and_pages_are_refused(launches, name):
+    bshd = [x.transpose(1, 2) for x in inputs(1, 2, 20, 20, 64)]
+    given = torch.zeros(2, dtype=torch.int32)
+    packed, options = (given, {}) if name == "cum_seq_q" else (None, {name: given})
+    with pytest.raises(InputError, match=f"sdpa: {name} is a tensor, which the kernels do not have, expected none"):
+        sdpa.flash_forward(*bshd, packed, None, 20, 20, 0.0, False, False, **options)
+    assert not launches
+
+
+def test_another_gpu_is_refused(launches, monkeypatch):
+    def refuse(device: torch.device) -> None:
+        raise InputError("device: NVIDIA A100 has compute capability 8.0, expected 9.0")
+
+    monkeypatch.setattr(arguments, "check_device", refuse)
+    with pytest.raises(InputError, match=r"^device: NVIDIA A100"):
+        sdpa.sdpa_forward(*inputs(1, 2, 20, 20, 64))
+    assert not launches
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_through_aten_its_gradients_come_from_the_output_and_the_lse_of_the_kernel(through_aten, causal):
+    """Autograd hands them to a backward, which here computes with them what FlashAttention-2's does."""
+    seen = []
+
+    def backward(
+        grad, q, k, v, out, lse, cum_q, cum_k, max_q, max_k, dropout_p, is_causal, seed, offset, *, scale=None
+    ):
+        seen.append((cum_q, cum_k, max_q, max_k, dropout_p, is_causal, tuple(seed.shape), tuple(offset.shape)))
+        grad, q, k, v, out = (x.float() for x in (grad, q, k, v, out))
+        scores = q @ k.mT * scale
+        if is_causal:
+            scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), float("-inf"))
+        p = (scores - lse[..., None]).exp()
+        ds = p * (grad @ v.mT - (grad * out).sum(-1, keepdim=True)) * scale
+        return tuple(x.bfloat16() for x in (ds @ k, ds.mT @ q, p.mT @ grad))
+
+    library = Library("aten", "IMPL", "CPU")
+    library.impl("_scaled_dot_product_flash_attention_backward", backward)
+    tensors = [x.requires_grad_() for x in inputs(2, 3, 50, 50, 64)]
+    grad = torch.randn(tensors[0].shape).bfloat16()
+    output, *_ = aten._scaled_dot_product_flash_attention(*tensors, 0.0, causal, scale=0.2)
+    found = torch.autograd.grad(output, tensors, grad)
+    exact = F.scaled_dot_product_attention(*(x.double() for x in tensors), is_causal=causal, scale=0.2)
+    wanted = torch.autograd.grad(exact, tensors, grad.double())
+    torch.testing.assert_close(found, wanted, atol=0.03, rtol=0.03)
+    assert seen == [(None, None, 50, 50, 0.0, causal, (2,), ())] and len(through_aten) == 1
+    library._destroy()
+
+
+def test_through_aten_a_refusal_is_our_error(through_aten):
+    with pytest.raises(InputError, match=r"^sdpa: dropout_p is 0.5"):
+        aten._scaled_dot_product_flash_attention(*inputs(1, 2, 20, 20, 64), 0.5)
+    assert not through_aten
+    # And PyTorch's checks of what a kernel returns agree: shapes, strides and dtypes are those of its own meta function.
+    q, k, v = inputs(1, 2, 20, 30, 64)
+    meta = aten._scaled_dot_product_flash_attention(*(x.to("meta") for x in (q, k, v)))
+    real = aten._scaled_dot_product_flash_attention(q, k, v)
+    for theirs, ours in zip(meta, real, strict=True):
+        if isinstance(theirs, torch.Tensor):
+            assert (theirs.shape, theirs.dtype, theirs.stride()) == (ours.shape, ours.dtype, ours.stride())
+    assert real[0].equal(sdpa.sdpa_forward(q, k, v)[0]) and len(through_aten) == 2

@@ -1,0 +1,166 @@
+"""SDPA on this package's kernels: a provider for torch.nn.attention's registry of flash implementations.
+
+While it is active, the forwards of aten's flash attention on CUDA are `attention`. The backwards stay PyTorch's own,
+FlashAttention-2's: they begin from the output and the LSE that a forward returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.backends import cuda as backends
+from torch.library import Library
+from torch.nn.attention import register_flash_attention_impl
+
+from tl_attention.errors import InputError
+from tl_attention.op.attention import attention
+from tl_attention.problem.window import OPEN
+
+NAME = "tl_attention"
+
+
+def register_sdpa() -> str:
+    """Make the kernels known to torch.nn.attention as "tl_attention", and return that name. Nothing else changes.
+
+    `torch.nn.attention.activate_flash_attention_impl(name)` then has F.scaled_dot_product_attention of fp16 and bf16
+    tensors on a Hopper GPU run on them, training included, and switches cuDNN off in SDPA, which PyTorch prefers there.
+    `restore_flash_attention_impl()` undoes both. Where PyTorch does not choose flash, such as for a mask that is a tensor,
+    its other backends run as before. What the kernels do not have raises InputError (a ValueError): dropout, a causal
+    mask with seq_q != seq_kv, sequences packed without padding.
+    """
+    register_flash_attention_impl(NAME, register_fn=Active)
+    return NAME
+
+
+class Active:
+    """What an activation changes, until `remove`."""
+
+    def __init__(self) -> None:
+        self._library: Library | None = implemented("CUDA")
+        self._enabled = backends.flash_sdp_enabled(), backends.cudnn_sdp_enabled()
+        _enable(flash=True, cudnn=False)
+
+    def remove(self) -> None:
+        """Put back what was there before."""
+        flash, cudnn = self._enabled
+        _enable(flash=flash, cudnn=cudnn)
+        # A library takes its registrations along.
+        self._library = None
+
+
+def _enable(*, flash: bool, cudnn: bool) -> None:
+    backends.enable_flash_sdp(flash)
+    backends.enable_cudnn_sdp(cudnn)
+
+
+def implemented(dispatch_key: str) -> Library:
+    """The forwards that this torch has, for that key of its dispatcher, for as long as the library lives."""
+    library = Library("aten", "IMPL", dispatch_key)
+    for name, forward in FORWARDS.items():
+        if hasattr(torch.ops.aten, name):
+            library.impl(name, forward)
+    return library
+
+
+def sdpa_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    """Tensors are (batch, heads, seq, head_dim): output, LSE, two lengths that only packed sequences have, and so on."""
+    output = torch.empty_like(query)
+    others = {"dropout_p": dropout_p, "return_debug_mask": return_debug_mask}
+    lse = _attend(output, query, key, value, "bhsd", is_causal, scale, (None, None), others)
+    return output, lse, None, None, query.shape[2], key.shape[2], *_of_no_dropout(query)
+
+
+def flash_forward(query: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
+    """Tensors are (batch, seq, heads, head_dim): output, LSE, and what dropout would have drawn."""
+    output = torch.empty_like(query)
+    return output, flash_forward_into(output, query, *arguments, **options), *_of_no_dropout(query)
+
+
+def flash_forward_into(
+    out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cum_seq_q: Tensor | None,
+    cum_seq_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    return_debug_mask: bool,
+    *,
+    scale: float | None = None,
+    window_size_left: int | None = None,
+    window_size_right: int | None = None,
+    **others: Any,
+) -> Tensor:
+    """The same into `out`: the LSE. `others` are what this torch has besides, such as pages of a cache."""
+    others |= {"cum_seq_q": cum_seq_q, "cum_seq_k": cum_seq_k}
+    others |= {"dropout_p": dropout_p, "return_debug_mask": return_debug_mask}
+    window = window_size_left, window_size_right
+    return _attend(out, query, key, value, "bshd", is_causal, scale, window, others)
+
+
+FORWARDS: dict[str, Callable[..., Any]] = {
+    "_scaled_dot_product_flash_attention": sdpa_forward,
+    "_flash_attention_forward": flash_forward,
+    "_flash_attention_forward_no_dropout_inplace": flash_forward_into,
+}
+
+
+def _of_no_dropout(query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The state of the random numbers, its offset and a mask to look at: nobody reads them without dropout."""
+    return query.new_empty(2, dtype=torch.uint64), query.new_empty((), dtype=torch.uint64), query.new_empty(0)
+
+
+def _attend(
+    out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: str,
+    causal: bool,
+    scale: float | None,
+    window: tuple[int | None, int | None],
+    others: dict[str, Any],
+) -> Tensor:
+    """Attention into `out`: the LSE, fp32 (batch, heads, seq_q)."""
+    left, right = (OPEN if side is None else side for side in window)
+    for name, given in others.items():
+        if given is not None and (isinstance(given, Tensor) or given):
+            shown = "a tensor" if isinstance(given, Tensor) else repr(given)
+            raise InputError(f"sdpa: {name} is {shown}, which the kernels do not have, expected none")
+    if query.dim() == key.dim() == value.dim() == 4:
+        seq = 2 if layout == "bhsd" else 1
+        _check_lengths(query.shape[seq], key.shape[seq], masked=causal or (left, right) != (OPEN, OPEN))
+        if value.shape[3] != query.shape[3]:
+            raise InputError(f"sdpa: value has head_dim {value.shape[3]}, expected query's {query.shape[3]}")
+    # A tensor may require a gradient here: autograd is above, and calls PyTorch's backward.
+    with torch.no_grad():
+        asked: dict[str, Any] = {"causal": causal, "scale": scale, "window_size": (left, right), "layout": layout}
+        _, lse = attention(query, key, value, out=out, return_lse=True, **asked)
+    return lse
+
+
+def _check_lengths(seq_q: int, seq_kv: int, *, masked: bool) -> None:
+    """Raise InputError unless these lengths mean to SDPA, and to its backward, what they mean here."""
+    if masked and seq_q != seq_kv:
+        raise InputError(
+            f"sdpa: a causal mask or a window of {seq_q} queries and {seq_kv} keys, expected as many keys as queries: "
+            "SDPA lets them begin together, the kernels let them end together"
+        )
+    if not seq_kv:
+        # The LSE of a row without keys is -inf here, and +inf for the backward.
+        raise InputError("sdpa: there are no keys, expected at least one")
