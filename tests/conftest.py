@@ -3,46 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LEFT_OUT = pytest.StashKey[int]()
-WORKER_KEY = "gpu_left_out"
-
-
-def _gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
+LEFT_OUT = pytest.StashKey[dict[str, int]]()
+WORKER_KEY = "left_out"
+# What a marker's tests need, and what there is none of otherwise.
+NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
+    "gpu": (lambda: import_module("torch").cuda.is_available(), "no GPU here"),
+    "transformers": (lambda: find_spec("transformers") is not None, "Transformers is not installed"),
+}
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests marked gpu where torch sees none. Last, so that what -k and -m left out is not counted."""
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked or _gpu():
-        return
-    items[:] = [item for item in items if item not in marked]
-    config.hook.pytest_deselected(items=marked)
-    config.stash[LEFT_OUT] = len(marked)
+    """Leave out tests marked with what is not there. Last, so that what -k and -m left out is not counted."""
+    counts: dict[str, int] = {}
+    for marker, (is_there, _) in NEEDS.items():
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if not marked or is_there():
+            continue
+        items[:] = [item for item in items if item not in marked]
+        config.hook.pytest_deselected(items=marked)
+        counts[marker] = len(marked)
+    config.stash[LEFT_OUT] = counts
     if hasattr(config, "workeroutput"):
-        config.workeroutput[WORKER_KEY] = len(marked)
+        config.workeroutput[WORKER_KEY] = counts
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Under pytest-xdist every worker collects, and leaves out, the same tests."""
-    counted = getattr(node, "workeroutput", {}).get(WORKER_KEY, 0)
-    node.config.stash[LEFT_OUT] = max(counted, node.config.stash.get(LEFT_OUT, 0))
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get(WORKER_KEY) or node.config.stash.get(
+        LEFT_OUT, {}
+    )
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    left_out = config.stash.get(LEFT_OUT, 0)
-    if left_out:
-        terminalreporter.write_line(f"gpu: {left_out} tests left out, no GPU here")
+    for marker, left_out in config.stash.get(LEFT_OUT, {}).items():
+        terminalreporter.write_line(f"{marker}: {left_out} tests left out, {NEEDS[marker][1]}")
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,10 @@ import pytest
 def test_on_the_gpu(number):
     assert False
 
+@pytest.mark.transformers
+def test_with_transformers():
+    assert __import__("transformers")
+
 def test_here():
     pass
 """
@@ -25,7 +30,7 @@ def test_here():
 
 def run_pytest(folder: Path, *options: str) -> str:
     shutil.copy(Path(__file__).with_name("conftest.py"), folder / "conftest.py")
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n  transformers\n")
     (folder / "test_sample.py").write_text(TESTS)
     # Also where this machine has a GPU: none is visible.
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
@@ -39,7 +44,9 @@ def run_pytest(folder: Path, *options: str) -> str:
 def test_a_run_without_gpu_says_how_many_gpu_tests_it_left_out(tmp_path: Path, options: tuple[str, ...]) -> None:
     output = run_pytest(tmp_path, *options)
     assert output.count("gpu: 3 tests left out, no GPU here") == 1
-    assert "1 passed" in output
+    installed = find_spec("transformers") is not None
+    assert output.count("transformers: 1 tests left out, Transformers is not installed") == (not installed)
+    assert f"{1 + installed} passed" in output
 
 
 def test_tests_that_were_not_asked_for_are_not_counted(tmp_path: Path) -> None:

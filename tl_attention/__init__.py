@@ -3,12 +3,22 @@
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["InputError", "Schedule", "ScheduleRefused", "attention", "load_schedule", "merge", "register_sdpa"]
+__all__ = [
+    "InputError",
+    "Schedule",
+    "ScheduleRefused",
+    "attention",
+    "load_schedule",
+    "merge",
+    "register_sdpa",
+    "register_transformers",
+]
 
 _HOME = {
     "attention": ("tl_attention.op.attention", "attention"),
     "merge": ("tl_attention.op.partial", "merge"),
     "register_sdpa": ("tl_attention.integrations.sdpa", "register_sdpa"),
+    "register_transformers": ("tl_attention.integrations.hugging_face", "register_transformers"),
     "Schedule": ("tl_attention.schedule.schedule", "Schedule"),
     "load_schedule": ("tl_attention.files.schedule_file", "load"),
     "InputError": ("tl_attention.errors", "InputError"),

@@ -16,10 +16,9 @@ from torch.library import Library
 from torch.nn.attention import register_flash_attention_impl
 
 from tl_attention.errors import InputError
+from tl_attention.integrations import NAME
 from tl_attention.op.attention import attention
 from tl_attention.problem.window import OPEN
-
-NAME = "tl_attention"
 
 
 def register_sdpa() -> str:

@@ -1,0 +1,30 @@
+"""A count of the kernels that attention() launches, whichever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tl_attention.op import attention as module
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.schedule import Schedule
+
+
+def count_launches(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
+    """What is launched from now on."""
+    found: list[Variant] = []
+    kernel_of = module.kernel_of
+
+    def counted(schedule: Schedule, variant: Variant) -> Callable[..., None]:
+        kernel = kernel_of(schedule, variant)
+
+        def launch(**tensors: Any) -> None:
+            found.append(variant)
+            kernel(**tensors)
+
+        return launch
+
+    monkeypatch.setattr(module, "kernel_of", counted)
+    return found

@@ -1,0 +1,223 @@
+"""The attention and the masks for Transformers, without it: stand-ins for a layer, for SDPA, and for its masks."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from on_cpu import on_cpu
+
+from tl_attention import InputError, register_transformers
+from tl_attention.integrations import hugging_face
+from tl_attention.integrations.hugging_face import WINDOW, attend, mask_for
+from tl_attention.oracle.reference import attention_and_lse, make_inputs
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.shape import AttentionShape
+
+__all__ = ["on_cpu"]
+LAYER = SimpleNamespace(is_causal=True)
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch) -> None:
+    monkeypatch.setattr(hugging_face, "_said", set())
+
+
+@pytest.fixture
+def launches(on_cpu) -> list[dict]:
+    """The tensors of each launch."""
+    found: list[dict] = []
+    on_cpu.fault = found.append
+    return found
+
+
+class Sdpa:
+    """SDPA's attention of a layer: what it was called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict] = []
+
+    def __call__(self, module, query, key, value, attention_mask, **options):
+        self.calls.append({"attention_mask": attention_mask, **options})
+        return query.transpose(1, 2), None
+
+
+@pytest.fixture
+def sdpa() -> Sdpa:
+    return Sdpa()
+
+
+def inputs(heads: int, seq_q: int, seq_kv: int, heads_kv: int = 2):
+    return make_inputs(AttentionShape(2, heads, seq_q, seq_kv, 64, "bfloat16", heads_kv=heads_kv), seed=1, device="cpu")
+
+
+RUN = {
+    "prefill": (20, 20, {}, CAUSAL, {}),
+    "generation with a cache": (1, 33, {}, CAUSAL, {}),
+    "a prompt behind a cache": (7, 33, {}, CAUSAL, {}),
+    "a window": (30, 30, {"sliding_window": 5}, Mask(4, 0), {}),
+    "a window behind a cache": (3, 30, {"sliding_window": 5}, Mask(4, 0), {}),
+    "a softcap": (20, 20, {"softcap": 3.0}, CAUSAL, {"softcap": 3.0}),
+    "another scale": (20, 20, {"scaling": 0.3}, CAUSAL, {"scale": 0.3}),
+    "an encoder": (20, 25, {"is_causal": False}, FULL, {}),
+    "what changes nothing": (20, 20, {"position_ids": torch.arange(20)[None], "use_cache": True}, CAUSAL, {}),
+}
+
+
+@pytest.mark.parametrize("what", RUN)
+def test_what_the_kernels_run(launches, sdpa, what):
+    seq_q, seq_kv, given, mask, options = RUN[what]
+    q, k, v = inputs(4, seq_q, seq_kv)
+    exact, _ = attention_and_lse(q, k, v, mask=mask, **{"scale": 0.125} | options, precise=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        output, weights = attend(sdpa, LAYER, q, k, v, None, **given)
+    torch.testing.assert_close(output, exact.transpose(1, 2))
+    assert output.is_contiguous() and weights is None and not sdpa.calls
+    # Grouped heads, as they are.
+    assert len(launches) == 1 and launches[0]["K"].shape == k.shape and launches[0]["K"].data_ptr() == k.data_ptr()
+
+
+def test_sinks(launches, sdpa):
+    q, k, v = inputs(4, 20, 20)
+    sinks = torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.bfloat16)
+    exact, _ = attention_and_lse(q, k, v, mask=CAUSAL, scale=0.125, sinks=sinks.float(), precise=False)
+    torch.testing.assert_close(attend(sdpa, LAYER, q, k, v, None, s_aux=sinks)[0], exact.transpose(1, 2))
+    assert len(launches) == 1 and not sdpa.calls
+
+
+def test_a_mask_that_is_noted_to_be_a_window(launches, sdpa):
+    q, k, v = inputs(4, 30, 30)
+    mask = torch.ones(2, 1, 30, 30, dtype=torch.bool)
+    setattr(mask, WINDOW, 6)
+    exact, _ = attention_and_lse(q, k, v, mask=Mask(5, 0), scale=0.125, precise=False)
+    torch.testing.assert_close(attend(sdpa, LAYER, q, k, v, mask)[0], exact.transpose(1, 2))
+    assert len(launches) == 1 and not sdpa.calls
+
+
+SOME_MASK = torch.ones(2, 1, 20, 20, dtype=torch.bool)
+INSTEAD = {
+    "the mask is a tensor: padding, a static cache, or neither causal nor a window": {"attention_mask": SOME_MASK},
+    "dropout": {"dropout": 0.1},
+    "a window that is not causal": {"is_causal": False, "sliding_window": 4},
+    "the layer passes position_bias": {"position_bias": torch.zeros(1, 4, 20, 20)},
+    "the layer passes output_attentions": {"output_attentions": True},
+    "the layer passes cache": {"cache": object()},
+    "attention: scale is -1.0, expected a positive number": {"scaling": -1.0},
+}
+
+
+@pytest.mark.parametrize("case", INSTEAD)
+def test_what_sdpa_runs_instead_is_said_once(launches, sdpa, case):
+    q, k, v = inputs(4, 20, 20)
+    given = {"attention_mask": None} | INSTEAD[case]
+    with pytest.warns(UserWarning) as said:
+        for _ in range(3):
+            attend(sdpa, LAYER, q, k, v, **given)
+    assert [str(warning.message) for warning in said] == [f"tl_attention: SDPA runs instead: {case}"]
+    assert len(sdpa.calls) == 3 and not launches
+    passed = {name: what for name, what in given.items() if name != "sliding_window"}
+    assert all(sdpa.calls[0][name] is what for name, what in passed.items())
+
+
+def test_a_case_whose_numbers_change_is_said_once(launches, sdpa):
+    with pytest.warns(UserWarning) as said:
+        for seq_kv in (20, 21, 22):
+            q, k, v = inputs(4, 20, seq_kv)
+            attend(sdpa, LAYER, q, k, v.transpose(2, 3).contiguous().transpose(2, 3), None)
+    assert len(said) == 1 and "v has strides" in str(said[0].message) and not launches
+
+
+@pytest.mark.parametrize(
+    "seq_q, seq_kv, window", [(7, 20, None), (20, 20, 4), (1, 20, 4), (20, 20, None), (1, 20, None)]
+)
+def test_sdpa_gets_the_mask_that_none_stood_for(sdpa, seq_q, seq_kv, window):
+    """On tensors of the CPU, which no kernel takes."""
+    q, k, v = inputs(4, seq_q, seq_kv)
+    with pytest.warns(UserWarning, match="the tensors are on cpu"):
+        attend(sdpa, LAYER, q, k, v, None, sliding_window=window)
+    found = sdpa.calls[0]["attention_mask"]
+    if window is None and seq_q in (1, seq_kv):
+        assert found is None
+        return
+    own = torch.arange(seq_kv - seq_q, seq_kv)[:, None]
+    wanted = (torch.arange(seq_kv) <= own) & (torch.arange(seq_kv) > own - (window or seq_kv))
+    assert found.shape == (1, 1, seq_q, seq_kv) and found[0, 0].equal(wanted)
+
+
+@pytest.mark.parametrize("what, given", [("softcap", {"softcap": 2.0}), ("sinks", {"s_aux": torch.zeros(4)})])
+def test_what_sdpa_has_not_either_is_refused(launches, sdpa, what, given):
+    error = f"transformers: dropout, and SDPA, which would run instead, has no {what}: use attn_implementation='eager'"
+    with pytest.raises(InputError) as raised:
+        attend(sdpa, LAYER, *inputs(4, 20, 20), None, dropout=0.1, **given)
+    assert str(raised.value) == error and not launches and not sdpa.calls
+
+
+def plain() -> None:
+    """Stands for Transformers' causal mask function."""
+
+
+def masks(sdpa_gives=True, **given):
+    """What mask_for gives for 6 queries behind 4 keys, and the arguments with which it asked SDPA's."""
+    asked = []
+
+    def sdpa_mask(**arguments):
+        asked.append(arguments)
+        return torch.ones(2, 1, 6, 10, dtype=torch.bool) if sdpa_gives else None
+
+    sizes = {"batch_size": 2, "q_length": 6, "kv_length": 10, "q_offset": 4, "kv_offset": 0}
+    return mask_for(sdpa_mask, plain, **sizes | {"mask_function": plain} | given), asked
+
+
+PADDED = torch.ones(2, 10, dtype=torch.bool)
+PADDED[0, 0] = False
+WINDOWED = {"mask_function": lambda: None, "local_size": 4, "config": SimpleNamespace(sliding_window=4)}
+
+
+def test_none_is_a_causal_mask_whose_ends_meet():
+    for given in ({}, {"attention_mask": torch.ones(2, 10, dtype=torch.bool)}, {"q_offset": 7, "kv_offset": 3}):
+        assert masks(**given) == (None, [])
+    wide = WINDOWED | {"local_size": 10, "config": SimpleNamespace(sliding_window=10)}
+    assert masks(**wide) == (None, [])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"attention_mask": PADDED},
+        {"attention_mask": PADDED[:, 1:] | True},
+        {"kv_length": 16},
+        {"q_offset": torch.tensor(4)},
+        {"mask_function": lambda: None},
+        {"allow_is_causal_skip": False},
+        WINDOWED | {"config": SimpleNamespace(attention_chunk_size=4)},
+        WINDOWED | {"attention_mask": PADDED},
+        WINDOWED | {"local_size": 40, "config": SimpleNamespace(attention_chunk_size=40)},
+    ],
+)
+def test_any_other_is_sdpas_which_may_not_leave_a_causal_one_out(given):
+    mask, asked = masks(**given)
+    assert mask is not None and not hasattr(mask, WINDOW) and len(asked) == 1
+    assert not asked[0]["allow_is_causal_skip"] and asked[0]["batch_size"] == 2
+    assert all(asked[0][name] is what for name, what in given.items() if name != "allow_is_causal_skip")
+
+
+def test_a_window_is_noted_on_its_mask():
+    mask, asked = masks(**WINDOWED)
+    assert getattr(mask, WINDOW) == 4 and mask.shape == (2, 1, 6, 10) and len(asked) == 1
+
+
+def test_no_mask_at_all_stays_none():
+    mask, asked = masks(sdpa_gives=False, allow_is_causal_skip=False, allow_is_bidirectional_skip=True)
+    assert mask is None and asked[0]["allow_is_bidirectional_skip"]
+
+
+def test_without_transformers_registering_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(
+        InputError, match=r"^transformers: .*, expected what `pip install 'tl-attention\[transformers\]'`"
+    ):
+        register_transformers()

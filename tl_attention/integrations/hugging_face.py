@@ -1,0 +1,175 @@
+"""Transformers' models on this package's kernels: an attention and, under the same name, what makes its masks.
+
+Transformers asks for a mask once for a model, and hands it to the attention of each layer. None stands for a causal mask
+whose queries and keys end together, or for no mask where a layer is not causal. A window's mask is a tensor, on which its
+size is noted. Any other tensor is not looked at: SDPA takes it.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tl_attention.errors import InputError
+from tl_attention.integrations import NAME
+from tl_attention.op.attention import attention
+from tl_attention.oracle.statements import TENSORS
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.window import fitted, sides
+
+# Of a mask: of how many keys, its own included, its window is.
+WINDOW = "tl_attention_window"
+# What layers pass besides that changes no number.
+WITHOUT_EFFECT = ("position_ids", "cache_position", "num_items_in_batch")
+
+
+def register_transformers() -> str:
+    """Make the kernels known to Transformers as "tl_attention", and return that name. No model changes yet.
+
+    `model.set_attn_implementation(name)`, or `from_pretrained(..., attn_implementation=name)`, switches one. They run
+    causal and full attention, cached generation, windows, softcap and sinks. All else is SDPA's, with one warning for
+    each case: padding, static caches, dropout, tensors that `attention` refuses. What SDPA lacks too is an InputError.
+    Raises InputError where Transformers is not installed.
+    """
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+        from transformers.masking_utils import causal_mask_function, sdpa_mask
+    except ImportError as error:
+        raise InputError(
+            f"transformers: {error}, expected what `pip install 'tl-attention[transformers]'` has"
+        ) from None
+    AttentionInterface.register(NAME, partial(attend, sdpa_attention_forward))
+    AttentionMaskInterface.register(NAME, partial(mask_for, sdpa_mask, causal_mask_function))
+    return NAME
+
+
+def mask_for(
+    sdpa_mask: Callable[..., Tensor | None],
+    causal_mask_function: Callable[..., Any],
+    *,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any],
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    config: Any = None,
+    **others: Any,
+) -> Tensor | None:
+    """None, or SDPA's mask (batch, 1, q_length, kv_length). `attention_mask` (batch, keys) is False at padding."""
+    # A static cache counts in a tensor, and has keys that are not filled yet.
+    end_together = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
+    ours = allow_is_causal_skip and end_together and not _padded(attention_mask, kv_offset + kv_length)
+    window = local_size if local_size == _window_of(config) else None
+    if ours and (mask_function is causal_mask_function or (window is not None and kv_length <= window)):
+        return None
+    given: dict[str, Any] = {"q_length": q_length, "kv_length": kv_length, "q_offset": q_offset, "kv_offset": kv_offset}
+    given |= {"mask_function": mask_function, "attention_mask": attention_mask, "local_size": local_size}
+    # Where SDPA says None, queries and keys may begin together: never that, if it is causal.
+    mask = sdpa_mask(**given, allow_is_causal_skip=False, config=config, **others)
+    if ours and window is not None:
+        setattr(mask, WINDOW, window)
+    return mask
+
+
+def _padded(attention_mask: Tensor | None, keys: int) -> bool:
+    """Whether a key is padding, or may be: compiled code does not look."""
+    if attention_mask is None:
+        return False
+    return torch.compiler.is_compiling() or attention_mask.shape[-1] != keys or not bool(attention_mask.all())
+
+
+def _window_of(config: Any) -> int | None:
+    """The size of a model's windows; None if its `local_size` may be that of chunks."""
+    chunks = getattr(config, "attention_chunk_size", None)
+    return None if chunks is not None else getattr(config, "sliding_window", None)
+
+
+def attend(
+    sdpa: Callable[..., tuple[Tensor, None]],
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Attention of a layer: (batch, seq_q, heads, head_dim) of tensors (batch, heads, seq, head_dim), and no weights."""
+    noted = getattr(attention_mask, WINDOW, None)
+    causal = bool(noted or (getattr(module, "is_causal", True) if is_causal is None else is_causal))
+    window = sliding_window if noted is None else noted
+    mask = Mask(left=None if window is None else window - 1, right=0) if causal else FULL
+    mask = fitted(mask, query.shape[2], key.shape[2])
+    case = _not_ours(attention_mask, noted, dropout, window if not causal else None, others)
+    if case is None:
+        q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+        sinks = None if s_aux is None else s_aux.float()
+        options: dict[str, Any] = {"window_size": tuple(sides(mask)), "softcap": softcap or 0.0, "sinks": sinks}
+        try:
+            return attention(q, k, v, scale=scaling, layout="bshd", **options), None
+        except InputError as error:
+            case = str(error)
+    if softcap or s_aux is not None:
+        lacking = "softcap" if softcap else "sinks"
+        raise InputError(
+            f"transformers: {case}, and SDPA, which would run instead, has no {lacking}: use attn_implementation='eager'"
+        )
+    _warn(case)
+    if attention_mask is None and others.get("cache") is None:
+        attention_mask = _for_sdpa(mask, query, key)
+    return sdpa(
+        module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **others
+    )
+
+
+def _not_ours(
+    attention_mask: Tensor | None, noted: int | None, dropout: float, window: int | None, others: dict[str, Any]
+) -> str | None:
+    """Which case it is of those that `attention` does not have; None if of none."""
+    if attention_mask is not None and noted is None:
+        return "the mask is a tensor: padding, a static cache, or neither causal nor a window"
+    if dropout:
+        return "dropout"
+    if window is not None:
+        return "a window that is not causal"
+    for name, given in others.items():
+        if name not in WITHOUT_EFFECT and (
+            isinstance(given, Tensor) or (name in ("cache", "output_attentions") and given)
+        ):
+            return f"the layer passes {name}"
+    return None
+
+
+def _for_sdpa(mask: Mask, query: Tensor, key: Tensor) -> Tensor | None:
+    """What SDPA needs for this mask, where it was None: SDPA lets causal queries and keys begin together."""
+    seq_q, seq_kv = query.shape[2], key.shape[2]
+    if mask == FULL or (mask == CAUSAL and seq_q in (1, seq_kv)):
+        return None
+    keys = torch.arange(seq_kv, device=query.device)
+    own_keys = torch.arange(seq_kv - seq_q, seq_kv, device=query.device)[:, None]
+    return ~mask.hidden(keys, own_keys, seq_kv, TENSORS)[None, None]
+
+
+def _warn(case: str) -> None:
+    """Say it once: of cases that differ in numbers alone, such as a length that grows, the first."""
+    if re.sub(r"\d+", "#", case) not in _said:
+        _said.add(re.sub(r"\d+", "#", case))
+        warnings.warn(f"tl_attention: SDPA runs instead: {case}", stacklevel=3)
+
+
+_said: set[str] = set()
