@@ -141,6 +141,7 @@ def test_an_encoder_sees_all_tokens(launches, device):
     assert [variant.mask for variant in launches] == [FULL] * LAYERS
 
 
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
 def test_a_training_step_has_sdpas_gradients(launches, device):
     """On the kernels where these have a backward, on SDPA, visibly, where they have none."""
     model = model_of("Llama", device).train()
