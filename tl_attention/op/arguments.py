@@ -69,25 +69,29 @@ def checked_problem(
 ) -> tuple[Rows, AttentionShape | None]:
     """Which rows of the output a kernel computes, and that problem; None if there is nothing to compute."""
     check_tensors(q, k, v)
-    batch, heads, seq_q = q.shape[:3]
+    batch, heads, seq_q, head_dim = q.shape
     heads_kv, seq_kv = k.shape[1:3]
     rows, mask = Rows.seen(mask, seq_q, seq_kv)
-    if 0 in (batch, heads, rows.count):
-        # Where there is nothing to compute, the rest is checked all the same.
-        _shape(q, v, (1, 1, 1, 1), mask, 1, softcap, sinks, lse)
-        return rows, None
-    return rows, _shape(q, v, (batch, heads, rows.count, seq_kv), mask, heads_kv, softcap, sinks, lse)
+    empty_call = 0 in (batch, heads, rows.count)
+    # Where there is nothing to compute, the rest is checked all the same.
+    sizes, heads_kv = ((1, 1, 1, 1), 1) if empty_call else ((batch, heads, rows.count, seq_kv), heads_kv)
+    shape = _shape(q.dtype, sizes, (head_dim, v.shape[3]), mask, heads_kv, softcap, sinks, lse)
+    return rows, None if empty_call else shape
 
 
 def _shape(
-    q: Tensor, v: Tensor, sizes: tuple[int, int, int, int], mask: Mask, heads_kv: int, *optional: Any
+    dtype: torch.dtype,
+    sizes: tuple[int, int, int, int],
+    head_dims: tuple[int, int],
+    mask: Mask,
+    heads_kv: int,
+    *optional: Any,
 ) -> AttentionShape:
-    """The problem with q's and v's head sizes and dtype. Raises InputError."""
-    # A kernel is compiled for head sizes, so where they are symbols this makes numbers of them.
-    head_dim, head_dim_v, dtype = int(q.shape[3]), int(v.shape[3]), str(q.dtype).removeprefix("torch.")
+    """The problem of these sizes: batch, heads, seq_q and seq_kv. Raises InputError."""
     try:
-        check_head_dim(head_size(head_dim, head_dim_v))
-        return AttentionShape(*sizes, head_dim, dtype, mask, head_dim_v, heads_kv, *optional)
+        check_head_dim(head_size(*head_dims))
+        name = str(dtype).removeprefix("torch.")
+        return AttentionShape(*sizes, head_dims[0], name, mask, head_dims[1], heads_kv, *optional)
     except InputError as error:
         raise _of_attention(error) from None
 
@@ -164,7 +168,8 @@ def check_without_data(
     softcap = checked_softcap(softcap)
     checked_mask(causal, window_size)
     check_tensors(q, k, v)
-    _shape(q, v, (1, 1, 1, 1), FULL, 1, softcap, False, False)
+    # A kernel is compiled for head sizes, so where they are symbols they become numbers.
+    _shape(q.dtype, (1, 1, 1, 1), (int(q.shape[3]), int(v.shape[3])), FULL, 1, softcap)
     checked_scale(scale, q.shape[3])
     return q, k, v
 

@@ -114,6 +114,7 @@ def _setup_context(ctx: Any, inputs: Any, keyword_only_inputs: dict[str, Any], o
         raise InputError(f"attention: an input of {NAME} requires a gradient, expected return_lse=True then")
     ctx.save_for_backward(q, k, v, *output)
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
     ctx.options = own
 
 
