@@ -44,7 +44,11 @@ REFUSED = {
     ),
     "k and v": ((half(1, 1, 4, 64), half(1, 1, 4, 64), half(1, 1, 5, 64)), {}, "do not match"),
     "grid": ((half(70_000, 1, 1, 64),) * 3, {}, "at most 65535"),
-    "gradient": ((half(1, 1, 4, 64, requires_grad=True),) * 3, {}, "requires a gradient"),
+    "gradient": (
+        (half(1, 1, 4, 64, requires_grad=True),) * 3,
+        {"softcap": 9.0},
+        "requires a gradient, and with softcap",
+    ),
     "device": ((half(1, 1, 4, 64),) * 3, {}, "the tensors are on cpu, expected a CUDA device"),
 }
 
