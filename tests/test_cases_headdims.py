@@ -82,7 +82,7 @@ def test_what_no_kernel_takes_is_refused_in_one_line(columns, words) -> None:
 
 def default_of(size: HeadSize, mask: Mask) -> str:
     head_dim, head_dim_v = sizes_of(size)
-    return default_schedule(AttentionShape(1, 1, 64, 64, head_dim, mask=mask, head_dim_v=head_dim_v))
+    return default_schedule(AttentionShape(1, 1, 4096, 4096, head_dim, mask=mask, head_dim_v=head_dim_v))
 
 
 def test_every_size_has_a_default_that_is_meant_for_it_and_fits() -> None:
@@ -195,9 +195,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "V's slots as long as K's": fault(
         "d192_128 136/104",
-        r"(V_full\[.*\]\.expect_transaction\()28672",
-        r"\g<1>43008",
-        "43008 bytes of a tile of 28672",
+        r"(V_full\[.*\]\.expect_transaction\()32768",
+        r"\g<1>49152",
+        "49152 bytes of a tile of 32768",
     ),
     "panels of 96 columns where those of 128 would be": fault(
         "d96_causal 72",

@@ -218,7 +218,7 @@ def test_what_a_kernel_is_verified_on_has_its_groups():
             shape = AttentionShape.parse(text, causal=causal)
             problems = verified_on(shape, fixed=False)
             assert {problem.shape.group for problem in problems} == {shape.group}
-            assert max(problem.shape.heads_kv for problem in problems[:-1]) == 5
+            assert {1, 2, 3, 5, 110} == {problem.shape.heads_kv for problem in problems[:-1]}
 
 
 def test_a_row_says_which_heads_are_shared():

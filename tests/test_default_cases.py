@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from tl_attention.files.default_rule import NONE_YET, Case, Rule
+from tl_attention.files.default_rule import EITHER, NONE_YET, Case, Rule
 from tl_attention.files.defaults import _told_apart
 from tl_attention.problem.head_dims import TILE_SIZES
 from tl_attention.problem.shape import DTYPES
@@ -22,7 +22,9 @@ def test_the_cases_that_stand_for_all_reach_every_rule_that_any_case_reaches() -
     def some(values: tuple) -> list:
         return rng.sample(values, rng.randint(1, len(values)))
 
-    every = [Case(*case) for case in itertools.product(TILE_SIZES, DTYPES, MASK_KINDS, *[range(1, 5)] * 3)]
+    every = [
+        Case(*case) for case in itertools.product(TILE_SIZES, DTYPES, MASK_KINDS, *[range(1, 5)] * 3, *[EITHER] * 2)
+    ]
     seen: set[tuple[bool, bool]] = set()
     for _ in range(40):
         conditions = {
@@ -31,6 +33,7 @@ def test_the_cases_that_stand_for_all_reach_every_rule_that_any_case_reaches() -
             "masks": lambda: some(MASK_KINDS),
         }
         conditions |= dict.fromkeys(("seq_q", "seq_kv", "group"), numbers)
+        conditions |= dict.fromkeys(("softcap", "lse"), lambda: rng.random() < 0.5)
         rest = {"schedule": "best", "why": "drawn", "record": NONE_YET}
         drawn = [
             Rule(**{key: draw() for key, draw in conditions.items() if rng.random() < 0.4}, **rest)

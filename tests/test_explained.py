@@ -130,8 +130,9 @@ def in_loop(before: list[Emitted], after: list[Emitted], schedule: Schedule) -> 
         assert before[0][1].writes == {"Q_local"}
         before = before[1:]
         if schedule.kernel.output != "tma":
-            assert before[0] == ("release", "Q")
-            before = before[1:]
+            # The TMA loads the next rows over these.
+            assert before[:2] == [("fence of what is shared", "fence_proxy_async"), ("release", "Q")]
+            before = before[2:]
     kinds = [("denominator" in what.reads, set(what.writes)) if kind == "vector" else kind for kind, what in after]
     behind = kinds.index((True, {"scores_scale"}))
     # An output that goes through Q's rows shares these with the TMA, as P is with products.

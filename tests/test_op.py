@@ -44,7 +44,11 @@ REFUSED = {
     ),
     "k and v": ((half(1, 1, 4, 64), half(1, 1, 4, 64), half(1, 1, 5, 64)), {}, "do not match"),
     "grid": ((half(70_000, 1, 1, 64),) * 3, {}, "at most 65535"),
-    "gradient": ((half(1, 1, 4, 64, requires_grad=True),) * 3, {}, "requires a gradient"),
+    "gradient": (
+        (half(1, 1, 4, 64, requires_grad=True),) * 3,
+        {"softcap": 9.0},
+        "requires a gradient, and with softcap",
+    ),
     "device": ((half(1, 1, 4, 64),) * 3, {}, "the tensors are on cpu, expected a CUDA device"),
 }
 
@@ -117,7 +121,7 @@ def test_it_runs_on_the_current_stream_of_every_device():
 def test_the_default_schedules_are_those_that_ship_as_best_and_best_causal(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "best").mkdir()
-    full, causal = (AttentionShape(1, 1, 1, 1, 128, mask=mask) for mask in (FULL, CAUSAL))
+    full, causal = (AttentionShape(1, 1, 100, 100, 128, mask=mask) for mask in (FULL, CAUSAL))
     assert (schedule_of(None, full), schedule_of(None, causal)) == (shipped()["best"], shipped()["best_causal"])
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from test_cases_pshared import CHUNKED
-from test_op import RAGGED, check, fresh
+from test_op import check, fresh
+from test_op_lse import RAGGED
 
 from tl_attention import attention
 from tl_attention.files.named import resolve

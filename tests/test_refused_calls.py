@@ -61,7 +61,16 @@ CALLS: dict[str, Callable[[], None]] = {
     "keys that are expanded": lambda: call(k=half(1, 1, 64, 64).expand(1, 8, 64, 64)),
     "a last dimension with strides": lambda: call(q=half(1, 8, 64, 64).transpose(2, 3)),
     "q behind an odd address": lambda: call(q=half(8 * 64 * 64 + 1)[1:].view(1, 8, 64, 64)),
-    "a gradient": lambda: call(q=half(1, 8, 64, 64, requires_grad=True)),
+    "a gradient with a softcap": lambda: call(q=half(1, 8, 64, 64, requires_grad=True), softcap=30.0),
+    "a gradient with sinks": lambda: call(q=half(1, 8, 64, 64, requires_grad=True), sinks=torch.zeros(8)),
+    "a gradient with another head_dim of v": lambda: call(
+        q=half(1, 8, 64, 64, requires_grad=True), v=half(1, 8, 64, 32)
+    ),
+    "a gradient with return_lse": lambda: call(q=half(1, 8, 64, 64, requires_grad=True), return_lse=True),
+    "a gradient with 32 keys and a window that hides earlier ones alone": lambda: call(
+        (1, 8, 64, 64), (1, 8, 32, 64), q=half(1, 8, 64, 64, requires_grad=True), window_size=(9, -1)
+    ),
+    "a gradient with out": lambda: call(q=half(1, 8, 64, 64, requires_grad=True), out=half(1, 8, 64, 64)),
     "a schedule that is none": lambda: call(schedule="bets"),
 }
 STAND_IN = {"cpu": "meta", "cuda:0": "cpu"}

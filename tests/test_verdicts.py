@@ -136,7 +136,8 @@ def test_every_process_has_the_same_keys() -> None:
             env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PYTHONHASHSEED": seed},
         )
         assert done.stdout.split() == shipped_keys()
-    assert len({*shipped_keys()}) == len(shipped())
+    # Some files say only for which other head size a schedule is meant.
+    assert len({*shipped_keys()}) == len({*shipped().values()}) > 40
 
 
 # --- the proof's version -----------------------------------------------------------------------------------------

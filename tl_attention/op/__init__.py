@@ -1,1 +1,1 @@
-"""`attention(q, k, v)` for PyTorch: its arguments checked, its schedule chosen, its kernel launched; `merge` of parts."""
+"""`attention(q, k, v)` for PyTorch: arguments checked, schedule chosen, kernel launched; operator, gradient; `merge`."""

@@ -5,17 +5,17 @@ Tensors are (batch, heads, seq, head_dim) here, whatever the caller's layout.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError
 from tl_attention.hardware.device import require_hopper
-from tl_attention.op.in_memory import DIMENSIONS, check_out, empty, other_way
+from tl_attention.op.in_memory import DIMENSIONS, check_layout, check_out, empty, other_way
 from tl_attention.op.rows import Rows
 from tl_attention.problem.head_dims import check_head_dim, head_size
-from tl_attention.problem.mask import Mask
+from tl_attention.problem.mask import FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.softcap import softcap_of
 from tl_attention.problem.window import masked
@@ -43,10 +43,8 @@ def checked_mask(causal: bool, window_size: object) -> Mask:
         raise _of_attention(error) from None
 
 
-def checked_problem(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, softcap: float = 0.0, sinks: bool = False, lse: bool = False
-) -> tuple[Rows, AttentionShape | None]:
-    """Which rows of the output a kernel computes, and that problem; None if there is nothing to compute."""
+def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise InputError unless these tensors (batch, heads, seq, head_dim) go together."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not _is_4d(tensor):
             found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -61,32 +59,41 @@ def checked_problem(
             "expected q (batch, heads, seq_q, head_dim) and k, v (batch, heads_kv, seq_kv, head_dim), where v's head_dim "
             "may be another"
         )
-    batch, heads, seq_q, head_dim = q.shape
-    heads_kv, seq_kv = k.shape[1:3]
+    heads, heads_kv = q.shape[1], k.shape[1]
     if heads % heads_kv if heads_kv else heads:
         raise InputError(f"attention: q has {heads} heads, expected a multiple of the {heads_kv} that k and v have")
+
+
+def checked_problem(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, softcap: float = 0.0, sinks: bool = False, lse: bool = False
+) -> tuple[Rows, AttentionShape | None]:
+    """Which rows of the output a kernel computes, and that problem; None if there is nothing to compute."""
+    check_tensors(q, k, v)
+    batch, heads, seq_q, head_dim = q.shape
+    heads_kv, seq_kv = k.shape[1:3]
     rows, mask = Rows.seen(mask, seq_q, seq_kv)
     empty_call = 0 in (batch, heads, rows.count)
     # Where there is nothing to compute, the rest is checked all the same.
-    batch, heads, seq_q, seq_kv, heads_kv = (
-        (1, 1, 1, 1, 1) if empty_call else (batch, heads, rows.count, seq_kv, heads_kv)
-    )
-    try:
-        check_head_dim(head_size(head_dim, v.shape[3]))
-        dtype = str(q.dtype).removeprefix("torch.")
-        sizes = (batch, heads, seq_q, seq_kv, head_dim, dtype, mask, v.shape[3], heads_kv)
-        shape = AttentionShape(*sizes, softcap, sinks, lse)
-    except InputError as error:
-        raise _of_attention(error) from None
+    sizes, heads_kv = ((1, 1, 1, 1), 1) if empty_call else ((batch, heads, rows.count, seq_kv), heads_kv)
+    shape = _shape(q.dtype, sizes, (head_dim, v.shape[3]), mask, heads_kv, softcap, sinks, lse)
     return rows, None if empty_call else shape
 
 
-def check_no_gradient(tensors: Sequence[Tensor | None]) -> None:
-    """Raise InputError for a tensor that requires a gradient."""
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
-        raise InputError(
-            "attention: an input requires a gradient, and there is no backward: call it under torch.no_grad()"
-        )
+def _shape(
+    dtype: torch.dtype,
+    sizes: tuple[int, int, int, int],
+    head_dims: tuple[int, int],
+    mask: Mask,
+    heads_kv: int,
+    *optional: Any,
+) -> AttentionShape:
+    """The problem of these sizes: batch, heads, seq_q and seq_kv. Raises InputError."""
+    try:
+        check_head_dim(head_size(*head_dims))
+        name = str(dtype).removeprefix("torch.")
+        return AttentionShape(*sizes, head_dims[0], name, mask, head_dims[1], heads_kv, *optional)
+    except InputError as error:
+        raise _of_attention(error) from None
 
 
 def check_device(device: torch.device) -> None:
@@ -140,6 +147,31 @@ def check_sinks(sinks: Tensor | None, q: Tensor) -> None:
         raise InputError(
             f"attention: sinks is {contiguous} {tuple(sinks.shape)} {sinks.dtype} on {sinks.device}, expected {expected}"
         )
+
+
+def check_without_data(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None,
+    *,
+    causal: bool,
+    scale: float | None,
+    window_size: object,
+    softcap: float,
+    layout: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All that needs neither a GPU nor numbers: lengths, batch and heads may be symbols. Returns bhsd views."""
+    check_layout(layout)
+    q, k, v = (bhsd(x, layout) for x in (q, k, v))
+    check_sinks(sinks, q)
+    softcap = checked_softcap(softcap)
+    checked_mask(causal, window_size)
+    check_tensors(q, k, v)
+    # A kernel is compiled for head sizes, so where they are symbols they become numbers.
+    _shape(q.dtype, (1, 1, 1, 1), (int(q.shape[3]), int(v.shape[3])), FULL, 1, softcap)
+    checked_scale(scale, q.shape[3])
+    return q, k, v
 
 
 def check_flag(name: str, value: object) -> None:

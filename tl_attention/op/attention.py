@@ -9,7 +9,7 @@ from typing import Literal, TypedDict, Unpack, overload
 import torch
 from torch import Tensor
 
-from tl_attention.op import arguments
+from tl_attention.op import arguments, operator
 from tl_attention.op.in_memory import BHSD, check_layout, other_way, placed
 from tl_attention.op.kernels import kernel_of, schedule_of, sms_of
 from tl_attention.problem.window import OPEN
@@ -85,11 +85,25 @@ def attention(
             that of the case, as `tl-attention which` shows. A file is read again only when it has changed.
         specialize: compile for exactly these sizes instead of for all.
 
-    Returns: the output (batch, heads, seq_q, head_dim_v), q's dtype, contiguous in its layout, or `out`; there is no
-        backward.
+    Under torch.compile and torch.export it is the operator `torch.ops.tl_attention.forward`, which takes neither `out`
+    nor a Schedule. So it is where an input requires a gradient: PyTorch's FlashAttention backward gives those of q, k and
+    v for equal head sizes without softcap, sinks and return_lse. Rows that see no key give 0.
+
+    Returns: the output (batch, heads, seq_q, head_dim_v), q's dtype, contiguous in its layout, or `out`.
     Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused, one of them, for a schedule
         that cannot run.
     """
+    if operator.is_needed(q, k, v, sinks):
+        return operator.call(
+            *(q, k, v, sinks, out, schedule),
+            causal=causal,
+            scale=scale,
+            window_size=window_size,
+            softcap=softcap,
+            layout=layout,
+            return_lse=return_lse,
+            specialize=specialize,
+        )
     check_layout(layout)
     arguments.check_flag("return_lse", return_lse)
     q, k, v = (arguments.bhsd(x, layout) for x in (q, k, v))
@@ -99,7 +113,6 @@ def attention(
     rows, shape = arguments.checked_problem(q, k, v, mask, softcap=softcap, **asked)
     scale = arguments.checked_scale(scale, q.shape[3])
     inputs = {"q": q, "k": k, "v": v}
-    arguments.check_no_gradient((q, k, v, sinks))
     arguments.check_device(q.device)
     output = arguments.output_for(out, (*q.shape[:3], v.shape[3]), inputs, layout)
     lse = q.new_empty(q.shape[:3], dtype=torch.float32) if return_lse else None
@@ -120,3 +133,6 @@ def attention(
             rows.without_keys(lse).copy_(lse.new_tensor(-float("inf")) if sinks is None else sinks[:, None])
     result = other_way(output, layout) if out is None else out
     return result if lse is None else (result, lse)
+
+
+operator.implemented_by(attention)
