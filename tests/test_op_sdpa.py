@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -103,6 +103,21 @@ def gradients(block: Block, x: Tensor, grad: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(block(x), [x, *block.parameters()], grad))
 
 
+def beside_flash(
+    launches: list[Variant], step: Callable[[], list[Tensor]], in_fp64: Callable[[], list[Tensor]]
+) -> None:
+    """Hold the gradients of a step, which launches one kernel, to PyTorch's flash and to fp64, which launch none."""
+    ours = step()
+    assert len(launches) == 1
+    restore_flash_attention_impl()
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        flash = step()
+    with sdpa_kernel(SDPBackend.MATH):
+        exact = in_fp64()
+    assert len(launches) == 1
+    check_gradients(ours, flash, exact)
+
+
 def check_gradients(ours: list[Tensor], flash: list[Tensor], exact: list[Tensor]) -> None:
     """At most twice as far from fp64 as those of PyTorch's flash."""
     for number, (own, theirs, wanted) in enumerate(zip(ours, flash, exact, strict=True)):
@@ -121,29 +136,15 @@ def test_gradients_are_as_near_to_fp64_as_flashs(launches, heads_kv, head_dim, c
         output = F.scaled_dot_product_attention(*inputs, is_causal=causal, enable_gqa=True)
         return list(torch.autograd.grad(output, inputs, grad.to(output.dtype)))
 
-    ours = step(q, k, v)
-    assert len(launches) == 1
-    restore_flash_attention_impl()
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        flash = step(q, k, v)
-    with sdpa_kernel(SDPBackend.MATH):
-        exact = step(q.double(), k.double(), v.double())
-    assert len(launches) == 1
-    check_gradients(ours, flash, exact)
+    beside_flash(launches, lambda: step(q, k, v), lambda: step(q.double(), k.double(), v.double()))
 
 
 def test_a_training_step_of_an_unchanged_module(launches):
     block = Block(8, 2, 64).cuda().bfloat16()
     x, grad = (torch.randn(2, 700, 512, device="cuda").bfloat16() for _ in range(2))
-    ours = gradients(block, x, grad)
-    assert len(launches) == 1
-    restore_flash_attention_impl()
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        flash = gradients(block, x, grad)
-    with sdpa_kernel(SDPBackend.MATH):
-        exact = gradients(block.double(), x.double(), grad.double())
-    assert len(launches) == 1
-    check_gradients(ours, flash, exact)
+    beside_flash(
+        launches, lambda: gradients(block, x, grad), lambda: gradients(block.double(), x.double(), grad.double())
+    )
 
 
 def test_a_compiled_module(launches):

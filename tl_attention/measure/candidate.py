@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from tl_attention.hardware.device import sms_at_hand
 from tl_attention.problem.lengths import ended_by_keys
-from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.problem.window import is_window
 from tl_attention.program.derivation import derive
 from tl_attention.schedule.schedule import Schedule
 
@@ -68,7 +68,7 @@ def small_ones(shape: AttentionShape, schedule: Schedule | None = None) -> list[
     mask = shape.mask
     if mask.right is None:
         sizes.append((1, 2, 300, 65))
-    if mask not in (FULL, CAUSAL):
+    if is_window(mask):
         # It cuts at both ends.
         seq_q = 300 + (mask.right or 0)
         sizes.append((1, 2, seq_q, seq_q + 200 + (mask.left or 0)))

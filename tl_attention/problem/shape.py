@@ -69,10 +69,11 @@ class AttentionShape:
             raise InputError(f"shape: dtype {self.dtype!r} is not supported, expected one of {DTYPES}")
         right = self.mask.right
         if right is not None and self.past_len + right < 0:
-            needs = f"{self.mask.suffix} needs seq_kv + {right}"
+            causal = self.mask == CAUSAL
+            what, keys = (" causal attention", "seq_kv") if causal else (self.mask.suffix, f"seq_kv + {right}")
             raise InputError(
-                f"shape:{' causal attention needs seq_kv' if self.mask == CAUSAL else needs} >= seq_q, got seq_q "
-                f"{self.seq_q} and seq_kv {self.seq_kv}: the first queries would see no key"
+                f"shape:{what} needs {keys} >= seq_q, got seq_q {self.seq_q} and seq_kv {self.seq_kv}: the first queries "
+                "would see no key"
             )
 
     @property

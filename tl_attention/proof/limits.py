@@ -28,8 +28,8 @@ class Resources:
     `rings` has the buffers of K_shared and of V_shared, `shared_bytes` what these and Q_shared take. `barriers` has the
     pairs of mbarriers, one for full and one for empty, by what they guard, `barrier_bytes` what they take of static
     shared memory. `fragments` has registers per thread of each fragment that lives across statements, `registers` how
-    many each thread that computes may have, `launched` those that it is launched with, `split` those of such a thread and of the producer's where setmaxnreg
-    moves them. `producer_threads` are those that only load. `blocks` are on the SM, this one among them.
+    many each thread that computes may have, `launched` those that it is launched with, `split` those of such a thread and
+    of the producer's where setmaxnreg moves them. `producer_threads` are those that only load. `blocks` are on the SM, this one among them.
     """
 
     rings: tuple[int, int]
