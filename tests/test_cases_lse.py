@@ -99,15 +99,15 @@ WARP_SPECIALIZED: dict[str, tuple[Change, str]] = {
         r"of lse of warpgroup 0 is .*, expected",
     ),
     "no bound": (
-        instead(r"\(seq_q - first_row_3\)\);", "64);"),
+        instead(r"\(seq_q - first_row_3\), ", "64, "),
         "logarithms at another row than it has rows left from there",
     ),
     "a bound of keys": (
-        instead(r"\(seq_q - first_row_3\)\);", "(seq_kv - first_row_3));"),
+        instead(r"\(seq_q - first_row_3\), ", "(seq_kv - first_row_3), "),
         "logarithms at another row than it has rows left from there",
     ),
     "a row more than there are": (
-        instead(r"\(seq_q - first_row_3\)\);", "((seq_q - first_row_3) + 1));"),
+        instead(r"\(seq_q - first_row_3\), ", "((seq_q - first_row_3) + 1), "),
         "logarithms at another row than it has rows left from there",
     ),
     "none": (lambda line: "", r"warpgroup 0 of block 0 stores nothing as \(row, head, batch\) of lse"),
@@ -130,7 +130,11 @@ WARP_SPECIALIZED: dict[str, tuple[Change, str]] = {
         instead(r"store_lse\(scores_max, ", "store_lse(Output, "),
         "a store of logarithms of a form that is not known",
     ),
-    "with a sixth argument": (
+    "of another thread": (
+        instead(r"\(\(int\)threadIdx.x\)\);", "(((int)threadIdx.x) ^ 4));"),
+        "a store of logarithms of a form that is not known",
+    ),
+    "with a seventh argument": (
         instead(r"store_lse\(scores_max, ", "store_lse(scores_max, scores_max, "),
         "a store of logarithms of a form that is not known",
     ),
@@ -141,7 +145,7 @@ PIPELINED: dict[str, tuple[Change, str]] = {
         "logarithms at another row than it has rows left from there",
     ),
     "other rows, and as many as there are from there on": (
-        lambda line: instead(r"\* 128\)\)\);", "* 64)));")(instead(r"\(int64_t\)128\)", "(int64_t)64)")(line)),
+        lambda line: instead(r"\* 128\)\), \(", "* 64)), (")(instead(r"\(int64_t\)128\)", "(int64_t)64)")(line)),
         r"it stores logarithms of \(64, .* as \(row, head, batch\), expected \(128, ",
     ),
     "another head": (
@@ -157,7 +161,7 @@ PIPELINED: dict[str, tuple[Change, str]] = {
         r"it stores logarithms of .* as \(row, head, batch\), expected",
     ),
     "no bound": (
-        instead(r"\(seq_q - \(\(\(int\)blockIdx.x\) \* 128\)\)\);", "128);"),
+        instead(r"\(seq_q - \(\(\(int\)blockIdx.x\) \* 128\)\), ", "128, "),
         "logarithms at another row than it has rows left from there",
     ),
     "a bound of keys": (

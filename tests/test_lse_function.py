@@ -16,16 +16,15 @@ HARNESS = """
 #include <math.h>
 #define __device__
 #define __forceinline__ inline
-static struct {{ int x; }} threadIdx;
 #define __log2f(x) log2f(x)
 {function}
 extern "C" void run(int threads, const float* maxima, const float* sums, float scale, float* lse, int rows) {{
-  for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) {{
-    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+  for (int thread = 0; thread < threads; ++thread) {{
+    const int row = thread / 32 * 16 + thread % 32 / 4;
     const float own_max[2] = {{maxima[row], maxima[row + 8]}}, own_sum[2] = {{sums[row], sums[row + 8]}};
     float got[256], *at = got;
     for (int i = 0; i < 256; ++i) got[i] = -1234.0f;
-    tl_attention_store_lse(own_max, own_sum, scale, at, rows);
+    tl_attention_store_lse(own_max, own_sum, scale, at, rows, thread);
     // Each lane's stores are added to what others stored: twice shows.
     for (int i = 0; i < 256; ++i) if (got[i] != -1234.0f) lse[i] += got[i];
   }}
@@ -61,7 +60,8 @@ def test_the_call_is_named_as_the_function():
 TEXTS = {
     "a row beyond the last": ("row < rows", "row <= rows"),
     "by three lanes": ("half < 2", "half < 3"),
-    "every row of a warp twice": ("threadIdx.x / 32 * 16", "threadIdx.x / 32 * 8"),
+    "every row of a warp twice": ("thread / 32 * 16", "thread / 32 * 8"),
+    "rows of the hardware's thread": ("thread % 32", "threadIdx.x % 32"),
     "rows of another warp": ("lane / 4 + 8 * half", "lane / 4 + 16 * half"),
 }
 

@@ -5,6 +5,7 @@ Every launch finds it at zero and leaves it at zero, so launches that follow eac
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,7 +22,18 @@ def tile_counter(device: torch.device) -> torch.Tensor:
     if torch.cuda.is_current_stream_capturing():
         # A graph may be replayed on any stream, beside what runs on this one: it gets a counter of its own.
         return torch.zeros(2, dtype=torch.int32, device=device)
-    key = device.index, torch.cuda.current_stream(device).cuda_stream
+    stream = torch.cuda.current_stream(device)
+    key = device.index, stream.cuda_stream
     if key not in _counters:
-        _counters[key] = torch.zeros(2, dtype=torch.int32, device=device)
+        # This thread may allocate from a pool that is given back, as where torch.compile warms up a CUDA graph. Pools
+        # are a thread's, so one that has none allocates what stays.
+        with ThreadPoolExecutor(1) as without_pool:
+            _counters[key] = without_pool.submit(_zeros, stream).result()
     return _counters[key]
+
+
+def _zeros(stream: torch.cuda.Stream) -> torch.Tensor:
+    import torch
+
+    with torch.cuda.stream(stream):
+        return torch.zeros(2, dtype=torch.int32, device=stream.device)

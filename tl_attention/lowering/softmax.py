@@ -30,6 +30,7 @@ def store_lse(LSE, bz, head, first_row, seq_q, scores_max, row_total, score_scal
         score_scale,
         T.address_of(LSE[bz, head, first_row]),
         seq_q - first_row,
+        T.get_thread_binding(),
     )
 
 

@@ -18,11 +18,13 @@ from tl_attention.proof.generated.threads import Class
 
 # Of a thread's two rows.
 BYTES = 8
+# Which thread of those that compute it is: all of them, from the first on.
+OWN = "((int)threadIdx.x)"
 
 
 def _lse(match: re.Match[str], declared: Declared) -> Made:
     given = arguments(match[1])
-    place = IN_GLOBAL.match(given[3]) if len(given) == 5 else None
+    place = IN_GLOBAL.match(given[3]) if len(given) == 6 and given[5] == OWN else None
     whole = [declared.registers.get(name) == BYTES for name in given[:2]]
     if not place or place[1] in declared.registers or not all(whole) or not declared.pure(given[2]):
         raise SyntaxError(f"a store of logarithms of a form that is not known: {match.string[:80]!r}")
@@ -36,6 +38,6 @@ def _lse(match: re.Match[str], declared: Declared) -> Made:
 
 
 LSE_CALLS = (
-    # tl_attention_store_lse(scores_max, denominator, (softmax_scale * ...), (&(LSE[...])), (seq_q - first_row_3));
+    # tl_attention_store_lse(scores_max, denominator, (softmax_scale * ...), (&(LSE[...])), (seq_q - ...), ((int)threadIdx.x));
     Call(OUTPUT, re.compile(r"tl_attention_store_lse\((.+)\);$"), _lse),
 )
