@@ -11,6 +11,8 @@ from lse_kernels import CALL, KERNELS, Code, LseKernel, lowered, of_numbers, rea
 
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.lowering.device_code import STORE_LSE
+from tl_attention.proof.generated.expression import arguments
+from tl_attention.proof.generated.lse import OWN
 
 # Each way to store the output and to add up a row, both fastest, a maximum that is not the row's own, both lowerings.
 NAMES = [
@@ -41,6 +43,12 @@ def test_it_is_accepted_and_one_line_more_in_the_kernel(name):
     plain = lowered(KERNELS[name]).source
     without = code.source.replace(STORE_LSE, "", 1).replace(line_of(code) + "\n", "")
     assert without.replace("float* __restrict__ LSE, ", "") == plain
+
+
+def test_a_thread_is_counted_among_those_that_compute():
+    """Behind the threads that load, where the compiler puts these first: such a kernel has no Program to prove it by."""
+    own = {name: arguments(line_of(lowered(LseKernel(name))))[-1] for name in ("best", "seed", "inferred")}
+    assert own == {"best": OWN, "seed": OWN, "inferred": "(((int)threadIdx.x) - 128)"}
 
 
 def test_without_it_nothing_of_it_is_there():

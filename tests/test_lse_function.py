@@ -17,6 +17,8 @@ HARNESS = """
 #define __device__
 #define __forceinline__ inline
 #define __log2f(x) log2f(x)
+#define asm
+#define volatile(...)
 {function}
 extern "C" void run(int threads, const float* maxima, const float* sums, float scale, float* lse, int rows) {{
   for (int thread = 0; thread < threads; ++thread) {{

@@ -12,23 +12,25 @@ from tvm import arith
 
 from tl_attention.hardware.device import HOPPER
 from tl_attention.lowering.warp_specialized import tiles
-from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, TAPER, section_heads
+from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, section_heads, taper
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.schedule.options import KernelOptions
 
 HEAD_DIM = 128
 
 
-def constants(**kernel: object) -> SimpleNamespace:
-    sizes = {"head_dim": HEAD_DIM, "head_dim_v": HEAD_DIM, "group": 1, "sms": HOPPER.sms}
+def constants(head_dim: int = HEAD_DIM, **kernel: object) -> SimpleNamespace:
+    sizes = {"head_dim": head_dim, "head_dim_v": head_dim, "group": 1, "sms": HOPPER.sms}
     return SimpleNamespace(kernel=KernelOptions(**kernel), mask=CAUSAL, **sizes)
 
 
-def places(order: str, row_tiles: int, heads: int, section: int = 5) -> list[tuple[int, int]]:
+def places(
+    order: str, row_tiles: int, heads: int, head_dim: int = HEAD_DIM, section: int = 5
+) -> list[tuple[int, int]]:
     """(row tile, head) of each tile, causal, as the expressions of the kernel give them."""
-    c = constants(tile_order=order, cluster=1)
+    c = constants(head_dim, tile_order=order, cluster=1)
     # Of which K and V of `section` heads fill a section.
-    s = SimpleNamespace(seq_kv=T.int32(SECTION_BYTES // (section * HEAD_DIM * 4)))
+    s = SimpleNamespace(seq_kv=T.int32(SECTION_BYTES // (section * head_dim * 4)))
     simplify = arith.Analyzer().simplify
 
     def at(tile: int) -> tuple[int, int]:
@@ -54,10 +56,11 @@ def test_every_tile_is_taken_once(order, row_tiles, heads):
     assert len(found) == len(everything) and set(found) == everything
 
 
+@pytest.mark.parametrize("head_dim", [HEAD_DIM, 192, 256])
 @pytest.mark.parametrize("row_tiles,heads", [(8, 512), (16, 256), (32, 128), (64, 64)])
-def test_tapered_ends_with_short_tiles(row_tiles, heads):
-    rows, tapered = places("rows", row_tiles, heads), places("tapered", row_tiles, heads)
-    together = -(-TAPER * HOPPER.sms // row_tiles) * row_tiles
+def test_tapered_ends_with_short_tiles(row_tiles, heads, head_dim):
+    rows, tapered = places("rows", row_tiles, heads), places("tapered", row_tiles, heads, head_dim)
+    together = -(-taper(head_dim, head_dim) * HOPPER.sms // row_tiles) * row_tiles
     assert tapered[:-together] == rows[:-together]
     assert [row for row, _ in tapered[-together:]] == sorted((row for row, _ in rows[-together:]), reverse=True)
     # As on the H200 at 32 row tiles, where the tensor pipe was idle for 3 % of the time (results/counters-h200.md).

@@ -48,14 +48,14 @@ def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
     Where few heads show it, as many of K and V.
     """
     # Late: it imports tilelang.
-    from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, TAPER
+    from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, taper
 
     rows, group = schedule.block_M * schedule.kernel.cluster, variant.group
     # One row tile of many heads, so that a number in the order of tiles is not divided by anything else.
     yield Sizes(1, whole_groups(9 * workers(schedule, variant), variant), rows, rows + 1)
     yield Sizes(2, 3 * group, 5 * rows - rows // 3, 6 * rows)
     # As many row tiles as divide the tapered tiles, and those but one, and heads beyond them.
-    tapered = TAPER * workers(schedule, variant)
+    tapered = taper(variant.tile_dim, variant.tile_dim_v) * workers(schedule, variant)
     for tiles in (4, next(n for n in range(2, tapered) if (tapered - 1) % n == 0)):
         yield Sizes(1, whole_groups(tapered // tiles + 4, variant), tiles * rows, tiles * rows)
     # The window's edges in tiles of their own, and keys before and after them that none of these sees.

@@ -7,7 +7,7 @@ import tilelang.language as T
 
 # K and V of the heads of a section fit in the L2 cache of an H100 (50 MB) beside everything else.
 SECTION_BYTES = 32 << 20
-# So many tiles for each worker are taken from the last heads together, the longest first.
+# At most so many tiles for each worker are taken from the last heads together, the longest first.
 TAPER = 4
 
 
@@ -37,11 +37,16 @@ def tapered(tile, row_tiles, heads, s, c):
 
     The last of many workers (blocks, or clusters) to take a long tile keeps the others waiting.
     """
-    width = T.min(heads, T.ceildiv(TAPER * workers(c), row_tiles))
+    width = T.min(heads, T.ceildiv(taper(c.head_dim, c.head_dim_v) * workers(c), row_tiles))
     within = tile - (heads - width) * row_tiles
     row = T.if_then_else(within < 0, tile % row_tiles, within // width)
     head = T.if_then_else(within < 0, tile // row_tiles, heads - width + within % width)
     return row, head
+
+
+def taper(head_dim, head_dim_v):
+    """Fewer tiles where K and V of their heads have more than 256 columns together: they would leave the L2 cache."""
+    return min(TAPER, TAPER * 256 // (head_dim + head_dim_v))
 
 
 def by_sections(tile, row_tiles, heads, s, c):
