@@ -61,10 +61,11 @@ def test_the_call_is_named_as_the_function():
 # A change of the device function, whatever it is: the proof holds its text to the letter.
 TEXTS = {
     "a row beyond the last": ("row < rows", "row <= rows"),
-    "by three lanes": ("half < 2", "half < 3"),
+    "a lower row beyond the last": ("row + 8 < rows", "row + 7 < rows"),
+    "by two lanes": ("lane % 4 == 0", "lane % 2 == 0"),
     "every row of a warp twice": ("thread / 32 * 16", "thread / 32 * 8"),
     "rows of the hardware's thread": ("thread % 32", "threadIdx.x % 32"),
-    "rows of another warp": ("lane / 4 + 8 * half", "lane / 4 + 16 * half"),
+    "rows of another warp": ("lse[row + 8]", "lse[row + 16]"),
 }
 
 
