@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 import timeit
 import tomllib
 from pathlib import Path
-from statistics import geometric_mean
 
 import pytest
 
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+import defaults_records
+
 from tl_attention.errors import InputError
 from tl_attention.files import defaults
-from tl_attention.files.default_rule import NONE_YET, Case
+from tl_attention.files.default_rule import Case
 from tl_attention.files.defaults import FILE, default_schedule, load
 from tl_attention.files.named import resolve
 from tl_attention.lowering.preflight import check_limits
-from tl_attention.measure.records import read_rows
 from tl_attention.problem.head_dims import TILE_SIZES, is_meant, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.window import MASK_KINDS, kind_of
-from tools import results_page
 
 ROOT = Path(__file__).parents[1]
 # Line 2: short queries; line 8: others of the same size.
@@ -258,26 +260,8 @@ def test_every_kind_of_case_has_a_schedule_that_is_meant_for_it() -> None:
         )
 
 
-def said() -> dict[str, str]:
-    """What records say of schedules, worked out anew: each rule that has a record has its words here."""
-    rows = read_rows(ROOT / "results/grid-h200.jsonl")
-    lengths = sorted({row.problem["seq_kv"] for row in rows})
-
-    def mean(dtype: str, peer: str, causal: bool) -> str:
-        return f"{geometric_mean(results_page.ratio(rows, dtype, peer, causal, seq) for seq in lengths):.3f}"
-
-    return {
-        name: f"grid-h200.jsonl says {mean('bfloat16', 'fa3', causal)} x FlashAttention-3 in bf16 and "
-        f"{mean('float16', 'cudnn', causal)} x cuDNN in fp16, {words}, geometric means over {lengths[0]} to {lengths[-1]}"
-        for name, causal, words in (("best", False, "not causal"), ("best_causal", True, "causal"))
-    }
-
-
 def test_what_the_rules_say_of_records_is_what_the_records_say() -> None:
-    measured = [rule for rule in defaults.defaults().rules if rule.record != NONE_YET]
-    assert {rule.schedule: rule.record for rule in measured} == said()
-    assert {row.problem["head_dim"] for row in read_rows(ROOT / "results/grid-h200.jsonl")} == {128}
-    assert all(rule.head_dims == (128,) for rule in measured)
+    assert [rule.record for rule in defaults.defaults().rules] == list(defaults_records.said())
 
 
 def test_each_problem_is_looked_up_once_by_the_lengths_of_the_call(rules, monkeypatch) -> None:

@@ -24,9 +24,7 @@ def constants(head_dim: int = HEAD_DIM, **kernel: object) -> SimpleNamespace:
     return SimpleNamespace(kernel=KernelOptions(**kernel), mask=CAUSAL, **sizes)
 
 
-def places(
-    order: str, row_tiles: int, heads: int, head_dim: int = HEAD_DIM, section: int = 5
-) -> list[tuple[int, int]]:
+def places(order: str, row_tiles: int, heads: int, head_dim: int = HEAD_DIM, section: int = 5) -> list[tuple[int, int]]:
     """(row tile, head) of each tile, causal, as the expressions of the kernel give them."""
     c = constants(head_dim, tile_order=order, cluster=1)
     # Of which K and V of `section` heads fill a section.

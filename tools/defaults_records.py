@@ -1,0 +1,74 @@
+"""Writes into files/defaults.yaml what records say of each rule's schedule: `python tools/defaults_records.py`.
+
+A test holds the file to the records.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from statistics import geometric_mean
+
+from cells_page import NAMES, RECORD, read
+from results_page import ratio
+
+from tl_attention.files.default_rule import NONE_YET, Case
+from tl_attention.files.defaults import FILE, defaults
+from tl_attention.measure.cell import OURS
+from tl_attention.measure.cell_records import CellRow
+from tl_attention.measure.records import Row, read_rows
+from tl_attention.show.cells import binding_peer
+
+GRID = RECORD.with_name("grid-h200.jsonl")
+# The schedules of the grid of lengths in both dtypes, and whether it is causal there.
+OF_GRID = {"best": False, "best_causal": True}
+ENTRY = re.compile(r"^    record:.*\n(?:      .*\n)*", re.M)
+
+
+def said() -> Iterator[str]:
+    """What the records say of each rule, in their order."""
+    cells, grid = read(), read_rows(GRID)
+    for number, rule in enumerate(defaults().rules):
+        own = [row for row in cells if defaults().number(Case.of(row.shape)) == number]
+        if rule.schedule in OF_GRID and rule.head_dims == (128,):
+            yield of_grid(grid, OF_GRID[rule.schedule])
+        else:
+            yield of_cells([row for row in own if row.ours.what == rule.schedule])
+
+
+def of_grid(rows: list[Row], causal: bool) -> str:
+    """The means over lengths."""
+    lengths = sorted({row.problem["seq_kv"] for row in rows})
+
+    def mean(dtype: str, peer: str) -> str:
+        return f"{geometric_mean(ratio(rows, dtype, peer, causal, seq) for seq in lengths):.3f} x {NAMES[peer]}"
+
+    return (
+        f"{GRID.name} says {mean('bfloat16', 'fa3')} in bf16 and {mean('float16', 'cudnn')} in fp16, "
+        f"{'' if causal else 'not '}causal, geometric means over {lengths[0]} to {lengths[-1]}"
+    )
+
+
+def of_cells(rows: Sequence[CellRow]) -> str:
+    """Each cell's speed beside the peer that it is shown with."""
+    speeds: dict[str, list[str]] = {}
+    for row in rows:
+        peer = binding_peer(row)
+        if peer and (speed := row.speed(OURS, peer)):
+            speeds.setdefault(NAMES[peer], []).append(f"{speed.ratio:.3f} ({row.cell})")
+    words = (f"{', '.join(of_peer)} x {peer}" for peer, of_peer in speeds.items())
+    return f"{RECORD.name} says {'; '.join(words)}" if speeds else NONE_YET
+
+
+def entry(words: str) -> str:
+    """As it stands in the file."""
+    line = f"    record: {words}\n"
+    if len(line) <= 121 and ": " not in words:
+        return line
+    return "    record: >-\n" + textwrap.indent(textwrap.fill(words, 114, break_on_hyphens=False), " " * 6) + "\n"
+
+
+if __name__ == "__main__":
+    words = said()
+    FILE.write_text(ENTRY.sub(lambda found: entry(next(words)), FILE.read_text("utf-8")), "utf-8")
