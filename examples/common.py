@@ -7,17 +7,23 @@ from collections.abc import Callable
 
 import torch
 
+from tl_attention import InputError
+
 
 def on_a_gpu(example: Callable[[str], None]) -> None:
-    """Run an example on the GPU; without a Hopper one say so in one line and end with exit code 2."""
+    """Run an example on the GPU; without a Hopper one, or without what it needs, say so in one line: exit code 2."""
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
         print("error: no Hopper GPU (H100, H200) is visible, which this example needs", file=sys.stderr)
         sys.exit(2)
-    example("cuda")
+    try:
+        example("cuda")
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
-def compare(what: str, output: torch.Tensor, expected: torch.Tensor) -> None:
-    """Print the largest difference, and raise AssertionError where it is more than bf16's rounding."""
+def compare(what: str, output: torch.Tensor, expected: torch.Tensor, tolerance: float = 2e-2) -> None:
+    """Print the largest difference, and raise AssertionError where it is more than bf16's rounding, `tolerance`."""
     difference = (output.float() - expected.float()).abs().max().item()
     print(f"{what}: {tuple(output.shape)} {output.dtype}, largest difference {difference:.1e}")
-    torch.testing.assert_close(output.float(), expected.float(), atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(output.float(), expected.float(), atol=tolerance, rtol=tolerance)

@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from gradients import flash_on_cpu
 from on_cpu import on_cpu
 
-__all__ = ["on_cpu"]
+__all__ = ["flash_on_cpu", "on_cpu"]
 ROOT = Path(__file__).parents[1]
-EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "common")
+NAMES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "common")
+# What an example needs besides, as a marker.
+MARKS = {"hugging_face_model": pytest.mark.transformers}
+EXAMPLES = [pytest.param(name, marks=MARKS.get(name, ())) for name in NAMES]
 
 
 def python(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -35,21 +39,22 @@ def beside_each_other(monkeypatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_example_is_short_and_says_what_it_shows(name) -> None:
-    assert len((ROOT / f"examples/{name}.py").read_text().splitlines()) < 40
+    # One has a model and its training in it.
+    assert len((ROOT / f"examples/{name}.py").read_text().splitlines()) <= (90 if name == "transformer_block" else 40)
     assert import_module(name).__doc__
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_is_right_if_kernels_are(name, on_cpu, capsys) -> None:
+def test_an_example_is_right_if_kernels_are(name, on_cpu, flash_on_cpu, capsys) -> None:
     torch.manual_seed(5)
     import_module(name).main("cpu")
     assert "largest difference" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_fails_if_a_kernel_is_wrong(name, on_cpu) -> None:
+def test_an_example_fails_if_a_kernel_is_wrong(name, on_cpu, flash_on_cpu) -> None:
     # The more keys there are the more: of several parts each is wrong in another way.
     on_cpu.fault = lambda tensors: tensors["Output"].add_(tensors["K"].shape[2] / 1000)
     torch.manual_seed(5)
@@ -58,9 +63,20 @@ def test_an_example_fails_if_a_kernel_is_wrong(name, on_cpu) -> None:
 
 
 def test_without_a_hopper_gpu_an_example_says_so_in_one_line() -> None:
-    done = python(EXAMPLES[0], CUDA_VISIBLE_DEVICES="")
+    done = python(NAMES[0], CUDA_VISIBLE_DEVICES="")
     words = "error: no Hopper GPU (H100, H200) is visible, which this example needs\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", words)
+
+
+def test_without_transformers_its_example_says_what_to_install_in_one_line(monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    with pytest.raises(SystemExit) as ended:
+        import_module("common").on_a_gpu(import_module("hugging_face_model").main)
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and not said.out and said.err.count("\n") == 1
+    assert said.err.startswith("error: transformers: ") and "pip install 'tl-attention[transformers]'" in said.err
 
 
 @pytest.mark.gpu
