@@ -136,6 +136,14 @@ def compile_kernel(schedule: Schedule, variant: Variant) -> CompiledKernel:
     return CompiledKernel(function, finished.source, finished.host_source, nvcc, variant, parameters, finished.verdict)
 
 
+def is_finished(schedule: Schedule, variant: Variant) -> bool:
+    """Whether the store has the schedule's kernel, compiled by the nvcc that would compile it now."""
+    import torch
+
+    found = store.read(store_file(schedule, variant, chosen(torch.version.cuda))) if cache_enabled() else None
+    return found is not None
+
+
 def store_file(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> Path:
     """Where a kernel that this nvcc compiled is kept."""
     return cache_folder() / nvcc.cache / FOLDER / f"{kernel_key(schedule, variant, nvcc)}{store.SUFFIX}"

@@ -150,14 +150,15 @@ def _env() -> Any:
 @contextmanager
 def _written(folder: Path) -> Iterator[Path]:
     """The folder, made if need be, or where nothing can be written there another one, which is gone afterwards."""
-    if _can_be_written(folder):
+    if can_be_written(folder):
         yield folder
     else:
         with tempfile.TemporaryDirectory() as other:
             yield Path(other)
 
 
-def _can_be_written(folder: Path) -> bool:
+def can_be_written(folder: Path) -> bool:
+    """Whether files can be written to a folder, which is made if need be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Permissions do not tell: root has all of them, also where the disk is full or mounted to be read.
