@@ -96,11 +96,6 @@ def test_every_condition_tells_cases_apart(rules, condition, serves, other) -> N
     assert found.rules[0].conditions == ["head_dims 64, 128", re.sub(r"[][:]", "", condition)]
 
 
-def test_those_that_ship_are_what_a_file_of_rules_must_be() -> None:
-    """`defaults` does not look at every schedule in each process."""
-    assert load(FILE).rules == defaults.defaults().rules
-
-
 @pytest.mark.parametrize("condition, value", [("softcap", 30.0), ("lse", True)])
 def test_what_is_optional_tells_cases_apart(rules, condition, value) -> None:
     found = rules("seq_q: up to 64\n    seq_kv: from 1024", f"{condition}: true")

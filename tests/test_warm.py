@@ -195,6 +195,11 @@ def test_it_compiles_into_the_cache_and_finds_the_kernel_there_the_second_time(c
 # --- which schedules serve a call of any lengths -----------------------------------------------------------------------
 
 
+def test_those_that_ship_are_what_a_file_of_rules_must_be() -> None:
+    """`defaults` does not look at every schedule in each process."""
+    assert defaults.load(defaults.FILE).rules == defaults.defaults().rules
+
+
 @pytest.mark.parametrize("mask", [FULL, CAUSAL, Mask(100, 0), Mask(100, 7)], ids=str)
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
 def test_a_call_of_any_lengths_takes_one_of_the_schedules_that_are_named(head_dim, mask) -> None:
