@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
-from tl_attention.files.schedule_file import load
+from tl_attention.files.schedule_file import load, load_file
 from tl_attention.loop.attention import SOURCE
 from tl_attention.loop.table import chunk_names, split_table, whole
 from tl_attention.lowering.warp_specialized.table import TABLE
 from tl_attention.oracle.interpret import interpret
 from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
@@ -42,6 +43,13 @@ def shipped() -> dict[str, Schedule]:
     """Every shipped schedule that has a Program, by name."""
     loaded = {path.stem: load(path) for path in sorted(SCHEDULES.glob("*.yaml"))}
     return {name: schedule for name, schedule in loaded.items() if schedule.has_program}
+
+
+def fitting_head_dim(name: str) -> int:
+    """A head size up to 128 for which the tile of a shipped schedule fits."""
+    return min(
+        128, max(columns for size in load_file(SCHEDULES / f"{name}.yaml").head_dims for columns in sizes_of(size))
+    )
 
 
 def with_options(schedule: Schedule, rng: random.Random) -> Schedule:

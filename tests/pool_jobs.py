@@ -5,10 +5,10 @@ import signal
 import time
 from pathlib import Path
 
-from tl_attention.build import verdicts
+from tl_attention.build import store
+from tl_attention.build.store import Finished
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
-from tl_attention.proof.generated.verdict import Verdict
 
 _calls = 0
 
@@ -41,10 +41,10 @@ def compile_by_name(candidate: Candidate) -> Compiled:
     return Compiled(candidate.name)
 
 
-def failed_reads(file: Path, verdict: Verdict) -> int:
-    """For test_verdicts.py: of many, each after the same was written, by this process and by others."""
+def failed_reads(file: Path, kernel: Finished) -> int:
+    """For test_store.py: of many, each after the same was written, by this process and by others."""
     failed = 0
     for _ in range(300):
-        verdicts._keep(file, verdict)
-        failed += verdicts._read(file) != verdict
+        store.keep(file, kernel)
+        failed += store.read(file) != kernel
     return failed

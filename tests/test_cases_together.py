@@ -11,7 +11,8 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 from code_mutants.reading import Code, read
 
-from tl_attention.build.compile import OPTIONAL, TARGET
+from tl_attention.build.compile import OPTIONAL
+from tl_attention.build.generation import TARGET
 from tl_attention.files.named import resolve
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, Mask

@@ -49,6 +49,7 @@ def python(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str
         (["report", "rows.jsonl"], "seed"),
         (["submit", "--help"], "--evaluate"),
         (["run", "--help"], "--shape"),
+        (["warm", "--help"], "--strided"),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )

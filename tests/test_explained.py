@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 from code_events import block_events, role_events
 from explained import BLOCK_LOOP, Listed, Phase, explained
-from mutations import SCHEDULES, shipped
+from mutations import SCHEDULES, fitting_head_dim, shipped
 from overlap import overlap
 from traced import Emitted, TracedStatement, specialized_phases
 
@@ -199,7 +199,7 @@ def in_code(phase: Phase, schedule: Schedule) -> list[Token]:
 def test_the_generated_code_does_what_is_listed(name):
     """Its loads, waits, products, releases, turns, holds and Q's release, in order, before, in and after its loops."""
     schedule = SPECIALIZED[name]
-    source = compile_kernel(schedule, Variant(128, "float16", CAUSAL)).source
+    source = compile_kernel(schedule, Variant(fitting_head_dim(name), "float16", CAUSAL)).source
     phases = explained(schedule)
     loops = list(BLOCK_LOOP.finditer(source))
     before = generated(source[: loops[0].start()])
@@ -229,7 +229,7 @@ def test_the_generated_code_works_on_the_blocks_that_are_listed(name):
     """Every wait, release and product of the rings, by its slot and phase."""
     schedule = SPECIALIZED[name]
     program, table = derive(schedule), schedule.table
-    code = compile_kernel(schedule, Variant(128, "float16", CAUSAL)).generated
+    code = compile_kernel(schedule, Variant(fitting_head_dim(name), "float16", CAUSAL)).generated
     rows = schedule.block_M * schedule.kernel.cluster
     for blocks in (program.least_blocks, program.least_blocks + 5):
         events = role_events(schedule, code, Sizes(1, 1, rows, blocks * schedule.block_N))

@@ -10,7 +10,7 @@ import pytest
 from code_events import role_events
 from explained import BLOCK_LOOP, explained
 from generated_kernels import KERNELS, built
-from mutations import shipped
+from mutations import fitting_head_dim, shipped
 from overlap import overlap
 
 from tl_attention.build.compile import compile_kernel
@@ -105,7 +105,7 @@ SYNCHRONISES = {
 def test_nothing_of_the_loop_over_masked_blocks_may_be_left_out(name):
     """Each wait, arrival, turn, wait for products and hold of it is deleted in turn."""
     schedule = shipped()[name]
-    compiled = compile_kernel(schedule, Variant(128, "float16", CAUSAL))
+    compiled = compile_kernel(schedule, Variant(fitting_head_dim(name), "float16", CAUSAL))
     source, program = compiled.source, derive(schedule)
     masked, unmasked = BLOCK_LOOP.finditer(source)
     assert MASK_LOOP.search(masked[0]) and not MASK_LOOP.search(unmasked[0])

@@ -12,6 +12,7 @@ import torch
 from on_cpu import take_for_a_gpu
 
 from tl_attention import InputError, ScheduleRefused, attention
+from tl_attention.build import generation, library
 from tl_attention.op import arguments, kernels
 
 PAGE = (Path(__file__).parents[1] / "docs/PYTORCH.md").read_text()
@@ -85,13 +86,14 @@ def rows_of_the_page() -> dict[str, str]:
 
 @pytest.fixture
 def no_kernel(monkeypatch) -> None:
-    """CPU tensors are taken for a GPU's, and a kernel that would be compiled is a failure."""
+    """CPU tensors are taken for a GPU's, and a kernel that would be compiled is a failure, as is one that is found finished."""
 
     def compiled(*_: object) -> None:
         pytest.fail("it was not refused before its kernel is compiled")
 
     take_for_a_gpu(monkeypatch, kernels.kernel_of)
-    monkeypatch.setattr(kernels, "compile_kernel", compiled)
+    monkeypatch.setattr(generation, "in_force", compiled)
+    monkeypatch.setattr(library, "load", compiled)
 
 
 @pytest.mark.parametrize("name", CALLS)

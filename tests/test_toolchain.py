@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -113,6 +114,77 @@ def test_a_compilation_that_fails_leaves_tilelang_as_it_was() -> None:
     with pytest.raises(ZeroDivisionError), toolchain.in_force():
         1 / 0
     assert before == (tilelang_nvcc.CUDA_HOME, env.TILELANG_CACHE_DIR)
+
+
+def test_a_cache_that_cannot_be_written_is_replaced_for_the_time_of_a_compilation(
+    places, tmp_path, monkeypatch
+) -> None:
+    from tilelang.env import env
+
+    places(packages=toolkit(tmp_path / "a", "13.0.88", "13.0"))
+    (tmp_path / "a file").write_text("")
+    monkeypatch.setenv("TILELANG_CACHE_DIR", str(tmp_path / "a file/cache"))
+    with toolchain.in_force():
+        passing = Path(env.TILELANG_CACHE_DIR)
+        assert passing.is_dir() and not passing.is_relative_to(tmp_path)
+    assert not passing.exists() and Path(env.TILELANG_CACHE_DIR) == tmp_path / "a file/cache"
+
+
+def test_tilelang_can_be_imported_where_its_cache_cannot_be_written(tmp_path) -> None:
+    (tmp_path / "a file").write_text("")
+    place = str(tmp_path / "a file/cache")
+    script = (
+        "import os; from tl_attention.build import toolchain\n"
+        "with toolchain.in_force(): import tilelang\n"
+        "print(os.environ['TILELANG_CACHE_DIR'], toolchain.cache_folder(), sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"TILELANG_CACHE_DIR": place, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0 and done.stdout.splitlines() == [place] * 2, done.stderr
+
+
+def test_the_cache_and_its_switches_are_tilelangs_whether_it_is_imported_or_not(monkeypatch) -> None:
+    from tilelang.env import env
+
+    def both() -> list[tuple[Path, bool]]:
+        found = [(toolchain.cache_folder(), toolchain.cache_enabled())]
+        with monkeypatch.context() as patch:
+            patch.setattr(toolchain, "_env", lambda: None)
+            return [*found, (toolchain.cache_folder(), toolchain.cache_enabled())]
+
+    monkeypatch.delenv("TILELANG_CACHE_DIR", raising=False)
+    monkeypatch.delenv("TILELANG_DISABLE_CACHE", raising=False)
+    assert both() == [(Path.home() / ".tilelang/cache", True)] * 2
+    monkeypatch.setenv("TILELANG_CACHE_DIR", "/elsewhere")
+    for value in ("1", "True", "on"):
+        monkeypatch.setenv("TILELANG_DISABLE_CACHE", value)
+        assert both() == [(Path("/elsewhere"), False)] * 2
+    monkeypatch.setenv("TILELANG_DISABLE_CACHE", "0")
+    assert both() == [(Path("/elsewhere"), True)] * 2
+    # What a program tells TileLang itself.
+    env.disable_cache()
+    try:
+        assert not toolchain.cache_enabled()
+    finally:
+        env.enable_cache()
+
+
+def test_flags_that_the_environment_adds_have_a_cache_of_their_own(monkeypatch) -> None:
+    nvcc = toolchain.Nvcc(Path("/cuda"), "PATH", "13.0.88", "13.0.89")
+    for variable in toolchain.FLAGS:
+        monkeypatch.delenv(variable, raising=False)
+    plain = nvcc.cache
+    found = {plain}
+    for variable, flags in itertools.product(toolchain.FLAGS, ("-G", "-lineinfo")):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, flags)
+            found.add(nvcc.cache)
+    assert plain == "nvcc-13.0.88-ptxas-13.0.89" and len(found) == 5
 
 
 def test_doctor_says_what_compiles_and_that_run_would_work() -> None:

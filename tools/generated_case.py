@@ -152,8 +152,8 @@ def lower(checkout: Path, case: GeneratedCase) -> GeneratedCase:
     kernels = made(checkout)
     import tilelang
 
-    from tl_attention.build.compile import TARGET
     from tl_attention.build.compiler_errors import telling_line
+    from tl_attention.build.generation import TARGET
     from tl_attention.lowering.registry import lowering_of
 
     schedule, variant = rebuilt(case)

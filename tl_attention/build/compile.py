@@ -1,29 +1,35 @@
-"""Compiles a schedule's kernel for sm_90a and reports what came out. Needs nvcc, no GPU."""
+"""A schedule's kernel for sm_90a, finished before or compiled now, and what can be said of it. Needs nvcc, no GPU.
+
+A kernel that is in the store is loaded without what makes and proves kernels, so all of that is imported late.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
+import tempfile
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tl_attention.build.compiler_errors import telling_line
-from tl_attention.build.sass import Loop, check_not_serialised, cuobjdump, read_loops
+from tl_attention.build import library, store
+from tl_attention.build.kernel_key import kernel_key
+from tl_attention.build.store import Finished
 from tl_attention.build.tile_counter import tile_counter
-from tl_attention.build.toolchain import Nvcc, in_force
-from tl_attention.build.verdicts import verdict_of
+from tl_attention.build.toolchain import Nvcc, cache_enabled, cache_folder, chosen
 from tl_attention.errors import InputError
-from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.head_dims import check_head_dim
 from tl_attention.problem.variant import KERNEL_PARAMETERS, Parameter, Variant
-from tl_attention.program.derivation import derive
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
-TARGET = {"kind": "cuda", "arch": "sm_90a"}
+if TYPE_CHECKING:
+    from tl_attention.build.sass import Loop
+
+# Of the nvcc's folder in the cache: what is finished.
+FOLDER = "tl-attention"
 # What a variant may ask for: a counter is its schedule's.
 OPTIONAL = frozenset(p.name for p in KERNEL_PARAMETERS if p.optional and p.kind != "counter")
 
@@ -85,11 +91,9 @@ class CompiledKernel:
     @cached_property
     def cubin(self) -> bytes:
         """The machine code, from TileLang's binary cache or built again."""
-        from tilelang.cuda.backend import tilelang_callback_cuda_compile
-        from tvm.target import Target
+        from tl_attention.build.generation import machine_code
 
-        with in_force():
-            return bytes(tilelang_callback_cuda_compile(self.source, Target(TARGET), {FAST_MATH: True}))
+        return machine_code(self.source)
 
     @cached_property
     def report(self) -> StaticReport:
@@ -98,6 +102,8 @@ class CompiledKernel:
         Raises ScheduleRefused for serialised products. Not in `compile_kernel`: such a kernel is slow but right, and
         disassembling it would take half a second of each process that calls it.
         """
+        from tl_attention.build.sass import check_not_serialised, cuobjdump, read_loops
+
         usage = cuobjdump(self.cubin, "--dump-resource-usage")
         match = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)", usage)
         assert match, f"cuobjdump printed no resource usage: {usage[:200]}"
@@ -107,30 +113,59 @@ class CompiledKernel:
 
 
 def compile_kernel(schedule: Schedule, variant: Variant) -> CompiledKernel:
-    """Compile the schedule's kernel, or take it from the disk cache of the nvcc that `toolchain.chosen` names.
+    """The schedule's kernel: from the store, or else compiled and proved, and kept there.
 
-    The schedule must have been checked. Raises InputError for a variant that no kernel computes, and with the
-    compiler's error when it cannot be built; ScheduleRefused when what TileLang generated is not what the schedule
-    says.
+    Raises InputError for a variant that no kernel computes, and with the compiler's error when it cannot be built;
+    ScheduleRefused for a schedule that is not safe, or when what TileLang generated is not what the schedule says.
     """
     _check_supported(variant)
-    import tilelang
+    import torch
 
-    for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
-        logging.getLogger(chatty).setLevel(logging.ERROR)
-    lowering = lowering_of(schedule)
-    program = lowering.prim_func(lowering.arguments(schedule), variant)
-    with in_force() as nvcc:
-        try:
-            kernel = tilelang.compile(
-                program, target=TARGET, pass_configs=dict(lowering.pass_configs), execution_backend="tvm_ffi"
-            )
-        except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
-            raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
-    parameters = variant.parameters(*lowering.counters(schedule))
-    code = GeneratedCode(kernel.get_kernel_source(), kernel.get_host_source(), variant, parameters)
-    verdict = verdict_of(kernel, schedule, derive(schedule), code) if schedule.has_program else None
-    return CompiledKernel(kernel, code.source, code.host_source, nvcc, variant, parameters, verdict)
+    nvcc = chosen(torch.version.cuda)
+    parameters = variant.parameters(*lowering_of(schedule).counters(schedule))
+    file = store_file(schedule, variant, nvcc) if cache_enabled() else None
+    found = _stored(file, schedule) if file else None
+    if found is None:
+        from tl_attention.build.generation import generate
+
+        made = generate(schedule, variant, parameters)
+        if file:
+            store.keep(file, made)
+        found = made, _loaded(made.library)
+    finished, function = found
+    return CompiledKernel(function, finished.source, finished.host_source, nvcc, variant, parameters, finished.verdict)
+
+
+def is_finished(schedule: Schedule, variant: Variant) -> bool:
+    """Whether the store has the schedule's kernel, compiled by the nvcc that would compile it now."""
+    import torch
+
+    found = store.read(store_file(schedule, variant, chosen(torch.version.cuda))) if cache_enabled() else None
+    return found is not None
+
+
+def store_file(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> Path:
+    """Where a kernel that this nvcc compiled is kept."""
+    return cache_folder() / nvcc.cache / FOLDER / f"{kernel_key(schedule, variant, nvcc)}{store.SUFFIX}"
+
+
+def _stored(file: Path, schedule: Schedule) -> tuple[Finished, Any] | None:
+    """The finished kernel in the file, and its function; None where there is none that is proved and can be loaded."""
+    finished = store.read(file)
+    if finished is None or (finished.verdict is None) is schedule.has_program:
+        return None
+    try:
+        return finished, library.load(file)
+    except Exception:  # The loader raises many kinds; what it cannot load here is made again.
+        return None
+
+
+def _loaded(text: bytes) -> Any:
+    """The function of a library, which stays loaded when its file is gone."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, f"kernel{store.SUFFIX}")
+        file.write_bytes(text)
+        return library.load(file)
 
 
 def _check_supported(variant: Variant) -> None:

@@ -13,9 +13,12 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,11 @@ PACKAGED = "13.0"
 VERSION = re.compile(r"\bV(\d+\.\d+\.\d+)")
 HEADER = Path("include/cuda_runtime_api.h")
 HEADER_VERSION = re.compile(r"#define CUDART_VERSION\s+(\d+)")
+# What nvcc reads before its command line, and after it.
+FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+# TileLang's, and what it takes for true.
+CACHE_VARIABLE, CACHE_DEFAULT = "TILELANG_CACHE_DIR", "~/.tilelang/cache"
+NO_CACHE_VARIABLE, TRUE = "TILELANG_DISABLE_CACHE", ("1", "true", "yes", "on")
 
 
 @dataclass(frozen=True)
@@ -52,8 +60,9 @@ class Nvcc:
 
     @property
     def cache(self) -> str:
-        """The folder of TileLang's cache that holds what this compiler made."""
-        return f"nvcc-{self.version}-ptxas-{self.ptxas}"
+        """The folder of TileLang's cache that holds what this compiler made, of flags that the environment adds too."""
+        flags = "\n".join(f"{name}={os.environ[name]}" for name in FLAGS if os.environ.get(name))
+        return f"nvcc-{self.version}-ptxas-{self.ptxas}" + (f"-flags-{_short_hash(flags)}" if flags else "")
 
 
 def found() -> Iterator[Nvcc]:
@@ -100,31 +109,86 @@ def in_force() -> Iterator[Nvcc]:
     """Inside, TileLang compiles with the chosen nvcc and keeps what it makes in that nvcc's own cache.
 
     TileLang has no argument for either. Both are set for the time of our own compilation only, so that a program's
-    other TileLang kernels are compiled as before.
+    other TileLang kernels are compiled as before. Where its cache cannot be written, it has one for that time.
     """
     import torch
-    from tilelang.contrib import nvcc as tilelang_nvcc
-    from tilelang.env import env
 
     nvcc = chosen(torch.version.cuda)
-    home, forced = tilelang_nvcc.CUDA_HOME, _cache_variable(env)._forced_value
-    tilelang_nvcc.CUDA_HOME = str(nvcc.home)
-    env.TILELANG_CACHE_DIR = str(Path(env.TILELANG_CACHE_DIR) / nvcc.cache)
-    try:
-        yield nvcc
-    finally:
-        tilelang_nvcc.CUDA_HOME = home
-        env.TILELANG_CACHE_DIR = forced
+    with _written(cache_folder() / nvcc.cache) as folder:
+        _import_tilelang(folder)
+        from tilelang.contrib import nvcc as tilelang_nvcc
+        from tilelang.env import env
+
+        home, forced = tilelang_nvcc.CUDA_HOME, _cache_variable(env)._forced_value
+        tilelang_nvcc.CUDA_HOME = str(nvcc.home)
+        env.TILELANG_CACHE_DIR = str(folder)
+        try:
+            yield nvcc
+        finally:
+            tilelang_nvcc.CUDA_HOME = home
+            env.TILELANG_CACHE_DIR = forced
 
 
 def cache_folder() -> Path:
     """TileLang's cache, without importing it; the chosen nvcc has a folder of its own there."""
-    return Path(os.environ.get("TILELANG_CACHE_DIR") or Path.home() / ".tilelang/cache")
+    env = _env()
+    named = env.TILELANG_CACHE_DIR if env else os.environ.get(CACHE_VARIABLE)
+    return Path(named or os.path.expanduser(CACHE_DEFAULT))
+
+
+def cache_enabled() -> bool:
+    """Whether anything is to be kept there, without importing TileLang: its switches are ours."""
+    env = _env()
+    return env.is_cache_enabled() if env else os.environ.get(NO_CACHE_VARIABLE, "").lower() not in TRUE
+
+
+def _env() -> Any:
+    """TileLang's settings, which a program may have changed, if it has been imported."""
+    return getattr(sys.modules.get("tilelang"), "env", None)
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[Path]:
+    """The folder, made if need be, or where nothing can be written there another one, which is gone afterwards."""
+    if can_be_written(folder):
+        yield folder
+    else:
+        with tempfile.TemporaryDirectory() as other:
+            yield Path(other)
+
+
+def can_be_written(folder: Path) -> bool:
+    """Whether files can be written to a folder, which is made if need be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Permissions do not tell: root has all of them, also where the disk is full or mounted to be read.
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+    except OSError:
+        return False
+    return True
+
+
+def _import_tilelang(folder: Path) -> None:
+    """It makes its cache's folder when it is imported, and cannot be imported where that fails."""
+    before = os.environ.get(CACHE_VARIABLE)
+    os.environ[CACHE_VARIABLE] = str(folder)
+    try:
+        import tilelang  # noqa: F401
+    finally:
+        if before is None:
+            del os.environ[CACHE_VARIABLE]
+        else:
+            os.environ[CACHE_VARIABLE] = before
 
 
 def _cache_variable(env: Any) -> Any:
     """TileLang's descriptor of its cache folder, which holds the value that a program may have forced."""
     return vars(type(env))["TILELANG_CACHE_DIR"]
+
+
+def _short_hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:12]
 
 
 def _homes() -> Iterator[tuple[str, Path]]:

@@ -14,6 +14,7 @@ from tl_attention.cli.measure import bench, run
 from tl_attention.cli.report import report
 from tl_attention.cli.schedules import check, explain, schema
 from tl_attention.cli.submit import submit
+from tl_attention.cli.warm import warm
 from tl_attention.cli.which import which
 
 
@@ -27,5 +28,5 @@ def main(context: click.Context) -> None:
         context.exit(2)
 
 
-for command in (list_command, check, explain, diff, schema, which, run, bench, compare, report, submit, doctor):
+for command in (list_command, check, explain, diff, schema, which, warm, run, bench, compare, report, submit, doctor):
     main.add_command(command)

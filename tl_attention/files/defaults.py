@@ -57,23 +57,38 @@ def default_schedule(shape: AttentionShape) -> str:
     return found.rules[found.number(Case.of(shape))].schedule
 
 
+def default_schedules(shape: AttentionShape) -> list[str]:
+    """The names of those that run a problem like it where none is asked for, whatever its lengths: first the shortest's."""
+    found, case = defaults(), Case.of(shape)
+    # Of each range of lengths that no rule tells apart the fewest rows, and the most keys: where a mask hides later keys,
+    # there are only so many rows that see one.
+    rows, keys = _edges(found.rules, "seq_q"), [*(edge - 1 for edge in _edges(found.rules, "seq_kv")[1:]), LONGEST]
+    lengths = [(q, kv) for q in rows for kv in keys if shape.mask.right is None or q <= kv + shape.mask.right]
+    numbers = (found.number(case._replace(seq_q=q, seq_kv=kv)) for q, kv in lengths)
+    return list(dict.fromkeys(found.rules[number].schedule for number in numbers))
+
+
 @functools.cache
 def defaults() -> Defaults:
-    """Those that ship."""
-    return load(FILE)
+    """Those that ship. Tests hold them to what `load` checks, which reads every schedule that they name."""
+    return _read(FILE)
 
 
 def load(path: Path) -> Defaults:
     """Read a file of rules. Raises InputError with `file:line: key: message` unless they serve every case, each some."""
+    found = _read(path)
+    for number, rule in enumerate(found.rules):
+        _check_schedule(found.file, number, rule)
+    _check_together(found.file, found.rules)
+    return found
+
+
+def _read(path: Path) -> Defaults:
     file = yaml_text.read(path)
     try:
-        rules = Rules(**file.fields).rules
+        return Defaults(file, Rules(**file.fields).rules)
     except ValueError as error:
         raise _blamed(file, *first_error(error, Rules)) from None
-    for number, rule in enumerate(rules):
-        _check_schedule(file, number, rule)
-    _check_together(file, rules)
-    return Defaults(file, rules)
 
 
 def _blamed(file: YamlFile, key: KeyPath, message: str) -> InputError:
@@ -108,10 +123,15 @@ def _told_apart(rules: Sequence[Rule]) -> Iterator[Case]:
     values: dict[str, Sequence[HeadSize]] = {"head_size": TILE_SIZES, "dtype": DTYPES, "mask": MASK_KINDS}
     values |= {"softcap": EITHER, "lse": EITHER}
     for field in ("seq_q", "seq_kv", "group"):
-        ranges = [getattr(rule, KEYS[field]) for rule in rules]
-        edges = {1, *(edge for numbers in ranges for edge in (numbers.start, numbers.stop))}
-        values[field] = sorted(edge for edge in edges if edge <= LONGEST)
+        values[field] = _edges(rules, field)
     return itertools.starmap(Case, itertools.product(*(_apart(rules, field, values[field]) for field in KEYS)))
+
+
+def _edges(rules: Sequence[Rule], field: str) -> list[int]:
+    """Of a field that is a number, the first of each range in which no rule tells any two apart."""
+    ranges = [getattr(rule, KEYS[field]) for rule in rules]
+    edges = {1, *(edge for numbers in ranges for edge in (numbers.start, numbers.stop))}
+    return sorted(edge for edge in edges if edge <= LONGEST)
 
 
 def _apart(rules: Sequence[Rule], field: str, values: Sequence[HeadSize]) -> Iterable[HeadSize]:

@@ -13,7 +13,8 @@ from pathlib import Path
 from string import Template
 from typing import Literal, get_args
 
-from tl_attention.build.compile import TARGET, CompiledKernel, compile_kernel
+from tl_attention.build.compile import CompiledKernel, compile_kernel
+from tl_attention.build.generation import TARGET
 from tl_attention.build.sass import check_not_serialised, read_loops
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.leaderboard import cubin

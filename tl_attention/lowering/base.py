@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
-from tl_attention.program.program import Program
-from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
-from tl_attention.proof.limits import Resources
 from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from tl_attention.program.program import Program
+    from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
+    from tl_attention.proof.limits import Resources
 
 # Options of TileLang's compiler.
 FAST_MATH = "tl.enable_fast_math"
@@ -28,6 +30,9 @@ class Lowering(ABC):
 
     `dialect` is how schedules see it. `pass_configs` are TileLang's options for its kernels, `files` the modules of the
     package whose text is the TileLang program, in the order in which a submission carries them.
+
+    Every process imports the lowerings, for their dialects, also one that calls a kernel which was finished before: what
+    makes and proves kernels is imported by the methods that do so.
     """
 
     dialect: ClassVar[Dialect]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tl_attention.hardware.device import HOPPER
 from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
 from tl_attention.problem.head_dims import HeadSize
-from tl_attention.proof.limits import Resources, fragment_registers, ring_buffers, shared_bytes
 from tl_attention.schedule.choices import choices
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.rule import Rule
 from tl_attention.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from tl_attention.proof.limits import Resources
 
 
 def _threads_of(rows: int) -> Rule:
@@ -30,6 +34,8 @@ THREADS_FIT_THE_TILE = tuple(map(_threads_of, choices(Keys.model_fields["block_M
 
 def plain_resources(schedule: Schedule, size: HeadSize) -> Resources:
     """What a block takes whose threads all compute: tiles in dynamic shared memory, no mbarriers of its own."""
+    from tl_attention.proof.limits import Resources, fragment_registers, ring_buffers, shared_bytes
+
     registers = HOPPER.registers_available(schedule.threads)
     return Resources(
         rings=ring_buffers(schedule),

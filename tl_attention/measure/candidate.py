@@ -23,7 +23,7 @@ SHARP = 128.0
 class Candidate:
     """A named implementation. `schedule` is None for a peer; `fixed` compiles for exactly the problem's sizes.
 
-    It is compiled for a GPU of `sms` SMs, the one that it will be measured on.
+    It is compiled for a GPU of `sms` SMs, the one that it will be measured on; `strided` for tensors that lie in any way.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Candidate:
     schedule: Schedule | None = None
     fixed: bool = False
     sms: int = field(default_factory=sms_at_hand)
+    strided: bool = False
 
     @property
     def label(self) -> str:
@@ -39,7 +40,7 @@ class Candidate:
     @property
     def variant(self) -> Variant:
         """What is compiled for it."""
-        return replace(self.shape.variant(self.fixed), sms=self.sms)
+        return replace(self.shape.variant(self.fixed), sms=self.sms, strided=self.strided)
 
     def __str__(self) -> str:
         return f"{self.name}{' fixed' if self.fixed else ''} {self.shape.dtype}"

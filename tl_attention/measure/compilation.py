@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,12 +14,13 @@ from tl_attention.measure.candidate import Candidate
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the compiler made of a candidate; without it `status` and `error` say why."""
+    """What the compiler made of a candidate, in how many seconds; without it `status` and `error` say why."""
 
     fingerprint: str | None = None
     report: StaticReport | None = None
     status: Literal["ok", "refused", "compile_error"] = "ok"
     error: str = ""
+    seconds: float = 0.0
 
     @property
     def row_fields(self) -> dict[str, Any]:
@@ -51,10 +53,21 @@ def refusal_of(candidate: Candidate) -> str:
 
 
 def compile_candidate(candidate: Candidate) -> Compiled:
-    """Compile it into TileLang's disk cache, from which other processes take it."""
+    """Compile it into the store, from which other processes take it, and read its machine code."""
+    return _compiled(candidate, with_report=True)
+
+
+def finish_candidate(candidate: Candidate) -> Compiled:
+    """Compile it into the store."""
+    return _compiled(candidate, with_report=False)
+
+
+def _compiled(candidate: Candidate, with_report: bool) -> Compiled:
+    started = time.monotonic()
     try:
         kernel = kernel_of(candidate)
-        return Compiled(kernel.fingerprint, kernel.report)
+        report = kernel.report if with_report else None
+        return Compiled(kernel.fingerprint, report, seconds=time.monotonic() - started)
     except ScheduleRefused as refusal:
         return Compiled(status="refused", error=str(refusal))
     except ValueError as error:

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from tl_attention import __version__
 from tl_attention.build import toolchain
+from tl_attention.build.compile import FOLDER
 from tl_attention.build.compiler_errors import first_error
 from tl_attention.build.sass import TOOLS, tool
+from tl_attention.build.store import SUFFIX
 from tl_attention.build.toolchain import Nvcc
 from tl_attention.errors import InputError
 from tl_attention.hardware.device import require_hopper, visible_gpus
@@ -182,7 +184,9 @@ def _cache() -> Fact:
     folder = toolchain.cache_folder()
     made = sorted(path.name for path in folder.glob("nvcc-*") if path.is_dir())
     size = sum(path.stat().st_size for name in made for path in (folder / name).rglob("*") if path.is_file())
-    return Fact("cache", f"{folder}, {size / 1e6:.0f} MB" + (f" by {', '.join(made)}" if made else ""))
+    finished = sum(1 for name in made for _ in (folder / name / FOLDER).glob(f"*{SUFFIX}"))
+    by = f" by {', '.join(made)}, {finished} kernels finished" if made else ""
+    return Fact("cache", f"{folder}, {size / 1e6:.0f} MB{by}")
 
 
 def _one_line(error: Exception) -> str:

@@ -12,7 +12,6 @@ from tl_attention.build.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.files.defaults import default_schedule
 from tl_attention.files.named import resolve
-from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
@@ -29,7 +28,6 @@ def kernel_of(schedule: Schedule, variant: Variant) -> CompiledKernel:
 
 @functools.cache
 def _compiled(schedule: Schedule, variant: Variant) -> CompiledKernel:
-    refuse_unless_safe(schedule, variant.head_size)
     return compile_kernel(schedule, variant)
 
 

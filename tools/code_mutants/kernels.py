@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from code_mutants.reading import Code
-from tl_attention.build.compile import TARGET
+from tl_attention.build.generation import TARGET
 from tl_attention.files.schedule_file import load
 from tl_attention.hardware.device import HOPPER
 from tl_attention.lowering.registry import lowering_of

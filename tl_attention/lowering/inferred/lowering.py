@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tl_attention.lowering.pipelined.lowering import Pipelined
 from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE
-from tl_attention.program.program import Program
-from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from tl_attention.program.program import Program
+    from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 
 
 class Inferred(Pipelined):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tl_attention.lowering.base import COMMON_FILES, Lowering
-from tl_attention.lowering.pipelined.arguments import arguments
 from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE, plain_resources
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
-from tl_attention.program.program import Program
-from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
-from tl_attention.proof.limits import Resources
 from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from tl_attention.program.program import Program
+    from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
+    from tl_attention.proof.limits import Resources
 
 
 class Pipelined(Lowering):
@@ -35,6 +36,8 @@ class Pipelined(Lowering):
         return plain_resources(schedule, size)
 
     def arguments(self, schedule: Schedule) -> dict[str, Any]:
+        from tl_attention.lowering.pipelined.arguments import arguments
+
         return arguments(schedule)
 
     def prim_func(self, arguments: Mapping[str, Any], variant: Variant) -> Any:
@@ -43,7 +46,6 @@ class Pipelined(Lowering):
         return attention_kernel(variant=variant, **arguments)
 
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-        # Late: it imports numpy.
         from tl_attention.lowering.pipelined import generated
 
         return generated.check(schedule, program, code)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tl_attention.lowering.base import COMMON_FILES, NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
-from tl_attention.lowering.warp_specialized.arguments import arguments
 from tl_attention.lowering.warp_specialized.passes import PASSES
-from tl_attention.lowering.warp_specialized.resources import resources
-from tl_attention.lowering.warp_specialized.roles import Roles, tile_lists
 from tl_attention.lowering.warp_specialized.rules import RULES
 from tl_attention.lowering.warp_specialized.table import TABLE
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
-from tl_attention.program.program import Program
-from tl_attention.proof import races
-from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
-from tl_attention.proof.limits import Resources
 from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.options import OPTION_KEYS
 from tl_attention.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from tl_attention.program.program import Program
+    from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
+    from tl_attention.proof.limits import Resources
 
 FROM_THE_KERNEL_DOWN = (
     "kernel",
@@ -66,9 +64,14 @@ class WarpSpecialized(Lowering):
     )
 
     def resources(self, schedule: Schedule, size: HeadSize) -> Resources:
+        from tl_attention.lowering.warp_specialized.resources import resources
+
         return resources(schedule, size)
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
+        from tl_attention.lowering.warp_specialized.roles import Roles, tile_lists
+        from tl_attention.proof import races
+
         # Another model's Program is not what its kernel runs.
         if program.model == self.dialect.model:
             roles = Roles.of(schedule, program)
@@ -78,6 +81,8 @@ class WarpSpecialized(Lowering):
             yield "the roles of a cluster neither race nor deadlock"
 
     def arguments(self, schedule: Schedule) -> dict[str, Any]:
+        from tl_attention.lowering.warp_specialized.arguments import arguments
+
         return arguments(schedule)
 
     def prim_func(self, arguments: Mapping[str, Any], variant: Variant) -> Any:
@@ -89,7 +94,6 @@ class WarpSpecialized(Lowering):
         return ("TileCounter",) if schedule.kernel.tile_scheduler == "dynamic" else ()
 
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-        # Late: it imports numpy.
         from tl_attention.lowering.warp_specialized import generated
 
         return generated.check(schedule, program, code)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tl_attention.problem.variant import Parameter, Variant
-from tl_attention.proof.generated.host_plan import parse_host_source
 
 
 @dataclass(frozen=True)
@@ -21,6 +20,9 @@ class GeneratedCode:
     @cached_property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of one block, off the launch. Raises InputError where that cannot be read."""
+        # Late: a kernel that was proved before is loaded without the proof.
+        from tl_attention.proof.generated.host_plan import parse_host_source
+
         return parse_host_source(self.host_source).shared_bytes
 
 

@@ -1,0 +1,206 @@
+"""The names of finished kernels: each part of what makes one changes it, and nothing else does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mutations import shipped
+from test_rooms import MODULES, imported
+
+from tl_attention.build import kernel_key as module
+from tl_attention.build import library
+from tl_attention.build.kernel_key import MAKING, PACKAGE, TOOLS, VERSION, installed, kernel_key, version
+from tl_attention.build.toolchain import FLAGS, Nvcc
+from tl_attention.problem.mask import CAUSAL
+from tl_attention.problem.variant import Sizes, Variant
+
+ROOT = PACKAGE.parent
+SCHEDULE = shipped()["best"]
+VARIANT = Variant(128, "float16", optional=frozenset({"LSE", "softcap", "Sinks"}))
+
+
+@pytest.fixture
+def nvcc(tmp_path) -> Nvcc:
+    """A toolkit with the files that a key looks at."""
+    for tool in TOOLS:
+        (tmp_path / tool).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / tool).write_text("x")
+    return Nvcc(tmp_path, "PATH", "13.0.88", "13.0.88")
+
+
+SCHEDULES = {
+    "another order of KV blocks": SCHEDULE.model_copy(update={"kv_order": "ascending"}),
+    "another tile": shipped()["best_causal"],
+    "an option": SCHEDULE.model_copy(update={"kernel": SCHEDULE.kernel.model_copy(update={"waits": "exact"})}),
+}
+VARIANTS = {
+    "head_dim": {"head_dim": 64},
+    "head_dim_v": {"head_dim_v": 64},
+    "dtype": {"dtype": "bfloat16"},
+    "mask": {"mask": CAUSAL},
+    "sizes": {"sizes": Sizes(1, 2, 3, 4)},
+    "optional": {"optional": frozenset({"LSE", "softcap"})},
+    "group": {"group": 2},
+    "strided": {"strided": True},
+    "sms": {"sms": 114},
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_another_schedule_has_another_key(name, nvcc) -> None:
+    assert kernel_key(SCHEDULES[name], VARIANT, nvcc) != kernel_key(SCHEDULE, VARIANT, nvcc)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_another_variant_has_another_key(name, nvcc) -> None:
+    assert {*VARIANTS} == {*Variant.__dataclass_fields__}
+    assert kernel_key(SCHEDULE, replace(VARIANT, **VARIANTS[name]), nvcc) != kernel_key(SCHEDULE, VARIANT, nvcc)
+
+
+def of_another_tilelang(monkeypatch, nvcc) -> Nvcc:
+    monkeypatch.setattr(module, "installed", lambda name: "0.1.16" if name == "tilelang" else installed(name))
+    return nvcc
+
+
+def of_another_tvm_ffi(monkeypatch, nvcc) -> Nvcc:
+    monkeypatch.setattr(module, "installed", lambda name: "0.1.11" if name == "apache-tvm-ffi" else installed(name))
+    return nvcc
+
+
+def of_another_package_text(monkeypatch, nvcc) -> Nvcc:
+    monkeypatch.setattr(module, "VERSION", VERSION[::-1])
+    return nvcc
+
+
+def of_another_machine(monkeypatch, nvcc) -> Nvcc:
+    monkeypatch.setattr("platform.machine", lambda: "another")
+    return nvcc
+
+
+def replaced(tool: str, monkeypatch, nvcc) -> Nvcc:
+    (nvcc.home / tool).write_text("xy")
+    return nvcc
+
+
+def told(variable: str, monkeypatch, nvcc) -> Nvcc:
+    monkeypatch.setenv(variable, "/another")
+    return nvcc
+
+
+CHANGES = {
+    "nvcc": lambda patch, nvcc: replace(nvcc, version="13.0.89"),
+    "ptxas": lambda patch, nvcc: replace(nvcc, ptxas="13.0.89"),
+    "TileLang": of_another_tilelang,
+    "tvm-ffi": of_another_tvm_ffi,
+    "text of the package": of_another_package_text,
+    "machine": of_another_machine,
+    **{tool: lambda patch, nvcc, tool=tool: replaced(tool, patch, nvcc) for tool in TOOLS},
+    **{
+        variable: lambda patch, nvcc, variable=variable: told(variable, patch, nvcc)
+        for variable in (*FLAGS, module.OPTION, *module.HEADERS)
+    },
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_whatever_else_makes_a_kernel_changes_its_key(what, nvcc, monkeypatch) -> None:
+    for variable in (*FLAGS, module.OPTION, *module.HEADERS):
+        monkeypatch.delenv(variable, raising=False)
+    before = kernel_key(SCHEDULE, VARIANT, nvcc)
+    assert kernel_key(SCHEDULE, VARIANT, CHANGES[what](monkeypatch, nvcc)) != before
+
+
+def test_what_tilelang_sets_itself_when_it_is_imported_does_not(nvcc, monkeypatch) -> None:
+    for variable in module.HEADERS:
+        monkeypatch.delenv(variable, raising=False)
+    before = kernel_key(SCHEDULE, VARIANT, nvcc)
+    folder = library.tilelang_folder()
+    assert folder is not None
+    for variable, inside in zip(module.HEADERS, ("3rdparty/../src", "3rdparty/cutlass/include")):
+        monkeypatch.setenv(variable, str(folder / inside))
+    assert kernel_key(SCHEDULE, VARIANT, nvcc) == before
+
+
+def test_where_a_toolkit_lies_does_not(nvcc, tmp_path) -> None:
+    shutil.copytree(nvcc.home, tmp_path / "other")
+    elsewhere = replace(nvcc, home=tmp_path / "other", source="CUDA_HOME")
+    assert kernel_key(SCHEDULE, VARIANT, elsewhere) == kernel_key(SCHEDULE, VARIANT, nvcc)
+
+
+def test_a_package_is_known_by_its_files_or_its_version(tmp_path, monkeypatch) -> None:
+    def install(name: str, record: str | None) -> str:
+        folder = tmp_path / f"{name}-1.0.dist-info"
+        folder.mkdir(exist_ok=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        if record is not None:
+            (folder / "RECORD").write_text(record)
+        installed.cache_clear()
+        return installed(name)
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert installed("tlanother") == "" != install("tlanother", None)
+    assert install("tlanother", "x.so,sha256=a,1\n") != install("tlanother", "x.so,sha256=b,1\n")
+    installed.cache_clear()
+
+
+def shipped_keys() -> list[str]:
+    nvcc = Nvcc(Path("/nowhere"), "PATH", "13.0.88", "13.0.88")
+    return [kernel_key(schedule, VARIANT, nvcc) for schedule in shipped().values()]
+
+
+def test_every_process_has_the_same_keys() -> None:
+    script = "import test_kernel_key; print(*test_kernel_key.shipped_keys())"
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PYTHONHASHSEED": seed},
+        )
+        assert done.stdout.split() == shipped_keys()
+    # Some files say only for which other head size a schedule is meant.
+    assert len({*shipped_keys()}) == len({*shipped().values()}) > 40
+
+
+# --- the text of the package -------------------------------------------------------------------------------------
+
+
+def below(module: str) -> set[str]:
+    """The module, and all of the package that it imports, whatever is between."""
+    found, new = set(), {module}
+    while new:
+        found |= new
+        new = {other for name in new for other in imported(name)} - found
+    return found
+
+
+def test_the_version_is_of_all_that_makes_and_proves_a_kernel() -> None:
+    made_by = {name for name in MODULES if name.startswith(("tl_attention.lowering", "tl_attention.build"))}
+    made_by = set().union(*(below(name) for name in made_by))
+    assert {MODULES[name].relative_to(PACKAGE).parts[0] for name in made_by} == {*MAKING}
+
+
+def test_every_file_of_it_changes_the_version(tmp_path) -> None:
+    copy = tmp_path / "tl_attention"
+    shutil.copytree(PACKAGE, copy)
+    assert version(copy) == VERSION
+    for file in [copy / "errors.py", *(file for room in MAKING for file in (copy / room).rglob("*.py"))]:
+        text = file.read_text()
+        file.write_text(text + "\n")
+        assert version(copy) != VERSION, file
+        file.write_text(text)
+    for changed in ("show/report.py", "lowering/__pycache__/base.cpython-311.pyc"):
+        (copy / changed).parent.mkdir(exist_ok=True)
+        (copy / changed).write_text("x")
+    # As an editor leaves it.
+    (copy / "proof/.#races.py").symlink_to("nobody@nowhere")
+    assert version(copy) == VERSION
+    (copy / "proof/races.py").rename(copy / "proof/races_.py")
+    assert version(copy) != VERSION

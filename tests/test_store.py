@@ -1,0 +1,114 @@
+"""Finished kernels on disk: what is taken for one, and what may go wrong with a file or its folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from pool_jobs import failed_reads
+
+from tl_attention.build import store
+from tl_attention.build.store import Finished, keep, read
+from tl_attention.proof.generated.verdict import Verdict
+
+VERDICT = Verdict(("", "wait", "numbers: exponential") * 1000, (1, 2), "abc")
+KERNEL = Finished(b"\x7fELF" + bytes(range(256)) * 100, "device\n", "host \u00e9\n", VERDICT)
+KERNELS = {
+    "proved": KERNEL,
+    "without a Program": replace(KERNEL, verdict=None),
+    "with nothing to prove": replace(KERNEL, verdict=Verdict((), (), "")),
+    "empty": Finished(b"", "", "", None),
+}
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    """The one file of a store."""
+    file = tmp_path / "nvcc/tl-attention/0.so"
+    keep(file, KERNEL)
+    assert [*file.parent.iterdir()] == [file]
+    return file
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_is_kept_is_read_and_takes_the_place_of_what_was_there(name, file) -> None:
+    keep(file, KERNELS[name])
+    assert read(file) == KERNELS[name]
+    assert file.read_bytes().startswith(KERNELS[name].library), "the loader takes the file for the library"
+    assert [*file.parent.iterdir()] == [file]
+
+
+BAD = {
+    "empty": lambda good: b"",
+    "a line": lambda good: b"\n",
+    "the seal alone": lambda good: good[-store.SEAL :],
+    "half": lambda good: good[: len(good) // 2],
+    "without the last byte": lambda good: good[:-1],
+    "without the first byte": lambda good: good[1:],
+    "one byte more": lambda good: good + b"\n",
+    "zeros from the middle on, as after a crash": lambda good: good[: len(good) // 2].ljust(len(good), b"\0"),
+    "a bit of the library": lambda good: flipped(good, 1000),
+    "a bit of the source": lambda good: flipped(good, good.index(b"device")),
+    "a bit of the verdict": lambda good: flipped(good, good.index(b"numbers")),
+    "a bit of the length": lambda good: flipped(good, len(good) - store.SEAL - 1),
+    "a bit of the seal": lambda good: flipped(good, len(good) - 1),
+    "a library alone": lambda good: KERNEL.library,
+}
+
+
+def flipped(text: bytes, place: int) -> bytes:
+    return text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_not_as_it_was_written_is_absent_and_replaced(name, file) -> None:
+    good = file.read_bytes()
+    file.write_bytes(BAD[name](good))
+    assert read(file) is None
+    keep(file, KERNEL)
+    assert file.read_bytes() == good and read(file) == KERNEL
+
+
+def test_the_file_of_another_kernel_is_not_believed(file) -> None:
+    other = file.with_name("1.so")
+    shutil.copy(file, other)
+    assert read(other) is None
+
+
+@pytest.mark.parametrize("place", ["below a file", "a folder"])
+def test_where_nothing_can_be_kept_nothing_is_left(place, tmp_path) -> None:
+    if place == "a folder":
+        file = tmp_path / "0.so"
+        (file / "inside").mkdir(parents=True)
+    else:
+        (tmp_path / "a file").write_text("")
+        file = tmp_path / "a file/tl-attention/0.so"
+    before = {*tmp_path.rglob("*")}
+    keep(file, KERNEL)
+    assert read(file) is None and {*tmp_path.rglob("*")} == before
+
+
+def test_a_full_disk_leaves_nothing_behind(file, monkeypatch) -> None:
+    file.unlink()
+    write = Path.write_bytes
+
+    def half(path: Path, text: bytes) -> int:
+        write(path, text[: len(text) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    keep(file, KERNEL)
+    assert not [*file.parent.iterdir()]
+
+
+def test_processes_that_keep_the_same_at_once_do_not_disturb_each_other(tmp_path) -> None:
+    file = tmp_path / "0.so"
+    with ProcessPoolExecutor(4, get_context("spawn")) as pool:
+        assert [*pool.map(failed_reads, [file] * 4, [KERNEL] * 4)] == [0] * 4
+    assert [*tmp_path.iterdir()] == [file]

@@ -1,0 +1,212 @@
+"""`warm`: which kernels it compiles for which calls, what it says of each, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import pytest
+from mutations import shipped
+from pool_jobs import compile_by_name
+
+from tl_attention.files import defaults
+from tl_attention.files.defaults import default_schedule, default_schedules
+from tl_attention.hardware.device import HOPPER
+from tl_attention.measure import warming
+from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.compilation import Compiled
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Variant
+
+SEED = shipped()["seed"]
+
+
+@pytest.fixture
+def filled(monkeypatch, tmp_path) -> list[Candidate]:
+    """What the store is to be filled with; of these the first was there already, and the others are compiled at once."""
+    asked: list[Candidate] = []
+
+    def fill(candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Compiled | None]]:
+        asked.extend(candidates)
+        for number, candidate in enumerate(candidates):
+            yield candidate, Compiled("code", seconds=1.25) if number else None
+
+    monkeypatch.setattr(warming, "fill", fill)
+    monkeypatch.setattr(warming, "check_can_be_filled", lambda: None)
+    # Without a GPU, wherever the test runs.
+    monkeypatch.setattr("tl_attention.hardware.device.visible_gpus", lambda: ())
+    return asked
+
+
+CALLS = {
+    "by default": (
+        [],
+        {
+            (name, Variant(128, dtype, mask))
+            for dtype in ("float16", "bfloat16")
+            for mask, names in ((FULL, ("short", "best")), (CAUSAL, ("short", "best_causal")))
+            for name in names
+        },
+    ),
+    "one dtype, causal": (
+        ["--dtype", "bf16", "--causal"],
+        {(name, Variant(128, "bfloat16", CAUSAL)) for name in ("short", "best_causal")},
+    ),
+    "a schedule, and two head sizes": (
+        ["seed", "--head-dim", "64", "--head-dim", "128/64", "--dtype", "fp16", "--dtype", "float16", "--no-causal"],
+        {("seed", Variant(64, "float16")), ("seed", Variant(128, "float16", head_dim_v=64))},
+    ),
+    "all that is optional, and another GPU": (
+        [
+            "--no-causal",
+            "--dtype",
+            "fp16",
+            "--group",
+            "4",
+            "--softcap",
+            "30",
+            "--sinks",
+            "--lse",
+            "--strided",
+            "--sms",
+            "114",
+        ],
+        {
+            (name, Variant(128, "float16", FULL, 0, None, frozenset({"softcap", "Sinks", "LSE"}), 4, True, 114))
+            for name in ("short", "softcap")
+        },
+    ),
+    "a window that is causal with and without the word": (
+        ["best_causal", "--dtype", "fp16", "--window", "1023,0"],
+        {("best_causal", Variant(128, "float16", Mask(1023, 0)))},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_kernels_of_the_calls_that_the_options_name_are_compiled_each_once(name, filled, cli) -> None:
+    options, kernels = CALLS[name]
+    result = cli("warm", *options)
+    assert result.exit_code == 0 and not result.stderr, result.output
+    assert {(kernel.name, kernel.variant) for kernel in filled} == kernels and len(filled) == len(kernels)
+    assert all(kernel.schedule == shipped()[kernel.name] for kernel in filled)
+    first, *others = result.stdout.splitlines()
+    assert first.endswith(": was there already") and all(line.endswith(": compiled in 1.2 s") for line in others)
+    assert len(others) == len(kernels) - 1
+
+
+def test_a_line_says_what_is_compiled(filled, cli) -> None:
+    more = ["--group", "4", "--sinks", "--lse", "--strided", "--head-dim", "192/128", "--dtype", "bf16", "--causal"]
+    line = cli("warm", "d192_128_causal", *more).stdout
+    assert line == (
+        "d192_128_causal head_dim 192/128 bfloat16 causal, 4 heads of Q for each of K and V, LSE, Sinks, strided, "
+        f"{HOPPER.sms} SMs: was there already\n"
+    )
+
+
+def test_schedules_that_are_not_meant_for_a_head_size_are_left_out_with_a_line(filled, cli) -> None:
+    result = cli("warm", "seed", "d256", "--head-dim", "128", "--dtype", "fp16", "--causal")
+    assert [kernel.name for kernel in filled] == ["seed"]
+    assert result.exit_code == 0 and "left out: d256 is meant for head_dim 256, not 128" in result.stderr
+
+
+BAD = {
+    "a schedule that is none": (["bets"], "did you mean best?"),
+    "a head size that is none": (["--head-dim", "100"], "head_dim 100 is not supported"),
+    "a schedule for another head size": (["d256"], "is meant for head_dim 256, not 128"),
+    "dtype": (["--dtype", "fp8"], "'fp8' is not one of"),
+    "window": (["--window", "-2,0"], "window_size is (-2, 0), expected two integers"),
+    "softcap": (["--softcap", "-1"], "softcap is -1.0, expected 0, which is off"),
+    "group": (["--group", "0"], "0 is not in the range x>=1"),
+    "sms": (["--sms", "0"], "0 is not in the range x>=1"),
+    "a label that is not safe": (["inferred_64x128_t7"], "inferred_64x128_t7"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_told_in_one_line_before_anything_is_compiled(name, filled, error_of) -> None:
+    options, words = BAD[name]
+    assert words in error_of("warm", *options)
+    assert not filled
+
+
+def test_a_schedule_that_is_refused_is_told_with_its_line(filled, error_of, changed_seed) -> None:
+    path = changed_seed("3,                              1,      -1,    2]", "1, 2, -1, 3]")
+    assert "refused: order: scale(t) overwrites scores_scale" in error_of("warm", path)
+    assert not filled
+
+
+def test_a_kernel_that_fails_is_told_and_the_others_are_still_compiled(filled, cli, monkeypatch) -> None:
+    def fill(candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Compiled | None]]:
+        for candidate in candidates:
+            causal = candidate.shape.mask == CAUSAL
+            yield candidate, Compiled(status="compile_error", error="no rows") if causal else Compiled("code")
+
+    monkeypatch.setattr(warming, "fill", fill)
+    result = cli("warm", "seed", "--dtype", "fp16")
+    assert result.exit_code == 1 and result.stdout.endswith("SMs: compiled in 0.0 s\n")
+    assert result.stderr == f"error: seed head_dim 128 float16 causal, {HOPPER.sms} SMs: no rows\n"
+
+
+# --- where kernels are kept ------------------------------------------------------------------------------------------
+
+
+def test_a_cache_that_nothing_can_be_kept_in_is_told(error_of, monkeypatch, tmp_path) -> None:
+    (tmp_path / "a file").write_text("")
+    monkeypatch.setenv("TILELANG_CACHE_DIR", str(tmp_path / "a file/cache"))
+    assert f"{tmp_path}/a file/cache: cannot be written, expected" in error_of("warm", "seed")
+    monkeypatch.setenv("TILELANG_DISABLE_CACHE", "1")
+    assert "TILELANG_DISABLE_CACHE is set" in error_of("warm", "seed")
+
+
+@pytest.fixture
+def kept(monkeypatch) -> set[Variant]:
+    """The variants that the store is said to have; compilers are those of pool_jobs, which keep nothing."""
+    there: set[Variant] = set()
+    monkeypatch.setattr(warming, "is_finished", lambda schedule, variant: variant in there)
+    monkeypatch.setattr(warming, "finish_candidate", compile_by_name)
+    return there
+
+
+def candidate(name: str, head_dim: int) -> Candidate:
+    return Candidate(name, AttentionShape(1, 1, 1, 1, head_dim), SEED)
+
+
+def test_what_is_there_is_not_compiled_and_what_cannot_be_compiled_or_kept_is_told(kept) -> None:
+    there, good, dies = candidate("dies", 64), candidate("good", 96), candidate("dies", 128)
+    kept.add(there.variant)
+    found = dict(warming.fill([there, good, dies]))
+    assert found.pop(there) is None
+    assert {kernel: compiled.status for kernel, compiled in found.items()} == dict.fromkeys(
+        (good, dies), "compile_error"
+    )
+    assert "it could not be kept in" in found[good].error and found[dies].error == "the compiler died with exit code 7"
+    assert [*warming.fill([there])] == [(there, None)]
+
+
+def test_it_compiles_into_the_cache_and_finds_the_kernel_there_the_second_time(cli) -> None:
+    """In the cache of this machine: it may be there before."""
+    lines = [cli("warm", "seed", "--dtype", "fp16", "--no-causal").stdout for _ in range(2)]
+    assert lines[0].startswith(f"seed head_dim 128 float16, {HOPPER.sms} SMs: ")
+    assert lines[1] == f"seed head_dim 128 float16, {HOPPER.sms} SMs: was there already\n"
+
+
+# --- which schedules serve a call of any lengths -----------------------------------------------------------------------
+
+
+def test_those_that_ship_are_what_a_file_of_rules_must_be() -> None:
+    """`defaults` does not look at every schedule in each process."""
+    assert defaults.load(defaults.FILE).rules == defaults.defaults().rules
+
+
+@pytest.mark.parametrize("mask", [FULL, CAUSAL, Mask(100, 0), Mask(100, 7)], ids=str)
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
+def test_a_call_of_any_lengths_takes_one_of_the_schedules_that_are_named(head_dim, mask) -> None:
+    named = default_schedules(AttentionShape(1, 2, 1, 1, head_dim, mask=mask))
+    lengths = itertools.product((1, 64, 65, 1000, 2048, 2049, 9000), repeat=2)
+    shapes = [
+        AttentionShape(1, 2, *both, head_dim, mask=mask) for both in lengths if mask == FULL or both[0] <= both[1]
+    ]
+    assert {default_schedule(shape) for shape in shapes} == {*named} and len({*named}) == len(named)
+    assert {*named} < {rule.schedule for rule in defaults.defaults().rules}

@@ -1,0 +1,73 @@
+"""A schedule's kernel from TileLang: traced, compiled and proved. Only here is TileLang asked for anything.
+
+What it compiled before it takes from its own disk cache, which knows the trace and not the schedule.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tl_attention.build.compiler_errors import telling_line
+from tl_attention.build.store import Finished
+from tl_attention.build.toolchain import in_force
+from tl_attention.errors import InputError
+from tl_attention.lowering.base import FAST_MATH
+from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.lowering.registry import lowering_of
+from tl_attention.problem.variant import Parameter, Variant
+from tl_attention.program.derivation import derive
+from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.schedule.schedule import Schedule
+
+TARGET = {"kind": "cuda", "arch": "sm_90a"}
+# What TileLang 0.1.15 notes of a kernel that is in its disk cache, and the library's name there.
+KERNEL_FOLDER, LIBRARY = "_tilelang_cache_path", "executable.so"
+
+
+def generate(schedule: Schedule, variant: Variant, parameters: tuple[Parameter, ...]) -> Finished:
+    """Make the kernel of a variant that takes these parameters.
+
+    Raises ScheduleRefused where the schedule is not safe, or where what TileLang generated is not what it says, and
+    InputError with the compiler's error when it cannot be built.
+    """
+    refuse_unless_safe(schedule, variant.head_size)
+    lowering = lowering_of(schedule)
+    with in_force():
+        import tilelang
+
+        for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
+            logging.getLogger(chatty).setLevel(logging.ERROR)
+        program = lowering.prim_func(lowering.arguments(schedule), variant)
+        try:
+            kernel = tilelang.compile(
+                program, target=TARGET, pass_configs=dict(lowering.pass_configs), execution_backend="tvm_ffi"
+            )
+        except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
+            raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
+        library = _library(kernel)
+    code = GeneratedCode(kernel.get_kernel_source(), kernel.get_host_source(), variant, parameters)
+    verdict = lowering.check_generated(schedule, derive(schedule), code) if schedule.has_program else None
+    return Finished(library, code.source, code.host_source, verdict)
+
+
+def machine_code(source: str) -> bytes:
+    """The cubin of generated device code, from TileLang's binary cache or built again."""
+    with in_force():
+        from tilelang.cuda.backend import tilelang_callback_cuda_compile
+        from tvm.target import Target
+
+        return bytes(tilelang_callback_cuda_compile(source, Target(TARGET), {FAST_MATH: True}))
+
+
+def _library(kernel: Any) -> bytes:
+    """The kernel's shared library: from TileLang's disk cache, or linked where that does not have it."""
+    kept = getattr(kernel, KERNEL_FOLDER, None)
+    if kept and (library := Path(kept, LIBRARY)).is_file():
+        return library.read_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        linked = Path(folder, LIBRARY)
+        kernel.adapter.get_exportable_executable().export_library(str(linked))
+        return linked.read_bytes()

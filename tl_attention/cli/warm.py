@@ -1,0 +1,121 @@
+"""`warm`: compiles kernels ahead, so that the first call of a process finds them finished."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tl_attention.cli.errors import Problems, say
+from tl_attention.cli.head_dim import HEAD_SIZE
+from tl_attention.cli.problem import lse_option, sinks_option, softcap_option, window_option
+from tl_attention.cli.schedules import meant_for, prove, resolve_all, schedules_argument, texts_of
+from tl_attention.errors import printable
+from tl_attention.files.defaults import default_schedules
+from tl_attention.files.named import Named, resolve
+from tl_attention.problem.head_dims import HeadSize, sizes_of
+from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape, parse_dtype
+from tl_attention.problem.window import masked, parse_window
+
+if TYPE_CHECKING:
+    from tl_attention.measure.candidate import Candidate
+
+FAILED = 1
+
+
+@click.command()
+@schedules_argument
+@click.option("--head-dim", "sizes", multiple=True, type=HEAD_SIZE, help="may be given several times  [default: 128]")
+@click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    type=click.Choice(sorted(DTYPE_NAMES)),
+    help="may be given twice  [default: fp16 and bf16]",
+)
+@click.option("--causal/--no-causal", default=None, help="[default: both]")
+@window_option
+@click.option(
+    "--group", type=click.IntRange(min=1), default=1, show_default=True, help="heads of Q for each of K and V"
+)
+@softcap_option
+@sinks_option
+@lse_option
+@click.option("--strided", is_flag=True, help="for views, and layout bshd: any strides instead of contiguous tensors")
+@click.option("--sms", type=click.IntRange(min=1), help="of the GPU  [default: as the one here has; 132 without one]")
+def warm(
+    schedules: tuple[str, ...],
+    sizes: Sequence[HeadSize],
+    dtypes: Sequence[str],
+    causal: bool | None,
+    window: str,
+    strided: bool,
+    sms: int | None,
+    **options: Any,
+) -> None:
+    """Compile kernels ahead into the cache, from which attention() then takes them at once. Needs no GPU.
+
+    By default those that attention() takes where no schedule is named, for whatever lengths; a kernel serves all.
+    Options say for which calls: with --lse they are those that return the LSE, or have a gradient, and so on.
+    """
+    # A mistake in any file or option is told before the first slow import.
+    asked = resolve_all(texts_of(schedules)) if schedules else []
+    masks = dict.fromkeys(masked(is_causal, parse_window(window)) for is_causal in _each(causal, (False, True)))
+    shapes = [
+        _any_lengths(size, mask=mask, dtype=parse_dtype(dtype), **options)
+        for size in dict.fromkeys(sizes or (128,))
+        for dtype in dict.fromkeys(dtypes or ("fp16", "bf16"))
+        for mask in masks
+    ]
+    wanted = [(named, shape) for shape in shapes for named in _named(asked, shape)]
+    problems = Problems()
+    # Only head sizes matter here.
+    for (_, size), named in {(named.text, shape.head_size): named for named, shape in wanted}.items():
+        with problems.each():
+            prove(named, [size])
+    problems.finish()
+
+    from tl_attention.hardware.device import sms_at_hand
+    from tl_attention.measure.candidate import Candidate
+    from tl_attention.measure.warming import check_can_be_filled, fill
+
+    check_can_be_filled()
+    many = sms or sms_at_hand()
+    kernels = [Candidate(named.name, shape, named.schedule, sms=many, strided=strided) for named, shape in wanted]
+    failed = False
+    # Two names may have one schedule.
+    for kernel, compiled in fill([*{(kernel.schedule, kernel.variant): kernel for kernel in kernels}.values()]):
+        if compiled is None:
+            click.echo(f"{_words(kernel)}: was there already")
+        elif compiled.status == "ok":
+            click.echo(f"{_words(kernel)}: compiled in {compiled.seconds:.1f} s")
+        else:
+            failed = True
+            say(f"{_words(kernel)}: {compiled.error}")
+    if failed:
+        sys.exit(FAILED)
+
+
+def _each(asked: bool | None, both: Iterable[bool]) -> Iterable[bool]:
+    return both if asked is None else (asked,)
+
+
+def _any_lengths(size: HeadSize, *, group: int, **fields: Any) -> AttentionShape:
+    """A problem of these fields, and some sizes: a kernel serves all."""
+    head_dim, head_dim_v = sizes_of(size)
+    return AttentionShape(1, group, 1, 1, head_dim, head_dim_v=head_dim_v, heads_kv=1, **fields)
+
+
+def _named(asked: Sequence[Named], shape: AttentionShape) -> list[Named]:
+    return meant_for(asked, shape.head_size) if asked else [resolve(name) for name in default_schedules(shape)]
+
+
+def _words(kernel: Candidate) -> str:
+    """The schedule's name, and what is compiled of it."""
+    variant = kernel.variant
+    group = [f"{variant.group} heads of Q for each of K and V"] if variant.group > 1 else []
+    more = [*group, *sorted(variant.optional), *["strided"] * variant.strided, f"{variant.sms} SMs"]
+    what = f"head_dim {variant.head_size} {variant.dtype}{variant.mask.suffix}"
+    return printable(", ".join([f"{kernel.name} {what}", *more]))
