@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from tl_attention.build.compiler_errors import telling_line
+from tl_attention.build.launch import launch_of
 from tl_attention.build.sass import Loop, check_not_serialised, cuobjdump, read_loops
-from tl_attention.build.tile_counter import tile_counter
 from tl_attention.build.toolchain import Nvcc, in_force
 from tl_attention.build.verdicts import verdict_of
 from tl_attention.errors import InputError
@@ -63,9 +64,13 @@ class CompiledKernel:
     verdict: Verdict | None
 
     def __call__(self, **arguments: Any) -> None:
-        """Launch it on the current CUDA stream. `arguments` go by the parameters' names; counters are found here."""
-        device = arguments["Q"].device
-        self.kernel(*(tile_counter(device) if p.kind == "counter" else arguments[p.name] for p in self.parameters))
+        """Launch it on the current CUDA stream. `arguments` go by the parameters' names, without the counter."""
+        self.launch(*(arguments[p.name] for p in self.parameters if p.kind != "counter"))
+
+    @cached_property
+    def launch(self) -> Callable[..., None]:
+        """The same, with arguments in the order of the parameters."""
+        return launch_of(self.kernel, self.parameters)
 
     @cached_property
     def generated(self) -> GeneratedCode:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tl_attention.op import arguments, operator
 from tl_attention.op.in_memory import BHSD, check_layout, other_way, placed
 from tl_attention.op.kernels import kernel_of, schedule_of, sms_of
-from tl_attention.problem.window import OPEN
+from tl_attention.op.plan import ANY_KEY, Plan, keep, kept, key_of, launch
 from tl_attention.schedule.schedule import Schedule
 
 
@@ -49,7 +49,7 @@ def attention(
     *,
     causal: bool = False,
     scale: float | None = None,
-    window_size: tuple[int, int] = (OPEN, OPEN),
+    window_size: tuple[int, int] = ANY_KEY,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     layout: str = BHSD,
@@ -104,6 +104,15 @@ def attention(
             return_lse=return_lse,
             specialize=specialize,
         )
+    key = key_of(
+        *(q, k, v, sinks, out, schedule),
+        *(causal, window_size, softcap, layout, return_lse, specialize),
+    )
+    plan = kept(key)
+    if plan is not None:
+        scale = arguments.checked_scale(scale, plan.head_dim)
+        if plan.serves(q, k, v, out, schedule):
+            return plan.run(q, k, v, sinks, out, scale)
     check_layout(layout)
     arguments.check_flag("return_lse", return_lse)
     q, k, v = (arguments.bhsd(x, layout) for x in (q, k, v))
@@ -115,23 +124,24 @@ def attention(
     inputs = {"q": q, "k": k, "v": v}
     arguments.check_device(q.device)
     output = arguments.output_for(out, (*q.shape[:3], v.shape[3]), inputs, layout)
+    result = other_way(output, layout) if out is None else out
     lse = q.new_empty(q.shape[:3], dtype=torch.float32) if return_lse else None
     if shape is not None:
-        given = {"softcap": softcap or None, "Sinks": sinks, "LSE": None if lse is None else rows.own(lse)}
-        there = {name: value for name, value in given.items() if value is not None}
         parts = {**inputs, "q": rows.computed(q), "out": rows.computed(output)}
         strided, tensors = placed(parts, layout)
         variant = replace(shape.variant(fixed=specialize), strided=strided, sms=sms_of(q.device))
-        kernel = kernel_of(schedule_of(schedule, shape), variant)
-        with torch.cuda.device(q.device):
-            kernel(Q=tensors["q"], K=tensors["k"], V=tensors["v"], Output=tensors["out"], softmax_scale=scale, **there)
+        scheduled = schedule_of(schedule, shape)
+        kernel, own = kernel_of(scheduled, variant), None if lse is None else rows.own(lse)
+        launch(kernel.launch, q.device, *tensors.values(), scale, own, softcap or None, sinks)
         if lse is not None:
-            rows.give_back(there["LSE"], lse)
+            rows.give_back(own, lse)
+        if key is not None and not rows.hidden:
+            of_call = {"softcap": softcap or None, "result": result, "lse": lse, "layout": layout}
+            keep(key, Plan.of(kernel.launch, scheduled, parts, tensors, **of_call))
     if rows.hidden:
         rows.without_keys(output).zero_()
         if lse is not None:
             rows.without_keys(lse).copy_(lse.new_tensor(-float("inf")) if sinks is None else sinks[:, None])
-    result = other_way(output, layout) if out is None else out
     return result if lse is None else (result, lse)
 
 
