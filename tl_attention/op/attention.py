@@ -8,12 +8,16 @@ from typing import Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from tl_attention.op import arguments, operator
 from tl_attention.op.in_memory import BHSD, check_layout, other_way, placed
 from tl_attention.op.kernels import kernel_of, schedule_of, sms_of
-from tl_attention.op.plan import ANY_KEY, Plan, keep, kept, key_of, launch
+from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of, launch
 from tl_attention.schedule.schedule import Schedule
+
+# What calls of this process have left.
+plans = Plans()
 
 
 class Options(TypedDict, total=False):
@@ -49,7 +53,7 @@ def attention(
     *,
     causal: bool = False,
     scale: float | None = None,
-    window_size: tuple[int, int] = ANY_KEY,
+    window_size: tuple[int, int] = NO_WINDOW,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     layout: str = BHSD,
@@ -93,6 +97,14 @@ def attention(
     Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused, one of them, for a schedule
         that cannot run.
     """
+    key = None
+    if not is_dynamo_compiling():
+        key = key_of(q, k, v, sinks, out, schedule, causal, window_size, softcap, layout, return_lse, specialize)
+        plan = plans.get(key)
+        if plan is not None:
+            scale = arguments.checked_scale(scale, plan.head_dim)
+            if plan.serves(q, k, v, out, schedule):
+                return plan.run(q, k, v, sinks, out, scale)
     if operator.is_needed(q, k, v, sinks):
         return operator.call(
             *(q, k, v, sinks, out, schedule),
@@ -104,15 +116,6 @@ def attention(
             return_lse=return_lse,
             specialize=specialize,
         )
-    key = key_of(
-        *(q, k, v, sinks, out, schedule),
-        *(causal, window_size, softcap, layout, return_lse, specialize),
-    )
-    plan = kept(key)
-    if plan is not None:
-        scale = arguments.checked_scale(scale, plan.head_dim)
-        if plan.serves(q, k, v, out, schedule):
-            return plan.run(q, k, v, sinks, out, scale)
     check_layout(layout)
     arguments.check_flag("return_lse", return_lse)
     q, k, v = (arguments.bhsd(x, layout) for x in (q, k, v))
@@ -131,13 +134,14 @@ def attention(
         strided, tensors = placed(parts, layout)
         variant = replace(shape.variant(fixed=specialize), strided=strided, sms=sms_of(q.device))
         scheduled = schedule_of(schedule, shape)
-        kernel, own = kernel_of(scheduled, variant), None if lse is None else rows.own(lse)
-        launch(kernel.launch, q.device, *tensors.values(), scale, own, softcap or None, sinks)
+        kernel, cap = kernel_of(scheduled, variant).launch, softcap or None
+        own = None if lse is None else rows.own(lse)
+        launch(kernel, q.device.index, *tensors.values(), scale, own, cap, sinks)
         if lse is not None:
             rows.give_back(own, lse)
         if key is not None and not rows.hidden:
-            of_call = {"softcap": softcap or None, "result": result, "lse": lse, "layout": layout}
-            keep(key, Plan.of(kernel.launch, scheduled, parts, tensors, **of_call))
+            plan = Plan.of(kernel, scheduled, parts, tensors, softcap=cap, output=result, lse=lse, layout=layout)
+            plans.keep(key, plan)
     if rows.hidden:
         rows.without_keys(output).zero_()
         if lse is not None:
