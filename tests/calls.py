@@ -32,6 +32,11 @@ def padded(*size: int) -> Tensor:
     return half(*size[:-1], size[-1] + 8)[..., : size[-1]]
 
 
+def odd(batch: int, heads: int, columns: int, stride: int = 8) -> Tensor:
+    """One row for each head: its stride, which says nothing, is another one."""
+    return half(batch * heads * columns).as_strided((batch, heads, 1, columns), (heads * columns, columns, stride, 1))
+
+
 def three(*size: int, **options: Any) -> Options:
     return {name: half(*size, **options) for name in "qkv"}
 
@@ -47,6 +52,8 @@ BASES: dict[str, Options] = {
     "strided": {name: padded(*SIZE) for name in "qkv"},
     "all": {**three(*SIZE), "sinks": torch.zeros(4), "causal": True, "window_size": (9, 0), "softcap": 1, "return_lse": True},
     "into out": {**three(*SIZE), "out": half(*SIZE)},
+    "odd query": {**three(*SIZE), "q": odd(2, 4, 64), "out": padded(2, 4, 1, 64)},
+    "one query": {**three(*SIZE), "q": half(2, 4, 1, 64), "out": half(2, 8, 1, 64)[:, ::2]},
 }
 # By argument: (a base, what the argument is instead). `...` leaves it out.
 OTHER: dict[str, list[tuple[str, Any]]] = {
@@ -58,6 +65,8 @@ OTHER: dict[str, list[tuple[str, Any]]] = {
             ("plain", padded(*SIZE)),
             ("strided", half(*SIZE)),
             ("strided", half(2, 64, 4, 64).transpose(1, 2)),
+            ("strided", half(2, 4, 64, 128)[..., ::2]),
+            ("one query", odd(2, 4, 64)),
             ("plain", half(2 * 4 * 64 * 64 + 1)[1:].view(SIZE)),
             ("plain", half(2, 4, 64, 64, requires_grad=True)),
             ("all", half(2, 4, 64, 64, requires_grad=True)),
@@ -90,6 +99,9 @@ OTHER: dict[str, list[tuple[str, Any]]] = {
         ("plain", half(*SIZE)),
         ("into out", None),
         ("into out", half(2, 4, 65, 64)),
+        ("into out", half(3, 4, 64, 64)),
+        ("one query", half(2, 4, 1, 64)),
+        ("one query", odd(2, 4, 64)),
         ("into out", padded(*SIZE)),
         ("into out", half(*SIZE, dtype=torch.bfloat16)),
         ("into out", half(*SIZE, device="meta")),
@@ -118,6 +130,9 @@ TOGETHER: dict[str, tuple[str, Options]] = {
     "no queries": ("plain", {"q": half(2, 4, 0, 64)}),
     "no keys": ("plain", {name: half(2, 4, 0, 64) for name in "kv"}),
     "hidden rows": ("all", {name: half(2, 4, 9, 64) for name in "kv"}),
+    "one row, with a stride": ("strided", {"q": odd(2, 4, 64)}),
+    "rows with strides": ("strided", {name: odd(2, 4, 64, 24) for name in "qkv"}),
+    "one row, bshd": ("plain", {**three(2, 1, 4, 64), "q": odd(2, 4, 64).transpose(1, 2), "layout": "bshd"}),
     "strides": ("strided", {name: half(2, 64, 4, 64).transpose(1, 2) for name in "qkv"}),
     "bshd sizes": ("plain", {**three(2, 64, 4, 64), "layout": "bshd"}),
 }
@@ -138,7 +153,7 @@ class Recorder:
         self.launches: list[Any] = []
 
     def kernel_of(self, schedule: Schedule, variant: Variant) -> Any:
-        return launched(variant, lambda **given: self.launches.append((schedule, variant, described(given))))
+        return launched(variant, lambda **given: self.launches.append((schedule, variant, described(given, variant.strided))))
 
     def seen(self, call: Callable[[], Any]) -> Any:
         """All that can be seen of a call: its launches, what it returns, or its error."""
@@ -151,17 +166,17 @@ class Recorder:
         return [*self.launches], [(place(x), x.requires_grad, x.grad_fn is None) for x in found]
 
 
-def place(tensor: Tensor) -> Any:
-    """How a tensor lies, without the strides that say nothing."""
-    strides = tuple(stride for stride, length in zip(tensor.stride(), tensor.shape) if length > 1)
+def place(tensor: Tensor, exactly: bool = False) -> Any:
+    """How a tensor lies, unless `exactly` without the strides that say nothing."""
+    strides = tuple(stride for stride, length in zip(tensor.stride(), tensor.shape) if length > 1 or exactly)
     return type(tensor), tuple(tensor.shape), strides, tensor.dtype, tensor.device
 
 
-def described(given: dict[str, Any]) -> Any:
+def described(given: dict[str, Any], strided: bool) -> Any:
     """The arguments of a launch: of inputs where they begin, too."""
     known = {}
     for name, value in given.items():
-        known[name] = value if not isinstance(value, Tensor) else place(value)
+        known[name] = place(value, strided) if isinstance(value, Tensor) else value
         if name in ("Q", "K", "V", "Sinks"):
             known[f"start of {name}"] = value.data_ptr()
     return known

@@ -44,10 +44,11 @@ def checks(monkeypatch) -> list[None]:
     return found
 
 
-def of_first(recorder: Recorder, options: Options) -> Any:
-    """What is seen of a call that is the first of the process."""
-    module.plans.clear()
-    return recorder.seen(lambda: call(options))
+def checked(recorder: Recorder, options: Options) -> Any:
+    """What is seen of a call that is checked, whatever was before it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "key_of", lambda *_: None)
+        return recorder.seen(lambda: call(options))
 
 
 def of_later(recorder: Recorder, before: Options, options: Options) -> Any:
@@ -61,9 +62,10 @@ def of_later(recorder: Recorder, before: Options, options: Options) -> Any:
 @pytest.mark.parametrize("base", BASES)
 def test_a_call_is_checked_once_for_its_kind(base, recorder: Recorder, checks: list[None]) -> None:
     options = BASES[base]
-    first = of_first(recorder, options)
+    first = recorder.seen(lambda: call(options))
     assert first[0] and len(module.plans) == len(checks) == 1
-    again = {name: x.clone() if isinstance(x, Tensor) and base != "strided" else x for name, x in options.items()}
+    assert ("softcap" in first[0][0][2]) == (base == "all") and first[0][0][2].get("softcap", 1.0) == 1.0
+    again = {name: x.clone() if isinstance(x, Tensor) and x.is_contiguous() else x for name, x in options.items()}
     assert recorder.seen(lambda: call(options)) == first
     launches, results = recorder.seen(lambda: call({**again, "scale": 0.25}))
     assert results == first[1] and launches[0][:2] == first[0][0][:2] and launches[0][2]["softmax_scale"] == 0.25
@@ -73,8 +75,15 @@ def test_a_call_is_checked_once_for_its_kind(base, recorder: Recorder, checks: l
 @pytest.mark.parametrize("options", [{"layout": "bshd"}, {"schedule": "seed"}, {"softcap": 3}, {"specialize": True}])
 def test_these_are_checked_once_too(options, recorder: Recorder, checks: list[None]) -> None:
     options = {**BASES["plain"], **options}
-    first = of_first(recorder, options)
+    first = recorder.seen(lambda: call(options))
     assert [recorder.seen(lambda: call(options)) for _ in range(3)] == [first] * 3 and len(checks) == 1
+
+
+def test_so_is_one_without_a_gradient_of_tensors_that_require_one(recorder: Recorder, checks: list[None]) -> None:
+    with torch.no_grad():
+        for q in (half(*BASES["plain"]["q"].shape, requires_grad=grad) for grad in (True, False, True)):
+            call({**BASES["plain"], "q": q})
+    assert len(checks) == 1
 
 
 def test_every_argument_has_another_value_here() -> None:
@@ -83,11 +92,11 @@ def test_every_argument_has_another_value_here() -> None:
 
 @pytest.mark.parametrize("gradients", GRAD)
 @pytest.mark.parametrize("pair", PAIRS)
-def test_a_call_does_what_it_does_as_the_first_of_the_process(pair, gradients, recorder: Recorder) -> None:
+def test_a_call_behind_others_does_what_it_does_where_it_is_checked(pair, gradients, recorder: Recorder) -> None:
     before, options = PAIRS[pair]
     with GRAD[gradients]():
         for one, other in ((before, options), (options, before)):
-            assert of_later(recorder, one, other) == of_first(recorder, other)
+            assert of_later(recorder, one, other) == checked(recorder, other)
 
 
 @pytest.mark.parametrize("part", range(len(KEY)))
@@ -98,7 +107,7 @@ def test_every_part_of_the_key_is_needed(part, recorder: Recorder, monkeypatch) 
         key = key_of(*given)
         return key and key[:part] + key[part + 1 :]
 
-    expected = {name: of_first(recorder, options) for name, (_, options) in PAIRS.items()}
+    expected = {name: checked(recorder, options) for name, (_, options) in PAIRS.items()}
     monkeypatch.setattr(module, "key_of", shorter)
     assert any(of_later(recorder, *PAIRS[name]) != expected[name] for name in PAIRS)
 
@@ -113,6 +122,8 @@ def test_what_addresses_decide_is_looked_at_in_every_call(recorder: Recorder, ch
     inputs = at(0), at(1), at(2)
     for number in (3, 3, 4, 3.5):
         attention(*inputs, out=at(number))
+    attention(at(1), at(2), at(4), out=at(0))
+    attention(at(1), at(2), at(4), out=at(3))
     assert len(checks) == 1
     for name, number in {"q": 0.5, "k": 1, "v": 2.75}.items():
         with pytest.raises(InputError, match=f"out overlaps {name} in memory"):

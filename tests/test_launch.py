@@ -1,0 +1,81 @@
+"""The launch of compiled kernels: the function that TileLang's own call ends in, and the counter of tiles. No GPU needed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from mutations import shipped
+
+from tl_attention.build import launch, tile_counter
+from tl_attention.build.compile import compile_kernel
+from tl_attention.build.launch import launch_of
+from tl_attention.problem.variant import Variant
+
+PLAIN = Variant(128, "float16")
+
+
+def half(*size: int) -> torch.Tensor:
+    return torch.zeros(*size, dtype=torch.float16)
+
+
+def test_it_is_the_call_of_tilelang() -> None:
+    """Both reach the host's code of the kernel, which refuses tensors on the CPU."""
+    kernel = compile_kernel(shipped()["seed"], PLAIN)
+    arguments = (*(half(1, 2, 128, 128) for _ in range(4)), 0.1)
+    words = set()
+    for call in (kernel.kernel, kernel.launch):
+        with pytest.raises(RuntimeError, match="Q device_type mismatch, expected cuda") as error:
+            call(*arguments)
+        words.add(str(error.value))
+    assert len(words) == 1
+    with pytest.raises(RuntimeError, match="device_type mismatch"):
+        kernel(**dict(zip(("Q", "K", "V", "Output", "softmax_scale"), arguments)))
+
+
+@pytest.mark.parametrize("compiled", ["just now", "before", "by none"])
+def test_the_function_of_each_kind_of_kernel(compiled) -> None:
+    found: list[Any] = []
+    module = SimpleNamespace(main=lambda *given: found.append(given))
+    executable = SimpleNamespace(jit=lambda: module) if compiled == "just now" else module
+    adapter = SimpleNamespace(get_exportable_executable=lambda: executable)
+    kernel = module.main if compiled == "by none" else SimpleNamespace(adapter=adapter)
+    launch_of(kernel, PLAIN.parameters())(1, 2, 3)
+    assert found == [(1, 2, 3)]
+
+
+def test_a_counter_comes_last(monkeypatch) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr(launch, "tile_counter", lambda device: ("counter", device))
+    q = half(1)
+    launch_of(lambda *given: found.append(given), PLAIN.parameters("TileCounter"))(q, "others")
+    assert found == [(q, "others", ("counter", -1))]
+
+
+class Streams:
+    """CUDA devices without a GPU: their current stream, and whether it is captured."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stream, self.capturing = 0, False
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
+        monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: self.stream, raising=False)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: (device, self.stream))
+        monkeypatch.setattr(tile_counter, "_zeros", lambda stream: torch.zeros(2, dtype=torch.int32))
+        monkeypatch.setattr(tile_counter, "_counters", {})
+        zeros = torch.zeros
+        monkeypatch.setattr(torch, "zeros", lambda *size, device=None, **options: zeros(*size, **options))
+
+
+def test_a_stream_of_a_device_has_one_counter_and_a_graph_one_for_each_launch(monkeypatch) -> None:
+    streams, found = Streams(monkeypatch), {}
+    for device in (0, 1):
+        for streams.stream in (0, 7):
+            found[device, streams.stream] = tile_counter.tile_counter(device)
+            assert tile_counter.tile_counter(device) is found[device, streams.stream]
+    streams.capturing = True
+    counters = [*found.values(), *(tile_counter.tile_counter(1) for _ in range(2))]
+    assert len({id(counter) for counter in counters}) == 6
+    streams.capturing = False
+    assert tile_counter.tile_counter(1) is found[1, 7]
