@@ -50,7 +50,14 @@ SIZE = (2, 4, 64, 64)
 BASES: dict[str, Options] = {
     "plain": three(*SIZE),
     "strided": {name: padded(*SIZE) for name in "qkv"},
-    "all": {**three(*SIZE), "sinks": torch.zeros(4), "causal": True, "window_size": (9, 0), "softcap": 1, "return_lse": True},
+    "all": {
+        **three(*SIZE),
+        "sinks": torch.zeros(4),
+        "causal": True,
+        "window_size": (9, 0),
+        "softcap": 1,
+        "return_lse": True,
+    },
     "into out": {**three(*SIZE), "out": half(*SIZE)},
     "odd query": {**three(*SIZE), "q": odd(2, 4, 64), "out": padded(2, 4, 1, 64)},
     "one query": {**three(*SIZE), "q": half(2, 4, 1, 64), "out": half(2, 8, 1, 64)[:, ::2]},
@@ -153,7 +160,9 @@ class Recorder:
         self.launches: list[Any] = []
 
     def kernel_of(self, schedule: Schedule, variant: Variant) -> Any:
-        return launched(variant, lambda **given: self.launches.append((schedule, variant, described(given, variant.strided))))
+        return launched(
+            variant, lambda **given: self.launches.append((schedule, variant, described(given, variant.strided)))
+        )
 
     def seen(self, call: Callable[[], Any]) -> Any:
         """All that can be seen of a call: its launches, what it returns, or its error."""

@@ -86,6 +86,12 @@ def test_so_is_one_without_a_gradient_of_tensors_that_require_one(recorder: Reco
     assert len(checks) == 1
 
 
+def test_so_is_one_through_the_operator(on_cpu: Kernels, checks: list[None]) -> None:
+    for _ in range(3):
+        torch.ops.tl_attention.forward(**BASES["plain"], window_size=[3, 0], return_lse=True)
+    assert len(checks) == len(module.plans) == 1
+
+
 def test_every_argument_has_another_value_here() -> None:
     assert {*OTHER} == {*inspect.signature(attention).parameters}
 
@@ -129,7 +135,11 @@ def test_what_addresses_decide_is_looked_at_in_every_call(recorder: Recorder, ch
         with pytest.raises(InputError, match=f"out overlaps {name} in memory"):
             attention(*inputs, out=at(number))
     attention(*inputs)
-    for name, given in {"q": (at(0, 1), at(1), at(2)), "k": (at(0), at(1, 1), at(2)), "v": (at(0), at(1), at(2, 1))}.items():
+    for name, given in {
+        "q": (at(0, 1), at(1), at(2)),
+        "k": (at(0), at(1, 1), at(2)),
+        "v": (at(0), at(1), at(2, 1)),
+    }.items():
         for out in (None, at(4)):
             with pytest.raises(InputError, match=f"{name} starts 2 bytes after a multiple of 16"):
                 attention(*given, out=out)

@@ -71,6 +71,8 @@ def attention(
     Strides are read, nothing is copied: views run as they lie if the last dimension is contiguous, and the address and
     the stride of every other dimension longer than 1 are multiples of 16 bytes, and not 0. Others are refused.
 
+    A call is checked in full once for its sizes, strides and options; later ones are launched by what it left.
+
     Queries and keys end together: query i stands at key i + seq_kv - seq_q. One that sees no key gives 0.
 
     Args:
@@ -136,7 +138,8 @@ def attention(
         scheduled = schedule_of(schedule, shape)
         kernel, cap = kernel_of(scheduled, variant).launch, softcap or None
         own = None if lse is None else rows.own(lse)
-        launch(kernel, q.device.index, *tensors.values(), scale, own, cap, sinks)
+        taken = tensors["q"], tensors["k"], tensors["v"], tensors["out"]
+        launch(kernel, q.device.index, *taken, scale, own, cap, sinks)
         if lse is not None:
             rows.give_back(own, lse)
         if key is not None and not rows.hidden:

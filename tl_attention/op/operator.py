@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_dynamo_compiling
 
 from tl_attention.errors import InputError
 from tl_attention.op import arguments
@@ -30,15 +29,15 @@ SCHEMA = (
 )
 
 
-def is_needed(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> bool:
+def is_needed(*tensors: Tensor | None) -> bool:
     """Whether a call of `attention` with these goes through the operator: it is written down, or has a gradient."""
-    return _is_traced(q) or requires_gradient(q, k, v, sinks)
+    return _is_traced(tensors[0]) or requires_gradient(*tensors)
 
 
 def _is_traced(tensor: object) -> bool:
     """Whether what is done to it is written down: by torch.compile, or by its class, as those of torch.export do."""
     # Not is_compiling(): it is true in all threads while one of them compiles.
-    if is_dynamo_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return True
     if type(tensor) is Tensor or not isinstance(tensor, Tensor):
         return False
@@ -47,12 +46,7 @@ def _is_traced(tensor: object) -> bool:
 
 def requires_gradient(*tensors: Tensor | None) -> bool:
     """Whether what comes of these tensors has a gradient."""
-    if not torch.is_grad_enabled():
-        return False
-    for tensor in tensors:  # A loop, as every eager call takes this way.
-        if getattr(tensor, "requires_grad", False):
-            return True
-    return False
+    return torch.is_grad_enabled() and any(getattr(tensor, "requires_grad", False) for tensor in tensors)
 
 
 def call(
@@ -133,6 +127,9 @@ def implemented_by(attention: Callable[..., Any]) -> None:
 
     @torch.no_grad()
     def forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, **options: Any) -> tuple[Tensor, Tensor]:
+        # A list from the dispatcher; only what has a hash leaves a plan.
+        if "window_size" in options:
+            options["window_size"] = tuple(options["window_size"])
         found = attention(q, k, v, sinks=sinks, **options)
         return found if options.get("return_lse") else (found, q.new_empty((0,), dtype=torch.float32))
 

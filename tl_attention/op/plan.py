@@ -68,7 +68,9 @@ class Plan:
             spans=spans,
         )
 
-    def serves(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, schedule: Schedule | str | Path | None) -> bool:
+    def serves(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, schedule: Schedule | str | Path | None
+    ) -> bool:
         """Whether it is right for a call of its key by addresses, and by the schedule's file. Otherwise that is checked."""
         starts = q.data_ptr(), k.data_ptr(), v.data_ptr()
         together = starts[0] | starts[1] | starts[2]
@@ -163,7 +165,7 @@ def key_of(
         return None
     if window_size is not NO_WINDOW and not (type(window_size) is tuple and all(type(n) is int for n in window_size)):
         return None
-    if type(softcap) is not float and type(softcap) is not int or type(layout) is not str:
+    if not (type(softcap) is float or type(softcap) is int) or type(layout) is not str:
         return None
     if schedule is not None and not isinstance(schedule, (str, Path, Schedule)):
         return None
