@@ -158,6 +158,16 @@ def test_out_may_lie_between_the_inputs(recorder: Recorder) -> None:
             attention(*inputs, out=taken)
 
 
+def test_views_begin_where_the_tensors_do(on_cpu: Kernels, checks: list[None]) -> None:
+    for heads, seq in ((3, 20), (1, 20), (3, 1)):
+        found = []
+        for packed in torch.randn(2, 2, seq, 3, heads, 64, dtype=torch.float16):
+            for inputs in (packed.unbind(2), [x.contiguous() for x in packed.unbind(2)]):
+                found.append(attention(*inputs, layout="bshd", causal=True))
+        assert torch.equal(*found[:2]) and torch.equal(*found[2:]) and not torch.equal(*found[1:3])
+    assert len(checks) == 6
+
+
 def test_a_file_is_read_again_when_it_has_changed(recorder: Recorder, checks: list[None], changed_seed) -> None:
     path = changed_seed("", "\n# As it is.\n")
     options = {**BASES["plain"], "schedule": path}
