@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from on_cpu import forget_plans
 
 from tl_attention.op import attention as module
 from tl_attention.problem.variant import Variant
@@ -17,14 +18,15 @@ def count_launches(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
     found: list[Variant] = []
     kernel_of = module.kernel_of
 
-    def counted(schedule: Schedule, variant: Variant) -> Callable[..., None]:
+    def counted(schedule: Schedule, variant: Variant) -> Any:
         kernel = kernel_of(schedule, variant)
 
-        def launch(**tensors: Any) -> None:
+        def launch(*given: Any) -> None:
             found.append(variant)
-            kernel(**tensors)
+            kernel.launch(*given)
 
-        return launch
+        return SimpleNamespace(launch=launch)
 
+    forget_plans(monkeypatch)
     monkeypatch.setattr(module, "kernel_of", counted)
     return found

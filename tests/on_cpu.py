@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,19 @@ from torch import Tensor
 from tl_attention.hardware.device import HOPPER
 from tl_attention.op import arguments
 from tl_attention.op import attention as module
+from tl_attention.op.plan import Plans
 from tl_attention.oracle.reference import attention_and_lse
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
 # What a kernel does to its tensors after it has computed.
 Fault = Callable[[dict[str, Any]], None]
+
+
+def launched(variant: Variant, call: Callable[..., None]) -> Any:
+    """A kernel for the variant whose launch is that call, with its arguments by name."""
+    names = [parameter.name for parameter in variant.parameters()]
+    return SimpleNamespace(launch=lambda *given: call(**dict(zip(names, given, strict=True))))
 
 
 class Kernels:
@@ -28,10 +36,9 @@ class Kernels:
         self.asked: set[tuple[Schedule, Variant]] = set()
         self.fault: Fault = lambda tensors: None
 
-    def kernel_of(self, schedule: Schedule, variant: Variant) -> Callable[..., None]:
+    def kernel_of(self, schedule: Schedule, variant: Variant) -> Any:
         self.asked.add((schedule, variant))
-
-        return lambda **tensors: self.compute(tensors, variant)
+        return launched(variant, lambda **tensors: self.compute(tensors, variant))
 
     def compute(self, tensors: dict[str, Any], variant: Variant) -> None:
         """What the kernel does."""
@@ -47,10 +54,17 @@ class Kernels:
 
 def take_for_a_gpu(monkeypatch: pytest.MonkeyPatch, kernel_of: Any, sms: int = HOPPER.sms) -> None:
     """Have `attention` take CPU tensors for those of a Hopper GPU with so many SMs, and run these kernels."""
+    forget_plans(monkeypatch)
     monkeypatch.setattr(module, "kernel_of", kernel_of)
     monkeypatch.setattr(module, "sms_of", lambda device: sms)
     monkeypatch.setattr(arguments, "check_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
+
+
+def forget_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls until the end of the test leave plans of their own: they hold kernels."""
+    monkeypatch.setattr(module, "plans", Plans())
 
 
 @pytest.fixture

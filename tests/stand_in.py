@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from on_cpu import take_for_a_gpu
+from on_cpu import launched, take_for_a_gpu
 
 from tl_attention.build.compile import StaticReport
 from tl_attention.build.toolchain import Nvcc
@@ -112,9 +112,9 @@ def compiled_for(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Variant]]:
     """What `attention` compiles for tensors on the CPU, which stand on a GPU of 114 SMs; its kernels do nothing."""
     asked: list[Variant] = []
 
-    def kernel_of(schedule: object, variant: Variant) -> Callable[..., None]:
+    def kernel_of(schedule: object, variant: Variant) -> Any:
         asked.append(variant)
-        return lambda **arguments: None
+        return launched(variant, lambda **arguments: None)
 
     take_for_a_gpu(monkeypatch, kernel_of)
     monkeypatch.setattr(attention, "sms_of", kernels.sms_of)

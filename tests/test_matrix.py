@@ -14,6 +14,7 @@ import pytest
 from matrix_cases import cases
 from matrix_check import fault_of
 from matrix_kernels import Kernel, kernels
+from on_cpu import forget_plans
 
 from tl_attention.op import attention as module
 from tl_attention.op.kernels import kernel_of
@@ -31,6 +32,7 @@ def test_every_case_of_a_kernel(kernel: Kernel, monkeypatch: pytest.MonkeyPatch)
         asked.add(of_kernel)
         return kernel_of(*of_kernel)
 
+    forget_plans(monkeypatch)
     monkeypatch.setattr(module, "kernel_of", recording)
     found = [fault for case in cases()[kernel] if (fault := fault_of(case, kernel.scheduled))]
     assert not found, "\n".join([f"{len(found)} of {len(cases()[kernel])} cases:", *found])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from tl_attention.build import library, store
 from tl_attention.build.kernel_key import kernel_key
+from tl_attention.build.launch import launch_of
 from tl_attention.build.store import Finished
-from tl_attention.build.tile_counter import tile_counter
 from tl_attention.build.toolchain import Nvcc, cache_enabled, cache_folder, chosen
 from tl_attention.errors import InputError
 from tl_attention.lowering.registry import lowering_of
@@ -55,12 +56,12 @@ class StaticReport:
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A compiled kernel, and what it takes. `nvcc` made its machine code.
+    """A compiled kernel, and what it takes. `kernel` is the function of its library; `nvcc` made its machine code.
 
     `verdict` is the proof's on its generated code, None for a schedule without a Program.
     """
 
-    kernel: Any
+    kernel: Callable[..., None]
     source: str
     host_source: str
     nvcc: Nvcc
@@ -69,9 +70,13 @@ class CompiledKernel:
     verdict: Verdict | None
 
     def __call__(self, **arguments: Any) -> None:
-        """Launch it on the current CUDA stream. `arguments` go by the parameters' names; counters are found here."""
-        device = arguments["Q"].device
-        self.kernel(*(tile_counter(device) if p.kind == "counter" else arguments[p.name] for p in self.parameters))
+        """Launch it on the current CUDA stream. `arguments` go by the parameters' names, without the counter."""
+        self.launch(*(arguments[p.name] for p in self.parameters if p.kind != "counter"))
+
+    @cached_property
+    def launch(self) -> Callable[..., None]:
+        """The same, with arguments in the order of the parameters."""
+        return launch_of(self.kernel, self.parameters)
 
     @cached_property
     def generated(self) -> GeneratedCode:

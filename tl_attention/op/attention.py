@@ -8,12 +8,16 @@ from typing import Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from tl_attention.op import arguments, operator
 from tl_attention.op.in_memory import BHSD, check_layout, other_way, placed
 from tl_attention.op.kernels import kernel_of, schedule_of, sms_of
-from tl_attention.problem.window import OPEN
+from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of, launch
 from tl_attention.schedule.schedule import Schedule
+
+# What calls of this process have left.
+plans = Plans()
 
 
 class Options(TypedDict, total=False):
@@ -49,7 +53,7 @@ def attention(
     *,
     causal: bool = False,
     scale: float | None = None,
-    window_size: tuple[int, int] = (OPEN, OPEN),
+    window_size: tuple[int, int] = NO_WINDOW,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     layout: str = BHSD,
@@ -66,6 +70,8 @@ def attention(
 
     Strides are read, nothing is copied: views run as they lie if the last dimension is contiguous, and the address and
     the stride of every other dimension longer than 1 are multiples of 16 bytes, and not 0. Others are refused.
+
+    A call is checked in full once for its sizes, strides and options; later ones are launched by what it left.
 
     Queries and keys end together: query i stands at key i + seq_kv - seq_q. One that sees no key gives 0.
 
@@ -93,6 +99,14 @@ def attention(
     Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused, one of them, for a schedule
         that cannot run.
     """
+    key = None
+    if not is_dynamo_compiling():
+        key = key_of(q, k, v, sinks, out, schedule, causal, window_size, softcap, layout, return_lse, specialize)
+        plan = plans.get(key)
+        if plan is not None:
+            scale = arguments.checked_scale(scale, plan.head_dim)
+            if plan.serves(q, k, v, out, schedule):
+                return plan.run(q, k, v, sinks, out, scale)
     if operator.is_needed(q, k, v, sinks):
         return operator.call(
             *(q, k, v, sinks, out, schedule),
@@ -115,23 +129,26 @@ def attention(
     inputs = {"q": q, "k": k, "v": v}
     arguments.check_device(q.device)
     output = arguments.output_for(out, (*q.shape[:3], v.shape[3]), inputs, layout)
+    result = other_way(output, layout) if out is None else out
     lse = q.new_empty(q.shape[:3], dtype=torch.float32) if return_lse else None
     if shape is not None:
-        given = {"softcap": softcap or None, "Sinks": sinks, "LSE": None if lse is None else rows.own(lse)}
-        there = {name: value for name, value in given.items() if value is not None}
         parts = {**inputs, "q": rows.computed(q), "out": rows.computed(output)}
         strided, tensors = placed(parts, layout)
         variant = replace(shape.variant(fixed=specialize), strided=strided, sms=sms_of(q.device))
-        kernel = kernel_of(schedule_of(schedule, shape), variant)
-        with torch.cuda.device(q.device):
-            kernel(Q=tensors["q"], K=tensors["k"], V=tensors["v"], Output=tensors["out"], softmax_scale=scale, **there)
+        scheduled = schedule_of(schedule, shape)
+        kernel, cap = kernel_of(scheduled, variant).launch, softcap or None
+        own = None if lse is None else rows.own(lse)
+        taken = tensors["q"], tensors["k"], tensors["v"], tensors["out"]
+        launch(kernel, q.device.index, *taken, scale, own, cap, sinks)
         if lse is not None:
-            rows.give_back(there["LSE"], lse)
+            rows.give_back(own, lse)
+        if key is not None and not rows.hidden:
+            plan = Plan.of(kernel, scheduled, parts, tensors, softcap=cap, output=result, lse=lse, layout=layout)
+            plans.keep(key, plan)
     if rows.hidden:
         rows.without_keys(output).zero_()
         if lse is not None:
             rows.without_keys(lse).copy_(lse.new_tensor(-float("inf")) if sinks is None else sinks[:, None])
-    result = other_way(output, layout) if out is None else out
     return result if lse is None else (result, lse)
 
 

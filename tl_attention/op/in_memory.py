@@ -126,7 +126,7 @@ def share_memory(a: Any, b: Any) -> bool:
     """Whether two tensors have an element in common: of parts of one packed tensor, not whether they lie side by side."""
     if a.device != b.device or not a.numel() or not b.numel():
         return False
-    (a_first, a_end), (b_first, b_end) = _extent(a), _extent(b)
+    (a_first, a_end), (b_first, b_end) = extent(a), extent(b)
     if a_end <= b_first or b_end <= a_first:
         return False
     import numpy as np
@@ -137,8 +137,8 @@ def share_memory(a: Any, b: Any) -> bool:
         return True
 
 
-def _extent(tensor: Any) -> tuple[int, int]:
-    """The addresses of its first byte and behind its last."""
+def extent(tensor: Any) -> tuple[int, int]:
+    """The addresses of a tensor's first byte and behind its last."""
     last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride()))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 

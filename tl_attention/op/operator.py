@@ -127,6 +127,9 @@ def implemented_by(attention: Callable[..., Any]) -> None:
 
     @torch.no_grad()
     def forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, **options: Any) -> tuple[Tensor, Tensor]:
+        # A list from the dispatcher; only what has a hash leaves a plan.
+        if "window_size" in options:
+            options["window_size"] = tuple(options["window_size"])
         found = attention(q, k, v, sinks=sinks, **options)
         return found if options.get("return_lse") else (found, q.new_empty((0,), dtype=torch.float32))
 

@@ -1,0 +1,191 @@
+"""A plan: what the first call of a kind leaves for the later ones, so that they are launched without its checks.
+
+Its key is everything that checks, schedule, kernel and strides depend on, but for the scale and for addresses, which are
+looked at in every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tl_attention.files.named import resolve
+from tl_attention.op.in_memory import ALIGNMENT, BHSD, extent
+from tl_attention.problem.window import OPEN
+from tl_attention.schedule.schedule import Schedule
+
+# Of kinds of calls: a server sees many lengths.
+MOST_KEPT = 4096
+# The window of a call that names none, known by its identity.
+NO_WINDOW = (OPEN, OPEN)
+Key = tuple[object, ...]
+# Sizes and strides of a tensor.
+Place = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How calls of one key are launched.
+
+    `output` and `lse` are those that they get, in the caller's layout. `views` are q, k, v and the output as the kernel
+    takes them, None where it takes them as they are. `spans` are their bytes, from the first to the last.
+    """
+
+    kernel: Callable[..., None]
+    schedule: Schedule
+    device: int | None
+    head_dim: int
+    softcap: float | None
+    output: Place
+    lse: Place | None
+    views: tuple[Place, ...] | None
+    spans: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        kernel: Callable[..., None],
+        schedule: Schedule,
+        given: Mapping[str, Tensor],
+        taken: Mapping[str, Tensor],
+        *,
+        softcap: float | None,
+        output: Tensor,
+        lse: Tensor | None,
+        layout: str,
+    ) -> Plan:
+        """That of a call: its q, k, v and out (batch, heads, seq, head_dim) as given, and as the kernel took them."""
+        as_given = layout == BHSD and all(taken[name].stride() == tensor.stride() for name, tensor in given.items())
+        q, spans = given["q"], tuple(end - first for first, end in map(extent, given.values()))
+        return cls(
+            *(kernel, schedule, q.device.index, q.shape[3], softcap, _place(output)),
+            lse=None if lse is None else _place(lse),
+            views=None if as_given else tuple(map(_place, taken.values())),
+            spans=spans,
+        )
+
+    def serves(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, schedule: Schedule | str | Path | None
+    ) -> bool:
+        """Whether it is right for a call of its key by addresses, and by the schedule's file. Otherwise that is checked."""
+        starts = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        together = starts[0] | starts[1] | starts[2]
+        if out is not None:
+            start = out.data_ptr()
+            together |= start
+            end = start + self.spans[3]
+            if any(start < other + span and other < end for other, span in zip(starts, self.spans)):
+                return False
+        if together % ALIGNMENT:
+            return False
+        return schedule is None or isinstance(schedule, Schedule) or resolve(schedule).schedule is self.schedule
+
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, out: Tensor | None, scale: float
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """What the call returns."""
+        result = output = q.new_empty_strided(*self.output) if out is None else out
+        lse = None if self.lse is None else q.new_empty_strided(*self.lse, dtype=torch.float32)
+        if self.views is not None:
+            of_q, of_k, of_v, of_output = self.views
+            q, k, v = q.as_strided(*of_q), k.as_strided(*of_k), v.as_strided(*of_v)
+            output = result.as_strided(*of_output)
+        launch(self.kernel, self.device, q, k, v, output, scale, lse, self.softcap, sinks)
+        return result if lse is None else (result, lse)
+
+
+def launch(
+    kernel: Callable[..., None],
+    device: int | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    output: Tensor,
+    scale: float,
+    lse: Tensor | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> None:
+    """Launch a kernel on the device's current stream."""
+    # As KERNEL_PARAMETERS has them.
+    given = [q, k, v, output, scale]
+    if lse is not None:
+        given.append(lse)
+    if softcap is not None:
+        given.append(softcap)
+    if sinks is not None:
+        given.append(sinks)
+    # A launch makes the device the thread's current one. To look costs less than to put the same one back.
+    if torch.cuda.current_device() == device:
+        kernel(*given)
+    else:
+        with torch.cuda.device(device):
+            kernel(*given)
+
+
+def _place(tensor: Tensor) -> Place:
+    return tuple(tensor.shape), tensor.stride()
+
+
+class Plans(dict[Key | None, Plan]):
+    """Plans by key. A call without one, None, finds none."""
+
+    def keep(self, key: Key, plan: Plan) -> None:
+        """Leave a plan for later calls of its key: all are forgotten when they are too many."""
+        if len(self) >= MOST_KEPT:
+            self.clear()
+        self[key] = plan
+
+
+def key_of(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None,
+    out: Tensor | None,
+    schedule: Schedule | str | Path | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    softcap: float,
+    layout: str,
+    return_lse: bool,
+    specialize: bool,
+) -> Key | None:
+    """The key of a call: None for one that has a gradient, or holds more than plain tensors, numbers and names.
+
+    Values that are equal, and right, mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.
+    """
+    if not (type(q) is type(k) is type(v) is Tensor and type(causal) is type(return_lse) is type(specialize) is bool):
+        return None
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return None
+    if window_size is not NO_WINDOW and not (type(window_size) is tuple and all(type(n) is int for n in window_size)):
+        return None
+    if not (type(softcap) is float or type(softcap) is int) or type(layout) is not str:
+        return None
+    if schedule is not None and not isinstance(schedule, (str, Path, Schedule)):
+        return None
+    of_sinks = of_out = strides = None
+    if sinks is not None:
+        if type(sinks) is not Tensor or _has_gradient(sinks):
+            return None
+        of_sinks = sinks.shape, sinks.dtype, sinks.device, sinks.is_contiguous()
+    if out is not None:
+        if type(out) is not Tensor or _has_gradient(out):
+            return None
+        of_out = out.shape, out.stride(), out.dtype, out.device
+    # Contiguous tensors may differ in strides of dimensions of length 1, which say nothing.
+    if out is not None or not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
+        strides = q.stride(), k.stride(), v.stride()
+    return (
+        *(q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, strides),
+        *(of_sinks, of_out, schedule, causal, window_size, softcap, layout, return_lse, specialize),
+    )
+
+
+def _has_gradient(tensor: Tensor) -> bool:
+    return torch.is_grad_enabled() and tensor.requires_grad
