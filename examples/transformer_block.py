@@ -83,7 +83,7 @@ def main(device: str, steps: int = 20) -> None:
         found.append(torch.stack(list(losses(model, batches))))
     for step in range(0, steps, 5):
         print(f"step {step}: loss {found[0][step]:.4f}, with PyTorch's attention {found[1][step]:.4f}")
-    compare("losses", *found, tolerance=2e-3)
+    compare("losses", found[0], found[1], tolerance=2e-3)
 
 
 if __name__ == "__main__":

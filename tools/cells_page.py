@@ -103,12 +103,12 @@ def alone(row: CellRow) -> list[str]:
     ]
 
 
-def with_section(page: str, made: str) -> str:
-    """The page with its section replaced. Raises ValueError for a page without the markers."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"expected a line {BEGIN!r} and, after it, {END!r}")
+def with_section(page: str, made: str, begin: str = BEGIN, end: str = END) -> str:
+    """The page with what stands between two markers replaced. Raises ValueError for a page without them."""
+    before, found, rest = page.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found or not found_end:
+        raise ValueError(f"expected a line {begin!r} and, after it, {end!r}")
     return f"{before}{made}{after}"
 
 

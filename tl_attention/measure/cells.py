@@ -157,8 +157,8 @@ class _Measuring:
                 self._fail(good, broke)
                 continue
             for entry, found in zip(order[:-1], samples):
-                self._timed[entry] = _with_times(self._timed[entry], found)
-            return [_with_times(replace(self._timed[peer], name=peer.name + AGAIN), samples[-1])]
+                self._timed[entry] = with_times(self._timed[entry], found)
+            return [with_times(replace(self._timed[peer], name=peer.name + AGAIN), samples[-1])]
 
     def _samples(self, order: Sequence[Entry]) -> list[Samples]:
         return sample(
@@ -176,7 +176,8 @@ class _Measuring:
                 self._timed[entry] = failed
 
 
-def _with_times(timed: Timed, samples: Samples) -> Timed:
+def with_times(timed: Timed, samples: Samples) -> Timed:
+    """The entry with what sampling found."""
     clock = samples.timing.sm_clock_mhz
     # To the nanosecond.
     rounds_ms = tuple(round(ms, 6) for ms in samples.medians_ms)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import TypeVar
 
 from tl_attention.measure import gpu_worker, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.pool import CallFailed, Worker
 from tl_attention.measure.progress import SILENT, Progress
 
+Entry = TypeVar("Entry")
 UNLOAD_TIMEOUT_S, LOAD_TIMEOUT_S, SAMPLE_TIMEOUT_S = 120.0, 120.0, 60.0
 
 
@@ -46,6 +48,12 @@ class BrokeWorker(Exception):
         self.candidate, self.status = candidate, failed.status
 
 
+def in_turn(entries: Sequence[Entry], rounds: int) -> Iterator[Entry]:
+    """Each entry once a round: forward in one round and backward in the next."""
+    for number in range(rounds):
+        yield from entries if number % 2 == 0 else reversed(entries)
+
+
 def sample(
     worker: Worker,
     candidates: Sequence[Candidate],
@@ -56,7 +64,7 @@ def sample(
     progress: Progress = SILENT,
     batches: bool = False,
 ) -> list[Samples]:
-    """Samples of every candidate, forward in one round and backward in the next; one that stands there twice has two.
+    """Samples of every candidate, in turn; one that stands there twice has two.
 
     Of single calls, or of batches. `phase` is what progress calls it. Raises BrokeWorker.
     """
@@ -74,13 +82,12 @@ def sample(
             calls[candidate] = worker.call(load, candidate, seed, timeout_s=LOAD_TIMEOUT_S) or 1
             progress.advance(str(candidate))
         entries = [(candidate, Samples(calls[candidate])) for candidate in candidates]
-        for number in range(rounds):
-            for candidate, samples in entries if number % 2 == 0 else reversed(entries):
-                times, clock = worker.call(take, candidate, timeout_s=SAMPLE_TIMEOUT_S)
-                samples.rounds_ms.append(times)
-                samples.clocks_mhz.extend([clock] if clock else [])
-                progress.advance(str(candidate))
-                time.sleep(pause_s)
+        for candidate, samples in in_turn(entries, rounds):
+            times, clock = worker.call(take, candidate, timeout_s=SAMPLE_TIMEOUT_S)
+            samples.rounds_ms.append(times)
+            samples.clocks_mhz.extend([clock] if clock else [])
+            progress.advance(str(candidate))
+            time.sleep(pause_s)
     except CallFailed as failed:
         raise BrokeWorker(candidate, failed) from None
     return [samples for _, samples in entries]

@@ -1,0 +1,130 @@
+"""Forward plus backward beside SDPA's: what is called, what is compiled, and the cells that come of it."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from gradients import flash_on_cpu
+from on_cpu import Kernels, on_cpu
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+import time_backward
+from time_backward import call_of, error_of, measured, shapes, tensors
+
+from tl_attention.errors import InputError
+from tl_attention.measure.cell_records import parse_cell
+from tl_attention.measure.compilation import Compiled
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.shape import AttentionShape
+
+__all__ = ["flash_on_cpu", "on_cpu"]
+SMALL = [AttentionShape(1, 2, 1024, 1024, d, "bfloat16", mask) for d in (64, 128) for mask in (FULL, CAUSAL)]
+
+
+def test_the_problems() -> None:
+    found = list(shapes())
+    assert len(set(found)) == 12 and {shape.batch * shape.seq_q for shape in found} == {16384}
+    assert {(s.heads, s.head_dim, s.seq_kv) for s in found} == {
+        (16, d, n) for d in (64, 128) for n in (1024, 4096, 16384)
+    }
+
+
+@pytest.mark.parametrize("shape", SMALL, ids=str)
+def test_ours_is_held_to_fp64_beside_flash(shape, on_cpu: Kernels, flash_on_cpu) -> None:
+    assert 0.1 < error_of(shape, 3, "cpu") <= 1
+    on_cpu.fault = lambda of_kernel: of_kernel["Output"].mul_(1.05)
+    assert error_of(shape, 3, "cpu") > 1
+
+
+def test_a_call_gives_the_output_and_three_gradients(on_cpu: Kernels, flash_on_cpu) -> None:
+    inputs, grad = tensors(SMALL[1], 3, "cpu")
+    for name in ("ours", "flash2"):
+        found = call_of(name, SMALL[1], inputs, grad)()
+        assert [x.shape for x in found] == [x.shape for x in (inputs[0], *inputs)]
+        assert not any(x.requires_grad for x in found) and all(x.any() for x in found)
+    # Inputs are not those of another entry's graph.
+    assert not any(x.requires_grad for x in inputs)
+
+
+def test_what_is_compiled_before_is_what_attention_takes(monkeypatch, on_cpu: Kernels, flash_on_cpu) -> None:
+    compiled: list = []
+
+    def compile_all(candidates):
+        compiled.extend(candidates)
+        return {candidate: Compiled() for candidate in candidates}
+
+    monkeypatch.setattr(time_backward, "compile_all", compile_all)
+    time_backward.compile_ours(SMALL)
+    for shape in SMALL:
+        call_of("ours", shape, *tensors(shape, 3, "cpu"))()
+    assert {(candidate.schedule, candidate.variant) for candidate in compiled} == on_cpu.asked
+    assert len(compiled) == len(on_cpu.asked) == 4
+
+
+def test_a_kernel_that_does_not_compile_is_named(monkeypatch) -> None:
+    broken = Compiled(status="compile_error", error="nvcc said no")
+    monkeypatch.setattr(time_backward, "compile_all", lambda candidates: dict.fromkeys(candidates, broken))
+    with pytest.raises(InputError, match="bfloat16: nvcc said no"):
+        time_backward.compile_ours(SMALL)
+
+
+class Batch:
+    """Of each entry, in the order in which they are made: flash, ours, cuDNN."""
+
+    made: list[Batch]
+    ms = (4.0, 2.0, 3.0)
+
+    def __init__(self, call) -> None:
+        self.calls, self.number, self.samples = 5, len(self.made), 0
+        self.made.append(self)
+
+    def sample(self) -> tuple[float, int]:
+        self.samples += 1
+        return self.ms[self.number], 1700
+
+
+@pytest.fixture
+def batches(monkeypatch) -> list[Batch]:
+    monkeypatch.setattr(Batch, "made", [], raising=False)
+    monkeypatch.setattr(time_backward, "Batch", Batch)
+    monkeypatch.setattr(time_backward, "BATCH_PAUSE_S", 0.0)
+    monkeypatch.setattr(time_backward, "error_of", lambda *of: 0.5)
+    return Batch.made
+
+
+def test_a_cell_has_ours_beside_flash_twice_and_cudnn(batches) -> None:
+    row = measured(SMALL[1], 3, 15, {"device": "stand-in", "run": "now"}, "cpu")
+    assert parse_cell(row.to_json().encode(), "here") == row
+    assert [entry.name for entry in row.entries] == ["flash2", "ours", "cudnn", "flash2 again"]
+    assert all(len(entry.rounds_ms) == 15 and entry.calls == 5 for entry in row.entries)
+    assert Counter(batch.samples for batch in batches) == {30: 1, 15: 2}
+    assert (row.speed("ours", "flash2").ratio, row.speed("ours", "cudnn").ratio) == (2.0, 1.5)
+    assert row.reference == "flash2" and row.repeatability == 0.0
+    assert row.ours.flops == 3.5 * SMALL[1].flops and row.ours.error == 0.5
+    assert row.method.startswith("forward and backward, 3.5 times the FLOP of a forward; CUDA events")
+
+
+def test_what_is_wrong_is_not_timed(batches, monkeypatch) -> None:
+    monkeypatch.setattr(time_backward, "error_of", lambda *of: 1.5)
+    row = measured(SMALL[1], 3, 15, {"device": "stand-in", "run": "now"}, "cpu")
+    assert not batches and row.ours.status == "wrong" and row.ours.median_ms is None
+    assert "3 times as far from fp64 as flash's, expected at most 2" in row.ours.reason
+
+
+def test_without_a_gpu_it_says_so(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    done = CliRunner().invoke(time_backward.main, ["--output", str(tmp_path / "record.jsonl")])
+    assert (done.exit_code, done.stderr) == (2, "error: backward: no GPU here, expected a Hopper GPU (H100, H200)\n")
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_a_cell_on_the_gpu() -> None:
+    row = measured(SMALL[0], 3, 2, {"device": "GPU", "run": "now"})
+    assert all(entry.status == "ok" and entry.median_ms > 0 for entry in row.entries)

@@ -1,0 +1,265 @@
+"""Training beside SDPA's attentions: the judgement, the record, the page and its picture, and a tiny training on the CPU."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+sys.path.append(str(Path(__file__).parents[1] / "examples"))
+
+import train_beside
+import training_page
+from training import BLOCK, MOST, SMOOTHED_OVER, TrainingRun, judged, parse_training, smoothed
+from training_chart import chart
+from transformer_block import PYTORCHS
+
+from tl_attention.errors import InputError
+from tl_attention.measure.records import problem_of
+from tl_attention.problem.shape import AttentionShape
+
+SHAPE = AttentionShape.parse("4,2/1,32,16", dtype="bfloat16", causal=True, lse=True)
+STEPS = 60
+
+
+def run(attention: str, seed: int, losses: list[float], **fields) -> TrainingRun:
+    given = {"steps": len(losses), "block_s": (9.0, 5.0, 0.5, 0.25, 0.5), "versions": {"torch": "2"}, "run": "now"}
+    return TrainingRun(attention, problem_of(SHAPE), 2, 1e-3, losses=tuple(losses), seed=seed, **given | fields)
+
+
+def drawn(seed: int, ours: float = 1.0, **fields) -> list[TrainingRun]:
+    """Losses of three attentions that fall from 3 to 2, and differ by waves: ours from flash's by `ours` times as much."""
+    flash = [2 + math.exp(-n / 20) + 0.1 * seed for n in range(STEPS)]
+    wave = [1e-5 * n * (-1) ** n for n in range(1, STEPS + 1)]
+    losses = {"ours": ours, "flash2": 0.0, "cudnn": 1.0}
+    return [run(name, seed, [x + by * w for x, w in zip(flash, wave)], **fields) for name, by in losses.items()]
+
+
+def test_smoothing_gives_the_mean_of_each_20_in_a_row() -> None:
+    assert smoothed([float(n) for n in range(22)]) == pytest.approx([9.5, 10.5, 11.5])
+    assert smoothed([1.0] * (SMOOTHED_OVER - 1)) == []
+
+
+@pytest.mark.parametrize("ours", [0.0, 1.0, 1.98, -1.98])
+def test_up_to_twice_the_difference_of_flash_and_cudnn_is_allowed(ours) -> None:
+    found = judged([*drawn(1, ours), *drawn(2, ours)])
+    assert [seed.ok for seed in found] == [True, True] and [seed.seed for seed in found] == [1, 2]
+    assert f"seed 1: ok: from flash's at most {abs(ours) / MOST:.2f} of what is allowed" in found[0].verdict
+    # Of waves that cancel each other nothing is left of the means, but what is apart does not cancel.
+    assert len(found[0].apart) == STEPS - SMOOTHED_OVER + 1
+    assert found[0].apart[0] == pytest.approx(abs(ours) * 1e-5 * 10.5, abs=1e-12)
+    assert found[0].spread == pytest.approx(0.1)
+
+
+def test_more_is_not_even_at_one_step() -> None:
+    runs = [*drawn(1), *drawn(2)]
+    spoilt = list(runs[0].losses)
+    # The 20 steps that end with step 30 have a place for another 1.05e-5 x 20 a step, of which 19 steps later none is left.
+    spoilt[29] += 0.02
+    found = judged([replace(runs[0], losses=tuple(spoilt)), *runs[1:]])
+    assert found[0].outside == list(range(30, 50)) and not found[0].ok and found[1].ok
+    assert found[0].verdict.startswith("seed 1: FAILED: at step 30 0.00")
+    assert "as at 20 of 41 steps" in found[0].verdict
+
+
+def test_what_is_allowed_is_the_largest_difference_so_far_and_not_that_of_the_step() -> None:
+    flash, cudnn = [2.0] * STEPS, [2.1] * SMOOTHED_OVER + [2.0] * (STEPS - SMOOTHED_OVER)
+    late = [2.0] * SMOOTHED_OVER + [2.15] * (STEPS - SMOOTHED_OVER)
+    others = [run(name, 2, [2.5] * STEPS) for name in ("ours", "flash2", "cudnn")]
+    found = judged([run("ours", 1, late), run("flash2", 1, flash), run("cudnn", 1, cudnn), *others])
+    assert not found[0].outside and found[0].allowed == pytest.approx([0.2] * 41)
+    swapped = judged([run("ours", 1, cudnn), run("flash2", 1, flash), run("cudnn", 1, late), *others])
+    assert swapped[0].outside[0] == SMOOTHED_OVER
+
+
+def test_an_end_outside_of_the_seeds_range_fails() -> None:
+    """Whatever flash and cuDNN differ by."""
+    flash, apart = [2.0] * STEPS, [2.2] * STEPS
+    runs = [run("ours", 1, apart), run("flash2", 1, flash), run("cudnn", 1, apart)]
+    others = [run(name, 2, [2.1] * STEPS) for name in ("ours", "flash2", "cudnn")]
+    first, second = judged([*runs, *others])
+    assert not first.outside and not first.ends_within and not first.ok and second.ok
+    assert "ends OUTSIDE of the 0.1 that seeds differ by" in first.verdict
+
+
+@pytest.mark.parametrize("broken", ["ours", "flash2", "cudnn"])
+@pytest.mark.parametrize("kept", [0, 25])
+def test_a_loss_that_is_not_finite_fails_and_is_shown(broken, kept) -> None:
+    runs = [replace(r, losses=r.losses[:kept]) if r.attention == broken else r for r in drawn(1)] + drawn(2)
+    first, second = judged(runs)
+    assert first.verdict == f"seed 1: FAILED: the loss of {broken} is not finite at step {kept + 1}" and not first.ok
+    assert second.ok or broken == "flash2"
+    assert ElementTree.fromstring(chart([first, second])) is not None and training_page.section(runs)
+
+
+@pytest.mark.parametrize("runs, error", [
+    ([], "training: no runs, expected one for each attention and seed"),
+    (drawn(1)[:2], "training: seed 1 has flash2, ours, expected ours, flash2, cudnn"),
+    (drawn(1) + drawn(1), "training: seed 1 has ours twice, expected the runs of one record"),
+    (drawn(1) + drawn(2, run="later"), "training: runs of several models, expected one model, one number of steps"),
+    ([run(n, 1, [1.0] * 19) for n in ("ours", "flash2", "cudnn")], "training: 19 steps, expected at least the 20"),
+])  # fmt: skip
+def test_what_cannot_be_judged_is_an_error(runs, error) -> None:
+    with pytest.raises(InputError, match=error):
+        judged(runs)
+
+
+def test_a_line_gives_the_run_back_and_its_steps_per_second() -> None:
+    before = drawn(1)[0]
+    assert parse_training(before.to_json().encode(), "here") == before
+    assert before.steps_per_second == BLOCK / 0.5
+    assert replace(before, block_s=(9.0, 5.0)).steps_per_second is None
+    with pytest.raises(InputError, match="here: 'loss' is no field of a row"):
+        parse_training(b'{"loss": 1}', "here")
+
+
+def test_the_section_has_the_losses_the_rates_and_the_verdicts() -> None:
+    runs = [*drawn(1), *drawn(2)]
+    lines = training_page.section(runs).splitlines()
+    assert lines[0] == training_page.BEGIN and lines[-1] == training_page.END
+    ends = [f"{smoothed(r.losses)[-1]:.5f}" for r in (runs[1], runs[4])]
+    assert f"| SDPA's flash | {ends[0]} | {ends[1]} | 20.0 |" in lines
+    assert [line for line in lines if line.startswith("- seed ")] == [f"- {seed.verdict}" for seed in judged(runs)]
+
+
+def test_the_picture_has_all_curves_inside_of_their_panels() -> None:
+    found = judged([*drawn(1), *drawn(2), *drawn(3, ours=5.0)])
+    tree = ElementTree.fromstring(chart(found))
+    curves = tree.findall(".//{*}polyline")
+    assert [curve.find("{*}title").text for curve in curves] == 3 * [
+        "loss, SDPA's flash", "loss, SDPA's cuDNN", "loss, ours", "allowed", "ours from flash's",
+    ]  # fmt: skip
+    width, height = (float(tree.get(side)) for side in ("width", "height"))
+    places = [[tuple(map(float, place.split(","))) for place in curve.get("points").split()] for curve in curves]
+    assert all(len(of_curve) == 41 for of_curve in places)
+    assert all(0 <= x <= width and 0 <= y <= height for of_curve in places for x, y in of_curve)
+    # Losses fall, and ours lies below what is allowed, except in the last panel.
+    for number in range(3):
+        loss, allowed, apart = (places[5 * number + of] for of in (2, 3, 4))
+        assert loss[0][1] < loss[-1][1]
+        assert all((b[1] > a[1]) == (number < 2) for a, b in zip(allowed, apart, strict=True))
+    assert "seed 3, FAILED" in chart(found) and chart([]).endswith("</svg>\n")
+
+
+def test_a_difference_of_nothing_is_drawn_at_the_edge() -> None:
+    runs = [run(name, seed, [2.0 + seed] * STEPS) for seed in (1, 2) for name in ("ours", "flash2", "cudnn")]
+    assert all(seed.ok for seed in judged(runs)) and "nan" not in chart(judged(runs))
+
+
+def test_page_and_picture_are_those_of_the_record() -> None:
+    """Once results/ has the record."""
+    if training_page.RECORD.exists():
+        runs, page = training_page.read(), training_page.PAGE.read_text()
+        made = training_page.section(runs)
+        assert training_page.with_section(page, made, training_page.BEGIN, training_page.END) == page, (
+            "python tools/training_page.py makes it"
+        )
+        assert training_page.PICTURE.read_text() == chart(judged(runs))
+    assert training_page.BEGIN in training_page.PAGE.read_text()
+
+
+class Scaled(torch.autograd.Function):
+    """The same forward, another gradient."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.factor, None
+
+
+def rounded(to: torch.dtype, scale: float = 1.0, gradient: float = 1.0):
+    """Causal attention whose weights are rounded to that type, and with a fault in its scale or its gradient."""
+
+    def attend(q, k, v):
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+        with torch.autocast("cpu", enabled=False):
+            scores = q.float() @ k.float().mT * (scale * q.shape[3] ** -0.5)
+            scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), float("-inf"))
+            weights = (scores - scores.amax(-1, keepdim=True)).exp()
+            output = weights.to(to).float() @ v.float() / weights.sum(-1, keepdim=True)
+        return Scaled.apply(output.to(q.dtype), gradient)
+
+    return attend
+
+
+SETTING = train_beside.Setting(SHAPE, layers=2, steps=STEPS, rate=3e-3)
+
+
+def tiny(**among) -> list[TrainingRun]:
+    """Trainings on the CPU."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return train_beside.measure(SETTING, among, (1, 2, 3), "cpu", {}, lambda run: None)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def others() -> list[TrainingRun]:
+    """What stands for flash and cuDNN: attentions that round otherwise."""
+    return tiny(flash2=PYTORCHS, cudnn=rounded(torch.float32))
+
+
+@pytest.mark.parametrize("to", [torch.bfloat16, torch.float16])
+def test_an_attention_that_only_rounds_otherwise_is_good(others, to) -> None:
+    found = judged([*others, *tiny(ours=rounded(to))])
+    assert all(seed.ok for seed in found), [seed.verdict for seed in found]
+    # The model has learnt, and from the same weights and tokens.
+    assert all(seed.smooth["ours"][-1] < seed.smooth["ours"][0] - 0.3 for seed in found)
+    assert all(1e-7 < seed.apart[-1] < 1e-2 for seed in found)
+
+
+@pytest.mark.parametrize("fault", [{"scale": 1.01}, {"scale": 0.98}, {"gradient": 1.1}, {"gradient": 0.0}])
+def test_a_wrong_attention_fails_for_each_seed(others, fault) -> None:
+    found = judged([*others, *tiny(ours=rounded(torch.bfloat16, **fault))])
+    assert not any(seed.ok for seed in found), [seed.verdict for seed in found]
+
+
+def test_a_loss_that_is_not_finite_ends_the_record(others) -> None:
+    runs = tiny(ours=lambda q, k, v: PYTORCHS(q, k, v) * float("nan"))
+    assert [run.losses for run in runs] == [()] * 3
+    assert judged([*others, *runs])[0].verdict == "seed 1: FAILED: the loss of ours is not finite at step 1"
+    assert "a loss that is not finite" in train_beside.summary(runs[0])
+
+
+def test_blocks_are_timed_and_the_order_changes_with_the_seed(others) -> None:
+    assert [run.attention for run in others] == ["flash2", "cudnn", "cudnn", "flash2", "flash2", "cudnn"]
+    assert all(len(run.block_s) == STEPS // BLOCK and run.steps_per_second > 0 for run in others)
+
+
+def test_an_attention_that_does_not_run_is_named_before_anything_is_trained() -> None:
+    def refuse(q, k, v):
+        raise RuntimeError("No available kernel. Aborting execution.\nmore")
+
+    with pytest.raises(InputError, match=r"^cudnn: No available kernel. Aborting execution., expected it to train$"):
+        train_beside.check_each_runs(SETTING, {"flash2": PYTORCHS, "cudnn": refuse}, "cpu")
+
+
+def test_without_a_gpu_it_says_so(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    done = CliRunner().invoke(train_beside.main, ["--output", str(tmp_path / "record.jsonl")])
+    assert done.exit_code == 2 and not (tmp_path / "record.jsonl").exists()
+    assert done.stderr == "error: training: no GPU here, expected a Hopper GPU (H100, H200)\n"
+
+
+@pytest.mark.gpu
+def test_a_short_training_on_the_gpu_is_recorded(tmp_path) -> None:
+    record = tmp_path / "record.jsonl"
+    short = ["--seed", "1", "--seed", "2", "--steps", "30", "--batch", "2"]
+    done = CliRunner().invoke(train_beside.main, ["--output", str(record), *short])
+    # So few steps may be judged either way.
+    assert done.exit_code in (0, 1), done.stderr
+    runs = training_page.read(record)
+    assert len(runs) == 6 and all(len(run.losses) == 30 for run in runs)

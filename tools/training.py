@@ -1,0 +1,158 @@
+"""What a training beside SDPA's attentions records, and the judgement of it: pure functions of the losses."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from tl_attention.errors import InputError
+from tl_attention.measure.cell import OURS
+from tl_attention.measure.records import Measured, parse_line
+
+FLASH, CUDNN = "flash2", "cudnn"
+NAMES = {OURS: "ours", FLASH: "SDPA's flash", CUDNN: "SDPA's cuDNN"}
+# Losses are judged as means of so many steps, and may differ by so many times what flash and cuDNN do.
+SMOOTHED_OVER, MOST = 20, 2.0
+# Steps that are timed together, and the first of such blocks that are not counted.
+BLOCK, WARM_UP_BLOCKS = 10, 2
+
+
+@dataclass(frozen=True)
+class TrainingRun(Measured):
+    """One training: a model of so many layers, each with this problem's attention.
+
+    `losses` are those of each step, as far as they are finite, `block_s` the seconds of each BLOCK steps.
+    """
+
+    attention: str
+    problem: dict[str, Any]
+    layers: int
+    rate: float
+    steps: int
+    losses: tuple[float, ...]
+    block_s: tuple[float, ...] = ()
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """The median of the blocks behind the warm-up."""
+        counted = self.block_s[WARM_UP_BLOCKS:]
+        return BLOCK / statistics.median(counted) if counted else None
+
+
+def parse_training(line: bytes, where: str) -> TrainingRun:
+    """The training of a line. Raises InputError that begins with `where`, as FILE:LINE."""
+    return parse_line(TrainingRun, line, where)
+
+
+def smoothed(losses: Sequence[float], over: int = SMOOTHED_OVER) -> list[float]:
+    """The mean of each `over` losses in a row; the first is that of the first `over`."""
+    return [statistics.fmean(losses[end - over : end]) for end in range(over, len(losses) + 1)]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One seed. The lists have an entry for each step from SMOOTHED_OVER on.
+
+    `smooth` are the losses of each attention. `apart` is how far ours lies from flash's, the difference of each step
+    without its sign, smoothed; `allowed` is how far it may: MOST times the largest that flash's lies from cuDNN's up to
+    that step. `of_means` is the largest part of what is allowed where losses are smoothed before they are subtracted:
+    their differences cancel then, those of flash and cuDNN too, so it is told and not judged. `spread` is how far apart
+    flash's seeds end. `broken` says which attention's loss is not finite, and where.
+    """
+
+    seed: int
+    smooth: dict[str, list[float]]
+    apart: list[float]
+    allowed: list[float]
+    of_means: float
+    spread: float
+    broken: str = ""
+
+    @property
+    def outside(self) -> list[int]:
+        """The steps, counted from 1, at which ours lies farther from flash's than it may."""
+        pairs = enumerate(zip(self.apart, self.allowed, strict=True), SMOOTHED_OVER)
+        return [step for step, (apart, allowed) in pairs if not apart <= allowed]
+
+    @property
+    def ends_within(self) -> bool:
+        """Whether ours ends no farther from flash's than flash's seeds from each other."""
+        return abs(self.smooth[OURS][-1] - self.smooth[FLASH][-1]) <= self.spread
+
+    @property
+    def ok(self) -> bool:
+        return not self.broken and not self.outside and self.ends_within
+
+    @property
+    def verdict(self) -> str:
+        """In a line."""
+        if self.broken:
+            return f"seed {self.seed}: FAILED: {self.broken}"
+        ends = {name: f"{losses[-1]:.5f}" for name, losses in self.smooth.items()}
+        return f"seed {self.seed}: {'ok' if self.ok else 'FAILED'}: {self._said()}: " + ", ".join(
+            f"{ends[name]} {words}" for name, words in NAMES.items()
+        )
+
+    def _said(self) -> str:
+        if outside := self.outside:
+            first, at = outside[0], outside[0] - SMOOTHED_OVER
+            of_all = f"{len(outside)} of {len(self.apart)} steps"
+            said = f"at step {first} {self.apart[at]:.2g} from flash's, expected at most {self.allowed[at]:.2g}, as at {of_all}"
+        else:
+            said = f"from flash's at most {_part(self.apart, self.allowed):.2f} of what is allowed"
+        near = "within" if self.ends_within else "OUTSIDE of"
+        return (
+            f"{said} (of smoothed losses {self.of_means:.2f}); ends {near} the {self.spread:.2g} that seeds differ by"
+        )
+
+
+def judged(runs: Sequence[TrainingRun]) -> list[Judged]:
+    """Each seed's judgement. Raises InputError unless each has all attentions, equal in all else, and enough steps."""
+    if not runs:
+        raise InputError("training: no runs, expected one for each attention and seed")
+    seeds: dict[int | None, dict[str, TrainingRun]] = {}
+    for run in runs:
+        if run.attention in seeds.setdefault(run.seed, {}):
+            raise InputError(f"training: seed {run.seed} has {run.attention} twice, expected the runs of one record")
+        seeds[run.seed][run.attention] = run
+    for seed, of_seed in seeds.items():
+        if set(of_seed) != set(NAMES):
+            raise InputError(f"training: seed {seed} has {', '.join(sorted(of_seed))}, expected {', '.join(NAMES)}")
+    if len({(str(run.problem), run.layers, run.rate, run.steps, run.run) for run in runs}) != 1:
+        raise InputError("training: runs of several models, expected one model, one number of steps and one time")
+    if runs[0].steps < SMOOTHED_OVER:
+        raise InputError(
+            f"training: {runs[0].steps} steps, expected at least the {SMOOTHED_OVER} that are smoothed over"
+        )
+    ends = [smooth[-1] for of_seed in seeds.values() if (smooth := smoothed(of_seed[FLASH].losses))]
+    spread = max(ends) - min(ends) if ends else 0.0
+    return [_judged(seed or 0, of_seed, spread) for seed, of_seed in seeds.items()]
+
+
+def _judged(seed: int, runs: dict[str, TrainingRun], spread: float) -> Judged:
+    smooth = {name: smoothed(run.losses) for name, run in runs.items()}
+    short = [run for run in runs.values() if len(run.losses) < run.steps]
+    broken = ", ".join(f"the loss of {run.attention} is not finite at step {len(run.losses) + 1}" for run in short)
+    ours, flash, cudnn = (runs[name].losses for name in (OURS, FLASH, CUDNN))
+    apart, allowed = smoothed(_apart(ours, flash)), _allowed(smoothed(_apart(flash, cudnn)))
+    of_means = _part(_apart(smooth[OURS], smooth[FLASH]), _allowed(_apart(smooth[FLASH], smooth[CUDNN])))
+    # Of a run that broke there are fewer.
+    steps = min(len(apart), len(allowed))
+    return Judged(seed, smooth, apart[:steps], allowed[:steps], of_means, spread, broken)
+
+
+def _apart(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [abs(a - b) for a, b in zip(one, other)]
+
+
+def _allowed(between: Sequence[float]) -> list[float]:
+    return [MOST * most for most in accumulate(between, max)]
+
+
+def _part(apart: Sequence[float], allowed: Sequence[float]) -> float:
+    """The largest as a part of what is allowed; infinite where nothing is, and there is something."""
+    return max((a / b if b else math.inf for a, b in zip(apart, allowed) if a), default=0.0)
