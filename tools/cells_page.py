@@ -14,7 +14,7 @@ from cells_chart import chart
 
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow, parse_cell
-from tl_attention.measure.records import read_lines
+from tl_attention.measure.records import Measured, read_lines
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.show.cells import binding_peer
 from tl_attention.show.text_table import markdown
@@ -60,11 +60,17 @@ def divided(rows: Sequence[CellRow]) -> tuple[list[CellRow], list[CellRow]]:
 
 def about(row: CellRow) -> str:
     """What was measured, where and how."""
-    versions = ", ".join(f"{what} {version}" for what, version in row.versions.items())
     return (
         f"Speed as a part of the peer's, above 1 is faster: the median over rounds of the ratio of times, {row.shape.dtype}, "
-        f"{row.shape.batch * row.shape.seq_kv} tokens where lengths stand beside each other. {row.device}, driver "
-        f"{row.driver}, {row.run}, commit {row.commit}; {versions}, nvcc {row.nvcc}. {row.method}."
+        f"{row.shape.batch * row.shape.seq_kv} tokens where lengths stand beside each other. {measured_on(row)}"
+    )
+
+
+def measured_on(row: Measured) -> str:
+    """The machine and the run of a line of a record, and its method."""
+    versions = ", ".join(f"{what} {version}" for what, version in row.versions.items())
+    return (
+        f"{row.device}, driver {row.driver}, {row.run}, commit {row.commit}; {versions}, nvcc {row.nvcc}. {row.method}."
     )
 
 

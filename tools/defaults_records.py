@@ -30,10 +30,10 @@ def said() -> Iterator[str]:
     """What the records say of each rule, in their order."""
     cells, grid = read(), read_rows(GRID)
     for number, rule in enumerate(defaults().rules):
-        own = [row for row in cells if defaults().number(Case.of(row.shape)) == number]
         if rule.schedule in OF_GRID and rule.head_dims == (128,):
             yield of_grid(grid, OF_GRID[rule.schedule])
         else:
+            own = [row for row in cells if defaults().number(Case.of(row.shape)) == number]
             yield of_cells([row for row in own if row.ours.what == rule.schedule])
 
 

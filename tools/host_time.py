@@ -37,7 +37,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from tl_attention.errors import InputError
 from tl_attention.measure.line_file import LineFile
 from tl_attention.measure.machine import machine_fields
+from tl_attention.measure.sampling import in_turn
 from tl_attention.op.attention import attention
+from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 
@@ -80,8 +82,8 @@ def sizes_of(shape: AttentionShape) -> tuple[tuple[int, ...], ...]:
 
 def candidates(shape: AttentionShape, compiled: bool) -> list[Candidate]:
     """Ours and SDPA's for one problem."""
-    dtype, causal = getattr(torch, shape.dtype), shape.mask == CAUSAL
-    q, k, v = (torch.randn(*size, dtype=dtype, device="cuda") for size in sizes_of(shape))
+    causal = shape.mask == CAUSAL
+    q, k, v = make_inputs(shape, seed=1, device="cuda")
 
     def sdpa() -> torch.Tensor:
         return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=shape.group > 1)
@@ -120,9 +122,8 @@ def host_times(measured: list[Candidate], calls: int, rounds: int) -> dict[str, 
         timed(candidate, DRAINED)
     gc.disable()
     try:
-        for number in range(rounds):
-            for candidate in measured[:: -1 if number % 2 else 1]:
-                found[candidate.name].append(timed(candidate, -(-calls // rounds)))
+        for candidate in in_turn(measured, rounds):
+            found[candidate.name].append(timed(candidate, -(-calls // rounds)))
     finally:
         gc.enable()
     return found

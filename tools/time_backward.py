@@ -10,7 +10,6 @@ of which 15 compile.
 
 from __future__ import annotations
 
-import datetime
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -137,8 +136,7 @@ def sampled(batches: Sequence[Batch], rounds: int) -> list[Samples]:
     found = [Samples(batch.calls) for batch in batches]
     for samples, batch in in_turn(list(zip(found, batches)), rounds):
         ms, clock = batch.sample()
-        samples.rounds_ms.append([ms])
-        samples.clocks_mhz.extend([clock] if clock else [])
+        samples.add([ms], clock)
         time.sleep(BATCH_PAUSE_S)
     return found
 
@@ -166,8 +164,7 @@ def main(output: Path, rounds: int, seed: int) -> None:
     try:
         if not torch.cuda.is_available():
             raise InputError("backward: no GPU here, expected a Hopper GPU (H100, H200)")
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        common = {"device": torch.cuda.get_device_name(0), "run": now, **machine_fields()}
+        common = {"device": torch.cuda.get_device_name(0), **machine_fields()}
         compile_ours(list(shapes()))
         with ResultsFile(output) as results:
             rows = []

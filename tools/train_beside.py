@@ -10,7 +10,6 @@ with the loss of every step; then each seed is judged (tools/training.py), and t
 
 from __future__ import annotations
 
-import datetime
 import math
 import sys
 import time
@@ -156,8 +155,7 @@ def main(output: Path, seeds: tuple[int, ...], steps: int, batch: int, heads: st
         shape = AttentionShape.parse(f"{batch},{heads},1024,{head_dim}", dtype="bfloat16", causal=True, lse=True)
         if not torch.cuda.is_available():
             raise InputError("training: no GPU here, expected a Hopper GPU (H100, H200)")
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        common = {"device": torch.cuda.get_device_name(0), "run": now, **machine_fields()}
+        common = {"device": torch.cuda.get_device_name(0), **machine_fields()}
         setting, among = Setting(shape, steps=steps), attentions()
         check_each_runs(setting, among, "cuda")
         with ResultsFile(output) as results:

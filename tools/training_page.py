@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cells_page import PAGE, ROOT, with_section
+from cells_page import PAGE, ROOT, measured_on, with_section
 from training import NAMES, TrainingRun, judged, parse_training
 from training_chart import chart
 
@@ -32,11 +32,9 @@ def read(path: Path = RECORD) -> list[TrainingRun]:
 def section(runs: Sequence[TrainingRun]) -> str:
     """What stands between the markers."""
     seeds, first = judged(runs), runs[0]
-    versions = ", ".join(f"{what} {version}" for what, version in first.versions.items())
     about = (
         f"{first.layers} layers, attention {shape_of(first.problem)}, {first.steps} steps, AdamW at {first.rate:g}; "
-        f"{first.device}, driver {first.driver}, {first.run}, commit {first.commit}; {versions}, nvcc {first.nvcc}. "
-        f"{first.method}."
+        f"{measured_on(first)}"
     )
     lines = [
         [

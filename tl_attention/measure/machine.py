@@ -1,7 +1,8 @@
-"""What all rows of a run have in common: the compilers, the software and the GPU of this machine."""
+"""What all rows of a run have in common: its time, and the compilers, the software and the GPU of this machine."""
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 from tl_attention.build.toolchain import chosen
@@ -10,7 +11,7 @@ from tl_attention.measure.environment import commit, gpu, software
 
 
 def machine_fields() -> dict[str, Any]:
-    """The fields of a row that say where it was measured, by name; the device's is the worker's to tell.
+    """The fields of a row that say where it was measured, and in which run, by name; the device's is the worker's to tell.
 
     Asked before minutes of compiling: raises InputError where no nvcc can compile, or the GPU is none of Hopper's.
     """
@@ -20,6 +21,7 @@ def machine_fields() -> dict[str, Any]:
         for found in visible_gpus()[:1]:
             require_hopper(found.capability, found.name)
     return {
+        "run": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "nvcc": nvcc.version,
         "ptxas": nvcc.ptxas,
         "commit": commit(),

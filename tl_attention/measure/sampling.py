@@ -29,6 +29,11 @@ class Samples:
     rounds_ms: list[list[float]] = field(default_factory=list)
     clocks_mhz: list[int] = field(default_factory=list)
 
+    def add(self, times: list[float], clock_mhz: int | None) -> None:
+        """One round more."""
+        self.rounds_ms.append(times)
+        self.clocks_mhz.extend([clock_mhz] if clock_mhz else [])
+
     @property
     def timing(self) -> timing.Timing:
         """All rounds together."""
@@ -83,9 +88,7 @@ def sample(
             progress.advance(str(candidate))
         entries = [(candidate, Samples(calls[candidate])) for candidate in candidates]
         for candidate, samples in in_turn(entries, rounds):
-            times, clock = worker.call(take, candidate, timeout_s=SAMPLE_TIMEOUT_S)
-            samples.rounds_ms.append(times)
-            samples.clocks_mhz.extend([clock] if clock else [])
+            samples.add(*worker.call(take, candidate, timeout_s=SAMPLE_TIMEOUT_S))
             progress.advance(str(candidate))
             time.sleep(pause_s)
     except CallFailed as failed:

@@ -22,7 +22,6 @@ waits until all are compiled, and times them beside each other.
 
 from __future__ import annotations
 
-import datetime
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
@@ -72,8 +71,7 @@ class Session:
     ):
         self._record, self._known = record, known
         self.seed = secrets.randbelow(2**31) if seed is None else seed
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._common = {"seed": self.seed, "run": now, **machine_fields()}
+        self._common = {"seed": self.seed, **machine_fields()}
         self._compilers, self._worker = compilers or CompilePool(), worker or Worker()
         self._outstanding: set[Ticket] = set()
         self._ready: SimpleQueue[Ticket] = SimpleQueue()
