@@ -80,7 +80,7 @@ def with_options(schedule: Schedule, rng: random.Random) -> Schedule:
     kernel["tile_order"] = rng.choice(("rows", "tapered", "sections"))
     softmax: dict[str, Any] = {
         "rescale_threshold": rng.choice((0.0, 0.5, 1.0, 8.0)),
-        "row_max": rng.choice(("thread", "row")),
+        "row_max": rng.choice(("thread", "chains", "row")),
     }
     if rng.random() < 0.5:
         softmax["exp2_polynomial"] = {

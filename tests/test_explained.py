@@ -29,6 +29,7 @@ SPECIALIZED = {name: s for name, s in shipped().items() if s.lowering == "warp_s
 PIPELINED = [name for name, s in shipped().items() if s.lowering == "pipelined"]
 SOFTMAX = (
     {"row_max": "thread"},
+    {"row_max": "chains"},
     {"row_sum": "row"},
     {"rescale_threshold": 8.0},
     {"fused_scale": False},

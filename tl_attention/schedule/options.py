@@ -135,10 +135,11 @@ class SoftmaxOptions(_Options):
         ),
     ] = True
     row_max: Annotated[
-        Literal["thread", "row"],
+        Literal["thread", "chains", "row"],
         Words(
             {
                 "thread": "row_max goes on from the row's maximum so far in every thread",
+                "chains": "row_max goes on from the row's maximum so far in two chains of every thread",
                 "row": "row_max starts from nothing and compares the row's maximum so far last",
             }
         ),

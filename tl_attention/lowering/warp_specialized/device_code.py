@@ -122,10 +122,10 @@ __device__ __forceinline__ float tl_attention_one_more_exponential(float x, bool
 }
 template <int count, bool alone> __device__ __forceinline__ void tl_attention_cap(float* acc_s, float factor) {
   static_assert(count % 8 == 0, "two columns of each of two groups of eight, of two rows");
-  float largest[2] = {0.0f, 0.0f};
+  float largest[4] = {0.0f, 0.0f, 0.0f, 0.0f};
   #pragma unroll
-  for (int i = 0; i < count; ++i) largest[i % 2] = fmaxf(largest[i % 2], fabsf(acc_s[i]));
-  const float furthest = fmaxf(largest[0], largest[1]) * factor;
+  for (int i = 0; i < count; ++i) largest[i % 4] = fmaxf(largest[i % 4], fabsf(acc_s[i]));
+  const float furthest = fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3])) * factor;
   // The factor's powers in the coefficients, where they are none too small or large, save a product for each score.
   if (__all_sync(0xffffffff, furthest <= 0.375f && factor > 1e-7f && factor < 1e7f)) {
     const float square = factor * factor, third = 0.12264758f * factor * square * square;

@@ -34,6 +34,18 @@ def lane_of(column):
     return column // 2 % 4
 
 
+def per_chain_layout():
+    """Layout of a (64, 8) fragment: the even and the odd columns that each of the four lanes has of a row."""
+    return T.Fragment(
+        [ROWS, 8], forward_fn=lambda i, chain: (i // 16 * 32 + i % 8 * 4 + chain // 2, i // 8 % 2 * 2 + chain % 2)
+    )
+
+
+def chain_of(column):
+    """Which of the eight has this column."""
+    return column % 8
+
+
 def inside(columns, j):
     """Whether column j is one of these, (first, end)."""
     return T.And(j >= columns[0], j < columns[1])
@@ -100,12 +112,24 @@ def maximum_of_threads(row_maximum, s, c):
 
 
 @T.macro
+def maximum_of_chains(row_maximum, s, c):
+    """The same, a thread's columns in two chains: half as many maxima wait for each other."""
+    of_chain = T.alloc_fragment([ROWS, 8], "float32")
+    T.annotate_layout({of_chain: per_chain_layout()})
+    for i, chain in T.Parallel(ROWS, 8):
+        of_chain[i, chain] = s.scores_max[i]
+    for i, j in T.Parallel(ROWS, c.block_N):
+        of_chain[i, chain_of(j)] = T.max(of_chain[i, chain_of(j)], s.acc_s[i, j])
+    T.reduce_max(of_chain, row_maximum, dim=1)
+
+
+@T.macro
 def maximum_of_row(row_maximum, s, c):
     """row_maximum = max_j acc_s; uncleared, the larger of that and what it was."""
     T.reduce_max(s.acc_s, row_maximum, dim=1, clear=c.softmax.rescale_threshold != 0)
 
 
-MAXIMUM = {"thread": maximum_of_threads, "row": maximum_of_row}
+MAXIMUM = {"thread": maximum_of_threads, "chains": maximum_of_chains, "row": maximum_of_row}
 
 # --- the exponentials ----------------------------------------------------------------------------------------------
 
