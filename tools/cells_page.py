@@ -6,7 +6,7 @@ They stand between two markers. A test holds page and picture to the record.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -40,11 +40,10 @@ def read(path: Path = RECORD) -> list[CellRow]:
 
 def section(rows: Sequence[CellRow]) -> str:
     """What stands between the markers."""
-    over_lengths, others = divided(rows)
-    lengths = sorted({row.shape.seq_kv for row in over_lengths})
-    parts = [f"{BEGIN}\n", f"{about(rows[0])}\n", f"![Speed beside {PEERS['fa3']}]({PICTURE.name})\n"]
-    if over_lengths:
-        parts.append(f"{markdown(headings(lengths), list(grid(over_lengths, lengths)))}\n")
+    of_lengths, others = divided(rows)
+    parts = [f"{BEGIN}\n", f"{about_lengths(rows[0])}\n", f"![Speed beside {PEERS['fa3']}]({PICTURE.name})\n"]
+    if of_lengths:
+        parts.append(f"{over_lengths(of_lengths)}\n")
     if others:
         parts.append(f"{markdown(('case', 'problem', 'ms', 'speed', 'of'), list(map(alone, others)))}\n")
     return "\n".join([*parts, END])
@@ -58,7 +57,7 @@ def divided(rows: Sequence[CellRow]) -> tuple[list[CellRow], list[CellRow]]:
     return ([row for row in rows if len(groups[row.group]) > 1], [row for row in rows if len(groups[row.group]) == 1])
 
 
-def about(row: CellRow) -> str:
+def about_lengths(row: CellRow) -> str:
     """What was measured, where and how."""
     return (
         f"Speed as a part of the peer's, above 1 is faster: the median over rounds of the ratio of times, {row.shape.dtype}, "
@@ -74,13 +73,15 @@ def measured_on(row: Measured) -> str:
     )
 
 
-def headings(lengths: Sequence[int]) -> list[str]:
-    """A column for each peer and length, and the geometric mean."""
-    columns = [f"{name}, {_length(seq)}" for name in PEERS.values() for seq in lengths]
-    return ["head_dim", "heads", "", *columns, f"mean / {PEERS['fa3']}"]
+def over_lengths(rows: Sequence[CellRow], peers: Mapping[str, str] = PEERS) -> str:
+    """The table of cells of several lengths: a column for each peer and length, and the geometric mean against the first."""
+    lengths = sorted({row.shape.seq_kv for row in rows})
+    columns = [f"{name}, {_length(seq)}" for name in peers.values() for seq in lengths]
+    headings = ["head_dim", "heads", "", *columns, f"mean / {next(iter(peers.values()))}"]
+    return markdown(headings, list(_grid(rows, lengths, peers)))
 
 
-def grid(rows: Sequence[CellRow], lengths: Sequence[int]) -> Iterator[list[str]]:
+def _grid(rows: Sequence[CellRow], lengths: Sequence[int], peers: Mapping[str, str]) -> Iterator[list[str]]:
     """A line for each group and mask."""
     lines: dict[tuple[str, bool], dict[int, CellRow]] = {}
     for row in rows:
@@ -89,8 +90,8 @@ def grid(rows: Sequence[CellRow], lengths: Sequence[int]) -> Iterator[list[str]]
         shape = next(iter(of_line.values())).shape
         heads = f"{shape.heads}" if shape.group == 1 else f"{shape.heads} on {shape.heads_kv}"
         what = [*["causal"] * (shape.mask == CAUSAL), *[f"softcap {shape.softcap:g}"] * bool(shape.softcap)]
-        found = [_speed(of_line.get(seq), peer) for peer in PEERS for seq in lengths]
-        against = [speed for seq in lengths if (speed := _speed(of_line.get(seq), next(iter(PEERS))))]
+        found = [_speed(of_line.get(seq), peer) for peer in peers for seq in lengths]
+        against = [speed for seq in lengths if (speed := _speed(of_line.get(seq), next(iter(peers))))]
         mean = f"{geometric_mean(against):.3f}" if against else ""
         yield [str(shape.head_size), heads, ", ".join(what), *("" if x is None else f"{x:.3f}" for x in found), mean]
 

@@ -5,13 +5,19 @@ A part stands between `<!-- NAME -->` and `<!-- end of NAME -->`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
+from cells_page import about_lengths, measured_on, over_lengths, read
+
 from tl_attention.files.defaults import defaults
+from tl_attention.measure.cell import OURS
 from tl_attention.show.text_table import markdown
 
-PAGE = Path(__file__).parents[1] / "docs/PYTORCH.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/PYTORCH.md"
+BACKWARD, HOST, OPERATOR = (ROOT / f"results/{name}-h200.jsonl" for name in ("backward", "host", "operator"))
 
 
 def rules() -> str:
@@ -25,7 +31,47 @@ def rules() -> str:
     return markdown(["head_dim", "only if", "schedule", "why", "record in `results/`"], lines)
 
 
-PARTS: dict[str, Callable[[], str]] = {"defaults": rules}
+def backward() -> str:
+    """Forward plus backward beside SDPA's, a line for each head size and mask."""
+    rows = read(BACKWARD)
+    return f"{about_lengths(rows[0])}\n\n{over_lengths(rows, SDPA)}"
+
+
+def host() -> str:
+    """What a call costs the host, the first result of a process, and the GPU's time beside the bare kernel's."""
+    calls = [json.loads(line) for line in HOST.read_text().splitlines()]
+    first = next(call for call in calls if "median_ms" in call)
+    every = [call for call in calls if "median_us" in call]
+    table = markdown(
+        ["call", "median, us", "a tenth is faster than", "a tenth is slower than"],
+        [[c["candidate"], *(f"{c[key]:.1f}" for key in ("median_us", "p10_us", "p90_us"))] for c in every],
+    )
+    rows = read(OPERATOR)
+    beside = markdown(
+        ["call", "problem", "ms", "speed of the bare kernel's", "equal code entered twice differs by"],
+        [
+            [
+                row.ours.what,
+                str(row.shape),
+                f"{row.ours.median_ms:.3f}",
+                f"{speed.ratio:.4f}",
+                f"{row.repeatability:.4f}",
+            ]
+            for row in rows
+            if (speed := row.speed(OURS, "kernel")) and row.repeatability is not None
+        ],
+    )
+    return (
+        f"What a call costs the host, {every[0]['problem']}, {every[0]['n']} calls of each; {every[0]['method']}:\n\n{table}\n\n"
+        f"The first result of a new process takes {first['median_ms']:.0f} ms, of which {first['of_it_import_ms']:.0f} are the "
+        f"import (median of {first['n']}, the slowest {max(first['all_ms']):.0f}); {first['method']}. {first['device']}, "
+        f"{first['run']}, commit {first['commit']}.\n\n"
+        f"The GPU beside the bare kernel, launched with tensors that are there. {measured_on(rows[0])}\n\n{beside}"
+    )
+
+
+SDPA = {"flash2": "SDPA's flash", "cudnn": "SDPA's cuDNN"}
+PARTS: dict[str, Callable[[], str]] = {"defaults": rules, "backward": backward, "host": host}
 
 
 def filled(page: str) -> str:

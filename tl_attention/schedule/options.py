@@ -139,7 +139,7 @@ class SoftmaxOptions(_Options):
         Words(
             {
                 "thread": "row_max goes on from the row's maximum so far in every thread",
-                "chains": "row_max goes on from the row's maximum so far in two chains of every thread",
+                "chains": "row_max takes the even and the odd columns of every thread apart, and goes on from the row's maximum so far",
                 "row": "row_max starts from nothing and compares the row's maximum so far last",
             }
         ),

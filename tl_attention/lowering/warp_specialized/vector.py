@@ -113,11 +113,11 @@ def maximum_of_threads(row_maximum, s, c):
 
 @T.macro
 def maximum_of_chains(row_maximum, s, c):
-    """The same, a thread's columns in two chains: half as many maxima wait for each other."""
+    """The same, a thread's even and odd columns each in a chain of their own: half as many maxima wait for each other."""
     of_chain = T.alloc_fragment([ROWS, 8], "float32")
     T.annotate_layout({of_chain: per_chain_layout()})
     for i, chain in T.Parallel(ROWS, 8):
-        of_chain[i, chain] = s.scores_max[i]
+        of_chain[i, chain] = T.if_then_else(chain % 2 == 0, s.scores_max[i], -T.infinity("float32"))
     for i, j in T.Parallel(ROWS, c.block_N):
         of_chain[i, chain_of(j)] = T.max(of_chain[i, chain_of(j)], s.acc_s[i, j])
     T.reduce_max(of_chain, row_maximum, dim=1)
