@@ -59,7 +59,7 @@ def test_a_rule_is_passed_over_for_its_first_condition_that_is_not_met(cli) -> N
     lines = cli("which", "--shape", "1,1,90,64").stdout.splitlines()
     passed = [line.split(": ", 1)[1] for line in lines if line.startswith("  line ")]
     assert passed[:2] == ["short: seq_q up to 64", "short_wide: head_dims 192, 192/128, 256"]
-    assert passed[2:4] == ["causal_late: masks causal, window, causal_window", "softcap: softcap true"]
+    assert passed[2:4] == ["softcap_causal: masks causal, window, causal_window", "softcap: softcap true"]
     assert "best: head_dims 128" in passed and "d64_causal: masks causal" in passed
 
 
