@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import click
 import torch
@@ -131,7 +131,16 @@ def measured(shape: AttentionShape, seed: int, rounds: int, common: dict[str, An
     )
 
 
-def sampled(batches: Sequence[Batch], rounds: int) -> list[Samples]:
+class Sampled(Protocol):
+    """What is timed in batches of so many calls."""
+
+    calls: int
+
+    def sample(self) -> tuple[float, int | None]:
+        """Milliseconds of one call, and the SM clock in MHz."""
+
+
+def sampled(batches: Sequence[Sampled], rounds: int) -> list[Samples]:
     """Samples of each batch, in turn."""
     found = [Samples(batch.calls) for batch in batches]
     for samples, batch in in_turn(list(zip(found, batches)), rounds):
