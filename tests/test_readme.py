@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,13 @@ from tl_attention.cli import main
 from tl_attention.leaderboard.device_code import read_device_code
 from tl_attention.measure.records import Row, read_rows
 from tl_attention.show.console import show_tables
-from tools import pytorch_page, results_page
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "tools"))
+
+import pytorch_page  # noqa: E402
+import results_page  # noqa: E402
+
 README = (ROOT / "README.md").read_text()
 
 
@@ -25,7 +30,7 @@ def test_the_page_of_results_is_made_from_the_records() -> None:
     assert results_page.PAGE.read_text() == results_page.page(), "python tools/results_page.py makes it again"
 
 
-def test_the_page_for_pytorch_users_has_the_rules_of_the_defaults() -> None:
+def test_the_page_for_pytorch_users_has_the_rules_and_the_records() -> None:
     page = pytorch_page.PAGE.read_text()
     assert pytorch_page.filled(page) == page, "python tools/pytorch_page.py makes it again"
     with pytest.raises(ValueError, match="expected one <!-- defaults --> and one <!-- end of defaults -->"):

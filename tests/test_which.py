@@ -23,7 +23,7 @@ CASES = {
     ),
     "with the LSE": (
         ["--causal", "--lse"],
-        "best_causal",
+        "causal_late",
         "head_dim 128, float16, mask causal, seq_q 8192, seq_kv 8192, group 1, lse",
     ),
     "a softcap": (
