@@ -46,7 +46,18 @@ def section(rows: Sequence[CellRow]) -> str:
         parts.append(f"{over_lengths(of_lengths)}\n")
     if others:
         parts.append(f"{markdown(('case', 'problem', 'ms', 'speed', 'of'), list(map(alone, others)))}\n")
+    if later := "".join(f"{words}\n" for words in other_runs(rows)):
+        parts.append(later)
     return "\n".join([*parts, END])
+
+
+def other_runs(rows: Sequence[CellRow]) -> Iterator[str]:
+    """Which cells are of another run than the first, in whose words all stand."""
+    runs: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        runs.setdefault((row.device, row.run, row.commit), []).append(row.cell)
+    for (device, run, commit), cells in list(runs.items())[1:]:
+        yield f"Of another run, {device}, {run}, commit {commit}: {', '.join(cells)}."
 
 
 def divided(rows: Sequence[CellRow]) -> tuple[list[CellRow], list[CellRow]]:

@@ -32,7 +32,7 @@ from tl_attention.measure.cell_records import AGAIN, CellRow, Timed
 from tl_attention.measure.cells import with_times
 from tl_attention.measure.machine import machine_fields
 from tl_attention.measure.records import ResultsFile, problem_of
-from tl_attention.measure.timing import BATCH_PAUSE_S, LEAST_CALLS, sm_clock_mhz
+from tl_attention.measure.timing import BATCH_MS, BATCH_PAUSE_S, LEAST_CALLS, sm_clock_mhz
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
@@ -42,8 +42,6 @@ from tl_attention.show.cells import summary
 SIZES = ((4, 64, 8192), (32, 16, 1024))
 HEAD_DIM = 128
 KERNEL, OPERATOR, BAR = "kernel", "operator", 0.997
-# Long enough that the clock of a GPU at its power limit settles.
-BATCH_MS = 60.0
 METHOD = (
     "CUDA events around a batch of calls of about {batch:g} ms, at least {least}, behind one untimed call that is under way "
     "while they are enqueued; {rounds} rounds, entries interleaved in one process in alternating order, {pause} s pause "

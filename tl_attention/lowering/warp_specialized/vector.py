@@ -113,7 +113,7 @@ def maximum_of_threads(row_maximum, s, c):
 
 @T.macro
 def maximum_of_chains(row_maximum, s, c):
-    """The same, a thread's even and odd columns each in a chain of their own: half as many maxima wait for each other."""
+    """The same, a thread's even and odd columns in chains of their own: half as many maxima wait for each other."""
     of_chain = T.alloc_fragment([ROWS, 8], "float32")
     T.annotate_layout({of_chain: per_chain_layout()})
     for i, chain in T.Parallel(ROWS, 8):
