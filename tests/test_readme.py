@@ -20,6 +20,7 @@ from tl_attention.show.console import show_tables
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tools"))
 
+import cells_page  # noqa: E402
 import pytorch_page  # noqa: E402
 import results_page  # noqa: E402
 
@@ -28,6 +29,22 @@ README = (ROOT / "README.md").read_text()
 
 def test_the_page_of_results_is_made_from_the_records() -> None:
     assert results_page.PAGE.read_text() == results_page.page(), "python tools/results_page.py makes it again"
+
+
+def test_the_lowest_speeds_are_those_of_the_record() -> None:
+    rows, text = cells_page.read(), " ".join(README.split())
+
+    def lowest(*groups: str) -> str:
+        speeds = [speed for row in rows if row.group in groups and (speed := row.speed("ours", "fa3"))]
+        return f"{min(speed.ratio for speed in speeds):.3f}"
+
+    up_to_192 = lowest("d64", "d96", "d128", "grouped", "d192", "d192_128", "L")
+    assert f"up to head_dim 192 at least {up_to_192} of FlashAttention-3, at 256 at least {lowest('d256')} (" in text
+    assert f"with a softcap and a causal mask at least {lowest('softcap')}." in text
+    lse = {row.cell: speed.ratio for row in rows if (speed := row.speed("ours", "without_lse"))}
+    assert f"{1 - lse.pop('lse-1k-causal'):.1%}".replace("%", " %") in text and all(
+        ratio > 0.995 for ratio in lse.values()
+    )
 
 
 def test_the_page_for_pytorch_users_has_the_rules_and_the_records() -> None:
