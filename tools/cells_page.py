@@ -53,7 +53,7 @@ def section(rows: Sequence[CellRow]) -> str:
 
 def other_runs(rows: Sequence[CellRow]) -> Iterator[str]:
     """Which cells are of another run than the first, in whose words all stand."""
-    runs: dict[tuple[str, str, str], list[str]] = {}
+    runs: dict[tuple[str | None, ...], list[str]] = {}
     for row in rows:
         runs.setdefault((row.device, row.run, row.commit), []).append(row.cell)
     for (device, run, commit), cells in list(runs.items())[1:]:
