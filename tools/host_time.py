@@ -34,6 +34,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from tl_attention.cli.errors import fail
 from tl_attention.errors import InputError
 from tl_attention.measure.line_file import LineFile
 from tl_attention.measure.machine import machine_fields
@@ -199,8 +200,7 @@ def main(
             times = host_times(candidates(shape, compiled), calls, rounds)
             rows = [row_of(name, of_rounds) for name, of_rounds in times.items()]
     except InputError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
+        fail(str(error))
     file = LineFile(output) if output else None
     for row in rows:
         line = json.dumps({**row, "problem": str(shape), **machine})

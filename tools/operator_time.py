@@ -11,8 +11,6 @@ About 30 s on an H200.
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -25,14 +23,15 @@ from torch import Tensor
 
 from tl_attention import attention
 from tl_attention.build.compile import compile_kernel
+from tl_attention.cli.errors import fail
 from tl_attention.errors import InputError
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.cell import OURS, schedule_for
 from tl_attention.measure.cell_records import AGAIN, CellRow, Timed
 from tl_attention.measure.cells import with_times
-from tl_attention.measure.machine import machine_fields
+from tl_attention.measure.machine import gpu_fields
 from tl_attention.measure.records import ResultsFile, problem_of
-from tl_attention.measure.timing import BATCH_MS, BATCH_PAUSE_S, LEAST_CALLS, sm_clock_mhz
+from tl_attention.measure.timing import BATCH_MS, BATCH_PAUSE_S, LEAST_CALLS, Batch, sm_clock_mhz
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
@@ -50,13 +49,8 @@ METHOD = (
 Call = Callable[[], Tensor]
 
 
-class Flow:
-    """A call, timed in batches whose calls are enqueued while they run. `calls` are those of a batch."""
-
-    def __init__(self, call: Call):
-        self._call, self.calls = call, LEAST_CALLS
-        ms, _ = self.sample()
-        self.calls = max(math.ceil(BATCH_MS / ms), LEAST_CALLS)
+class Flow(Batch):
+    """A batch whose calls are enqueued while they run: the host's time counts where the GPU waits for it."""
 
     def sample(self) -> tuple[float, int | None]:
         """Milliseconds of one call, the mean of a batch's, and the SM clock in MHz while it ran."""
@@ -130,17 +124,14 @@ def measured(
 def main(output: Path, rounds: int, seed: int) -> None:
     """Time attention() and the operator beside the bare kernel, and record."""
     try:
-        if not torch.cuda.is_available():
-            raise InputError("operator_time: no GPU here, expected a Hopper GPU (H100, H200)")
-        common = {"device": torch.cuda.get_device_name(0), **machine_fields()}
+        common = gpu_fields("operator_time")
         with ResultsFile(output) as results:
             for shape in shapes():
                 for row in measured(shape, rounds, seed, common):
                     results.append_json(row.to_json(), of=row.cell)
                     click.echo(summary(row))
     except InputError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
+        fail(str(error))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from tl_attention.show.text_table import markdown
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/PYTORCH.md"
 BACKWARD, HOST, OPERATOR = (ROOT / f"results/{name}-h200.jsonl" for name in ("backward", "host", "operator"))
+SDPA = {"flash2": "SDPA's flash", "cudnn": "SDPA's cuDNN"}
 
 
 def rules() -> str:
@@ -38,40 +39,37 @@ def backward() -> str:
 
 
 def host() -> str:
-    """What a call costs the host, the first result of a process, and the GPU's time beside the bare kernel's."""
-    calls = [json.loads(line) for line in HOST.read_text().splitlines()]
-    first = next(call for call in calls if "median_ms" in call)
-    every = [call for call in calls if "median_us" in call]
+    """What a call costs the host, and the first result of a process."""
+    lines = [json.loads(line) for line in HOST.read_text().splitlines()]
+    first = next(line for line in lines if "median_ms" in line)
+    calls = [line for line in lines if "median_us" in line]
     table = markdown(
         ["call", "median, us", "a tenth is faster than", "a tenth is slower than"],
-        [[c["candidate"], *(f"{c[key]:.1f}" for key in ("median_us", "p10_us", "p90_us"))] for c in every],
+        [[call["candidate"], *(f"{call[key]:.1f}" for key in ("median_us", "p10_us", "p90_us"))] for call in calls],
     )
-    rows = read(OPERATOR)
-    beside = markdown(
-        ["call", "problem", "ms", "speed of the bare kernel's", "equal code entered twice differs by"],
-        [
-            [
-                row.ours.what,
-                str(row.shape),
-                f"{row.ours.median_ms:.3f}",
-                f"{speed.ratio:.4f}",
-                f"{row.repeatability:.4f}",
-            ]
-            for row in rows
-            if (speed := row.speed(OURS, "kernel")) and row.repeatability is not None
-        ],
-    )
+    about = f"{calls[0]['problem']}, {calls[0]['n']} calls of each; {calls[0]['method']}"
     return (
-        f"What a call costs the host, {every[0]['problem']}, {every[0]['n']} calls of each; {every[0]['method']}:\n\n{table}\n\n"
+        f"What a call costs the host, {about}:\n\n{table}\n\n"
         f"The first result of a new process takes {first['median_ms']:.0f} ms, of which {first['of_it_import_ms']:.0f} are the "
         f"import (median of {first['n']}, the slowest {max(first['all_ms']):.0f}); {first['method']}. {first['device']}, "
-        f"{first['run']}, commit {first['commit']}.\n\n"
-        f"The GPU beside the bare kernel, launched with tensors that are there. {measured_on(rows[0])}\n\n{beside}"
+        f"{first['run']}, commit {first['commit']}."
     )
 
 
-SDPA = {"flash2": "SDPA's flash", "cudnn": "SDPA's cuDNN"}
-PARTS: dict[str, Callable[[], str]] = {"defaults": rules, "backward": backward, "host": host}
+def operator() -> str:
+    """The GPU's time of a call beside the bare kernel's."""
+    rows = read(OPERATOR)
+    lines = [
+        [row.ours.what, str(row.shape), f"{row.ours.median_ms:.3f}", f"{speed.ratio:.4f}", f"{row.repeatability:.4f}"]
+        for row in rows
+        if (speed := row.speed(OURS, "kernel")) and row.repeatability is not None
+    ]
+    headings = ["call", "problem", "ms", "speed of the bare kernel's", "equal code entered twice differs by"]
+    about = f"The GPU beside the bare kernel, launched with tensors that are there. {measured_on(rows[0])}"
+    return f"{about}\n\n{markdown(headings, lines)}"
+
+
+PARTS: dict[str, Callable[[], str]] = {"defaults": rules, "backward": backward, "host": host, "operator": operator}
 
 
 def filled(page: str) -> str:

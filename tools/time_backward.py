@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import click
 import torch
@@ -25,6 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from tl_attention import attention
+from tl_attention.cli.errors import fail
 from tl_attention.errors import InputError
 from tl_attention.measure import peers
 from tl_attention.measure.candidate import Candidate
@@ -32,7 +33,7 @@ from tl_attention.measure.cell import OURS, schedule_for
 from tl_attention.measure.cell_records import AGAIN, CellRow, Timed
 from tl_attention.measure.cells import with_times
 from tl_attention.measure.compile_pool import compile_all
-from tl_attention.measure.machine import machine_fields
+from tl_attention.measure.machine import gpu_fields
 from tl_attention.measure.records import ResultsFile, problem_of
 from tl_attention.measure.sampling import Samples, in_turn
 from tl_attention.measure.timing import BATCH_PAUSE_S, Batch, batch_method
@@ -131,16 +132,7 @@ def measured(shape: AttentionShape, seed: int, rounds: int, common: dict[str, An
     )
 
 
-class Sampled(Protocol):
-    """What is timed in batches of so many calls."""
-
-    calls: int
-
-    def sample(self) -> tuple[float, int | None]:
-        """Milliseconds of one call, and the SM clock in MHz."""
-
-
-def sampled(batches: Sequence[Sampled], rounds: int) -> list[Samples]:
+def sampled(batches: Sequence[Batch], rounds: int) -> list[Samples]:
     """Samples of each batch, in turn."""
     found = [Samples(batch.calls) for batch in batches]
     for samples, batch in in_turn(list(zip(found, batches)), rounds):
@@ -171,9 +163,7 @@ def compile_ours(problems: Sequence[AttentionShape]) -> None:
 def main(output: Path, rounds: int, seed: int) -> None:
     """Time forward plus backward, and record."""
     try:
-        if not torch.cuda.is_available():
-            raise InputError("backward: no GPU here, expected a Hopper GPU (H100, H200)")
-        common = {"device": torch.cuda.get_device_name(0), **machine_fields()}
+        common = gpu_fields("backward")
         compile_ours(list(shapes()))
         with ResultsFile(output) as results:
             rows = []
@@ -183,8 +173,7 @@ def main(output: Path, rounds: int, seed: int) -> None:
                 # No bar is asked for, so there is no verdict.
                 click.echo(summary(rows[-1]).removesuffix(": "))
     except InputError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
+        fail(str(error))
     if any(row.ours.median_ms is None for row in rows):
         sys.exit(FAILED)
 

@@ -30,9 +30,10 @@ from training import BLOCK, CUDNN, FLASH, WARM_UP_BLOCKS, TrainingRun, judged
 from transformer_block import OURS as OUR_ATTENTION
 from transformer_block import PYTORCHS, losses, model_of, sequences
 
+from tl_attention.cli.errors import fail
 from tl_attention.errors import InputError
 from tl_attention.measure.cell import OURS
-from tl_attention.measure.machine import machine_fields
+from tl_attention.measure.machine import gpu_fields
 from tl_attention.measure.peers import SDPA
 from tl_attention.measure.records import ResultsFile, problem_of
 from tl_attention.problem.shape import AttentionShape
@@ -153,9 +154,7 @@ def main(output: Path, seeds: tuple[int, ...], steps: int, batch: int, heads: st
     """Train with each attention, record, and judge."""
     try:
         shape = AttentionShape.parse(f"{batch},{heads},1024,{head_dim}", dtype="bfloat16", causal=True, lse=True)
-        if not torch.cuda.is_available():
-            raise InputError("training: no GPU here, expected a Hopper GPU (H100, H200)")
-        common = {"device": torch.cuda.get_device_name(0), **machine_fields()}
+        common = gpu_fields("training")
         setting, among = Setting(shape, steps=steps), attentions()
         check_each_runs(setting, among, "cuda")
         with ResultsFile(output) as results:
@@ -166,8 +165,7 @@ def main(output: Path, seeds: tuple[int, ...], steps: int, batch: int, heads: st
 
             found = judged(measure(setting, among, seeds, "cuda", common, record))
     except InputError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
+        fail(str(error))
     for seed in found:
         click.echo(seed.verdict)
     if not all(seed.ok for seed in found):

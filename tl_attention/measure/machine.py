@@ -6,6 +6,7 @@ import datetime
 from typing import Any
 
 from tl_attention.build.toolchain import chosen
+from tl_attention.errors import InputError
 from tl_attention.hardware.device import require_hopper, visible_gpus
 from tl_attention.measure.environment import commit, gpu, software
 
@@ -29,3 +30,12 @@ def machine_fields() -> dict[str, Any]:
         "driver": known.driver if known else "unknown",
         "power_limit_w": known.power_limit_w if known else None,
     }
+
+
+def gpu_fields(what: str) -> dict[str, Any]:
+    """The same with the device, where this process itself measures `what`. Raises InputError where there is no GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InputError(f"{what}: no GPU here, expected a Hopper GPU (H100, H200)")
+    return {"device": torch.cuda.get_device_name(0), **machine_fields()}
