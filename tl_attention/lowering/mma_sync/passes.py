@@ -18,8 +18,9 @@ from tl_attention.schedule.schedule import Schedule
 # Q's load comes before all others, once a tile.
 Q_LOAD = "load_q"
 SYNC = Operation("sync", "threads", 0)
-# Iterations of the steady state that show all that it can be in: rings have 8 buffers at most.
-REPEATED = 24
+# How often the steady state is repeated in the loops that are looked at: short ones, and one that shows all that it can be
+# in, as rings have 8 buffers at most.
+REPEATED = (0, 1, 2, 3, 24)
 # A load, and its KV block.
 Load = tuple[str, int]
 # Where an operation stands: the phase, the iteration's number in it, and its place there.
@@ -52,15 +53,17 @@ def _placed(phases: Phases, table: Table, buffers: dict[str, int], q_waited: boo
     """The phases with their waits and barriers; None where Q is read before anything is waited for."""
     needed = _Needed()
     while True:
-        state = _State(table, buffers, needed)
-        for place, op, t in _unrolled(phases):
-            if not state.step(place, op, t - op.lag) and not q_waited:
-                return None
-        if not state.changed:
+        before = needed.copy()
+        for repeated in REPEATED:
+            state = _State(table, buffers, needed)
+            for place, op, t in _unrolled(phases, repeated):
+                if not state.step(place, op, t - op.lag) and not q_waited:
+                    return None
+        if needed == before:
             break
     for barrier in sorted(needed.barriers):
-        fewer = _Needed(needed.barriers - {barrier}, needed.waits)
-        if _enough(phases, _State(table, buffers, fewer)):
+        fewer = _Needed(needed.barriers - {barrier}, dict(needed.waits))
+        if _enough(phases, table, buffers, fewer):
             needed = fewer
 
     def written(phase: str, iterations: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
@@ -73,23 +76,25 @@ def _placed(phases: Phases, table: Table, buffers: dict[str, int], q_waited: boo
     return Phases(written("prologue", phases.prologue), steady, written("epilogue", phases.epilogue))
 
 
-def _enough(phases: Phases, state: _State) -> bool:
+def _enough(phases: Phases, table: Table, buffers: dict[str, int], needed: _Needed) -> bool:
     """Whether nothing is needed besides."""
-    kept = {*state.needed.barriers}
-    for place, op, t in _unrolled(phases):
-        state.step(place, op, t - op.lag)
-        if state.changed:
-            state.needed.barriers.intersection_update(kept)
+    tried = needed.copy()
+    for repeated in REPEATED:
+        state = _State(table, buffers, tried)
+        for place, op, t in _unrolled(phases, repeated):
+            state.step(place, op, t - op.lag)
+        if tried != needed:
             return False
     return True
 
 
-def _unrolled(phases: Phases) -> Iterator[tuple[Place, Operation, int]]:
-    """Every operation of a long loop with where it stands, and its iteration."""
-    blocks = phases.least_blocks + REPEATED
+def _unrolled(phases: Phases, repeated: int) -> Iterator[tuple[Place, Operation, int]]:
+    """Every operation of a loop that repeats its steady state so often, with where it stands, and its iteration."""
+    blocks = phases.least_blocks + repeated
     listed = [("prologue", number, iteration) for number, iteration in enumerate(phases.prologue)]
-    repeated = range(phases.steady.t, blocks + phases.end)
-    listed += [("steady", 0, Iteration(t, phases.steady.operations)) for t in repeated]
+    listed += [
+        ("steady", 0, Iteration(t, phases.steady.operations)) for t in range(phases.steady.t, blocks + phases.end)
+    ]
     listed += [
         ("epilogue", number, Iteration(blocks + t, operations)) for number, (t, operations) in enumerate(phases.epilogue)
     ]
@@ -104,6 +109,9 @@ class _Needed:
 
     barriers: set[Place] = field(default_factory=set)
     waits: dict[Place, int] = field(default_factory=dict)
+
+    def copy(self) -> _Needed:
+        return _Needed({*self.barriers}, dict(self.waits))
 
     def operations(self, phase: str, number: int, operations: tuple[Operation, ...]) -> Iterator[Operation]:
         """An iteration's operations with these, and without those that they stand for."""
@@ -127,7 +135,6 @@ class _State:
         # How many of them are there for the thread that waited, and for all of them.
         self.arrived = self.shared = 0
         self.read: set[Load] = set()
-        self.changed = False
 
     def step(self, place: Place, op: Operation, block: int) -> bool:
         """Run one. False where it reads Q before that was waited for."""
@@ -148,9 +155,7 @@ class _State:
         if group >= self.arrived:
             outstanding = len(self.groups) - group - 1
             # In every iteration of the steady state the same, which is enough for all of them.
-            least = min(outstanding, self.needed.waits.get(place, outstanding))
-            self.changed |= self.needed.waits.get(place) != least
-            self.needed.waits[place] = least
+            self.needed.waits[place] = min(outstanding, self.needed.waits.get(place, outstanding))
         if place in self.needed.waits:
             self.arrived = max(self.arrived, len(self.groups) - self.needed.waits[place])
 
@@ -173,7 +178,6 @@ class _State:
     def need(self, place: Place) -> None:
         """A barrier, right before."""
         self.needed.barriers.add(place)
-        self.changed = True
         self.meet()
 
     def meet(self) -> None:

@@ -14,8 +14,8 @@ from tl_attention.schedule.schedule import Schedule
 HEAD_DIMS = (64, 128)
 # Elements of 16 bytes, which a thread copies at a time.
 COPIED = 8
-# scores_max, scores_max_prev, scores_scale and denominator of a thread's two rows of a product's 16.
-ROW_VECTORS = 2 * 4
+# scores_max and denominator of a thread's two rows of a product's 16; the others live between the products.
+ROW_VECTORS = 2 * 2
 
 
 def resources(schedule: Schedule, size: HeadSize) -> Resources:
