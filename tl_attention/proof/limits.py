@@ -144,7 +144,7 @@ def _check_registers(schedule: Schedule, head_dim: int, takes: Resources) -> Non
 
 
 def _check_product(schedule: Schedule, takes: Resources) -> None:
-    accumulators, name = max((takes.fragments[name], name) for name in ("acc_s", "acc_o"))
+    accumulators, name = max((takes.fragments.get(name, 0), name) for name in ("acc_s", "acc_o"))
     if accumulators + PRODUCT_REGISTERS <= takes.launched:
         return
     raise ScheduleRefused(
