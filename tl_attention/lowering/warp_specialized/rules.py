@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tl_attention.hardware.device import HOPPER
+from tl_attention.hardware.card import HOPPER
 from tl_attention.hardware.warpgroup import WARPGROUP
 from tl_attention.loop.table import whole
 from tl_attention.lowering.warp_specialized.table import TABLE
