@@ -10,7 +10,6 @@ from mutations import shipped
 
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.files.default_rule import Case
-from tl_attention.files.defaults import default_schedule, default_schedules
 from tl_attention.hardware import device
 from tl_attention.hardware.card import ARCHS, CARDS, HOPPER, Card, card_of, known_card
 from tl_attention.hardware.device import VisibleGpu, another_gpu, card_at_hand
@@ -171,19 +170,6 @@ def test_a_limit_names_the_card_that_it_is_of():
         check_fits(wide, 128, lowering_of(wide).resources(wide, 128, few), few)
     assert "of 101,376 bytes of sm_86 (RTX 3090): " in explain(BEST, card=CARDS["sm_86"])
     assert "of 232,448 bytes: " in explain(BEST)
-
-
-def test_a_case_that_no_rule_serves_on_a_card_is_refused_in_one_line():
-    shape = AttentionShape(1, 2, 64, 64, 256, softcap=30.0, dtype="bfloat16", lse=True)
-    assert default_schedule(shape) == default_schedule(shape, "sm_90a") == "short_wide"
-    for serve in (default_schedule, default_schedules):
-        with pytest.raises(InputError) as error:
-            serve(replace(shape, head_dim=248, head_dim_v=16), "sm_86")
-        text = str(error.value)
-        assert text.startswith(
-            "attention: no schedule serves sm_86 (RTX 3090), head_dim 248/16, bfloat16, mask full, seq_q"
-        )
-        assert text.endswith("a schedule by its name") and "\n" not in text
 
 
 def test_a_case_names_its_card_unless_it_is_the_default():
