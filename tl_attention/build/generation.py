@@ -32,8 +32,9 @@ def generate(schedule: Schedule, variant: Variant, parameters: tuple[Parameter, 
     Raises ScheduleRefused where the schedule is not safe, or where what TileLang generated is not what it says, and
     InputError with the compiler's error when it cannot be built.
     """
-    refuse_unless_safe(schedule, variant.head_size, variant.card)
     lowering = lowering_of(schedule)
+    lowering.check_variant(variant)
+    refuse_unless_safe(schedule, variant.head_size, variant.card)
     with in_force():
         import tilelang
 

@@ -52,7 +52,13 @@ SOURCE = Table(
     output=("acc_o", "denominator"),
     splittable={"exp": _SCORES, "row_sum": _SCORES, "cast": _SCORES, "rescale": _OUTPUT},
 )
-# What a schedule names.
-NAMES: tuple[str, ...] = SOURCE.names
-NUMBER: dict[str, int] = SOURCE.number
-SPLITTABLE: tuple[str, ...] = tuple(SOURCE.splittable)
+# The loads of fragments from shared memory, statements of loops that multiply registers, each with its product: both are
+# cut along that product's inner dimension.
+FRAGMENTS = {"frag_q": "mma0", "frag_k": "mma0", "frag_v": "mma1"}
+
+# What a schedule names, by number: those of the source, then those that only some loops have.
+NAMES: tuple[str, ...] = (*SOURCE.names, *FRAGMENTS)
+NUMBER: dict[str, int] = {name: number for number, name in enumerate(NAMES)}
+SPLITTABLE: tuple[str, ...] = (*SOURCE.splittable, *dict.fromkeys(FRAGMENTS.values()))
+# What may be in chunks: what is split, and what is cut with it.
+IN_CHUNKS: tuple[str, ...] = (*SPLITTABLE, *FRAGMENTS)

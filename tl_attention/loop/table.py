@@ -21,7 +21,7 @@ class Statement:
     computes, by which the interpreter has it. `boundary_only` ones run for blocks that may have hidden keys alone.
 
     `columns` are the first column and the end of a chunk, None for a whole statement; `first_chunk_reads` has what only
-    the first chunk reads.
+    the first chunk reads, `later_chunks_read` what all the others read besides.
 
     Of the values it is known that an `of_block` statement writes another one for every KV block, whatever it reads, as
     a load always does; that others write a `constant`; and where one passes an input on unchanged, to the bit, by its
@@ -37,6 +37,7 @@ class Statement:
     boundary_only: bool = False
     columns: tuple[int, int] | None = None
     first_chunk_reads: tuple[str, ...] = ()
+    later_chunks_read: tuple[str, ...] = ()
     of_block: bool = False
     constant: str | None = None
     identity: Identity | None = None
@@ -58,6 +59,7 @@ class Table:
     reads. `splittable` has the statements that can be cut into chunks (`exp.0`), each with the buffers whose columns
     are cut with it (`acc_s[0:48]`). Schedules speak of the statements of `attention.SOURCE`: `fused` has those that are
     part of another one here, `moved` those that run right before another one, wherever the schedule has them.
+    Chunks of a buffer that is `slotted` share registers: `slots` says how many of them there is room for (`slots.py`).
     """
 
     statements: tuple[Statement, ...]
@@ -66,6 +68,8 @@ class Table:
     splittable: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     fused: Mapping[str, str] = field(default_factory=dict, hash=False)
     moved: Mapping[str, str] = field(default_factory=dict, hash=False)
+    slotted: tuple[str, ...] = ()
+    slots: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -137,19 +141,19 @@ def chunk_range(columns: tuple[int, ...], index: int) -> tuple[int, int]:
 def split_table(table: Table, split: Mapping[str, tuple[int, ...]]) -> Table:
     """The table with the statements of `split` cut into chunks of these columns."""
     segments: dict[str, list[tuple[int, int]]] = {}
-    for buffers in dict.fromkeys(table.splittable.values()):
-        ends = {
-            end for name, widths in split.items() if table.splittable[name] == buffers for end in accumulate(widths)
-        }
-        cuts = [0, *sorted(ends)]
-        segments |= {buffer: list(pairwise(cuts)) for buffer in buffers if ends}
+    for buffer in dict.fromkeys(buffer for buffers in table.splittable.values() for buffer in buffers):
+        ends = {end for name, widths in split.items() if buffer in table.splittable[name] for end in accumulate(widths)}
+        if ends:
+            segments[buffer] = list(pairwise([0, *sorted(ends)]))
 
-    def touched(buffers: tuple[str, ...], columns: tuple[int, int] | None) -> Iterator[str]:
+    def touched(name: str, buffers: tuple[str, ...], columns: tuple[int, int] | None) -> Iterator[str]:
         for buffer in buffers:
             if buffer not in segments:
                 yield buffer
+            # Columns of the buffers that are cut with it: of others it touches all.
+            within = columns if buffer in table.splittable.get(name, ()) else None
             for first, end in segments.get(buffer, ()):
-                if columns is None or (columns[0] <= first and end <= columns[1]):
+                if within is None or (within[0] <= first and end <= within[1]):
                     yield f"{buffer}[{first}:{end}]"
 
     statements: list[Statement] = []
@@ -157,14 +161,15 @@ def split_table(table: Table, split: Mapping[str, tuple[int, ...]]) -> Table:
         widths = split.get(s.name)
         for index, name in enumerate(chunk_names(s.name, widths)):
             columns = chunk_range(widths, index) if widths else None
-            reads = tuple(b for b in s.reads if b not in s.first_chunk_reads) if index else s.reads
+            later = (*(b for b in s.reads if b not in s.first_chunk_reads), *s.later_chunks_read)
+            reads = later if index else s.reads
             statements.append(
                 replace(
                     s,
                     name=name,
                     columns=columns,
-                    reads=tuple(touched(reads, columns)),
-                    writes=tuple(touched(s.writes, columns)),
+                    reads=tuple(touched(s.name, reads, columns)),
+                    writes=tuple(touched(s.name, s.writes, columns)),
                     formula=s.formula + (f", columns {columns[0]} to {columns[1]}" if columns else ""),
                 )
             )

@@ -46,6 +46,9 @@ class Lowering(ABC):
     def resources(self, schedule: Schedule, size: HeadSize, card: Card = HOPPER) -> Resources:
         """What one thread block of the schedule's kernel takes of an SM of the card."""
 
+    def check_variant(self, variant: Variant) -> None:
+        """Raise ScheduleRefused for one that its kernel does not compute; head sizes are for `resources` to refuse."""
+
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
         """What holds of its kernel beyond the dependences of the Program, in words, as each is proved.
 

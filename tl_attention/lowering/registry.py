@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from tl_attention.lowering.base import Lowering
 from tl_attention.lowering.inferred.lowering import Inferred
+from tl_attention.lowering.mma_sync.lowering import MmaSync
 from tl_attention.lowering.pipelined.lowering import Pipelined
 from tl_attention.lowering.warp_specialized.lowering import WarpSpecialized
 from tl_attention.schedule.dialect import register
 from tl_attention.schedule.schedule import Schedule
 
 LOWERINGS: dict[str, Lowering] = {
-    lowering.dialect.name: lowering for lowering in (Pipelined(), WarpSpecialized(), Inferred())
+    lowering.dialect.name: lowering for lowering in (Pipelined(), WarpSpecialized(), MmaSync(), Inferred())
 }
 for _lowering in LOWERINGS.values():
     register(_lowering.dialect)

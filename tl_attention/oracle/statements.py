@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.loop.exp2 import COEFFICIENTS, LOWEST
+from tl_attention.loop.table import whole
 from tl_attention.oracle.tile import Tile, rows_of
 from tl_attention.schedule.options import Exp2Polynomial
 
@@ -129,6 +130,24 @@ def _cast(t: Tile) -> None:
     t.write_columns("acc_s_cast", t["acc_s"][:, t.columns].to(t.dtype).float())
 
 
+def _frag(t: Tile) -> None:
+    """Columns of a tile in shared memory, or rows of V: along what is multiplied."""
+    [source], [fragment] = t.entry.reads, t.entry.writes
+    t[fragment] = t[source][t.columns] if source == "V_shared" else t[source][:, t.columns]
+
+
+def _mma0_fragments(t: Tile) -> None:
+    q, k, *before = t.entry.reads
+    # Q stays in registers whole, or comes in fragments like K.
+    scores = (t[q][:, t.columns] if q in t.given else t[q]) @ t[k].T
+    t["acc_s"] = t["acc_s"] + scores if before else scores
+
+
+def _mma1_fragments(t: Tile) -> None:
+    v = next(buffer for buffer in t.entry.reads if whole(buffer) == "V_local")
+    t["acc_o"] = t["acc_o"] + t["acc_s_cast"][:, t.columns] @ t[v]
+
+
 def _rescale(t: Tile) -> None:
     t.write_columns("acc_o", t["acc_o"][:, t.columns] * t["scores_scale"][:, None])
 
@@ -157,4 +176,10 @@ STATEMENT_CODE: Mapping[str, Callable[[Tile], None]] = {
     "mask_after": _mask_after,
     "row_max_kept": _row_max_kept,
     "row_sum_added": _row_sum_added,
+    # As the mma.sync kernel does it.
+    "frag_q": _frag,
+    "frag_k": _frag,
+    "frag_v": _frag,
+    "mma0_fragments": _mma0_fragments,
+    "mma1_fragments": _mma1_fragments,
 }

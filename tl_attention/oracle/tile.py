@@ -52,6 +52,7 @@ class Tile:
         observer: Observer | None = None,
     ):
         self.statements, self.rings, self.code = table.by_name, table.rings, code
+        self.given = table.inputs
         self.columns = slice(None)
         self.softmax = softmax
         M, N = block_M, block_N
@@ -67,6 +68,8 @@ class Tile:
         self.unwritten = torch.full((N, shape.head_dim), float("nan"))
         self.buffers: dict[object, Tensor] = {
             "Q_shared": rows_of(inputs["Q"], self.first_row, M),
+            # Of a loop that finds Q in registers.
+            "Q_local": rows_of(inputs["Q"], self.first_row, M),
             "acc_s": torch.full((M, N), float("nan")),
             "acc_s_cast": torch.full((M, N), float("nan")),
             "acc_o": torch.zeros(M, shape.head_dim_v),

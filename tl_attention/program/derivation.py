@@ -43,9 +43,10 @@ def derive(schedule: Schedule, model: Model | None = None) -> Program:
     iteration = _Iteration(emission, table, model, buffers, schedule.wait_before, schedule.release_before)
     producer = tuple(Operation(kind, load, 0) for load in producers for kind in ("acquire", "issue"))
     # What a lowering adds is said of its own model.
-    passes = schedule.dialect.passes if model == schedule.dialect.model else ()
-    bound = tuple(partial(change, schedule=schedule) for change in passes)
-    return Program(table, model, tuple(iteration.operations()), producer, buffers, bound)
+    own = model == schedule.dialect.model
+    bound = tuple(partial(change, schedule=schedule) for change in (schedule.dialect.passes if own else ()))
+    emitted = own and schedule.dialect.emitted
+    return Program(table, model, tuple(iteration.operations()), producer, buffers, bound, emitted)
 
 
 def _as_the_kernel_has_it(emission: list[tuple[str, int]], table: Table) -> list[tuple[str, int]]:
@@ -95,14 +96,20 @@ class _Iteration:
         else:
             edges = dependences(table, buffers)
             derived = self._in_issue_order({name: self._first_conflict(name, edges) for name in table.products})
-            asked = {name: self._earlier(name, before, derived[name]) for name, before in waits if before}
+            asked = {
+                name: self._earlier(name, before, derived[name])
+                for name, before in waits
+                if before and name in table.products
+            }
             self.done = at_once | self._in_issue_order(derived | asked) | asked
+        self.awaited = {load: self._awaited(load, before) for load, before in waits if before and load in table.loads}
         self.released = {load: self._later(load, before) for load, before in releases if before}
 
     def operations(self) -> Iterator[Operation]:
         for place, (name, lag) in enumerate(self.emission):
             kind = self.table.by_name[name].kind
             yield from self._completions(place)
+            yield from (Operation("wait", load, at) for load, (where, at) in self.awaited.items() if where == place)
             yield from (Operation("wait", load, lag) for load in self.table.loads_of(name))
             if kind == "load":
                 yield Operation("acquire", name, lag)
@@ -166,6 +173,12 @@ class _Iteration:
                 others=PLACE_KEYS,
             )
         return done(before)
+
+    def _awaited(self, load: str, before: str) -> tuple[int, int]:
+        """(place, lag there) of the wait for a load at `before`, the last one that comes by its first reader."""
+        lag, place = min((self.stage[name], self.place[name]) for name in self.table.readers[load])
+        wanted = self._named(before)
+        return wanted, lag - (wanted > place)
 
     def _later(self, load: str, before: str) -> tuple[int, int]:
         """(place, lag there) of the release of a load's buffer: `before`, in the iteration in which its reader is done.

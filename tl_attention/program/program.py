@@ -32,7 +32,8 @@ CONSUMER, PRODUCER = "consumer", "producer"
 class Program:
     """The operations of one iteration for each role, and the number of buffers of each load's ring.
 
-    `passes` make the phases that run of those of the consumer's iterations, in order.
+    `passes` make the phases that run of those of the consumer's iterations, in order. `emitted` says that the kernel runs
+    them one after another as they are; else TileLang places them.
     """
 
     table: Table
@@ -41,6 +42,7 @@ class Program:
     producer: tuple[Operation, ...]
     buffers: dict[str, int]
     passes: tuple[Callable[[Phases], Phases], ...] = field(default=(), compare=False, repr=False)
+    emitted: bool = field(default=False, compare=False, repr=False)
 
     def roles(self, blocks: int) -> dict[str, tuple[Step, ...]]:
         """Every role's steps for a loop over `blocks` KV blocks, in order, as derived: before any pass."""
@@ -75,11 +77,11 @@ class Program:
     def least_blocks(self) -> int:
         """Blocks that the loop runs at least: short loops get blocks that are masked whole.
 
-        In the synchronous model TileLang 0.1.15 guards each part of the prologue by itself, and with it the wait for a
-        load that an earlier part issued; a loop this long has no such guard. In the asynchronous model prologue,
-        steady state and epilogue are emitted one after another, and together are this long.
+        Where TileLang places them it guards, in 0.1.15, each part of the prologue by itself, and with it the wait for a
+        load that an earlier part issued; a loop this long has no such guard. Prologue, steady state and epilogue that
+        are emitted one after another are this long together.
         """
-        if self.model == "synchronous":
+        if not self.emitted and self.model == "synchronous":
             first, last = self.iterations_around
             return max(1, last - first - 1)
         return self.phases.least_blocks

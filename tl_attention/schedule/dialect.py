@@ -26,20 +26,27 @@ class Dialect:
     """A lowering as schedules see it.
 
     `words` say what it does in the JSON Schema. `model` is how it drives the machine, None where the compiler decides
-    the order and there is no Program; `table` has the statements of its loop, `options` the optional keys that it
-    takes, `rules` what else it asks of a schedule. `passes` make the Program that its kernel runs of the one that is
-    derived; `emitted` says that the kernel runs it operation by operation, else the compiler places all but the loads
-    and products.
+    the order and there is no Program; `table` has the statements of its loop, `own_statements` those that a schedule
+    places beside the source's, `absent` those that the loop of a given schedule lacks. `options` are the optional keys
+    that it takes, whole (`softmax`) or one by one (`kernel.k_stages`), `rules` what else it asks of a schedule. `passes`
+    make the Program that its kernel runs of the one that is derived; `emitted` says that the kernel runs it operation by
+    operation, else the compiler places all but the loads and products.
     """
 
     name: str
     words: str
     model: Model | None
     table: Table = SOURCE
+    own_statements: tuple[str, ...] = ()
+    absent: Callable[[Any], tuple[str, ...]] = lambda keys: ()
     options: tuple[str, ...] = ()
     rules: tuple[Check, ...] = ()
     passes: tuple[Pass, ...] = ()
     emitted: bool = False
+
+    def takes(self, path: str) -> bool:
+        """Whether a schedule may have this optional key: `split.exp`, or any of those below `split`."""
+        return any(f"{path}.".startswith(f"{option}.") or option.startswith(f"{path}.") for option in self.options)
 
 
 _DIALECTS: dict[str, Dialect] = {}

@@ -5,11 +5,13 @@ The rules between keys are in `rules.py`; `schedule.py` holds a schedule to them
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
-from tl_attention.loop.attention import NAMES
+from tl_attention.loop.attention import SOURCE
+from tl_attention.loop.slots import in_slots
 from tl_attention.loop.table import Table, chunk_names, split_table
 from tl_attention.schedule.dialect import Dialect, dialect_of
 from tl_attention.schedule.lowering_name import LoweringName
@@ -38,7 +40,13 @@ class Keys(BaseModel):
     block_M: Annotated[StrictInt, Field(ge=64, le=256, multiple_of=64, description="query rows of one tile")]
     block_N: Annotated[StrictInt, Field(ge=16, le=256, multiple_of=16, description="keys of one KV block")]
     threads: Annotated[
-        StrictInt, Field(ge=128, le=512, multiple_of=128, description="threads that compute, exactly 2 * block_M")
+        StrictInt,
+        Field(
+            ge=128,
+            le=512,
+            multiple_of=128,
+            description="threads that compute: 2 * block_M, or by mma_sync a warp for each 16, 32, 48 or 64 rows",
+        ),
     ]
     num_stages: Annotated[
         StrictInt, Field(ge=1, le=8, description="buffers of K_shared and of V_shared that each producer group fills")
@@ -98,15 +106,25 @@ class Keys(BaseModel):
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """The statements that the groups partition: the 15 of the source, or the chunks that `split` makes of them."""
-        return tuple(chunk for name in NAMES for chunk in chunk_names(name, self.split.columns(name)))
+        """The statements that the groups partition, or the chunks that `split` makes of them.
+
+        The 15 of the source, and those that the lowering's loop has besides.
+        """
+        absent = self.dialect.absent(self)
+        names = (name for name in (*SOURCE.names, *self.dialect.own_statements) if name not in absent)
+        return tuple(chunk for name in names for chunk in chunk_names(name, self.split.columns(name)))
 
     @property
     def table(self) -> Table:
         """The statements of the lowering's kernel, chunks as `split` says."""
-        base = self.dialect.table
+        base, absent = self.dialect.table, self.dialect.absent(self)
+        if absent:
+            base = replace(base, statements=tuple(s for s in base.statements if s.name not in absent))
         chunks = {name: columns for name in base.splittable if (columns := self.split.columns(name))}
-        return split_table(base, chunks) if chunks else base
+        table = split_table(base, chunks) if chunks else base
+        if not table.slotted:
+            return table
+        return in_slots(table, [(name, stage) for names, stage in self.emission for name in names])
 
     def buffers(self, load: str) -> int:
         """Buffers that a producer group's load fills."""

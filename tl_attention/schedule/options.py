@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 
+from tl_attention.loop.attention import FRAGMENTS
 from tl_attention.schedule.statement_name import MOST_CHUNKS, StatementName
 from tl_attention.schedule.words import Words
 
@@ -107,6 +108,24 @@ class KernelOptions(_Options):
             }
         ),
     ] = "loose"
+    swizzle: Annotated[
+        StrictBool,
+        Words(
+            {
+                True: "tiles are swizzled in shared memory, so that ldmatrix meets no bank twice",
+                False: "tiles stand row after row in shared memory: ldmatrix meets each bank eight times",
+            }
+        ),
+    ] = True
+    ldmatrix: Annotated[
+        Literal["x4", "x2"],
+        Words(
+            {
+                "x4": "an ldmatrix brings fragments of K, or V, for two products",
+                "x2": "an ldmatrix brings fragments of K, or V, for one product",
+            }
+        ),
+    ] = "x4"
     # Without words: `explain` has it beside the registers that there are.
     registers: Annotated[
         Registers | None,
@@ -208,14 +227,29 @@ class Split(_Options):
         Columns | None, Field(description="columns of each chunk of rescale, head_dim in total"), IN_CHUNKS
     ] = None
 
+    mma0: Annotated[
+        Columns | None,
+        Field(description="columns of Q and K of each chunk of mma0, frag_q and frag_k, head_dim in total"),
+        IN_CHUNKS,
+    ] = None
+    mma1: Annotated[
+        Columns | None, Field(description="keys of each chunk of mma1 and frag_v, block_N in total"), IN_CHUNKS
+    ] = None
+
     def columns(self, statement: str) -> tuple[int, ...] | None:
         """The widths of a statement's chunks, or None if it is whole."""
-        return getattr(self, statement, None)
+        return getattr(self, FRAGMENTS.get(statement, statement), None)
 
 
 class Waits(_Options):
-    """Statements before which a product is waited for, earlier than a dependence asks."""
+    """Statements before which a product, or a load, is waited for, earlier than a dependence asks."""
 
+    load_k: Annotated[
+        StatementName | None, Field(description="wait for K right before this statement"), WAITED_FOR
+    ] = None
+    load_v: Annotated[
+        StatementName | None, Field(description="wait for V right before this statement"), WAITED_FOR
+    ] = None
     mma0: Annotated[
         StatementName | None, Field(description="wait for MMA0 right before this statement"), WAITED_FOR
     ] = None
@@ -240,3 +274,9 @@ class Releases(_Options):
 
 
 OPTION_KEYS = ("kernel", "softmax", "split", "wait_before", "release_before")
+# Each by its path: `kernel.k_stages`.
+OPTION_PATHS = tuple(
+    f"{key}.{name}"
+    for key, options in zip(OPTION_KEYS, (KernelOptions, SoftmaxOptions, Split, Waits, Releases))
+    for name in options.model_fields
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tl_attention.loop.attention import SOURCE, SPLITTABLE
+from tl_attention.loop.attention import FRAGMENTS, SOURCE, SPLITTABLE
 from tl_attention.loop.table import chunk_names
 from tl_attention.problem.head_dims import DEFAULT_HEAD_DIMS, sizes_of
 from tl_attention.schedule.keys import Keys
@@ -13,13 +13,17 @@ from tl_attention.schedule.regroup import Change, as_keys
 
 # Of chunks.
 Numbers = tuple[int, ...]
-# Their chunks are columns of acc_s, which has block_N of them; the others' are of acc_o, which has head_dim.
-OF_SCORES = tuple(name for name, buffers in SOURCE.splittable.items() if "acc_s" in buffers)
+# Their chunks are of a block's keys, block_N of them; the others' are of columns, head_dim of them.
+OF_KEYS = (*(name for name, buffers in SOURCE.splittable.items() if "acc_s" in buffers), "mma1")
+
+
+def _splittable(keys: Keys) -> list[str]:
+    return [name for name in SPLITTABLE if keys.dialect.takes(f"split.{name}")]
 
 
 def cut(keys: Keys) -> Iterator[Change]:
     """A chunk, or a whole statement, becomes two, one right after the other."""
-    for statement in SPLITTABLE:
+    for statement in _splittable(keys):
         for columns in _columns(keys, statement):
             for index, width in enumerate(columns):
                 becomes: list[Numbers] = [(n + (n > index),) for n in range(len(columns))]
@@ -31,7 +35,7 @@ def cut(keys: Keys) -> Iterator[Change]:
 
 def merge(keys: Keys) -> Iterator[Change]:
     """Two neighbouring chunks become one, where the first of them stood."""
-    for statement in SPLITTABLE:
+    for statement in _splittable(keys):
         columns = keys.split.columns(statement) or ()
         for index in range(len(columns) - 1):
             becomes: list[Numbers] = [(n - (n > index),) for n in range(len(columns))]
@@ -42,7 +46,7 @@ def merge(keys: Keys) -> Iterator[Change]:
 
 def shift(keys: Keys) -> Iterator[Change]:
     """Of two neighbouring chunks one gets columns of the other."""
-    for statement in SPLITTABLE:
+    for statement in _splittable(keys):
         columns = keys.split.columns(statement) or ()
         for index in range(len(columns) - 1):
             for step in (-CHUNK_UNIT, CHUNK_UNIT):
@@ -56,7 +60,7 @@ def shift(keys: Keys) -> Iterator[Change]:
 def resized(keys: Keys, block_N: int) -> Change:
     """block_N, the last chunk of each statement with what changes of the columns."""
     more = block_N - keys.block_N
-    cut = {name: columns for name in OF_SCORES if (columns := keys.split.columns(name))}
+    cut = {name: columns for name in OF_KEYS if (columns := keys.split.columns(name))}
     wanted = {name: (*columns[:-1], columns[-1] + more) for name, columns in cut.items()}
     return {"block_N": block_N, "split": keys.split.model_dump() | wanted}
 
@@ -65,23 +69,25 @@ def _columns(keys: Keys, statement: str) -> list[tuple[int, ...]]:
     """The columns of its chunks; of a whole one all that it may have: the head_dim is not the schedule's."""
     if columns := keys.split.columns(statement):
         return [columns]
-    return [(keys.block_N,)] if statement in OF_SCORES else [sizes_of(size)[1:] for size in DEFAULT_HEAD_DIMS]
+    return [(keys.block_N,)] if statement in OF_KEYS else [sizes_of(size)[1:] for size in DEFAULT_HEAD_DIMS]
 
 
 def _recut(keys: Keys, statement: str, wanted: Sequence[int], becomes: Sequence[Numbers]) -> Change:
     """The statement in chunks of these columns; `becomes` are the numbers of the chunks that stand for each old one."""
     columns = tuple(wanted) if len(wanted) > 1 else None
-    old, new = chunk_names(statement, keys.split.columns(statement)), chunk_names(statement, columns)
-    names = {name: tuple(new[number] for number in numbers) for name, numbers in zip(old, becomes)}
+    names: dict[str, tuple[str, ...]] = {}
+    before: dict[str, str] = {}
+    for cut_too in (statement, *(fragment for fragment, product in FRAGMENTS.items() if product == statement)):
+        old, new = chunk_names(cut_too, keys.split.columns(statement)), chunk_names(cut_too, columns)
+        for number, (name, numbers) in enumerate(zip(old, becomes)):
+            names[name] = tuple(new[number] for number in numbers)
+            # A place before a chunk that is no more is one before the chunk that it became part of.
+            before[name] = names[name][0] if numbers else new[becomes[number - 1][0]]
     placed = tuple(
         (group, stage)
         for statements, stage in keys.emission
         if (group := tuple(part for name in statements for part in names.get(name, (name,))))
     )
-    # A place before a chunk that is no more is one before the chunk that it became part of.
-    before = {
-        name: parts[0] if parts else new[becomes[number - 1][0]] for number, (name, parts) in enumerate(names.items())
-    }
     places = {
         key: {what: before.get(name, name) for what, name in getattr(keys, key)}
         for key in ("wait_before", "release_before")

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from tl_attention.loop.attention import NAMES, NUMBER, SPLITTABLE
+from tl_attention.loop.attention import IN_CHUNKS, NAMES, NUMBER
 from tl_attention.loop.table import whole
 from tl_attention.schedule.dialect import Check, Dialect, dialects
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import PRODUCER, Keys
-from tl_attention.schedule.options import OPTION_KEYS
+from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS
 from tl_attention.schedule.rule import Rule, implies
 from tl_attention.schedule.statement_name import MOST_CHUNKS
 
 KEYS_OF_ORDER = ("group", "order", "stage")
 # Groups of a schedule that splits nothing, and of one that splits all it can: none is empty.
 MOST_WHOLE = len(NAMES)
-MOST_GROUPS = MOST_WHOLE + len(SPLITTABLE) * (MOST_CHUNKS - 1)
+MOST_GROUPS = MOST_WHOLE + len(IN_CHUNKS) * (MOST_CHUNKS - 1)
 
 
 def rules_of(dialect: Dialect) -> tuple[Check, ...]:
     """What a schedule of this lowering must meet. In this order: the first that is broken is told."""
     order = ORDER_LEFT_OUT if dialect.model is None else ORDER_GIVEN
-    options = (OPTION_LEFT_OUT[key] for key in OPTION_KEYS if key not in dialect.options)
+    options = (
+        rule
+        for path, rule in OPTION_LEFT_OUT.items()
+        if not dialect.takes(path) and (path in OPTION_KEYS or dialect.takes(path.partition(".")[0]))
+    )
     return (*order, *options, *OF_EVERY_LOWERING, *dialect.rules)
 
 
@@ -37,16 +41,20 @@ def _order_left_out(key: str) -> Rule:
     return Rule(key, told, needs={key: {"maxItems": 0}})
 
 
-def _option_left_out(key: str) -> Rule:
+def _option_left_out(path: str) -> Rule:
     def told(s: Keys) -> str:
-        takers = " or ".join(dialect.name for dialect in dialects() if key in dialect.options)
+        takers = " or ".join(dialect.name for dialect in dialects() if dialect.takes(path))
         return f"only lowering {takers} takes it, remove it from lowering {s.lowering}"
 
-    return Rule(key, told, needs={key: {"maxProperties": 0}})
+    key, _, name = path.partition(".")
+    if not name:
+        return Rule(path, told, needs={path: {"maxProperties": 0}})
+    default = type(Keys.model_fields[key].default).model_fields[name].default
+    return Rule(path, told, needs={path: {"const": default}})
 
 
 ORDER_LEFT_OUT = tuple(map(_order_left_out, KEYS_OF_ORDER))
-OPTION_LEFT_OUT = {key: _option_left_out(key) for key in OPTION_KEYS}
+OPTION_LEFT_OUT = {path: _option_left_out(path) for path in (*OPTION_KEYS, *OPTION_PATHS)}
 
 
 @implies({"group": {"items": {"minItems": 1, "uniqueItems": True}, "maxItems": MOST_GROUPS}})

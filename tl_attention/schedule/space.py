@@ -39,13 +39,14 @@ def moves(schedule: Schedule) -> dict[str, Move]:
     keys = {path: values for path, values in listed_keys(schedule) if path[0] not in TOGETHER}
     before = [(key, what) for key in ("wait_before", "release_before") for what, _ in getattr(schedule, key)]
     keys |= dict.fromkeys(before, (None, *schedule.statements))
-    not_taken = set(OPTION_KEYS).difference(schedule.dialect.options)
+    taken = schedule.dialect.takes
+    alone = [path for path in keys if path[0] not in OPTION_KEYS or taken(".".join(path))]
     return {
         **(regroup.MOVES if schedule.has_program else {}),
-        **(recut.MOVES if "split" not in not_taken else {}),
+        **(recut.MOVES if taken("split") else {}),
         "block_M": _rows,
         "block_N": _columns,
-        **{".".join(path): partial(_set, path=path, values=keys[path]) for path in keys if path[0] not in not_taken},
+        **{".".join(path): partial(_set, path=path, values=keys[path]) for path in alone},
     }
 
 

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from tl_attention.loop.attention import NAMES, NUMBER, SPLITTABLE
+from tl_attention.loop.attention import IN_CHUNKS, NAMES, NUMBER
 from tl_attention.schedule.key_errors import shown, suggestion
 
 MOST_CHUNKS = 16
-CHUNK = re.compile(rf"({'|'.join(SPLITTABLE)})\.([0-9]|1[0-5])")
-EVERY_NAME = (*NAMES, *(f"{name}.{chunk}" for name in SPLITTABLE for chunk in range(MOST_CHUNKS)))
+CHUNK = re.compile(rf"({'|'.join(IN_CHUNKS)})\.([0-9]|1[0-5])")
+EVERY_NAME = (*NAMES, *(f"{name}.{chunk}" for name in IN_CHUNKS for chunk in range(MOST_CHUNKS)))
 
 # What a statement was called once.
 RENAMED = {"logsum": "sum_merge"}
@@ -35,7 +35,7 @@ def _to_name(statement: Any) -> Any:
             "expected": f"{guess}Expected" if guess else "expected",
             "last": len(NAMES) - 1,
             "names": ", ".join(NAMES),
-            "split": " or ".join(SPLITTABLE),
+            "split": " or ".join(IN_CHUNKS),
             "most": MOST_CHUNKS - 1,
         },
     )

@@ -18,6 +18,8 @@ def option_lines(schedule: Schedule) -> Iterator[str]:
         options = getattr(schedule, key)
         for name, field in type(options).model_fields.items():
             value = getattr(options, name)
+            if not schedule.dialect.takes(f"{key}.{name}"):
+                continue
             if words := words_of(field, value):
                 yield f"{SET if is_set(schedule, key, name) else ' '} {key}.{name}{_shown(value)}: {words}"
 

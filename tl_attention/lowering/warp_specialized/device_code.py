@@ -4,6 +4,8 @@ A thread of a warpgroup holds acc_s and acc_o as wgmma leaves them: register 4 g
 warp's 16 rows, column 8 g + 2 (lane % 4) + c.
 """
 
+from tl_attention.lowering.device_code import STORE, STRIDED_STORE
+
 # A wait names no register, so ptxas moves it up, before the exponentials that the product should overlap. A store that
 # depends on an exponential, and never happens (the scale is positive), holds it behind that one. ptxas also takes the
 # exponentials in its own order: to have exactly a chunk before the wait, `hold` all of it (a call takes four in eight),
@@ -23,47 +25,6 @@ template <int last> __device__ __forceinline__ void tl_attention_hold_last(const
 __device__ __forceinline__ void tl_attention_resume(float* scores_max, float scale) {
   asm volatile("{.reg .pred p; setp.lt.f32 p, %2, 0f00000000; @p ld.volatile.shared.v2.f32 {%0, %1}, [%3];}"
                : "+f"(scores_max[0]), "+f"(scores_max[1]) : "f"(scale), "r"(0) : "memory");
-}
-"""
-
-# A warp's plain stores would write 16 bytes of each of 8 rows. The four lanes of a row transpose four registers among
-# them instead, two columns packed in each, so that each lane stores 16 bytes and a row gets 64.
-STORE = """
-template <bool bf16> __device__ __forceinline__ unsigned tl_attention_pack(float low, float high) {
-  unsigned packed;
-  if constexpr (bf16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
-}
-template <int head_dim, bool bf16>
-__device__ __forceinline__ void tl_attention_store(const float* acc_o, void* output, int rows) {
-  const int lane = threadIdx.x % 32, member = lane % 4, row = threadIdx.x / 32 * 16 + lane / 4;
-  #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    #pragma unroll
-    for (int chunk = 0; chunk < head_dim / 32; ++chunk) {
-      unsigned part[4];
-      #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        const float* pair = acc_o + (4 * chunk + n) * 4 + 2 * half;
-        part[n] = tl_attention_pack<bf16>(pair[0], pair[1]);
-      }
-      #pragma unroll
-      for (int bit = 1; bit < 4; bit *= 2) {
-        const bool upper = member & bit;
-        #pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          if (n & bit) continue;
-          const unsigned got = __shfl_xor_sync(0xffffffff, upper ? part[n] : part[n + bit], bit);
-          if (upper) part[n] = got; else part[n + bit] = got;
-        }
-      }
-      if (row + 8 * half < rows) {
-        ((uint4*)output)[(row + 8 * half) * (head_dim / 8) + 4 * chunk + member] =
-            make_uint4(part[0], part[1], part[2], part[3]);
-      }
-    }
-  }
 }
 """
 
@@ -167,9 +128,7 @@ template <int count, bool alone> __device__ __forceinline__ void tl_attention_ca
 # The same for every kernel, whatever it calls.
 PRELUDE = HOLD + STORE + GREW
 # Rows of a strided output are as far apart as its stride says.
-STRIDED_PRELUDE = PRELUDE.replace("int rows)", "int rows, int64_t row_stride)").replace(
-    "head_dim / 8)", "row_stride / 8)"
-)
+STRIDED_PRELUDE = HOLD + STRIDED_STORE + GREW
 STRIDED_STORE_COLUMNS = STORE_COLUMNS.replace("int rows)", "int rows, int64_t row_stride)").replace(
     "columns / 8)", "row_stride / 8)"
 )

@@ -14,7 +14,6 @@ from tl_attention.lowering.wgmma import WGMMA_ARCHS
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import Dialect
-from tl_attention.schedule.options import OPTION_KEYS
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -35,6 +34,14 @@ FROM_THE_KERNEL_DOWN = (
     "state",
     "device_code",
 )
+OPTIONS = (
+    *(f"kernel.{key}" for key in ("k_stages", "v_stages", "tile_scheduler", "tile_order", "blocks_per_sm", "cluster")),
+    *(f"kernel.{key}" for key in ("ping_pong", "q_operand", "p_operand", "output", "waits", "registers")),
+    "softmax",
+    *(f"split.{statement}" for statement in ("exp", "row_sum", "cast", "rescale")),
+    *(f"wait_before.{product}" for product in TABLE.products),
+    "release_before",
+)
 
 
 class WarpSpecialized(Lowering):
@@ -45,7 +52,7 @@ class WarpSpecialized(Lowering):
         "a producer warp loads, products stay in flight",
         model="asynchronous",
         table=TABLE,
-        options=OPTION_KEYS,
+        options=OPTIONS,
         rules=RULES,
         passes=PASSES,
         emitted=True,

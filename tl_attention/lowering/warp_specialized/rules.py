@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from tl_attention.hardware.card import HOPPER
 from tl_attention.hardware.warpgroup import WARPGROUP
-from tl_attention.loop.table import whole
+from tl_attention.lowering.emitted_rules import (
+    MASKED_BLOCKS_COME_FIRST,
+    ROW_SUMS_IN_CHUNKS_ARE_PER_THREAD,
+    chunks_have_all_keys,
+    fused_statements_are_in_one_group,
+    places_exist,
+)
 from tl_attention.lowering.warp_specialized.table import TABLE
 from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE
 from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.rule import Rule
-from tl_attention.schedule.rules import parts
 
 ROWS_HAVE_REGISTERS = Rule(
     "block_M",
@@ -24,51 +29,6 @@ def _every_load_is_a_producers(s: Keys) -> None:
     placed = [load for load in TABLE.loads if load not in s.producers]
     if placed:
         raise RuleBroken(f"{placed[0]} has a position, expected -1: a producer warp issues every load", "order")
-
-
-MASKED_BLOCKS_COME_FIRST = Rule(
-    "kv_order",
-    lambda s: (
-        "expected descending, the only order of this lowering: blocks that need a mask come first, and only they are "
-        "masked"
-    ),
-    needs={"kv_order": {"const": "descending"}},
-)
-
-
-def _fused_statements_are_in_one_group(s: Keys) -> None:
-    group_of = {name: index for index, group in enumerate(s.group) for name in group}
-    for name, partner in {**TABLE.fused, "mask": "mma0"}.items():
-        partner = partner if partner in group_of else f"{partner}.0"
-        if group_of[name] != group_of[partner]:
-            raise RuleBroken(
-                f"{name} is part of {partner} in this lowering, expected both in one group", "group", group_of[name]
-            )
-
-
-def _chunks_fill_the_tile(s: Keys) -> None:
-    # The columns of rescale are head_dim's: see limits.py.
-    for name in ("exp", "row_sum", "cast"):
-        widths = s.split.columns(name)
-        if widths and sum(widths) != s.block_N:
-            raise RuleBroken(f"{sum(widths)} columns in total, expected block_N {s.block_N}", "split", name)
-
-
-ROW_SUMS_IN_CHUNKS_ARE_PER_THREAD = Rule(
-    "split.row_sum",
-    lambda s: "split, expected softmax.row_sum: thread (a row is reduced as a whole)",
-    given={"split.row_sum": {"type": "array"}},
-    needs={"softmax.row_sum": {"const": "thread"}},
-)
-
-
-def _waits_and_releases_have_a_place(s: Keys) -> None:
-    for key in ("wait_before", "release_before"):
-        for what, name in getattr(s, key):
-            if name is not None and name not in s.statements:
-                raise RuleBroken(f"no statement {name} in this schedule: {parts(s, whole(name))}", key, what)
-            if name in (*TABLE.fused, *TABLE.moved, *TABLE.loads):
-                raise RuleBroken(f"{name} has no place of its own here, expected another statement", key, what)
 
 
 def _the_polynomial_has_exponentials(s: Keys) -> None:
@@ -141,10 +101,11 @@ RULES: tuple[Check, ...] = (
     ROWS_HAVE_REGISTERS,
     _every_load_is_a_producers,
     MASKED_BLOCKS_COME_FIRST,
-    _fused_statements_are_in_one_group,
-    _chunks_fill_the_tile,
+    fused_statements_are_in_one_group(TABLE),
+    # The columns of rescale are head_dim's: see limits.py.
+    chunks_have_all_keys("exp", "row_sum", "cast"),
     ROW_SUMS_IN_CHUNKS_ARE_PER_THREAD,
-    _waits_and_releases_have_a_place,
+    places_exist((*TABLE.fused, *TABLE.moved, *TABLE.loads)),
     _the_polynomial_has_exponentials,
     ONE_BLOCK_TAKES_A_TILE,
     TWO_TAKE_TURNS,

@@ -1,0 +1,76 @@
+"""Registers that the chunks of a buffer share: as many slots as chunks are in use at a time, in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+
+from tl_attention.loop.attention import FRAGMENTS
+from tl_attention.loop.table import Statement, Table, whole
+
+# (statement, stage), in the order of the steady state.
+Emission = Sequence[tuple[str, int]]
+
+
+def in_slots(table: Table, emission: Emission) -> Table:
+    """The table with each chunk of its slotted buffers in a slot, `K_local[1]`: chunk c in slot c modulo their number.
+
+    The order says how many there must be: one where each chunk is used up before the next is loaded, two where the next
+    is loaded before, as many as chunks where a whole tile is.
+    """
+    chunks: dict[str, list[str]] = {}
+    for s in table.statements:
+        for buffer in s.writes:
+            if whole(buffer) in table.slotted:
+                chunks.setdefault(whole(buffer), []).append(buffer)
+    slots = {buffer: _slots(table, emission, names) for buffer, names in chunks.items()}
+    slot_of = {
+        name: f"{buffer}[{number % slots[buffer]}]" for buffer, names in chunks.items() for number, name in enumerate(names)
+    }
+
+    def renamed(buffers: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(slot_of.get(buffer, buffer) for buffer in buffers)
+
+    statements = (replace(s, reads=renamed(s.reads), writes=renamed(s.writes)) for s in _chunk_by_chunk(table))
+    return replace(table, statements=tuple(statements), slots=slots)
+
+
+def _chunk_by_chunk(table: Table) -> list[Statement]:
+    """The statements in source order, which uses up each chunk before it comes to the next."""
+    ordered: list[Statement] = []
+    cut_together = {fragment: product for fragment, product in FRAGMENTS.items()} | {p: p for p in FRAGMENTS.values()}
+    families: dict[str, list[Statement]] = {}
+    for s in table.statements:
+        family = cut_together.get(whole(s.name))
+        if family is None:
+            ordered.append(s)
+        else:
+            families.setdefault(family, []).append(s)
+        # The product's last chunk is the last of its family.
+        if family == whole(s.name) and s.name == [o.name for o in table.statements if whole(o.name) == family][-1]:
+            ordered += sorted(families[family], key=lambda s: s.columns or (0, 0))
+    return ordered
+
+
+def _slots(table: Table, emission: Emission, chunks: Sequence[str]) -> int:
+    """The fewest slots in which no chunk is written over before its last reader; all, where there is no such number."""
+    length = len(emission)
+    # When each statement works on block 0, in places of the order.
+    time = {name: stage * length + place for place, (name, stage) in enumerate(emission)}
+    written = {buffer: time.get(s.name, 0) for s in table.statements for buffer in s.writes}
+    read = {
+        chunk: max((time.get(s.name, 0) for s in table.statements if chunk in s.reads), default=0) for chunk in chunks
+    }
+
+    def over(chunk: str, other: str) -> bool:
+        """Whether the other one is written, for this block or another one, while a chunk is in use."""
+        behind = (written[other] - written[chunk]) % length or length
+        return written[chunk] + behind <= read[chunk]
+
+    def enough(slots: int) -> bool:
+        return not any(
+            over(chunk, other) for n, chunk in enumerate(chunks) for m, other in enumerate(chunks) if (m - n) % slots == 0
+        )
+
+    return next(slots for slots in count(1) if slots >= len(chunks) or enough(slots))

@@ -1,0 +1,70 @@
+"""Rules of lowerings that emit the loop operation by operation, whose softmax is that of `loop/emitted.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tl_attention.loop.table import Table, whole
+from tl_attention.schedule.dialect import Check
+from tl_attention.schedule.key_errors import RuleBroken
+from tl_attention.schedule.keys import Keys
+from tl_attention.schedule.rule import Rule
+from tl_attention.schedule.rules import parts
+
+MASKED_BLOCKS_COME_FIRST = Rule(
+    "kv_order",
+    lambda s: (
+        "expected descending, the only order of this lowering: blocks that need a mask come first, and only they are "
+        "masked"
+    ),
+    needs={"kv_order": {"const": "descending"}},
+)
+
+
+def fused_statements_are_in_one_group(table: Table) -> Check:
+    """Of this table, and the mask with the product that it hides scores of."""
+
+    def check(s: Keys) -> None:
+        group_of = {name: index for index, group in enumerate(s.group) for name in group}
+        for name, partner in {**table.fused, "mask": "mma0"}.items():
+            partner = partner if partner in group_of else f"{partner}.0"
+            if group_of[name] != group_of[partner]:
+                raise RuleBroken(
+                    f"{name} is part of {partner} in this lowering, expected both in one group", "group", group_of[name]
+                )
+
+    return check
+
+
+def chunks_have_all_keys(*names: str) -> Check:
+    """Those of these statements, whose columns are the block's keys."""
+
+    def check(s: Keys) -> None:
+        for name in names:
+            widths = s.split.columns(name)
+            if widths and sum(widths) != s.block_N:
+                raise RuleBroken(f"{sum(widths)} columns in total, expected block_N {s.block_N}", "split", name)
+
+    return check
+
+
+ROW_SUMS_IN_CHUNKS_ARE_PER_THREAD = Rule(
+    "split.row_sum",
+    lambda s: "split, expected softmax.row_sum: thread (a row is reduced as a whole)",
+    given={"split.row_sum": {"type": "array"}},
+    needs={"softmax.row_sum": {"const": "thread"}},
+)
+
+
+def places_exist(unnamed: Collection[str]) -> Check:
+    """Those before which a schedule waits or releases; these statements have none of their own."""
+
+    def check(s: Keys) -> None:
+        for key in ("wait_before", "release_before"):
+            for what, name in getattr(s, key):
+                if name is not None and name not in s.statements:
+                    raise RuleBroken(f"no statement {name} in this schedule: {parts(s, whole(name))}", key, what)
+                if name in unnamed:
+                    raise RuleBroken(f"{name} has no place of its own here, expected another statement", key, what)
+
+    return check

@@ -1,0 +1,47 @@
+"""The whole Program as an argument of a kernel that is emitted from it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tl_attention.program.operation import Iteration
+from tl_attention.program.program import Program
+
+
+class Loop(NamedTuple):
+    """The whole Program: `steady` repeats up to `end`, counted from the number of blocks, and what its iterations need.
+
+    `loads` is the producer's order, `columns` gives (first, end) of each chunk of a split statement.
+    """
+
+    prologue: tuple[Iteration, ...]
+    steady: Iteration
+    epilogue: tuple[Iteration, ...]
+    end: int
+    least_blocks: int
+    loads: tuple[str, ...]
+    columns: dict[str, tuple[int, int]]
+
+    @property
+    def masked_lag(self) -> int:
+        """Up to this many iterations after the last block that needs a mask, a statement still works on it."""
+        return max(op.lag for op in self.steady.operations if op.kind == "run")
+
+    @property
+    def mask_lag(self) -> int:
+        """How many iterations after that of its number a block is masked."""
+        return next(op.lag for op in self.steady.operations if op.statement == "mask")
+
+    @classmethod
+    def of(cls, program: Program) -> Loop:
+        """The Program's phases, as a kernel runs them."""
+        phases = program.phases
+        return cls(
+            phases.prologue,
+            phases.steady,
+            phases.epilogue,
+            end=phases.end,
+            least_blocks=program.least_blocks,
+            loads=program.loads,
+            columns={s.name: s.columns for s in program.table.statements if s.columns},
+        )

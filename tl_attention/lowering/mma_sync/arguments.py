@@ -1,0 +1,77 @@
+"""Schedule -> the arguments of the mma.sync kernel. No tilelang here."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tl_attention.loop.attention import FRAGMENTS
+from tl_attention.loop.table import chunk_names
+from tl_attention.lowering.loop import Loop
+from tl_attention.lowering.mma_sync.rules import ROWS_OF_A_PRODUCT
+from tl_attention.program.derivation import derive
+from tl_attention.schedule.schedule import Schedule
+
+# Of an mma.sync: the columns that one multiplies.
+DEPTH = ROWS_OF_A_PRODUCT
+BUFFERS = {"frag_q": "Q_local", "frag_k": "K_local", "frag_v": "V_local"}
+
+
+class Chunk(NamedTuple):
+    """What a statement multiplies, or loads to be multiplied, in steps of 16 columns: from `first`, `steps` of them.
+
+    `q`, `k` and `v` are where its first step is among the fragments that there is room for. Without steps it is all.
+    """
+
+    first: int = 0
+    steps: int | None = None
+    q: int = 0
+    k: int = 0
+    v: int = 0
+
+
+class Fragments(NamedTuple):
+    """Chunks by their statements, and how many steps of Q, K and V there is room for: of all where that is None."""
+
+    chunks: dict[str, Chunk]
+    q: int | None = None
+    k: int | None = None
+    v: int | None = None
+
+
+def arguments(schedule: Schedule) -> dict[str, Any]:
+    """What `kernel.attention_kernel` takes of the schedule: its tile, its Program, and its options, none left open."""
+    program = derive(schedule)
+    stages = {"k_stages": program.buffers["load_k"], "v_stages": program.buffers["load_v"]}
+    return {
+        "block_M": schedule.block_M,
+        "block_N": schedule.block_N,
+        "threads": schedule.threads,
+        "loop": Loop.of(program),
+        "fragments": fragments(schedule),
+        "kernel": schedule.kernel.model_copy(update=stages),
+        "softmax": schedule.softmax,
+    }
+
+
+def fragments(schedule: Schedule) -> Fragments:
+    """Which registers its statements load and multiply."""
+    table = schedule.table
+    chunks: dict[str, Chunk] = {}
+    room: dict[str, int] = {}
+    for product in dict.fromkeys(FRAGMENTS.values()):
+        widths = schedule.split.columns(product)
+        of_product = [name for name, other in FRAGMENTS.items() if other == product]
+        for index, name in enumerate(chunk_names(product, widths)):
+            if widths is None:
+                chunks |= dict.fromkeys((*of_product, product), Chunk())
+                continue
+            first, end = table.by_name[name].columns or (0, 0)
+            # Where Q stays in registers, all of it does.
+            places = {fragment[-1]: first // DEPTH for fragment in of_product}
+            for fragment in of_product:
+                if slots := table.slots.get(BUFFERS[fragment]):
+                    places[fragment[-1]] = index % slots * (max(widths) // DEPTH)
+                    room[fragment[-1]] = slots * (max(widths) // DEPTH)
+            chunk = Chunk(first // DEPTH, (end - first) // DEPTH, **places)
+            chunks |= {name: chunk} | {f"{fragment}.{index}": chunk for fragment in of_product}
+    return Fragments(chunks, **room)

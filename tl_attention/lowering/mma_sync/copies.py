@@ -1,0 +1,66 @@
+"""Tiles from global to shared memory by cp.async, 16 bytes of a row at a time, and where these stand there."""
+
+import tilelang.language as T
+
+
+def element(row, chunk, rows, columns, c):
+    """Where chunk `chunk` of a row stands in a tile, in elements.
+
+    Swizzled, it is chunk c ^ r of row r in a panel of 64 columns: eight rows that ldmatrix reads meet all banks.
+    """
+    if not c.kernel.swizzle:
+        return row * columns + chunk * 8
+    return chunk // 8 * (rows * 64) + row * 64 + (chunk % 8 ^ row % 8) * 8
+
+
+@T.macro
+def load_q(first_row, s, c):
+    """Q_shared = the tile's rows of Q, 0 beyond the last."""
+    copy_rows(s.Q, s.Q_shared, 0, s.head, first_row, s.seq_q, c.block_M, c.head_dim, s, c, checked=True)
+
+
+@T.macro
+def load_k(op, t, tile, s, c, masked):
+    """K_shared = K of the block."""
+    slot = t % c.kernel.k_stages * (c.block_N * c.head_dim)
+    copy_rows(
+        s.K, s.K_shared, slot, s.head_kv, block(t, tile) * c.block_N, s.seq_kv, c.block_N, c.head_dim, s, c, checked=masked
+    )
+
+
+@T.macro
+def load_v(op, t, tile, s, c, masked):
+    """V_shared = V of the block."""
+    slot = t % c.kernel.v_stages * (c.block_N * c.head_dim_v)
+    copy_rows(
+        s.V, s.V_shared, slot, s.head_kv, block(t, tile) * c.block_N, s.seq_kv, c.block_N, c.head_dim_v, s, c, checked=masked
+    )
+
+
+def block(t, tile):
+    """The KV block that comes t-th."""
+    return tile.first + tile.blocks - 1 - t
+
+
+def copied(source, head, row, shared, at, chunk, s):
+    """Where 16 bytes of a row go to, where they come from, and how many elements they are."""
+    return (
+        T.access_ptr(shared[at], "w", extent=8),
+        T.access_ptr(source[s.bz, head, row, chunk * 8], "r", extent=8),
+        8,
+    )
+
+
+@T.macro
+def copy_rows(source, shared, slot, head, first, end, rows, columns, s, c, checked):
+    """A group of copies. Only blocks that need a mask can have rows beyond the end, which are 0."""
+    chunks = columns // 8
+    at_once = c.threads // chunks
+    for i in T.unroll(rows // at_once):
+        row = i * at_once + s.thread // chunks
+        at = slot + element(row, s.thread % chunks, rows, columns, c)
+        if checked:
+            T.ptx_cp_async(*copied(source, head, first + row, shared, at, s.thread % chunks, s), first + row < end)
+        else:
+            T.ptx_cp_async(*copied(source, head, first + row, shared, at, s.thread % chunks, s))
+    T.ptx_commit_group()

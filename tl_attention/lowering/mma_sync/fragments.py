@@ -1,0 +1,147 @@
+"""Fragments of Q, K and V from shared memory by ldmatrix, and the products of them by mma.sync m16n8k16.
+
+A lane gives ldmatrix the address of a row of 8 of one of the 8 x 8 matrices that it brings (PTX ISA, ldmatrix), and has
+of each of them what the fragment of a product has of it (PTX ISA, mma.m16n8k16).
+"""
+
+import tilelang.language as T
+
+from tl_attention.lowering.mma_sync.copies import element
+
+
+@T.macro
+def frag_q(op, t, tile, s, c, masked):
+    """Q_local = columns of Q: for each 16 rows and 16 columns, rows 0 to 7 and 8 to 15 of the first 8, then of the last."""
+    chunk = c.fragments.chunks[op.statement]
+    fragments_of_q(chunk.first, steps_of(chunk, c.head_dim), chunk.q, s, c)
+
+
+@T.macro
+def keep_q(op, t, tile, s, c, masked):
+    """Q_local = all columns of Q, for all blocks."""
+    fragments_of_q(0, c.head_dim // 16, 0, s, c)
+
+
+@T.macro
+def fragments_of_q(first, steps, place, s, c):
+    """Of these steps, to there."""
+    products = c.block_M // c.rows
+    for step in T.unroll(steps):
+        for i in T.unroll(products):
+            row = i * c.rows + s.thread // 32 * 16 + s.thread % 16
+            at = element(row, (first + step) * 2 + s.thread % 32 // 16, c.block_M, c.head_dim, c)
+            T.ptx_ldmatrix(
+                T.bool(False),
+                4,
+                T.access_ptr(s.Q_shared[at], "r", extent=8),
+                T.access_ptr(s.Q_local[((place + step) * products + i) * 8], "w", extent=8),
+            )
+
+
+@T.macro
+def frag_k(op, t, tile, s, c, masked):
+    """K_local = columns of K of the block: of each 8 keys and 16 columns, the first 8 and the last 8."""
+    chunk = c.fragments.chunks[op.statement]
+    slot = t % c.kernel.k_stages * (c.block_N * c.head_dim)
+    for step in T.unroll(steps_of(chunk, c.head_dim)):
+        if c.kernel.ldmatrix == "x4":
+            for j in T.unroll(c.block_N // 16):
+                key = j * 16 + s.thread % 8 + s.thread % 32 // 16 * 8
+                at = slot + element(key, (chunk.first + step) * 2 + s.thread % 16 // 8, c.block_N, c.head_dim, c)
+                T.ptx_ldmatrix(
+                    T.bool(False),
+                    4,
+                    T.access_ptr(s.K_shared[at], "r", extent=8),
+                    T.access_ptr(s.K_local[(chunk.k + step) * (c.block_N // 2) + j * 8], "w", extent=8),
+                )
+        else:
+            for j in T.unroll(c.block_N // 8):
+                key = j * 8 + s.thread % 8
+                at = slot + element(key, (chunk.first + step) * 2 + s.thread % 16 // 8, c.block_N, c.head_dim, c)
+                T.ptx_ldmatrix(
+                    T.bool(False),
+                    2,
+                    T.access_ptr(s.K_shared[at], "r", extent=8),
+                    T.access_ptr(s.K_local[(chunk.k + step) * (c.block_N // 2) + j * 4], "w", extent=4),
+                )
+
+
+@T.macro
+def frag_v(op, t, tile, s, c, masked):
+    """V_local = rows of V of the block, transposed: of each 8 columns and 16 keys, the first 8 and the last 8."""
+    chunk = c.fragments.chunks[op.statement]
+    slot = t % c.kernel.v_stages * (c.block_N * c.head_dim_v)
+    for step in T.unroll(steps_of(chunk, c.block_N)):
+        key = (chunk.first + step) * 16 + s.thread % 16
+        if c.kernel.ldmatrix == "x4":
+            for j in T.unroll(c.head_dim_v // 16):
+                at = slot + element(key, j * 2 + s.thread % 32 // 16, c.block_N, c.head_dim_v, c)
+                T.ptx_ldmatrix(
+                    T.bool(True),
+                    4,
+                    T.access_ptr(s.V_shared[at], "r", extent=8),
+                    T.access_ptr(s.V_local[(chunk.v + step) * (c.head_dim_v // 2) + j * 8], "w", extent=8),
+                )
+        else:
+            for j in T.unroll(c.head_dim_v // 8):
+                at = slot + element(key, j, c.block_N, c.head_dim_v, c)
+                T.ptx_ldmatrix(
+                    T.bool(True),
+                    2,
+                    T.access_ptr(s.V_shared[at], "r", extent=8),
+                    T.access_ptr(s.V_local[(chunk.v + step) * (c.head_dim_v // 2) + j * 4], "w", extent=4),
+                )
+
+
+@T.macro
+def mma0(op, t, tile, s, c, masked):
+    """acc_s += Q_local K_local^T over a chunk's columns; the first one clears acc_s."""
+    chunk = c.fragments.chunks[op.statement]
+    products = c.block_M // c.rows
+    if chunk.first == 0:
+        for i in T.unroll(products * c.block_N // 2):
+            s.acc_s[i] = 0
+    for step in T.unroll(steps_of(chunk, c.head_dim)):
+        for j in T.unroll(c.block_N // 8):
+            for i in T.unroll(products):
+                multiply(
+                    s.Q_local,
+                    ((chunk.q + step) * products + i) * 8,
+                    s.K_local,
+                    (chunk.k + step) * (c.block_N // 2) + j * 4,
+                    s.acc_s,
+                    i * (c.block_N // 2) + j * 4,
+                    c,
+                )
+
+
+@T.macro
+def mma1(op, t, tile, s, c, masked):
+    """acc_o += acc_s_cast V_local over a chunk's keys."""
+    chunk = c.fragments.chunks[op.statement]
+    products = c.block_M // c.rows
+    for step in T.unroll(steps_of(chunk, c.block_N)):
+        for j in T.unroll(c.head_dim_v // 8):
+            for i in T.unroll(products):
+                multiply(
+                    s.acc_s_cast,
+                    i * (c.block_N // 2) + (chunk.first + step) * 8,
+                    s.V_local,
+                    (chunk.v + step) * (c.head_dim_v // 2) + j * 4,
+                    s.acc_o,
+                    i * (c.head_dim_v // 2) + j * 4,
+                    c,
+                )
+
+
+def multiply(A, a, B, b, C, at, c):
+    """C += A B: 16 rows, 8 columns, 16 deep."""
+    dtype = "bf16" if c.dtype == "bfloat16" else "fp16"
+    return T.ptx_mma(
+        "float32", "m16n8k16", "row", "col", dtype, dtype, "fp32", A.data, a, B.data, b, C.data, at, T.bool(False)
+    )
+
+
+def steps_of(chunk, columns):
+    """Of 16 columns each."""
+    return columns // 16 if chunk.steps is None else chunk.steps

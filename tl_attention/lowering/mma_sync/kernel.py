@@ -1,0 +1,137 @@
+"""FlashAttention forward: fragments by ldmatrix, products by mma.sync, loads by cp.async.
+
+Every thread computes and loads. A warp has 16 rows of each 16 * warps of the tile, so that its fragments of K and V
+serve all of them. KV blocks come from the last to the first, so that those that need a mask come first.
+"""
+
+from types import SimpleNamespace
+
+import tilelang.language as T
+
+from tl_attention.hardware.warpgroup import WARP
+from tl_attention.lowering.device_code import STORE, STORE_LSE, STRIDED_STORE
+from tl_attention.lowering.mma_sync.copies import load_q
+from tl_attention.lowering.mma_sync.device_code import GREW
+from tl_attention.lowering.mma_sync.operations import operation
+from tl_attention.lowering.mma_sync.output import store
+from tl_attention.lowering.mma_sync.state import block_state, start
+from tl_attention.lowering.signature import aligned, takes
+from tl_attention.problem.variant import Sizes
+
+
+def attention_kernel(*, variant, block_M, block_N, threads, loop, fragments, kernel, softmax):
+    """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
+    c = SimpleNamespace(
+        head_dim=variant.tile_dim,
+        head_dim_v=variant.tile_dim_v,
+        dtype=variant.dtype,
+        mask=variant.mask,
+        group=variant.group,
+        lse="LSE" in variant.optional,
+        strided=variant.strided,
+        block_M=block_M,
+        block_N=block_N,
+        threads=threads,
+        rows=threads // WARP * 16,
+        loop=loop,
+        fragments=fragments,
+        kernel=kernel,
+        softmax=softmax,
+    )
+    batch, heads, seq_q, seq_kv = variant.sizes or T.dynamic(", ".join(Sizes._fields))
+
+    @T.prim_func
+    @takes(variant.parameters(), variant, Sizes(batch, heads, seq_q, seq_kv))
+    def attention(Q, K, V, Output, softmax_scale, LSE=None):
+        launch(Q, K, V, Output, LSE, softmax_scale, c)
+
+    return attention
+
+
+@T.macro
+def launch(Q, K, V, Output, LSE, softmax_scale, c):
+    """The thread blocks: one for each row tile."""
+    batch, heads, seq_q, _ = Q.shape
+    with T.Kernel(
+        T.ceildiv(seq_q, c.block_M),
+        heads,
+        batch,
+        threads=c.threads,
+        prelude=(STRIDED_STORE if c.strided else STORE)
+        + (GREW if c.softmax.rescale_threshold > 0 else "")
+        + (STORE_LSE if c.lse else ""),
+    ) as (bx, by, bz):
+        T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
+        if c.strided:
+            aligned(Q, K, V, Output)
+        s = block_state(Q, K, V, Output, LSE, softmax_scale, by, bz, c)
+        work(bx, s, c)
+
+
+@T.macro
+def work(bx, s, c):
+    """A row tile."""
+    first_row = T.alloc_var("int32")
+    blocks = T.alloc_var("int32")
+    visible = T.alloc_var("int32")
+    unmasked = T.alloc_var("int32")
+    first = T.alloc_var("int32") if c.mask.left is not None else 0
+    again = T.alloc_var("int32") if c.mask.left is not None else 0
+    # A head's last tile is its longest: it comes first.
+    first_row = (T.ceildiv(s.seq_q, c.block_M) - 1 - bx) * c.block_M if c.mask.grows else bx * c.block_M
+    blocks = c.mask.end_block(T.ceildiv(s.seq_kv, c.block_N), first_row + c.block_M + s.past_len, c.block_N, T)
+    visible = c.mask.end_whole(s.seq_kv // c.block_N, first_row + s.past_len, c.block_N, T)
+    if c.mask.left is not None:
+        first = c.mask.first_block(first_row + s.past_len, c.block_N, T)
+        blocks = T.max(blocks - first, c.loop.least_blocks)
+        visible -= first
+        # The first iteration from which on blocks need a mask again: those before the first that all rows reach.
+        again = blocks - c.mask.first_whole(first_row + c.block_M + s.past_len, c.block_N, T) + first + c.loop.mask_lag
+    else:
+        # Short loops get blocks that are masked whole.
+        blocks = T.max(blocks, c.loop.least_blocks)
+    tile = SimpleNamespace(first=first, blocks=blocks, first_row=first_row)
+    load_q(first_row, s, c)
+    start(s, c)
+    for t, operations in c.loop.prologue:
+        prologue(operations, t, tile, s, c)
+    # The first iteration from which on no block needs a mask.
+    unmasked = T.max(T.min(blocks - visible + c.loop.masked_lag, blocks + c.loop.end), c.loop.steady.t)
+    # If all queries see the last key, only its block can be ragged, and a short loop padded.
+    if c.mask.right is not None or c.loop.least_blocks + c.loop.masked_lag > c.loop.steady.t:
+        for t in T.serial(unmasked - c.loop.steady.t):
+            steady(t + c.loop.steady.t, tile, s, c, masked=True)
+    if c.mask.left is None:
+        for t in T.serial(blocks + c.loop.end - unmasked):
+            steady(t + unmasked, tile, s, c, masked=False)
+    else:
+        again = T.max(T.min(again, blocks + c.loop.end), unmasked)
+        for t in T.serial(again - unmasked):
+            steady(t + unmasked, tile, s, c, masked=False)
+        for t in T.serial(blocks + c.loop.end - again):
+            steady(t + again, tile, s, c, masked=True)
+    for t, operations in c.loop.epilogue:
+        epilogue(operations, blocks + t, tile, s, c)
+    store(first_row, s, c)
+
+
+@T.macro
+def prologue(operations, t, tile, s, c):
+    """An iteration before the steady state."""
+    for op in operations:
+        operation(op, c)(op, t - op.lag, tile, s, c, masked=True)
+
+
+@T.macro
+def steady(t, tile, s, c, masked):
+    """Iteration t of the steady state."""
+    for op in c.loop.steady.operations:
+        if masked or op.statement != "mask":
+            operation(op, c)(op, t - op.lag, tile, s, c, masked=masked)
+
+
+@T.macro
+def epilogue(operations, blocks, tile, s, c):
+    """Iteration number `blocks`, after the steady state."""
+    for op in operations:
+        operation(op, c)(op, blocks - op.lag, tile, s, c, masked=True)

@@ -1,0 +1,103 @@
+"""`lowering: mma_sync`: every thread loads and computes, fragment by fragment, on any card from Ampere on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tl_attention.errors import ScheduleRefused
+from tl_attention.hardware.card import ARCHS, HOPPER, Card
+from tl_attention.lowering.base import COMMON_FILES, NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
+from tl_attention.lowering.mma_sync.passes import PASSES
+from tl_attention.lowering.mma_sync.rules import RULES
+from tl_attention.lowering.mma_sync.table import TABLE, absent
+from tl_attention.problem.head_dims import HeadSize
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.dialect import Dialect
+from tl_attention.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from tl_attention.program.program import Program
+    from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
+    from tl_attention.proof.limits import Resources
+
+FROM_THE_KERNEL_DOWN = ("kernel", "operations", "fragments", "vector", "copies", "output", "state", "device_code")
+OPTIONS = (
+    *(f"kernel.{key}" for key in ("k_stages", "v_stages", "blocks_per_sm", "q_operand", "swizzle", "ldmatrix")),
+    *(f"softmax.{key}" for key in ("fused_scale", "rescale_threshold")),
+    "split",
+    *(f"wait_before.{load}" for load in TABLE.loads),
+)
+# TileLang would place barriers of its own, load by TMA, and give the loads to a warp of their own.
+NO_SYNC, NO_TMA, NO_WARP_SPECIALIZATION = (
+    "tl.disable_thread_storage_sync",
+    "tl.disable_tma_lower",
+    "tl.disable_warp_specialized",
+)
+
+
+class MmaSync(Lowering):
+    """Waits and barriers stand where the Program has them; what is multiplied is loaded from shared memory by statements."""
+
+    dialect = Dialect(
+        "mma_sync",
+        "every thread loads and computes, fragments by ldmatrix, products by mma.sync",
+        model="synchronous",
+        table=TABLE,
+        own_statements=("frag_q", "frag_k", "frag_v"),
+        absent=absent,
+        options=OPTIONS,
+        rules=RULES,
+        passes=PASSES,
+        emitted=True,
+    )
+    archs = ARCHS
+    pass_configs: ClassVar[Mapping[str, object]] = {
+        **Lowering.pass_configs,
+        NO_BOUND_CHECKS: True,
+        NO_INIT_CHECKS: True,
+        NO_SYNC: True,
+        NO_TMA: True,
+        NO_WARP_SPECIALIZATION: True,
+    }
+    files = (
+        "hardware/warpgroup.py",
+        *(f"lowering/mma_sync/{name}.py" for name in FROM_THE_KERNEL_DOWN),
+        "lowering/softmax.py",
+        "lowering/device_code.py",
+        *COMMON_FILES,
+    )
+
+    def resources(self, schedule: Schedule, size: HeadSize, card: Card = HOPPER) -> Resources:
+        from tl_attention.lowering.mma_sync.resources import resources
+
+        return resources(schedule, size, card)
+
+    def check_variant(self, variant: Variant) -> None:
+        if lacking := variant.optional & {"softcap", "Sinks"}:
+            raise ScheduleRefused(
+                f"{', '.join(sorted(lacking))}, which lowering {self.dialect.name} does not compute", "lowering"
+            )
+
+    def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
+        from tl_attention.lowering.mma_sync import replay
+
+        # Another model's Program is not what its kernel runs.
+        if program.model == self.dialect.model:
+            replay.prove(program)
+            yield "every copy has arrived where it is read, and none writes over what a warp may still read"
+
+    def arguments(self, schedule: Schedule) -> dict[str, Any]:
+        from tl_attention.lowering.mma_sync.arguments import arguments
+
+        return arguments(schedule)
+
+    def prim_func(self, arguments: Mapping[str, Any], variant: Variant) -> Any:
+        from tl_attention.lowering.mma_sync.kernel import attention_kernel
+
+        return attention_kernel(variant=variant, **arguments)
+
+    def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
+        from tl_attention.lowering.mma_sync import generated
+
+        return generated.check(schedule, program, code)

@@ -1,0 +1,55 @@
+"""What the threads write: their rows of the output."""
+
+import tilelang.language as T
+
+
+@T.macro
+def store(first_row, s, c):
+    """Output = acc_o / denominator."""
+    products = c.block_M // c.rows
+    for r in T.unroll(2 * products):
+        s.denominator[r] += T.shfl_xor(s.denominator[r], 1)
+        s.denominator[r] += T.shfl_xor(s.denominator[r], 2)
+    if c.lse:
+        for i in T.unroll(products, explicit=True):
+            T.call_extern(
+                "handle",
+                "tl_attention_store_lse",
+                T.address_of(s.scores_max[2 * i]),
+                T.address_of(s.denominator[2 * i]),
+                s.scale,
+                T.address_of(s.LSE[s.bz, s.head, first_row + i * c.rows]),
+                s.seq_q - first_row - i * c.rows,
+                s.thread,
+            )
+    for r in T.unroll(2 * products):
+        s.denominator[r] = 1.0 / s.denominator[r]
+    for i in T.unroll(products):
+        for j in T.unroll(c.head_dim_v // 8):
+            for e in T.unroll(4):
+                s.acc_o[i * (c.head_dim_v // 2) + j * 4 + e] *= s.denominator[i * 2 + e // 2]
+    for i in T.unroll(products, explicit=True):
+        store_rows(first_row + i * c.rows, i * (c.head_dim_v // 2), s, c)
+
+
+@T.macro
+def store_rows(row, register, s, c):
+    """16 bytes a lane, of 16 rows of each warp: lanes exchange what they hold."""
+    function = f"tl_attention_store<{c.head_dim_v}, {'true' if c.dtype == 'bfloat16' else 'false'}>"
+    if c.strided:
+        T.call_extern(
+            "handle",
+            function,
+            T.address_of(s.acc_o[register]),
+            T.address_of(s.Output[s.bz, s.head, row, 0]),
+            s.seq_q - row,
+            s.Output.strides[2],
+        )
+    else:
+        T.call_extern(
+            "handle",
+            function,
+            T.address_of(s.acc_o[register]),
+            T.address_of(s.Output[s.bz, s.head, row, 0]),
+            s.seq_q - row,
+        )

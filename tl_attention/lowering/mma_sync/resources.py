@@ -1,0 +1,80 @@
+"""What a block of the mma.sync kernel takes of the SM: tiles in shared memory, accumulators and fragments in registers."""
+
+from __future__ import annotations
+
+from tl_attention.errors import ScheduleRefused
+from tl_attention.hardware.card import Card
+from tl_attention.hardware.warpgroup import WARP
+from tl_attention.lowering.mma_sync.arguments import DEPTH, fragments
+from tl_attention.lowering.mma_sync.rules import ROWS_OF_A_PRODUCT
+from tl_attention.problem.head_dims import HeadSize, sizes_of
+from tl_attention.proof.limits import Resources, ring_buffers, shared_bytes
+from tl_attention.schedule.schedule import Schedule
+
+HEAD_DIMS = (64, 128)
+# Elements of 16 bytes, which a thread copies at a time.
+COPIED = 8
+# scores_max and denominator of a thread's two rows of a product's 16; the others live between the products.
+ROW_VECTORS = 2 * 2
+
+
+def resources(schedule: Schedule, size: HeadSize, card: Card) -> Resources:
+    """What one block takes. Raises ScheduleRefused for a head size, or a tile, that its kernel does not have."""
+    columns, columns_v = sizes_of(size)
+    if columns not in HEAD_DIMS or columns_v != columns:
+        raise ScheduleRefused(
+            f"head_dim {size}, which lowering {schedule.lowering} does not compute, expected one of "
+            f"{', '.join(map(str, HEAD_DIMS))}",
+            "lowering",
+        )
+    _check_split(schedule, columns)
+    _check_copies(schedule, columns)
+    registers = card.registers_available(schedule.threads, schedule.kernel.blocks_per_sm)
+    return Resources(
+        rings=ring_buffers(schedule),
+        shared_bytes=shared_bytes(schedule, size),
+        fragments=fragment_registers(schedule, columns),
+        registers=registers,
+        launched=registers,
+        barriers={},
+        blocks=schedule.kernel.blocks_per_sm,
+    )
+
+
+def fragment_registers(schedule: Schedule, head_dim: int) -> dict[str, int]:
+    """Registers per thread of what lives at a time: where MMA0 is, or where MMA1 is, whichever has more.
+
+    A thread has block_M / threads of a row's columns: of acc_s and acc_o in fp32, of acc_s_cast and Q packed by two; and
+    of K and V a warp's part, packed by two, of as many steps of 16 columns as there is room for. acc_s_cast takes the
+    place of acc_s.
+    """
+    M, N, threads, room = schedule.block_M, schedule.block_N, schedule.threads, fragments(schedule)
+    q, k, v = (steps * DEPTH if steps else whole for steps, whole in zip(room[1:], (head_dim, head_dim, N)))
+    acc_s, acc_o, of_q = (M * columns // threads for columns in (N, head_dim, q))
+    rows = ROW_VECTORS * M // (threads // WARP * ROWS_OF_A_PRODUCT)
+    kept = {"Q": of_q // 2} if schedule.kernel.q_operand == "registers" else {}
+    mma0 = {"acc_s": acc_s, "acc_o": acc_o, "Q": of_q // 2, "K": N * k // WARP // 2, "row vectors": rows}
+    mma1 = {"acc_s_cast": acc_s // 2, "acc_o": acc_o, "V": head_dim * v // WARP // 2, **kept, "row vectors": rows}
+    return max(mma0, mma1, key=lambda of: sum(of.values()))
+
+
+def _check_split(schedule: Schedule, head_dim: int) -> None:
+    widths = schedule.split.mma0
+    if widths and sum(widths) != head_dim:
+        raise ScheduleRefused(
+            f"split.mma0: {' + '.join(map(str, widths))} = {sum(widths)} columns, expected head_dim {head_dim}",
+            "split",
+            "mma0",
+        )
+
+
+def _check_copies(schedule: Schedule, head_dim: int) -> None:
+    """All threads copy 16 bytes at a time, of whole tiles."""
+    copies, at_once = schedule.block_N * head_dim // COPIED, schedule.threads
+    if copies % at_once:
+        raise ScheduleRefused(
+            f"{at_once} threads do not fit a KV block of {schedule.block_N} keys: its {copies} copies of 16 bytes are no "
+            f"multiple of {at_once}",
+            "threads",
+            others=(("block_N",),),
+        )
