@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tl_attention.cli.problem import (
     window_option,
 )
 from tl_attention.cli.schedules import meant_for, resolve_all, schedule_argument, schedules_argument, texts_of
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, printable
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.hardware.device import another_gpu, visible_gpus
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
@@ -86,6 +87,11 @@ def run(schedule: str, card: Card | None, **options: Any) -> None:
 @run_options
 @click.option("--every", is_flag=True, help="every schedule at the top, also where there is no GPU")
 @click.option("--peers/--no-peers", default=True, show_default=True, help="cuDNN, FlashAttention-2 and -3 beside ours")
+@click.option(
+    "--share",
+    type=click.Path(path_type=Path),
+    help="write the rows to this file too, without anything that says whose machine it is, to be sent to the project",
+)
 def bench(schedules: tuple[str, ...], every: bool, peers: bool, card: Card | None, **options: Any) -> None:
     """Compile, verify and time many schedules, ranked.
 
@@ -127,6 +133,7 @@ def _measure(
     rounds: int,
     seed: int | None,
     output: Path | None,
+    share: Path | None = None,
 ) -> None:
     # A mistake in any file or size is told before the first slow import.
     asked, on = resolve_all(texts), card_for(card)
@@ -140,9 +147,18 @@ def _measure(
             refuse_unless_safe(schedules[0].schedule, shapes[0].head_size, on)
     say_not_launched(on)
 
-    from tl_attention.measure.records import ResultsFile
+    from tl_attention.measure.records import ResultsFile, Row
+    from tl_attention.measure.sharing import WORDS, SharedFile
 
-    with ResultsFile(output or RUNS / f"{command}-{stamp()}.jsonl") as results:
+    with ExitStack() as files:
+        results = files.enter_context(ResultsFile(output or RUNS / f"{command}-{stamp()}.jsonl"))
+        to_share = files.enter_context(SharedFile(share)) if share else None
+
+        def record(row: Row) -> None:
+            results.append(row)
+            if to_share:
+                to_share.append(row)
+
         from tl_attention.measure.bench import Options, measure
         from tl_attention.measure.candidate import Candidate
         from tl_attention.measure.pool import CallFailed
@@ -158,11 +174,14 @@ def _measure(
         options = Options(rounds, with_peers, seed, None if card is None else card.arch)
         try:
             with ProgressBar() as progress:
-                rows = measure(candidates, options, results.append, progress)
+                rows = measure(candidates, options, record, progress)
         except CallFailed as failed:
             say(f"the machine failed, not a schedule: {failed}; {results.written} rows are in {results.path}")
             sys.exit(FAILED)
     show(rows, results.path, loops=command == "run")
+    if to_share:
+        click.echo(f"to share, {to_share.written} rows in {printable(str(to_share.path))}: {WORDS}; nothing else.")
+        click.echo("Attach it to an issue on this project's tracker: thank you.")
     if any(row.status not in GOOD for row in rows):
         sys.exit(FAILED)
     if all(row.status == "refused" for row in rows if row.sizes != "peer"):
