@@ -89,5 +89,7 @@ def test_the_tool_records_what_the_compilers_made_for_each_card(fails, tmp_path,
 def test_a_lowering_without_schedules_is_told_in_one_line(tmp_path) -> None:
     arguments = ["--lowering", "inferred", "--only", "best", "--output", str(tmp_path / "cards.jsonl")]
     done = CliRunner().invoke(compile_cards.main, arguments)
-    assert done.exit_code == 2 and done.stderr.startswith("error: no schedule of lowering inferred ships with such a name")
+    assert done.exit_code == 2 and done.stderr.startswith(
+        "error: no schedule of lowering inferred ships with such a name"
+    )
     assert not list(tmp_path.iterdir())
