@@ -145,8 +145,8 @@ def _check_registers(schedule: Schedule, head_dim: int, takes: Resources, card: 
     q = "half as much for Q, " if "Q" in takes.fragments else ""
     kernel_keys = [("kernel", key) for key in ("registers", "q_operand", "p_operand", "blocks_per_sm")]
     raise ScheduleRefused(
-        f"needs {takes.fragment_registers} registers per thread for fragments alone, {schedule.threads} threads{of_another(card)} "
-        f"have {takes.registers}: acc_s {M}*{N}/{schedule.threads}, "
+        f"needs {takes.fragment_registers} registers per thread for fragments alone, {schedule.threads} threads"
+        f"{of_another(card)} have {takes.registers}: acc_s {M}*{N}/{schedule.threads}, "
         f"{p}acc_o {M}*{head_dim}/{schedule.threads}, {q}{ROW_VECTOR_REGISTERS} for row vectors; use a smaller block_N",
         "block_N",
         others=(("block_M",), ("threads",), *kernel_keys, ("lowering",)),
@@ -154,7 +154,7 @@ def _check_registers(schedule: Schedule, head_dim: int, takes: Resources, card: 
 
 
 def _check_product(schedule: Schedule, takes: Resources, card: Card) -> None:
-    accumulators, name = max((takes.fragments[name], name) for name in ("acc_s", "acc_o"))
+    accumulators, name = max((takes.fragments.get(name, 0), name) for name in ("acc_s", "acc_o"))
     if accumulators + PRODUCT_REGISTERS <= takes.launched:
         return
     raise ScheduleRefused(
