@@ -113,12 +113,12 @@ def test_a_rule_is_for_hopper_unless_it_names_cards(rules) -> None:
     assert served == [0, 0, None]
     assert found.rules[0].conditions == ["head_dims 64, 128", "seq_q up to 8", "archs sm_86, sm_90a"]
     words = (
-        "attention: no schedule serves sm_86 (RTX 3090), head_dim 128, float16, mask full, seq_q 9, seq_kv 9, group 1 by "
-        "default, expected head_dims 64, 128, seq_q up to 8; or a schedule by its name"
+        "attention: no default schedule serves sm_86 (RTX 3090), head_dim 128, float16, mask full, seq_q 9, seq_kv 9, "
+        "group 1, expected head_dims 64, 128, seq_q up to 8; or a schedule by its name"
     )
     with pytest.raises(InputError, match=f"^{re.escape(words)}$"):
         found.number(Case.of(problem(9, 9), "sm_86"))
-    with pytest.raises(InputError, match="group 1 by default, expected a schedule by its name$"):
+    with pytest.raises(InputError, match="group 1, expected a schedule by its name$"):
         found.number(Case.of(problem(9, 9), "sm_89"))
 
 

@@ -39,9 +39,10 @@ def which(shape: str, dtype: str, causal: bool, window: str, softcap: float, lse
         "record": rule.record,
     }.items():
         click.echo(f"{name:8}{text}")
-    if number:
+    above = [(passed, other) for passed, other in enumerate(found.rules[:number]) if case.arch in other.archs]
+    if above:
         click.echo("\npassed over, with the first condition that the case does not meet:")
-    for passed, other in enumerate(found.rules[:number]):
+    for passed, other in above:
         unmet = other.unmet(case)
         assert unmet is not None, "the first rule that serves a case is taken"
         click.echo(f"  line {found.line(passed)}: {other.schedule}: {other.condition(unmet)}")

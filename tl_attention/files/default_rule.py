@@ -86,8 +86,9 @@ EITHER = (False, True)
 class Rule(BaseModel):
     """Conditions, all of which must hold, a schedule, one sentence why, and the record that says so.
 
-    A condition that is left out always holds, but for `archs`: without it a rule is for Hopper. `head_dims` are those of tiles: a smaller tensor has the next larger one,
-    and K and V of two sizes that are not named together have that of the larger.
+    A condition that is left out always holds, but for `archs`: without it a rule is for Hopper. `head_dims` are those of
+    tiles: a smaller tensor has the next larger one, and K and V of two sizes that are not named together have that of the
+    larger.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

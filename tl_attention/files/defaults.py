@@ -48,7 +48,7 @@ class Defaults:
         if found is None:
             served = dict.fromkeys(rule.served for rule in self.rules if case.arch in rule.archs)
             expected = "; or ".join([*served, "a schedule by its name"])
-            raise InputError(f"attention: no schedule serves {case} by default, expected {expected}")
+            raise InputError(f"attention: no default schedule serves {case}, expected {expected}")
         return found
 
     def find(self, case: Case) -> int | None:
