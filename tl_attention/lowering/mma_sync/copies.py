@@ -24,7 +24,17 @@ def load_k(op, t, tile, s, c, masked):
     """K_shared = K of the block."""
     slot = t % c.kernel.k_stages * (c.block_N * c.head_dim)
     copy_rows(
-        s.K, s.K_shared, slot, s.head_kv, block(t, tile) * c.block_N, s.seq_kv, c.block_N, c.head_dim, s, c, checked=masked
+        s.K,
+        s.K_shared,
+        slot,
+        s.head_kv,
+        block(t, tile) * c.block_N,
+        s.seq_kv,
+        c.block_N,
+        c.head_dim,
+        s,
+        c,
+        checked=masked,
     )
 
 
@@ -33,7 +43,17 @@ def load_v(op, t, tile, s, c, masked):
     """V_shared = V of the block."""
     slot = t % c.kernel.v_stages * (c.block_N * c.head_dim_v)
     copy_rows(
-        s.V, s.V_shared, slot, s.head_kv, block(t, tile) * c.block_N, s.seq_kv, c.block_N, c.head_dim_v, s, c, checked=masked
+        s.V,
+        s.V_shared,
+        slot,
+        s.head_kv,
+        block(t, tile) * c.block_N,
+        s.seq_kv,
+        c.block_N,
+        c.head_dim_v,
+        s,
+        c,
+        checked=masked,
     )
 
 
@@ -44,11 +64,7 @@ def block(t, tile):
 
 def copied(source, head, row, shared, at, chunk, s):
     """Where 16 bytes of a row go to, where they come from, and how many elements they are."""
-    return (
-        T.access_ptr(shared[at], "w", extent=8),
-        T.access_ptr(source[s.bz, head, row, chunk * 8], "r", extent=8),
-        8,
-    )
+    return (T.access_ptr(shared[at], "w", extent=8), T.access_ptr(source[s.bz, head, row, chunk * 8], "r", extent=8), 8)
 
 
 @T.macro
