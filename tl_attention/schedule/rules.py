@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tl_attention.loop.attention import IN_CHUNKS, NAMES, NUMBER
+from tl_attention.loop.attention import FRAGMENTS, IN_CHUNKS, NAMES, NUMBER, SOURCE
 from tl_attention.loop.table import whole
 from tl_attention.schedule.dialect import Check, Dialect, dialects
 from tl_attention.schedule.key_errors import RuleBroken
@@ -78,8 +78,14 @@ def _groups_partition_the_statements(s: Keys) -> None:
 
 
 def parts(s: Keys, name: str) -> str:
+    """Which chunks of a statement there are, in words that say why."""
+    if name not in map(whole, s.statements):
+        known = name in (*SOURCE.names, *s.dialect.own_statements)
+        return f"lowering {s.lowering} has none{' with these options' if known else ''}"
     widths = s.split.columns(name)
-    return f"split.{name} cuts it into {name}.0 to {name}.{len(widths) - 1}" if widths else f"{name} is not split"
+    if not widths:
+        return f"{name} is not split"
+    return f"split.{FRAGMENTS.get(name, name)} cuts it into {name}.0 to {name}.{len(widths) - 1}"
 
 
 def _named(name: str) -> str:

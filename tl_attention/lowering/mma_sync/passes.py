@@ -46,7 +46,7 @@ def waits_and_barriers(phases: Phases, schedule: Schedule) -> Phases:
 
 def _before_first_reader(phases: Phases, table: Table, *added: Operation) -> Phases:
     """The phases with these before the first iteration that reads Q, from shared memory or from registers."""
-    readers = {s.name for s in table.statements if table.inputs.intersection(s.reads)}
+    readers = {s.name for s in table.statements if s.kind != "load" and table.inputs.intersection(s.reads)}
     reads = [any(op.statement in readers for op in operations) for _, operations in phases.prologue]
     first = [*reads, True].index(True)
     t = (*phases.prologue, phases.steady)[first].t
