@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tl_attention.hardware.device import HOPPER
+from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.hardware.warpgroup import WARP
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.program.derivation import derive
 from tl_attention.program.operation import Iteration, Operation
 from tl_attention.program.program import Program, offset
-from tl_attention.proof.limits import fragments_text, shared_text
+from tl_attention.proof.limits import fragments_text, of_another, shared_text
 from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.option_words import SET, is_set, option_lines
@@ -35,21 +35,21 @@ SAID = {
 }
 
 
-def explain(schedule: Schedule, model: Model | None = None, head_dim: HeadSize = 128) -> str:
-    """What the schedule takes of the SM, its options, and its Program, in the lowering's own model by default.
+def explain(schedule: Schedule, model: Model | None = None, head_dim: HeadSize = 128, card: Card = HOPPER) -> str:
+    """What the schedule takes of an SM of the card, its options, and its Program, in the lowering's own model by default.
 
     The Program comes as prologue, steady state and epilogue. Raises ScheduleRefused where none can be derived.
     """
     if not schedule.has_program:
         return (
-            f"{schedule.label}\n\n{_resources(schedule, head_dim)}\n\n"
+            f"{schedule.label}\n\n{_resources(schedule, head_dim, card)}\n\n"
             f"lowering {schedule.lowering}: {schedule.dialect.words}; num_stages is {schedule.num_stages}.\n"
             "There is no Program to prove or to show; the kernel is verified on the GPU only.\n"
         )
     program = derive(schedule, model)
     parts = [
         schedule.label,
-        f"{_heading(schedule, program)}\n{_resources(schedule, head_dim)}",
+        f"{_heading(schedule, program)}\n{_resources(schedule, head_dim, card)}",
         _options(schedule),
         *program_parts(schedule, program),
     ]
@@ -81,10 +81,10 @@ def _heading(schedule: Schedule, program: Program) -> str:
     return f"{program.model} model{other}: {note}\nbuffers: {program.rings}{least}"
 
 
-def _resources(schedule: Schedule, head_dim: HeadSize) -> str:
+def _resources(schedule: Schedule, head_dim: HeadSize, card: Card) -> str:
     """Tile, threads, shared memory, mbarriers and registers, each with what there is of it."""
     M, N = schedule.block_M, schedule.block_N
-    takes = lowering_of(schedule).resources(schedule, head_dim)
+    takes = lowering_of(schedule).resources(schedule, head_dim, card)
     static = takes.static_bytes
     before = f"{static:,} that hold the mbarriers + " if static else ""
     team = "a warp" if takes.team == WARP else takes.team
@@ -93,7 +93,7 @@ def _resources(schedule: Schedule, head_dim: HeadSize) -> str:
         f"tile: {M} queries x {N} keys, head_dim {head_dim}",
         f"threads: {schedule.threads} compute, {team} for each {M * takes.team // schedule.threads} rows"
         + (producer if takes.producer_threads else ", and load"),
-        f"shared memory: {static + takes.shared_bytes:,} of {HOPPER.shared_available(takes.blocks):,} bytes: {before}"
+        f"shared memory: {static + takes.shared_bytes:,} of {card.shared_available(takes.blocks):,} bytes{of_another(card)}: {before}"
         + shared_text(schedule, head_dim, takes.rings),
         f"registers: {takes.fragment_registers} of {takes.registers} for fragments: {fragments_text(takes)}",
     ]

@@ -16,26 +16,14 @@ def element(row, chunk, rows, columns, c):
 @T.macro
 def load_q(first_row, s, c):
     """Q_shared = the tile's rows of Q, 0 beyond the last."""
-    copy_rows(s.Q, s.Q_shared, 0, s.head, first_row, s.seq_q, c.block_M, c.head_dim, s, c, checked=True)
+    copy_rows(s.Q, s.Q_shared, 0, s.head, first_row, c.block_M, c.head_dim, s, c, checked=True)
 
 
 @T.macro
 def load_k(op, t, tile, s, c, masked):
     """K_shared = K of the block."""
     slot = t % c.kernel.k_stages * (c.block_N * c.head_dim)
-    copy_rows(
-        s.K,
-        s.K_shared,
-        slot,
-        s.head_kv,
-        block(t, tile) * c.block_N,
-        s.seq_kv,
-        c.block_N,
-        c.head_dim,
-        s,
-        c,
-        checked=masked,
-    )
+    copy_rows(s.K, s.K_shared, slot, s.head_kv, block(t, tile) * c.block_N, c.block_N, c.head_dim, s, c, checked=masked)
 
 
 @T.macro
@@ -43,17 +31,7 @@ def load_v(op, t, tile, s, c, masked):
     """V_shared = V of the block."""
     slot = t % c.kernel.v_stages * (c.block_N * c.head_dim_v)
     copy_rows(
-        s.V,
-        s.V_shared,
-        slot,
-        s.head_kv,
-        block(t, tile) * c.block_N,
-        s.seq_kv,
-        c.block_N,
-        c.head_dim_v,
-        s,
-        c,
-        checked=masked,
+        s.V, s.V_shared, slot, s.head_kv, block(t, tile) * c.block_N, c.block_N, c.head_dim_v, s, c, checked=masked
     )
 
 
@@ -68,15 +46,17 @@ def copied(source, head, row, shared, at, chunk, s):
 
 
 @T.macro
-def copy_rows(source, shared, slot, head, first, end, rows, columns, s, c, checked):
-    """A group of copies. Only blocks that need a mask can have rows beyond the end, which are 0."""
+def copy_rows(source, shared, slot, head, first, rows, columns, s, c, checked):
+    """A group of copies. Only blocks that need a mask can have rows beyond the last, which are 0."""
     chunks = columns // 8
     at_once = c.threads // chunks
     for i in T.unroll(rows // at_once):
         row = i * at_once + s.thread // chunks
         at = slot + element(row, s.thread % chunks, rows, columns, c)
         if checked:
-            T.ptx_cp_async(*copied(source, head, first + row, shared, at, s.thread % chunks, s), first + row < end)
+            T.ptx_cp_async(
+                *copied(source, head, first + row, shared, at, s.thread % chunks, s), first + row < source.shape[2]
+            )
         else:
             T.ptx_cp_async(*copied(source, head, first + row, shared, at, s.thread % chunks, s))
     T.ptx_commit_group()

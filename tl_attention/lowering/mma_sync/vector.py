@@ -20,19 +20,21 @@ def score(i, j, e, c):
     return i * (c.block_N // 2) + j * 4 + e
 
 
+def hidden(i, j, e, t, tile, s, c):
+    """Whether the key of a score is hidden from its query."""
+    row = i * c.rows + s.thread // 32 * 16 + s.thread % 32 // 4 + e // 2 * 8
+    key = j * 8 + s.thread % 4 * 2 + e % 2
+    return c.mask.hidden(key, tile.first_row + row + s.past_len, s.seq_kv, T, block(t, tile) * c.block_N)
+
+
 @T.macro
 def mask(op, t, tile, s, c, masked):
     """acc_s = -inf where a key is hidden."""
     for i in T.unroll(c.block_M // c.rows):
         for j in T.unroll(c.block_N // 8):
             for e in T.unroll(4):
-                row = i * c.rows + s.thread // 32 * 16 + s.thread % 32 // 4 + e // 2 * 8
-                key = j * 8 + s.thread % 4 * 2 + e % 2
-                own_key = tile.first_row + row + s.past_len
                 s.acc_s[score(i, j, e, c)] = T.if_then_else(
-                    c.mask.hidden(key, own_key, s.seq_kv, T, block(t, tile) * c.block_N),
-                    -T.infinity("float32"),
-                    s.acc_s[score(i, j, e, c)],
+                    hidden(i, j, e, t, tile, s, c), -T.infinity("float32"), s.acc_s[score(i, j, e, c)]
                 )
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.tiling import INTEGERS, kv_index
 from tl_attention.program.program import CONSUMER, Program
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.tensors import Tensor
-from tl_attention.schedule.schedule import Schedule
+from tl_attention.proof.generated.row_tile import RowTile
 
 Q, OUTPUT = "Q", "Output"
 
@@ -34,12 +31,7 @@ class Replay:
     """
 
     program: Program
-    schedule: Schedule
-    shape: AttentionShape
-    tensors: Mapping[str, Tensor]
-    place: tuple[int, int, int]
-    blocks: range
-    threads: int
+    tile: RowTile
     lse: bool
     slots: dict[tuple[str, int], Load] = field(default_factory=dict)
     groups: list[set[Load]] = field(default_factory=lambda: [set()])
@@ -51,7 +43,6 @@ class Replay:
     free: set[Load] = field(default_factory=set)
     order: list[tuple[str, int]] = field(default_factory=list)
     masked: bool = False
-    left_out: int = 0
     stored: list[tuple[int, ...]] = field(default_factory=list)
     logarithms: int = 0
     storing: bool = False
@@ -75,7 +66,7 @@ class Replay:
             raise Unsafe("it does not wait for the TMA store of its output")
 
     def _check_order(self) -> None:
-        executed = len(self.blocks) - self.left_out
+        executed = len(self.tile.blocks) - self.tile.left_out
         steps = self.program.roles(executed)[CONSUMER]
         expected = [(step.op.statement, step.block) for step in steps if step.op.kind == "issue"]
         if self.order != expected:
@@ -84,22 +75,13 @@ class Replay:
     def _number(self, statement: str) -> int:
         return sum(name == statement for name, _ in self.order)
 
-    def _kv(self, block: int) -> int:
-        """The KV block of the loop's block number `block`."""
-        step = block + self.left_out
-        if step >= len(self.blocks):
-            raise Unsafe(f"it takes more than the {len(self.blocks)} KV blocks of rows from {self.place[0]} on")
-        return kv_index(step, self.blocks, self.schedule.kv_order)
-
     # --- loads -------------------------------------------------------------------------------------------------
 
     def _load(self, event: Event) -> None:
         statement = f"load_{event.name.lower()}"
         block = self._number(statement)
         load = Load(event.name, block)
-        # A tile beyond the keys is never issued; its number tells which rows it must have.
-        wanted = self.schedule.block_N * self._kv(block)
-        self._check_rows(event, wanted, self.shape.seq_kv, self.schedule.block_N, self.shape.group)
+        self.tile.check_kv(event, block)
         self.order.append((statement, block))
         old = self.slots.get((event.name, event.index))
         if old and old not in self.free:
@@ -108,21 +90,6 @@ class Replay:
             )
         self.slots[event.name, event.index] = load
         self.groups[-1].add(load)
-
-    def _check_rows(self, event: Event, row: int, rows: int, of_tile: int, group: int = 1) -> None:
-        """It copies the tile's rows from `row` on, as many of them as the tensor has, `rows` for each head.
-
-        The tensor has one head for `group` of Q's.
-        """
-        tensor = self.tensors[event.name]
-        first = tensor.element(self.place[2], self.place[1] // group, row)
-        wanted = (first, max(0, min(of_tile, rows - row)))
-        if event.place != wanted:
-            # Counted over all heads, if the tensor is contiguous.
-            (found, copied), apart = event.place, tensor.row_stride
-            raise Unsafe(
-                f"{event.name} gets {copied} rows from {found // apart} on, expected {wanted[1], wanted[0] // apart}"
-            )
 
     def _commit_copies(self, event: Event) -> None:
         self.groups.append(set())
@@ -136,7 +103,7 @@ class Replay:
         if old and old not in self.free:
             raise Unsafe(f"{event.name} is overwritten, which a product may still read")
         if event.place:
-            self._check_rows(event, self.place[0], self.shape.seq_q, self.schedule.block_M)
+            self.tile.check_q(event)
         load = Load(Q if event.place else OUTPUT, 0)
         self.slots[event.name, event.index] = load
         self.arrived.add(load)
@@ -180,15 +147,8 @@ class Replay:
 
     def _check_mask(self, block: int) -> None:
         """The scores start as -inf where they are hidden, in every block that has any such."""
-        mask, block_N = self.shape.mask, self.schedule.block_N
-        first_key = self.place[0] + self.shape.past_len
-        whole = range(
-            mask.first_whole(first_key + self.schedule.block_M, block_N, INTEGERS),
-            mask.end_whole(self.shape.seq_kv // block_N, first_key, block_N, INTEGERS),
-        )
-        kv = self._kv(block)
-        if kv not in whole and not self.masked:
-            raise Unsafe(f"KV block {kv} of rows from {self.place[0]} on is not masked")
+        if not self.masked:
+            self.tile.check_unmasked(block)
         self.masked = False
 
     def _products_wait(self, event: Event) -> None:
@@ -206,16 +166,17 @@ class Replay:
         self.storing = True
 
     def _output(self, event: Event) -> None:
-        if event.place != self.place:
-            raise Unsafe(f"it stores {event.place} as (row, head, batch), expected {self.place}")
+        tile = self.tile
+        if event.place != tile.place:
+            raise Unsafe(f"it stores {event.place} as (row, head, batch), expected {tile.place}")
         # A TMA store leaves out what the tensor does not have.
-        if event.kind == "output" and event.value != min(self.schedule.block_M, self.shape.seq_q - self.place[0]):
-            raise Unsafe(f"it stores {event.value} rows of its tile from row {self.place[0]} on")
+        if event.kind == "output" and event.value != min(tile.schedule.block_M, tile.shape.seq_q - tile.place[0]):
+            raise Unsafe(f"it stores {event.value} rows of its tile from row {tile.place[0]} on")
         self.stored.append(event.place)
 
     def _lse(self, event: Event) -> None:
-        if event.place != self.place:
-            raise Unsafe(f"it stores logarithms of {event.place} as (row, head, batch), expected {self.place}")
+        if event.place != self.tile.place:
+            raise Unsafe(f"it stores logarithms of {event.place} as (row, head, batch), expected {self.tile.place}")
         self.logarithms += 1
 
     def _stored(self, event: Event) -> None:
@@ -227,4 +188,4 @@ class Replay:
         """Of which head it is is looked at by itself."""
 
     def _left_out(self, event: Event) -> None:
-        self.left_out += event.value
+        self.tile.left_out += event.value

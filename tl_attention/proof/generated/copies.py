@@ -22,9 +22,12 @@ MASK = re.compile(r"\(uint16_t\)\((\d+)\)$")
 SHARED = r"\(\(\((?:half_t|bfloat16_t)\*\)(\w+)_shared\) \+ (.+?)\)"
 # A thread's copy of up to 16 bytes, of 2-byte elements.
 ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8}
+# acc_o    (&(acc_o[64]))
+REGISTERS = re.compile(r"(?:(\w+)|\(&\((\w+)\[(\d+)\]\)\))$")
 
 
-def _address(text: str, declared: Declared) -> tuple[str, Expression]:
+def address(text: str, declared: Declared) -> tuple[str, Expression]:
+    """(buffer, element) of an address in shared memory."""
     match = IN_SHARED.match(text)
     if not match:
         raise SyntaxError(f"{text[:80]!r} is no address in shared memory")
@@ -33,7 +36,7 @@ def _address(text: str, declared: Declared) -> tuple[str, Expression]:
 
 def _tma_load(match: re.Match[str], declared: Declared) -> Made:
     descriptor, barrier, address, *rest = arguments(match[2])
-    full, (buffer, element) = BARRIER.match(barrier), _address(address, declared)
+    full, (buffer, element) = BARRIER.match(barrier), address(address, declared)
     to = MASK.match(rest.pop(0)) if match[1] else None
     if not full or bool(match[1]) != bool(to) or len(rest) != 4:
         raise SyntaxError(f"a load of a form that is not known: {match.string[:80]!r}")
@@ -53,7 +56,7 @@ def _tma_load(match: re.Match[str], declared: Declared) -> Made:
 
 def _tma_store(match: re.Match[str], declared: Declared) -> Made:
     descriptor, address, *rest = arguments(match[1])
-    (buffer, element), place = _address(address, declared), [declared.expression(text) for text in rest]
+    (buffer, element), place = address(address, declared), [declared.expression(text) for text in rest]
 
     def act(run: Run, threads: Class, line: int) -> None:
         column, row, head, batch = (run.value(part, threads) for part in place)
@@ -67,7 +70,7 @@ def _tma_store(match: re.Match[str], declared: Declared) -> Made:
 
 def _cp_async(match: re.Match[str], declared: Declared) -> Made:
     given = arguments(match[3])
-    (buffer, element), source = _address(given[0], declared), IN_GLOBAL.match(given[1])
+    (buffer, element), source = address(given[0], declared), IN_GLOBAL.match(given[1])
     if not source or len(given) != (3 if match[1] else 2):
         raise SyntaxError(f"a copy of a form that is not known: {match.string[:80]!r}")
     tensor, origin = source[1], declared.expression(source[2])
@@ -140,7 +143,7 @@ def _copy_by_hand(match: re.Match[str], declared: Declared) -> Made:
 
 def _stmatrix(match: re.Match[str], declared: Declared) -> Made:
     address, *registers = arguments(match[1])
-    buffer, element = _address(address, declared)
+    buffer, element = address(address, declared)
     if len(registers) != 4 or not all(map(declared.pure, registers)):
         raise SyntaxError(f"an stmatrix of a form that is not known: {match.string[:80]!r}")
 
@@ -176,18 +179,26 @@ def _output(match: re.Match[str], declared: Declared) -> Made | None:
     return Made(act)
 
 
+def registers_from(text: str, declared: Declared) -> tuple[str, int]:
+    """(variable, element) that a device function's registers start with."""
+    match = REGISTERS.match(text)
+    if not match:
+        raise SyntaxError(f"{text[:80]!r} are no registers")
+    return declared.register(match[1] or match[2]), int(match[3] or 0)
+
+
 def _vector_output(match: re.Match[str], declared: Declared) -> Made:
-    bounded, head_dim, dtype, registers, tensor, place, rest = match.groups()
+    bounded, head_dim, dtype, given, tensor, place, rest = match.groups()
     # Contiguous rows are head_dim apart, which the device function is made for.
     rows, apart = [*arguments(rest), head_dim][:2]
     element, bound, stride = declared.expression(place), declared.expression(rows), declared.expression(apart)
-    declared.register(registers)
+    registers, index = registers_from(given, declared)
 
     def act(run: Run, threads: Class, line: int) -> None:
         run.see(
             threads, line, "rows of output", tensor, element=run.value(element, threads), head_dim=int(head_dim),
-            dtype="bfloat16" if dtype == "true" else "float16", registers=registers, rows=run.value(bound, threads),
-            row_stride=run.value(stride, threads), bounded=bool(bounded),
+            dtype="bfloat16" if dtype == "true" else "float16", registers=registers, index=index,
+            rows=run.value(bound, threads), row_stride=run.value(stride, threads), bounded=bool(bounded),
         )  # fmt: skip
 
     return Made(act)
@@ -275,10 +286,12 @@ COPY_CALLS = (
     # *(uint1*)(Output + (...)) = *(uint1*)(Output_local_cast + 0);
     Call(OUTPUT, re.compile(r"\*\((uint\d)\*\)\((\w+) \+ (.+?)\) = (.+);$"), _output),
     # tl_attention_store<128, false>(acc_o, (&(Output[...])), (seq_q - first_row_3));    ..., Output_row_stride);
-    # tl_attention_store_columns<104, ...
+    # tl_attention_store<128, false>((&(acc_o[64])), ...    tl_attention_store_columns<104, ...
     Call(
         OUTPUT,
-        re.compile(r"tl_attention_store(_columns)?<(\d+), (true|false)>\((\w+), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"),
+        re.compile(
+            r"tl_attention_store(_columns)?<(\d+), (true|false)>\((\w+|\(&\(\w+\[\d+\]\)\)), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"
+        ),
         _vector_output,
     ),
     # next_tile[(turn & 1)] = (AtomicAddRet((&(TileCounter[0])), 1) + 132);

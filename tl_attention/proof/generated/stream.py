@@ -13,6 +13,8 @@ import numpy as np
 from tl_attention.hardware.warpgroup import WARP, WARPGROUP
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.proof.events import CLUSTER, Event
+from tl_attention.proof.generated.fragments import OF_AN_MMA
+from tl_attention.proof.generated.matrices import matrices
 from tl_attention.proof.generated.moved import OF_A_TILE, Moved, same_tile
 from tl_attention.proof.generated.multiplied import Multiplied
 from tl_attention.proof.generated.parts import Expected, Part
@@ -149,6 +151,27 @@ class Stream:
     def _left_out(self, part: Part) -> Iterator[Event]:
         yield Event("left out", value=part.one("value"))
 
+    # --- fragments -----------------------------------------------------------------------------------------------
+
+    def _fragment(self, part: Part) -> Iterator[Event]:
+        name, values = part.seen.name, part.seen.values
+        if name not in self.expected.tiles:
+            raise Unsafe(f"line {part.line}: a fragment of {name}, which is no tile")
+        found = matrices(self.expected.tiles[name], part.all_of("element"), values["count"], values["transposed"])
+        if found is None:
+            raise Unsafe(f"line {part.line}: its lanes give addresses that are no rows of 8 x 8 matrices of {name}")
+        slot, brought = found
+        reads = ((values["registers"], part.one("at"), 0),)
+        yield Event("fragment", name, slot, reads=reads, place=tuple(number for matrix in brought for number in matrix))
+
+    def _multiply(self, part: Part) -> Iterator[Event]:
+        (d, at), *operands = (part.seen.values[operand] for operand in "dab")
+        product = self.expected.products.get(d)
+        form = (*[self.expected.dtype] * 2, "float32", *OF_AN_MMA)
+        if product is None or part.seen.values["form"] != form:
+            raise Unsafe(f"line {part.line}: a product into {d} of the form {part.seen.values['form']}")
+        yield Event("multiply", d, at, reads=tuple((name, place, 0) for name, place in operands))
+
     # --- stores ------------------------------------------------------------------------------------------------
 
     def _commit_store(self, part: Part) -> Iterator[Event]:
@@ -171,7 +194,7 @@ class Stream:
         wanted = ("Output", output.columns, narrow, self.expected.dtype, product.accumulators, output.row_stride)
         if said != wanted or beyond:
             raise Unsafe(f"line {part.line} stores {said} at another row than it has rows left from there")
-        yield Event("output", place=(row, head, batch))
+        yield Event("output", index=part.one("index"), place=(row, head, batch))
 
     def _rows_of_lse(self, part: Part) -> Iterator[Event]:
         name, tensors = part.seen.name, self.expected.tensors
@@ -180,7 +203,7 @@ class Stream:
         batch, head, row, beyond = tensors[name].bounded(part.one("element"), part.one("rows"))
         if beyond:
             raise Unsafe(f"line {part.line} stores logarithms at another row than it has rows left from there")
-        yield Event("lse", place=(row, head, batch))
+        yield Event("lse", index=part.one("index"), place=(row, head, batch))
 
 
 HANDLES = {
@@ -197,6 +220,8 @@ HANDLES = {
     "left out": Stream._left_out,
     "commit store": Stream._commit_store,
     "stored": Stream._stored,
+    "fragment": Stream._fragment,
+    "multiply": Stream._multiply,
     PUT: lambda stream, part: iter((put(part, stream.expected),)),
     "rows of output": Stream._rows_of_output,
     "rows of lse": Stream._rows_of_lse,
