@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.card import HOPPER, Card
+from tl_attention.hardware.warpgroup import WARPGROUP
 from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.tiling import ceildiv
@@ -29,7 +30,8 @@ class Resources:
     pairs of mbarriers, one for full and one for empty, by what they guard, `barrier_bytes` what they take of static
     shared memory. `fragments` has registers per thread of each fragment that lives across statements, `registers` how
     many each thread that computes may have, `launched` those that it is launched with, `split` those of such a thread and
-    of the producer's where setmaxnreg moves them. `producer_threads` are those that only load. `blocks` are on the SM, this one among them.
+    of the producer's where setmaxnreg moves them. `producer_threads` are those that only load. `blocks` are on the SM, this
+    one among them. `team` are the threads that compute rows together.
     """
 
     rings: tuple[int, int]
@@ -42,6 +44,7 @@ class Resources:
     split: tuple[int, ...] | None = None
     producer_threads: int = 0
     blocks: int = 1
+    team: int = WARPGROUP
 
     @property
     def static_bytes(self) -> int:
@@ -97,7 +100,7 @@ def check_fits(schedule: Schedule, size: HeadSize, takes: Resources, card: Card 
             "split",
             "rescale",
         )
-    _check_registers(schedule, columns_v, takes, card)
+    _check_registers(schedule, takes, card)
     _check_product(schedule, takes, card)
 
 
@@ -137,20 +140,21 @@ def _check_shared_memory(schedule: Schedule, size: HeadSize, takes: Resources, c
     )
 
 
-def _check_registers(schedule: Schedule, head_dim: int, takes: Resources, card: Card) -> None:
-    M, N = schedule.block_M, schedule.block_N
+def _check_registers(schedule: Schedule, takes: Resources, card: Card) -> None:
     if takes.fragment_registers <= takes.registers:
         return
-    p = "half as much for acc_s_cast, " if "acc_s_cast" in takes.fragments else ""
-    q = "half as much for Q, " if "Q" in takes.fragments else ""
     kernel_keys = [("kernel", key) for key in ("registers", "q_operand", "p_operand", "blocks_per_sm")]
     raise ScheduleRefused(
         f"needs {takes.fragment_registers} registers per thread for fragments alone, {schedule.threads} threads"
-        f"{of_another(card)} have {takes.registers}: acc_s {M}*{N}/{schedule.threads}, "
-        f"{p}acc_o {M}*{head_dim}/{schedule.threads}, {q}{ROW_VECTOR_REGISTERS} for row vectors; use a smaller block_N",
+        f"{of_another(card)} have {takes.registers}: {fragments_text(takes)}; use a smaller block_N",
         "block_N",
         others=(("block_M",), ("threads",), *kernel_keys, ("lowering",)),
     )
+
+
+def fragments_text(takes: Resources) -> str:
+    """How many registers of a thread each fragment takes."""
+    return ", ".join(f"{name} {count}" for name, count in takes.fragments.items())
 
 
 def _check_product(schedule: Schedule, takes: Resources, card: Card) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tl_attention.hardware.card import HOPPER, Card
-from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
+from tl_attention.hardware.warpgroup import WARP
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.program.derivation import derive
 from tl_attention.program.operation import Iteration, Operation
 from tl_attention.program.program import Program, offset
-from tl_attention.proof.limits import of_another, shared_text
+from tl_attention.proof.limits import fragments_text, of_another, shared_text
 from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.option_words import SET, is_set, option_lines
@@ -20,7 +20,12 @@ from tl_attention.show.option_words import SET, is_set, option_lines
 # In front of an operation that the Program has, and that the compiler places.
 PLACED = "~"
 # Of operations that concern no one statement, and of those that keep exponentials in their place.
-ALONE = {"turn": "waited for, to issue products", "pass": "to the other warpgroup"}
+ALONE = {
+    "turn": "waited for, to issue products",
+    "pass": "to the other warpgroup",
+    "sync": "all threads",
+    "keep": "Q in registers",
+}
 SHOWN_AS = {"hold_last": "hold"}
 SAID = {
     "hold": ", all its exponentials",
@@ -82,15 +87,15 @@ def _resources(schedule: Schedule, head_dim: HeadSize, card: Card) -> str:
     takes = lowering_of(schedule).resources(schedule, head_dim, card)
     static = takes.static_bytes
     before = f"{static:,} that hold the mbarriers + " if static else ""
+    team = "a warp" if takes.team == WARP else takes.team
     producer = f"; {takes.producer_threads} more for the producer, of which one warp loads"
     lines = [
         f"tile: {M} queries x {N} keys, head_dim {head_dim}",
-        f"threads: {schedule.threads} compute, {WARPGROUP} for each {ROWS} rows"
+        f"threads: {schedule.threads} compute, {team} for each {M * takes.team // schedule.threads} rows"
         + (producer if takes.producer_threads else ", and load"),
         f"shared memory: {static + takes.shared_bytes:,} of {card.shared_available(takes.blocks):,} bytes{of_another(card)}: {before}"
         + shared_text(schedule, head_dim, takes.rings),
-        f"registers: {takes.fragment_registers} of {takes.registers} for fragments: "
-        + ", ".join(f"{name} {count}" for name, count in takes.fragments.items()),
+        f"registers: {takes.fragment_registers} of {takes.registers} for fragments: {fragments_text(takes)}",
     ]
     if takes.barriers:
         of = ", ".join(f"{count} of {name}" for name, count in takes.barriers.items())
@@ -147,11 +152,11 @@ def _words(program: Program, op: Operation) -> str:
     """What an operation is about."""
     if op.kind in ALONE:
         return ALONE[op.kind]
-    if op.statement not in program.table.by_name:
-        return op.statement
-    what = f"{op.statement}({offset(-op.lag)})"
-    if op.kind == "wait" and op.statement in program.table.products:
+    what = f"{op.statement}({offset(-op.lag)})" if op.statement in program.table.by_name else op.statement
+    if op.kind == "wait" and (op.statement in program.table.products or program.counts_loads):
         return f"{what}, {op.outstanding} later in flight"
+    if op.statement not in program.table.by_name:
+        return what
     if program.table.by_name[op.statement].boundary_only:
         return f"{what} of a boundary block"
     return what + SAID.get(op.kind, "")

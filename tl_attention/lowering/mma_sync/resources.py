@@ -38,6 +38,7 @@ def resources(schedule: Schedule, size: HeadSize, card: Card) -> Resources:
         launched=registers,
         barriers={},
         blocks=schedule.kernel.blocks_per_sm,
+        team=WARP,
     )
 
 
