@@ -56,7 +56,7 @@ def test_q_that_is_read_before_any_block_has_a_wait_of_its_own():
     groups = [["frag_q.0"], *SHIPPED["mma_sync/plain"].group[:1], group, *SHIPPED["mma_sync/plain"].group[2:]]
     first = changed(SHIPPED["mma_sync/plain"], group=groups, order=(0, 1, 2, 4, 3, 5), stage=(0,) * 6)
     prologue = derive(first).phases.prologue
-    assert [op for _, ops in prologue for op in ops][0] == Operation("wait", "load_q", 0)
+    assert next(op for _, ops in prologue for op in ops) == Operation("wait", "load_q", 0)
 
 
 def test_explain_says_who_computes_what_is_waited_for_and_what_all_meet_for():
