@@ -28,10 +28,12 @@ OPTIONS = (
     *(f"wait_before.{load}" for load in TABLE.loads),
 )
 # TileLang would place barriers of its own, load by TMA, and give the loads to a warp of their own.
-NO_SYNC, NO_TMA, NO_WARP_SPECIALIZATION = (
+# It would have V in Q's place where Q is dead to it, which the Program does not know of.
+NO_SYNC, NO_TMA, NO_WARP_SPECIALIZATION, NO_REUSE = (
     "tl.disable_thread_storage_sync",
     "tl.disable_tma_lower",
     "tl.disable_warp_specialized",
+    "tl.disable_shared_memory_reuse",
 )
 
 
@@ -58,6 +60,7 @@ class MmaSync(Lowering):
         NO_SYNC: True,
         NO_TMA: True,
         NO_WARP_SPECIALIZATION: True,
+        NO_REUSE: True,
     }
     files = (
         "hardware/warpgroup.py",

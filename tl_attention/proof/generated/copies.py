@@ -26,7 +26,7 @@ ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8}
 REGISTERS = re.compile(r"(?:(\w+)|\(&\((\w+)\[(\d+)\]\)\))$")
 
 
-def address(text: str, declared: Declared) -> tuple[str, Expression]:
+def shared_address(text: str, declared: Declared) -> tuple[str, Expression]:
     """(buffer, element) of an address in shared memory."""
     match = IN_SHARED.match(text)
     if not match:
@@ -36,7 +36,7 @@ def address(text: str, declared: Declared) -> tuple[str, Expression]:
 
 def _tma_load(match: re.Match[str], declared: Declared) -> Made:
     descriptor, barrier, address, *rest = arguments(match[2])
-    full, (buffer, element) = BARRIER.match(barrier), address(address, declared)
+    full, (buffer, element) = BARRIER.match(barrier), shared_address(address, declared)
     to = MASK.match(rest.pop(0)) if match[1] else None
     if not full or bool(match[1]) != bool(to) or len(rest) != 4:
         raise SyntaxError(f"a load of a form that is not known: {match.string[:80]!r}")
@@ -56,7 +56,7 @@ def _tma_load(match: re.Match[str], declared: Declared) -> Made:
 
 def _tma_store(match: re.Match[str], declared: Declared) -> Made:
     descriptor, address, *rest = arguments(match[1])
-    (buffer, element), place = address(address, declared), [declared.expression(text) for text in rest]
+    (buffer, element), place = shared_address(address, declared), [declared.expression(text) for text in rest]
 
     def act(run: Run, threads: Class, line: int) -> None:
         column, row, head, batch = (run.value(part, threads) for part in place)
@@ -70,7 +70,7 @@ def _tma_store(match: re.Match[str], declared: Declared) -> Made:
 
 def _cp_async(match: re.Match[str], declared: Declared) -> Made:
     given = arguments(match[3])
-    (buffer, element), source = address(given[0], declared), IN_GLOBAL.match(given[1])
+    (buffer, element), source = shared_address(given[0], declared), IN_GLOBAL.match(given[1])
     if not source or len(given) != (3 if match[1] else 2):
         raise SyntaxError(f"a copy of a form that is not known: {match.string[:80]!r}")
     tensor, origin = source[1], declared.expression(source[2])
@@ -143,7 +143,7 @@ def _copy_by_hand(match: re.Match[str], declared: Declared) -> Made:
 
 def _stmatrix(match: re.Match[str], declared: Declared) -> Made:
     address, *registers = arguments(match[1])
-    buffer, element = address(address, declared)
+    buffer, element = shared_address(address, declared)
     if len(registers) != 4 or not all(map(declared.pure, registers)):
         raise SyntaxError(f"an stmatrix of a form that is not known: {match.string[:80]!r}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tl_attention.proof.generated.copies import address
+from tl_attention.proof.generated.copies import shared_address
 from tl_attention.proof.generated.declared import Declared
 from tl_attention.proof.generated.expression import Expression, arguments
 from tl_attention.proof.generated.nodes import Made
@@ -26,7 +26,7 @@ def _fragment(match: re.Match[str], declared: Declared) -> Made:
     to = IN_REGISTERS.match(given[1]) if len(given) == 2 else None
     if not to:
         raise SyntaxError(f"an ldmatrix of a form that is not known: {match.string[:80]!r}")
-    (buffer, element), registers, place = address(given[0], declared), to[1], declared.expression(to[2])
+    (buffer, element), registers, place = shared_address(given[0], declared), to[1], declared.expression(to[2])
     declared.register(registers)
 
     def act(run: Run, threads: Class, line: int) -> None:
