@@ -98,12 +98,11 @@ def work(bx, s, c):
     # The first iteration from which on no block needs a mask.
     unmasked = T.max(T.min(blocks - visible + c.loop.masked_lag, blocks + c.loop.end), c.loop.steady.t)
     # If all queries see the last key, only its block can be ragged, and a short loop padded.
-    if c.mask.right is None and c.loop.least_blocks + c.loop.masked_lag == c.loop.steady.t + 1:
-        if unmasked > c.loop.steady.t:
-            steady(c.loop.steady.t, tile, s, c, masked=True)
-    elif c.mask.right is not None or c.loop.least_blocks + c.loop.masked_lag > c.loop.steady.t:
+    if c.mask.right is not None or c.loop.least_blocks + c.loop.masked_lag > c.loop.steady.t:
         for t in T.serial(unmasked - c.loop.steady.t):
-            steady(t + c.loop.steady.t, tile, s, c, masked=True)
+            # Where that is one iteration at most, its slots are known.
+            first_only = c.mask.right is None and c.loop.least_blocks + c.loop.masked_lag == c.loop.steady.t + 1
+            steady(c.loop.steady.t if first_only else t + c.loop.steady.t, tile, s, c, masked=True)
     if c.mask.left is None:
         for t in T.serial(blocks + c.loop.end - unmasked):
             steady(t + unmasked, tile, s, c, masked=False)
