@@ -12,7 +12,9 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from functools import cache
 from itertools import repeat
 from typing import NamedTuple
@@ -88,6 +90,18 @@ def drawn(rng: random.Random) -> Mutant:
     schedule = walk(file.schedule, rng, rng.randint(1, MOST_STEPS))
     head_dim = sum(schedule.split.mma0 or ()) or sizes_of(file.head_dims[0])[0]
     return Mutant(schedule, Variant(head_dim, rng.choice(DTYPES), rng.choice((FULL, CAUSAL))))
+
+
+def accepted(rng: random.Random, count: int) -> Iterator[Mutant]:
+    """So many that the package accepts, each schedule once."""
+    found: set[Schedule] = set()
+    while len(found) < count:
+        mutant = drawn(rng)
+        with suppress(ScheduleRefused):
+            refuse_unless_safe(mutant.schedule, mutant.variant.head_size)
+            if mutant.schedule not in found:
+                found.add(mutant.schedule)
+                yield mutant
 
 
 def judged(mutant: Mutant) -> Judged:
