@@ -102,7 +102,7 @@ def test_q_in_registers_is_loaded_by_no_statement():
     assert not [name for name in kept.statements if whole(name) == "frag_q"]
     assert "Q_local" in kept.table.inputs and "Q_local" not in kept.table.slots
     assert kept.table.by_name["mma0.5"].reads[:2] == ("Q_local", "K_local[0]")
-    assert fragments(kept).q is None and fragments(kept).chunks["mma0.5"] == Chunk(5, 1, q=5, k=0)
+    assert fragments(kept).q_steps is None and fragments(kept).chunks["mma0.5"] == Chunk(5, 1, q=5, k=0)
 
 
 def test_the_kernel_is_told_how_many_buffers_each_ring_has():
