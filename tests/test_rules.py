@@ -144,7 +144,7 @@ def test_a_third_lowering_brings_its_rules_its_options_and_its_schema(monkeypatc
     assert "mma_sync: every warp multiplies its own rows" in key["description"]
 
 
-KNOWN = "'pipelined', 'warp_specialized' or 'inferred'"
+KNOWN = "'pipelined', 'warp_specialized', 'mma_sync' or 'inferred'"
 
 
 def test_an_unknown_lowering_is_told_with_the_known_ones(tmp_path, error_of) -> None:
@@ -161,6 +161,6 @@ def test_an_unknown_lowering_is_told_with_the_known_ones(tmp_path, error_of) -> 
     unchecked = resolve("seed").schedule.model_copy(update={"lowering": "fast"})
     for ask in (lowering_of, lambda s: s.has_program):
         with pytest.raises(
-            InputError, match="^lowering: 'fast' is none, expected one of pipelined, warp_specialized, i"
+            InputError, match="^lowering: 'fast' is none, expected one of pipelined, warp_specialized, mma_sync, i"
         ):
             ask(unchecked)
