@@ -43,8 +43,9 @@ class Kernel:
         )
 
 
-# Both lowerings, both masks, both fastest; multicast, tiles from a counter, in sections and tapered, turns, an output
-# by TMA, Q in registers, P in shared memory, a rescale that waits for a threshold, both dtypes and head sizes.
+# All lowerings that have a Program, both masks, the fastest; multicast, tiles from a counter, in sections and tapered, turns, an output
+# by TMA, Q in registers, P in shared memory, a rescale that waits for a threshold, both dtypes and head sizes; fragments
+# by ldmatrix, with one buffer and with two.
 KERNELS: dict[str, Kernel] = {
     "best": Kernel("best"),
     "best_causal": Kernel("best_causal", causal=True),
@@ -63,6 +64,10 @@ KERNELS: dict[str, Kernel] = {
     "fa3_pipelined": Kernel("fa3_pipelined", causal=True),
     "prefetch": Kernel("prefetch", dtype="bfloat16"),
     "three_stages": Kernel("three_stages", head_dim=64),
+    "mma_sync": Kernel("mma_sync", causal=True),
+    "mma_sync_small": Kernel("mma_sync_small", dtype="bfloat16"),
+    "mma_sync_d64": Kernel("mma_sync_d64", causal=True, head_dim=64),
+    "mma_sync_double": Kernel("mma_sync/double_both", causal=True),
 }
 
 

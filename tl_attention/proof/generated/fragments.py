@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from tl_attention.proof.generated.copies import shared_address
 from tl_attention.proof.generated.declared import Declared
@@ -53,8 +54,10 @@ def _multiply(match: re.Match[str], declared: Declared) -> Made:
     operands = [_operand(text, kind, declared) for text, kind in zip(given, ("float", *["const unsigned"] * 2))]
 
     def act(run: Run, threads: Class, line: int) -> None:
-        d, a, b = ((name, run.value(place, threads)) for name, place in operands)
-        run.see(threads, line, "multiply", form=form, d=d, a=a, b=b)
+        values: dict[str, Any] = {}
+        for role, (name, place) in zip("dab", operands):
+            values |= {role: name, f"{role}_at": run.value(place, threads)}
+        run.see(threads, line, "multiply", form=form, **values)
 
     return Made(act)
 

@@ -27,6 +27,7 @@ BY_ALL = {
     "wait", "sync", "signal", "cluster sync", "init fence", "fewer registers", "more registers", "arrive wgmma", "wgmma",
     "commit wgmma", "products wait", "operand fence", "exchange", "hold", "hold last", "resume", "mask",
     "commit copies", "copies wait", "rows of output", "rows of lse", "sink", PUT,
+    "fragment", "multiply",
 }  # fmt: skip
 # What may stand among a product's instructions, or before its registers are fenced.
 OF_A_PRODUCT = {"operand fence", "fence", "wgmma", "commit wgmma", "products wait"}
@@ -165,7 +166,7 @@ class Stream:
         yield Event("fragment", name, slot, reads=reads, place=tuple(number for matrix in brought for number in matrix))
 
     def _multiply(self, part: Part) -> Iterator[Event]:
-        (d, at), *operands = (part.seen.values[operand] for operand in "dab")
+        (d, at), *operands = ((part.seen.values[operand], part.one(f"{operand}_at")) for operand in "dab")
         product = self.expected.products.get(d)
         form = (*[self.expected.dtype] * 2, "float32", *OF_AN_MMA)
         if product is None or part.seen.values["form"] != form:
