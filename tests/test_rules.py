@@ -27,8 +27,15 @@ from tl_attention.schedule.rule import Rule
 from tl_attention.schedule.rules import KEYS_OF_ORDER, rules_of
 from tl_attention.schedule.schedule import EXAMPLE_LABEL, Schedule
 
-NAMES = ("seed", "inferred", "fa3_overlap", "best_causal")
-SAMPLES = 4000
+NAMES = ("seed", "inferred", "fa3_overlap", "best_causal", "mma_sync")
+SAMPLES = 6000
+
+
+# What no list of choices has.
+PLACES = (
+    *(("split", {name: (32, 96)}) for name in ("row_sum", "mma0", "mma1")),
+    *(("wait_before", {name: "exp"}) for name in ("mma0", "mma1", "load_k", "load_v")),
+)
 
 
 @cache
@@ -63,7 +70,7 @@ def drawn(rng: random.Random) -> Keys:
         key = rng.choice(KEYS_OF_ORDER)
         fields[key] = rng.choice(((), getattr(resolve("seed").schedule, key)))
     if rng.random() < 0.2:
-        key, value = rng.choice((("split", {"row_sum": (32, 96)}), ("wait_before", {"mma1": "exp"})))
+        key, value = rng.choice(PLACES)
         fields[key] = fields[key] | value
     if rng.random() < 0.1:
         fields["release_before"] = {"load_k": "exp"}
