@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mutations import shipped
+from mutations import fitting_head_dim, shipped
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.preflight import refuse_unless_safe
@@ -72,4 +72,4 @@ def test_num_stages_must_tell_the_buffers_that_placed_loads_get():
 
 @pytest.mark.parametrize("name", shipped())
 def test_descending_kv_order_changes_no_dependence(name):
-    refuse_unless_safe(shipped()[name].model_copy(update={"kv_order": "descending"}), 64)
+    refuse_unless_safe(shipped()[name].model_copy(update={"kv_order": "descending"}), fitting_head_dim(name))

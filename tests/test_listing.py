@@ -75,8 +75,9 @@ def test_each_part_of_the_list_has_times_of_one_run(cli) -> None:
         "ms recorded on NVIDIA H200: (4, 64, 8192, 128) bfloat16",
         "ms recorded on NVIDIA H200: (8, 16, 4096, 128) bfloat16 causal",
     ]
-    # None has been recorded of the last two.
-    assert [part.count("experiments/") for part in parts[1:]] == [34, 28, 6, 6]
+    # None has been recorded of the last three.
+    assert [part.count("experiments/") for part in parts[1:]] == [34, 28, 6, 6, 0]
+    assert parts[5].count("mma_sync/") == 11
 
 
 def test_a_file_is_listed_with_the_time_of_the_schedule_that_it_is(cli, tmp_path, monkeypatch) -> None:

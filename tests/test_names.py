@@ -33,7 +33,11 @@ def test_every_schedule_file_has_the_name_that_is_its_path() -> None:
     assert sorted(catalogue.all_names()) == sorted(paths) and len(paths) > 90
     assert {name: catalogue.path_of(name) for name in paths} == paths
     assert catalogue.names() == sorted(name for name in paths if "/" not in name)
-    assert catalogue.folders() == ["experiments", *(f"experiments/{name}" for name in ("causal", "p_shared", "short"))]
+    assert catalogue.folders() == [
+        "experiments",
+        *(f"experiments/{name}" for name in ("causal", "p_shared", "short")),
+        "mma_sync",
+    ]
 
 
 def test_what_ships_is_what_pyproject_puts_into_the_wheel() -> None:
@@ -87,7 +91,7 @@ def test_a_label_is_a_schedule_without_a_file() -> None:
         ("Seed", "did you mean seed? "),
         ("schedules/seed", "no schedule is named 'schedules/seed': did you mean seed? "),
         ("block_M_192", "did you mean experiments/block_M_192? `tl-attention list --all` shows all"),
-        ("rows", "did you mean experiments/causal/rows? "),
+        ("rows", "did you mean experiments/causal/rows or mma_sync/rows? "),
         (
             "xyzzy",
             "no schedule is named 'xyzzy', expected a name that `tl-attention list` shows, a file NAME.yaml or a",

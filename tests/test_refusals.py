@@ -10,7 +10,7 @@ import pytest
 from mutations import mutate, shipped
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.loop.attention import NAMES
+from tl_attention.loop.attention import SOURCE
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import EARLY, LATE
 from tl_attention.program.program import CONSUMER, Program
@@ -40,10 +40,10 @@ def scrambled(rng: random.Random) -> Schedule:
     base = shipped()[rng.choice(("seed", "source_order", "three_stages", "fa3_pipelined", "ws_seed", "fa3_overlap"))]
     if base.lowering == "warp_specialized" or rng.random() < 0.3:
         return mutate(base, rng)
-    names = [name for name in NAMES if name not in ("load_k", "load_v")]
+    names = [name for name in SOURCE.names if name not in ("load_k", "load_v")]
     # Near the source's order, or far from it.
     reach = rng.choice((1, 2, 4, 15))
-    names.sort(key=lambda name: NAMES.index(name) + rng.uniform(0, reach))
+    names.sort(key=lambda name: SOURCE.number[name] + rng.uniform(0, reach))
     cuts = sorted(rng.sample(range(1, len(names)), rng.randint(1, 6)))
     groups = [names[first:end] for first, end in zip([0, *cuts], [*cuts, len(names)])]
     stages = sorted(rng.randint(0, 2) for _ in groups)

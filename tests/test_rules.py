@@ -27,8 +27,15 @@ from tl_attention.schedule.rule import Rule
 from tl_attention.schedule.rules import KEYS_OF_ORDER, rules_of
 from tl_attention.schedule.schedule import EXAMPLE_LABEL, Schedule
 
-NAMES = ("seed", "inferred", "fa3_overlap", "best_causal")
-SAMPLES = 4000
+NAMES = ("seed", "inferred", "fa3_overlap", "best_causal", "mma_sync")
+SAMPLES = 6000
+
+
+# What no list of choices has.
+PLACES = (
+    *(("split", {name: (32, 96)}) for name in ("row_sum", "mma0", "mma1")),
+    *(("wait_before", {name: "exp"}) for name in ("mma0", "mma1", "load_k", "load_v")),
+)
 
 
 @cache
@@ -63,7 +70,7 @@ def drawn(rng: random.Random) -> Keys:
         key = rng.choice(KEYS_OF_ORDER)
         fields[key] = rng.choice(((), getattr(resolve("seed").schedule, key)))
     if rng.random() < 0.2:
-        key, value = rng.choice((("split", {"row_sum": (32, 96)}), ("wait_before", {"mma1": "exp"})))
+        key, value = rng.choice(PLACES)
         fields[key] = fields[key] | value
     if rng.random() < 0.1:
         fields["release_before"] = {"load_k": "exp"}
@@ -144,7 +151,7 @@ def test_a_third_lowering_brings_its_rules_its_options_and_its_schema(monkeypatc
     assert "mma_sync: every warp multiplies its own rows" in key["description"]
 
 
-KNOWN = "'pipelined', 'warp_specialized' or 'inferred'"
+KNOWN = "'pipelined', 'warp_specialized', 'mma_sync' or 'inferred'"
 
 
 def test_an_unknown_lowering_is_told_with_the_known_ones(tmp_path, error_of) -> None:
@@ -161,6 +168,6 @@ def test_an_unknown_lowering_is_told_with_the_known_ones(tmp_path, error_of) -> 
     unchecked = resolve("seed").schedule.model_copy(update={"lowering": "fast"})
     for ask in (lowering_of, lambda s: s.has_program):
         with pytest.raises(
-            InputError, match="^lowering: 'fast' is none, expected one of pipelined, warp_specialized, i"
+            InputError, match="^lowering: 'fast' is none, expected one of pipelined, warp_specialized, mma_sync, i"
         ):
             ask(unchecked)

@@ -81,11 +81,11 @@ def single_mistakes() -> Iterator[tuple[str, Any]]:
     for key in ("order", "stage"):
         for value in (None, 3, "0 1 2", [], {"x": 1}):
             yield key, value
-        for item in (-2, 15, 1.5, "1", True, []):
+        for item in (-2, 18, 1.5, "1", True, []):
             yield key, [*SEED[key][:-1], item]
     for value in (None, 3, "load_k", [], {"x": 1}):
         yield "group", value
-    for item in (14, "mma1", None, [], [15], [-1], ["foo"], ["14"], [14.5], [True], [None], [[14]], [14, 14]):
+    for item in (14, "mma1", None, [], [18], [-1], ["foo"], ["14"], [14.5], [True], [None], [[14]], [14, 14]):
         yield "group", [*SEED["group"][:-1], item]
     yield from (("pipeline", 1), ("block_m", 128))
 

@@ -44,6 +44,7 @@ FOLDERS = {
     "experiments/causal/": 128,
     "experiments/p_shared/": 64,
     "experiments/short/": 64,
+    "mma_sync/": 128,
 }
 
 

@@ -11,7 +11,7 @@ from tl_attention.lowering.mma_sync.copies import element
 
 @T.macro
 def frag_q(op, t, tile, s, c, masked):
-    """Q_local = columns of Q: for each 16 rows and 16 columns, rows 0 to 7 and 8 to 15 of the first 8, then of the last."""
+    """Q_local = columns of Q: of each 16 rows and 16 columns the upper and lower 8 rows, left 8 columns first."""
     chunk = c.fragments.chunks[op.statement]
     fragments_of_q(chunk.first, chunk.steps, chunk.q, s, c)
 

@@ -45,7 +45,8 @@ def _places_say_how_many_buffers(s: Keys) -> None:
 
 # In this order: the first that is broken is told.
 RULES: tuple[Check, ...] = (
-    *map(_warps_share, choices(Keys.model_fields["threads"])),
+    # The fewest fit every block_M.
+    *map(_warps_share, choices(Keys.model_fields["threads"])[1:]),
     MASKED_BLOCKS_COME_FIRST,
     fused_statements_are_in_one_group(TABLE),
     # The columns of rescale and of mma0 are head_dim's: see limits.py.

@@ -9,7 +9,7 @@ from tl_attention.lowering.softmax import LOG2_E
 
 @T.macro
 def block_state(Q, K, V, Output, LSE, softmax_scale, head, bz, c):
-    """The tensors, and everything that is allocated. A thread has two rows of each product's 16, and pairs of columns."""
+    """The tensors, and all that is allocated. A thread has two rows of each product's 16, and pairs of columns."""
     products = c.block_M // c.rows
     Q_shared = T.alloc_shared([c.block_M * c.head_dim], c.dtype)
     K_shared = T.alloc_shared([c.kernel.k_stages * c.block_N * c.head_dim], c.dtype)

@@ -32,7 +32,6 @@ FROM_THE_KERNEL_DOWN = (
     "output",
     "rings",
     "state",
-    "device_code",
 )
 OPTIONS = (
     *(f"kernel.{key}" for key in ("k_stages", "v_stages", "tile_scheduler", "tile_order", "blocks_per_sm", "cluster")),
@@ -68,8 +67,10 @@ class WarpSpecialized(Lowering):
     files = (
         "hardware/warpgroup.py",
         *(f"lowering/warp_specialized/{name}.py" for name in FROM_THE_KERNEL_DOWN),
-        "lowering/softmax.py",
+        # Constants stand behind those of which they are made.
         "lowering/device_code.py",
+        "lowering/warp_specialized/device_code.py",
+        "lowering/softmax.py",
         *COMMON_FILES,
     )
 
