@@ -13,6 +13,7 @@ from typing import Any
 
 from covering import Row, covering, pairs_of
 
+from tl_attention.hardware.card import HOPPER
 from tl_attention.op.kernels import schedule_of
 from tl_attention.op.rows import Rows
 from tl_attention.problem.head_dims import HeadSize, sizes_of
@@ -117,7 +118,7 @@ class Kernel:
         seq_q = FEW if self.few else LONG
         sizes = (1, heads, seq_q, LONG, head_dim, self.dtype, mask, head_dim_v, heads_kv)
         shape = AttentionShape(*sizes, softcap=30.0 if self.capped else 0.0, sinks=self.sinks, lse=self.lse)
-        return schedule_of(None if self.schedule == "default" else self.schedule, shape)
+        return schedule_of(None if self.schedule == "default" else self.schedule, shape, HOPPER)
 
     @property
     def variant(self) -> Variant:

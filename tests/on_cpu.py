@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tl_attention.hardware.device import HOPPER
+from tl_attention.hardware.card import HOPPER
 from tl_attention.op import arguments
 from tl_attention.op import attention as module
 from tl_attention.op.plan import Plans
@@ -57,7 +57,7 @@ def take_for_a_gpu(monkeypatch: pytest.MonkeyPatch, kernel_of: Any, sms: int = H
     forget_plans(monkeypatch)
     monkeypatch.setattr(module, "kernel_of", kernel_of)
     monkeypatch.setattr(module, "sms_of", lambda device: sms)
-    monkeypatch.setattr(arguments, "check_device", lambda device: None)
+    monkeypatch.setattr(arguments, "checked_card", lambda device: HOPPER)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
 

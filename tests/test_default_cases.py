@@ -7,6 +7,7 @@ import random
 
 from tl_attention.files.default_rule import EITHER, NONE_YET, Case, Rule
 from tl_attention.files.defaults import _told_apart
+from tl_attention.hardware.card import ARCHS
 from tl_attention.problem.head_dims import TILE_SIZES
 from tl_attention.problem.shape import DTYPES
 from tl_attention.problem.window import MASK_KINDS
@@ -23,7 +24,8 @@ def test_the_cases_that_stand_for_all_reach_every_rule_that_any_case_reaches() -
         return rng.sample(values, rng.randint(1, len(values)))
 
     every = [
-        Case(*case) for case in itertools.product(TILE_SIZES, DTYPES, MASK_KINDS, *[range(1, 5)] * 3, *[EITHER] * 2)
+        Case(*case)
+        for case in itertools.product(TILE_SIZES, DTYPES, MASK_KINDS, *[range(1, 5)] * 3, *[EITHER] * 2, ARCHS)
     ]
     seen: set[tuple[bool, bool]] = set()
     for _ in range(40):
@@ -34,7 +36,13 @@ def test_the_cases_that_stand_for_all_reach_every_rule_that_any_case_reaches() -
         }
         conditions |= dict.fromkeys(("seq_q", "seq_kv", "group"), numbers)
         conditions |= dict.fromkeys(("softcap", "lse"), lambda: rng.random() < 0.5)
-        rest = {"schedule": "best", "why": "drawn", "record": NONE_YET}
+        # Without them a rule is for one card alone.
+        rest = {
+            "archs": ARCHS if rng.random() < 0.7 else some(ARCHS),
+            "schedule": "best",
+            "why": "drawn",
+            "record": NONE_YET,
+        }
         drawn = [
             Rule(**{key: draw() for key, draw in conditions.items() if rng.random() < 0.4}, **rest)
             for _ in range(rng.randint(1, 6))

@@ -20,6 +20,7 @@ from tl_attention.files import defaults
 from tl_attention.files.default_rule import Case
 from tl_attention.files.defaults import FILE, default_schedule, load
 from tl_attention.files.named import resolve
+from tl_attention.hardware.card import CARDS
 from tl_attention.lowering.preflight import check_limits
 from tl_attention.problem.head_dims import TILE_SIZES, is_meant, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
@@ -104,6 +105,21 @@ def test_what_is_optional_tells_cases_apart(rules, condition, value) -> None:
     cases = [Case.of(problem(9, 9, **asked)) for asked in ({}, {condition: value}, {"sinks": True})]
     assert [found.number(case) for case in cases] == [1, 0, 1] and str(cases[1]).endswith(f"group 1, {condition}")
     assert found.rules[0].conditions == ["head_dims 64, 128", f"{condition} true"]
+
+
+def test_a_rule_is_for_hopper_unless_it_names_cards(rules) -> None:
+    found = rules("seq_q: up to 64\n    seq_kv: from 1024", "seq_q: up to 8\n    archs: [sm_86, sm_90a]")
+    served = [found.find(Case.of(problem(8, 9), arch)) for arch in ("sm_86", "sm_90a", "sm_89")]
+    assert served == [0, 0, None]
+    assert found.rules[0].conditions == ["head_dims 64, 128", "seq_q up to 8", "archs sm_86, sm_90a"]
+    words = (
+        "attention: no default schedule serves sm_86 (RTX 3090), head_dim 128, float16, mask full, seq_q 9, seq_kv 9, "
+        "group 1, expected head_dims 64, 128, seq_q up to 8; or a schedule by its name"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(words)}$"):
+        found.number(Case.of(problem(9, 9), "sm_86"))
+    with pytest.raises(InputError, match="group 1, expected a schedule by its name$"):
+        found.number(Case.of(problem(9, 9), "sm_89"))
 
 
 def test_every_mask_is_of_one_kind() -> None:
@@ -245,8 +261,8 @@ def test_it_ships_with_the_package_and_is_no_schedule(cli) -> None:
 
 def test_every_rule_has_a_schedule_that_fits_its_sizes() -> None:
     for rule in defaults.defaults().rules:
-        for size in rule.head_dims:
-            check_limits(resolve(rule.schedule).schedule, size)
+        for size, arch in itertools.product(rule.head_dims, rule.archs):
+            check_limits(resolve(rule.schedule).schedule, size, CARDS[arch])
 
 
 def test_every_kind_of_case_has_a_schedule_that_is_meant_for_it() -> None:

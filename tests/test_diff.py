@@ -137,7 +137,7 @@ def test_every_schedule_that_is_refused_is_told_without_code_too(cli, tmp_path) 
 def test_the_code_is_of_the_largest_head_size_that_both_are_meant_for(
     dims, options, expected, cli, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(diff, "code", lambda a, b, names, shape: [f"code: head_dim {shape.head_dim}"])
+    monkeypatch.setattr(diff, "code", lambda a, b, names, shape, card: [f"code: head_dim {shape.head_dim}"])
     assert parts(cli, *_meant_for(tmp_path, dims), *options)[-1] == f"code: head_dim {expected}"
 
 

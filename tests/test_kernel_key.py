@@ -49,6 +49,7 @@ VARIANTS = {
     "group": {"group": 2},
     "strided": {"strided": True},
     "sms": {"sms": 114},
+    "arch": {"arch": "sm_86"},
 }
 
 

@@ -10,7 +10,7 @@ from specialized import REST, fa3
 
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.files.schedule_file import load
-from tl_attention.hardware.device import HOPPER, require_hopper
+from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
@@ -24,8 +24,8 @@ def takes(schedule: Schedule, head_dim: int = 128) -> Resources:
     return lowering_of(schedule).resources(schedule, head_dim)
 
 
-def check_fits(schedule: Schedule, head_dim: int) -> None:
-    limits.check_fits(schedule, head_dim, takes(schedule, head_dim))
+def check_fits(schedule: Schedule, head_dim: int, card: Card = HOPPER) -> None:
+    limits.check_fits(schedule, head_dim, takes(schedule, head_dim), card)
 
 
 def test_flops_count_unmasked_pairs_only():
@@ -94,16 +94,14 @@ def test_the_mbarriers_stand_in_static_shared_memory(rows, kernel, expected):
     assert takes(shipped()["seed"]).barrier_bytes == 0
 
 
-def test_static_and_dynamic_shared_memory_fit_together_to_the_byte(monkeypatch):
+def test_static_and_dynamic_shared_memory_fit_together_to_the_byte():
     """The rings begin at a multiple of 1,024, after the mbarriers."""
     needed = (128 + 4 * 176) * 128 * 2 + 1024
-    monkeypatch.setattr(limits, "HOPPER", replace(HOPPER, shared_bytes_per_sm=needed + HOPPER.shared_bytes_reserved))
-    check_fits(specialized(), 128)
-    monkeypatch.setattr(
-        limits, "HOPPER", replace(HOPPER, shared_bytes_per_sm=needed + HOPPER.shared_bytes_reserved - 1)
-    )
+    just = replace(HOPPER, shared_bytes_per_sm=needed + HOPPER.shared_bytes_reserved)
+    check_fits(specialized(), 128, just)
+    less = replace(just, shared_bytes_per_sm=just.shared_bytes_per_sm - 1)
     with pytest.raises(ScheduleRefused, match=f"needs {needed:,} bytes of shared memory, the SM has {needed - 1:,}"):
-        check_fits(specialized(), 128)
+        check_fits(specialized(), 128, less)
 
 
 def test_chunks_of_rescale_fill_head_dim():
@@ -149,19 +147,6 @@ def test_p_in_shared_memory_takes_that_and_no_registers():
         ),
     ):
         check_fits(specialized(**p), 128)
-
-
-def test_registers_available_are_the_sms_share():
-    assert [HOPPER.registers_available(threads) for threads in (128, 256, 384)] == [255, 255, 168]
-    assert [HOPPER.registers_available(256, blocks) for blocks in (2, 3, 4)] == [128, 80, 64]
-    # CUDA C++ Programming Guide, compute capability 9.0: 228 KB of an SM, 227 KB of a block, 1 KB of each for the system.
-    assert [HOPPER.shared_available(blocks) for blocks in (1, 2, 3)] == [227 * 1024, 113 * 1024, 75 * 1024]
-
-
-def test_only_hopper_is_supported():
-    require_hopper((9, 0), "NVIDIA H200")
-    with pytest.raises(InputError, match="NVIDIA A100 has compute capability 8.0, expected 9.0"):
-        require_hopper((8, 0), "NVIDIA A100")
 
 
 def test_causal_tiles_stop_at_the_diagonal_and_short_loops_are_padded():

@@ -11,6 +11,7 @@ from mutations import SCHEDULES, mutate, shipped, vary_options
 
 from tl_attention import InputError, ScheduleRefused, attention
 from tl_attention.files.schedule_file import load
+from tl_attention.hardware.card import CARDS, HOPPER
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.measure.bench import Options, measure
 from tl_attention.measure.candidate import Candidate
@@ -122,17 +123,20 @@ def test_the_default_schedules_are_those_that_ship_as_best_and_best_causal(tmp_p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "best").mkdir()
     full, causal = (AttentionShape(1, 1, 100, 100, 128, mask=mask) for mask in (FULL, CAUSAL))
-    assert (schedule_of(None, full), schedule_of(None, causal)) == (shipped()["best"], shipped()["best_causal"])
+    assert (schedule_of(None, full, HOPPER), schedule_of(None, causal, HOPPER)) == (
+        shipped()["best"],
+        shipped()["best_causal"],
+    )
 
 
 def test_a_schedule_is_taken_by_name_file_or_label_or_as_it_is():
     seed, shape = shipped()["seed"], AttentionShape(1, 1, 1, 1, 128)
     for spelled in ("seed", SCHEDULES / "seed.yaml", str(SCHEDULES / "seed.yaml"), seed.label, seed):
-        assert schedule_of(spelled, shape) == seed
+        assert schedule_of(spelled, shape, CARDS["sm_86"]) == seed
     with pytest.raises(InputError, match="schedule is int, expected a name, a file, a label or a Schedule"):
-        schedule_of(3, shape)
+        schedule_of(3, shape, HOPPER)
     with pytest.raises(InputError, match="no schedule is named 'sed': did you mean seed"):
-        schedule_of("sed", shape)
+        schedule_of("sed", shape, HOPPER)
 
 
 @pytest.mark.gpu

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tl_attention import attention
+from tl_attention.hardware.card import HOPPER
 from tl_attention.op.kernels import schedule_of
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.shape import AttentionShape
@@ -42,7 +43,7 @@ class Problem:
     @property
     def near(self) -> int:
         """Rows around those that see a key within which a KV block is visited for them: two tiles' and a block."""
-        schedule = schedule_of(self.schedule, self.shape)
+        schedule = schedule_of(self.schedule, self.shape, HOPPER)
         return 2 * schedule.block_M + schedule.block_N
 
     def drawn(self) -> tuple[Tensor, Tensor, Tensor]:

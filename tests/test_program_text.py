@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import tilelang.transform
+from mma_sync_schedules import SHIPPED as FAMILY_AND_TOP
+from mma_sync_schedules import head_dim
 from mutations import shipped
 from overlap import FORMS, overlap
 from packed_text import FILES, dead_parts, loose_words
@@ -73,7 +75,9 @@ def covering(schedules: list[Schedule]) -> Iterator[Schedule]:
 
 
 ORDERED = [schedule for schedule in RANDOM if has_order(schedule)]
-COVERING = list(covering(ORDERED))
+# Those whose chunks are of the head size that is traced.
+MMA_SYNC = [schedule for name, schedule in FAMILY_AND_TOP.items() if head_dim(name) == 128]
+COVERING = list(covering([*ORDERED, *MMA_SYNC]))
 MASKS = {"full": FULL, "causal": CAUSAL}
 # Every form of a loop; every option; some at random.
 TRACED = {
@@ -81,6 +85,7 @@ TRACED = {
     **{f"{form} {mask}": (overlap(form), mask) for form in FORMS for mask in MASKS},
     **{f"option {n}": (schedule, ("full", "causal")[n % 2]) for n, schedule in enumerate(COVERING)},
     **{f"random {n}": (schedule, ("full", "causal")[n % 2]) for n, schedule in enumerate(ORDERED[:8])},
+    **{f"{name} {mask}": (FAMILY_AND_TOP[name], mask) for name in ("mma_sync", "mma_sync_small") for mask in MASKS},
     "inferred": (SCHEDULES["inferred"], "full"),
 }
 

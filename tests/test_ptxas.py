@@ -40,7 +40,7 @@ def serialised(compiled) -> CompiledKernel:
 def test_a_kernels_loop_has_the_instructions_that_its_tile_needs(compiled):
     loop = steady(compiled.report.loops)
     per_product = {"mma0": VARIANT.head_dim // 16, "mma1": SCHEDULE.block_N // 16}
-    assert loop.hgmma == sum(per_product.values()) == 19
+    assert loop.products == sum(per_product.values()) == 19
     scores = SCHEDULE.block_M * SCHEDULE.block_N // SCHEDULE.threads
     rescaled_rows = 2
     assert loop.exponentials == loop.counts["MUFU"] == scores + rescaled_rows == 90

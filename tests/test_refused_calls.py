@@ -108,19 +108,19 @@ def test_the_page_has_these_calls_and_those_that_need_a_device() -> None:
     assert [*rows_of_the_page()] == [*CALLS, *DEVICES, "a schedule whose tile does not fit"]
 
 
-DEVICES = {"tensors on the CPU": (0, 0), "another GPU": (8, 0)}
+DEVICES = {"tensors on the CPU": (0, 0), "another GPU": (8, 7)}
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_a_device_that_is_no_hopper_gpu_is_refused(name, monkeypatch) -> None:
+def test_a_device_that_is_no_known_card_is_refused(name, monkeypatch) -> None:
     if name == "tensors on the CPU":
         with pytest.raises(InputError) as error:
             call()
     else:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: DEVICES[name])
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Orin")
         with pytest.raises(InputError) as error:
-            arguments.check_device(torch.device("cuda", 0))
+            arguments.checked_card(torch.device("cuda", 0))
     assert str(error.value) == rows_of_the_page()[name]
 
 

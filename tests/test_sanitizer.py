@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from mma_sync_schedules import TOP, head_dim
 from mutations import SCHEDULES
 from on_cpu import Kernels, on_cpu
 from pebble import ProcessPool
@@ -56,18 +57,19 @@ def is_clean(tool: str, said: str) -> bool:
     return ("SUMMARY: 0 hazards" if tool == "racecheck" else "SUMMARY: 0 errors") in said
 
 
-# And P in shared memory.
+# And P in shared memory, and those of mma_sync.
 CLEAN = (
     *(("best", "all", 128), ("best", "causal", 128), ("best_causal", "causal", 128)),
     ("experiments/p_shared/block_N_192", "causal", 64),
+    *((name, mask, head_dim(name)) for name in TOP for mask in ("all", "causal")),
 )
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize("name,mask,head_dim", CLEAN)
-def test_the_fastest_kernels_are_clean(tool, name, mask, head_dim):
-    said = sanitized(tool, "-c", PROGRAM, SCHEDULES / f"{name}.yaml", mask, head_dim)
+@pytest.mark.parametrize("name,mask,size", CLEAN)
+def test_the_fastest_kernels_are_clean(tool, name, mask, size):
+    said = sanitized(tool, "-c", PROGRAM, SCHEDULES / f"{name}.yaml", mask, size)
     if "Device not supported" in said:
         pytest.skip("compute-sanitizer does not work on this machine")
     assert "it ran" in said and is_clean(tool, said), said

@@ -203,7 +203,7 @@ def test_another_gpu_is_refused(launches, monkeypatch):
     def refuse(device: torch.device) -> None:
         raise InputError("device: NVIDIA A100 has compute capability 8.0, expected 9.0")
 
-    monkeypatch.setattr(arguments, "check_device", refuse)
+    monkeypatch.setattr(arguments, "checked_card", refuse)
     with pytest.raises(InputError, match=r"^device: NVIDIA A100"):
         sdpa.sdpa_forward(*inputs(1, 2, 20, 20, 64))
     assert not launches

@@ -13,7 +13,8 @@ from stand_in import compiled_for
 from tl_attention import attention
 from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware import device
-from tl_attention.hardware.device import HOPPER, VisibleGpu, sms_at_hand
+from tl_attention.hardware.card import HOPPER
+from tl_attention.hardware.device import VisibleGpu, card_at_hand
 from tl_attention.measure.candidate import Candidate
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
@@ -91,19 +92,29 @@ def test_attention_asks_the_device(compiled_for):
 
 
 @pytest.mark.parametrize(
-    "gpus,sms",
+    "gpus,sms,arch",
     [
-        ((), HOPPER.sms),
-        ((VisibleGpu("GPU-0", "NVIDIA H100 PCIe", (9, 0), 114), VisibleGpu("GPU-1", "NVIDIA H200", (9, 0), 132)), 114),
-        ((VisibleGpu("GPU-0", "NVIDIA A100", (8, 0), 108),), HOPPER.sms),
+        ((), HOPPER.sms, "sm_90a"),
+        (
+            (VisibleGpu("GPU-0", "NVIDIA H100 PCIe", (9, 0), 114), VisibleGpu("GPU-1", "NVIDIA H200", (9, 0), 132)),
+            114,
+            "sm_90a",
+        ),
+        (
+            (VisibleGpu("GPU-0", "NVIDIA A100", (8, 0), 98), VisibleGpu("GPU-1", "NVIDIA H200", (9, 0), 132)),
+            98,
+            "sm_80",
+        ),
+        ((VisibleGpu("GPU-0", "Orin", (8, 7), 16),), HOPPER.sms, "sm_90a"),
     ],
 )
-def test_what_is_measured_is_compiled_for_the_gpu_at_hand(gpus, sms, monkeypatch):
+def test_what_is_measured_is_compiled_for_the_gpu_at_hand(gpus, sms, arch, monkeypatch):
     monkeypatch.setattr(device, "visible_gpus", lambda: gpus)
-    sms_at_hand.cache_clear()
+    card_at_hand.cache_clear()
     try:
         candidate = Candidate("best", AttentionShape(1, 2, 64, 64, 128), shipped()["best"])
     finally:
-        sms_at_hand.cache_clear()
+        card_at_hand.cache_clear()
     assert (candidate.sms, candidate.variant.sms) == (sms, sms)
+    assert (candidate.arch, candidate.variant.arch) == (arch, arch)
     assert replace(candidate, sms=66).variant == replace(candidate.variant, sms=66)

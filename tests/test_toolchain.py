@@ -12,6 +12,7 @@ import pytest
 
 from tl_attention.build import toolchain
 from tl_attention.errors import InputError
+from tl_attention.hardware.card import CARDS
 from tl_attention.measure import doctor
 from tl_attention.measure.environment import Gpu
 
@@ -235,6 +236,35 @@ def test_doctor_shows_what_nvml_tells(quick, cli, monkeypatch) -> None:
     assert "580.1, runs CUDA up to 13.0, power limit 700 W" in result.stdout
     monkeypatch.setattr(doctor, "gpu", lambda: None)
     assert "driver        unknown: NVML does not answer" in cli("doctor").stdout
+
+
+@pytest.mark.parametrize(
+    "capability, fault", [((8, 6), ""), ((8, 7), "Orin has compute capability 8.7, expected one of 8.0")]
+)
+def test_doctor_takes_a_known_card_and_no_other(capability, fault, quick, cli, monkeypatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Orin")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    result = cli("doctor")
+    assert f"GPU           Orin, compute capability 8.{capability[1]}" in result.stdout
+    assert (f"error: GPU: device: {fault}" in result.stderr) if fault else ("error: GPU" not in result.stderr)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_120"])
+def test_the_trial_is_of_the_card_at_hand(arch, monkeypatch) -> None:
+    commands = []
+
+    def run(command, **options):
+        commands.append((command, Path(command[-1]).read_text()))
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(doctor, "card_at_hand", lambda: CARDS[arch])
+    monkeypatch.setattr(doctor.subprocess, "run", run)
+    doctor._trial(toolchain.Nvcc(Path("/nvcc"), "PATH", "13.0.88", "13.0.88"), "/usr/bin/g++")
+    ((command, text),) = commands
+    assert f"-arch={arch}" in command and "instruction/mma.h" in text and "wgmma" not in text
 
 
 def test_machine_code_of_a_newer_cuda_than_the_drivers_is_a_fault(quick, cli, monkeypatch) -> None:

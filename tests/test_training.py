@@ -22,6 +22,7 @@ from training_chart import chart
 from transformer_block import PYTORCHS
 
 from tl_attention.errors import InputError
+from tl_attention.hardware.card import KNOWN
 from tl_attention.measure.records import problem_of
 from tl_attention.problem.shape import AttentionShape
 
@@ -251,7 +252,7 @@ def test_without_a_gpu_it_says_so(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     done = CliRunner().invoke(train_beside.main, ["--output", str(tmp_path / "record.jsonl")])
     assert done.exit_code == 2 and not (tmp_path / "record.jsonl").exists()
-    assert done.stderr == "error: training: no GPU here, expected a Hopper GPU (H100, H200)\n"
+    assert done.stderr == f"error: training: no GPU here, expected one of compute capability {KNOWN}\n"
 
 
 @pytest.mark.gpu

@@ -11,7 +11,7 @@ from pool_jobs import compile_by_name
 
 from tl_attention.files import defaults
 from tl_attention.files.defaults import default_schedule, default_schedules
-from tl_attention.hardware.device import HOPPER
+from tl_attention.hardware.card import HOPPER
 from tl_attention.measure import warming
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled

@@ -38,7 +38,7 @@ from tl_attention import attention
 from tl_attention.op.kernels import kernel_of, schedule_of
 from tl_attention.problem.variant import Variant
 
-kernel = kernel_of(schedule_of("seed", None), Variant(128, "float16"))
+kernel = kernel_of(schedule_of("seed", None, None), Variant(128, "float16"))
 modules = sorted(sys.modules)
 x = torch.zeros(1, 2, 64, 128, dtype=torch.float16)
 try:
@@ -53,7 +53,7 @@ print(json.dumps(facts | dict(shared_bytes=kernel.shared_bytes)))
 # After a kernel from the store, TileLang can still be imported, and compile.
 THEN_ANEW = """
 from tl_attention.build.generation import generate
-assert generate(schedule_of("seed", None), kernel.variant, kernel.parameters).source == kernel.source
+assert generate(schedule_of("seed", None, None), kernel.variant, kernel.parameters).source == kernel.source
 assert "tilelang" in sys.modules
 """
 

@@ -153,14 +153,16 @@ def lower(checkout: Path, case: GeneratedCase) -> GeneratedCase:
     import tilelang
 
     from tl_attention.build.compiler_errors import telling_line
-    from tl_attention.build.generation import TARGET
+    from tl_attention.build.generation import target
     from tl_attention.lowering.registry import lowering_of
 
     schedule, variant = rebuilt(case)
     lowering = lowering_of(schedule)
     program, options = lowering.prim_func(lowering.arguments(schedule), variant), dict(lowering.pass_configs)
     try:
-        kernel = tilelang.compile(program, target=TARGET, pass_configs=options, execution_backend="tvm_ffi")
+        kernel = tilelang.compile(
+            program, target=target(variant.arch), pass_configs=options, execution_backend="tvm_ffi"
+        )
     except Exception as error:  # TileLang raises many kinds.
         return replace(case, verdict=f"{NOT_LOWERED}{telling_line(error)}")
     finally:

@@ -1,4 +1,4 @@
-"""A schedule's kernel for sm_90a, finished before or compiled now, and what can be said of it. Needs nvcc, no GPU.
+"""A schedule's kernel for a card, finished before or compiled now, and what can be said of it. Needs nvcc, no GPU.
 
 A kernel that is in the store is loaded without what makes and proves kernels, so all of that is imported late.
 """
@@ -98,7 +98,7 @@ class CompiledKernel:
         """The machine code, from TileLang's binary cache or built again."""
         from tl_attention.build.generation import machine_code
 
-        return machine_code(self.source)
+        return machine_code(self.source, self.variant.arch)
 
     @cached_property
     def report(self) -> StaticReport:

@@ -22,7 +22,6 @@ from tl_attention.program.derivation import derive
 from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.schedule.schedule import Schedule
 
-TARGET = {"kind": "cuda", "arch": "sm_90a"}
 # What TileLang 0.1.15 notes of a kernel that is in its disk cache, and the library's name there.
 KERNEL_FOLDER, LIBRARY = "_tilelang_cache_path", "executable.so"
 
@@ -35,7 +34,7 @@ def generate(schedule: Schedule, variant: Variant, parameters: tuple[Parameter, 
     """
     lowering = lowering_of(schedule)
     lowering.check_variant(variant)
-    refuse_unless_safe(schedule, variant.head_size)
+    refuse_unless_safe(schedule, variant.head_size, variant.card)
     with in_force():
         import tilelang
 
@@ -44,7 +43,10 @@ def generate(schedule: Schedule, variant: Variant, parameters: tuple[Parameter, 
         program = lowering.prim_func(lowering.arguments(schedule), variant)
         try:
             kernel = tilelang.compile(
-                program, target=TARGET, pass_configs=dict(lowering.pass_configs), execution_backend="tvm_ffi"
+                program,
+                target=target(variant.arch),
+                pass_configs=dict(lowering.pass_configs),
+                execution_backend="tvm_ffi",
             )
         except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
             raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
@@ -54,13 +56,18 @@ def generate(schedule: Schedule, variant: Variant, parameters: tuple[Parameter, 
     return Finished(library, code.source, code.host_source, verdict)
 
 
-def machine_code(source: str) -> bytes:
-    """The cubin of generated device code, from TileLang's binary cache or built again."""
+def machine_code(source: str, arch: str) -> bytes:
+    """The cubin of generated device code for a card's arch, from TileLang's binary cache or built again."""
     with in_force():
         from tilelang.cuda.backend import tilelang_callback_cuda_compile
         from tvm.target import Target
 
-        return bytes(tilelang_callback_cuda_compile(source, Target(TARGET), {FAST_MATH: True}))
+        return bytes(tilelang_callback_cuda_compile(source, Target(target(arch)), {FAST_MATH: True}))
+
+
+def target(arch: str) -> dict[str, str]:
+    """What TileLang is asked to compile for."""
+    return {"kind": "cuda", "arch": arch}
 
 
 def _library(kernel: Any) -> bytes:

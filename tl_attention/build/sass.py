@@ -23,6 +23,9 @@ TOOLS = ("cuobjdump", "nvdisasm")
 # What is counted, in the order in which it is shown. MOV holds IMAD.MOV too, the same move on another pipe.
 COUNTED = (
     "HGMMA",
+    "HMMA",
+    "LDSM",
+    "LDGSTS",
     "MUFU",
     "FFMA",
     "FMUL",
@@ -40,6 +43,8 @@ COUNTED = (
 )
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;", re.M)
 BRANCH = re.compile(r"(?:(.+),\s*)?0x([0-9a-f]+)$")
+# Of wgmma, and of mma.sync.
+PRODUCTS = ("HGMMA", "HMMA")
 EXPONENTIAL = re.compile(r"MUFU\.EX2")
 PRODUCT_WAIT = re.compile(r"WARPGROUP\.DEPBAR")
 # Without TRYWAIT it is the second look of a wait that is under way.
@@ -64,9 +69,9 @@ class Loop:
     arrives: tuple[int, ...] = ()
 
     @property
-    def hgmma(self) -> int:
-        """Instructions of its products: one for every 16 columns that a product sums over."""
-        return self.counts.get("HGMMA", 0)
+    def products(self) -> int:
+        """Instructions of its products: of wgmma one for every 16 columns that a product sums over."""
+        return sum(self.counts.get(name, 0) for name in PRODUCTS)
 
     @property
     def spills(self) -> int:
@@ -105,7 +110,7 @@ def read_loops(cubin: bytes) -> tuple[Loop, ...]:
 
 def steady(loops: Sequence[Loop]) -> Loop | None:
     """The loop over blocks that need no mask: most products, fewest instructions."""
-    return max(loops, key=lambda loop: (loop.hgmma, -loop.instructions), default=None)
+    return max(loops, key=lambda loop: (loop.products, -loop.instructions), default=None)
 
 
 def describe(loops: Sequence[Loop], asked: Asked | None = None) -> list[str]:
@@ -126,9 +131,9 @@ def check_not_serialised(loops: Sequence[Loop]) -> None:
     for loop in loops:
         waits = len(loop.product_waits)
         # One of the two products has at least 4 HGMMA, for head_dim 64, so what is asked for stays below a half.
-        if 2 * waits > loop.hgmma:
+        if 2 * waits > loop.products:
             raise ScheduleRefused(
-                f"ptxas serialised the products: the machine code waits {waits} times for {loop.hgmma} HGMMA, expected "
+                f"ptxas serialised the products: the machine code waits {waits} times for {loop.products} HGMMA, expected "
                 "once for each product; either registers are too few, or code between a product's issue and its wait "
                 "touches the accumulator, calls or traps (ptxas says which, C7510 to C7520)"
             )
@@ -216,7 +221,7 @@ def _bodies(code: Sequence[_Instruction]) -> Iterator[set[int]]:
             predecessors[target].append(source)
             if target <= source:
                 backward.setdefault(target, []).append(source)
-    products = [n for n, instruction in enumerate(code) if instruction.name == "HGMMA"]
+    products = [n for n, instruction in enumerate(code) if instruction.name in PRODUCTS]
     for header, sources in backward.items():
         if not any(header <= n <= max(sources) for n in products):
             continue

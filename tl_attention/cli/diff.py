@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from tl_attention.cli.arch import arch_option, card_for
 from tl_attention.cli.errors import Problems, naming
 from tl_attention.cli.head_dim import HEAD_SIZE
 from tl_attention.cli.schedules import prove
 from tl_attention.errors import InputError, printable
 from tl_attention.files.named import Named, resolve
+from tl_attention.hardware.card import Card
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 from tl_attention.problem.window import WINDOW_TEXT, masked, parse_window
@@ -30,7 +32,10 @@ from tl_attention.problem.window import WINDOW_TEXT, masked, parse_window
 )
 @click.option("--causal", is_flag=True, help="the code with a causal mask")
 @click.option("--window", default="-1,-1", help=f"the code with a window, {WINDOW_TEXT}")
-def diff(a: str, b: str, with_code: bool, dtype: str, head_dim: HeadSize | None, causal: bool, window: str) -> None:
+@arch_option
+def diff(
+    a: str, b: str, with_code: bool, dtype: str, head_dim: HeadSize | None, causal: bool, window: str, card: Card | None
+) -> None:
     """What differs between two schedules: in the keys, in the Program, in the code; and whether both are safe."""
     from tl_attention.show import diff
 
@@ -43,17 +48,17 @@ def diff(a: str, b: str, with_code: bool, dtype: str, head_dim: HeadSize | None,
             programs.append(diff.program_text(named.schedule))
     before, after = programs
     _print([f"a: {a}", f"b: {b}", *diff.keys(*schedules), *diff.program(before, after, names)])
-    problems = Problems()
+    problems, on = Problems(), card_for(card, first, second)
     for named in (first, second):
         with problems.each():
-            prove(named, named.head_dims if head_dim is None else (head_dim,))
+            prove(named, named.head_dims if head_dim is None else (head_dim,), on)
     problems.finish()
     if of_code is not None:
         # Sizes are read at run time, so any will do.
         mask = masked(causal, parse_window(window))
         columns, columns_v = sizes_of(of_code)
         shape = AttentionShape(1, 1, 128, 128, columns, DTYPE_NAMES[dtype], mask, columns_v)
-        _print(diff.code(*schedules, names, shape))
+        _print(diff.code(*schedules, names, shape, on))
 
 
 def _shared_head_dim(a: Named, b: Named) -> HeadSize:

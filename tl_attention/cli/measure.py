@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 
+from tl_attention.cli.arch import arch_option, card_for, of_card, say_not_launched
 from tl_attention.cli.errors import naming, say
 from tl_attention.cli.problem import (
     causal_option,
@@ -20,8 +22,9 @@ from tl_attention.cli.problem import (
     window_option,
 )
 from tl_attention.cli.schedules import meant_for, resolve_all, schedule_argument, schedules_argument, texts_of
-from tl_attention.errors import InputError
-from tl_attention.hardware.device import visible_gpus
+from tl_attention.errors import InputError, printable
+from tl_attention.hardware.card import HOPPER, Card
+from tl_attention.hardware.device import another_gpu, visible_gpus
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 
 # New records; git ignores the folder, and results/ has those that are kept.
@@ -40,7 +43,7 @@ def stamp() -> str:
 
 def run_options(command: Any) -> Any:
     """The options that `run` and `bench` share."""
-    options = [
+    options: list[Any] = [
         shape_option,
         click.option(
             "--dtype",
@@ -63,6 +66,7 @@ def run_options(command: Any) -> Any:
         ),
         click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True),
         click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="of the inputs  [default: fresh, recorded]"),
+        arch_option,
         click.option("--output", type=click.Path(path_type=Path), help="JSON lines  [default: a new file in runs/]"),
     ]
     for option in reversed(options):
@@ -73,9 +77,9 @@ def run_options(command: Any) -> Any:
 @click.command()
 @schedule_argument
 @run_options
-def run(schedule: str, **options: Any) -> None:
+def run(schedule: str, card: Card | None, **options: Any) -> None:
     """Compile, verify and time one schedule; without a GPU compile it and verify it on the CPU."""
-    _measure([schedule], command="run", default_dtypes=("fp16",), with_peers=False, **options)
+    _measure([schedule], card, command="run", default_dtypes=("fp16",), with_peers=False, **options)
 
 
 @click.command()
@@ -83,7 +87,12 @@ def run(schedule: str, **options: Any) -> None:
 @run_options
 @click.option("--every", is_flag=True, help="every schedule at the top, also where there is no GPU")
 @click.option("--peers/--no-peers", default=True, show_default=True, help="cuDNN, FlashAttention-2 and -3 beside ours")
-def bench(schedules: tuple[str, ...], every: bool, peers: bool, **options: Any) -> None:
+@click.option(
+    "--share",
+    type=click.Path(path_type=Path),
+    help="write the rows to this file too, without anything that says whose machine it is, to be sent to the project",
+)
+def bench(schedules: tuple[str, ...], every: bool, peers: bool, card: Card | None, **options: Any) -> None:
     """Compile, verify and time many schedules, ranked.
 
     By default those at the top of the shipped ones; without a GPU, where they are compiled and verified on the CPU,
@@ -91,14 +100,14 @@ def bench(schedules: tuple[str, ...], every: bool, peers: bool, **options: Any) 
     """
     if every and schedules:
         raise InputError(f"--every takes every schedule at the top, expected no others beside it, found {schedules[0]}")
-    texts = texts_of(schedules) if schedules else default_schedules(every)
-    _measure(texts, command="bench", default_dtypes=("fp16", "bf16"), with_peers=peers, **options)
+    texts = texts_of(schedules) if schedules else default_schedules(every, card_for(card))
+    _measure(texts, card, command="bench", default_dtypes=("fp16", "bf16"), with_peers=peers, **options)
 
 
-def default_schedules(every: bool) -> list[str]:
+def default_schedules(every: bool, card: Card) -> list[str]:
     """What `bench` takes when nothing is named: all, or the few of WITHOUT_GPU where they could not be timed."""
-    texts = texts_of(())
-    if every or visible_gpus():
+    texts, is_timed = texts_of(()), visible_gpus() and not another_gpu(card.arch)
+    if every or is_timed or card.arch != HOPPER.arch:
         return texts
     click.echo(
         f"no GPU: {len(WITHOUT_GPU)} of {len(texts)} schedules, {', '.join(WITHOUT_GPU)}; --every takes all", err=True
@@ -108,6 +117,7 @@ def default_schedules(every: bool) -> list[str]:
 
 def _measure(
     texts: Sequence[str],
+    card: Card | None,
     *,
     command: str,
     default_dtypes: Iterable[str],
@@ -123,21 +133,32 @@ def _measure(
     rounds: int,
     seed: int | None,
     output: Path | None,
+    share: Path | None = None,
 ) -> None:
     # A mistake in any file or size is told before the first slow import.
-    asked = resolve_all(texts)
+    asked, on = resolve_all(texts), card_for(card)
     problem: dict[str, Any] = {"causal": causal, "window": window, "softcap": softcap, "sinks": sinks, "lse": lse}
     shapes = [AttentionShape.parse(shape, dtype=dtype, **problem) for dtype in dtypes or default_dtypes]
-    schedules = meant_for(asked, shapes[0].head_size)
+    schedules = meant_for(of_card(asked, on), shapes[0].head_size)
     if command == "run":
         from tl_attention.lowering.preflight import refuse_unless_safe
 
         with naming(schedules[0]):
-            refuse_unless_safe(schedules[0].schedule, shapes[0].head_size)
+            refuse_unless_safe(schedules[0].schedule, shapes[0].head_size, on)
+    say_not_launched(on)
 
-    from tl_attention.measure.records import ResultsFile
+    from tl_attention.measure.records import ResultsFile, Row
+    from tl_attention.measure.sharing import WORDS, SharedFile
 
-    with ResultsFile(output or RUNS / f"{command}-{stamp()}.jsonl") as results:
+    with ExitStack() as files:
+        results = files.enter_context(ResultsFile(output or RUNS / f"{command}-{stamp()}.jsonl"))
+        to_share = files.enter_context(SharedFile(share)) if share else None
+
+        def record(row: Row) -> None:
+            results.append(row)
+            if to_share:
+                to_share.append(row)
+
         from tl_attention.measure.bench import Options, measure
         from tl_attention.measure.candidate import Candidate
         from tl_attention.measure.pool import CallFailed
@@ -145,18 +166,22 @@ def _measure(
 
         fixed = {"runtime": (False,), "fixed": (True,), "both": (False, True)}[sizes]
         candidates = [
-            Candidate(named.name, problem, named.schedule, is_fixed)
+            Candidate(named.name, problem, named.schedule, is_fixed, sms=on.sms, arch=on.arch)
             for problem in dict.fromkeys(shapes)
             for named in schedules
             for is_fixed in fixed
         ]
+        options = Options(rounds, with_peers, seed, None if card is None else card.arch)
         try:
             with ProgressBar() as progress:
-                rows = measure(candidates, Options(rounds, with_peers, seed), results.append, progress)
+                rows = measure(candidates, options, record, progress)
         except CallFailed as failed:
             say(f"the machine failed, not a schedule: {failed}; {results.written} rows are in {results.path}")
             sys.exit(FAILED)
     show(rows, results.path, loops=command == "run")
+    if to_share:
+        click.echo(f"to share, {to_share.written} rows in {printable(str(to_share.path))}: {WORDS}; nothing else.")
+        click.echo("Attach it to an issue on this project's tracker: thank you.")
     if any(row.status not in GOOD for row in rows):
         sys.exit(FAILED)
     if all(row.status == "refused" for row in rows if row.sizes != "peer"):

@@ -10,11 +10,13 @@ from typing import get_args
 
 import click
 
+from tl_attention.cli.arch import arch_option, card_for, of_card
 from tl_attention.cli.errors import Problems, naming
 from tl_attention.cli.head_dim import HEAD_SIZE
 from tl_attention.errors import InputError, printable
 from tl_attention.files import catalogue
 from tl_attention.files.named import Named, expand, resolve
+from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize, is_meant, named_head_dims, sizes_of
 from tl_attention.schedule.dialect import Model
 
@@ -61,30 +63,34 @@ def meant_for(schedules: Sequence[Named], size: HeadSize) -> list[Named]:
 @schedules_argument
 @all_option
 @click.option("--head-dim", type=HEAD_SIZE, help="[default: those that each schedule is meant for]")
-def check(schedules: tuple[str, ...], every: bool, head_dim: HeadSize | None) -> None:
+@arch_option
+def check(schedules: tuple[str, ...], every: bool, head_dim: HeadSize | None, card: Card | None) -> None:
     """Prove schedules safe, or refuse them with the dependence or limit that they break (all at the top by default)."""
-    problems = Problems()
-    for text in texts_of(schedules, every):
+    problems, texts = Problems(), texts_of(schedules, every)
+    if card is not None and not schedules:
+        texts = [named.text for named in of_card(resolve_all(texts), card)]
+    for text in texts:
         with problems.each():
             named = resolve(text)
-            head_dims = named.head_dims if head_dim is None else (head_dim,)
-            prove(named, head_dims)
+            head_dims, on = named.head_dims if head_dim is None else (head_dim,), card_for(card, named)
+            prove(named, head_dims, on)
             proved = "proved safe" if named.schedule.has_program else "fits; no Program to prove"
-            click.echo(f"{printable(text)}: {proved} at {named_head_dims(head_dims)}")
+            where = "" if on.arch == HOPPER.arch else f" on {on}"
+            click.echo(f"{printable(text)}: {proved} at {named_head_dims(head_dims)}{where}")
     problems.finish()
 
 
-def prove(named: Named, head_dims: Sequence[HeadSize]) -> None:
-    """Raise InputError, with file and line, unless the schedule is safe at these head sizes.
+def prove(named: Named, head_dims: Sequence[HeadSize], card: Card) -> None:
+    """Raise InputError, with file and line, unless the schedule is safe at these head sizes, on the card.
 
     Only the limits of the SM depend on the head size: the dependences are proved once.
     """
     from tl_attention.lowering.preflight import check_limits, refuse_unless_safe
 
     with naming(named):
-        refuse_unless_safe(named.schedule, head_dims[0])
+        refuse_unless_safe(named.schedule, head_dims[0], card)
         for head_dim in head_dims[1:]:
-            check_limits(named.schedule, head_dim)
+            check_limits(named.schedule, head_dim, card)
 
 
 @click.command()
@@ -96,16 +102,18 @@ def prove(named: Named, head_dims: Sequence[HeadSize]) -> None:
     "lowering's own",
 )
 @click.option("--head-dim", type=HEAD_SIZE, help="[default: those that the file is meant for]")
-def explain(schedule: str, model: Model | None, head_dim: HeadSize | None) -> None:
+@arch_option
+def explain(schedule: str, model: Model | None, head_dim: HeadSize | None, card: Card | None) -> None:
     """What it takes of the SM, its options, and prologue, steady state and epilogue: who waits for whom."""
-    from tl_attention.lowering.preflight import verdicts
+    from tl_attention.lowering.preflight import check_card, verdicts
     from tl_attention.show.explain import explain as text
 
     named = resolve(schedule)
-    head_dims = named.head_dims if head_dim is None else (head_dim,)
+    head_dims, on = named.head_dims if head_dim is None else (head_dim,), card_for(card, named)
     with naming(named):
-        click.echo(text(named.schedule, model, max(head_dims, key=sizes_of)))
-        for verdict in verdicts(named.schedule, model, head_dims):
+        check_card(named.schedule, on)
+        click.echo(text(named.schedule, model, max(head_dims, key=sizes_of), on))
+        for verdict in verdicts(named.schedule, model, head_dims, on):
             click.echo(verdict)
 
 

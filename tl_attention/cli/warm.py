@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tl_attention.cli.arch import arch_option, of_card
 from tl_attention.cli.errors import Problems, say
 from tl_attention.cli.head_dim import HEAD_SIZE
 from tl_attention.cli.problem import lse_option, sinks_option, softcap_option, window_option
@@ -15,6 +16,8 @@ from tl_attention.cli.schedules import meant_for, prove, resolve_all, schedules_
 from tl_attention.errors import printable
 from tl_attention.files.defaults import default_schedules
 from tl_attention.files.named import Named, resolve
+from tl_attention.hardware.card import HOPPER, Card
+from tl_attention.hardware.device import card_at_hand
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape, parse_dtype
 from tl_attention.problem.window import masked, parse_window
@@ -44,7 +47,8 @@ FAILED = 1
 @sinks_option
 @lse_option
 @click.option("--strided", is_flag=True, help="for views, and layout bshd: any strides instead of contiguous tensors")
-@click.option("--sms", type=click.IntRange(min=1), help="of the GPU  [default: as the one here has; 132 without one]")
+@arch_option
+@click.option("--sms", type=click.IntRange(min=1), help="of the GPU  [default: as the one here has, else the card]")
 def warm(
     schedules: tuple[str, ...],
     sizes: Sequence[HeadSize],
@@ -52,6 +56,7 @@ def warm(
     causal: bool | None,
     window: str,
     strided: bool,
+    card: Card | None,
     sms: int | None,
     **options: Any,
 ) -> None:
@@ -61,7 +66,8 @@ def warm(
     Options say for which calls: with --lse they are those that return the LSE, or have a gradient, and so on.
     """
     # A mistake in any file or option is told before the first slow import.
-    asked = resolve_all(texts_of(schedules)) if schedules else []
+    on = card or card_at_hand()
+    asked = of_card(resolve_all(texts_of(schedules)), on) if schedules else []
     masks = dict.fromkeys(masked(is_causal, parse_window(window)) for is_causal in _each(causal, (False, True)))
     shapes = [
         _any_lengths(size, mask=mask, dtype=parse_dtype(dtype), **options)
@@ -69,21 +75,22 @@ def warm(
         for dtype in dict.fromkeys(dtypes or ("fp16", "bf16"))
         for mask in masks
     ]
-    wanted = [(named, shape) for shape in shapes for named in _named(asked, shape)]
+    wanted = [(named, shape) for shape in shapes for named in _named(asked, shape, on)]
     problems = Problems()
     # Only head sizes matter here.
     for (_, size), named in {(named.text, shape.head_size): named for named, shape in wanted}.items():
         with problems.each():
-            prove(named, [size])
+            prove(named, [size], on)
     problems.finish()
 
-    from tl_attention.hardware.device import sms_at_hand
     from tl_attention.measure.candidate import Candidate
     from tl_attention.measure.warming import check_can_be_filled, fill
 
     check_can_be_filled()
-    many = sms or sms_at_hand()
-    kernels = [Candidate(named.name, shape, named.schedule, sms=many, strided=strided) for named, shape in wanted]
+    kernels = [
+        Candidate(named.name, shape, named.schedule, sms=sms or on.sms, strided=strided, arch=on.arch)
+        for named, shape in wanted
+    ]
     failed = False
     # Two names may have one schedule.
     for kernel, compiled in fill([*{(kernel.schedule, kernel.variant): kernel for kernel in kernels}.values()]):
@@ -108,14 +115,22 @@ def _any_lengths(size: HeadSize, *, group: int, **fields: Any) -> AttentionShape
     return AttentionShape(1, group, 1, 1, head_dim, head_dim_v=head_dim_v, heads_kv=1, **fields)
 
 
-def _named(asked: Sequence[Named], shape: AttentionShape) -> list[Named]:
-    return meant_for(asked, shape.head_size) if asked else [resolve(name) for name in default_schedules(shape)]
+def _named(asked: Sequence[Named], shape: AttentionShape, card: Card) -> list[Named]:
+    if asked:
+        return meant_for(asked, shape.head_size)
+    return [resolve(name) for name in default_schedules(shape, card.arch)]
 
 
 def _words(kernel: Candidate) -> str:
     """The schedule's name, and what is compiled of it."""
     variant = kernel.variant
     group = [f"{variant.group} heads of Q for each of K and V"] if variant.group > 1 else []
-    more = [*group, *sorted(variant.optional), *["strided"] * variant.strided, f"{variant.sms} SMs"]
+    more = [
+        *group,
+        *sorted(variant.optional),
+        *["strided"] * variant.strided,
+        f"{variant.sms} SMs",
+        *([] if variant.arch == HOPPER.arch else [variant.arch]),
+    ]
     what = f"head_dim {variant.head_size} {variant.dtype}{variant.mask.suffix}"
     return printable(", ".join([f"{kernel.name} {what}", *more]))

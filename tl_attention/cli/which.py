@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import click
 
+from tl_attention.cli.arch import arch_option, card_for
 from tl_attention.cli.problem import causal_option, lse_option, shape_option, softcap_option, window_option
 from tl_attention.files.default_rule import Case
 from tl_attention.files.defaults import defaults
+from tl_attention.hardware.card import Card
 from tl_attention.op.rows import Rows
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 from tl_attention.problem.window import masked, parse_window
@@ -21,9 +23,11 @@ from tl_attention.problem.window import masked, parse_window
 @window_option
 @softcap_option
 @lse_option
-def which(shape: str, dtype: str, causal: bool, window: str, softcap: float, lse: bool) -> None:
+@arch_option
+def which(shape: str, dtype: str, causal: bool, window: str, softcap: float, lse: bool, card: Card | None) -> None:
     """Which schedule attention() takes for a problem where none is named, and why."""
-    case = Case.of(_computed(AttentionShape.parse(shape, dtype=dtype, softcap=softcap, lse=lse), causal, window))
+    problem = _computed(AttentionShape.parse(shape, dtype=dtype, softcap=softcap, lse=lse), causal, window)
+    case = Case.of(problem, card_for(card).arch)
     found = defaults()
     number = found.number(case)
     rule = found.rules[number]
@@ -35,9 +39,10 @@ def which(shape: str, dtype: str, causal: bool, window: str, softcap: float, lse
         "record": rule.record,
     }.items():
         click.echo(f"{name:8}{text}")
-    if number:
+    above = [(passed, other) for passed, other in enumerate(found.rules[:number]) if case.arch in other.archs]
+    if above:
         click.echo("\npassed over, with the first condition that the case does not meet:")
-    for passed, other in enumerate(found.rules[:number]):
+    for passed, other in above:
         unmet = other.unmet(case)
         assert unmet is not None, "the first rule that serves a case is taken"
         click.echo(f"  line {found.line(passed)}: {other.schedule}: {other.condition(unmet)}")

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 from pydantic_core import PydanticCustomError
 
 from tl_attention.files.schedule_file import each_once, one_line
+from tl_attention.hardware.card import CARDS, HOPPER, Arch
 from tl_attention.problem.head_dims import TILE_SIZES, HeadSize, TileSize, is_meant
 from tl_attention.problem.shape import DTYPES, AttentionShape, Dtype
 from tl_attention.problem.window import MASK_KINDS, MaskKind, kind_of
@@ -23,8 +24,8 @@ RECORD = re.compile(r"([\w.-]+\.jsonl) says .+")
 
 
 class Case(NamedTuple):
-    """What rules ask for of a call: its head size, dtype and mask, its lengths, the heads of Q that share a K, and whether
-    its scores are capped, and the LSE is asked for."""
+    """What rules ask for of a call: its head size, dtype and mask, its lengths, the heads of Q that share a K, whether
+    its scores are capped, and the LSE is asked for, and the card that it runs on."""
 
     head_size: HeadSize
     dtype: str
@@ -34,21 +35,23 @@ class Case(NamedTuple):
     group: int
     softcap: bool
     lse: bool
+    arch: str = HOPPER.arch
 
     @classmethod
-    def of(cls, shape: AttentionShape) -> Case:
-        """That of a problem."""
+    def of(cls, shape: AttentionShape, arch: str = HOPPER.arch) -> Case:
+        """That of a problem on a card."""
         lengths, asked = (shape.seq_q, shape.seq_kv), (shape.softcap != 0, shape.lse)
-        return cls(shape.head_size, shape.dtype, kind_of(shape.mask), *lengths, shape.group, *asked)
+        return cls(shape.head_size, shape.dtype, kind_of(shape.mask), *lengths, shape.group, *asked, arch)
 
     def __str__(self) -> str:
         numbers = (f"{key} {value}" for key, value in self._asdict().items() if key in ("seq_q", "seq_kv", "group"))
         asked = (key for key in ("softcap", "lse") if getattr(self, key))
-        return ", ".join([f"head_dim {self.head_size}", self.dtype, f"mask {self.mask}", *numbers, *asked])
+        card = [] if self.arch == HOPPER.arch else [str(CARDS[self.arch])]
+        return ", ".join([*card, f"head_dim {self.head_size}", self.dtype, f"mask {self.mask}", *numbers, *asked])
 
 
 # The key of a rule that asks for each field of a case.
-KEYS = dict(zip(Case._fields, ("head_dims", "dtypes", "masks", *Case._fields[3:])))
+KEYS = dict(zip(Case._fields, ("head_dims", "dtypes", "masks", *Case._fields[3:-1], "archs")))
 
 
 def _numbers(text: object) -> range:
@@ -83,8 +86,9 @@ EITHER = (False, True)
 class Rule(BaseModel):
     """Conditions, all of which must hold, a schedule, one sentence why, and the record that says so.
 
-    A condition that is left out always holds. `head_dims` are those of tiles: a smaller tensor has the next larger one,
-    and K and V of two sizes that are not named together have that of the larger.
+    A condition that is left out always holds, but for `archs`: without it a rule is for Hopper. `head_dims` are those of
+    tiles: a smaller tensor has the next larger one, and K and V of two sizes that are not named together have that of the
+    larger.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -97,6 +101,7 @@ class Rule(BaseModel):
     group: Numbers = ANY
     softcap: Flag = EITHER
     lse: Flag = EITHER
+    archs: Annotated[tuple[Arch, ...], Field(min_length=1), AfterValidator(each_once)] = (HOPPER.arch,)
     schedule: Line
     why: Line
     record: Annotated[Line, AfterValidator(_record)]
@@ -120,6 +125,11 @@ class Rule(BaseModel):
     def conditions(self) -> list[str]:
         """All that the rule has, in words."""
         return [self.condition(key) for key in KEYS.values() if key in self.model_fields_set]
+
+    @property
+    def served(self) -> str:
+        """The cases that it serves on its cards, in words."""
+        return ", ".join(words for words in self.conditions if not words.startswith("archs ")) or "any case"
 
 
 def _words(numbers: range) -> str:

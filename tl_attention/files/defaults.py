@@ -16,6 +16,7 @@ from tl_attention.files import catalogue, yaml_text
 from tl_attention.files.default_rule import EITHER, KEYS, LONGEST, Case, Rule
 from tl_attention.files.named import resolve
 from tl_attention.files.yaml_text import YamlFile
+from tl_attention.hardware.card import ARCHS, HOPPER
 from tl_attention.problem.head_dims import TILE_SIZES, HeadSize, is_meant
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.window import MASK_KINDS
@@ -42,8 +43,17 @@ class Defaults:
     rules: tuple[Rule, ...]
 
     def number(self, case: Case) -> int:
-        """The index of the rule that serves a case. Every case has one."""
-        return next(number for number, rule in enumerate(self.rules) if rule.unmet(case) is None)
+        """The index of the rule that serves a case: every case on Hopper has one. Raises InputError where there is none."""
+        found = self.find(case)
+        if found is None:
+            served = dict.fromkeys(rule.served for rule in self.rules if case.arch in rule.archs)
+            expected = "; or ".join([*served, "a schedule by its name"])
+            raise InputError(f"attention: no default schedule serves {case}, expected {expected}")
+        return found
+
+    def find(self, case: Case) -> int | None:
+        """The same, None where there is none."""
+        return next((number for number, rule in enumerate(self.rules) if rule.unmet(case) is None), None)
 
     def line(self, number: int) -> int:
         """The line of a rule in the file."""
@@ -51,15 +61,18 @@ class Defaults:
 
 
 @functools.lru_cache(MOST_KEPT)
-def default_schedule(shape: AttentionShape) -> str:
-    """The name of the schedule that runs a problem where none is asked for."""
+def default_schedule(shape: AttentionShape, arch: str = HOPPER.arch) -> str:
+    """The name of the schedule that runs a problem on a card where none is asked for. Raises InputError where none does."""
     found = defaults()
-    return found.rules[found.number(Case.of(shape))].schedule
+    return found.rules[found.number(Case.of(shape, arch))].schedule
 
 
-def default_schedules(shape: AttentionShape) -> list[str]:
-    """The names of those that run a problem like it where none is asked for, whatever its lengths: first the shortest's."""
-    found, case = defaults(), Case.of(shape)
+def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch) -> list[str]:
+    """The names of those that run a problem like it where none is asked for, whatever its lengths: first the shortest's.
+
+    Raises InputError where a card has none for some length.
+    """
+    found, case = defaults(), Case.of(shape, arch)
     # Of each range of lengths that no rule tells apart the fewest rows, and the most keys: where a mask hides later keys,
     # there are only so many rows that see one.
     rows, keys = _edges(found.rules, "seq_q"), [*(edge - 1 for edge in _edges(found.rules, "seq_kv")[1:]), LONGEST]
@@ -106,11 +119,11 @@ def _check_schedule(file: YamlFile, number: int, rule: Rule) -> None:
 
 
 def _check_together(file: YamlFile, rules: Sequence[Rule]) -> None:
-    """Each case has a rule, and each rule a case that none above it serves."""
-    serving = set()
+    """Each case on Hopper has a rule, and each rule a case that none above it serves."""
+    serving: set[int | None] = set()
     for case in _told_apart(rules):
-        number = next((number for number, rule in enumerate(rules) if rule.unmet(case) is None), None)
-        if number is None:
+        number = Defaults(file, tuple(rules)).find(case)
+        if number is None and case.arch == HOPPER.arch:
             raise _blamed(file, ("rules",), f"no rule serves {case}, expected one for every case")
         serving.add(number)
     for number in range(len(rules)):
@@ -121,7 +134,7 @@ def _check_together(file: YamlFile, rules: Sequence[Rule]) -> None:
 def _told_apart(rules: Sequence[Rule]) -> Iterator[Case]:
     """One case of each kind that the rules tell apart."""
     values: dict[str, Sequence[HeadSize]] = {"head_size": TILE_SIZES, "dtype": DTYPES, "mask": MASK_KINDS}
-    values |= {"softcap": EITHER, "lse": EITHER}
+    values |= {"softcap": EITHER, "lse": EITHER, "arch": ARCHS}
     for field in ("seq_q", "seq_kv", "group"):
         values[field] = _edges(rules, field)
     return itertools.starmap(Case, itertools.product(*(_apart(rules, field, values[field]) for field in KEYS)))

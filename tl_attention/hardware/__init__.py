@@ -1,1 +1,1 @@
-"""What the kernels may use of a Hopper GPU, and which GPU is at hand."""
+"""The cards that kernels are compiled for, and which GPU is at hand."""

@@ -1,54 +1,17 @@
-"""What the kernels may use of the GPU, and which GPUs are there."""
+"""Which GPUs are there."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
 
-from tl_attention.errors import InputError
+from tl_attention.hardware.card import HOPPER, Card, known_card
 
-
-@dataclass(frozen=True)
-class DeviceSpec:
-    """The SMs of an H100 or H200 (SXM), and the limits of one. Of each block's shared memory the system keeps a part.
-
-    Source: CUDA C++ Programming Guide, technical specifications per compute capability (9.0).
-    """
-
-    sms: int = 132
-    shared_bytes_per_sm: int = 233_472
-    shared_bytes_reserved: int = 1_024
-    registers_per_sm: int = 65_536
-    registers_per_thread: int = 255
-    registers_granule: int = 8
-
-    def shared_available(self, blocks: int = 1) -> int:
-        """Bytes of shared memory that each block may have when so many are on the SM."""
-        return self.shared_bytes_per_sm // blocks - self.shared_bytes_reserved
-
-    def registers_available(self, threads: int, blocks: int = 1) -> int:
-        """Registers that each thread of a block may have when so many blocks are on the SM."""
-        share = self.registers_per_sm // (threads * blocks) // self.registers_granule * self.registers_granule
-        return min(share, self.registers_per_thread)
-
-
-HOPPER = DeviceSpec()
-CAPABILITY = 9, 0
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR and _MULTIPROCESSOR_COUNT
 CAPABILITY_MAJOR, CAPABILITY_MINOR, SMS = 75, 76, 16
-
-
-def require_hopper(capability: tuple[int, int], name: str) -> None:
-    """Raise unless the device is of compute capability 9.0."""
-    if capability != CAPABILITY:
-        major, minor = capability
-        raise InputError(
-            f"device: {name} has compute capability {major}.{minor}, expected 9.0 (H100, H200): "
-            "the kernels use wgmma, which only sm_90a has"
-        )
 
 
 class VisibleGpu(NamedTuple):
@@ -58,6 +21,11 @@ class VisibleGpu(NamedTuple):
     name: str
     capability: tuple[int, int]
     sms: int = HOPPER.sms
+
+    @property
+    def card(self) -> Card | None:
+        """Which of the known cards it is; None for another."""
+        return known_card(self.capability)
 
 
 def visible_gpus() -> tuple[VisibleGpu, ...]:
@@ -86,6 +54,14 @@ def visible_gpus() -> tuple[VisibleGpu, ...]:
 
 
 @functools.cache
-def sms_at_hand() -> int:
-    """How many SMs this process's first GPU has; those of an H100 (SXM) where that is none of Hopper's, or there is none."""
-    return next((gpu.sms for gpu in visible_gpus()[:1] if gpu.capability == CAPABILITY), HOPPER.sms)
+def card_at_hand() -> Card:
+    """The card of this process's first GPU, with its own number of SMs; an H100 (SXM) where there is none, or another."""
+    for gpu in visible_gpus()[:1]:
+        if gpu.card is not None:
+            return replace(gpu.card, sms=gpu.sms)
+    return HOPPER
+
+
+def another_gpu(arch: str) -> VisibleGpu | None:
+    """This process's first GPU where it is another card: what is compiled for this arch may not be launched on it."""
+    return next((gpu for gpu in visible_gpus()[:1] if gpu.card is None or gpu.card.arch != arch), None)

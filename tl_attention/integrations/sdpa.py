@@ -25,7 +25,7 @@ def register_sdpa() -> str:
     """Make the kernels known to torch.nn.attention as "tl_attention", and return that name. Nothing else changes.
 
     `torch.nn.attention.activate_flash_attention_impl(name)` then has F.scaled_dot_product_attention of fp16 and bf16
-    tensors on a Hopper GPU run on them, training included, and switches cuDNN off in SDPA, which PyTorch prefers there.
+    tensors on a GPU run on them, training included, and switches cuDNN off in SDPA, which PyTorch prefers there.
     `restore_flash_attention_impl()` undoes both. Where PyTorch does not choose flash, such as for a mask that is a tensor,
     its other backends run as before. What the kernels do not have raises InputError (a ValueError): dropout, a causal
     mask with seq_q != seq_kv, sequences packed without padding.

@@ -14,7 +14,7 @@ from string import Template
 from typing import Literal, get_args
 
 from tl_attention.build.compile import CompiledKernel, compile_kernel
-from tl_attention.build.generation import TARGET
+from tl_attention.build.generation import target
 from tl_attention.build.sass import check_not_serialised, read_loops
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.leaderboard import cubin
@@ -135,7 +135,7 @@ def _compilers(**others: str) -> str:
 def _program_parts(schedule: Schedule) -> dict[str, str]:
     return {
         "program": program_text(schedule, VARIANT).strip(),
-        "target": literal(TARGET),
+        "target": literal(target(VARIANT.arch)),
         "pass_configs": literal(dict(lowering_of(schedule).pass_configs)),
     }
 

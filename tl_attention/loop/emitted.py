@@ -14,14 +14,7 @@ from tl_attention.loop.table import Statement, Table, statement
 
 CHANGED = (
     statement(
-        "vector",
-        "mask",
-        "acc_s",
-        "acc_s",
-        "acc_s = -inf where masked",
-        "mask_after",
-        of_block=True,
-        boundary_only=True,
+        "vector", "mask", "acc_s", "acc_s", "acc_s = -inf where masked", "mask_after", of_block=True, boundary_only=True
     ),
     statement(
         "vector",
@@ -48,6 +41,4 @@ SOFTMAX = tuple(name for name in SOURCE.names[SOURCE.number["max_prev"] : SOURCE
 def emitted_table(names: Iterable[str], own: Iterable[Statement]) -> Table:
     """The table of these statements, in this order: its `own` ones, those that are changed, and the others of the source."""
     of_name = SOURCE.by_name | {s.name: s for s in (*CHANGED, *own)}
-    return replace(
-        SOURCE, statements=tuple(of_name[name] for name in names), fused=FUSED, moved={"mask": "row_max"}
-    )
+    return replace(SOURCE, statements=tuple(of_name[name] for name in names), fused=FUSED, moved={"mask": "row_max"})

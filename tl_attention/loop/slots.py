@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, groupby
 
 from tl_attention.loop.attention import FRAGMENTS
 from tl_attention.loop.table import Statement, Table, whole
@@ -26,7 +26,9 @@ def in_slots(table: Table, emission: Emission) -> Table:
                 chunks.setdefault(whole(buffer), []).append(buffer)
     slots = {buffer: _slots(table, emission, names) for buffer, names in chunks.items()}
     slot_of = {
-        name: f"{buffer}[{number % slots[buffer]}]" for buffer, names in chunks.items() for number, name in enumerate(names)
+        name: f"{buffer}[{number % slots[buffer]}]"
+        for buffer, names in chunks.items()
+        for number, name in enumerate(names)
     }
 
     def renamed(buffers: tuple[str, ...]) -> tuple[str, ...]:
@@ -36,21 +38,19 @@ def in_slots(table: Table, emission: Emission) -> Table:
     return replace(table, statements=tuple(statements), slots=slots)
 
 
-def _chunk_by_chunk(table: Table) -> list[Statement]:
-    """The statements in source order, which uses up each chunk before it comes to the next."""
-    ordered: list[Statement] = []
-    cut_together = {fragment: product for fragment, product in FRAGMENTS.items()} | {p: p for p in FRAGMENTS.values()}
-    families: dict[str, list[Statement]] = {}
-    for s in table.statements:
-        family = cut_together.get(whole(s.name))
-        if family is None:
-            ordered.append(s)
-        else:
-            families.setdefault(family, []).append(s)
-        # The product's last chunk is the last of its family.
-        if family == whole(s.name) and s.name == [o.name for o in table.statements if whole(o.name) == family][-1]:
-            ordered += sorted(families[family], key=lambda s: s.columns or (0, 0))
-    return ordered
+def _chunk_by_chunk(table: Table) -> Iterator[Statement]:
+    """The statements in source order, which uses up each chunk of fragments before it comes to the next."""
+
+    def product(s: Statement) -> str | None:
+        return FRAGMENTS.get(whole(s.name), whole(s.name) if whole(s.name) in FRAGMENTS.values() else None)
+
+    def first_column(s: Statement) -> int:
+        return s.columns[0] if s.columns else 0
+
+    # A product and the loads of its fragments follow each other.
+    for multiplied, grouped in groupby(table.statements, product):
+        statements = list(grouped)
+        yield from sorted(statements, key=first_column) if multiplied else statements
 
 
 def _slots(table: Table, emission: Emission, chunks: Sequence[str]) -> int:
@@ -70,7 +70,10 @@ def _slots(table: Table, emission: Emission, chunks: Sequence[str]) -> int:
 
     def enough(slots: int) -> bool:
         return not any(
-            over(chunk, other) for n, chunk in enumerate(chunks) for m, other in enumerate(chunks) if (m - n) % slots == 0
+            over(chunk, other)
+            for n, chunk in enumerate(chunks)
+            for m, other in enumerate(chunks)
+            if (m - n) % slots == 0
         )
 
     return next(slots for slots in count(1) if slots >= len(chunks) or enough(slots))

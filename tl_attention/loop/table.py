@@ -141,7 +141,11 @@ def chunk_range(columns: tuple[int, ...], index: int) -> tuple[int, int]:
 def split_table(table: Table, split: Mapping[str, tuple[int, ...]]) -> Table:
     """The table with the statements of `split` cut into chunks of these columns."""
     segments: dict[str, list[tuple[int, int]]] = {}
-    for buffer in dict.fromkeys(buffer for buffers in table.splittable.values() for buffer in buffers):
+    # What the loop finds written is whole.
+    cut = dict.fromkeys(
+        buffer for buffers in table.splittable.values() for buffer in buffers if buffer not in table.inputs
+    )
+    for buffer in cut:
         ends = {end for name, widths in split.items() if buffer in table.splittable[name] for end in accumulate(widths)}
         if ends:
             segments[buffer] = list(pairwise([0, *sorted(ends)]))

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tl_attention.errors import ScheduleRefused
+from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import Dialect
@@ -29,22 +31,29 @@ class Lowering(ABC):
     """One way from a schedule to a kernel. `registry.py` has them all; nothing else knows one by its name.
 
     `dialect` is how schedules see it. `pass_configs` are TileLang's options for its kernels, `files` the modules of the
-    package whose text is the TileLang program, in the order in which a submission carries them.
+    package whose text is the TileLang program, in the order in which a submission carries them, `archs` the cards that
+    it is compiled for. `lacks` has what a variant may ask for that its kernel does not compute.
 
     Every process imports the lowerings, for their dialects, also one that calls a kernel which was finished before: what
     makes and proves kernels is imported by the methods that do so.
     """
 
     dialect: ClassVar[Dialect]
+    archs: ClassVar[tuple[str, ...]]
     pass_configs: ClassVar[Mapping[str, object]] = {FAST_MATH: True}
     files: ClassVar[tuple[str, ...]]
+    lacks: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
-    def resources(self, schedule: Schedule, size: HeadSize) -> Resources:
-        """What one thread block of the schedule's kernel takes of the SM."""
+    def resources(self, schedule: Schedule, size: HeadSize, card: Card = HOPPER) -> Resources:
+        """What one thread block of the schedule's kernel takes of an SM of the card."""
 
     def check_variant(self, variant: Variant) -> None:
         """Raise ScheduleRefused for one that its kernel does not compute; head sizes are for `resources` to refuse."""
+        if lacking := variant.optional & self.lacks:
+            raise ScheduleRefused(
+                f"{', '.join(sorted(lacking))}, which lowering {self.dialect.name} does not compute", "lowering"
+            )
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
         """What holds of its kernel beyond the dependences of the Program, in words, as each is proved.

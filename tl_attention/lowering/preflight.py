@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tl_attention.errors import ScheduleRefused
+from tl_attention.hardware.card import CARDS, HOPPER, Card
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.head_dims import HeadSize, check_head_dim
 from tl_attention.program.derivation import PLACE_KEYS, derive
 from tl_attention.program.program import Program
 from tl_attention.proof import legality
-from tl_attention.proof.limits import check_fits, ring_buffers
+from tl_attention.proof.limits import check_fits, of_another, ring_buffers
 from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.schedule import Schedule
 
@@ -26,9 +27,9 @@ BLAMED = (
 )
 
 
-def refuse_unless_safe(schedule: Schedule, size: HeadSize) -> None:
+def refuse_unless_safe(schedule: Schedule, size: HeadSize, card: Card = HOPPER) -> None:
     """Raise ScheduleRefused with the limit or the dependence that the schedule breaks, or how its roles go wrong."""
-    check_limits(schedule, size)
+    check_limits(schedule, size, card)
     if schedule.has_program:
         for _ in proofs(schedule, derive(schedule)):
             pass
@@ -47,7 +48,7 @@ def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
         raise
 
 
-def verdicts(schedule: Schedule, model: Model | None, sizes: Sequence[HeadSize]) -> Iterator[str]:
+def verdicts(schedule: Schedule, model: Model | None, sizes: Sequence[HeadSize], card: Card = HOPPER) -> Iterator[str]:
     """Everything that `refuse_unless_safe` asks, a line for what holds. Raises ScheduleRefused for what does not.
 
     The Program comes first, in the model that is asked for: its proof is worth seeing where only the tile is too large.
@@ -55,14 +56,16 @@ def verdicts(schedule: Schedule, model: Model | None, sizes: Sequence[HeadSize])
     if schedule.has_program:
         yield from (f"proved: {proved}" for proved in proofs(schedule, derive(schedule, model)))
     for size in sizes:
-        check_limits(schedule, size)
-        yield f"fits the SM at head_dim {size}"
+        check_limits(schedule, size, card)
+        yield f"fits the SM{of_another(card)} at head_dim {size}"
 
 
-def check_limits(schedule: Schedule, size: HeadSize) -> None:
-    """Raise ScheduleRefused for a tile, or a number of buffers, that the SM or the loads' order does not allow."""
+def check_limits(schedule: Schedule, size: HeadSize, card: Card = HOPPER) -> None:
+    """Raise ScheduleRefused for a card that the lowering is not compiled for, and for a tile, or a number of buffers, that
+    its SM or the loads' order does not allow."""
+    check_card(schedule, card)
     check_head_dim(size)
-    check_fits(schedule, size, lowering_of(schedule).resources(schedule, size))
+    check_fits(schedule, size, lowering_of(schedule).resources(schedule, size, card), card)
     if schedule.has_program and not schedule.producers and schedule.num_stages != max(ring_buffers(schedule)):
         k, v = ring_buffers(schedule)
         raise ScheduleRefused(
@@ -71,3 +74,11 @@ def check_limits(schedule: Schedule, size: HeadSize) -> None:
             "num_stages",
             others=PLACE_KEYS,
         )
+
+
+def check_card(schedule: Schedule, card: Card) -> None:
+    """Raise ScheduleRefused unless the schedule's lowering is compiled for the card."""
+    archs = lowering_of(schedule).archs
+    if card.arch not in archs:
+        runs_on = ", ".join(str(CARDS[arch]) for arch in archs)
+        raise ScheduleRefused(f"lowering: {schedule.lowering} runs on {runs_on}, not on {card}", "lowering")

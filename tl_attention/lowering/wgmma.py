@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tl_attention.hardware.device import HOPPER
+from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.schedule.choices import choices
@@ -28,15 +28,17 @@ def _threads_of(rows: int) -> Rule:
     )
 
 
+# The cards that have it.
+WGMMA_ARCHS = (HOPPER.arch,)
 # A warpgroup's wgmma has 64 rows, and TileLang 0.1.15 lays out acc_s for exactly that.
 THREADS_FIT_THE_TILE = tuple(map(_threads_of, choices(Keys.model_fields["block_M"])))
 
 
-def plain_resources(schedule: Schedule, size: HeadSize) -> Resources:
+def plain_resources(schedule: Schedule, size: HeadSize, card: Card) -> Resources:
     """What a block takes whose threads all compute: tiles in dynamic shared memory, no mbarriers of its own."""
     from tl_attention.proof.limits import Resources, fragment_registers, ring_buffers, shared_bytes
 
-    registers = HOPPER.registers_available(schedule.threads)
+    registers = card.registers_available(schedule.threads)
     return Resources(
         rings=ring_buffers(schedule),
         shared_bytes=shared_bytes(schedule, size),

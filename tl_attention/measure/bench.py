@@ -15,11 +15,13 @@ from tl_attention.measure.ticket import Ticket
 
 @dataclass(frozen=True)
 class Options:
-    """How the candidates are verified and timed. `seed`, of the inputs, is fresh by default."""
+    """How the candidates are verified and timed. `seed`, of the inputs, is fresh by default; `arch` is that of the card that
+    they are compiled for, by default the one at hand."""
 
     rounds: int = ROUNDS
     with_peers: bool = True
     seed: int | None = None
+    arch: str | None = None
 
 
 def measure(
@@ -27,7 +29,7 @@ def measure(
 ) -> list[Row]:
     """All rows, each recorded as it comes: those that fail when they fail, those that are timed at the end.
 
-    Raises InputError where no nvcc can compile, or the GPU is none of Hopper's, and CallFailed where the machine fails.
+    Raises InputError where no nvcc can compile, or the GPU is no card that is known, and CallFailed where the machine fails.
     """
     rows: list[Row] = []
 
@@ -36,7 +38,7 @@ def measure(
         rows.append(row)
 
     candidates = list(dict.fromkeys(candidates))
-    with Session(keep, seed=options.seed, compilers=CompilePool(len(candidates))) as session:
+    with Session(keep, seed=options.seed, arch=options.arch, compilers=CompilePool(len(candidates))) as session:
         tickets = [session.add(candidate) for candidate in candidates]
         _compile(session, tickets, progress)
         if options.with_peers and session.device is not None:

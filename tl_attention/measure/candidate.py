@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tl_attention.hardware.device import sms_at_hand
+from tl_attention.hardware.device import card_at_hand
 from tl_attention.problem.lengths import ended_by_keys
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes, Variant
@@ -23,15 +23,17 @@ SHARP = 128.0
 class Candidate:
     """A named implementation. `schedule` is None for a peer; `fixed` compiles for exactly the problem's sizes.
 
-    It is compiled for a GPU of `sms` SMs, the one that it will be measured on; `strided` for tensors that lie in any way.
+    It is compiled for a card's `arch` and a GPU of `sms` SMs, by default those of the one at hand; `strided` for tensors
+    that lie in any way.
     """
 
     name: str
     shape: AttentionShape
     schedule: Schedule | None = None
     fixed: bool = False
-    sms: int = field(default_factory=sms_at_hand)
+    sms: int = field(default_factory=lambda: card_at_hand().sms)
     strided: bool = False
+    arch: str = field(default_factory=lambda: card_at_hand().arch)
 
     @property
     def label(self) -> str:
@@ -40,7 +42,7 @@ class Candidate:
     @property
     def variant(self) -> Variant:
         """What is compiled for it."""
-        return replace(self.shape.variant(self.fixed), sms=self.sms, strided=self.strided)
+        return replace(self.shape.variant(self.fixed), sms=self.sms, strided=self.strided, arch=self.arch)
 
     def __str__(self) -> str:
         return f"{self.name}{' fixed' if self.fixed else ''} {self.shape.dtype}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tl_attention.errors import InputError
 from tl_attention.files.defaults import default_schedule
 from tl_attention.files.named import Named, resolve
+from tl_attention.hardware.device import card_at_hand
 from tl_attention.measure.candidate import Candidate
 from tl_attention.problem.head_dims import is_meant
 from tl_attention.problem.mask import CAUSAL, FULL
@@ -54,8 +55,8 @@ class Entry:
 
 
 def schedule_for(shape: AttentionShape, schedule: str | None = None) -> Named:
-    """The schedule that runs a problem: by default the one that attention() takes."""
-    return resolve(schedule or default_schedule(shape))
+    """The schedule that runs a problem: by default the one that attention() takes on the GPU at hand."""
+    return resolve(schedule or default_schedule(shape, card_at_hand().arch))
 
 
 def entries(cell: Cell, others: Sequence[Named] = ()) -> Iterator[Entry]:

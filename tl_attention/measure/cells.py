@@ -8,6 +8,7 @@ from typing import Any
 
 from tl_attention.errors import InputError
 from tl_attention.files.named import Named
+from tl_attention.hardware.card import KNOWN
 from tl_attention.measure import gpu_worker
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.cell import OURS, Cell, Entry, entries, visited
@@ -46,7 +47,7 @@ def measure(
 ) -> list[CellRow]:
     """A row for each cell, recorded as it comes; what fails is in it, with its status and reason.
 
-    Raises InputError where no nvcc can compile, or there is no Hopper GPU, and CallFailed where the machine fails.
+    Raises InputError where no nvcc can compile, or there is no GPU that is known, and CallFailed where the machine fails.
     """
     of_cells = [(cell, list(entries(cell, options.others))) for cell in cells]
     candidates = [entry.candidate for _, found in of_cells for entry in found]
@@ -54,7 +55,7 @@ def measure(
     worker, rows = Worker(), []
     with Session(_nobody, seed=options.seed, compilers=CompilePool(len(different)), worker=worker) as session:
         if session.device is None:
-            raise InputError("cells: no GPU here, expected a Hopper GPU (H100, H200): what is timed needs one")
+            raise InputError(f"cells: no GPU here, expected one of compute capability {KNOWN}: what is timed needs one")
         kernels = _verified(session, candidates, progress)
         progress.phase("time", len(cells))
         for cell, found in of_cells:

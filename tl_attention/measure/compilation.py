@@ -46,7 +46,7 @@ def refusal_of(candidate: Candidate) -> str:
     """Why the candidate is refused before it is compiled, "" if it is not."""
     if candidate.schedule is not None:
         try:
-            refuse_unless_safe(candidate.schedule, candidate.shape.head_size)
+            refuse_unless_safe(candidate.schedule, candidate.shape.head_size, candidate.variant.card)
         except InputError as refusal:
             return str(refusal)
     return ""

@@ -19,16 +19,12 @@ from tl_attention.build.sass import TOOLS, tool
 from tl_attention.build.store import SUFFIX
 from tl_attention.build.toolchain import Nvcc
 from tl_attention.errors import InputError
-from tl_attention.hardware.device import require_hopper, visible_gpus
+from tl_attention.hardware.card import HOPPER, card_of
+from tl_attention.hardware.device import card_at_hand, visible_gpus
 from tl_attention.measure.environment import commit, gpu, package
 
-# What every generated kernel includes.
-TRIAL = """
-#include <tl_templates/cuda/instruction/wgmma.h>
-#include <tl_templates/cuda/copy_sm90.h>
-#include <tl_templates/cuda/reduce.h>
-__global__ void trial() {}
-"""
+# What generated kernels include: by wgmma and TMA on Hopper, by mma.sync and cp.async on the others.
+ON_HOPPER, ELSEWHERE = ("instruction/wgmma", "copy_sm90", "reduce"), ("instruction/mma", "ldsm", "copy", "reduce")
 TRIAL_TIMEOUT_S = 300
 HOST_COMPILERS = ("g++", "clang++", "c++")
 UNKNOWN = "unknown: NVML does not answer"
@@ -96,7 +92,7 @@ def _gpu(torch_cuda: str | None) -> Iterator[Fact]:
     else:
         name, capability = torch.cuda.get_device_name(0), torch.cuda.get_device_capability(0)
         try:
-            require_hopper(capability, name)
+            card_of(capability, name)
             fault = ""
         except InputError as error:
             fault = str(error)
@@ -147,16 +143,16 @@ def _trial(nvcc: Nvcc, host: str) -> Fact:
         from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
     except Exception:
         return Fact("compiles", "not tried: TileLang cannot be imported")
-    started = time.monotonic()
+    started, arch = time.monotonic(), card_at_hand().arch
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "trial.cu"
-        source.write_text(TRIAL)
+        source.write_text(_trial_of(arch))
         command = [
             str(nvcc.home / "bin/nvcc"),
             f"-ccbin={host}",
             "-cubin",
             "-std=c++20",
-            "-arch=sm_90a",
+            f"-arch={arch}",
             f"-I{TILELANG_TEMPLATE_PATH}",
             f"-I{CUTLASS_INCLUDE_DIR}",
             "-o",
@@ -171,6 +167,12 @@ def _trial(nvcc: Nvcc, host: str) -> Fact:
         why = first_error(done.stdout + done.stderr)
         return Fact("compiles", "no", fault=f"{why}; the toolkit may be incomplete: {toolchain.mending(nvcc.release)}")
     return Fact("compiles", f"yes, the headers of a kernel in {time.monotonic() - started:.1f} s")
+
+
+def _trial_of(arch: str) -> str:
+    headers = ON_HOPPER if arch == HOPPER.arch else ELSEWHERE
+    includes = "\n".join(f"#include <tl_templates/cuda/{header}.h>" for header in headers)
+    return f"{includes}\n__global__ void trial() {{}}\n"
 
 
 def _disassembler(name: str) -> Fact:

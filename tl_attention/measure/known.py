@@ -14,7 +14,7 @@ UNNAMED = "an unnamed run"
 class Known:
     """Rows by the machine code and problem that they are of, and the machine that ran them.
 
-    The same: fingerprint, sizes fixed or not, problem, nvcc, ptxas and TileLang, whose headers are compiled too, and
+    The same: fingerprint, arch, sizes fixed or not, problem, nvcc, ptxas and TileLang, whose headers are compiled too, and
     GPU, driver and power limit. Rows without a fingerprint or a GPU are passed over: nothing ran. What failed on the
     GPU is known as well; a caller who wants that tried again leaves such rows out. Of several the first counts.
     """
@@ -49,4 +49,4 @@ class Known:
 
 def _key(row: Row) -> tuple:
     machine = (row.device, row.driver, row.power_limit_w, row.nvcc, row.ptxas, row.versions.get("tilelang"))
-    return row.fingerprint, row.sizes, row.shape, *machine
+    return row.fingerprint, row.arch, row.sizes, row.shape, *machine

@@ -7,22 +7,25 @@ from typing import Any
 
 from tl_attention.build.toolchain import chosen
 from tl_attention.errors import InputError
-from tl_attention.hardware.device import require_hopper, visible_gpus
+from tl_attention.hardware.card import KNOWN, card_of
+from tl_attention.hardware.device import card_at_hand, visible_gpus
 from tl_attention.measure.environment import commit, gpu, software
 
 
-def machine_fields() -> dict[str, Any]:
+def machine_fields(arch: str | None = None) -> dict[str, Any]:
     """The fields of a row that say where it was measured, and in which run, by name; the device's is the worker's to tell.
 
-    Asked before minutes of compiling: raises InputError where no nvcc can compile, or the GPU is none of Hopper's.
+    `arch` is that of the card to compile for, by default the one at hand. Asked before minutes of compiling: raises
+    InputError where no nvcc can compile, or, unless an arch is asked for, where the GPU is no card that is known.
     """
     versions, known = software(), gpu()
     nvcc = chosen(versions.get("cuda"))
-    if "cuda" in versions:
+    if arch is None and "cuda" in versions:
         for found in visible_gpus()[:1]:
-            require_hopper(found.capability, found.name)
+            card_of(found.capability, found.name)
     return {
         "run": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "arch": arch or card_at_hand().arch,
         "nvcc": nvcc.version,
         "ptxas": nvcc.ptxas,
         "commit": commit(),
@@ -37,5 +40,5 @@ def gpu_fields(what: str) -> dict[str, Any]:
     import torch
 
     if not torch.cuda.is_available():
-        raise InputError(f"{what}: no GPU here, expected a Hopper GPU (H100, H200)")
+        raise InputError(f"{what}: no GPU here, expected one of compute capability {KNOWN}")
     return {"device": torch.cuda.get_device_name(0), **machine_fields()}

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from tl_attention.build.sass import Loop
 from tl_attention.errors import InputError
+from tl_attention.hardware.card import HOPPER
 from tl_attention.measure.comparison import Comparison
 from tl_attention.measure.line_file import LineFile
 from tl_attention.problem.mask import CAUSAL
@@ -37,10 +38,12 @@ Status = Literal[
 class Measured:
     """What every line of a record says of where, when and how it was measured.
 
-    `nvcc` and `ptxas` are the versions of the chosen ones, `driver` is "unknown" where NVML does not tell.
+    `nvcc` and `ptxas` are the versions of the chosen ones, `driver` is "unknown" where NVML does not tell. `arch` is that of
+    the card that schedules were compiled for: Hopper's in records from before there were others.
     """
 
     method: str | None = None
+    arch: str = HOPPER.arch
     device: str | None = None
     driver: str | None = None
     power_limit_w: float | None = None

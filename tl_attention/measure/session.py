@@ -28,6 +28,7 @@ from functools import cached_property, partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from tl_attention.hardware.device import another_gpu
 from tl_attention.measure import gpu_worker, verification
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.comparison import Comparison
@@ -54,8 +55,10 @@ class Session:
 
     `known` has what was measured before, and learns what is measured here: a candidate whose code it finds is done
     without being measured again, its row marked by `known_from`. Without it all are measured. `seed`, of the inputs, is
-    fresh by default. `compilers` and `worker` are the processes that compile and the one that has the GPU; the session
-    ends them. Raises InputError where no nvcc can compile, or the GPU is none of Hopper's.
+    fresh by default. `arch` is that of the card to compile for, by default the one at hand: nothing is launched on a GPU that
+    is another. `compilers` and `worker` are the processes that compile and the one that has the GPU; the session
+    ends them. Raises InputError where no nvcc can compile, or, unless an arch is asked for, where the GPU is no card that is
+    known.
 
     Its methods raise CallFailed where the machine fails, not a candidate.
     """
@@ -66,12 +69,14 @@ class Session:
         *,
         known: Known | None = None,
         seed: int | None = None,
+        arch: str | None = None,
         compilers: CompilePool | None = None,
         worker: Worker | None = None,
     ):
         self._record, self._known = record, known
         self.seed = secrets.randbelow(2**31) if seed is None else seed
-        self._common = {"seed": self.seed, **machine_fields()}
+        self._common = {"seed": self.seed, **machine_fields(arch)}
+        self.arch: str = self._common["arch"]
         self._compilers, self._worker = compilers or CompilePool(), worker or Worker()
         self._outstanding: set[Ticket] = set()
         self._ready: SimpleQueue[Ticket] = SimpleQueue()
@@ -87,7 +92,9 @@ class Session:
 
     @cached_property
     def device(self) -> str | None:
-        """The GPU's name, None where there is none. The first to ask starts the worker, which takes seconds."""
+        """The GPU's name, None where there is none of the arch. The first to ask starts the worker, which takes seconds."""
+        if another_gpu(self.arch):
+            return None
         return self._worker.call(gpu_worker.device_name, timeout_s=START_TIMEOUT_S)
 
     @property
@@ -98,10 +105,12 @@ class Session:
     def peers_of(self, candidate: Candidate) -> list[Candidate]:
         """The peers that can run this candidate's problem here, to be added as it was."""
         names = self._worker.call(gpu_worker.available_peers, candidate.shape, timeout_s=START_TIMEOUT_S)
-        return [Candidate(name, candidate.shape) for name in names]
+        return [Candidate(name, candidate.shape, arch=self.arch) for name in names]
 
     def add(self, candidate: Candidate) -> Ticket:
         """Check the candidate and have it compiled, a peer neither; `prepared` hands its ticket out."""
+        if candidate.arch != self.arch:
+            raise ValueError(f"{candidate} is for {candidate.arch}, expected {self.arch} as all of this session")
         if self._compiling_ended and candidate.schedule is not None:
             raise ValueError(f"{candidate} comes after end_compiling, expected only peers")
         ticket = Ticket.of(candidate, refusal=refusal_of(candidate), **self._common)
@@ -157,7 +166,7 @@ class Session:
         If one breaks the worker, the others are sampled again from the start, without it.
         """
         for shape in dict.fromkeys(ticket.candidate.shape for ticket in tickets):
-            matmul = Candidate(MATMUL, shape)
+            matmul = Candidate(MATMUL, shape, arch=self.arch)
             group = [ticket for ticket in tickets if ticket.candidate.shape == shape]
             while group:
                 samples = self._sample(matmul, group, rounds, f"time {shape}", progress)

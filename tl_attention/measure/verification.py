@@ -33,7 +33,7 @@ def on_gpu(worker: Worker, candidate: Candidate, seed: int) -> dict[str, Any]:
 
 
 def on_cpu(candidate: Candidate, seed: int) -> dict[str, Any]:
-    """The same where there is no GPU, of a schedule."""
+    """The same where there is no GPU to run it, of a schedule."""
     schedule = candidate.schedule
     assert schedule is not None, f"{candidate} is a peer, which needs a GPU"
     if not schedule.has_program:

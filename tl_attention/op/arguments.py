@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError
-from tl_attention.hardware.device import require_hopper
+from tl_attention.hardware.card import CARDS, Card, card_of
 from tl_attention.op.in_memory import DIMENSIONS, check_layout, check_out, empty, other_way
 from tl_attention.op.rows import Rows
 from tl_attention.problem.head_dims import check_head_dim, head_size
@@ -96,11 +96,12 @@ def _shape(
         raise _of_attention(error) from None
 
 
-def check_device(device: torch.device) -> None:
-    """Raise InputError for tensors that are not on a Hopper GPU."""
+def checked_card(device: torch.device) -> Card:
+    """The card that tensors on a device are on. Raises InputError for those that are on none that is known."""
     if device.type != "cuda":
-        raise InputError(f"attention: the tensors are on {device}, expected a CUDA device (H100, H200)")
-    require_hopper(torch.cuda.get_device_capability(device), torch.cuda.get_device_name(device))
+        known = ", ".join(card.name for card in CARDS.values())
+        raise InputError(f"attention: the tensors are on {device}, expected a CUDA device ({known})")
+    return card_of(torch.cuda.get_device_capability(device), torch.cuda.get_device_name(device))
 
 
 def output_for(out: Tensor | None, shape: tuple[int, ...], inputs: dict[str, Tensor], layout: str) -> Tensor:

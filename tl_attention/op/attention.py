@@ -65,8 +65,9 @@ def attention(
     """softmax(scale q k^T) v on the current CUDA stream of q's device.
 
     q is (batch, heads, seq_q, head_dim), k (batch, heads_kv, seq_kv, head_dim), v (batch, heads_kv, seq_kv, head_dim_v),
-    all fp16 or all bf16, on one Hopper GPU. Lengths are any, 0 too. Head h takes k's and v's h // (heads / heads_kv).
-    head_dim and head_dim_v are multiples of 8 up to 256. Products accumulate in fp32.
+    all fp16 or all bf16, on one GPU. Lengths are any, 0 too. Head h takes k's and v's h // (heads / heads_kv).
+    head_dim and head_dim_v are multiples of 8 up to 256. Products accumulate in fp32. A GPU that is not Hopper has the cases
+    that files/defaults.yaml names for it.
 
     Strides are read, nothing is copied: views run as they lie if the last dimension is contiguous, and the address and
     the stride of every other dimension longer than 1 are multiples of 16 bytes, and not 0. Others are refused.
@@ -127,15 +128,15 @@ def attention(
     rows, shape = arguments.checked_problem(q, k, v, mask, softcap=softcap, **asked)
     scale = arguments.checked_scale(scale, q.shape[3])
     inputs = {"q": q, "k": k, "v": v}
-    arguments.check_device(q.device)
+    card = arguments.checked_card(q.device)
     output = arguments.output_for(out, (*q.shape[:3], v.shape[3]), inputs, layout)
     result = other_way(output, layout) if out is None else out
     lse = q.new_empty(q.shape[:3], dtype=torch.float32) if return_lse else None
     if shape is not None:
         parts = {**inputs, "q": rows.computed(q), "out": rows.computed(output)}
         strided, tensors = placed(parts, layout)
-        variant = replace(shape.variant(fixed=specialize), strided=strided, sms=sms_of(q.device))
-        scheduled = schedule_of(schedule, shape)
+        variant = replace(shape.variant(fixed=specialize), strided=strided, sms=sms_of(q.device), arch=card.arch)
+        scheduled = schedule_of(schedule, shape, card)
         kernel, cap = kernel_of(scheduled, variant).launch, softcap or None
         own = None if lse is None else rows.own(lse)
         taken = tensors["q"], tensors["k"], tensors["v"], tensors["out"]

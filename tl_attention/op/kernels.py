@@ -12,6 +12,7 @@ from tl_attention.build.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.files.defaults import default_schedule
 from tl_attention.files.named import resolve
+from tl_attention.hardware.card import Card
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
@@ -37,12 +38,12 @@ def sms_of(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def schedule_of(schedule: Schedule | str | Path | None, shape: AttentionShape) -> Schedule:
-    """The schedule that a caller means; by default the one that files/defaults.yaml has for the problem."""
+def schedule_of(schedule: Schedule | str | Path | None, shape: AttentionShape, card: Card) -> Schedule:
+    """The schedule that a caller means; by default the one that files/defaults.yaml has for the problem on the card."""
     if isinstance(schedule, Schedule):
         return schedule
     if schedule is None:
-        schedule = default_schedule(shape)
+        schedule = default_schedule(shape, card.arch)
     if not isinstance(schedule, (str, Path)):
         found = type(schedule).__name__
         raise InputError(f"attention: schedule is {found}, expected a name, a file, a label or a Schedule")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tl_attention.hardware.device import HOPPER
+from tl_attention.hardware.card import CARDS, HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize, head_size, tile_dim
 from tl_attention.problem.mask import FULL, Mask
 
@@ -62,8 +62,8 @@ class Variant:
     them to run time. `optional` names the optional inputs and outputs that there are. `group` heads of Q share one of K
     and V: `Sizes.heads` counts Q's. `strided` leaves to run time how the caller's tensors lie in memory, too: each has a
     stride of its own for every dimension but the last, which is contiguous. The sizes are the tensors': a kernel's tiles
-    have `tile_dim` and `tile_dim_v` columns, of which those beyond the tensors' are 0. A persistent kernel fills a GPU of
-    `sms` SMs; it computes the same on any.
+    have `tile_dim` and `tile_dim_v` columns, of which those beyond the tensors' are 0. It is compiled for cards of `arch`,
+    and runs on no other. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any.
     """
 
     head_dim: int
@@ -75,6 +75,7 @@ class Variant:
     group: int = 1
     strided: bool = False
     sms: int = HOPPER.sms
+    arch: str = HOPPER.arch
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
@@ -84,6 +85,11 @@ class Variant:
         heads_kv = sizes.heads if self.group == 1 else sizes.heads // self.group
         known: dict[str | int, Any] = dict(zip(Sizes._fields, sizes))
         return known | {"heads_kv": heads_kv, "head_dim": self.head_dim, "head_dim_v": self.head_dim_v}
+
+    @property
+    def card(self) -> Card:
+        """The card of its arch."""
+        return CARDS[self.arch]
 
     @property
     def head_size(self) -> HeadSize:

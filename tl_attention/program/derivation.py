@@ -109,7 +109,7 @@ class _Iteration:
         for place, (name, lag) in enumerate(self.emission):
             kind = self.table.by_name[name].kind
             yield from self._completions(place)
-            yield from (Operation("wait", load, at) for load, (where, at) in self.awaited.items() if where == place)
+            yield from (Operation("wait", load, at) for load, (at, where) in self.awaited.items() if where == place)
             yield from (Operation("wait", load, lag) for load in self.table.loads_of(name))
             if kind == "load":
                 yield Operation("acquire", name, lag)
@@ -175,10 +175,27 @@ class _Iteration:
         return done(before)
 
     def _awaited(self, load: str, before: str) -> tuple[int, int]:
-        """(place, lag there) of the wait for a load at `before`, the last one that comes by its first reader."""
-        lag, place = min((self.stage[name], self.place[name]) for name in self.table.readers[load])
-        wanted = self._named(before)
-        return wanted, lag - (wanted > place)
+        """(lag there, place) of the wait for a load at `before`, the last one that comes by its first reader."""
+        first = min(self.table.readers[load], key=lambda name: (self.stage[name], self.place[name]))
+
+        def at(name: str) -> tuple[int, int]:
+            wanted = self._named(name)
+            return self.stage[first] - (wanted > self.place[first]), wanted
+
+        if load not in self.place:  # A producer issues it.
+            return at(before)
+        issued = self.stage[load], self.place[load]
+        possible = [name for name, _ in self.emission if name not in self.table.moved and at(name) > issued]
+        # Where its reader comes first the order is wrong as a whole, and the proof says how.
+        if possible and at(before) <= issued:
+            raise ScheduleRefused(
+                f"wait_before.{load}: {before} does not come between the issue of {load}({offset(-issued[0])}) and "
+                f"{first}({offset(-self.stage[first])}), which reads it: expected one of {', '.join(possible)}",
+                "wait_before",
+                load,
+                others=PLACE_KEYS,
+            )
+        return at(before)
 
     def _later(self, load: str, before: str) -> tuple[int, int]:
         """(place, lag there) of the release of a load's buffer: `before`, in the iteration in which its reader is done.

@@ -58,6 +58,11 @@ class Program:
         return phases
 
     @property
+    def counts_loads(self) -> bool:
+        """Whether a wait for a load leaves later ones in flight, as one for a product does: threads issue them in groups."""
+        return self.emitted and self.model == "synchronous"
+
+    @property
     def loads(self) -> tuple[str, ...]:
         """The producer's loads, in its order."""
         return tuple(op.statement for op in self.producer if op.kind == "issue")
@@ -81,7 +86,7 @@ class Program:
         load that an earlier part issued; a loop this long has no such guard. Prologue, steady state and epilogue that
         are emitted one after another are this long together.
         """
-        if not self.emitted and self.model == "synchronous":
+        if self.model == "synchronous" and not self.emitted:
             first, last = self.iterations_around
             return max(1, last - first - 1)
         return self.phases.least_blocks

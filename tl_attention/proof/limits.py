@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.hardware.device import HOPPER
+from tl_attention.hardware.card import HOPPER, Card
+from tl_attention.hardware.warpgroup import WARPGROUP
 from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.tiling import ceildiv
@@ -29,7 +30,8 @@ class Resources:
     pairs of mbarriers, one for full and one for empty, by what they guard, `barrier_bytes` what they take of static
     shared memory. `fragments` has registers per thread of each fragment that lives across statements, `registers` how
     many each thread that computes may have, `launched` those that it is launched with, `split` those of such a thread and
-    of the producer's where setmaxnreg moves them. `producer_threads` are those that only load. `blocks` are on the SM, this one among them.
+    of the producer's where setmaxnreg moves them. `producer_threads` are those that only load. `blocks` are on the SM, this
+    one among them. `team` are the threads that compute rows together.
     """
 
     rings: tuple[int, int]
@@ -42,6 +44,7 @@ class Resources:
     split: tuple[int, ...] | None = None
     producer_threads: int = 0
     blocks: int = 1
+    team: int = WARPGROUP
 
     @property
     def static_bytes(self) -> int:
@@ -52,6 +55,10 @@ class Resources:
     def fragment_registers(self) -> int:
         """Registers per thread of all fragments."""
         return sum(self.fragments.values())
+
+    def blocks_that_fit(self, card: Card, threads: int, registers: int) -> int:
+        """How many such blocks an SM of the card holds: `threads` compute, and each has so many `registers`, as compiled."""
+        return card.blocks_that_fit(threads + self.producer_threads, registers, self.static_bytes + self.shared_bytes)
 
 
 def ring_buffers(schedule: Schedule) -> tuple[int, int]:
@@ -83,9 +90,9 @@ def fragment_registers(schedule: Schedule, size: HeadSize) -> dict[str, int]:
     return {"acc_s": acc_s, **p, "acc_o": acc_o, **q, "row vectors": ROW_VECTOR_REGISTERS}
 
 
-def check_fits(schedule: Schedule, size: HeadSize, takes: Resources) -> None:
-    """Raise ScheduleRefused when the tile cannot fit the SM; `takes` is what the lowering's kernel does."""
-    _check_shared_memory(schedule, size, takes)
+def check_fits(schedule: Schedule, size: HeadSize, takes: Resources, card: Card = HOPPER) -> None:
+    """Raise ScheduleRefused when the tile cannot fit an SM of the card; `takes` is what the lowering's kernel does."""
+    _check_shared_memory(schedule, size, takes, card)
     widths, (_, columns_v) = schedule.split.rescale, sizes_of(tile_size(size))
     if widths and sum(widths) != columns_v:
         raise ScheduleRefused(
@@ -93,8 +100,13 @@ def check_fits(schedule: Schedule, size: HeadSize, takes: Resources) -> None:
             "split",
             "rescale",
         )
-    _check_registers(schedule, columns_v, takes)
-    _check_product(schedule, takes)
+    _check_registers(schedule, takes, card)
+    _check_product(schedule, takes, card)
+
+
+def of_another(card: Card) -> str:
+    """Which card it is, after what is said of its SM: nothing of the one that is meant where none is named."""
+    return "" if card.arch == HOPPER.arch else f" of {card}"
 
 
 def shared_text(schedule: Schedule, size: HeadSize, rings: tuple[int, int]) -> str:
@@ -111,14 +123,15 @@ def shared_text(schedule: Schedule, size: HeadSize, rings: tuple[int, int]) -> s
     return f"{elements if len(tiles) == 1 else f'({elements})'} * {DTYPE_BYTES}"
 
 
-def _check_shared_memory(schedule: Schedule, size: HeadSize, takes: Resources) -> None:
+def _check_shared_memory(schedule: Schedule, size: HeadSize, takes: Resources, card: Card) -> None:
     static = takes.static_bytes
-    need, limit = static + takes.shared_bytes, HOPPER.shared_available(takes.blocks)
+    need, limit = static + takes.shared_bytes, card.shared_available(takes.blocks)
     if need <= limit:
         return
     before = f" after {static:,} that hold {takes.barrier_bytes} of mbarriers" if static else ""
     kernel_keys = [("kernel", key) for key in ("k_stages", "v_stages", "p_operand", "blocks_per_sm")]
-    has = "the SM has" if takes.blocks == 1 else f"each of {takes.blocks} blocks of an SM has"
+    sm = of_another(card)
+    has = f"the SM{sm} has" if takes.blocks == 1 else f"each of {takes.blocks} blocks of an SM{sm} has"
     raise ScheduleRefused(
         f"needs {need:,} bytes of shared memory, {has} {limit:,}: {shared_text(schedule, size, takes.rings)} "
         f"bytes{before}; use a smaller tile or fewer buffers",
@@ -127,29 +140,30 @@ def _check_shared_memory(schedule: Schedule, size: HeadSize, takes: Resources) -
     )
 
 
-def _check_registers(schedule: Schedule, head_dim: int, takes: Resources) -> None:
-    M, N = schedule.block_M, schedule.block_N
+def _check_registers(schedule: Schedule, takes: Resources, card: Card) -> None:
     if takes.fragment_registers <= takes.registers:
         return
-    p = "half as much for acc_s_cast, " if "acc_s_cast" in takes.fragments else ""
-    q = "half as much for Q, " if "Q" in takes.fragments else ""
     kernel_keys = [("kernel", key) for key in ("registers", "q_operand", "p_operand", "blocks_per_sm")]
     raise ScheduleRefused(
-        f"needs {takes.fragment_registers} registers per thread for fragments alone, {schedule.threads} threads have "
-        f"{takes.registers}: acc_s {M}*{N}/{schedule.threads}, "
-        f"{p}acc_o {M}*{head_dim}/{schedule.threads}, {q}{ROW_VECTOR_REGISTERS} for row vectors; use a smaller block_N",
+        f"needs {takes.fragment_registers} registers per thread for fragments alone, {schedule.threads} threads"
+        f"{of_another(card)} have {takes.registers}: {fragments_text(takes)}; use a smaller block_N",
         "block_N",
         others=(("block_M",), ("threads",), *kernel_keys, ("lowering",)),
     )
 
 
-def _check_product(schedule: Schedule, takes: Resources) -> None:
+def fragments_text(takes: Resources) -> str:
+    """How many registers of a thread each fragment takes."""
+    return ", ".join(f"{name} {count}" for name, count in takes.fragments.items())
+
+
+def _check_product(schedule: Schedule, takes: Resources, card: Card) -> None:
     accumulators, name = max((takes.fragments.get(name, 0), name) for name in ("acc_s", "acc_o"))
     if accumulators + PRODUCT_REGISTERS <= takes.launched:
         return
     raise ScheduleRefused(
         f"needs {accumulators} + {PRODUCT_REGISTERS} registers per thread for the product in {name}: with {takes.blocks} "
-        f"blocks on an SM a thread is launched with {takes.launched}; use fewer blocks_per_sm",
+        f"blocks on an SM{of_another(card)} a thread is launched with {takes.launched}; use fewer blocks_per_sm",
         "kernel",
         "blocks_per_sm",
         others=(("block_M",), ("block_N",), ("threads",), ("lowering",)),

@@ -56,7 +56,8 @@ class Keys(BaseModel):
         Field(
             description=(
                 "the 15 statements, each in exactly one group, by name or by number 0 to 14 in source order, a split one "
-                "by its chunks; a group is contiguous in the order and shares a stage"
+                "by its chunks; by mma_sync also frag_q, frag_k and frag_v, 15 to 17; a group is contiguous in the order "
+                "and shares a stage"
             )
         ),
     ] = ()

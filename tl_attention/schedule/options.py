@@ -226,7 +226,6 @@ class Split(_Options):
     rescale: Annotated[
         Columns | None, Field(description="columns of each chunk of rescale, head_dim in total"), IN_CHUNKS
     ] = None
-
     mma0: Annotated[
         Columns | None,
         Field(description="columns of Q and K of each chunk of mma0, frag_q and frag_k, head_dim in total"),
@@ -244,12 +243,12 @@ class Split(_Options):
 class Waits(_Options):
     """Statements before which a product, or a load, is waited for, earlier than a dependence asks."""
 
-    load_k: Annotated[
-        StatementName | None, Field(description="wait for K right before this statement"), WAITED_FOR
-    ] = None
-    load_v: Annotated[
-        StatementName | None, Field(description="wait for V right before this statement"), WAITED_FOR
-    ] = None
+    load_k: Annotated[StatementName | None, Field(description="wait for K right before this statement"), WAITED_FOR] = (
+        None
+    )
+    load_v: Annotated[StatementName | None, Field(description="wait for V right before this statement"), WAITED_FOR] = (
+        None
+    )
     mma0: Annotated[
         StatementName | None, Field(description="wait for MMA0 right before this statement"), WAITED_FOR
     ] = None
@@ -273,10 +272,13 @@ class Releases(_Options):
     ] = None
 
 
-OPTION_KEYS = ("kernel", "softmax", "split", "wait_before", "release_before")
+OPTIONS: dict[str, type[_Options]] = {
+    "kernel": KernelOptions,
+    "softmax": SoftmaxOptions,
+    "split": Split,
+    "wait_before": Waits,
+    "release_before": Releases,
+}
+OPTION_KEYS = tuple(OPTIONS)
 # Each by its path: `kernel.k_stages`.
-OPTION_PATHS = tuple(
-    f"{key}.{name}"
-    for key, options in zip(OPTION_KEYS, (KernelOptions, SoftmaxOptions, Split, Waits, Releases))
-    for name in options.model_fields
-)
+OPTION_PATHS = tuple(f"{key}.{name}" for key, options in OPTIONS.items() for name in options.model_fields)

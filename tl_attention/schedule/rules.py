@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tl_attention.loop.attention import IN_CHUNKS, NAMES, NUMBER
+from tl_attention.loop.attention import FRAGMENTS, IN_CHUNKS, NAMES, NUMBER, SOURCE
 from tl_attention.loop.table import whole
 from tl_attention.schedule.dialect import Check, Dialect, dialects
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import PRODUCER, Keys
-from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS
+from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS, OPTIONS
 from tl_attention.schedule.rule import Rule, implies
 from tl_attention.schedule.statement_name import MOST_CHUNKS
 
@@ -20,6 +20,7 @@ MOST_GROUPS = MOST_WHOLE + len(IN_CHUNKS) * (MOST_CHUNKS - 1)
 def rules_of(dialect: Dialect) -> tuple[Check, ...]:
     """What a schedule of this lowering must meet. In this order: the first that is broken is told."""
     order = ORDER_LEFT_OUT if dialect.model is None else ORDER_GIVEN
+    # A key that is left out as a whole is told as a whole.
     options = (
         rule
         for path, rule in OPTION_LEFT_OUT.items()
@@ -49,8 +50,7 @@ def _option_left_out(path: str) -> Rule:
     key, _, name = path.partition(".")
     if not name:
         return Rule(path, told, needs={path: {"maxProperties": 0}})
-    default = type(Keys.model_fields[key].default).model_fields[name].default
-    return Rule(path, told, needs={path: {"const": default}})
+    return Rule(path, told, needs={path: {"const": OPTIONS[key].model_fields[name].default}})
 
 
 ORDER_LEFT_OUT = tuple(map(_order_left_out, KEYS_OF_ORDER))
@@ -78,8 +78,14 @@ def _groups_partition_the_statements(s: Keys) -> None:
 
 
 def parts(s: Keys, name: str) -> str:
+    """Which chunks of a statement there are, in words that say why."""
+    if name not in map(whole, s.statements):
+        known = name in (*SOURCE.names, *s.dialect.own_statements)
+        return f"lowering {s.lowering} has none{' with these options' if known else ''}"
     widths = s.split.columns(name)
-    return f"split.{name} cuts it into {name}.0 to {name}.{len(widths) - 1}" if widths else f"{name} is not split"
+    if not widths:
+        return f"{name} is not split"
+    return f"split.{FRAGMENTS.get(name, name)} cuts it into {name}.0 to {name}.{len(widths) - 1}"
 
 
 def _named(name: str) -> str:

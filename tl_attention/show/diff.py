@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from tl_attention.errors import InputError
+from tl_attention.hardware.card import Card
 from tl_attention.program.derivation import derive
+from tl_attention.proof.limits import of_another
 from tl_attention.schedule.key_errors import dotted
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.explain import program_parts
@@ -58,18 +60,21 @@ def program(before: list[str], after: list[str], names: tuple[str, str]) -> list
     return ["program: differs", *(f"  {line}" for line in difflib.unified_diff(before, after, *names, lineterm=""))]
 
 
-def code(a: Schedule, b: Schedule, names: tuple[str, str], shape: AttentionShape) -> list[str]:
-    """What the compilers make of both, for any sizes; `shape` gives head_dim, dtype and mask. Takes 10 s or so.
+def code(a: Schedule, b: Schedule, names: tuple[str, str], shape: AttentionShape, card: Card) -> list[str]:
+    """What the compilers make of both for the card, for any sizes; `shape` gives head_dim, dtype and mask. Takes 10 s or so.
 
     Raises InputError where one of them cannot be built.
     """
     from tl_attention.measure.candidate import Candidate
     from tl_attention.measure.compile_pool import compile_all
 
-    candidates = [Candidate(f"{side}: {name}", shape, s) for side, name, s in zip("ab", names, (a, b))]
+    candidates = [
+        Candidate(f"{side}: {name}", shape, s, sms=card.sms, arch=card.arch)
+        for side, name, s in zip("ab", names, (a, b))
+    ]
     compiled = compile_all(candidates)
     before, after = (compiled[candidate] for candidate in candidates)
-    heading = f"code: head_dim {shape.head_size} {shape.dtype}{shape.mask.suffix}"
+    heading = f"code: head_dim {shape.head_size} {shape.dtype}{shape.mask.suffix}{of_another(card)}"
     failed = next((name for name, made in zip(names, (before, after)) if made.error), None)
     if failed:
         made = before if before.error else after

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tl_attention.hardware.device import HOPPER
-from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
+from tl_attention.hardware.card import HOPPER, Card
+from tl_attention.hardware.warpgroup import WARP
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.program.derivation import derive
 from tl_attention.program.operation import Iteration, Operation
 from tl_attention.program.program import Program, offset
-from tl_attention.proof.limits import shared_text
+from tl_attention.proof.limits import fragments_text, of_another, shared_text
 from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.option_words import SET, is_set, option_lines
@@ -20,7 +20,12 @@ from tl_attention.show.option_words import SET, is_set, option_lines
 # In front of an operation that the Program has, and that the compiler places.
 PLACED = "~"
 # Of operations that concern no one statement, and of those that keep exponentials in their place.
-ALONE = {"turn": "waited for, to issue products", "pass": "to the other warpgroup"}
+ALONE = {
+    "turn": "waited for, to issue products",
+    "pass": "to the other warpgroup",
+    "sync": "all threads",
+    "keep": "Q in registers",
+}
 SHOWN_AS = {"hold_last": "hold"}
 SAID = {
     "hold": ", all its exponentials",
@@ -30,21 +35,21 @@ SAID = {
 }
 
 
-def explain(schedule: Schedule, model: Model | None = None, head_dim: HeadSize = 128) -> str:
-    """What the schedule takes of the SM, its options, and its Program, in the lowering's own model by default.
+def explain(schedule: Schedule, model: Model | None = None, head_dim: HeadSize = 128, card: Card = HOPPER) -> str:
+    """What the schedule takes of an SM of the card, its options, and its Program, in the lowering's own model by default.
 
     The Program comes as prologue, steady state and epilogue. Raises ScheduleRefused where none can be derived.
     """
     if not schedule.has_program:
         return (
-            f"{schedule.label}\n\n{_resources(schedule, head_dim)}\n\n"
+            f"{schedule.label}\n\n{_resources(schedule, head_dim, card)}\n\n"
             f"lowering {schedule.lowering}: {schedule.dialect.words}; num_stages is {schedule.num_stages}.\n"
             "There is no Program to prove or to show; the kernel is verified on the GPU only.\n"
         )
     program = derive(schedule, model)
     parts = [
         schedule.label,
-        f"{_heading(schedule, program)}\n{_resources(schedule, head_dim)}",
+        f"{_heading(schedule, program)}\n{_resources(schedule, head_dim, card)}",
         _options(schedule),
         *program_parts(schedule, program),
     ]
@@ -76,21 +81,21 @@ def _heading(schedule: Schedule, program: Program) -> str:
     return f"{program.model} model{other}: {note}\nbuffers: {program.rings}{least}"
 
 
-def _resources(schedule: Schedule, head_dim: HeadSize) -> str:
+def _resources(schedule: Schedule, head_dim: HeadSize, card: Card) -> str:
     """Tile, threads, shared memory, mbarriers and registers, each with what there is of it."""
     M, N = schedule.block_M, schedule.block_N
-    takes = lowering_of(schedule).resources(schedule, head_dim)
+    takes = lowering_of(schedule).resources(schedule, head_dim, card)
     static = takes.static_bytes
     before = f"{static:,} that hold the mbarriers + " if static else ""
+    team = "a warp" if takes.team == WARP else takes.team
     producer = f"; {takes.producer_threads} more for the producer, of which one warp loads"
     lines = [
         f"tile: {M} queries x {N} keys, head_dim {head_dim}",
-        f"threads: {schedule.threads} compute, {WARPGROUP} for each {ROWS} rows"
+        f"threads: {schedule.threads} compute, {team} for each {M * takes.team // schedule.threads} rows"
         + (producer if takes.producer_threads else ", and load"),
-        f"shared memory: {static + takes.shared_bytes:,} of {HOPPER.shared_available(takes.blocks):,} bytes: {before}"
+        f"shared memory: {static + takes.shared_bytes:,} of {card.shared_available(takes.blocks):,} bytes{of_another(card)}: {before}"
         + shared_text(schedule, head_dim, takes.rings),
-        f"registers: {takes.fragment_registers} of {takes.registers} for fragments: "
-        + ", ".join(f"{name} {count}" for name, count in takes.fragments.items()),
+        f"registers: {takes.fragment_registers} of {takes.registers} for fragments: {fragments_text(takes)}",
     ]
     if takes.barriers:
         of = ", ".join(f"{count} of {name}" for name, count in takes.barriers.items())
@@ -147,11 +152,11 @@ def _words(program: Program, op: Operation) -> str:
     """What an operation is about."""
     if op.kind in ALONE:
         return ALONE[op.kind]
-    if op.statement not in program.table.by_name:
-        return op.statement
-    what = f"{op.statement}({offset(-op.lag)})"
-    if op.kind == "wait" and op.statement in program.table.products:
+    what = f"{op.statement}({offset(-op.lag)})" if op.statement in program.table.by_name else op.statement
+    if op.kind == "wait" and (op.statement in program.table.products or program.counts_loads):
         return f"{what}, {op.outstanding} later in flight"
+    if op.statement not in program.table.by_name:
+        return what
     if program.table.by_name[op.statement].boundary_only:
         return f"{what} of a boundary block"
     return what + SAID.get(op.kind, "")

@@ -209,7 +209,9 @@ def recorded_for(row: Row, recorded: Sequence[Row]) -> Row | None:
     """The first recorded row of this row's generated code and problem (sizes, dtype, mask), under any name."""
     if row.fingerprint is None:
         return None
-    return next((r for r in recorded if r.fingerprint == row.fingerprint and r.shape == row.shape), None)
+    return next(
+        (r for r in recorded if r.fingerprint == row.fingerprint and r.arch == row.arch and r.shape == row.shape), None
+    )
 
 
 def _who(group: Sequence[Row], rows: Sequence[Row]) -> str:

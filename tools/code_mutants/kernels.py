@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from code_mutants.reading import Code
-from tl_attention.build.generation import TARGET
+from tl_attention.build.generation import target
 from tl_attention.files.schedule_file import load
-from tl_attention.hardware.device import HOPPER
+from tl_attention.hardware.card import HOPPER
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Variant
@@ -79,9 +79,10 @@ def lowered(kernel: Kernel) -> Code:
 
     lowering = lowering_of(kernel.schedule)
     program = lowering.prim_func(lowering.arguments(kernel.schedule), kernel.variant)
+    for_card = target(kernel.variant.arch)
     options = tvm.transform.PassContext(opt_level=3, config=dict(lowering.pass_configs))
-    with options, tvm.target.Target(TARGET):
-        artifact = lower(program, target=TARGET, enable_host_codegen=True)
+    with options, tvm.target.Target(for_card):
+        artifact = lower(program, target=for_card, enable_host_codegen=True)
     return Code(
         artifact.kernel_source,
         artifact.rt_mod.inspect_source(),

@@ -33,9 +33,9 @@ class Fragments(NamedTuple):
     """Chunks by their statements, and how many steps of Q, K and V there is room for: of all where that is None."""
 
     chunks: dict[str, Chunk]
-    q: int | None = None
-    k: int | None = None
-    v: int | None = None
+    q_steps: int | None = None
+    k_steps: int | None = None
+    v_steps: int | None = None
 
 
 def arguments(schedule: Schedule) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def fragments(schedule: Schedule) -> Fragments:
             for fragment in of_product:
                 if slots := table.slots.get(BUFFERS[fragment]):
                     places[fragment[-1]] = index % slots * (max(widths) // DEPTH)
-                    room[fragment[-1]] = slots * (max(widths) // DEPTH)
+                    room[f"{fragment[-1]}_steps"] = slots * (max(widths) // DEPTH)
             chunk = Chunk(first // DEPTH, (end - first) // DEPTH, **places)
             chunks |= {name: chunk} | {f"{fragment}.{index}": chunk for fragment in of_product}
     return Fragments(chunks, **room)

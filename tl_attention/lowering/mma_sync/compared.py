@@ -55,11 +55,11 @@ class Comparison:
 
     def advance(self) -> None:
         """The next event that is one of an operation's."""
-        for self.next in self.events:
-            self.number += 1
-            if self.next.kind != "left out":
+        for event in self.events:
+            self.number, self.next = self.number + 1, event
+            if event.kind != "left out":
                 return
-            self.tile.left_out += self.next.value
+            self.tile.left_out += event.value
         self.next = END
 
     def take(self, wanted: Event, what: str) -> Event:

@@ -18,23 +18,23 @@ def element(row, chunk, rows, columns, c):
 @T.macro
 def load_q(first_row, s, c):
     """Q_shared = the tile's rows of Q, 0 beyond the last."""
-    copy_rows(s.Q, s.Q_shared, tile_of(0, s.head, first_row, c.block_M, c.head_dim), s, c, checked=True)
+    copy_rows(s.Q, s.Q_shared, tile_of(0, s.head, c.block_M, c.head_dim), first_row, s, c, checked=True)
 
 
 @T.macro
 def load_k(op, t, tile, s, c, masked):
     """K_shared = K of the block."""
     slot = t % c.kernel.k_stages * (c.block_N * c.head_dim)
-    of = tile_of(slot, s.head_kv, block(t, tile) * c.block_N, c.block_N, c.head_dim)
-    copy_rows(s.K, s.K_shared, of, s, c, checked=masked)
+    of = tile_of(slot, s.head_kv, c.block_N, c.head_dim)
+    copy_rows(s.K, s.K_shared, of, block(t, tile) * c.block_N, s, c, checked=masked)
 
 
 @T.macro
 def load_v(op, t, tile, s, c, masked):
     """V_shared = V of the block."""
     slot = t % c.kernel.v_stages * (c.block_N * c.head_dim_v)
-    of = tile_of(slot, s.head_kv, block(t, tile) * c.block_N, c.block_N, c.head_dim_v)
-    copy_rows(s.V, s.V_shared, of, s, c, checked=masked)
+    of = tile_of(slot, s.head_kv, c.block_N, c.head_dim_v)
+    copy_rows(s.V, s.V_shared, of, block(t, tile) * c.block_N, s, c, checked=masked)
 
 
 def block(t, tile):
@@ -42,22 +42,18 @@ def block(t, tile):
     return tile.first + tile.blocks - 1 - t
 
 
-def tile_of(slot, head, first, rows, columns):
-    """Rows of a head from `first` on, and the element that they stand from in shared memory."""
-    return SimpleNamespace(slot=slot, head=head, first=first, rows=rows, columns=columns)
+def tile_of(slot, head, rows, columns):
+    """So many rows of a head, and the element that they stand from in shared memory."""
+    return SimpleNamespace(slot=slot, head=head, rows=rows, columns=columns)
 
 
-def copied(source, row, shared, at, chunk, of, s):
+def copied(source, head, row, shared, at, chunk, s):
     """Where 16 bytes of a row go to, where they come from, and how many elements they are."""
-    return (
-        T.access_ptr(shared[at], "w", extent=8),
-        T.access_ptr(source[s.bz, of.head, of.first + row, chunk * 8], "r", extent=8),
-        8,
-    )
+    return (T.access_ptr(shared[at], "w", extent=8), T.access_ptr(source[s.bz, head, row, chunk * 8], "r", extent=8), 8)
 
 
 @T.macro
-def copy_rows(source, shared, of, s, c, checked):
+def copy_rows(source, shared, of, first, s, c, checked):
     """A group of copies. Only blocks that need a mask can have rows beyond the last, which are 0."""
     chunks = of.columns // 8
     at_once = c.threads // chunks
@@ -65,7 +61,9 @@ def copy_rows(source, shared, of, s, c, checked):
         row = i * at_once + s.thread // chunks
         at = of.slot + element(row, s.thread % chunks, of.rows, of.columns, c)
         if checked:
-            T.ptx_cp_async(*copied(source, row, shared, at, s.thread % chunks, of, s), of.first + row < source.shape[2])
+            T.ptx_cp_async(
+                *copied(source, of.head, first + row, shared, at, s.thread % chunks, s), first + row < source.shape[2]
+            )
         else:
-            T.ptx_cp_async(*copied(source, row, shared, at, s.thread % chunks, of, s))
+            T.ptx_cp_async(*copied(source, of.head, first + row, shared, at, s.thread % chunks, s))
     T.ptx_commit_group()

@@ -13,20 +13,20 @@ from tl_attention.lowering.mma_sync.copies import element
 def frag_q(op, t, tile, s, c, masked):
     """Q_local = columns of Q: for each 16 rows and 16 columns, rows 0 to 7 and 8 to 15 of the first 8, then of the last."""
     chunk = c.fragments.chunks[op.statement]
-    fragments_of_q(chunk.first, steps_of(chunk, c.head_dim), chunk.q, s, c)
+    fragments_of_q(chunk.first, chunk.steps, chunk.q, s, c)
 
 
 @T.macro
 def keep_q(op, t, tile, s, c, masked):
     """Q_local = all columns of Q, for all blocks."""
-    fragments_of_q(0, c.head_dim // 16, 0, s, c)
+    fragments_of_q(0, None, 0, s, c)
 
 
 @T.macro
 def fragments_of_q(first, steps, place, s, c):
     """Of these steps, to there."""
     products = c.block_M // c.rows
-    for step in T.unroll(steps):
+    for step in T.unroll(c.head_dim // 16 if steps is None else steps):
         for i in T.unroll(products):
             row = i * c.rows + s.thread // 32 * 16 + s.thread % 16
             at = element(row, (first + step) * 2 + s.thread % 32 // 16, c.block_M, c.head_dim, c)

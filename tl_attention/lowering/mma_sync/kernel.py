@@ -100,8 +100,12 @@ def work(bx, s, c):
     # If all queries see the last key, only its block can be ragged, and a short loop padded.
     if c.mask.right is not None or c.loop.least_blocks + c.loop.masked_lag > c.loop.steady.t:
         for t in T.serial(unmasked - c.loop.steady.t):
-            # Where that is one iteration at most, its slots are known.
-            first_only = c.mask.right is None and c.loop.least_blocks + c.loop.masked_lag == c.loop.steady.t + 1
+            # Where that is one iteration at most, the slots of rings that have several are known.
+            first_only = (
+                c.mask.right is None
+                and c.loop.least_blocks + c.loop.masked_lag == c.loop.steady.t + 1
+                and max(c.kernel.k_stages, c.kernel.v_stages) > 1
+            )
             steady(c.loop.steady.t if first_only else t + c.loop.steady.t, tile, s, c, masked=True)
     if c.mask.left is None:
         for t in T.serial(blocks + c.loop.end - unmasked):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tl_attention.errors import ScheduleRefused
+from tl_attention.hardware.card import ARCHS, HOPPER, Card
 from tl_attention.lowering.base import COMMON_FILES, NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
 from tl_attention.lowering.mma_sync.passes import PASSES
 from tl_attention.lowering.mma_sync.rules import RULES
@@ -52,6 +52,7 @@ class MmaSync(Lowering):
         passes=PASSES,
         emitted=True,
     )
+    archs = ARCHS
     pass_configs: ClassVar[Mapping[str, object]] = {
         **Lowering.pass_configs,
         NO_BOUND_CHECKS: True,
@@ -68,17 +69,12 @@ class MmaSync(Lowering):
         "lowering/device_code.py",
         *COMMON_FILES,
     )
+    lacks = frozenset({"softcap", "Sinks"})
 
-    def resources(self, schedule: Schedule, size: HeadSize) -> Resources:
+    def resources(self, schedule: Schedule, size: HeadSize, card: Card = HOPPER) -> Resources:
         from tl_attention.lowering.mma_sync.resources import resources
 
-        return resources(schedule, size)
-
-    def check_variant(self, variant: Variant) -> None:
-        if lacking := variant.optional & {"softcap", "Sinks"}:
-            raise ScheduleRefused(
-                f"{', '.join(sorted(lacking))}, which lowering {self.dialect.name} does not compute", "lowering"
-            )
+        return resources(schedule, size, card)
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
         from tl_attention.lowering.mma_sync import replay

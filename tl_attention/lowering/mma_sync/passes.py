@@ -30,62 +30,57 @@ Place = tuple[str, int, int]
 def waits_and_barriers(phases: Phases, schedule: Schedule) -> Phases:
     """Waits for groups of copies where a load is first waited for, and barriers where one is needed and none has been.
 
-    Q's fragments are loaded before the loop where they stay in registers; else Q is waited for there, unless its first
-    reader finds it waited for.
+    Q is waited for with the first load behind it; by itself where its first reader comes before that. Where it stays in
+    registers, its fragments are loaded right behind a wait of its own.
     """
     derived = derive(schedule)
+    table, buffers = derived.table, derived.buffers
+    wait, keep = Operation("wait", Q_LOAD, 0), Operation("keep", Q_LOAD, 0)
     if schedule.kernel.q_operand == "registers":
-        before = (Operation("wait", Q_LOAD, 0), Operation("keep", Q_LOAD, 0))
-    elif found := _placed(phases, derived.table, derived.buffers):
-        return found
-    else:
-        before = (Operation("wait", Q_LOAD, 0),)
-    readers = {name for name in derived.table.names if "Q_shared" in derived.table.by_name[name].reads}
-    reading = [any(op.statement in readers for op in iteration.operations) for iteration in phases.prologue]
-    first = reading.index(True) if True in reading else len(reading)
-    t = phases.prologue[first].t if True in reading else phases.steady.t
-    prologue = (*phases.prologue[:first], Iteration(t, before), *phases.prologue[first:])
-    with_q = replace(phases, prologue=prologue)
-    return _placed(with_q, derived.table, derived.buffers, q_waited=True) or with_q
+        return _placed(_before_first_reader(phases, table, wait, keep), table, buffers)
+    try:
+        return _placed(phases, table, buffers)
+    except _NotWaitedFor:
+        return _placed(_before_first_reader(phases, table, wait), table, buffers)
 
 
-def _placed(phases: Phases, table: Table, buffers: dict[str, int], q_waited: bool = False) -> Phases | None:
-    """The phases with their waits and barriers; None where Q is read before anything is waited for."""
+def _before_first_reader(phases: Phases, table: Table, *added: Operation) -> Phases:
+    """The phases with these before the first iteration that reads Q, from shared memory or from registers."""
+    readers = {s.name for s in table.statements if s.kind != "load" and table.inputs.intersection(s.reads)}
+    reads = [any(op.statement in readers for op in operations) for _, operations in phases.prologue]
+    first = [*reads, True].index(True)
+    t = (*phases.prologue, phases.steady)[first].t
+    return replace(phases, prologue=(*phases.prologue[:first], Iteration(t, added), *phases.prologue[first:]))
+
+
+def _placed(phases: Phases, table: Table, buffers: dict[str, int]) -> Phases:
+    """The phases with their waits and barriers. Raises _NotWaitedFor where Q is read before anything is waited for."""
     needed = _Needed()
-    while True:
-        before = needed.copy()
-        for repeated in REPEATED:
-            state = _State(table, buffers, needed)
-            for place, op, t in _unrolled(phases, repeated):
-                if not state.step(place, op, t - op.lag) and not q_waited:
-                    return None
-        if needed == before:
-            break
+    while (more := _needed_besides(phases, table, buffers, needed)) != needed:
+        needed = more
     for barrier in sorted(needed.barriers):
-        fewer = _Needed(needed.barriers - {barrier}, dict(needed.waits))
-        if _enough(phases, table, buffers, fewer):
+        fewer = _Needed(needed.barriers - {barrier}, needed.waits)
+        if _needed_besides(phases, table, buffers, fewer) == fewer:
             needed = fewer
 
-    def written(phase: str, iterations: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
+    def written(phase: str, *iterations: Iteration) -> tuple[Iteration, ...]:
         return tuple(
             Iteration(t, tuple(needed.operations(phase, number, operations)))
             for number, (t, operations) in enumerate(iterations)
         )
 
-    (steady,) = written("steady", (phases.steady,))
-    return Phases(written("prologue", phases.prologue), steady, written("epilogue", phases.epilogue))
+    [steady] = written("steady", phases.steady)
+    return Phases(written("prologue", *phases.prologue), steady, written("epilogue", *phases.epilogue))
 
 
-def _enough(phases: Phases, table: Table, buffers: dict[str, int], needed: _Needed) -> bool:
-    """Whether nothing is needed besides."""
-    tried = needed.copy()
+def _needed_besides(phases: Phases, table: Table, buffers: dict[str, int], needed: _Needed) -> _Needed:
+    """What is needed in loops of any length where this much is there: the same, where it is enough."""
+    found = needed.copy()
     for repeated in REPEATED:
-        state = _State(table, buffers, tried)
+        state = _State(table, buffers, found)
         for place, op, t in _unrolled(phases, repeated):
             state.step(place, op, t - op.lag)
-        if tried != needed:
-            return False
-    return True
+    return found
 
 
 def _unrolled(phases: Phases, repeated: int) -> Iterator[tuple[Place, Operation, int]]:
@@ -96,11 +91,16 @@ def _unrolled(phases: Phases, repeated: int) -> Iterator[tuple[Place, Operation,
         ("steady", 0, Iteration(t, phases.steady.operations)) for t in range(phases.steady.t, blocks + phases.end)
     ]
     listed += [
-        ("epilogue", number, Iteration(blocks + t, operations)) for number, (t, operations) in enumerate(phases.epilogue)
+        ("epilogue", number, Iteration(blocks + t, operations))
+        for number, (t, operations) in enumerate(phases.epilogue)
     ]
     for phase, number, (t, operations) in listed:
         for index, op in enumerate(operations):
             yield (phase, number, index), op, t
+
+
+class _NotWaitedFor(Exception):
+    """Copies are read before anything that was waited for shows them: Q's, as all others have waits of their own."""
 
 
 @dataclass
@@ -136,8 +136,8 @@ class _State:
         self.arrived = self.shared = 0
         self.read: set[Load] = set()
 
-    def step(self, place: Place, op: Operation, block: int) -> bool:
-        """Run one. False where it reads Q before that was waited for."""
+    def step(self, place: Place, op: Operation, block: int) -> None:
+        """Run one. Raises _NotWaitedFor."""
         if place in self.needed.barriers:
             self.meet()
         if op.kind == "wait":
@@ -147,8 +147,7 @@ class _State:
         elif op.kind == "issue":
             self.groups.append((op.statement, block))
         elif op.kind in ("run", "keep"):
-            return self.reads(place, op, block)
-        return True
+            self.reads(place, op, block)
 
     def wait(self, place: Place, load: Load) -> None:
         group = self.group(load)
@@ -163,17 +162,16 @@ class _State:
         """Its number. What is read before it is loaded is for the proof of the values to refuse."""
         return self.groups.index(load) if load in self.groups else 0
 
-    def reads(self, place: Place, op: Operation, block: int) -> bool:
+    def reads(self, place: Place, op: Operation, block: int) -> None:
         loads = [(load, block) for load in self.table.loads_of(op.statement)] if op.kind == "run" else []
         if op.kind == "keep" or "Q_shared" in self.table.by_name[op.statement].reads:
             loads.append((Q_LOAD, 0))
         groups = [self.group(load) for load in loads]
         if any(group >= self.arrived for group in groups):
-            return False
+            raise _NotWaitedFor
         if any(group >= self.shared for group in groups):
             self.need(place)
         self.read.update(loads)
-        return True
 
     def need(self, place: Place) -> None:
         """A barrier, right before."""

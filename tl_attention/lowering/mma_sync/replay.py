@@ -33,6 +33,8 @@ class _Replay:
         self.program, self.table = program, program.table
         self.slots: dict[tuple[str, int], _Slot] = {}
         self.groups: list[_Slot] = []
+        # Whether Q's fragments are in registers, for all blocks.
+        self.kept = False
         self.load(Q_LOAD, 0, 1)
 
     def run(self, steps: Iterator[Step]) -> None:
@@ -47,6 +49,7 @@ class _Replay:
                     slot.seen, slot.being_read = slot.arrived, False
             elif op.kind == "keep":
                 self.read(op.kind, 0, Q_LOAD, 0, 1)
+                self.kept = True
             elif op.kind == "run":
                 self.reads(op.statement, block)
 
@@ -62,8 +65,11 @@ class _Replay:
     def reads(self, statement: str, block: int) -> None:
         for load in self.table.loads_of(statement):
             self.read(statement, block, load, block, self.program.buffers[load])
-        if "Q_shared" in self.table.by_name[statement].reads:
-            self.read(statement, block, Q_LOAD, 0, 1)
+        if reads := self.table.inputs.intersection(self.table.by_name[statement].reads):
+            if "Q_shared" in reads:
+                self.read(statement, block, Q_LOAD, 0, 1)
+            elif not self.kept:
+                raise refused(f"{statement}({block}) reads Q in registers, which are not loaded yet")
 
     def read(self, statement: str, block: int, load: str, of_block: int, buffers: int) -> None:
         slot = self.slots.get((load, of_block % buffers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.hardware.device import HOPPER
+from tl_attention.hardware.card import Card
 from tl_attention.hardware.warpgroup import WARP
 from tl_attention.lowering.mma_sync.arguments import DEPTH, fragments
 from tl_attention.lowering.mma_sync.rules import ROWS_OF_A_PRODUCT
@@ -18,7 +18,7 @@ COPIED = 8
 ROW_VECTORS = 2 * 2
 
 
-def resources(schedule: Schedule, size: HeadSize) -> Resources:
+def resources(schedule: Schedule, size: HeadSize, card: Card) -> Resources:
     """What one block takes. Raises ScheduleRefused for a head size, or a tile, that its kernel does not have."""
     columns, columns_v = sizes_of(size)
     if columns not in HEAD_DIMS or columns_v != columns:
@@ -29,7 +29,7 @@ def resources(schedule: Schedule, size: HeadSize) -> Resources:
         )
     _check_split(schedule, columns)
     _check_copies(schedule, columns)
-    registers = HOPPER.registers_available(schedule.threads, schedule.kernel.blocks_per_sm)
+    registers = card.registers_available(schedule.threads, schedule.kernel.blocks_per_sm)
     return Resources(
         rings=ring_buffers(schedule),
         shared_bytes=shared_bytes(schedule, size),
@@ -38,6 +38,7 @@ def resources(schedule: Schedule, size: HeadSize) -> Resources:
         launched=registers,
         barriers={},
         blocks=schedule.kernel.blocks_per_sm,
+        team=WARP,
     )
 
 

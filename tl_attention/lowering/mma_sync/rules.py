@@ -12,6 +12,7 @@ from tl_attention.lowering.emitted_rules import (
 from tl_attention.lowering.mma_sync.table import TABLE
 from tl_attention.schedule.choices import choices
 from tl_attention.schedule.dialect import Check
+from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.rule import Rule
 
@@ -32,6 +33,16 @@ def _warps_share(threads: int) -> Rule:
     )
 
 
+def _places_say_how_many_buffers(s: Keys) -> None:
+    for key, load in (("k_stages", "load_k"), ("v_stages", "load_v")):
+        if getattr(s.kernel, key) is not None and load not in s.producers:
+            raise RuleBroken(
+                f"{load} has a position, which says how many buffers it fills: expected -1 for it, or no {key}",
+                "kernel",
+                key,
+            )
+
+
 # In this order: the first that is broken is told.
 RULES: tuple[Check, ...] = (
     *map(_warps_share, choices(Keys.model_fields["threads"])),
@@ -39,5 +50,6 @@ RULES: tuple[Check, ...] = (
     fused_statements_are_in_one_group(TABLE),
     # The columns of rescale and of mma0 are head_dim's: see limits.py.
     chunks_have_all_keys("exp", "row_sum", "cast", "mma1"),
+    _places_say_how_many_buffers,
     places_exist((*TABLE.fused, *TABLE.moved)),
 )

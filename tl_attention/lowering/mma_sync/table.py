@@ -27,9 +27,7 @@ _OWN = (
     ),
     statement("vector", "mma1", "acc_s_cast V_local acc_o", "acc_o", "acc_o += acc_s_cast @ V_local", "mma1_fragments"),
 )
-_TABLE = emitted_table(
-    ("load_k", "frag_q", "frag_k", "mma0", "mask", *SOFTMAX, "load_v", "frag_v", "mma1"), _OWN
-)
+_TABLE = emitted_table(("load_k", "frag_q", "frag_k", "mma0", "mask", *SOFTMAX, "load_v", "frag_v", "mma1"), _OWN)
 # A chunk has 16 or more columns of what is multiplied: of the head dimension for Q K^T, of the keys for P V.
 TABLE = replace(
     _TABLE,

@@ -15,12 +15,12 @@ def columns_of(op, c, columns):
     return c.loop.columns.get(op.statement, (0, columns))
 
 
-def score(i, j, e, c):
+def score_at(i, j, e, c):
     """Where a thread has element e of eight columns of its i-th 16 rows."""
     return i * (c.block_N // 2) + j * 4 + e
 
 
-def hidden(i, j, e, t, tile, s, c):
+def is_hidden(i, j, e, t, tile, s, c):
     """Whether the key of a score is hidden from its query."""
     row = i * c.rows + s.thread // 32 * 16 + s.thread % 32 // 4 + e // 2 * 8
     key = j * 8 + s.thread % 4 * 2 + e % 2
@@ -33,8 +33,8 @@ def mask(op, t, tile, s, c, masked):
     for i in T.unroll(c.block_M // c.rows):
         for j in T.unroll(c.block_N // 8):
             for e in T.unroll(4):
-                s.acc_s[score(i, j, e, c)] = T.if_then_else(
-                    hidden(i, j, e, t, tile, s, c), -T.infinity("float32"), s.acc_s[score(i, j, e, c)]
+                s.acc_s[score_at(i, j, e, c)] = T.if_then_else(
+                    is_hidden(i, j, e, t, tile, s, c), -T.infinity("float32"), s.acc_s[score_at(i, j, e, c)]
                 )
 
 
@@ -51,7 +51,7 @@ def row_max(op, t, tile, s, c, masked):
     for r in T.unroll(2 * (c.block_M // c.rows)):
         for j in T.unroll(c.block_N // 8):
             for e in T.unroll(2):
-                s.scores_max[r] = T.max(s.scores_max[r], s.acc_s[score(r // 2, j, r % 2 * 2 + e, c)])
+                s.scores_max[r] = T.max(s.scores_max[r], s.acc_s[score_at(r // 2, j, r % 2 * 2 + e, c)])
     for r in T.unroll(2 * (c.block_M // c.rows)):
         s.scores_max[r] = T.max(s.scores_max[r], T.shfl_xor(s.scores_max[r], 1))
         s.scores_max[r] = T.max(s.scores_max[r], T.shfl_xor(s.scores_max[r], 2))
@@ -90,7 +90,7 @@ def exp(op, t, tile, s, c, masked):
     for i in T.unroll(c.block_M // c.rows):
         for j in T.unroll((columns[1] - columns[0]) // 8):
             for e in T.unroll(4):
-                at = score(i, columns[0] // 8 + j, e, c)
+                at = score_at(i, columns[0] // 8 + j, e, c)
                 s.acc_s[at] = T.exp2(exponent(s.acc_s[at], seen(s.scores_max[i * 2 + e // 2], masked), s, c))
 
 
@@ -104,7 +104,7 @@ def row_sum(op, t, tile, s, c, masked):
     for r in T.unroll(2 * (c.block_M // c.rows)):
         for j in T.unroll((columns[1] - columns[0]) // 8):
             for e in T.unroll(2):
-                s.denominator[r] += s.acc_s[score(r // 2, columns[0] // 8 + j, r % 2 * 2 + e, c)]
+                s.denominator[r] += s.acc_s[score_at(r // 2, columns[0] // 8 + j, r % 2 * 2 + e, c)]
 
 
 @T.macro
@@ -114,7 +114,7 @@ def cast(op, t, tile, s, c, masked):
     for i in T.unroll(c.block_M // c.rows):
         for n in T.unroll((columns[1] - columns[0]) // 4):
             for e in T.vectorized(2):
-                at = score(i, columns[0] // 8, n * 2, c) + e
+                at = score_at(i, columns[0] // 8, n * 2, c) + e
                 s.acc_s_cast[at] = s.acc_s[at]
 
 

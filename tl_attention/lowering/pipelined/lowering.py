@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.lowering.base import COMMON_FILES, Lowering
-from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE, plain_resources
+from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE, WGMMA_ARCHS, plain_resources
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import Dialect
@@ -24,6 +25,7 @@ class Pipelined(Lowering):
     dialect = Dialect(
         "pipelined", "T.Pipelined with this order and stage", model="synchronous", rules=THREADS_FIT_THE_TILE
     )
+    archs = WGMMA_ARCHS
     files = (
         "lowering/pipelined/kernel.py",
         "lowering/pipelined/macros.py",
@@ -32,8 +34,8 @@ class Pipelined(Lowering):
         *COMMON_FILES,
     )
 
-    def resources(self, schedule: Schedule, size: HeadSize) -> Resources:
-        return plain_resources(schedule, size)
+    def resources(self, schedule: Schedule, size: HeadSize, card: Card = HOPPER) -> Resources:
+        return plain_resources(schedule, size, card)
 
     def arguments(self, schedule: Schedule) -> dict[str, Any]:
         from tl_attention.lowering.pipelined.arguments import arguments

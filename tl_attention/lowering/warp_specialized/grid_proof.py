@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from tl_attention.hardware.warpgroup import ROWS
-from tl_attention.lowering.warp_specialized.arguments import Loop
+from tl_attention.lowering.loop import Loop
 from tl_attention.lowering.warp_specialized.grid import NONE, GridTiles
 from tl_attention.lowering.warp_specialized.roles import Roles
 from tl_attention.problem.shape import AttentionShape

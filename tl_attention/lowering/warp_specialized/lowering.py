@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.lowering.base import COMMON_FILES, NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
 from tl_attention.lowering.warp_specialized.passes import PASSES
 from tl_attention.lowering.warp_specialized.rules import RULES
 from tl_attention.lowering.warp_specialized.table import TABLE
+from tl_attention.lowering.wgmma import WGMMA_ARCHS
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import Dialect
@@ -55,6 +57,7 @@ class WarpSpecialized(Lowering):
         passes=PASSES,
         emitted=True,
     )
+    archs = WGMMA_ARCHS
     # It loads by TMA, which checks bounds itself, and checks the rows that it stores; TileLang would check every index
     # of every store again. Its first MMA1 clears acc_o, which may have been scaled before.
     pass_configs: ClassVar[Mapping[str, object]] = {
@@ -70,10 +73,10 @@ class WarpSpecialized(Lowering):
         *COMMON_FILES,
     )
 
-    def resources(self, schedule: Schedule, size: HeadSize) -> Resources:
+    def resources(self, schedule: Schedule, size: HeadSize, card: Card = HOPPER) -> Resources:
         from tl_attention.lowering.warp_specialized.resources import resources
 
-        return resources(schedule, size)
+        return resources(schedule, size, card)
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
         from tl_attention.lowering.warp_specialized.roles import Roles, tile_lists

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.hardware.device import HOPPER
+from tl_attention.hardware.card import Card
 from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
 from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
 from tl_attention.proof.limits import Resources, fragment_registers, ring_buffers, shared_bytes
@@ -22,7 +22,7 @@ SPLIT_REGISTERS: dict[tuple[int, int], tuple[int, int]] = {
 }
 
 
-def resources(schedule: Schedule, size: HeadSize) -> Resources:
+def resources(schedule: Schedule, size: HeadSize, card: Card) -> Resources:
     """What one block takes: the tiles' own, and a pair of mbarriers for each buffer.
 
     Raises ScheduleRefused where the output has another place than the rows of Q that it would go through.
@@ -36,7 +36,7 @@ def resources(schedule: Schedule, size: HeadSize) -> Resources:
             "output",
         )
     split, blocks = split_registers(schedule), schedule.kernel.blocks_per_sm
-    launched = HOPPER.registers_available(schedule.threads + WARPGROUP, blocks)
+    launched = card.registers_available(schedule.threads + WARPGROUP, blocks)
     barriers = mbarrier_pairs(schedule)
     return Resources(
         rings=ring_buffers(schedule),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tl_attention.hardware.device import HOPPER
+from tl_attention.hardware.card import HOPPER
 from tl_attention.hardware.warpgroup import WARPGROUP
 from tl_attention.lowering.emitted_rules import (
     MASKED_BLOCKS_COME_FIRST,

@@ -289,7 +289,9 @@ COPY_CALLS = (
     # tl_attention_store<128, false>((&(acc_o[64])), ...    tl_attention_store_columns<104, ...
     Call(
         OUTPUT,
-        re.compile(r"tl_attention_store(_columns)?<(\d+), (true|false)>\((\w+|\(&\(\w+\[\d+\]\)\)), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"),
+        re.compile(
+            r"tl_attention_store(_columns)?<(\d+), (true|false)>\((\w+|\(&\(\w+\[\d+\]\)\)), \(&\((\w+)\[(.+)\]\)\), (.+)\);$"
+        ),
         _vector_output,
     ),
     # next_tile[(turn & 1)] = (AtomicAddRet((&(TileCounter[0])), 1) + 132);

@@ -45,7 +45,9 @@ def _matrices(tile: Tile, elements: bytes, count: int, transposed: bool) -> Brou
     row, column = (origin[places].reshape(len(lanes), count, SIDE) for origin in tile.origins)
     first, beside = row[:, :, 0], column[:, :, :1]
     apart = int(first[1, 0] - first[0, 0]) if len(first) > 1 else 0
-    whole = (row == first[:, :, None] + np.arange(SIDE)).all() and (column == beside).all() and not (beside % CHUNK).any()
+    whole = (
+        (row == first[:, :, None] + np.arange(SIDE)).all() and (column == beside).all() and not (beside % CHUNK).any()
+    )
     alike = (beside == beside[0]).all() and (first == first[0] + apart * np.arange(len(first))[:, None]).all()
     if not whole or not alike:
         return None

@@ -1,0 +1,190 @@
+"""`--arch`: what is compiled, checked and said for a card that is not at hand; and attention() on one that is."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+from stand_in import Compilers, Gpu, compiled_for, on_a_machine
+
+from tl_attention import attention
+from tl_attention.errors import InputError
+from tl_attention.hardware import device
+from tl_attention.hardware.device import VisibleGpu, card_at_hand
+from tl_attention.measure import bench, session, verification
+from tl_attention.measure.records import read_rows
+from tl_attention.op import arguments, kernels
+
+__all__ = ["compiled_for", "on_a_machine"]
+
+OF_OTHER_CARDS = "mma_sync_d64"
+SHAPE = ("--shape", "1,2,256,64", "--dtype", "fp16")
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    """The GPUs are those that a test names."""
+
+    def stand(*found: VisibleGpu) -> None:
+        monkeypatch.setattr(device, "visible_gpus", lambda: found)
+        card_at_hand.cache_clear()
+
+    stand()
+    yield stand
+    card_at_hand.cache_clear()
+
+
+@pytest.fixture
+def measured(monkeypatch, on_a_machine, tmp_path, cli):
+    """Runs `run` or `bench` by stand-ins: the rows, the command's result, and what the GPU was asked to do."""
+    gpu, asked = Gpu(), []
+
+    class Noting(Compilers):
+        def submit(self, candidate, done) -> None:
+            asked.append(candidate.variant)
+            super().submit(candidate, done)
+
+    monkeypatch.setattr(session, "Worker", lambda: gpu)
+    monkeypatch.setattr(bench, "CompilePool", Noting)
+    monkeypatch.setattr(verification.interpret, "verify", lambda *of: {"": __import__("stand_in").GOOD})
+
+    def run(*command: str):
+        file = tmp_path / "rows.jsonl"
+        result = cli(*command, "--output", file)
+        return SimpleNamespace(result=result, rows=read_rows(file) if file.exists() else [], gpu=gpu, asked=asked)
+
+    return run
+
+
+A100 = VisibleGpu("GPU-0", "NVIDIA A100-SXM4-80GB", (8, 0), 108)
+RTX_4080 = VisibleGpu("GPU-0", "NVIDIA GeForce RTX 4080", (8, 9), 76)
+
+
+def test_without_a_gpu_a_card_that_is_asked_for_is_compiled_for(measured) -> None:
+    found = measured("run", OF_OTHER_CARDS, "--arch", "sm_86", *SHAPE)
+    assert found.result.exit_code == 0, found.result.output
+    assert [(variant.arch, variant.sms) for variant in found.asked] == [("sm_86", 82)]
+    assert [row.arch for row in found.rows] == ["sm_86"]
+
+
+def test_on_another_gpu_nothing_is_launched_and_a_line_says_so(measured, no_gpu) -> None:
+    no_gpu(A100)
+    found = measured("run", OF_OTHER_CARDS, "--arch", "sm_86", *SHAPE)
+    assert found.result.exit_code == 0 and found.gpu.calls == []
+    words = "compiled for sm_86 (RTX 3090); the GPU here is NVIDIA A100-SXM4-80GB: nothing is launched on it\n"
+    assert found.result.stderr.count(words) == 1
+    assert [(row.arch, row.status, row.device) for row in found.rows] == [("sm_86", "checked_on_cpu", None)]
+
+
+@pytest.mark.parametrize("asked", [(), ("--arch", "sm_89")])
+def test_on_the_gpu_at_hand_it_is_launched_for_as_many_sms_as_that_has(asked, measured, no_gpu) -> None:
+    no_gpu(RTX_4080)
+    found = measured("bench", OF_OTHER_CARDS, *asked, *SHAPE)
+    assert "nothing is launched" not in found.result.stderr and ("sample", OF_OTHER_CARDS) in found.gpu.calls
+    assert [(variant.arch, variant.sms) for variant in found.asked] == [("sm_89", 76)]
+    assert {(row.name, row.arch, row.status) for row in found.rows} == {
+        (OF_OTHER_CARDS, "sm_89", "ok"),
+        ("cudnn", "sm_89", "ok"),
+    }
+
+
+def test_a_gpu_that_is_no_card_may_compile_for_one(measured, no_gpu) -> None:
+    no_gpu(VisibleGpu("GPU-0", "Orin", (8, 7), 16))
+    found = measured("run", OF_OTHER_CARDS, "--arch", "sm_90a", *SHAPE)
+    assert found.result.exit_code == 0 and found.gpu.calls == []
+    assert "the GPU here is Orin: nothing is launched on it" in found.result.stderr
+
+
+def test_bench_takes_the_schedules_of_the_card(measured, no_gpu) -> None:
+    no_gpu(RTX_4080)
+    found = measured("bench", *SHAPE, "--no-peers")
+    assert found.result.exit_code == 0, found.result.output
+    assert {row.name for row in found.rows} == {OF_OTHER_CARDS}
+    assert re.search(
+        r"left out: \d+ of \d+ schedules: inferred, pipelined, warp_specialized is not for sm_89 \(RTX 4090\)",
+        found.result.stderr,
+    )
+
+
+@pytest.mark.parametrize("command", ["run", "check", "explain"])
+def test_a_schedule_that_is_not_for_the_card_is_refused_in_one_line(command, cli, tmp_path) -> None:
+    output = ("--output", tmp_path / "rows.jsonl") if command == "run" else ()
+    result = cli(command, "best", "--arch", "sm_80", *output)
+    words = r"error: \S+best.yaml:\d+: refused: lowering: warp_specialized runs on sm_90a \(H100, H200\), not on sm_80 \(A100\)\n"
+    assert result.exit_code == 2 and re.fullmatch(words, result.stderr) and not result.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_check_and_explain_say_which_card_they_are_about(cli, no_gpu) -> None:
+    assert cli("check", OF_OTHER_CARDS).stdout == f"{OF_OTHER_CARDS}: proved safe at head_dim 64\n"
+    of_86 = f"{OF_OTHER_CARDS}: proved safe at head_dim 64 on sm_86 (RTX 3090)\n"
+    assert cli("check", OF_OTHER_CARDS, "--arch", "sm_86").stdout == of_86
+    assert "fits the SM of sm_86 (RTX 3090) at head_dim 64" in cli("explain", OF_OTHER_CARDS, "--arch", "sm_86").stdout
+    # Each for the card at hand where it is compiled for that, else for Hopper.
+    no_gpu(RTX_4080)
+    assert "on sm_89 (RTX 4090)" in cli("check", OF_OTHER_CARDS).stdout
+    assert cli("check", "best").stdout == "best: proved safe at head_dim 64 and 128\n"
+
+
+def test_check_of_a_card_takes_what_is_for_it(cli) -> None:
+    result = cli("check", "--arch", "sm_80")
+    assert result.exit_code == 0 and "left out: " in result.stderr
+    assert {line.partition(":")[0] for line in result.stdout.splitlines()} >= {OF_OTHER_CARDS}
+    assert "best:" not in result.stdout
+
+
+def test_which_and_warm_are_about_the_card(cli) -> None:
+    shape = ("--shape", "1,2,256,64")
+    assert cli("which", "--arch", "sm_86", *shape).stdout.startswith(f"{OF_OTHER_CARDS}\n")
+    assert not cli("which", *shape).stdout.startswith(OF_OTHER_CARDS)
+    for command in (
+        ("which", "--arch", "sm_86", "--shape", "1,2,256,256"),
+        ("warm", "--arch", "sm_86", "--head-dim", 256),
+    ):
+        result = cli(*command)
+        assert result.exit_code == 2 and result.stderr.startswith(
+            "error: attention: no default schedule serves sm_86 (RTX 3090), head_dim 256, float16, mask full"
+        )
+
+
+def test_a_card_that_is_none_is_told(error_of) -> None:
+    assert "'sm_75' is not one of 'sm_80', 'sm_86', 'sm_89', 'sm_90a', 'sm_120'" in error_of("check", "--arch", "sm_75")
+
+
+# --- attention() -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_a_4080(compiled_for, monkeypatch):
+    """`attention` takes CPU tensors for those of an RTX 4080; what it compiles."""
+    monkeypatch.setattr(arguments, "checked_card", lambda of: RTX_4080.card)
+    return compiled_for
+
+
+def test_attention_compiles_for_the_card_of_its_tensors(on_a_4080) -> None:
+    q = torch.zeros(1, 2, 64, 64, dtype=torch.float16)
+    attention(q, q, q)
+    attention(q, q, q, causal=True, return_lse=True)
+    assert [(variant.arch, variant.sms) for variant in on_a_4080] == [("sm_89", 114)] * 2
+
+
+@pytest.mark.parametrize("options, head_dim", [({}, 96), ({"softcap": 30.0}, 64)])
+def test_a_case_that_the_card_has_no_schedule_for_is_refused_in_one_line(options, head_dim, on_a_4080) -> None:
+    q = torch.zeros(1, 2, 64, head_dim, dtype=torch.float16)
+    with pytest.raises(InputError) as error:
+        attention(q, q, q, **options)
+    text = str(error.value)
+    assert text.startswith(
+        f"attention: no default schedule serves sm_89 (RTX 4090), head_dim {head_dim}, float16, mask full"
+    )
+    assert text.endswith("; or a schedule by its name") and "\n" not in text and not on_a_4080
+
+
+def test_a_schedule_of_another_card_is_refused_before_it_is_compiled(on_a_4080, monkeypatch) -> None:
+    monkeypatch.setattr("tl_attention.op.attention.kernel_of", kernels.kernel_of)
+    monkeypatch.setattr("tl_attention.build.generation.in_force", lambda: pytest.fail("it was compiled"))
+    q = torch.zeros(1, 2, 64, 64, dtype=torch.float16)
+    with pytest.raises(InputError, match=r"^lowering: warp_specialized runs on sm_90a \(H100, H200\), not on sm_89"):
+        attention(q, q, q, schedule="best")

@@ -1,0 +1,95 @@
+"""docs/CARDS.md and the record that it is made from."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from stand_in import Compilers, on_a_machine
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+import cards_page
+import compile_cards
+
+from tl_attention.build.compile import StaticReport
+from tl_attention.files.named import resolve
+from tl_attention.measure.compilation import Compiled
+from tl_attention.measure.records import Row, problem_of, read_rows
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.shape import AttentionShape
+
+__all__ = ["on_a_machine"]
+
+
+def row(name: str, arch: str, registers: int | None, dtype: str = "float16", mask: Mask = FULL, **fields) -> Row:
+    problem = problem_of(AttentionShape(1, 1, 128, 128, 128, dtype, mask))
+    label = resolve(name).schedule.label
+    made = {"registers": registers, "stack_bytes": 8, "shared_bytes": 65_536, "fingerprint": "0123456789ab"}
+    status = "compiled" if registers else "refused"
+    versions = {"tilelang": "0.1.15"}
+    common = {"arch": arch, "nvcc": "13.0.88", "ptxas": "13.0.88", "versions": versions}
+    return Row(name, label, "runtime", problem, status, **({} if registers is None else made), **common, **fields)
+
+
+def test_the_page_is_of_the_record() -> None:
+    made = cards_page.page(read_rows(cards_page.RECORD))
+    assert cards_page.PAGE.read_text() == made, "python tools/cards_page.py makes it again"
+
+
+def test_what_is_equal_stands_on_one_line_and_what_is_refused_says_why() -> None:
+    of_cards = [("sm_86", None), ("sm_90a", 168)]
+    rows = [
+        replace(row("short", arch, registers, dtype, mask), reason="" if registers else "too large")
+        for arch, registers in of_cards
+        for mask in (CAUSAL, FULL)
+        for dtype in ("bfloat16", "float16")
+    ]
+    rows.append(row("best", "sm_90a", 128, "bfloat16"))
+    lines = cards_page.page(rows).splitlines()
+    assert "| `short` | 128 | fp16, bf16, fp16 causal, bf16 causal | - | 168, 8, 65,536, 1 |" in lines
+    assert "| `best` | 128 | bf16 |  | 128, 8, 65,536, 1 |" in lines
+    assert "- refused: `short`: too large" in lines
+    assert any(line.endswith("**Compiled, never run**, but for sm_90a (H100, H200).") for line in lines)
+    assert [line.split(" | ")[0] for line in lines if line.startswith("| sm_")] == [
+        "| sm_86 (RTX 3090)",
+        "| sm_90a (H100, H200)",
+    ]
+
+
+def test_the_blocks_of_an_sm_count_the_producer_and_the_mbarriers() -> None:
+    """Of `short`, two blocks of 128 threads that compute and 128 that load, launched with 128 registers each."""
+    assert [cards_page.blocks_per_sm(row("short", "sm_90a", registers)) for registers in (128, 136, 168)] == [2, 1, 1]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_tool_records_what_the_compilers_made_for_each_card(fails, tmp_path, monkeypatch, on_a_machine) -> None:
+    asked = []
+
+    class Some(Compilers):
+        def submit(self, candidate, done) -> None:
+            asked.append((candidate.name, candidate.variant.arch, candidate.variant.sms, candidate.shape.dtype))
+            done(Compiled(status="compile_error", error="no") if fails else Compiled("0123", StaticReport(99, 0, 4096)))
+
+    monkeypatch.setattr(compile_cards, "CompilePool", Some)
+    file = tmp_path / "cards.jsonl"
+    arguments = ["--lowering", "pipelined", "--only", "seed_64x*", "--arch", "sm_90a", "--arch", "sm_80"]
+    done = CliRunner().invoke(compile_cards.main, [*arguments, "--dtype", "fp16", "--output", str(file)])
+    assert done.exit_code == 0, done.output
+    rows = read_rows(file)
+    assert {row.arch for row in rows} == {"sm_90a", "sm_80"} and {row.name for row in rows} >= {"seed_64x96"}
+    statuses = {(row.arch, row.status) for row in rows}
+    assert statuses == {("sm_90a", "compile_error" if fails else "compiled"), ("sm_80", "refused")}
+    assert {of[1:] for of in asked} == {("sm_90a", 132, "float16")}
+    assert all(row.nvcc == "13.0.88" and row.reason for row in rows if row.status != "compiled")
+
+
+def test_a_lowering_without_schedules_is_told_in_one_line(tmp_path) -> None:
+    arguments = ["--lowering", "inferred", "--only", "best", "--output", str(tmp_path / "cards.jsonl")]
+    done = CliRunner().invoke(compile_cards.main, arguments)
+    assert done.exit_code == 2 and done.stderr.startswith(
+        "error: no schedule of lowering inferred ships with such a name"
+    )
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,125 @@
+"""The loop of mma_sync: its statements and their chunks, and in which registers each chunk of fragments is."""
+
+from __future__ import annotations
+
+import pytest
+from mma_sync_schedules import EAGER, SHIPPED, changed
+
+from tl_attention.errors import ScheduleRefused
+from tl_attention.loop.table import whole
+from tl_attention.lowering.mma_sync.arguments import Chunk, arguments, fragments
+from tl_attention.program.derivation import derive
+from tl_attention.proof.legality import check
+from tl_attention.schedule.schedule import Schedule
+
+FRAGMENTS = ("frag_q", "frag_k", "frag_v")
+
+
+def test_a_schedule_places_the_loads_of_fragments_beside_the_statements_of_the_source():
+    whole_names = dict.fromkeys(map(whole, EAGER.statements))
+    assert len(whole_names) == 18 and list(whole_names)[-3:] == list(FRAGMENTS)
+    assert {name: sum(whole(s) == name for s in EAGER.statements) for name in (*FRAGMENTS, "mma0", "mma1", "exp")} == {
+        "frag_q": 8,
+        "frag_k": 8,
+        "frag_v": 4,
+        "mma0": 8,
+        "mma1": 4,
+        "exp": 1,
+    }
+
+
+def test_products_read_fragments_and_these_read_what_is_copied():
+    of = EAGER.table.by_name
+    assert of["frag_k.3"].reads == ("K_shared",) and of["frag_k.3"].writes == ("K_local[0]",)
+    assert of["frag_v.1"].reads == ("V_shared",) and of["frag_v.1"].writes == ("V_local[0]",)
+    assert of["mma0.0"].reads == ("Q_local[0]", "K_local[0]") and of["mma0.0"].writes == ("acc_s",)
+    assert of["mma0.1"].reads == ("Q_local[0]", "K_local[0]", "acc_s")
+    # Of acc_s_cast the keys of its step.
+    assert of["mma1.2"].reads == ("acc_s_cast[32:48]", "V_local[0]", "acc_o")
+    assert of["frag_k.3"].columns == of["mma0.3"].columns == (48, 64)
+
+
+def test_source_order_uses_up_each_chunk_before_the_next():
+    names = EAGER.table.names
+    assert names[1:7] == ("frag_q.0", "frag_k.0", "mma0.0", "frag_q.1", "frag_k.1", "mma0.1")
+    assert names[-4:] == ("frag_v.2", "mma1.2", "frag_v.3", "mma1.3")
+    assert names.index("mma0.7") < names.index("mask") < names.index("row_max")
+
+
+@pytest.mark.parametrize(
+    "name,q,k,v", [("mma_sync/eager", 1, 1, 1), ("mma_sync/fragments", 2, 2, 2), ("mma_sync/whole_tile", 1, 8, 1)]
+)
+def test_the_order_says_how_many_chunks_there_is_room_for(name, q, k, v):
+    schedule = SHIPPED[name]
+    assert schedule.table.slots == {"Q_local": q, "K_local": k, "V_local": v}
+    assert fragments(schedule)[1:] == (q, k, v)
+    assert schedule.table.by_name["frag_k.3"].writes == (f"K_local[{3 % k}]",)
+    assert fragments(schedule).chunks["mma0.3"] == Chunk(3, 1, q=3 % q, k=3 % k, v=0)
+
+
+def test_a_chunk_of_the_next_block_before_this_one_is_used_up_has_no_room_at_all():
+    group = [["load_k"], ["frag_k.0"], [name for name in EAGER.group[1] if name != "frag_k.0"], *EAGER.group[2:]]
+    keys = {"group": group, "wait_before": {"load_k": None, "load_v": None}, "order": (0, 1, 3, 4, 2, 5)}
+    early = changed(**keys, stage=(0, 0, 1, 1, 1, 1))
+    assert early.table.slots == {"Q_local": 1, "K_local": 8, "V_local": 1}
+    with pytest.raises(
+        ScheduleRefused, match=r"^frag_k\.0\(t\) overwrites K_local\[0\] before mma0\.0\(t-1\), emitted later,"
+    ):
+        check(derive(early))
+
+
+def test_wide_chunks_take_the_room_of_the_widest():
+    wide = Schedule(**EAGER.model_dump() | {"split": {"mma0": (32, 96), "mma1": (16, 48)}, "group": _two_chunks()})
+    assert wide.table.slots == {"Q_local": 1, "K_local": 1, "V_local": 1}
+    assert fragments(wide)[1:] == (6, 6, 3)
+    assert fragments(wide).chunks["frag_k.1"] == Chunk(2, 6, q=0, k=0, v=0)
+    assert fragments(wide).chunks["mma1.1"] == Chunk(1, 3)
+
+
+def _two_chunks() -> list[list[str]]:
+    multiplied = [name for n in range(2) for name in (f"frag_k.{n}", f"frag_q.{n}", f"mma0.{n}")]
+    return [
+        ["load_k"],
+        ["mask", *multiplied],
+        [*EAGER.group[2]],
+        ["load_v"],
+        ["frag_v.0", "mma1.0", "frag_v.1", "mma1.1"],
+    ]
+
+
+def test_a_product_that_is_whole_has_all_fragments():
+    group = [["load_k"], ["mask", "frag_q", "frag_k", "mma0"], [*EAGER.group[2]], ["load_v"], ["frag_v", "mma1"]]
+    unsplit = Schedule(**EAGER.model_dump() | {"split": {}, "group": group})
+    assert unsplit.table.by_name["mma0"].reads == ("Q_local[0]", "K_local[0]")
+    assert fragments(unsplit) == (
+        {name: Chunk() for name in ("frag_q", "frag_k", "mma0", "frag_v", "mma1")},
+        *[None] * 3,
+    )
+
+
+def test_q_in_registers_is_loaded_by_no_statement():
+    kept = SHIPPED["mma_sync_small"]
+    assert not [name for name in kept.statements if whole(name) == "frag_q"]
+    assert "Q_local" in kept.table.inputs and "Q_local" not in kept.table.slots
+    assert kept.table.by_name["mma0.5"].reads[:2] == ("Q_local", "K_local[0]")
+    assert fragments(kept).q_steps is None and fragments(kept).chunks["mma0.5"] == Chunk(5, 1, q=5, k=0)
+
+
+def test_the_kernel_is_told_how_many_buffers_each_ring_has():
+    stages = {name: arguments(SHIPPED[f"mma_sync/{name}"])["kernel"] for name in ("eager", "double_k", "double_both")}
+    assert {name: (kernel.k_stages, kernel.v_stages) for name, kernel in stages.items()} == {
+        "eager": (1, 1),
+        "double_k": (2, 1),
+        "double_both": (2, 2),
+    }
+
+
+def test_labels_say_chunks_of_fragments_and_read_back():
+    for schedule in SHIPPED.values():
+        assert Schedule.from_label(schedule.label) == schedule
+    assert "_1+16.0+15.0+2.0+" in EAGER.label and "_17.0+14.0+" in EAGER.label
+    assert (
+        changed(kernel={"swizzle": False})
+        .label.partition("~")[2]
+        .startswith("kernel.blocks_per_sm=2~kernel.swizzle=off~")
+    )
