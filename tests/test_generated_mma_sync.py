@@ -99,7 +99,9 @@ def test_the_draws_have_every_option():
             case.schedule.threads, case.variant.mask, case.variant.dtype, case.variant.head_dim, case.variant.strided,
         )
     )  # fmt: skip
-    assert {"registers", "shared", "x2", "x4", True, False, 128, 256, 64, "float16", "bfloat16", FULL, CAUSAL} <= {*options}
+    assert {"registers", "shared", "x2", "x4", True, False, 128, 256, 64, "float16", "bfloat16", FULL, CAUSAL} <= {
+        *options
+    }
 
 
 @pytest.mark.parametrize("number", range(DRAWN))

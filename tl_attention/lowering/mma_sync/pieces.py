@@ -58,7 +58,11 @@ class Pieces:
     def declared(self) -> dict[str, int]:
         """Elements of each array in registers."""
         N, D, room = self.schedule.block_N, self.head_dim, self.fragments
-        steps = {"Q_local": room.q or D // DEPTH, "K_local": room.k or D // DEPTH, "V_local": room.v or N // DEPTH}
+        steps = {
+            "Q_local": room.q_steps or D // DEPTH,
+            "K_local": room.k_steps or D // DEPTH,
+            "V_local": room.v_steps or N // DEPTH,
+        }
         of_a_step = {"Q_local": self.products * OF_A, "K_local": N // SIDE * OF_B, "V_local": D // SIDE * OF_B}
         scores = self.products * N // SIDE * OF_D
         return {
