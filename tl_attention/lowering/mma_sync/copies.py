@@ -18,23 +18,23 @@ def element(row, chunk, rows, columns, c):
 @T.macro
 def load_q(first_row, s, c):
     """Q_shared = the tile's rows of Q, 0 beyond the last."""
-    copy_rows(s.Q, s.Q_shared, tile_of(0, s.head, c.block_M, c.head_dim), first_row, s, c, checked=True)
+    copy_rows(s.Q, s.Q_shared, tile_of(0, s.head, 0, c.block_M, c.head_dim), first_row, s, c, checked=True)
 
 
 @T.macro
 def load_k(op, t, tile, s, c, masked):
     """K_shared = K of the block."""
     slot = t % c.kernel.k_stages * (c.block_N * c.head_dim)
-    of = tile_of(slot, s.head_kv, c.block_N, c.head_dim)
-    copy_rows(s.K, s.K_shared, of, block(t, tile) * c.block_N, s, c, checked=masked)
+    of = tile_of(slot, s.head_kv, tile.first * c.block_N, c.block_N, c.head_dim)
+    copy_rows(s.K, s.K_shared, of, (tile.blocks - 1 - t) * c.block_N, s, c, checked=masked)
 
 
 @T.macro
 def load_v(op, t, tile, s, c, masked):
     """V_shared = V of the block."""
     slot = t % c.kernel.v_stages * (c.block_N * c.head_dim_v)
-    of = tile_of(slot, s.head_kv, c.block_N, c.head_dim_v)
-    copy_rows(s.V, s.V_shared, of, block(t, tile) * c.block_N, s, c, checked=masked)
+    of = tile_of(slot, s.head_kv, tile.first * c.block_N, c.block_N, c.head_dim_v)
+    copy_rows(s.V, s.V_shared, of, (tile.blocks - 1 - t) * c.block_N, s, c, checked=masked)
 
 
 def block(t, tile):
@@ -42,9 +42,9 @@ def block(t, tile):
     return tile.first + tile.blocks - 1 - t
 
 
-def tile_of(slot, head, rows, columns):
-    """So many rows of a head, and the element that they stand from in shared memory."""
-    return SimpleNamespace(slot=slot, head=head, rows=rows, columns=columns)
+def tile_of(slot, head, origin, rows, columns):
+    """So many rows of a head, counted from row `origin`, and the element that they stand from in shared memory."""
+    return SimpleNamespace(slot=slot, head=head, origin=origin, rows=rows, columns=columns)
 
 
 def copied(source, head, row, shared, at, chunk, s):
@@ -62,8 +62,9 @@ def copy_rows(source, shared, of, first, s, c, checked):
         at = of.slot + element(row, s.thread % chunks, of.rows, of.columns, c)
         if checked:
             T.ptx_cp_async(
-                *copied(source, of.head, first + row, shared, at, s.thread % chunks, s), first + row < source.shape[2]
+                *copied(source, of.head, of.origin + first + row, shared, at, s.thread % chunks, s),
+                of.origin + first + row < source.shape[2],
             )
         else:
-            T.ptx_cp_async(*copied(source, of.head, first + row, shared, at, s.thread % chunks, s))
+            T.ptx_cp_async(*copied(source, of.head, of.origin + first + row, shared, at, s.thread % chunks, s))
     T.ptx_commit_group()
