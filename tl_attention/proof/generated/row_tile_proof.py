@@ -27,8 +27,10 @@ from tl_attention.proof.generated.threads import Threads
 class RowTileProof(Proof):
     """A grid of (row tiles, heads, batch)."""
 
-    # Whether a head's last row tile is its first block.
-    longest_first = False
+    @property
+    def longest_first(self) -> bool:
+        """Whether a head's last row tile is its first block."""
+        return False
 
     @abstractmethod
     def check_tile(self, tile: RowTile, found: Sequence[Event]) -> Iterable[Event]:
