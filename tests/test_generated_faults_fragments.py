@@ -13,9 +13,12 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 from code_mutants.kernels import KERNELS, Kernel, lowered
-from code_mutants.reading import Code, read
+from code_mutants.reading import Code
 
 from tl_attention.errors import ScheduleRefused
+from tl_attention.lowering.registry import lowering_of
+from tl_attention.program.derivation import derive
+from tl_attention.proof.generated.verdict import Verdict
 
 SMALL = KERNELS["mma_sync_small"]
 DOUBLE = Kernel("mma_sync/double_both", causal=True)
@@ -26,6 +29,7 @@ STORED = Kernel("mma_sync", causal=True, optional=frozenset({"LSE"}), group=2)
 WAIT, SYNC, COMMIT = r"tl::cp_async_wait<", r"__syncthreads\(\);", r"tl::cp_async_commit\(\);"
 COPY, CHECKED = r"tl::cp_async_gs", r"tl::cp_async_gs_conditional"
 FRAGMENT, PRODUCT, STORE = r"tl::ptx_ldmatrix_x", r"tl::mma_sync<", r"tl_attention_store(?:_lse|<)"
+LOOP = r"for \(int t\w* = 0;"
 EVERY = ".*"
 # Kernel, which lines, what of them, and what in its place: nothing where the line goes. Each line is a fault of its own.
 FAULTS: dict[str, tuple[Kernel, str, str, str | None]] = {
@@ -73,12 +77,22 @@ FAULTS: dict[str, tuple[Kernel, str, str, str | None]] = {
     "copies of another batch": (SMALL, COPY, r"\(int\)blockIdx\.z", "(int)blockIdx.x"),
     "copies of the next row": (SMALL, COPY, r"\(&\(([QKV])\[", r"(&(\1[128 + "),
     "copies of K for V": (SMALL, COPY, r"\(&\(V\[", r"(&(K["),
-    "copies of a head of Q's number": (STORED, rf"{COPY}.*[KV]_shared", r" >> 1\)", ")"),
+    "copies of a head of Q's number": (STORED, rf"{COPY}.*[KV]_shared", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1"),
     "rows of another head": (STORED, STORE, r"\(int\)blockIdx\.y", "(int)blockIdx.z"),
     "rows of others": (STORED, STORE, r"\(&\((Output|LSE)\[", r"(&(\1[128 + "),
     "a row more than there are": (STORED, STORE, r"(seq_q - \w+\)*(?: - 64\))?)(, \(\(int\)threadIdx.x\))?\);", r"\1 + 1\2);"),
     "registers of others": (STORED, STORE, r"(?:(acc_o)\[\d+|(scores_max)\[\d+)\]", r"\1\2[32]"),
     "rows stored twice": (STORED, STORE, r"(tl_attention.*)", r"\1\n\1"),
+    "a register of a fragment that is computed": (SMALL, PRODUCT, r"(tl::.*)", r"V_local[0] = acc_s_cast[0];\n\1"),
+    "less room for fragments": (SMALL, r"\w+ [QKV]_local\[", r"_local\[\d+\]", "_local[16]"),
+    "less room for accumulators": (SMALL, r"\w+ acc_\w+\[", r"\[\d+\]", "[16]"),
+    "scores that are not hidden": (DOUBLE, r"condval\w* = -", "-CUDART_INF_F", "0x0p+0f"),
+    "a loop with an iteration less": (DOUBLE, LOOP, r"; \+\+", " - 1; ++"),
+    "a loop with an iteration more": (DOUBLE, LOOP, r"; \+\+", " + 1; ++"),
+    "a loop that ends at the fortieth": (DOUBLE, r"for \(int t_1 = 0;", r"< (\(.*\)); \+\+", r"< min(\1, 40); ++"),
+    "another row tile": (DOUBLE, "first_row = ", r" = (.*);", r" = (\1 - 128);"),
+    "a block more": (DOUBLE, "blocks = ", r" = (.*);", r" = (\1 + 1);"),
+    "a masked block less": (DOUBLE, "visible = ", r" = (.*);", r" = (\1 + 1);"),
 }  # fmt: skip
 
 
@@ -93,13 +107,18 @@ def faulty(code: Code, line: str, part: str, other: str | None) -> Iterator[str]
                 yield "\n".join([*lines[:number], changed, *lines[number + 1 :]])
 
 
+def read(kernel: Kernel, code: Code) -> Verdict:
+    """The verdict, also where nothing but a declaration differs."""
+    return lowering_of(kernel.schedule).check_generated(kernel.schedule, derive(kernel.schedule), code)
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_in_any_of_these_lines_is_refused(name):
     kernel, *fault = FAULTS[name]
     code = lowered(kernel)
-    assert read(kernel.schedule, code).digest
+    assert read(kernel, code).digest
     sources = list(faulty(code, *fault))
     assert sources
     for source in sources:
         with pytest.raises(ScheduleRefused):
-            read(kernel.schedule, replace(code, source=source))
+            read(kernel, replace(code, source=source))

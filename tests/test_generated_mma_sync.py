@@ -1,0 +1,110 @@
+"""The mma.sync kernel as generated is proved, whatever its options, for whichever problem. Compiles nothing, runs nothing."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+from code_mutants.kernels import SCHEDULES, lowered
+from code_mutants.reading import read
+
+from tl_attention.errors import ScheduleRefused
+from tl_attention.files.schedule_file import load
+from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.schedule.schedule import Schedule
+
+FILES = ["mma_sync", *(f"mma_sync/{path.stem}" for path in sorted((SCHEDULES / "mma_sync").glob("*.yaml")))]
+MASKS = (FULL, CAUSAL, Mask(100, 20), Mask(300, 0), Mask(None, 40))
+DRAWN = 12
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What `lowered` takes: a schedule of random options, and a problem."""
+
+    schedule: Schedule
+    variant: Variant
+
+
+def draw(rng: random.Random) -> Drawn | None:
+    """One that has a kernel; None where the draw has none."""
+    head_dim = rng.choice((64, 128))
+    schedule = load(SCHEDULES / f"{rng.choice(FILES)}.yaml")
+    given = schedule.model_dump()
+    kernel: dict[str, Any] = given["kernel"] | {
+        "swizzle": rng.random() < 0.7,
+        "ldmatrix": rng.choice(("x2", "x4")),
+        "k_stages": rng.choice((None, 1, 2, 3)),
+        "v_stages": rng.choice((None, 1, 2)),
+        "q_operand": rng.choice(("shared", "registers")),
+        "blocks_per_sm": 1,
+    }
+    changed: dict[str, Any] = {
+        "threads": rng.choice((128, 128, 256)),
+        "block_M": rng.choice((64, 128)),
+        "kernel": {key: value for key, value in kernel.items() if value is not None},
+        "softmax": given["softmax"] | {"rescale_threshold": rng.choice((0.0, 8.0)), "fused_scale": rng.random() < 0.5},
+    }
+    lacks = {"frag_q"} if kernel["q_operand"] == "registers" else set()
+    # As many chunks as the head has steps.
+    lacks |= {f"{name}.{n}" for name in ("frag_q", "frag_k", "mma0") for n in range(head_dim // 16, 8)}
+    groups = [[name for name in group if not {name, name.partition(".")[0]} & lacks] for group in given["group"]]
+    if given["split"]["mma0"]:
+        changed["split"] = given["split"] | {"mma0": given["split"]["mma0"][: head_dim // 16]}
+    try:
+        found = Schedule(**given | changed | {"group": groups})
+        refuse_unless_safe(found, head_dim)
+    except (ScheduleRefused, ValueError):
+        return None
+    return Drawn(
+        found,
+        Variant(
+            head_dim,
+            rng.choice(("float16", "bfloat16")),
+            rng.choice(MASKS),
+            group=rng.choice((1, 1, 3)),
+            optional=frozenset({"LSE"}) if rng.random() < 0.4 else frozenset(),
+            strided=rng.random() < 0.3,
+            sizes=Sizes(1, 6, 200, 700) if rng.random() < 0.2 else None,
+        ),
+    )
+
+
+def drawn(count: int, seed: str) -> list[Drawn]:
+    rng = random.Random(seed)
+    found = [one for _ in range(4 * count) if (one := draw(rng))]
+    assert len(found) >= count
+    return found[:count]
+
+
+CASES = drawn(DRAWN, "CI")
+
+
+def test_the_draws_have_every_option():
+    options = Counter(
+        word
+        for case in CASES
+        for word in (
+            case.schedule.kernel.q_operand, case.schedule.kernel.ldmatrix, case.schedule.kernel.swizzle,
+            case.schedule.threads, case.variant.mask, case.variant.dtype, case.variant.head_dim, case.variant.strided,
+        )
+    )  # fmt: skip
+    assert {"registers", "shared", "x2", "x4", True, False, 128, 256, 64, "float16", "bfloat16", FULL, CAUSAL} <= {
+        *options
+    }
+
+
+@pytest.mark.parametrize("number", range(DRAWN))
+def test_any_of_them_is_proved(number):
+    case = CASES[number]
+    assert read(case.schedule, lowered(case)).digest  # type: ignore[arg-type]
