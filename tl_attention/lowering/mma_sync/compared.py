@@ -14,7 +14,6 @@ from tl_attention.lowering.mma_sync.passes import Q_LOAD
 from tl_attention.lowering.mma_sync.pieces import KEEP_Q, OF_D, PAIR, Pieces
 from tl_attention.program.operation import Operation
 from tl_attention.program.program import Program
-from tl_attention.proof.generated.matrices import SIDE
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.matrices import SIDE, Matrix
 from tl_attention.proof.generated.refused import Unsafe
