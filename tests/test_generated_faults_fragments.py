@@ -68,9 +68,9 @@ FAULTS: dict[str, tuple[Kernel, str, str, str | None]] = {
     "B of the other product": (SMALL, PRODUCT, r"K_local", "V_local"),
     "a product of another dtype": (SMALL, PRODUCT, r"kBFloat16, tl", "kFloat16, tl"),
     "a product with K transposed": (SMALL, PRODUCT, r"false, true>", "false, false>"),
-    "a row more of the tensor": (SMALL, CHECKED, r"< (seq_\w+)\)\);", r"< (\1 + 1)));"),
-    "a row less": (SMALL, CHECKED, r"< (seq_\w+)\)\);", r"< (\1 - 1)));"),
     # In the loop K is that of a block before the last.
+    "a row more of the tensor": (SMALL, rf"{CHECKED}.*[QV]_shared", r"< (seq_\w+)\)\);", r"< (\1 + 1)));"),
+    "a row less": (SMALL, rf"{CHECKED}.*[QV]_shared", r"< (seq_\w+)\)\);", r"< (\1 - 1)));"),
     "rows beyond the last": (SMALL, rf"{CHECKED}.*[QV]_shared", r"_conditional(<16>.*\]\)\)), .*\);", r"\1);"),
     "copies of 8 bytes": (SMALL, COPY, "<16>", "<8>"),
     "copies of another head": (SMALL, COPY, r"\(int\)blockIdx\.y", "(int)blockIdx.z"),

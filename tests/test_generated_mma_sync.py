@@ -21,6 +21,7 @@ from tl_attention.files.schedule_file import load
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.schedule.keys import PRODUCER
 from tl_attention.schedule.schedule import Schedule
 
 FILES = ["mma_sync", *(f"mma_sync/{path.stem}" for path in sorted((SCHEDULES / "mma_sync").glob("*.yaml")))]
@@ -44,21 +45,31 @@ def draw(rng: random.Random) -> Drawn | None:
     kernel: dict[str, Any] = given["kernel"] | {
         "swizzle": rng.random() < 0.7,
         "ldmatrix": rng.choice(("x2", "x4")),
-        "k_stages": rng.choice((None, 1, 2, 3)),
-        "v_stages": rng.choice((None, 1, 2)),
         "q_operand": rng.choice(("shared", "registers")),
         "blocks_per_sm": 1,
     }
+    produced = rng.random() < 0.4
+    if produced:
+        # The loads run ahead as far as their buffers let them; elsewhere their places say how many buffers there are.
+        kernel |= {"k_stages": rng.choice((1, 2, 3)), "v_stages": rng.choice((1, 2))}
+    loads = [
+        PRODUCER if produced and "load_" in group[0] else order for group, order in zip(given["group"], given["order"])
+    ]
+    rank = [PRODUCER, *sorted(order for order in loads if order != PRODUCER)]
     changed: dict[str, Any] = {
+        "order": [rank.index(order) - 1 for order in loads],
+        "stage": [PRODUCER if order == PRODUCER else stage for order, stage in zip(loads, given["stage"])],
         "threads": rng.choice((128, 128, 256)),
         "block_M": rng.choice((64, 128)),
-        "kernel": {key: value for key, value in kernel.items() if value is not None},
+        "kernel": {key: value for key, value in kernel.items() if produced or not key.endswith("_stages")},
         "softmax": given["softmax"] | {"rescale_threshold": rng.choice((0.0, 8.0)), "fused_scale": rng.random() < 0.5},
     }
     lacks = {"frag_q"} if kernel["q_operand"] == "registers" else set()
     # As many chunks as the head has steps.
     lacks |= {f"{name}.{n}" for name in ("frag_q", "frag_k", "mma0") for n in range(head_dim // 16, 8)}
     groups = [[name for name in group if not {name, name.partition(".")[0]} & lacks] for group in given["group"]]
+    if produced:
+        changed["wait_before"] = {}
     if given["split"]["mma0"]:
         changed["split"] = given["split"] | {"mma0": given["split"]["mma0"][: head_dim // 16]}
     try:
@@ -82,7 +93,7 @@ def draw(rng: random.Random) -> Drawn | None:
 
 def drawn(count: int, seed: str) -> list[Drawn]:
     rng = random.Random(seed)
-    found = [one for _ in range(4 * count) if (one := draw(rng))]
+    found = [one for _ in range(8 * count) if (one := draw(rng))]
     assert len(found) >= count
     return found[:count]
 
@@ -99,9 +110,22 @@ def test_the_draws_have_every_option():
             case.schedule.threads, case.variant.mask, case.variant.dtype, case.variant.head_dim, case.variant.strided,
         )
     )  # fmt: skip
-    assert {"registers", "shared", "x2", "x4", True, False, 128, 256, 64, "float16", "bfloat16", FULL, CAUSAL} <= {
-        *options
-    }
+    assert {
+        "registers",
+        "shared",
+        "x2",
+        "x4",
+        "produced",
+        True,
+        False,
+        128,
+        256,
+        64,
+        "float16",
+        "bfloat16",
+        FULL,
+        CAUSAL,
+    } <= {*options}
 
 
 @pytest.mark.parametrize("number", range(DRAWN))

@@ -96,6 +96,17 @@ def test_what_else_decides_in_an_iteration_is_refused(slot, words):
         of(tiles(slot))
 
 
+def test_what_a_tile_s_place_was_added_to_counts_an_address_and_no_slot():
+    """As `row + t` may be read of a tensor, and a variable of it decides no more than the place itself."""
+    place = "    for (int t = 0; t < (blocks_1 - 1); ++t) {\n      int first = (row + t);\n      int second = (first + 1);\n"
+    loop = "    for (int t = 0; t < (blocks_1 - 1); ++t) {\n"
+    assert of(tiles("first").replace(loop, place)).period == 1
+    with pytest.raises(Unsafe, match="second decides what happens in an iteration"):
+        of(tiles("(second & 1)").replace(loop, place))
+    with pytest.raises(Unsafe, match="base is carried from tile to tile, and grows by what is no length"):
+        of(tiles("1", base="(base + row)"))
+
+
 def test_lengths_and_threads_may_be_added_to_what_is_counted():
     for plain, name in (
         ("blocks_1", "blocks_1"),

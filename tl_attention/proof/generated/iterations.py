@@ -50,9 +50,9 @@ class Iterations:
     """`cores` are, of each line, what it has modulo a period, and the period; `comparisons` those of something counted.
 
     `cycles` are the loads after which a ring of the Program, with its parities, is where it was, and tiles likewise.
-    `carried` has, of each loop over tiles, what it counts from tile to tile. What is counted
-    may be added to `plain` variables only: how long loops are, and which thread it is. Anything else of a tile, its
-    place above all, would make an iteration another one in some tiles.
+    `carried` has, of each loop over tiles, what it counts from tile to tile. What has a period may be of `plain` variables
+    only besides: how long loops are, and which thread it is. Anything else of a tile, its place above all, would make an
+    iteration another one in some tiles; `mixed` are the variables that have such, as addresses may.
     """
 
     cycles: tuple[int, ...] = ()
@@ -60,6 +60,7 @@ class Iterations:
     carried: dict[int, set[str]] = field(default_factory=dict)
     plain: set[str] = field(default_factory=set)
     comparisons: dict[int, list[Comparison]] = field(default_factory=dict)
+    mixed: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, body: Iterable[Any], cycles: Iterable[int] = ()) -> Iterations:
@@ -94,8 +95,11 @@ class Iterations:
         for node in nodes:
             if isinstance(node, Assign):
                 found = names[node.name] = form_of(node.expression, names)
-                if found.kind in (AFFINE, PERIODIC):
+                self.mixed.discard(node.name)
+                if found.kind == PERIODIC:
                     self._check_plain(node.line, node.expression, names)
+                elif found.kind == AFFINE and self._others(node.expression, names):
+                    self.mixed.add(node.name)
             elif isinstance(node, Step):
                 for name in node.assigned:
                     names[name] = form(None)
@@ -142,6 +146,8 @@ class Iterations:
         for name in carried:
             if inner[name].kind != AFFINE or inner[name].core != ((name, 1),):
                 raise Unsafe(f"{name} is carried from tile to tile, and does not grow by something that it counts")
+            if name in self.mixed:
+                raise Unsafe(f"{name} is carried from tile to tile, and grows by what is no length")
         for name in node.assigned:
             names[name] = form(None)
 
@@ -165,9 +171,12 @@ class Iterations:
                 if form_of(part, names).kind == THRESHOLD
             )
 
+    def _others(self, expression: Expression, names: Forms) -> set[str]:
+        """What is not plain in an expression."""
+        return {n for n in expression.names if n in self.mixed or (names[n].kind == INVARIANT and n not in self.plain)}
+
     def _check_plain(self, line: int, expression: Expression, names: Forms) -> None:
-        others = {name for name in expression.names if names[name].kind == INVARIANT} - self.plain
-        if others:
+        if others := self._others(expression, names):
             raise Unsafe(f"line {line + 1}: {', '.join(sorted(others))} decides what happens in an iteration")
 
 
