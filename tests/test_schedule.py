@@ -9,7 +9,7 @@ import pytest
 
 from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import load
-from tl_attention.loop.attention import NAMES, NUMBER, SOURCE
+from tl_attention.loop.attention import NUMBER, SOURCE
 from tl_attention.schedule.schedule import EXAMPLE_LABEL, Schedule
 
 SHIPPED = {path.stem: load(path) for path in sorted((Path(__file__).parents[1] / "schedules").glob("*.yaml"))}
@@ -29,7 +29,7 @@ def random_schedule(random_: random.Random) -> Schedule:
     if random_.random() < 0.05:
         return Schedule(lowering="inferred", **sizes)
     producers = [load for load in SOURCE.loads if random_.random() < 0.5]
-    names = [name for name in NAMES if name not in producers]
+    names = [name for name in SOURCE.names if name not in producers]
     random_.shuffle(names)
     cuts = sorted(random_.sample(range(1, len(names)), random_.randint(0, len(names) - 1)))
     ordered = [names[a:b] for a, b in zip([0, *cuts], [*cuts, len(names)])]

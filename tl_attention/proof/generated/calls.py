@@ -2,10 +2,20 @@
 
 from tl_attention.proof.generated.barriers import BARRIER_CALLS
 from tl_attention.proof.generated.copies import COPY_CALLS
+from tl_attention.proof.generated.counter import COUNTER_CALLS
 from tl_attention.proof.generated.fragments import FRAGMENT_CALLS
 from tl_attention.proof.generated.lse import LSE_CALLS
 from tl_attention.proof.generated.products import PRODUCT_CALLS
 from tl_attention.proof.generated.put import PUT_CALLS
 from tl_attention.proof.generated.sinks import SINK_CALLS
 
-CALLS = (*BARRIER_CALLS, *COPY_CALLS, *FRAGMENT_CALLS, *LSE_CALLS, *PRODUCT_CALLS, *PUT_CALLS, *SINK_CALLS)
+CALLS = (
+    *BARRIER_CALLS,
+    *COPY_CALLS,
+    *COUNTER_CALLS,
+    *FRAGMENT_CALLS,
+    *LSE_CALLS,
+    *PRODUCT_CALLS,
+    *PUT_CALLS,
+    *SINK_CALLS,
+)

@@ -204,55 +204,8 @@ def _vector_output(match: re.Match[str], declared: Declared) -> Made:
     return Made(act)
 
 
-# --- the counter of tiles ------------------------------------------------------------------------------------------
-
-
-def _draw(match: re.Match[str], declared: Declared) -> Made:
-    name, place, counter, index, step, first = match.groups()
-    declared.number(name)
-    at, more = declared.expression(place), int(first)
-
-    def act(run: Run, threads: Class, line: int) -> None:
-        slot = run.value(at, threads)
-        run.see(threads, line, "take", name, index=slot)
-        run.put(threads, name, slot, run.add(threads, counter, int(index), int(step)) + more)
-
-    return Made(act)
-
-
-def _drawn(match: re.Match[str], declared: Declared) -> Made | None:
-    variable, name, place = match.groups()
-    if name not in declared.numbers:
-        return None
-    at = declared.expression(place)
-
-    def act(run: Run, threads: Class, line: int) -> None:
-        slot = run.value(at, threads)
-        run.see(threads, line, "read", name, index=slot)
-        threads.names[variable] = run.get(threads, name, slot)
-
-    return Made(act, frozenset({variable}))
-
-
-def _count(match: re.Match[str], declared: Declared) -> Made:
-    variable, counter, index, step, last = match.groups()
-
-    def act(run: Run, threads: Class, line: int) -> None:
-        threads.names[variable] = (run.add(threads, counter, int(index), int(step)) == int(last)) * 1
-
-    return Made(act, frozenset({variable}))
-
-
-def _reset(match: re.Match[str], declared: Declared) -> Made | None:
-    counter, index, value = match.groups()
-    if counter in declared.registers:
-        return None
-    return Made(lambda run, threads, line: run.set(threads, counter, int(index), int(value)))
-
-
 # Read as to the place in memory. Which of a thread's registers it is, or what zeros are, is for the numbers to show.
 WRITE, READ, OUTPUT, FETCH = (f"{kind}, numbers: registers" for kind in ("write", "read", "output", "fetch"))
-COUNTER = "counter"
 COPY_CALLS = (
     # tl::tma_load(K_desc, K_full[0], (&(((half_t*)K_shared)[(i * 8192)])), (i * 64), (j * 128), head_2, bz_2);
     # tl::tma_load_multicast(K_desc, K_full[0], (&(((half_t*)K_shared)[(i * 8192)])), (uint16_t)(3), (i * 64), ...);
@@ -294,12 +247,4 @@ COPY_CALLS = (
         ),
         _vector_output,
     ),
-    # next_tile[(turn & 1)] = (AtomicAddRet((&(TileCounter[0])), 1) + 132);
-    Call(COUNTER, re.compile(r"(\w+)\[(.+)\] = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) \+ (\d+)\);$"), _draw),
-    # tile = next_tile[(turn & 1)];
-    Call(COUNTER, re.compile(r"(\w+) = (\w+)\[(.+)\];$"), _drawn),
-    # bool if_condition = (AtomicAddRet((&(TileCounter[1])), 1) == 131);
-    Call(COUNTER, re.compile(r"bool (\w+) = \(AtomicAddRet\(\(&\((\w+)\[(\d+)\]\)\), (\d+)\) == (\d+)\);$"), _count),
-    # TileCounter[0] = 0;
-    Call(COUNTER, re.compile(r"(\w+)\[(\d+)\] = (\d+);$"), _reset),
 )

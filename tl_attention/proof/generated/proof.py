@@ -15,7 +15,7 @@ from tl_attention.problem.window import most_blocks
 from tl_attention.program.program import Program
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.calls import CALLS
-from tl_attention.proof.generated.copies import COUNTER
+from tl_attention.proof.generated.counter import COUNTER
 from tl_attention.proof.generated.coverage import Coverage
 from tl_attention.proof.generated.host_plan import HostPlan, parse_host_source
 from tl_attention.proof.generated.iterations import Iterations
