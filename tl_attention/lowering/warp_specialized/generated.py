@@ -241,7 +241,8 @@ class RolesProof(Proof):
         """What it stores are its own rows of each tile, once."""
         stored = [(event.place, event.value) for event in found if event.kind == kind]
         of = " of lse" if kind == "lse" else ""
-        if later := [event.index for event in found if event.kind == kind and event.index]:
+        # Of a store by TMA it is the slot.
+        if later := [event.index for event in found if event.kind == kind != "store" and event.index]:
             raise Unsafe(f"{process} stores rows{of} from register {later[0]} on, expected the first")
         for tile in tiles:
             row = tile.place[0] + ROWS * process.warpgroup

@@ -179,12 +179,12 @@ def _output(match: re.Match[str], declared: Declared) -> Made | None:
     return Made(act)
 
 
-def registers_from(text: str, declared: Declared) -> tuple[str, int]:
+def registers_from(text: str) -> tuple[str, int]:
     """(variable, element) that a device function's registers start with."""
     match = REGISTERS.match(text)
     if not match:
         raise SyntaxError(f"{text[:80]!r} are no registers")
-    return declared.register(match[1] or match[2]), int(match[3] or 0)
+    return match[1] or match[2], int(match[3] or 0)
 
 
 def _vector_output(match: re.Match[str], declared: Declared) -> Made:
@@ -192,7 +192,8 @@ def _vector_output(match: re.Match[str], declared: Declared) -> Made:
     # Contiguous rows are head_dim apart, which the device function is made for.
     rows, apart = [*arguments(rest), head_dim][:2]
     element, bound, stride = declared.expression(place), declared.expression(rows), declared.expression(apart)
-    registers, index = registers_from(given, declared)
+    registers, index = registers_from(given)
+    declared.register(registers)
 
     def act(run: Run, threads: Class, line: int) -> None:
         run.see(

@@ -25,9 +25,9 @@ OWN = "((int)threadIdx.x)"
 def _lse(match: re.Match[str], declared: Declared) -> Made:
     given = arguments(match[1])
     place = IN_GLOBAL.match(given[3]) if len(given) == 6 and given[5] == OWN else None
-    of_rows = [registers_from(text, declared) for text in given[:2]]
+    of_rows = [registers_from(text) for text in given[:2]]
     index = of_rows[0][1]
-    there = all(at == index and BYTES // ROWS * at + BYTES <= declared.registers[name] for name, at in of_rows)
+    there = all(at == index and BYTES // ROWS * at + BYTES <= declared.registers.get(name, 0) for name, at in of_rows)
     if not place or place[1] in declared.registers or not there or not declared.pure(given[2]):
         raise SyntaxError(f"a store of logarithms of a form that is not known: {match.string[:80]!r}")
     tensor, element, bound = place[1], declared.expression(place[2]), declared.expression(given[4])
