@@ -17,8 +17,8 @@ from code_mutants.operations import DEVICE, mutants, sample
 from code_mutants.reading import read
 from code_mutants.rows import BROKEN, TO_JUDGE, Rows
 
-# One of each lowering and mask, with multicast, turns, tiles from a counter, and an output by TMA.
-SAMPLED = ("best", "best_causal", "output_tma", "seed_causal")
+# One of each lowering and mask, with multicast, turns, tiles from a counter, an output by TMA, and fragments.
+SAMPLED = ("best", "best_causal", "output_tma", "seed_causal", "mma_sync_small")
 EACH = 3
 SEED = "CI"
 
