@@ -8,6 +8,9 @@ from generated_faults import Fault, fault, refused
 LANES = r"if \(tl::tl_shuffle_elect<32>\(\)\) \{"
 Q_WAIT = r"( +)(Q_full\[[^;]*\]\.wait\(.*\);\n)"
 FAULTS: dict[str, Fault] = {
+    "an output from other registers": fault(
+        "best", r"(tl_attention_store<.*>\()acc_o,", r"\1(&(acc_o[4])),", words="stores rows from register 4 on"
+    ),
     "a product that is not committed": fault(
         "best",
         r"(desc_b_1 [^\n]*\n *\}\n) *tl::warpgroup_commit_batch\(\);\n",
