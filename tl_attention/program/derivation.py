@@ -102,7 +102,9 @@ class _Iteration:
                 if before and name in table.products
             }
             self.done = at_once | self._in_issue_order(derived | asked) | asked
-        self.awaited = {load: self._awaited(load, before) for load, before in waits if before and load in table.loads}
+        # A load that a producer issues in this model is no place for a wait.
+        placed = [(load, before) for load, before in waits if before in self.place and load in table.loads]
+        self.awaited = {load: self._awaited(load, before) for load, before in placed}
         self.released = {load: self._later(load, before) for load, before in releases if before}
 
     def operations(self) -> Iterator[Operation]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from tl_attention.loop.table import Table
-from tl_attention.program.derivation import derive
 from tl_attention.program.operation import Iteration, Operation
 from tl_attention.program.phases import Phases
 from tl_attention.schedule.schedule import Schedule
@@ -33,6 +32,9 @@ def waits_and_barriers(phases: Phases, schedule: Schedule) -> Phases:
     Q is waited for with the first load behind it; by itself where its first reader comes before that. Where it stays in
     registers, its fragments are loaded right behind a wait of its own.
     """
+    # Late: a kernel that was finished before is loaded without what derives Programs.
+    from tl_attention.program.derivation import derive
+
     derived = derive(schedule)
     table, buffers = derived.table, derived.buffers
     wait, keep = Operation("wait", Q_LOAD, 0), Operation("keep", Q_LOAD, 0)
