@@ -30,12 +30,17 @@ def fragments_of_q(first, steps, place, s, c):
         for i in T.unroll(products):
             row = i * c.rows + s.thread // 32 * 16 + s.thread % 16
             at = element(row, (first + step) * 2 + s.thread % 32 // 16, c.block_M, c.head_dim, c)
-            T.ptx_ldmatrix(
-                T.bool(False),
-                4,
-                T.access_ptr(s.Q_shared[at], "r", extent=8),
-                T.access_ptr(s.Q_local[((place + step) * products + i) * 8], "w", extent=8),
-            )
+            ldmatrix(4, False, s.Q_shared, at, s.Q_local, ((place + step) * products + i) * 8)
+
+
+def ldmatrix(matrices, transposed, shared, at, registers, place):
+    """So many matrices, of which a lane gives a row, `at` that element, and gets two elements of each."""
+    return T.ptx_ldmatrix(
+        T.bool(transposed),
+        matrices,
+        T.access_ptr(shared[at], "r", extent=8),
+        T.access_ptr(registers[place], "w", extent=2 * matrices),
+    )
 
 
 @T.macro
@@ -48,22 +53,12 @@ def frag_k(op, t, tile, s, c, masked):
             for j in T.unroll(c.block_N // 16):
                 key = j * 16 + s.thread % 8 + s.thread % 32 // 16 * 8
                 at = slot + element(key, (chunk.first + step) * 2 + s.thread % 16 // 8, c.block_N, c.head_dim, c)
-                T.ptx_ldmatrix(
-                    T.bool(False),
-                    4,
-                    T.access_ptr(s.K_shared[at], "r", extent=8),
-                    T.access_ptr(s.K_local[(chunk.k + step) * (c.block_N // 2) + j * 8], "w", extent=8),
-                )
+                ldmatrix(4, False, s.K_shared, at, s.K_local, (chunk.k + step) * (c.block_N // 2) + j * 8)
         else:
             for j in T.unroll(c.block_N // 8):
                 key = j * 8 + s.thread % 8
                 at = slot + element(key, (chunk.first + step) * 2 + s.thread % 16 // 8, c.block_N, c.head_dim, c)
-                T.ptx_ldmatrix(
-                    T.bool(False),
-                    2,
-                    T.access_ptr(s.K_shared[at], "r", extent=8),
-                    T.access_ptr(s.K_local[(chunk.k + step) * (c.block_N // 2) + j * 4], "w", extent=4),
-                )
+                ldmatrix(2, False, s.K_shared, at, s.K_local, (chunk.k + step) * (c.block_N // 2) + j * 4)
 
 
 @T.macro
@@ -76,21 +71,11 @@ def frag_v(op, t, tile, s, c, masked):
         if c.kernel.ldmatrix == "x4":
             for j in T.unroll(c.head_dim_v // 16):
                 at = slot + element(key, j * 2 + s.thread % 32 // 16, c.block_N, c.head_dim_v, c)
-                T.ptx_ldmatrix(
-                    T.bool(True),
-                    4,
-                    T.access_ptr(s.V_shared[at], "r", extent=8),
-                    T.access_ptr(s.V_local[(chunk.v + step) * (c.head_dim_v // 2) + j * 8], "w", extent=8),
-                )
+                ldmatrix(4, True, s.V_shared, at, s.V_local, (chunk.v + step) * (c.head_dim_v // 2) + j * 8)
         else:
             for j in T.unroll(c.head_dim_v // 8):
                 at = slot + element(key, j, c.block_N, c.head_dim_v, c)
-                T.ptx_ldmatrix(
-                    T.bool(True),
-                    2,
-                    T.access_ptr(s.V_shared[at], "r", extent=8),
-                    T.access_ptr(s.V_local[(chunk.v + step) * (c.head_dim_v // 2) + j * 4], "w", extent=4),
-                )
+                ldmatrix(2, True, s.V_shared, at, s.V_local, (chunk.v + step) * (c.head_dim_v // 2) + j * 4)
 
 
 @T.macro
