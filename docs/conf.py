@@ -23,9 +23,6 @@ highlight_language = "text"
 # Anchors of headings as GitHub makes them.
 myst_heading_anchors = 4
 
-# Until there is a first one.
-suppress_warnings = ["toc.empty_glob"]
-
 html_theme = "furo"
 html_title = "tl-attention"
 html_static_path = ["_static"]
