@@ -18,6 +18,7 @@ test: $(READY)
 
 # A warning is an error: links that lead nowhere too. tests/test_site.py builds it by the same command.
 site: $(READY)
+	rm -rf build/doctrees build/site
 	$(VENV)/bin/python -m sphinx -W --keep-going -n -q -c docs -d build/doctrees . build/site
 
 $(READY): pyproject.toml constraints.txt
