@@ -14,8 +14,8 @@ from tl_attention.files.schedule_file import load
 from tl_attention.hardware.device import VisibleGpu
 from tl_attention.measure import bench, machine, session
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.peers import MATMUL, MATMUL_FLOPS
 from tl_attention.measure.pool import CallFailed
+from tl_attention.measure.products import MATMUL, flops
 from tl_attention.measure.progress import SILENT, Silent
 from tl_attention.measure.records import ResultsFile, read_rows
 from tl_attention.oracle.reference import ErrorReport, worst_of
@@ -45,7 +45,7 @@ def test_a_timed_row_carries_times_rate_and_method(gpu, tmp_path):
     row = rows_of(tmp_path, ["seed"])["seed"]
     assert (row.status, row.n, row.median_ms, row.sm_clock_mhz) == ("ok", 8, 2.0, 1600)
     assert row.tflops == pytest.approx(SHAPE.flops / 2.0 / 1e9)
-    assert row.matmul_tflops == pytest.approx(MATMUL_FLOPS / 1.0 / 1e9)
+    assert row.matmul_tflops == pytest.approx(flops(MATMUL) / 1.0 / 1e9)
     assert row.percent_of_matmul == pytest.approx(100 * row.tflops / row.matmul_tflops)
     assert "2 rounds" in row.method and row.device == "stand-in"
     assert row.verified_shapes > 5 and row.error_rms == GOOD.rms

@@ -67,7 +67,8 @@ Parsed = TypeVar("Parsed", bound=Measured)
 
 @dataclass(frozen=True)
 class Row(Measured):
-    """One candidate on one problem. Times in milliseconds; `percent_of_matmul` against the same run's product.
+    """One candidate on one problem. Times in milliseconds; `percent_of_matmul` against the rate of the same run's
+    plain product, which `product` names: matmul, or mma_sync for nothing but that instruction on registers.
 
     `against` is set of a candidate that was sampled against an incumbent, `known_from` names the run where that was not
     done anew.
@@ -95,6 +96,7 @@ class Row(Measured):
     p90_ms: float | None = None
     n: int = 0
     tflops: float | None = None
+    product: str = "matmul"
     matmul_tflops: float | None = None
     percent_of_matmul: float | None = None
     sm_clock_mhz: int | None = None
