@@ -63,11 +63,11 @@ def test_peers_are_verified_and_timed_beside_ours(gpu, tmp_path):
     rows = rows_of(tmp_path, ["seed"])
     assert rows["cudnn"].sizes == "peer" and rows["cudnn"].median_ms == 2.0
     assert "cudnn" in gpu.named("verify")
-    assert rows_of(tmp_path / "b", ["seed"], with_peers=False).keys() == {"seed"}
+    assert rows_of(tmp_path / "b", ["seed"], peers=()).keys() == {"seed"}
 
 
 def test_candidates_are_interleaved_in_alternating_order(gpu, tmp_path):
-    rows_of(tmp_path, ["seed", "source_order"], with_peers=False)
+    rows_of(tmp_path, ["seed", "source_order"], peers=())
     assert gpu.named("sample") == [MATMUL, "seed", "source_order", "source_order", "seed", MATMUL]
 
 
@@ -76,7 +76,7 @@ def test_all_are_compiled_and_verified_before_one_is_timed_and_every_process_end
     monkeypatch.setattr(bench, "CompilePool", lambda most: compilers)
     load_first = []
     monkeypatch.setattr(gpu, "ms", lambda candidate: load_first.append(compilers.finished) or 1.0)
-    rows_of(tmp_path, ["seed", "source_order"], with_peers=False)
+    rows_of(tmp_path, ["seed", "source_order"], peers=())
     assert all(load_first) and compilers.stopped and gpu.closed
     calls = [call for call, _ in gpu.calls]
     assert calls == sorted(calls, key=["verify", "load", "sample"].index)
@@ -116,13 +116,13 @@ def test_every_failure_is_a_row_and_the_others_go_on(gpu, tmp_path):
 
 def test_after_a_crash_in_timing_the_others_are_timed_again_from_the_start(gpu, tmp_path):
     gpu.faults = {("sample", "source_order"): CallFailed("crashed", "gone")}
-    rows = rows_of(tmp_path, ["seed", "source_order"], with_peers=False)
+    rows = rows_of(tmp_path, ["seed", "source_order"], peers=())
     assert rows["source_order"].status == "crashed"
     assert rows["seed"].n == 8, "samples of the process that died are not mixed with the next one's"
 
 
 def test_rows_with_the_same_generated_code_are_marked(gpu, tmp_path):
-    rows = rows_of(tmp_path, ["seed", "source_order"], with_peers=False)
+    rows = rows_of(tmp_path, ["seed", "source_order"], peers=())
     assert rows["seed"].same_code_as is None and rows["source_order"].same_code_as == "seed"
 
 
@@ -137,7 +137,7 @@ def test_the_first_of_the_list_has_the_code_whichever_is_compiled_first(gpu, mon
                     super().submit(*entry)
 
     monkeypatch.setattr(bench, "CompilePool", Backwards)
-    rows = rows_of(tmp_path, ["seed", "source_order"], with_peers=False)
+    rows = rows_of(tmp_path, ["seed", "source_order"], peers=())
     assert rows["seed"].same_code_as is None and rows["source_order"].same_code_as == "seed"
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from tl_attention.hardware.device import card_at_hand
 
 MATMUL, MMA_SYNC = "matmul", "mma_sync"
-PRODUCTS = (MATMUL, MMA_SYNC)
+PRODUCTS = {MATMUL: "matrix product", MMA_SYNC: "loop of mma.sync"}
 MATMUL_SIZE = 8192
 # So many of a warp's that a launch takes 0.2 s where an SM multiplies 4096 FLOP a clock at 2 GHz, longer on any other.
 ITERATIONS = 3_200_000

@@ -220,7 +220,7 @@ class Session:
             return dict(zip(candidates, samples))
         except BrokeWorker as broke:
             if broke.candidate == anchor:
-                what = f"the product {anchor.name}" if anchor.name in PRODUCTS else f"the incumbent, {anchor},"
+                what = f"the {PRODUCTS[anchor.name]}" if anchor.name in PRODUCTS else f"the incumbent, {anchor},"
                 raise CallFailed(broke.status, f"{what} could not be timed: {broke}") from None
             culprit = next(ticket for ticket in tickets if ticket.candidate == broke.candidate)
             self._finish(culprit, status=broke.status, reason=f"timing: {broke}")
