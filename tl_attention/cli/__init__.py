@@ -9,6 +9,7 @@ from tl_attention.cli.compare import compare
 from tl_attention.cli.diff import diff
 from tl_attention.cli.doctor import doctor
 from tl_attention.cli.errors import OneLineErrors
+from tl_attention.cli.ladder import ladder
 from tl_attention.cli.listing import list_command
 from tl_attention.cli.measure import bench, run
 from tl_attention.cli.report import report
@@ -28,5 +29,20 @@ def main(context: click.Context) -> None:
         context.exit(2)
 
 
-for command in (list_command, check, explain, diff, schema, which, warm, run, bench, compare, report, submit, doctor):
+for command in (
+    list_command,
+    check,
+    explain,
+    diff,
+    schema,
+    which,
+    warm,
+    run,
+    bench,
+    ladder,
+    compare,
+    report,
+    submit,
+    doctor,
+):
     main.add_command(command)
