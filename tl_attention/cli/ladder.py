@@ -32,8 +32,8 @@ def ladder(
 ) -> None:
     """Compile, verify and time the steps of a ladder beside each other, and say what each step changed.
 
-    Without a NAME the ladders that there are. A ladder is a folder in schedules/ladders/, or a file ladder.yaml; without
-    a GPU its steps are compiled and verified on the CPU.
+    Without a NAME the ladders that there are. A ladder is one of these, or a file in the form of results/ladder-*.yaml.
+    Without a GPU its steps are compiled and verified on the CPU.
     """
     from tl_attention.files.ladder_file import ladder_names, load_ladder
 

@@ -15,8 +15,6 @@ SUFFIXES = (SUFFIX, ".yml")
 # No part of a name is `..`: nothing outside of schedules/ has a name.
 NAME = re.compile(r"[\w+-][\w.+-]*(/[\w+-][\w.+-]*)*")
 MOST_SUGGESTED = 3
-# What a folder of schedules may hold besides: the ladder that they are the steps of.
-LADDER_FILE = "ladder.yaml"
 
 
 def names(under: str = "") -> list[str]:
@@ -24,14 +22,13 @@ def names(under: str = "") -> list[str]:
     folder = _root() / under
     if under and not (NAME.fullmatch(under) and os.path.isdir(folder)):
         return []
-    found = (path.stem for path in folder.glob(f"*{SUFFIX}") if path.name != LADDER_FILE)
-    return sorted(f"{under}/{stem}" if under else stem for stem in found)
+    return sorted(f"{under}/{path.stem}" if under else path.stem for path in folder.glob(f"*{SUFFIX}"))
 
 
 def folders() -> list[str]:
     """The folders of schedules/ that hold schedules, such as `experiments`, its top left out."""
     below = {path.parent.relative_to(_root()).as_posix() for path in _root().rglob(f"*{SUFFIX}")}
-    return sorted(name for name in below if name != "." and names(name))
+    return sorted(below - {"."})
 
 
 def all_names() -> list[str]:
@@ -42,7 +39,7 @@ def all_names() -> list[str]:
 def path_of(name: str) -> Path | None:
     """The file of the schedule of this name, or None."""
     path = _root() / f"{name}{SUFFIX}"
-    return path if NAME.fullmatch(name) and path.name != LADDER_FILE and os.path.isfile(path) else None
+    return path if NAME.fullmatch(name) and os.path.isfile(path) else None
 
 
 def unknown(text: str) -> InputError:

@@ -1,6 +1,7 @@
 """A ladder: schedules step by step, each one idea away from the step that it is measured against, and a text's figures.
 
-`schedules/ladders/NAME/ladder.yaml` says what the steps are; the schedules that only the ladder has stand beside it.
+`results/ladder-NAME.yaml` says what the steps are, beside the record of them; schedules that only a ladder has are in
+`schedules/ladders/NAME/`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool
 from tl_attention import shipped
 from tl_attention.errors import InputError
 from tl_attention.files import yaml_text
-from tl_attention.files.catalogue import LADDER_FILE
 from tl_attention.files.named import Named, resolve
 from tl_attention.files.yaml_text import YamlFile
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 from tl_attention.schedule.key_errors import KeyPath, dotted, first_error
 
-FOLDER = "ladders"
+START, SUFFIX = "ladder-", ".yaml"
 Text = Annotated[str, Field(min_length=1)]
 Short = Annotated[str, Field(min_length=1, max_length=40)]
 Figure = Annotated[float, Field(gt=0)]
@@ -101,13 +101,13 @@ class Ladder:
 
 def ladder_names() -> list[str]:
     """The ladders that ship, sorted."""
-    return sorted(path.parent.name for path in _root().glob(f"*/{LADDER_FILE}"))
+    return sorted(path.stem.removeprefix(START) for path in _root().glob(f"{START}*{SUFFIX}"))
 
 
 def load_ladder(name: str | Path) -> Ladder:
     """The ladder that ships under this name, or that of a file. Raises InputError with `file:line: key: message`."""
     text = str(name)
-    path = Path(text) if text.endswith(".yaml") else _root() / text / LADDER_FILE
+    path = Path(text) if text.endswith(SUFFIX) else _root() / f"{START}{text}{SUFFIX}"
     if not path.is_file():
         raise InputError(f"no ladder is named {text[:60]!r}, expected one of {', '.join(ladder_names())}, or a file")
     file = yaml_text.read(path)
@@ -120,7 +120,7 @@ def load_ladder(name: str | Path) -> Ladder:
     for number, fields in enumerate(keys.steps):
         steps.append(_step(file, number, _checked(file, StepKeys, fields, "steps", number), steps))
     told = {key: getattr(keys, key) for key in ("title", "source", "method", "unit", "fixed", "product", "peers")}
-    return Ladder(path.parent.name, shape=shape, steps=tuple(steps), **told)
+    return Ladder(path.stem.removeprefix(START), shape=shape, steps=tuple(steps), **told)
 
 
 def _step(file: YamlFile, number: int, keys: StepKeys, earlier: list[Step]) -> Step:
@@ -137,19 +137,10 @@ def _step(file: YamlFile, number: int, keys: StepKeys, earlier: list[Step]) -> S
         found = ", ".join(measured) or "none: it is the first"
         raise _blamed(file, (*where, "against"), f"{keys.against[:40]!r} is no earlier step, expected one of {found}")
     try:
-        named = resolve(_beside(file, keys.schedule))
+        named = resolve(keys.schedule)
     except InputError as error:
         raise _blamed(file, (*where, "schedule"), str(error)) from None
     return Step(keys.name, keys.idea, named, keys.against or next(reversed(measured), None), keys.text, keys.note)
-
-
-def _beside(file: YamlFile, schedule: str) -> str:
-    """`./v1` is the schedule v1 of the ladder's own folder: by its name where the ladder ships."""
-    if not schedule.startswith("./"):
-        return schedule
-    folder = file.path.parent
-    own = f"{FOLDER}/{folder.name}" if folder.parent == _root() else str(folder)
-    return f"{own}/{schedule[2:]}{'' if folder.parent == _root() else '.yaml'}"
 
 
 def _checked(file: YamlFile, model: type[Checked], fields: dict[str, Any], *where: str | int) -> Checked:
@@ -165,4 +156,4 @@ def _blamed(file: YamlFile, key: KeyPath, message: str) -> InputError:
 
 
 def _root() -> Path:
-    return shipped.folder("schedules") / FOLDER
+    return shipped.folder("results")

@@ -8,7 +8,6 @@ from tl_attention.build.sass import Loop, steady
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.ladder_file import Ladder, Step
 from tl_attention.hardware.card import CARDS
-from tl_attention.hardware.warpgroup import WARP
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.measure.products import PRODUCTS
 from tl_attention.measure.records import Row
@@ -91,8 +90,11 @@ def loop_change(before: Loop, after: Loop) -> str:
     kinds = dict.fromkeys((*before.counts, *after.counts))
     counts = {kind: (before.counts.get(kind, 0), after.counts.get(kind, 0)) for kind in kinds}
     changed = [f"{kind} {was} -> {now}" for kind, (was, now) in counts.items() if was != now]
+    others = [loop.instructions - sum(loop.counts.values()) for loop in (before, after)]
+    if others[0] != others[1]:
+        changed.append(f"others {others[0]} -> {others[1]}")
     total = f"{before.instructions} -> {after.instructions} instructions"
-    return f"{total}: {', '.join(changed)}" if changed else f"{total}, of each counted kind as many, in another order"
+    return f"{total}: {', '.join(changed)}" if changed else f"{total}, as many of each kind, in another order"
 
 
 def _line(name: str, row: Row | None, text: float | None, ladder: Ladder, against: str | None) -> tuple[str, ...]:
@@ -138,7 +140,7 @@ def warps_per_sm(row: Row) -> int | None:
     except ScheduleRefused:
         return None
     threads = schedule.threads + takes.producer_threads
-    return takes.blocks_that_fit(card, schedule.threads, row.registers) * threads // WARP
+    return card.warps_per_sm(threads, row.registers, takes.static_bytes + takes.shared_bytes)
 
 
 def _number(value: float | None, digits: int = 0) -> str:
