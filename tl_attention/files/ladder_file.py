@@ -43,7 +43,22 @@ class StepKeys(_Keys):
     )
     against: Annotated[str | None, Field(description="the step that it is measured against; the one before")] = None
     text: Annotated[Figure | None, Field(description="the text's own figure")] = None
+    why: Annotated[str, Field(description="the lesson: what was in the way, and what the step does about it")] = ""
     note: Annotated[str, Field(description="what a reader must know: why there is no schedule, or no new code")] = ""
+
+
+class TileKeys(_Keys):
+    """A kernel that is compiled and not timed, for a table of what tiles take."""
+
+    schedule: str
+    text: Annotated[Text, Field(description="what the text has of it")]
+
+
+class HeadlineKeys(_Keys):
+    """What the text is known for, and the step that stands beside it here."""
+
+    step: str
+    text: Text
 
 
 class LadderKeys(_Keys):
@@ -51,6 +66,8 @@ class LadderKeys(_Keys):
 
     title: Text
     source: Annotated[Text, Field(description="who wrote what")]
+    story: Annotated[Text, Field(description="what a student learns here")]
+    headline: HeadlineKeys
     method: Annotated[Text, Field(description="the card, problem and method of the text's figures")]
     unit: Annotated[Text, Field(description="of the text's figures")]
     shape: Annotated[str, Field(description="the problem here, as --shape has it")]
@@ -60,6 +77,8 @@ class LadderKeys(_Keys):
     product: Annotated[Product, Field(description="the plain product whose rate is 100 %")] = "matmul"
     peers: Annotated[dict[str, Figure | None], Field(description="and the text's figure of each")] = {}
     steps: Annotated[tuple[dict[str, Any], ...], Field(min_length=2)]
+    tiles: tuple[dict[str, Any], ...] = ()
+    choose: Annotated[StrictBool, Field(description="choose the fastest of the text's space of configurations")] = False
 
 
 @dataclass(frozen=True)
@@ -71,16 +90,32 @@ class Step:
     schedule: Named | None
     against: str | None
     text: float | None
+    why: str
     note: str
 
 
 @dataclass(frozen=True)
+class Tile:
+    """A kernel whose registers and spills are shown beside the text's."""
+
+    schedule: Named
+    text: str
+
+
+@dataclass(frozen=True)
 class Ladder:
-    """What is measured beside each other, in the order of the text; `unit` is that of the text's figures."""
+    """What is measured beside each other, in the order of the text; `unit` is that of the text's figures.
+
+    `headline` is the step that stands beside what the text is known for, `tiles` are compiled and not timed. `choose` asks
+    for the fastest of the space in `configurations/space.py` besides.
+    """
 
     name: str
     title: str
     source: str
+    story: str
+    headline: Step
+    headline_text: str
     method: str
     unit: str
     shape: AttentionShape
@@ -88,6 +123,8 @@ class Ladder:
     product: Product
     peers: Mapping[str, float | None]
     steps: tuple[Step, ...]
+    tiles: tuple[Tile, ...]
+    choose: bool
 
     @property
     def measured(self) -> tuple[Step, ...]:
@@ -119,8 +156,24 @@ def load_ladder(name: str | Path) -> Ladder:
     steps: list[Step] = []
     for number, fields in enumerate(keys.steps):
         steps.append(_step(file, number, _checked(file, StepKeys, fields, "steps", number), steps))
-    told = {key: getattr(keys, key) for key in ("title", "source", "method", "unit", "fixed", "product", "peers")}
-    return Ladder(path.stem.removeprefix(START), shape=shape, steps=tuple(steps), **told)
+    tiles = [_tile(file, number, fields) for number, fields in enumerate(keys.tiles)]
+    headline = next((step for step in steps if step.schedule and step.name == keys.headline.step), None)
+    if headline is None:
+        where: KeyPath = ("headline", "step")
+        raise _blamed(file, where, f"{keys.headline.step[:40]!r} is no step that has a schedule")
+    told = {
+        key: getattr(keys, key)
+        for key in ("title", "source", "story", "method", "unit", "fixed", "product", "peers", "choose")
+    }
+    return Ladder(
+        path.stem.removeprefix(START),
+        shape=shape,
+        steps=tuple(steps),
+        tiles=tuple(tiles),
+        headline=headline,
+        headline_text=keys.headline.text,
+        **told,
+    )
 
 
 def _step(file: YamlFile, number: int, keys: StepKeys, earlier: list[Step]) -> Step:
@@ -131,16 +184,26 @@ def _step(file: YamlFile, number: int, keys: StepKeys, earlier: list[Step]) -> S
     if keys.schedule is None:
         if not keys.note:
             raise _blamed(file, where, "a step without a schedule, expected a note that says why it has none")
-        return Step(keys.name, keys.idea, None, None, keys.text, keys.note)
+        return Step(keys.name, keys.idea, None, None, keys.text, keys.why, keys.note)
     measured = [step.name for step in earlier if step.schedule]
     if keys.against is not None and keys.against not in measured:
         found = ", ".join(measured) or "none: it is the first"
         raise _blamed(file, (*where, "against"), f"{keys.against[:40]!r} is no earlier step, expected one of {found}")
+    named = _resolved(file, (*where, "schedule"), keys.schedule)
+    against = keys.against or next(reversed(measured), None)
+    return Step(keys.name, keys.idea, named, against, keys.text, keys.why, keys.note)
+
+
+def _tile(file: YamlFile, number: int, fields: dict[str, Any]) -> Tile:
+    keys = _checked(file, TileKeys, fields, "tiles", number)
+    return Tile(_resolved(file, ("tiles", number, "schedule"), keys.schedule), keys.text)
+
+
+def _resolved(file: YamlFile, where: KeyPath, schedule: str) -> Named:
     try:
-        named = resolve(keys.schedule)
+        return resolve(schedule)
     except InputError as error:
-        raise _blamed(file, (*where, "schedule"), str(error)) from None
-    return Step(keys.name, keys.idea, named, keys.against or next(reversed(measured), None), keys.text, keys.note)
+        raise _blamed(file, where, str(error)) from None
 
 
 def _checked(file: YamlFile, model: type[Checked], fields: dict[str, Any], *where: str | int) -> Checked:
