@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,18 +51,18 @@ def ladder(
         from tl_attention.show.ladder import by_name
 
         path = record or shipped.folder("results") / f"ladder-{found.name}-h200.jsonl"
-        rows = by_name(read_rows(path), found)
-        if not rows:
+        rows = read_rows(path)
+        if not by_name(rows, found):
             raise InputError(f"{path}: no row of {found.shape}, expected a record of the ladder {found.name}")
     else:
         path = output or RUNS / f"ladder-{found.name}-{stamp()}.jsonl"
         rows = _measured(found, path, rounds, seed)
     _show(found, rows, path)
-    if not all(row.status in GOOD for row in rows.values()):
+    if not all(row.status in GOOD for row in rows):
         sys.exit(FAILED)
 
 
-def _measured(found: Ladder, path: Path, rounds: int | None, seed: int | None) -> dict[str, Row]:
+def _measured(found: Ladder, path: Path, rounds: int | None, seed: int | None) -> list[Row]:
     on = card_for(None)
     say_not_launched(on)
     from tl_attention.measure import ladder
@@ -77,14 +77,18 @@ def _measured(found: Ladder, path: Path, rounds: int | None, seed: int | None) -
         except CallFailed as failed:
             say(f"the machine failed, not a schedule: {failed}; {results.written} rows are in {results.path}")
             sys.exit(FAILED)
-    return {row.name: row for row in rows}
+    return rows
 
 
-def _show(found: Ladder, rows: Mapping[str, Row], path: Path) -> None:
+def _show(found: Ladder, rows: Sequence[Row], path: Path) -> None:
     from tl_attention.show import ladder
     from tl_attention.show.console import Output, show_columns
 
-    show_columns(ladder.title(found, rows), ladder.HEADINGS, ladder.lines(found, rows), ladder.PRIORITY)
-    output = Output()
-    output.say("", *ladder.below(found, rows))
+    steps, output = ladder.by_name(rows, found), Output()
+    show_columns(ladder.title(found, steps), ladder.HEADINGS, ladder.lines(found, steps), ladder.PRIORITY)
+    output.say("", *ladder.below(found, steps))
+    if found.tiles:
+        lines = ladder.tile_lines(found, ladder.tiles_by_name(rows, found))
+        output.say("")
+        show_columns("tiles, compiled alone", ladder.TILE_HEADINGS, lines, range(len(ladder.TILE_HEADINGS)))
     output.say(f"{len(rows)} rows in {path}")

@@ -149,6 +149,33 @@ def _number(value: float | None, digits: int = 0) -> str:
 
 def by_name(rows: Sequence[Row], ladder: Ladder) -> dict[str, Row]:
     """The rows of the newest run of a record, by step and peer; those of other problems left out."""
-    mine = [row for row in rows if row.shape == ladder.shape]
-    newest = max((row.measured_in for row in mine), default="")
-    return {row.name: row for row in mine if row.measured_in == newest}
+    names = {*(step.name for step in ladder.steps), *ladder.peers}
+    return _newest([row for row in rows if row.shape == ladder.shape and row.name in names])
+
+
+def tiles_by_name(rows: Sequence[Row], ladder: Ladder) -> dict[str, Row]:
+    """The newest rows of what was compiled alone, by its schedule."""
+    names = {tile.schedule.name for tile in ladder.tiles}
+    return _newest([row for row in rows if row.name in names])
+
+
+def _newest(rows: Sequence[Row]) -> dict[str, Row]:
+    newest = max((row.measured_in for row in rows), default="")
+    return {row.name: row for row in rows if row.measured_in == newest}
+
+
+TILE_HEADINGS = ("compiled alone", "registers", "spills B", "shared KiB", "warps per SM", "text")
+
+
+def tile_lines(ladder: Ladder, rows: Mapping[str, Row]) -> list[tuple[str, ...]]:
+    """What each tile takes, beside the text's; of one that is refused why."""
+    lines: list[tuple[str, ...]] = []
+    for tile in ladder.tiles:
+        row = rows.get(tile.schedule.name)
+        if row is None or row.registers is None:
+            why = f"{row.status}: {row.reason.partition('; use')[0]}" if row else NOTHING
+            lines.append((tile.schedule.name, why, "", "", "", tile.text))
+        else:
+            takes = (row.registers, row.stack_bytes, row.shared_bytes and row.shared_bytes / 1024, warps_per_sm(row))
+            lines.append((tile.schedule.name, *map(_number, takes), tile.text))
+    return lines
