@@ -143,7 +143,7 @@ def test_a_step_is_compared_with_the_one_that_it_goes_on_from(small, monkeypatch
     assert rows["one"].against is None and rows["cudnn"].against is None
     assert rows["two"].against.ratios == (0.5,) * 6 and rows["four"].against.ratios == (0.75,) * 6
     found = load_ladder(small)
-    lines = {line[0]: dict(zip(shown.HEADINGS, line)) for line in shown.lines(found, rows)}
+    lines = {line[0]: dict(zip(shown.headings(found), line)) for line in shown.lines(found, rows)}
     assert lines["two"]["speed / step before"] == "2.000" and lines["four"]["speed / step before"] == "1.333 (one)"
     assert (
         lines["two"]["text"] == "62.5" and lines["cudnn"]["text"] == "97.5" and lines["flash2"]["ms (p10-p90)"] == "-"

@@ -32,7 +32,7 @@ Climb them in this order.
 """
 COLUMNS = (
     "Columns: the time of a call with its 10th and 90th percentile; TFLOPS of the two products; its share of the rate of a "
-    "plain product of the same run; the speed against the step before, or the one that is named (the median of ratios taken "
+    "plain product of the same run; the speed against the first peer by medians, and against the step before, or the one that is named (the median of ratios taken "
     "round by round); registers of a thread at launch, bytes that it spills, shared memory of a block and warps that an SM "
     "holds; and the text's own figure, in {unit}, from another card: {method}."
 )
@@ -62,7 +62,7 @@ def page(ladder: Ladder, rows: Mapping[str, Row]) -> str:
         f"The text: {ladder.source}. {where(ladder, rows)}",
         f"![The steps of this ladder as a staircase, in TFLOPS](../pictures/ladder-{ladder.name}.svg)",
         "## All steps",
-        markdown(shown.HEADINGS, shown.lines(ladder, rows)),
+        markdown(shown.headings(ladder), shown.lines(ladder, rows)),
         COLUMNS.format(unit=ladder.unit, method=ladder.method),
         "## Step by step",
         *("\n\n".join(step_lines(step, ladder, rows)) for step in ladder.steps),

@@ -85,10 +85,12 @@ def _show(found: Ladder, rows: Sequence[Row], path: Path) -> None:
     from tl_attention.show.console import Output, show_columns
 
     steps, output = ladder.by_name(rows, found), Output()
-    show_columns(ladder.title(found, steps), ladder.HEADINGS, ladder.lines(found, steps), ladder.PRIORITY)
+    show_columns(ladder.title(found, steps), ladder.headings(found), ladder.lines(found, steps), ladder.PRIORITY)
     output.say("", *ladder.below(found, steps))
     if found.tiles:
         lines = ladder.tile_lines(found, ladder.tiles_by_name(rows, found))
         output.say("")
         show_columns("tiles, compiled alone", ladder.TILE_HEADINGS, lines, range(len(ladder.TILE_HEADINGS)))
     output.say(f"{len(rows)} rows in {path}")
+    if not any(row.median_ms for row in rows):
+        output.say(f"no GPU, so nothing was timed: tl-attention ladder {found.name} --recorded shows a record that was")

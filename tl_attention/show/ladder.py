@@ -13,11 +13,12 @@ from tl_attention.measure.products import PRODUCTS
 from tl_attention.measure.records import Row
 from tl_attention.show.diff import changed_keys
 
-HEADINGS = (
+_HEADINGS = (
     "step",
     "ms (p10-p90)",
     "TFLOPS",
     "% of product",
+    "speed / {peer}",
     "speed / step before",
     "registers",
     "spills B",
@@ -26,16 +27,21 @@ HEADINGS = (
     "text",
 )
 # Which columns a narrow terminal keeps.
-PRIORITY = (0, 1, 4, 2, 3, 9, 5, 6, 8, 7)
+PRIORITY = (0, 1, 5, 2, 3, 10, 4, 6, 7, 9, 8)
 # A longer value of a key is in the files.
 LONGEST_VALUE = 40
 NOTHING = "-"
 
 
+def headings(ladder: Ladder) -> tuple[str, ...]:
+    """Of the table; the first peer has a column."""
+    return tuple(heading.format(peer=next(iter(ladder.peers), "peer")) for heading in _HEADINGS)
+
+
 def lines(ladder: Ladder, rows: Mapping[str, Row]) -> list[tuple[str, ...]]:
     """A line of the table for each step and then for each peer; `rows` are those of one run, by name."""
-    steps = [_line(step.name, rows.get(step.name), step.text, ladder, step.against) for step in ladder.steps]
-    return steps + [_line(peer, rows.get(peer), text, ladder, None) for peer, text in ladder.peers.items()]
+    steps = [_line(step.name, rows, step.text, ladder, step.against) for step in ladder.steps]
+    return steps + [_line(peer, rows, text, ladder, None) for peer, text in ladder.peers.items()]
 
 
 def title(ladder: Ladder, rows: Mapping[str, Row]) -> str:
@@ -97,10 +103,13 @@ def loop_change(before: Loop, after: Loop) -> str:
     return f"{total}: {', '.join(changed)}" if changed else f"{total}, as many of each kind, in another order"
 
 
-def _line(name: str, row: Row | None, text: float | None, ladder: Ladder, against: str | None) -> tuple[str, ...]:
+def _line(
+    name: str, rows: Mapping[str, Row], text: float | None, ladder: Ladder, against: str | None
+) -> tuple[str, ...]:
+    row, peer = rows.get(name), rows.get(next(iter(ladder.peers), ""))
     figure = f"{text:g}" if text is not None else ""
     if row is None:
-        return (name, NOTHING, *[""] * (len(HEADINGS) - 3), figure)
+        return (name, NOTHING, *[""] * (len(_HEADINGS) - 3), figure)
     time = row.status if row.median_ms is None else f"{row.median_ms:.3f} ({row.p10_ms:.3f}-{row.p90_ms:.3f})"
     warps = warps_per_sm(row)
     return (
@@ -108,6 +117,7 @@ def _line(name: str, row: Row | None, text: float | None, ladder: Ladder, agains
         time,
         _number(row.tflops),
         _number(row.percent_of_matmul, 1),
+        _number(peer.median_ms / row.median_ms if peer and peer.median_ms and row.median_ms else None, 3),
         _gain(row, against, ladder),
         _number(row.registers),
         _number(row.stack_bytes),
