@@ -23,9 +23,8 @@ from tl_attention.measure.session import ROUNDS, ROUNDS_AGAINST, Session
 from tl_attention.measure.ticket import Ticket
 from tl_attention.problem.shape import AttentionShape
 
-# Of each thread: half as much again as its registers hold. What spills more waits for memory in every iteration.
+# Of a thread: half of what its registers hold. What spills more waits for it in every iteration.
 MOST_STACK_BYTES = 512
-TOLD_ON_CPU = "checked_on_cpu"
 
 
 @dataclass(frozen=True)
@@ -200,6 +199,6 @@ def _counts(entries: Sequence[_Entry]) -> Counts:
         spilling=fates.count("spilling"),
         roomless=fates.count("roomless"),
         same_code=fates.count("same_code"),
-        verified=sum(row.status == TOLD_ON_CPU or row.verified_shapes > 0 for row in rows),
+        verified=sum(row.status == "checked_on_cpu" or row.verified_shapes > 0 for row in rows),
         timed=sum(row.median_ms is not None for row in rows),
     )
