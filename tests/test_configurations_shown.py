@@ -10,7 +10,7 @@ from tl_attention.hardware.card import CARDS
 from tl_attention.measure.records import Row, problem_of
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.show.configurations import HEADINGS, best_of_tiles
-from tl_attention.show.text_table import lines, markdown
+from tl_attention.show.text_table import fitting, lines, markdown
 
 PROBLEM = problem_of(AttentionShape(16, 16, 4096, 4096, 128))
 FIRST, SECOND = "(128, 64, 64, 4)", "(128, 64, 32, 4)"
@@ -78,3 +78,17 @@ def test_what_was_not_timed_or_not_compiled_is_left_empty():
     assert table[0] == [FIRST, where, "async+load_2_2_2_fragments", "", "", "255", "272", "64", "4"]
     # The text has no such tile.
     assert table[2:] == [["(128, 192, 64, 4)", where, "async+eager+load_2_2_2_fragments", *[""] * 6]]
+
+
+def test_a_long_name_stands_in_several_lines_of_a_table():
+    name = f"{FIRST}: async+eager+swizzled+load_0_2_0_fragments+buffer+opt_softmax"
+    table = [[name, "ok", "1.0"], ["best", "ok", "2.0"]]
+    shown, left_out = fitting(("schedule", "status", "ms"), table, (0, 1, 2), 60)
+    assert (shown, left_out) == ([0, 1, 2], [])
+    assert lines(("schedule", "status", "ms"), table)[2:] == [
+        "(128, 64, 64, 4): async+eager+swizzled+  ok      1.0",
+        "load_0_2_0_fragments+buffer+opt_softmax",
+        "best                                     ok      2.0",
+    ]
+    unbroken = "x" * 90
+    assert lines(("schedule",), [[unbroken]])[2:] == [unbroken]
