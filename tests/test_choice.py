@@ -6,6 +6,7 @@ import pytest
 from stand_in import Compilers, Gpu, on_a_machine
 
 from tl_attention.build.compile import StaticReport
+from tl_attention.configurations.as_schedule import schedule_of
 from tl_attention.configurations.configuration import Configuration, parse
 from tl_attention.configurations.space import space
 from tl_attention.errors import InputError
@@ -13,6 +14,7 @@ from tl_attention.measure import gpu_worker
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.choice import MOST_STACK_BYTES, Choice, choose
 from tl_attention.measure.compilation import Compiled
+from tl_attention.measure.known import Known
 from tl_attention.measure.peers import MATMUL
 from tl_attention.measure.pool import CallFailed
 from tl_attention.measure.records import Row
@@ -162,3 +164,21 @@ def test_equal_configurations_are_one():
 def test_a_configuration_of_another_head_dim_is_refused_before_anything_is_compiled():
     with pytest.raises(InputError, match=r"\): async.*: head_dim 64, expected 128 as of \(1, 2, 256, 128\)"):
         chosen([named("load_2_2_2_fragments"), named("load_2_2_2_fragments", "64, 64, 64, 4")])
+
+
+def test_what_is_left_out_of_a_session_is_recorded_and_nothing_is_known_by_it():
+    first, second, third = (Candidate(str(one), SHAPE, schedule_of(one)) for one in list(space())[:3])
+    known, recorded, gpu = Known(), [], Gpu()
+    same = Compilers(code=lambda candidate: "the same")
+    with Session(recorded.append, seed=1, known=known, compilers=same, worker=gpu) as session:
+        left_out, timed = session.add(first), session.add(second)
+        assert not any(ticket.done for ticket in session.prepared())
+        session.leave_out(left_out, "it spills")
+        assert left_out.done and (left_out.row.status, left_out.row.reason) == ("compiled", "it spills")
+        assert session.verify(timed)
+        session.time([timed])
+        session.add(third)
+        [again] = session.prepared()
+        assert again.done and again.row.status == "ok" and again.row.known_from == timed.row.run
+    assert [row.name for row in recorded] == [first.name, second.name, third.name]
+    assert gpu.named("verify") and set(gpu.named("verify")) == {second.name}

@@ -291,20 +291,3 @@ def test_a_hill_climb_finds_the_top_of_its_field_and_measures_no_code_twice() ->
 def test_a_climb_from_what_is_refused_ends() -> None:
     with a_session() as session:
         assert climb(session, candidate("seed_stages4"), 10, random.Random(0)) is None
-
-
-def test_what_is_left_out_is_recorded_and_nothing_is_known_by_it() -> None:
-    known, recorded, gpu = Known(), [], Gpu()
-    compilers = Compilers(code=lambda candidate: "the same")
-    with a_session(gpu, recorded.append, known=known, compilers=compilers) as session:
-        left_out, timed = session.add(candidate("seed")), session.add(candidate("prefetch"))
-        assert not any(ticket.done for ticket in session.prepared())
-        session.leave_out(left_out, "it spills")
-        assert left_out.done and (left_out.row.status, left_out.row.reason) == ("compiled", "it spills")
-        assert session.verify(timed)
-        session.time([timed])
-        session.add(candidate("source_order"))
-        [again] = session.prepared()
-        assert again.done and again.row.status == "ok" and again.row.known_from == timed.row.run
-    assert [row.name for row in recorded] == ["seed", "prefetch", "source_order"]
-    assert set(gpu.named("verify")) == {"prefetch"}
