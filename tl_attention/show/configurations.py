@@ -25,6 +25,31 @@ HEADINGS = (
 THERE = f"text, {published.CARD.name}"
 
 
+def of_record(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """(a row of each configuration, the second rows of the best of each tile), those of the newest choice in a record."""
+    mine = [row for row in rows if row.name.startswith("(")]
+    newest = max((row.measured_in for row in mine), default="")
+    first: dict[str, Row] = {}
+    best: list[Row] = []
+    for row in mine:
+        if row.measured_in == newest:
+            best += [row] if row.name in first else []
+            first.setdefault(row.name, row)
+    return list(first.values()), sorted(best, key=lambda row: row.median_ms or 0.0)
+
+
+def counted(rows: Sequence[Row]) -> str:
+    """How many there were, and what became of them: a choice's rows, one of each configuration."""
+    refused = sum(row.fingerprint is None for row in rows)
+    left_out = [row for row in rows if row.status == "compiled"]
+    same = sum(bool(row.same_code_as) for row in left_out)
+    timed = sum(row.median_ms is not None for row in rows)
+    return (
+        f"{len(rows)} in the space: {refused} refused before they were timed, {len(rows) - refused} compiled; of these "
+        f"{len(left_out) - same} left out for spills or room, {same} the same code as another, {timed} timed"
+    )
+
+
 def best_of_tiles(rows: Sequence[Row]) -> list[list[str]]:
     """The table's lines under HEADINGS: each row, which a configuration names, and behind it what the text has of its tile.
 
