@@ -81,7 +81,8 @@ def counted_and_chosen(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
         yield "## The choice"
         yield (
             "The text's space, all of it eager and swizzled: 64 or 128 rows, 32 or 64 keys, fragments of Q, K and V whole or "
-            "in steps, a buffer for the next step or none, the softmax as in kernel 5 or 6. A name in the text's notation is "
+            "in steps, a buffer for the next step or none, the softmax as in kernel 5 or 6; a buffer where nothing comes in steps is "
+            "none, which leaves 120 of 128. A name in the text's notation is "
             "the name of a schedule here: `tl-attention run '(128, 64, 64, 4): "
             "async+eager+swizzled+load_0_2_0_fragments+buffer+opt_softmax'`."
         )

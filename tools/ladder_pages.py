@@ -131,7 +131,13 @@ def index(ladders: list[Ladder], records: Mapping[str, Mapping[str, Row]]) -> st
         f"{number}. [{capital(found.title)}]({found.name}.md), after {found.source}. {found.story}"
         for number, found in enumerate(ladders, 1)
     )
-    headings = ("text", "what it reached, on its card", "the same step here", "ms", "TFLOPS", "% of product", "beside")
+    headings = (
+        "text",
+        "what it reached, on its card",
+        "the same step here",
+        "beside",
+        "the ladder's fastest step here",
+    )
     lines = [headline(found, records[found.name]) for found in ladders]
     toctree = "```{toctree}\n:hidden:\n\n" + "\n".join(found.name for found in ladders) + "\n```"
     table = markdown(headings, lines)
@@ -148,9 +154,17 @@ def headline(ladder: Ladder, rows: Mapping[str, Row]) -> tuple[str, ...]:
         for peer in ladder.peers
         if peer in rows and rows[peer].median_ms and row.median_ms
     )
-    where = f"{ladder.headline.name}, {row.device}"
-    numbers = (f"{row.median_ms:.3f}", f"{row.tflops:.0f}", f"{row.percent_of_matmul:.1f}")
-    return ladder.source.partition(",")[0], ladder.headline_text, where, *numbers, beside or NOTHING
+    fastest = min((rows[step.name] for step in ladder.measured), key=lambda row: row.median_ms or 0.0)
+    text = (ladder.source.partition(",")[0], ladder.headline_text)
+    return *text, reached(row), beside or NOTHING, NOTHING if fastest is row else reached(fastest)
+
+
+def reached(row: Row) -> str:
+    """A step's time and rate, and the card."""
+    return (
+        f"{row.name}: {row.median_ms:.3f} ms, {row.tflops:.0f} TFLOPS, {row.percent_of_matmul:.1f} % of the plain product "
+        f"({row.device})"
+    )
 
 
 def capital(text: str) -> str:
