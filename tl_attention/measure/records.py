@@ -69,6 +69,7 @@ Parsed = TypeVar("Parsed", bound=Measured)
 class Row(Measured):
     """One candidate on one problem. Times in milliseconds; `percent_of_matmul` against the same run's product.
 
+    `fingerprint` names the generated code, `machine_code` what ptxas made of it: several may be one there.
     `against` is set of a candidate that was sampled against an incumbent, `known_from` names the run where that was not
     done anew.
     """
@@ -80,6 +81,7 @@ class Row(Measured):
     status: Status
     reason: str = ""
     fingerprint: str | None = None
+    machine_code: str | None = None
     same_code_as: str | None = None
     registers: int | None = None
     stack_bytes: int | None = None
