@@ -12,6 +12,7 @@ from typing import Any
 
 from tl_attention.errors import InputError
 from tl_attention.hardware.warpgroup import WARP
+from tl_attention.problem.head_dims import TILE_DIMS
 from tl_attention.schedule.choices import choices
 from tl_attention.schedule.keys import Keys
 
@@ -54,8 +55,8 @@ class Configuration:
     opt_softmax: bool = False
 
     def __post_init__(self) -> None:
-        if self.head_dim < STEP_COLUMNS or self.head_dim % STEP_COLUMNS:
-            raise InputError(f"head_dim {self.head_dim}, expected a multiple of {STEP_COLUMNS}")
+        if not 0 < self.head_dim <= TILE_DIMS[-1] or self.head_dim % STEP_COLUMNS:
+            raise InputError(f"head_dim {self.head_dim}, expected a multiple of {STEP_COLUMNS} up to {TILE_DIMS[-1]}")
         for name, value, known in (
             ("block_M", self.block_M, choices(Keys.model_fields["block_M"])),
             ("block_N", self.block_N, choices(Keys.model_fields["block_N"])),
