@@ -60,6 +60,7 @@ def test_each_is_left_out_for_its_reason_or_timed():
     )
     roomless, wrong = named("load_2_2_2_fragments", "128, 256, 64, 16"), named("load_0_2_2_fragments")
     good, same, just = named("load_2_2_2_fragments"), named("load_0_2_0_fragments"), named("load_2_0_2_fragments")
+    moved, copy = named("load_2_2_2_fragments+buffer"), named("load_0_2_2_fragments+buffer")
     pool = Pool(
         {
             unbuilt: Compiled(status="compile_error", error="nvcc said no"),
@@ -68,14 +69,16 @@ def test_each_is_left_out_for_its_reason_or_timed():
             roomless: ("r", StaticReport(255, 0, 1024)),
             good: ("g", StaticReport(229, 0, 1024)),
             same: ("g", StaticReport(229, 0, 1024)),
+            moved: ("m", StaticReport(229, 0, 1024, machine_code="0123")),
+            copy: ("c", StaticReport(229, 0, 1024, machine_code="0123")),
         }
     )
     gpu = Gpu({("verify", str(wrong)): (WRONG, True)})
-    space = [refused, unbuilt, spilling, roomless, wrong, good, same, just]
-    found, recorded = chosen(space, gpu, pool)
+    asked = [refused, unbuilt, spilling, roomless, wrong, good, same, just, moved, copy]
+    found, recorded = chosen(asked, gpu, pool)
     assert str(found.counts) == (
-        "8 in the space, 1 refused, 1 failed, 6 compiled, 1 spilling, 1 without room on an SM, 1 the same code as another, "
-        "2 verified, 2 timed"
+        "10 in the space, 1 refused, 1 failed, 8 compiled, 1 spilling, 1 without room on an SM, 2 the same code as another, "
+        "3 verified, 3 timed"
     )
     reasons = {
         refused: ("refused", "needs 260 registers per thread for fragments alone"),
@@ -84,18 +87,20 @@ def test_each_is_left_out_for_its_reason_or_timed():
         roomless: ("compiled", "512 threads of 255 registers, 1,024 bytes: no block fits an SM of sm_90a (H100, H200)"),
         wrong: ("wrong", ""),
         good: ("ok", ""),
-        same: ("compiled", "timed as the other one is"),
+        same: ("compiled", f"the machine code is that of {good}"),
+        moved: ("ok", ""),
+        copy: ("compiled", f"the machine code is that of {moved}"),
         just: ("ok", ""),
     }
-    assert [row.name for row in found.rows] == list(map(str, space))
-    for one, row in zip(space, found.rows):
+    assert [row.name for row in found.rows] == list(map(str, asked))
+    for one, row in zip(asked, found.rows):
         status, reason = reasons[one]
         assert row.status == status and reason in row.reason, row
         assert (row.median_ms is not None) == (status == "ok")
     assert found.rows[6].same_code_as == str(good) and found.rows[6].device is None
-    assert set(gpu.named("verify")) == {str(wrong), str(good), str(just)}
+    assert set(gpu.named("verify")) == {str(wrong), str(good), str(just), str(moved)}
     # Each is recorded once, the best of the tile a second time.
-    assert len(recorded) == len(space) + 1 and {row.name for row in recorded} == set(map(str, space))
+    assert len(recorded) == len(asked) + 1 and {row.name for row in recorded} == set(map(str, asked))
 
 
 def test_the_best_of_each_tile_are_timed_again_beside_each_other():

@@ -33,8 +33,8 @@ class Counts:
 
     `refused` are those that do not fit an SM, or are not safe, before anything is compiled; `failed` those that the
     compiler, or the proof of the generated code, refused. Of the `compiled` ones `spilling` have too much stack, `roomless`
-    do not fit an SM as compiled, and `same_code` are another one's kernel. `verified` are right, on the GPU or, without
-    one, by the interpreter.
+    do not fit an SM as compiled, and `same_code` are another one's machine code: ptxas moves the loads of fragments.
+    `verified` are right, on the GPU or, without one, by the interpreter.
     """
 
     space: int
@@ -88,7 +88,7 @@ def choose(
 
     Each configuration is one row, recorded as the session has it; the best of the tiles have a second one, of the run in
     which they were timed beside each other by `rounds_of_best`. What has more than `most_stack_bytes` of stack a thread is
-    not timed, nor what another one's code is. Without a GPU of the card nothing is timed. The session can compile nothing
+    not timed, nor what another one's machine code is. Without a GPU of the card nothing is timed. The session can compile nothing
     afterwards.
 
     Raises InputError for a configuration of another head_dim than the problem's, or that is no schedule; CallFailed where
@@ -143,11 +143,11 @@ def _prune(entries: Sequence[_Entry], session: Session, card: Card, most_stack_b
             _leave_out(entry, "spilling", reason, session)
         elif reason := _has_no_room(entry.configuration, row, card):
             _leave_out(entry, "roomless", reason, session)
-        elif first := first_with.get(row.fingerprint):
+        elif first := first_with.get(code := row.machine_code or row.fingerprint):
             ticket.update(same_code_as=first)
-            _leave_out(entry, "same_code", "timed as the other one is", session)
+            _leave_out(entry, "same_code", f"the machine code is that of {first}", session)
         else:
-            first_with[row.fingerprint] = row.name
+            first_with[code] = row.name
 
 
 def _leave_out(entry: _Entry, fate: Fate, reason: str, session: Session) -> None:
