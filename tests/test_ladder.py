@@ -148,7 +148,9 @@ def test_a_step_is_compared_with_the_one_that_it_goes_on_from(small, monkeypatch
     lines = {line[0]: dict(zip(shown.headings(found), line)) for line in shown.lines(found, rows)}
     assert lines["two"]["speed / step before"] == "2.000" and lines["four"]["speed / step before"] == "1.333 (one)"
     assert (
-        lines["two"]["text"] == "62.5" and lines["cudnn"]["text"] == "97.5" and lines["flash2"]["ms (p10-p90)"] == "-"
+        lines["two"]["text"] == "62.5"
+        and lines["cuDNN"]["text"] == "97.5"
+        and lines["FlashAttention-2"]["ms (p10-p90)"] == "-"
     )
     assert lines["three"]["ms (p10-p90)"] == shown.NOTHING
     below = "\n".join(shown.below(found, rows))
