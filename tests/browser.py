@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,8 @@ from typing import Any
 WIDTHS, HEIGHT = (1280, 400), 900
 # As root in a container: no sandbox, and little shared memory.
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+PATIENCE = 60
+LOADED = "return document.URL == arguments[0] && document.readyState == 'complete'"
 SEEN = """
 return {
     pictures: [...document.images].filter(image => !image.complete || !image.naturalWidth).map(image => image.src),
@@ -22,11 +23,6 @@ return {
     inner: window.innerWidth,
 }
 """
-
-
-def is_there() -> bool:
-    """Whether a browser, its driver and what speaks to it are installed."""
-    return all(map(shutil.which, ("chromium", "chromedriver"))) and find_spec("selenium") is not None
 
 
 @contextmanager
@@ -48,10 +44,13 @@ def browser() -> Iterator[Any]:
 
 def faults(driver: Any, page: Path, width: int, tables: Sequence[int]) -> Iterator[str]:
     """What is wrong with a page of so many pixels, whose tables should have so many rows, headers included."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
     # A window cannot be as narrow as a telephone.
     size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     driver.get(page.as_uri())
+    WebDriverWait(driver, PATIENCE).until(lambda driver: driver.execute_script(LOADED, page.as_uri()))
     seen = driver.execute_script(SEEN)
     assert seen["inner"] == width
     for picture in seen["pictures"]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import browser
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -18,7 +18,10 @@ WORKER_KEY = "left_out"
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "gpu": (lambda: import_module("torch").cuda.is_available(), "no GPU here"),
     "transformers": (lambda: find_spec("transformers") is not None, "Transformers is not installed"),
-    "browser": (browser.is_there, "no chromium, chromedriver and selenium here"),
+    "browser": (
+        lambda: all(map(shutil.which, ("chromium", "chromedriver"))) and find_spec("selenium") is not None,
+        "no chromium, chromedriver and selenium here",
+    ),
 }
 
 
