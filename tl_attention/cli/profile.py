@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tl_attention import shipped
-from tl_attention.cli.arch import card_for, of_card, say_not_launched
+from tl_attention.cli.arch import card_for, of_card
 from tl_attention.cli.errors import naming
 from tl_attention.cli.measure import RUNS, stamp
 from tl_attention.cli.problem import causal_option, shape_option
@@ -84,7 +84,6 @@ def profile(
         return
     if not visible_gpus():
         raise InputError(f"profile: no GPU here, expected one of compute capability {KNOWN}; --theory needs none")
-    say_not_launched(on)
     from tl_attention.measure.peers import why_not
     from tl_attention.measure.records import ResultsFile
     from tl_attention.show.console import ProgressBar
@@ -120,9 +119,7 @@ def _candidates(schedules: Sequence[str], problem: AttentionShape, is_fixed: boo
     for named in found:
         with naming(named):
             refuse_unless_safe(named.schedule, problem.head_size, on)
-    return [
-        Candidate(named.name, problem, named.schedule, is_fixed, sms=on.sms, arch=on.arch) for named in found
-    ]
+    return [Candidate(named.name, problem, named.schedule, is_fixed, sms=on.sms, arch=on.arch) for named in found]
 
 
 def _of_record(path: Path, names: Sequence[str]) -> list[ProfileRow]:

@@ -98,6 +98,4 @@ def visited(candidate: Candidate) -> float | None:
         return None
     # A cluster's tiles visit the same KV blocks.
     tiling = tiling_of(schedule)
-    return visited_over_visible(
-        candidate.shape, tiling.block_M * tiling.cluster, tiling.block_N, tiling.least_blocks
-    )
+    return visited_over_visible(candidate.shape, tiling.block_M * tiling.cluster, tiling.block_N, tiling.least_blocks)

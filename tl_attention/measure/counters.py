@@ -10,7 +10,7 @@ from tl_attention.errors import InputError
 
 DURATION = "gpu__time_duration.sum"
 DRAM_READ, DRAM_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
-# Sectors of 32 bytes that the SMs ask L2 for: a load that a cluster shares, once.
+# Sectors of 32 bytes that L2 reads for the SMs: a load that a cluster shares, once.
 SECTORS_READ = "lts__t_sectors_srcunit_tex_op_read.sum"
 SECTORS_WRITTEN = "lts__t_sectors_srcunit_tex_op_write.sum"
 SECTORS_MISSED = "lts__t_sectors_srcunit_tex_lookup_miss.sum"
@@ -137,5 +137,7 @@ def of_jobs(launches: Sequence[Launch], marker: str, jobs: int) -> list[list[Lau
             raise InputError(f"ncu: {launch.kernel[:60]} is its first launch, expected {marker} before each kernel")
     if len(found) != jobs or not all(found):
         counts = ", ".join(str(len(of_job)) for of_job in found) or "none"
-        raise InputError(f"ncu: it profiled {len(found)} kernels (launches: {counts}), expected {jobs}, and one of each")
+        raise InputError(
+            f"ncu: it profiled {len(found)} kernels (launches: {counts}), expected {jobs}, and one of each"
+        )
     return found

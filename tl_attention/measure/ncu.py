@@ -28,9 +28,13 @@ class Ncu:
 
     def __init__(self) -> None:
         homes = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
-        found = shutil.which("ncu") or shutil.which("ncu", path=os.pathsep.join(f"{home}/bin" for home in homes if home))
+        found = shutil.which("ncu") or shutil.which(
+            "ncu", path=os.pathsep.join(f"{home}/bin" for home in homes if home)
+        )
         if found is None:
-            raise InputError(f"profile: no ncu on {PLACES}, expected NVIDIA's Nsight Compute, which counts what a GPU does")
+            raise InputError(
+                f"profile: no ncu on {PLACES}, expected NVIDIA's Nsight Compute, which counts what a GPU does"
+            )
         self.path = found
 
     def version(self) -> str:
@@ -95,7 +99,8 @@ def _text(file: IO[bytes]) -> str:
 
 
 def _reason(output: str, errors: str) -> str:
-    """ncu's errors are in its output; a traceback's last line says what happened to the command."""
-    own = [line.removeprefix("==ERROR==").strip() for line in output.splitlines() if line.startswith("==ERROR==")]
-    said = [*own[:1], *errors.strip().splitlines()[-1:]]
-    return "; ".join(said)[:300] or "it said nothing"
+    """ncu's words are in its output; a traceback's last line says what happened to the command."""
+    lines = output.splitlines()
+    own = [line for line in lines if line.startswith("==ERROR==")][:1]
+    own = own or [line for line in lines if line.startswith("==WARNING==")][-1:]
+    return "; ".join([*own, *errors.strip().splitlines()[-1:]])[:300] or "it said nothing"

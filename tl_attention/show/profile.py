@@ -30,8 +30,8 @@ _BYTES = (
         "read from L2",
         counters.SECTORS_READ,
         lambda row: row.read_from_l2,
-        "sectors that the SMs ask L2 for; Q of each tile, K and V of each cluster. The crossbar merges cp.async's reads of "
-        "neighbouring SMs, not TMA's: there it is less than theory",
+        "sectors that L2 reads for the SMs; Q of each tile, K and V of each cluster. It is less where one read serves "
+        "neighbouring SMs: many of cp.async's, few of TMA's",
     ),
     _Bytes(
         "arrived in SMs",
@@ -43,7 +43,7 @@ _BYTES = (
         "missed in L2",
         counters.SECTORS_MISSED,
         lambda row: traffic.inputs(row.shape),
-        "sectors of the SMs that were not in their half of L2; Q, K and V once, what the other half has as well",
+        "sectors of the SMs that L2 did not have where they asked; Q, K and V once. The other half may have had them",
     ),
     _Bytes(
         "between L2 halves",
@@ -51,7 +51,9 @@ _BYTES = (
         lambda row: None,
         "sectors that one half of L2 asks the other for",
     ),
-    _Bytes("written to L2", counters.SECTORS_WRITTEN, lambda row: traffic.outputs(row.shape), "the output once; spills too"),
+    _Bytes(
+        "written to L2", counters.SECTORS_WRITTEN, lambda row: traffic.outputs(row.shape), "the output once; spills too"
+    ),
 )
 _PERCENT = {
     "compute throughput": counters.COMPUTE,
@@ -132,6 +134,7 @@ def by_problem(rows: Sequence[ProfileRow]) -> list[list[ProfileRow]]:
 def below(rows: Sequence[ProfileRow]) -> Iterator[str]:
     """What the words of the tables are, and what was not counted."""
     yield "GB are 10^9 bytes, GiB 2^30"
+    yield "L2 hit rate: as ncu has it, from counters of several passes, so it may be over 100 %"
     yield from (f"{of.what}: {of.words}" for of in _BYTES)
     for row in rows:
         if row.metrics and (lacks := [metric for metric in counters.METRICS if metric not in row.metrics]):
