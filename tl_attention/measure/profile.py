@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tl_attention.errors import InputError
 from tl_attention.measure import profiled
@@ -61,7 +61,7 @@ def measure(
 def theory(candidates: Sequence[Candidate]) -> Iterator[ProfileRow]:
     """A row without metrics for each: what theory says needs no GPU."""
     for candidate in candidates:
-        yield ProfileRow(candidate.name, candidate.label, sizes_of(candidate), problem_of(candidate.shape))
+        yield ProfileRow(candidate.name, candidate.label, candidate.sizes, problem_of(candidate.shape))
 
 
 def _compile(candidates: Sequence[Candidate], progress: Progress) -> None:
@@ -79,17 +79,10 @@ def _row(candidate: Candidate, launches: Sequence[Launch], common: dict[str, Any
     return ProfileRow(
         candidate.name,
         candidate.label,
-        sizes_of(candidate),
+        candidate.sizes,
         problem_of(candidate.shape),
         longest.kernel,
         len(launches),
         longest.metrics,
         **common,
     )
-
-
-def sizes_of(candidate: Candidate) -> Literal["runtime", "fixed", "peer"]:
-    """How a row says what the kernel knows of its sizes."""
-    if candidate.schedule is None:
-        return "peer"
-    return "fixed" if candidate.fixed else "runtime"

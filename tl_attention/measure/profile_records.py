@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tl_attention.measure.counters import SECTOR_BYTES
-from tl_attention.measure.records import Measured, parse_line, read_lines, shape_of
+from tl_attention.measure.records import Measured, SizesKnown, parse_line, read_lines, shape_of
 from tl_attention.measure.tiling import tiling_of
 from tl_attention.problem import traffic
 from tl_attention.problem.shape import AttentionShape
@@ -25,7 +25,7 @@ class ProfileRow(Measured):
 
     name: str
     label: str
-    sizes: Literal["runtime", "fixed", "peer"]
+    sizes: SizesKnown
     problem: dict[str, Any]
     kernel: str = ""
     launches: int = 0
