@@ -159,7 +159,7 @@ def test_each_counter_stands_beside_what_theory_says() -> None:
     assert headings == ("what", "measured", "theory", "measured / theory")
     assert found["duration"][0] == "17.981 ms" and found["SM busy"][0] == "51.57 %"
     # The text's L2 hit rate, 95.08 %, is that of the SMs' sectors.
-    assert found["L2 hits of the SMs' sectors"][0] == "95.53 %"
+    assert found["SMs' L2 hit rate"][0] == "95.53 %"
     assert found["DRAM read"] == ["1.611 GB = 1.501 GiB", "1.611 GB = 1.500 GiB", "1.000"]
     assert found["arrived in SMs"] == ["69.257 GB = 64.501 GiB", "69.256 GB = 64.500 GiB", "1.000"]
 

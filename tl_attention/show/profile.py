@@ -67,11 +67,11 @@ _PERCENT = {
 }
 _COUNTS = {
     "instructions": (counters.INSTRUCTIONS, 0),
-    "active cycles of an SM, mean": (counters.CYCLES, 0),
-    "active cycles of an SM, fewest": (counters.FEWEST_CYCLES, 0),
-    "active cycles of an SM, most": (counters.MOST_CYCLES, 0),
-    "active warps of an SM": (counters.WARPS, 2),
-    "registers of a thread": (counters.REGISTERS, 0),
+    "active cycles, mean": (counters.CYCLES, 0),
+    "active cycles, fewest": (counters.FEWEST_CYCLES, 0),
+    "active cycles, most": (counters.MOST_CYCLES, 0),
+    "active warps": (counters.WARPS, 2),
+    "registers": (counters.REGISTERS, 0),
 }
 HEADINGS = ("what", "measured", "theory", "measured / theory")
 TRAFFIC_HEADINGS = ("schedule", "what", "measured", "theory", "measured / theory")
@@ -135,6 +135,7 @@ def below(rows: Sequence[ProfileRow]) -> Iterator[str]:
     """What the words of the tables are, and what was not counted."""
     yield "GB are 10^9 bytes, GiB 2^30"
     yield "L2 hit rate: as ncu has it, from counters of several passes, so it may be over 100 %"
+    yield "SMs' L2 hit rate: of the sectors that the SMs read and write; cycles and warps are those of an SM"
     yield from (f"{of.what}: {of.words}" for of in _BYTES)
     for row in rows:
         if row.metrics and (lacks := [metric for metric in counters.METRICS if metric not in row.metrics]):
@@ -157,7 +158,7 @@ def _percents(row: ProfileRow) -> Iterator[tuple[str, ...]]:
     asked = [row.metrics.get(metric) for metric in (counters.SECTORS_READ, counters.SECTORS_WRITTEN)]
     missed = row.metrics.get(counters.SECTORS_MISSED)
     if missed is not None and None not in asked and (sectors := sum(value or 0 for value in asked)):
-        yield "L2 hits of the SMs' sectors", _percent(100 * (1 - missed / sectors)), "", ""
+        yield "SMs' L2 hit rate", _percent(100 * (1 - missed / sectors)), "", ""
 
 
 def _bytes(row: ProfileRow) -> Iterator[tuple[str, ...]]:
