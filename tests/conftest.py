@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import browser
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -17,6 +18,7 @@ WORKER_KEY = "left_out"
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "gpu": (lambda: import_module("torch").cuda.is_available(), "no GPU here"),
     "transformers": (lambda: find_spec("transformers") is not None, "Transformers is not installed"),
+    "browser": (browser.is_there, "no chromium, chromedriver and selenium here"),
 }
 
 

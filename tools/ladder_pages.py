@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+from ladder_extras import extras
 
 from tl_attention.files.ladder_file import Ladder, Step, load_ladder
 from tl_attention.measure.records import Row, read_rows
@@ -46,16 +48,18 @@ def record_of(name: str) -> Path:
 def pages() -> dict[str, str]:
     """The text of each page by its file's name."""
     ladders = [load_ladder(name) for name in ORDER]
-    records = {found.name: shown.by_name(read_rows(record_of(found.name)), found) for found in ladders}
+    records = {found.name: read_rows(record_of(found.name)) for found in ladders}
+    steps = {found.name: shown.by_name(records[found.name], found) for found in ladders}
     made = {f"{found.name}.md": page(found, records[found.name]) for found in ladders}
-    return {"index.md": index(ladders, records), **made}
+    return {"index.md": index(ladders, steps), **made}
 
 
 # --- a ladder --------------------------------------------------------------------------------------------------
 
 
-def page(ladder: Ladder, rows: Mapping[str, Row]) -> str:
+def page(ladder: Ladder, record: Sequence[Row]) -> str:
     """One ladder, from the first step to the last."""
+    rows = shown.by_name(record, ladder)
     parts = [
         f"# {capital(ladder.title)}\n\n{MADE}",
         ladder.story,
@@ -66,6 +70,7 @@ def page(ladder: Ladder, rows: Mapping[str, Row]) -> str:
         COLUMNS.format(unit=ladder.unit, method=ladder.method),
         "## Step by step",
         *("\n\n".join(step_lines(step, ladder, rows)) for step in ladder.steps),
+        *extras(ladder, record),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -94,7 +99,7 @@ def plain(ladder: Ladder, row: Row) -> str:
 
 def step_lines(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
     """A step: its lesson, what changed in the file and in the code, and what it was worth."""
-    yield f"### {capital(step.name)}: {step.idea}"
+    yield f"### {step.name}: {step.idea}"
     if step.why:
         yield step.why
     if step.schedule:
@@ -126,7 +131,13 @@ def index(ladders: list[Ladder], records: Mapping[str, Mapping[str, Row]]) -> st
         f"{number}. [{capital(found.title)}]({found.name}.md), after {found.source}. {found.story}"
         for number, found in enumerate(ladders, 1)
     )
-    headings = ("text", "what it reached, on its card", "the same step here", "ms", "TFLOPS", "% of product", "beside")
+    headings = (
+        "text",
+        "what it reached, on its card",
+        "the same step here",
+        "beside",
+        "the ladder's fastest step here",
+    )
     lines = [headline(found, records[found.name]) for found in ladders]
     toctree = "```{toctree}\n:hidden:\n\n" + "\n".join(found.name for found in ladders) + "\n```"
     table = markdown(headings, lines)
@@ -143,9 +154,17 @@ def headline(ladder: Ladder, rows: Mapping[str, Row]) -> tuple[str, ...]:
         for peer in ladder.peers
         if peer in rows and rows[peer].median_ms and row.median_ms
     )
-    where = f"{ladder.headline.name}, {row.device}"
-    numbers = (f"{row.median_ms:.3f}", f"{row.tflops:.0f}", f"{row.percent_of_matmul:.1f}")
-    return ladder.source.partition(",")[0], ladder.headline_text, where, *numbers, beside or NOTHING
+    fastest = min((rows[step.name] for step in ladder.measured), key=lambda row: row.median_ms or 0.0)
+    text = (ladder.source.partition(",")[0], ladder.headline_text)
+    return *text, reached(row), beside or NOTHING, NOTHING if fastest is row else reached(fastest)
+
+
+def reached(row: Row) -> str:
+    """A step's time and rate, and the card."""
+    return (
+        f"{row.name}: {row.median_ms:.3f} ms, {row.tflops:.0f} TFLOPS, {row.percent_of_matmul:.1f} % of the plain product "
+        f"({row.device})"
+    )
 
 
 def capital(text: str) -> str:

@@ -81,7 +81,7 @@ def _measured(found: Ladder, path: Path, rounds: int | None, seed: int | None) -
 
 
 def _show(found: Ladder, rows: Sequence[Row], path: Path) -> None:
-    from tl_attention.show import ladder
+    from tl_attention.show import configurations, ladder
     from tl_attention.show.console import Output, show_columns
 
     steps, output = ladder.by_name(rows, found), Output()
@@ -91,6 +91,12 @@ def _show(found: Ladder, rows: Sequence[Row], path: Path) -> None:
         lines = ladder.tile_lines(found, ladder.tiles_by_name(rows, found))
         output.say("")
         show_columns("tiles, compiled alone", ladder.TILE_HEADINGS, lines, range(len(ladder.TILE_HEADINGS)))
+    if found.choose:
+        of_each, best = configurations.of_record(rows)
+        names = configurations.HEADINGS
+        output.say("", f"the choice: {configurations.counted(of_each)}" if best else "the choice: needs a GPU")
+        if best:
+            show_columns("the best of each tile", names, configurations.best_of_tiles(best), range(len(names)))
     output.say(f"{len(rows)} rows in {path}")
     if not any(row.median_ms for row in rows):
         output.say(f"no GPU, so nothing was timed: tl-attention ladder {found.name} --recorded shows a record that was")

@@ -12,6 +12,7 @@ from typing import Any
 
 from tl_attention.errors import InputError
 from tl_attention.hardware.warpgroup import WARP
+from tl_attention.problem.head_dims import TILE_DIMS
 from tl_attention.schedule.choices import choices
 from tl_attention.schedule.keys import Keys
 
@@ -20,10 +21,10 @@ EXAMPLE = "(128, 64, 64, 4): async+eager+swizzled+load_0_2_0_fragments+buffer+op
 WHOLE, STEP = 0, 2
 # What a fragment load of 2 brings: the columns that an mma.sync multiplies.
 STEP_COLUMNS = 16
-# The options by the words for them, in the order of the notation; the fragments stand behind the second.
-_OPTIONS = {"eager": "eager", "swizzled": "swizzled", "buffer": "buffer", "opt_softmax": "opt_softmax"}
+# The words of the notation in its order: `async`, options, fragments, options. An option is a field of its name.
 _ASYNC, _LOAD = "async", "load_{}_{}_{}_fragments"
-_WORDS = f"{_ASYNC}+eager+swizzled+load_Q_K_V_fragments+buffer+opt_softmax"
+_BEFORE, _BEHIND = ("eager", "swizzled"), ("buffer", "opt_softmax")
+_WORDS = "+".join([_ASYNC, *_BEFORE, _LOAD.format(*"QKV"), *_BEHIND])
 _NUMBER = "[0-9]{1,6}"
 _TILE = re.compile(rf"\(({_NUMBER}), ({_NUMBER}), ({_NUMBER}), ({_NUMBER})\)")
 _FRAGMENTS = re.compile(_LOAD.format(*[f"({_NUMBER})"] * 3))
@@ -54,8 +55,8 @@ class Configuration:
     opt_softmax: bool = False
 
     def __post_init__(self) -> None:
-        if self.head_dim < STEP_COLUMNS or self.head_dim % STEP_COLUMNS:
-            raise InputError(f"head_dim {self.head_dim}, expected a multiple of {STEP_COLUMNS}")
+        if not 0 < self.head_dim <= TILE_DIMS[-1] or self.head_dim % STEP_COLUMNS:
+            raise InputError(f"head_dim {self.head_dim}, expected a multiple of {STEP_COLUMNS} up to {TILE_DIMS[-1]}")
         for name, value, known in (
             ("block_M", self.block_M, choices(Keys.model_fields["block_M"])),
             ("block_N", self.block_N, choices(Keys.model_fields["block_N"])),
@@ -90,10 +91,8 @@ class Configuration:
         return self.warps * WARP
 
     def __str__(self) -> str:
-        words = [word for word in _OPTIONS if getattr(self, word)]
-        at = sum(word in ("eager", "swizzled") for word in words)
-        options = [_ASYNC, *words[:at], _LOAD.format(*self.fragments), *words[at:]]
-        return f"{tile_text(self.tile)}: {'+'.join(options)}"
+        before, behind = ([word for word in words if getattr(self, word)] for words in (_BEFORE, _BEHIND))
+        return f"{tile_text(self.tile)}: {'+'.join([_ASYNC, *before, _LOAD.format(*self.fragments), *behind])}"
 
 
 def tile_text(tile: tuple[int, ...]) -> str:
@@ -130,10 +129,10 @@ def _parsed(text: str) -> Configuration:
             if "q_fragments" in fields:
                 raise InputError(f"{word!r} comes after other fragments, expected one number of Q, of K and of V")
             fields |= zip(("q_fragments", "k_fragments", "v_fragments"), map(int, fragments.groups()))
-        elif word in _OPTIONS:
+        elif word in (*_BEFORE, *_BEHIND):
             fields[word] = True
         elif word != _ASYNC:
             raise InputError(f"{word!r} is no option, expected some of {_WORDS}")
     if "q_fragments" not in fields:
-        raise InputError(f"no fragments, expected {_LOAD.format('Q', 'K', 'V')} with {WHOLE} or {STEP} for each")
+        raise InputError(f"no fragments, expected {_LOAD.format(*'QKV')} with {WHOLE} or {STEP} for each")
     return Configuration(**fields)

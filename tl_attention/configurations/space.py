@@ -17,8 +17,8 @@ def space() -> Iterator[Configuration]:
 
     A buffer where no fragments are loaded in steps is no configuration: of 2 x 2 x 2^3 x 2 x 2 = 128 there are 120.
     """
-    for M, N in product(ROWS, KEYS):
-        for fragments in product((WHOLE, STEP), repeat=3):
-            for buffer, opt_softmax in product(OFF_ON, repeat=2):
-                if not buffer or STEP in fragments:
-                    yield Configuration(HEAD_DIM, M, N, WARPS, True, True, *fragments, buffer, opt_softmax)
+    at_once = WHOLE, STEP
+    for M, N, q, k, v in product(ROWS, KEYS, at_once, at_once, at_once):
+        for buffer, opt_softmax in product(OFF_ON, OFF_ON):
+            if not buffer or STEP in (q, k, v):
+                yield Configuration(HEAD_DIM, M, N, WARPS, True, True, q, k, v, buffer, opt_softmax)

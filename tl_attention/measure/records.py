@@ -72,6 +72,7 @@ class Row(Measured):
     """One candidate on one problem. Times in milliseconds; `percent_of_matmul` against the rate of the same run's
     plain product, which `product` names: matmul, or mma_sync for nothing but that instruction on registers.
 
+    `fingerprint` names the generated code, `machine_code` what ptxas made of it: several may be one there.
     `against` is set of a candidate that was sampled against an incumbent, `known_from` names the run where that was not
     done anew.
     """
@@ -83,6 +84,7 @@ class Row(Measured):
     status: Status
     reason: str = ""
     fingerprint: str | None = None
+    machine_code: str | None = None
     same_code_as: str | None = None
     registers: int | None = None
     stack_bytes: int | None = None

@@ -147,6 +147,11 @@ class Session:
         self._compiling_ended = True
         self._compilers.finish()
 
+    def leave_out(self, ticket: Ticket, reason: str) -> None:
+        """It is done as it was compiled, neither verified nor timed: its row says why."""
+        # Nothing ran, so it is nothing to be known by.
+        self._finish(ticket, status="compiled", device=None, reason=reason)
+
     def verify(self, ticket: Ticket) -> bool:
         """Whether it computes attention on the GPU, so that it may be timed; it is done if not.
 
