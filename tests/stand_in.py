@@ -16,8 +16,8 @@ from tl_attention.build.toolchain import Nvcc
 from tl_attention.measure import environment, gpu_worker, machine, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
-from tl_attention.measure.peers import MATMUL
 from tl_attention.measure.pool import CallFailed
+from tl_attention.measure.products import MATMUL
 from tl_attention.op import attention, kernels
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.variant import Variant

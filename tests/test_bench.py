@@ -14,8 +14,8 @@ from tl_attention.files.schedule_file import load
 from tl_attention.hardware.device import VisibleGpu
 from tl_attention.measure import bench, machine, session
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.peers import MATMUL, MATMUL_FLOPS
 from tl_attention.measure.pool import CallFailed
+from tl_attention.measure.products import MATMUL, flops
 from tl_attention.measure.progress import SILENT, Silent
 from tl_attention.measure.records import ResultsFile, read_rows
 from tl_attention.oracle.reference import ErrorReport, worst_of
@@ -45,7 +45,7 @@ def test_a_timed_row_carries_times_rate_and_method(gpu, tmp_path):
     row = rows_of(tmp_path, ["seed"])["seed"]
     assert (row.status, row.n, row.median_ms, row.sm_clock_mhz) == ("ok", 8, 2.0, 1600)
     assert row.tflops == pytest.approx(SHAPE.flops / 2.0 / 1e9)
-    assert row.matmul_tflops == pytest.approx(MATMUL_FLOPS / 1.0 / 1e9)
+    assert row.matmul_tflops == pytest.approx(flops(MATMUL) / 1.0 / 1e9)
     assert row.percent_of_matmul == pytest.approx(100 * row.tflops / row.matmul_tflops)
     assert "2 rounds" in row.method and row.device == "stand-in"
     assert row.verified_shapes > 5 and row.error_rms == GOOD.rms
@@ -63,11 +63,11 @@ def test_peers_are_verified_and_timed_beside_ours(gpu, tmp_path):
     rows = rows_of(tmp_path, ["seed"])
     assert rows["cudnn"].sizes == "peer" and rows["cudnn"].median_ms == 2.0
     assert "cudnn" in gpu.named("verify")
-    assert rows_of(tmp_path / "b", ["seed"], with_peers=False).keys() == {"seed"}
+    assert rows_of(tmp_path / "b", ["seed"], peers=()).keys() == {"seed"}
 
 
 def test_candidates_are_interleaved_in_alternating_order(gpu, tmp_path):
-    rows_of(tmp_path, ["seed", "source_order"], with_peers=False)
+    rows_of(tmp_path, ["seed", "source_order"], peers=())
     assert gpu.named("sample") == [MATMUL, "seed", "source_order", "source_order", "seed", MATMUL]
 
 
@@ -76,7 +76,7 @@ def test_all_are_compiled_and_verified_before_one_is_timed_and_every_process_end
     monkeypatch.setattr(bench, "CompilePool", lambda most: compilers)
     load_first = []
     monkeypatch.setattr(gpu, "ms", lambda candidate: load_first.append(compilers.finished) or 1.0)
-    rows_of(tmp_path, ["seed", "source_order"], with_peers=False)
+    rows_of(tmp_path, ["seed", "source_order"], peers=())
     assert all(load_first) and compilers.stopped and gpu.closed
     calls = [call for call, _ in gpu.calls]
     assert calls == sorted(calls, key=["verify", "load", "sample"].index)
@@ -116,13 +116,13 @@ def test_every_failure_is_a_row_and_the_others_go_on(gpu, tmp_path):
 
 def test_after_a_crash_in_timing_the_others_are_timed_again_from_the_start(gpu, tmp_path):
     gpu.faults = {("sample", "source_order"): CallFailed("crashed", "gone")}
-    rows = rows_of(tmp_path, ["seed", "source_order"], with_peers=False)
+    rows = rows_of(tmp_path, ["seed", "source_order"], peers=())
     assert rows["source_order"].status == "crashed"
     assert rows["seed"].n == 8, "samples of the process that died are not mixed with the next one's"
 
 
 def test_rows_with_the_same_generated_code_are_marked(gpu, tmp_path):
-    rows = rows_of(tmp_path, ["seed", "source_order"], with_peers=False)
+    rows = rows_of(tmp_path, ["seed", "source_order"], peers=())
     assert rows["seed"].same_code_as is None and rows["source_order"].same_code_as == "seed"
 
 
@@ -137,7 +137,7 @@ def test_the_first_of_the_list_has_the_code_whichever_is_compiled_first(gpu, mon
                     super().submit(*entry)
 
     monkeypatch.setattr(bench, "CompilePool", Backwards)
-    rows = rows_of(tmp_path, ["seed", "source_order"], with_peers=False)
+    rows = rows_of(tmp_path, ["seed", "source_order"], peers=())
     assert rows["seed"].same_code_as is None and rows["source_order"].same_code_as == "seed"
 
 

@@ -93,6 +93,25 @@ def test_so_many_blocks_fit_an_sm(arch, threads, registers, shared, blocks, limi
     assert CARDS[arch].blocks_that_fit(threads, registers, shared) == blocks, limited_by
 
 
+@pytest.mark.parametrize(
+    "registers,shared_kib,warps,limited_by",
+    [
+        (229, 48, 8, "two warps of a partition with 232 registers a thread, and shared memory"),
+        (168, 32, 12, "three warps of a partition, and shared memory"),
+        (255, 48, 8, "two warps of a partition with 256 registers a thread, and shared memory"),
+        (255, 64, 4, "shared memory"),
+    ],
+)
+def test_so_many_warps_are_on_an_sm(registers, shared_kib, warps, limited_by):
+    """The occupancies that "flash attention from scratch", part 6, has for an RTX 3090."""
+    assert CARDS["sm_86"].warps_per_sm(128, registers, shared_kib * 1024) == warps, limited_by
+
+
+def test_warps_are_counted_whole():
+    assert CARDS["sm_86"].warps_per_sm(48, 32, 1024) == 2 * CARDS["sm_86"].blocks_that_fit(48, 32, 1024)
+    assert CARDS["sm_86"].warps_per_sm(128, 32, 100 * 1024) == 0
+
+
 def test_resources_say_how_many_blocks_fit():
     short = shipped()["short"]
     takes = lowering_of(short).resources(short, 128)

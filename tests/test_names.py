@@ -36,6 +36,7 @@ def test_every_schedule_file_has_the_name_that_is_its_path() -> None:
     assert catalogue.folders() == [
         "experiments",
         *(f"experiments/{name}" for name in ("causal", "p_shared", "short")),
+        *(f"ladders/{name}" for name in ("fa4", "rtx3090", "rtx5090", "worklog")),
         "mma_sync",
     ]
 

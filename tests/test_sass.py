@@ -8,7 +8,7 @@ import pytest
 from mutations import shipped
 
 from tl_attention.build import sass
-from tl_attention.build.sass import Loop, check_not_serialised, describe, parse, steady
+from tl_attention.build.sass import Loop, check_not_serialised, code_name, describe, parse, steady
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.problem.variant import Variant
 
@@ -181,3 +181,14 @@ def test_a_missing_tool_is_named_with_its_package(tool, monkeypatch):
     monkeypatch.setattr(sass.Path, "is_file", lambda path: False)
     with pytest.raises(InputError, match=f"{tool} was not found: install the package nvidia-cuda-{tool}"):
         sass.tool(tool)
+
+
+def test_machine_code_is_named_by_its_words_alone() -> None:
+    def text(function: str, control: str) -> str:
+        word = "/* 0x0000000a00007a02 */"
+        return f"Function : {function}\n        /*0000*/   MOV R1, c[0x0][0x28] ;   {word}\n    /* {control} */\n"
+
+    one = code_name(text("attention_kernel", "0x000fc40000000f00"))
+    assert re.fullmatch("[0-9a-f]{12}", one) and code_name(text("another", "0x000fc40000000f00")) == one
+    # How long the next instruction waits is part of it.
+    assert code_name(text("attention_kernel", "0x000fe40000000f00")) != one

@@ -13,8 +13,8 @@ from stand_in import GOOD, Compilers, Gpu, on_a_machine
 
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.known import Known
-from tl_attention.measure.peers import MATMUL
 from tl_attention.measure.pool import CallFailed
+from tl_attention.measure.products import MATMUL
 from tl_attention.measure.records import Row, parse_row
 from tl_attention.measure.session import Session
 from tl_attention.measure.ticket import Ticket

@@ -118,7 +118,7 @@ def test_the_name_of_a_schedule_that_ships_stays_and_a_users_own_of_that_name_do
 
 
 def test_every_field_of_a_row_is_shared_or_known_to_be_left_out() -> None:
-    left_out = {"reason", "same_code_as", "loops", "against", "known_from", "commit"}
+    left_out = {"reason", "machine_code", "same_code_as", "loops", "against", "known_from", "commit"}
     assert {field.name for field in fields(Row)} == FIELDS | left_out
 
 

@@ -9,8 +9,7 @@ core the first time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -23,9 +22,8 @@ from tl_attention.files.named import Named, resolve
 from tl_attention.hardware.card import ARCHS, CARDS, Card
 from tl_attention.lowering.registry import LOWERINGS
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.compile_pool import CompilePool
-from tl_attention.measure.records import ResultsFile, Row
-from tl_attention.measure.session import Session
+from tl_attention.measure.compile_only import compiled
+from tl_attention.measure.records import ResultsFile
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
@@ -49,17 +47,6 @@ def candidates(schedules: Sequence[Named], dtypes: Sequence[str], card: Card) ->
         for dtype in dtypes
         for mask in (FULL, CAUSAL)
     ]
-
-
-def compiled(found: Sequence[Candidate], arch: str) -> Iterator[Row]:
-    """A row for each candidate of an arch as its compilation ends: `compiled`, `refused` or `compile_error`."""
-    refused: list[Row] = []
-    # Nothing draws inputs here.
-    with Session(refused.append, seed=0, arch=arch, compilers=CompilePool(len(found))) as session:
-        for candidate in found:
-            session.add(candidate)
-        for ticket in session.prepared():
-            yield ticket.row if ticket.done else replace(ticket.row, status="compiled")
 
 
 @click.command()

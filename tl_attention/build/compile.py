@@ -42,12 +42,14 @@ def fingerprint(source: str) -> str:
 
 @dataclass(frozen=True)
 class StaticReport:
-    """What ptxas gave one kernel: registers per thread, bytes per thread of stack (spills), bytes per block, loops."""
+    """What ptxas gave one kernel: registers per thread, bytes per thread of stack (spills), bytes per block, loops, and
+    the name of its machine code, by which one that another source gave is known."""
 
     registers: int
     stack_bytes: int
     shared_bytes: int
     loops: tuple[Loop, ...] = ()
+    machine_code: str | None = None
 
     def __str__(self) -> str:
         spills = f"{self.stack_bytes} bytes of spills" if self.stack_bytes else "no spills"
@@ -107,14 +109,15 @@ class CompiledKernel:
         Raises ScheduleRefused for serialised products. Not in `compile_kernel`: such a kernel is slow but right, and
         disassembling it would take half a second of each process that calls it.
         """
-        from tl_attention.build.sass import check_not_serialised, cuobjdump, read_loops
+        from tl_attention.build.sass import check_not_serialised, code_name, cuobjdump, parse
 
         usage = cuobjdump(self.cubin, "--dump-resource-usage")
         match = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)", usage)
         assert match, f"cuobjdump printed no resource usage: {usage[:200]}"
-        loops = read_loops(self.cubin)
+        disassembly = cuobjdump(self.cubin, "--dump-sass")
+        loops = parse(disassembly)
         check_not_serialised(loops)
-        return StaticReport(int(match[1]), int(match[2]), self.shared_bytes, loops)
+        return StaticReport(int(match[1]), int(match[2]), self.shared_bytes, loops, code_name(disassembly))
 
 
 def compile_kernel(schedule: Schedule, variant: Variant) -> CompiledKernel:

@@ -36,24 +36,24 @@ def generate(schedule: Schedule, variant: Variant, parameters: tuple[Parameter, 
     lowering.check_variant(variant)
     refuse_unless_safe(schedule, variant.head_size, variant.card)
     with in_force():
-        import tilelang
-
-        for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
-            logging.getLogger(chatty).setLevel(logging.ERROR)
         program = lowering.prim_func(lowering.arguments(schedule), variant)
         try:
-            kernel = tilelang.compile(
-                program,
-                target=target(variant.arch),
-                pass_configs=dict(lowering.pass_configs),
-                execution_backend="tvm_ffi",
-            )
+            kernel = compiled(program, variant.arch, dict(lowering.pass_configs))
         except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
             raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
         library = _library(kernel)
     code = GeneratedCode(kernel.get_kernel_source(), kernel.get_host_source(), variant, parameters)
     verdict = lowering.check_generated(schedule, derive(schedule), code) if schedule.has_program else None
     return Finished(library, code.source, code.host_source, verdict)
+
+
+def compiled(program: Any, arch: str, pass_configs: dict[str, Any] | None = None) -> Any:
+    """TileLang's kernel of a prim_func, without what TileLang says of it. To be called with the compiler `in_force`."""
+    import tilelang
+
+    for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
+        logging.getLogger(chatty).setLevel(logging.ERROR)
+    return tilelang.compile(program, target=target(arch), pass_configs=pass_configs, execution_backend="tvm_ffi")
 
 
 def machine_code(source: str, arch: str) -> bytes:

@@ -5,6 +5,7 @@ On Hopper these decide the speed: exponentials that stand between the issue of a
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -42,6 +43,8 @@ COUNTED = (
     "STL",
 )
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;", re.M)
+# An instruction is two of them: what it does, and how long others wait for it.
+WORD = re.compile(r"/\* (0x[0-9a-f]{16}) \*/")
 BRANCH = re.compile(r"(?:(.+),\s*)?0x([0-9a-f]+)$")
 # Of wgmma, and of mma.sync.
 PRODUCTS = ("HGMMA", "HMMA")
@@ -106,6 +109,11 @@ class Loop:
 def read_loops(cubin: bytes) -> tuple[Loop, ...]:
     """The innermost loops with products, in the order of the code. Takes about half a second."""
     return parse(cuobjdump(cubin, "--dump-sass"))
+
+
+def code_name(text: str) -> str:
+    """Names the machine code of a disassembly: one name, one kernel, whatever it was compiled from."""
+    return hashlib.sha256(" ".join(WORD.findall(text)).encode()).hexdigest()[:12]
 
 
 def steady(loops: Sequence[Loop]) -> Loop | None:

@@ -9,8 +9,10 @@ from tl_attention.cli.compare import compare
 from tl_attention.cli.diff import diff
 from tl_attention.cli.doctor import doctor
 from tl_attention.cli.errors import OneLineErrors
+from tl_attention.cli.ladder import ladder
 from tl_attention.cli.listing import list_command
 from tl_attention.cli.measure import bench, run
+from tl_attention.cli.profile import profile
 from tl_attention.cli.report import report
 from tl_attention.cli.schedules import check, explain, schema
 from tl_attention.cli.submit import submit
@@ -28,5 +30,21 @@ def main(context: click.Context) -> None:
         context.exit(2)
 
 
-for command in (list_command, check, explain, diff, schema, which, warm, run, bench, compare, report, submit, doctor):
+for command in (
+    list_command,
+    check,
+    explain,
+    diff,
+    schema,
+    which,
+    warm,
+    run,
+    bench,
+    ladder,
+    compare,
+    profile,
+    report,
+    submit,
+    doctor,
+):
     main.add_command(command)

@@ -10,8 +10,8 @@ import click
 from tl_attention.cli.errors import naming
 from tl_attention.errors import printable
 from tl_attention.files.named import Named
-from tl_attention.hardware.card import ARCHS, CARDS, HOPPER, Card
-from tl_attention.hardware.device import another_gpu, card_at_hand
+from tl_attention.hardware.card import ARCHS, HOPPER, Card
+from tl_attention.hardware.device import another_gpu, card_at_hand, card_of_arch
 
 
 def arch_option(command: Any) -> Any:
@@ -20,14 +20,9 @@ def arch_option(command: Any) -> Any:
         "--arch",
         "card",
         type=click.Choice(ARCHS),
-        callback=lambda context, parameter, arch: arch and _card(arch),
+        callback=lambda context, parameter, arch: arch and card_of_arch(arch),
         help="the card to compile and check for  [default: that of the GPU here; sm_90a without one]",
     )(command)
-
-
-def _card(arch: str) -> Card:
-    here = card_at_hand()
-    return here if arch == here.arch else CARDS[arch]
 
 
 def card_for(asked: Card | None, *schedules: Named) -> Card:

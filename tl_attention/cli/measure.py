@@ -171,7 +171,7 @@ def _measure(
             for named in schedules
             for is_fixed in fixed
         ]
-        options = Options(rounds, with_peers, seed, None if card is None else card.arch)
+        options = Options(rounds, None if with_peers else (), seed, None if card is None else card.arch)
         try:
             with ProgressBar() as progress:
                 rows = measure(candidates, options, record, progress)

@@ -77,7 +77,7 @@ def _pack(text: str, output: Path, embed: str) -> Path:
         raise InputError(f"{text}: expected a schedule's name or file; a submission file is run with --evaluate")
     named = resolve(text)
     if named.file is None:
-        raise InputError(f"{text}: a label has no name for the submission, expected a schedule's name or file")
+        raise InputError(f"{text}: no name for the submission, expected a schedule's name or file")
     named.refuse_unmeant(submission.VARIANT.head_dim)
     with naming(named):
         broken = submission.write(named.name, named.schedule, output, embed)  # type: ignore[arg-type]

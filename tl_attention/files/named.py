@@ -1,4 +1,4 @@
-"""What a user calls a schedule, resolved: the name of one that ships, a file, or a label.
+"""What a user calls a schedule, resolved: the name of one that ships, a file, a configuration's notation, or a label.
 
 The second call costs a few microseconds: what was resolved is kept while the files that it was read from, bases too,
 stay as they were.
@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from tl_attention.configurations.as_schedule import schedule_of
+from tl_attention.configurations.configuration import parse
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.files import catalogue
 from tl_attention.files.catalogue import SUFFIX, SUFFIXES
@@ -22,35 +24,37 @@ from tl_attention.schedule.schedule import Schedule
 # The schedules that run where none is asked for, without and with a causal mask.
 DEFAULT, DEFAULT_CAUSAL = "best", "best_causal"
 LABEL = re.compile(r"[a-z_]+_\d+x\d+_t\d")
+NOTATION = "("
 MOST_KEPT = 1024
 
 
 @dataclass(frozen=True)
 class Named:
-    """A schedule, what it is called in tables, what the user wrote for it, and the file; a label has none."""
+    """A schedule, what it is called in tables, what the user wrote for it, the head sizes that it is meant for, and the
+    file; a configuration and a label have none."""
 
     name: str
     text: str
     schedule: Schedule
+    head_dims: tuple[HeadSize, ...] = DEFAULT_HEAD_DIMS
     file: ScheduleFile | None = None
 
     @property
-    def head_dims(self) -> tuple[HeadSize, ...]:
-        """The head sizes that it is meant for."""
-        return self.file.head_dims if self.file else DEFAULT_HEAD_DIMS
-
-    @property
     def meant_for(self) -> str:
-        """The same in words."""
+        """The head sizes in words."""
         return f"is meant for {named_head_dims(self.head_dims)}"
 
     def refuse_unmeant(self, size: HeadSize) -> None:
         """Raise InputError for a head size that it is not meant for."""
-        if self.file and not is_meant(size, self.head_dims):
-            raise InputError(self.file.blamed(("head_dims",), f"it {self.meant_for}, not {size}", "refused: "))
+        if is_meant(size, self.head_dims):
+            return
+        words = f"it {self.meant_for}, not {size}"
+        if self.file:
+            raise InputError(self.file.blamed(("head_dims",), words, "refused: "))
+        raise InputError(f"{self.text}: refused: {words}")
 
     def refused(self, refusal: ScheduleRefused) -> InputError:
-        """The refusal with the file and the line to blame, or with the label."""
+        """The refusal with the file and the line to blame, or with what was written."""
         if self.file:
             return InputError(self.file.blamed(refusal.key, str(refusal), "refused: ", refusal.others))
         return InputError(f"{self.text}: refused: {refusal}")
@@ -60,10 +64,10 @@ _kept: dict[str, Named] = {}
 
 
 def resolve(what: str | Path) -> Named:
-    """The schedule of this name, in this file or of this label.
+    """The schedule of this name, in this file, of this configuration or of this label.
 
     A name that ships is that schedule, wherever the call is made; text that ends in .yaml or .yml, and any other that
-    is a file, is read. Raises InputError that says where the mistake is, or which names come closest.
+    is a file, is read; else text that begins with ( is the notation of a configuration. Raises InputError that says where the mistake is, or which names come closest.
     """
     text = what if isinstance(what, str) else os.fspath(what)
     kept = _kept.get(text)
@@ -96,12 +100,15 @@ def _resolved(text: str) -> Named:
     path = catalogue.path_of(text)
     if path is not None:
         file = load_file(path)
-        return Named(text, text, file.schedule, file)
+        return Named(text, text, file.schedule, file.head_dims, file)
     if os.path.isdir(text) or (not text.endswith(SUFFIXES) and text and catalogue.names(text.strip("/"))):
         raise InputError(f"{text}: a folder of schedules, expected one of them, such as {expand(text)[0]}")
     if text.endswith(SUFFIXES) or os.path.exists(text):
         file = load_file(text)
-        return Named(file.path.stem, text, file.schedule, file)
+        return Named(file.path.stem, text, file.schedule, file.head_dims, file)
+    if text.startswith(NOTATION):
+        configuration = parse(text)
+        return Named(text, text, schedule_of(configuration), (configuration.head_dim,))
     if LABEL.match(text):
         return Named(text, text, Schedule.from_label(text))
     raise catalogue.unknown(text)

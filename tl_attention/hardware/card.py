@@ -64,6 +64,10 @@ class Card:
         by_threads = self.threads_per_sm // (warps * WARP)
         return min(by_registers, self.shared_bytes_per_sm // taken, by_threads, self.blocks_per_sm)
 
+    def warps_per_sm(self, threads: int, registers: int, shared_bytes: int) -> int:
+        """How many warps an SM holds at once, in the blocks that fit: its occupancy, as tables of kernels have it."""
+        return self.blocks_that_fit(threads, registers, shared_bytes) * _ceildiv(threads, WARP)
+
 
 CARDS: dict[str, Card] = {
     card.arch: card

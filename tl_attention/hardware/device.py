@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
 
-from tl_attention.hardware.card import HOPPER, Card, known_card
+from tl_attention.hardware.card import CARDS, HOPPER, Card, known_card
 
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR and _MULTIPROCESSOR_COUNT
 CAPABILITY_MAJOR, CAPABILITY_MINOR, SMS = 75, 76, 16
@@ -60,6 +60,12 @@ def card_at_hand() -> Card:
         if gpu.card is not None:
             return replace(gpu.card, sms=gpu.sms)
     return HOPPER
+
+
+def card_of_arch(arch: str) -> Card:
+    """The card that is compiled for by this arch, with the SMs of the GPU at hand if it is that."""
+    here = card_at_hand()
+    return here if arch == here.arch else CARDS[arch]
 
 
 def another_gpu(arch: str) -> VisibleGpu | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compile_pool import CompilePool
+from tl_attention.measure.products import MATMUL
 from tl_attention.measure.progress import Progress
 from tl_attention.measure.records import Row
 from tl_attention.measure.session import ROUNDS, Session
@@ -16,12 +17,18 @@ from tl_attention.measure.ticket import Ticket
 @dataclass(frozen=True)
 class Options:
     """How the candidates are verified and timed. `seed`, of the inputs, is fresh by default; `arch` is that of the card that
-    they are compiled for, by default the one at hand."""
+    they are compiled for, by default the one at hand.
+
+    `peers` are those that stand beside them where they can run the problem, None for all. `product` is the plain one whose
+    rate is 100 %. `against` says by name which candidate is compared with which, round by round.
+    """
 
     rounds: int = ROUNDS
-    with_peers: bool = True
+    peers: Sequence[str] | None = None
     seed: int | None = None
     arch: str | None = None
+    product: str = MATMUL
+    against: Mapping[str, str] = field(default_factory=dict)
 
 
 def measure(
@@ -41,10 +48,12 @@ def measure(
     with Session(keep, seed=options.seed, arch=options.arch, compilers=CompilePool(len(candidates))) as session:
         tickets = [session.add(candidate) for candidate in candidates]
         _compile(session, tickets, progress)
-        if options.with_peers and session.device is not None:
-            tickets += _peers(session, candidates)
+        if options.peers != () and session.device is not None:
+            tickets += _peers(session, candidates, options.peers)
         _verify(session, tickets, progress)
-        session.time([ticket for ticket in tickets if not ticket.done], options.rounds, progress)
+        timed = [ticket for ticket in tickets if not ticket.done]
+        against = _pairs(timed, options.against)
+        session.time(timed, options.rounds, progress, product=options.product, against=against)
     return rows
 
 
@@ -68,12 +77,20 @@ def _mark_same_code(tickets: Sequence[Ticket]) -> None:
             ticket.update(same_code_as=first if first != candidate.name else None)
 
 
-def _peers(session: Session, candidates: Sequence[Candidate]) -> list[Ticket]:
+def _pairs(tickets: Sequence[Ticket], against: Mapping[str, str]) -> dict[Ticket, Ticket]:
+    """Each with the one of its problem that it is compared with."""
+    named = {(ticket.candidate.shape, ticket.candidate.name): ticket for ticket in tickets}
+    pairs = ((ticket, named.get((shape, against.get(name, "")))) for (shape, name), ticket in named.items())
+    return {ticket: other for ticket, other in pairs if other}
+
+
+def _peers(session: Session, candidates: Sequence[Candidate], names: Sequence[str] | None) -> list[Ticket]:
     """One of each for each problem."""
     of_problem = {candidate.shape: candidate for candidate in candidates}
     for candidate in of_problem.values():
         for peer in session.peers_of(candidate):
-            session.add(peer)
+            if names is None or peer.name in names:
+                session.add(peer)
     return list(session.prepared())
 
 

@@ -33,6 +33,7 @@ class Compiled:
             "stack_bytes": self.report.stack_bytes,
             "shared_bytes": self.report.shared_bytes,
             "loops": self.report.loops,
+            "machine_code": self.report.machine_code,
         }
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.build.compile import CompiledKernel, compile_kernel
-from tl_attention.measure import peers, timing
+from tl_attention.measure import peers, products, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.oracle import reference
 from tl_attention.oracle.reference import ErrorReport
@@ -104,7 +104,12 @@ def _implementation(
 ) -> Callable[[], _Result]:
     q, k, v, sinks = _inputs(shape, seed, spread)
     if candidate.schedule is None:
-        peer = peers.build(candidate.name, shape, q, k, v)
+        is_product = candidate.name in products.PRODUCTS
+        peer = (
+            products.build(candidate.name, q.dtype, q.device)
+            if is_product
+            else peers.build(candidate.name, shape, q, k, v)
+        )
         return lambda: _Result(peer(), None)
     kernel, result = _kernel(candidate.schedule, candidate.variant), _result(shape)
     optional = {"LSE": result.lse, "softcap": shape.softcap, "Sinks": sinks}
@@ -184,6 +189,12 @@ _batches: dict[Candidate, timing.Batch] = {}
 def load(candidate: Candidate, seed: int) -> None:
     """Make the candidate ready to be sampled."""
     _loaded[candidate] = _implementation(candidate, candidate.shape, seed)
+    _loaded[candidate]()
+    torch.cuda.synchronize()
+
+
+def call(candidate: Candidate) -> None:
+    """Run a loaded candidate once, to its end."""
     _loaded[candidate]()
     torch.cuda.synchronize()
 

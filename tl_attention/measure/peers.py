@@ -14,9 +14,6 @@ from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.window import is_window
 
-MATMUL = "matmul"
-MATMUL_SIZE = 8192
-MATMUL_FLOPS = 2 * MATMUL_SIZE**3
 SDPA = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash2": SDPBackend.FLASH_ATTENTION}
 FA3 = "fa3"
 # What the fa3-fwd wheel is built for.
@@ -50,12 +47,6 @@ def why_not(name: str, shape: AttentionShape) -> str:
 def build(name: str, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor]:
     """A call without arguments that computes attention, inputs already in the layout that the peer wants."""
     scale, causal = shape.head_dim**-0.5, shape.mask == CAUSAL
-    if name == MATMUL:
-        generator = torch.Generator(q.device).manual_seed(0)
-        a, b = (
-            torch.randn(MATMUL_SIZE, MATMUL_SIZE, generator=generator, device=q.device, dtype=q.dtype) for _ in range(2)
-        )
-        return lambda: a @ b
     if name == FA3:
         from fa3_fwd_interface import flash_attn_func
 

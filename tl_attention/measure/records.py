@@ -19,6 +19,8 @@ from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.window import OPEN, is_window, masked, sides
 
+# Whether a kernel reads its sizes at run time, or is compiled for them; what a peer does is its own.
+SizesKnown = Literal["runtime", "fixed", "peer"]
 Status = Literal[
     "ok",
     "refused",
@@ -67,19 +69,22 @@ Parsed = TypeVar("Parsed", bound=Measured)
 
 @dataclass(frozen=True)
 class Row(Measured):
-    """One candidate on one problem. Times in milliseconds; `percent_of_matmul` against the same run's product.
+    """One candidate on one problem. Times in milliseconds; `percent_of_matmul` against the rate of the same run's
+    plain product, which `product` names: matmul, or mma_sync for nothing but that instruction on registers.
 
+    `fingerprint` names the generated code, `machine_code` what ptxas made of it: several may be one there.
     `against` is set of a candidate that was sampled against an incumbent, `known_from` names the run where that was not
     done anew.
     """
 
     name: str
     label: str
-    sizes: Literal["runtime", "fixed", "peer"]
+    sizes: SizesKnown
     problem: dict[str, Any]
     status: Status
     reason: str = ""
     fingerprint: str | None = None
+    machine_code: str | None = None
     same_code_as: str | None = None
     registers: int | None = None
     stack_bytes: int | None = None
@@ -95,6 +100,7 @@ class Row(Measured):
     p90_ms: float | None = None
     n: int = 0
     tflops: float | None = None
+    product: str = "matmul"
     matmul_tflops: float | None = None
     percent_of_matmul: float | None = None
     sm_clock_mhz: int | None = None

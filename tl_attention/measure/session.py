@@ -23,7 +23,7 @@ waits until all are compiled, and times them beside each other.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -36,8 +36,8 @@ from tl_attention.measure.compilation import Compiled, refusal_of
 from tl_attention.measure.compile_pool import CompilePool
 from tl_attention.measure.known import Known
 from tl_attention.measure.machine import machine_fields
-from tl_attention.measure.peers import MATMUL
 from tl_attention.measure.pool import CallFailed, Worker
+from tl_attention.measure.products import MATMUL, PRODUCTS
 from tl_attention.measure.progress import SILENT, Progress
 from tl_attention.measure.records import Row
 from tl_attention.measure.sampling import BrokeWorker, Samples, sample
@@ -147,6 +147,11 @@ class Session:
         self._compiling_ended = True
         self._compilers.finish()
 
+    def leave_out(self, ticket: Ticket, reason: str) -> None:
+        """It is done as it was compiled, neither verified nor timed: its row says why."""
+        # Nothing ran, so it is nothing to be known by.
+        self._finish(ticket, status="compiled", device=None, reason=reason)
+
     def verify(self, ticket: Ticket) -> bool:
         """Whether it computes attention on the GPU, so that it may be timed; it is done if not.
 
@@ -160,20 +165,31 @@ class Session:
             self._finish(ticket)
         return ticket.is_verified
 
-    def time(self, tickets: Sequence[Ticket], rounds: int = ROUNDS, progress: Progress = SILENT) -> None:
-        """Time those of one problem beside each other and a matrix product: all are done then.
+    def time(
+        self,
+        tickets: Sequence[Ticket],
+        rounds: int = ROUNDS,
+        progress: Progress = SILENT,
+        *,
+        product: str = MATMUL,
+        against: Mapping[Ticket, Ticket] | None = None,
+    ) -> None:
+        """Time those of one problem beside each other and a plain product: all are done then.
 
-        If one breaks the worker, the others are sampled again from the start, without it.
+        `against` says which of them is compared with which, round by round. If one breaks the worker, the others are
+        sampled again from the start, without it.
         """
         for shape in dict.fromkeys(ticket.candidate.shape for ticket in tickets):
-            matmul = Candidate(MATMUL, shape, arch=self.arch)
+            plain = Candidate(product, shape, arch=self.arch)
             group = [ticket for ticket in tickets if ticket.candidate.shape == shape]
             while group:
-                samples = self._sample(matmul, group, rounds, f"time {shape}", progress)
+                samples = self._sample(plain, group, rounds, f"time {shape}", progress)
                 if samples is not None:
                     for ticket in group:
-                        fields = times(samples[ticket.candidate], shape.flops, rounds, samples[matmul])
-                        self._finish(ticket, against=None, **fields)
+                        fields = times(samples[ticket.candidate], shape.flops, rounds, product, samples[plain])
+                        other = against.get(ticket) if against else None
+                        compared = _compared(ticket, other, samples) if other in group else None
+                        self._finish(ticket, against=compared, **fields)
                     break
                 group = [ticket for ticket in group if ticket.is_verified]
 
@@ -192,8 +208,7 @@ class Session:
         samples = self._sample(theirs, [ticket], rounds, f"{ours} against {theirs}", progress)
         if samples is None:
             return None
-        medians = samples[ours].medians_ms, samples[theirs].medians_ms
-        comparison = Comparison.of(theirs.label, incumbent.row.fingerprint, *medians)
+        comparison = _compared(ticket, incumbent, samples)
         self._finish(ticket, against=comparison, **times(samples[ours], ours.shape.flops, rounds))
         return comparison
 
@@ -210,7 +225,7 @@ class Session:
             return dict(zip(candidates, samples))
         except BrokeWorker as broke:
             if broke.candidate == anchor:
-                what = "the matrix product" if anchor.name == MATMUL else f"the incumbent, {anchor},"
+                what = f"the {PRODUCTS[anchor.name]}" if anchor.name in PRODUCTS else f"the incumbent, {anchor},"
                 raise CallFailed(broke.status, f"{what} could not be timed: {broke}") from None
             culprit = next(ticket for ticket in tickets if ticket.candidate == broke.candidate)
             self._finish(culprit, status=broke.status, reason=f"timing: {broke}")
@@ -241,3 +256,9 @@ class Session:
         if self._known is not None:
             self._known.add(ticket.row)
         self._record(ticket.row)
+
+
+def _compared(ticket: Ticket, other: Ticket, samples: Mapping[Candidate, Samples]) -> Comparison:
+    """Of two that were sampled in turn."""
+    medians = samples[ticket.candidate].medians_ms, samples[other.candidate].medians_ms
+    return Comparison.of(other.candidate.label, other.row.fingerprint, *medians)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
-from tl_attention.measure import timing
+from tl_attention.measure import products, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
-from tl_attention.measure.peers import MATMUL_FLOPS
 from tl_attention.measure.records import Row, problem_of
 from tl_attention.measure.sampling import Samples
 
@@ -29,10 +28,7 @@ class Ticket:
     @classmethod
     def of(cls, candidate: Candidate, *, refusal: str = "", **fields: Any) -> Ticket:
         """At the start: `fields` of the row are those that all of a run have in common."""
-        sizes: Literal["runtime", "fixed", "peer"] = (
-            "peer" if candidate.schedule is None else "fixed" if candidate.fixed else "runtime"
-        )
-        row = Row(candidate.name, candidate.label, sizes, problem_of(candidate.shape), "ok", **fields)
+        row = Row(candidate.name, candidate.label, candidate.sizes, problem_of(candidate.shape), "ok", **fields)
         return cls(candidate, row, refusal)
 
     @property
@@ -45,15 +41,18 @@ class Ticket:
         self.row = replace(self.row, **fields)
 
 
-def times(samples: Samples, flops: int, rounds: int, matmul: Samples | None = None) -> dict[str, Any]:
-    """The fields of a row that sampling fills; without the matrix product's samples it is compared with none."""
+def times(
+    samples: Samples, flops: int, rounds: int, product: str = products.MATMUL, of_product: Samples | None = None
+) -> dict[str, Any]:
+    """The fields of a row that sampling fills; without the samples of a plain product it is compared with none."""
     found = samples.timing
     rate = timing.tflops(flops, found.median_ms)
-    product = timing.tflops(MATMUL_FLOPS, matmul.timing.median_ms) if matmul else None
+    plain = timing.tflops(products.flops(product), of_product.timing.median_ms) if of_product else None
     return {
         **asdict(found),
         "tflops": rate,
-        "matmul_tflops": product,
-        "percent_of_matmul": 100 * rate / product if product else None,
+        "product": product,
+        "matmul_tflops": plain,
+        "percent_of_matmul": 100 * rate / plain if plain else None,
         "method": timing.method(rounds),
     }

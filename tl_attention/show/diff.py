@@ -6,6 +6,7 @@ The first two need neither torch nor tilelang. Each part says in a line when the
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -26,18 +27,25 @@ if TYPE_CHECKING:
 LINE = 100
 
 
-def keys(a: Schedule, b: Schedule) -> list[str]:
-    """The keys whose values differ, from -> to; a default is a value as any other."""
+def changed_keys(a: Schedule, b: Schedule) -> Iterator[tuple[str, str, str]]:
+    """(key, its value in a, in b) of those that differ, as files have them; a default is a value as any other."""
     before, after = _flat(a), _flat(b)
     # In the order of the files: a key of a mapping that only one of them has follows the others.
-    changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    for key in {**before, **after}:
+        if before.get(key) != after.get(key):
+            was, now = (_spelled(flat[key]) if key in flat else "none" for flat in (before, after))
+            yield dotted(key), was, now
+
+
+def keys(a: Schedule, b: Schedule) -> list[str]:
+    """The keys whose values differ, from -> to."""
+    changed = list(changed_keys(a, b))
     if not changed:
         return ["keys: equal"]
     lines = [f"keys: {len(changed)} differ" if len(changed) > 1 else "keys: 1 differs"]
-    for key in changed:
-        values = [_spelled(flat[key]) if key in flat else "none" for flat in (before, after)]
-        line = f"  {dotted(key)}{' -> '.join(values)}"
-        below = [f"  {dotted(key).rstrip()}", f"    - {values[0]}", f"    + {values[1]}"]
+    for key, was, now in changed:
+        line = f"  {key}{was} -> {now}"
+        below = [f"  {key.rstrip()}", f"    - {was}", f"    + {now}"]
         lines += [line] if len(line) <= LINE else below
     return lines
 

@@ -1,0 +1,72 @@
+"""The softmax's floating-point instructions: the formula says what the machine code has, and what fusing the scale saves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from mma_sync_schedules import SHIPPED
+
+from tl_attention.build.float_instructions import (
+    by_formula,
+    counted,
+    float_instructions,
+    of_kernels,
+    products_of_a_block,
+)
+from tl_attention.build.sass import Loop
+from tl_attention.configurations.as_schedule import schedule_of
+from tl_attention.configurations.configuration import parse
+from tl_attention.errors import InputError
+from tl_attention.files.named import resolve
+from tl_attention.problem.mask import FULL
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.schedule import Schedule
+
+KERNEL_5 = "(128, 64, 64, 4): async+eager+swizzled+load_2_2_2_fragments+buffer"
+
+
+def of(text: str) -> Schedule:
+    return schedule_of(parse(text))
+
+
+@pytest.mark.parametrize(
+    "tile, scores", [("(128, 64, 64, 4)", 32), ("(128, 64, 32, 4)", 16), ("(128, 128, 32, 4)", 32)]
+)
+def test_the_machine_code_has_what_the_formula_says_fused_and_not(tile, scores):
+    text = f"{tile}: async+eager+swizzled+load_2_2_2_fragments"
+    before, after = of_kernels([of(text), of(f"{text}+opt_softmax")], Variant(128, "float16", FULL, arch="sm_86"))
+    assert before.counted == before.formula and after.counted == after.formula
+    # One for each score of a thread.
+    assert sum(before.counted.values()) - sum(after.counted.values()) == scores
+
+
+def test_of_kernel_6_by_hand():
+    """64 x 64 by four warps: a thread has 32 scores, 64 accumulators of the output, in two rows."""
+    before, after = (by_formula(of(f"{KERNEL_5}{option}"), 128) for option in ("", "+opt_softmax"))
+    assert before == {"FFMA": 2, "FMUL": 64 + 34, "FADD": 30 + 34, "FMNMX": 36, "MUFU": 34}
+    assert after == {"FFMA": 2 + 34, "FMUL": 64 + 2, "FADD": 30, "FMNMX": 36, "MUFU": 34}
+
+
+def test_only_the_steady_loop_counts_and_what_is_no_arithmetic_does_not():
+    schedule = of(KERNEL_5)
+    assert products_of_a_block(schedule, 128) == 2 * 64
+    loop = Loop(300, {"HMMA": 128, "FFMA": 7, "MUFU": 5, "MOV": 9}, 5)
+    masked = replace(loop, instructions=400, counts={"HMMA": 128, "FFMA": 70})
+    found = float_instructions(schedule, 128, (masked, loop))
+    assert found.counted == {"FFMA": 7, "FMUL": 0, "FADD": 0, "FMNMX": 0, "MUFU": 5}
+    assert str(found).startswith(
+        "12 (7 FFMA, 0 FMUL, 0 FADD, 0 FMNMX, 5 MUFU) counted; by formula 234 (2 FFMA, 98 FMUL"
+    )
+
+
+def test_what_cannot_be_counted_is_refused_in_words():
+    loop = Loop(300, {"HMMA": 64}, 5)
+    with pytest.raises(InputError, match="the steady loop has 64 mma.sync, expected the 128 of a KV block"):
+        counted(of(KERNEL_5), 128, [loop])
+    with pytest.raises(InputError, match="the steady loop has 0 mma.sync, expected the 128"):
+        counted(of(KERNEL_5), 128, [])
+    with pytest.raises(InputError, match="^rescale_threshold 8.0: how often acc_o is rescaled depends on the scores"):
+        by_formula(SHIPPED["mma_sync"], 128)
+    with pytest.raises(InputError, match="^lowering warp_specialized: instructions are counted of mma_sync"):
+        by_formula(resolve("best").schedule, 128)

@@ -1,0 +1,237 @@
+"""Ladders: their files, their runs on a stand-in, their tables, and the rate of plain products."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from stand_in import Compilers, Gpu, on_a_machine
+
+from tl_attention.build.sass import Loop
+from tl_attention.configurations.space import space
+from tl_attention.errors import InputError
+from tl_attention.files.catalogue import folders, names
+from tl_attention.files.ladder_file import ladder_names, load_ladder
+from tl_attention.hardware.card import HOPPER
+from tl_attention.lowering.mma_sync import rate
+from tl_attention.measure import bench, ladder, products
+from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.progress import SILENT
+from tl_attention.measure.records import Row
+from tl_attention.measure.session import Session
+from tl_attention.show import configurations
+from tl_attention.show import ladder as shown
+
+__all__ = ["on_a_machine"]
+
+SMALL = """title: three steps
+source: nobody
+story: up
+headline: {step: two, text: the second is the faster one}
+method: by hand
+unit: TFLOPS
+shape: 1,2,256,128
+product: mma_sync
+peers: {cudnn: 97.5, flash2: null}
+steps:
+  - {name: one, idea: the seed, schedule: seed}
+  - {name: two, idea: K loaded first, schedule: source_order, text: 62.5}
+  - {name: three, idea: on another card, note: it has no such unit}
+  - {name: four, idea: three buffers, schedule: seed_stages3, against: one}
+"""
+
+
+@pytest.fixture
+def small(tmp_path) -> Path:
+    path = tmp_path / "ladder-small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.mark.parametrize("name", ladder_names())
+def test_every_ladder_that_ships_is_one_and_uses_all_of_its_schedules(name) -> None:
+    found = load_ladder(name)
+    assert found.name == name and found.measured[0].against is None
+    assert all(step.against for step in found.measured[1:])
+    schedules = [step.schedule.schedule for step in found.measured]
+    assert len(set(schedules)) == len(schedules), "a step is a renamed copy of another"
+    assert any(step.text for step in found.steps), "the text's figures are missing"
+
+
+def test_five_texts_are_climbed() -> None:
+    assert ladder_names() == ["fa4", "rtx3090", "rtx3090_tuned", "rtx5090", "worklog"]
+    used = {step.schedule.name for name in ladder_names() for step in load_ladder(name).measured}
+    stands = {name for folder in folders() if folder.startswith("ladders/") for name in names(folder)}
+    # This one is in the grid of its text: results/cells-fa4.yaml.
+    assert stands - used == {"ladders/fa4/every_10_causal"}
+
+
+def test_a_step_goes_on_from_the_one_before_or_from_the_named_one(small) -> None:
+    found = load_ladder(small)
+    assert found.name == "small" and str(found.shape) == "(1, 2, 256, 128) float16"
+    assert [step.against for step in found.steps] == [None, "one", None, "one"]
+    assert [step.name for step in found.measured] == ["one", "two", "four"]
+    assert found.peers == {"cudnn": 97.5, "flash2": None}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "schedule: seed}",
+            "schedule: sead}",
+            r"ladder-small\.yaml:11: steps\[0\]\.schedule: no schedule is named 'sead'",
+        ),
+        (
+            "against: one",
+            "against: nine",
+            r":14: steps\[3\]\.against: 'nine' is no earlier step, expected one of one, two",
+        ),
+        ("against: one", "against: four", r":14: steps\[3\]\.against: 'four' is no earlier step"),
+        ("name: two", "name: one", r":12: steps\[1\]\.name: 'one' is the name of an earlier step, expected another"),
+        (", note: it has no such unit", "", r":13: steps\[2\]: a step without a schedule, expected a note"),
+        ("text: 62.5", "text: -1", r":12: steps\[1\]\.text: "),
+        ("text: 62.5", "txt: 62.5", r":12: steps\[1\]\.txt: unknown key"),
+        ("unit: TFLOPS\n", "", r"unit: the key is missing"),
+        ("1,2,256,128", "1,2,256", r":7: shape: "),
+        ("mma_sync", "mma", r":8: product: "),
+    ],
+)
+def test_a_mistake_in_a_ladder_is_told_with_its_line(small, old, new, message) -> None:
+    small.write_text(SMALL.replace(old, new, 1))
+    with pytest.raises(InputError, match=message):
+        load_ladder(small)
+
+
+def test_an_unknown_ladder_names_the_known_ones(error_of) -> None:
+    assert "expected one of fa4, rtx3090" in error_of("ladder", "everest")
+
+
+def test_the_command_lists_them(cli) -> None:
+    result = cli("ladder")
+    assert result.exit_code == 0
+    for name in ladder_names():
+        assert name in result.stdout and load_ladder(name).source in result.stdout
+
+
+def test_a_record_and_the_shipped_one_are_not_both_shown(error_of, tmp_path) -> None:
+    assert "expected one of them" in error_of("ladder", "fa4", "--recorded", "--of", tmp_path)
+
+
+# --- runs on a stand-in ----------------------------------------------------------------------------------------
+
+
+def run(small: Path, monkeypatch, ms=None) -> tuple[dict[str, Row], Gpu]:
+    gpu = Gpu(ms=ms)
+    monkeypatch.setattr(
+        bench, "Session", lambda record, **options: Session(record, worker=gpu, **{**options, "compilers": Compilers()})
+    )
+    rows = ladder.measure(load_ladder(small), HOPPER, lambda row: None, SILENT, rounds=6, seed=1)
+    return {row.name: row for row in rows}, gpu
+
+
+def test_steps_are_sampled_in_turn_with_the_plain_product_and_the_named_peers(small, monkeypatch, on_a_machine) -> None:
+    rows, gpu = run(small, monkeypatch)
+    assert gpu.named("sample")[:5] == ["mma_sync", "one", "two", "four", "cudnn"]
+    assert len(gpu.named("sample")) == 6 * 5 and set(rows) == {"one", "two", "four", "cudnn"}
+    assert {row.product for row in rows.values()} == {"mma_sync"}
+
+
+def test_a_step_is_compared_with_the_one_that_it_goes_on_from(small, monkeypatch, on_a_machine) -> None:
+    times = {"mma_sync": 200.0, "one": 4.0, "two": 2.0, "four": 3.0, "cudnn": 1.0}
+    rows, _ = run(small, monkeypatch, lambda candidate: times[candidate.name])
+    assert rows["one"].against is None and rows["cudnn"].against is None
+    assert rows["two"].against.ratios == (0.5,) * 6 and rows["four"].against.ratios == (0.75,) * 6
+    found = load_ladder(small)
+    lines = {line[0]: dict(zip(shown.headings(found), line)) for line in shown.lines(found, rows)}
+    assert lines["two"]["speed / step before"] == "2.000" and lines["four"]["speed / step before"] == "1.333 (one)"
+    assert (
+        lines["two"]["text"] == "62.5"
+        and lines["cuDNN"]["text"] == "97.5"
+        and lines["FlashAttention-2"]["ms (p10-p90)"] == "-"
+    )
+    assert lines["three"]["ms (p10-p90)"] == shown.NOTHING
+    below = "\n".join(shown.below(found, rows))
+    assert "keys against one: num_stages: 2 -> 3" in below and "  it has no such unit" in below
+
+
+def test_a_ladder_that_chooses_has_a_row_of_each_configuration_and_a_second_of_the_best(
+    small, monkeypatch, on_a_machine
+) -> None:
+    small.write_text(SMALL + "choose: true\n")
+    gpu = Gpu(ms=lambda candidate: 1.0 if "load_2_2_0" in candidate.name else 2.0)
+
+    def session(record, **options):
+        return Session(record, worker=gpu, **{**options, "compilers": Compilers(code=lambda c: c.label)})
+
+    monkeypatch.setattr(bench, "Session", session)
+    monkeypatch.setattr(ladder, "Session", session)
+    monkeypatch.setattr(ladder, "space", lambda: [c for c in space() if c.tile == (128, 128, 64, 4)])
+    rows = ladder.measure(load_ladder(small), HOPPER, lambda row: None, SILENT, rounds=2, seed=1)
+    of_each, best = configurations.of_record(rows)
+    assert len(of_each) == 30 and len(best) == 1 and "load_2_2_0" in best[0].name
+    refused = [row for row in of_each if row.status == "refused"]
+    assert refused and all("load_0_" in row.name for row in refused)
+    assert configurations.counted(of_each).startswith(
+        f"30 in the space: {len(refused)} refused before they were timed, "
+    )
+    table = configurations.best_of_tiles(best)
+    assert table[0][0] == "(128, 128, 64, 4)" and table[1][1] == "text, RTX 3090" and table[1][6] == "272"
+
+
+def test_the_share_is_that_of_the_product_that_the_ladder_names(small, monkeypatch, on_a_machine) -> None:
+    rows, _ = run(small, monkeypatch, lambda candidate: 200.0)
+    plain = rate.flops(HOPPER.sms, products.ITERATIONS) / 200 / 1e9
+    assert rows["one"].matmul_tflops == pytest.approx(plain)
+    assert rows["one"].percent_of_matmul == pytest.approx(100 * rows["one"].tflops / plain)
+
+
+# --- what a step changed ---------------------------------------------------------------------------------------
+
+
+def test_the_change_of_a_loop_has_every_kind_that_differs_and_the_rest() -> None:
+    before = Loop(100, {"HMMA": 64, "LDSM": 32}, 0)
+    assert shown.loop_change(before, replace(before, instructions=90, counts={"HMMA": 64, "LDSM": 16})) == (
+        "100 -> 90 instructions: LDSM 32 -> 16, others 4 -> 10"
+    )
+    assert shown.loop_change(before, before) == "100 -> 100 instructions, as many of each kind, in another order"
+
+
+# --- the plain product -----------------------------------------------------------------------------------------
+
+
+def test_the_loop_of_products_has_nothing_else_in_it() -> None:
+    """Compiled for the card, its loops have the products that `flops` counts, and nothing that loads, stores or spills."""
+    from tl_attention.build.generation import machine_code
+    from tl_attention.build.products import compile_products
+    from tl_attention.build.sass import cuobjdump, read_loops
+
+    cubin = machine_code(compile_products("float16", HOPPER.arch, 132).get_kernel_source(), HOPPER.arch)
+    loops = read_loops(cubin)
+    assert loops
+    for loop in loops:
+        assert set(loop.counts) == {"HMMA"} and loop.counts["HMMA"] % (rate.ROWS * rate.COLUMNS) == 0
+        assert loop.instructions <= loop.counts["HMMA"] + 4
+    assert re.search(r"STACK:0 ", cuobjdump(cubin, "--dump-resource-usage"))
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+@pytest.mark.parametrize("name", products.PRODUCTS)
+def test_a_plain_product_runs_at_a_rate_that_a_card_can_have(name) -> None:
+    import torch
+
+    from tl_attention.measure import timing
+
+    call = products.build(name, torch.float16, torch.device("cuda"))
+    ms = min(timing.sample(call, 3)[0])
+    assert name == products.MATMUL or ms > 200
+    assert 50 < timing.tflops(products.flops(name), ms) < 1500
+    assert torch.isfinite(call()).all()
+
+
+def test_a_candidate_of_a_product_is_no_schedule() -> None:
+    candidate = Candidate(products.MMA_SYNC, load_ladder("rtx5090").shape, arch=HOPPER.arch)
+    assert candidate.schedule is None and candidate.label == "mma_sync"

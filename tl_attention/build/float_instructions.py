@@ -1,0 +1,104 @@
+"""Floating-point instructions of the softmax for a KV block: by formula, and counted in the machine code.
+
+Fusing the scale with the maximum's subtraction makes one instruction of two for each score: an FFMA of an FADD and an FMUL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tl_attention.build.compile import compile_kernel
+from tl_attention.build.sass import Loop, steady
+from tl_attention.errors import InputError
+from tl_attention.hardware.warpgroup import WARP
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.schedule import Schedule
+
+# Adds, products, both at once, larger ones of two, and exponentials.
+COUNTED = ("FFMA", "FMUL", "FADD", "FMNMX", "MUFU")
+# Whose softmax the formula is of.
+LOWERING = "mma_sync"
+# An mma.sync multiplies 16 rows by 8 columns, 16 deep; a thread has two of the rows, a pair of each 8 columns.
+ROWS, COLUMNS, DEPTH = 16, 8, 16
+ROWS_OF_A_THREAD = 2
+# A row is four threads': two exchanges bring them together.
+EXCHANGES = 2
+
+
+@dataclass(frozen=True)
+class FloatInstructions:
+    """Of one KV block, for each thread and so for each warp: by formula, and as counted in the steady loop."""
+
+    formula: Mapping[str, int]
+    counted: Mapping[str, int]
+
+    def __str__(self) -> str:
+        return f"{_words(self.counted)} counted; by formula {_words(self.formula)}"
+
+
+def float_instructions(schedule: Schedule, head_dim: int, loops: Sequence[Loop]) -> FloatInstructions:
+    """Both, of a kernel of the mma.sync lowering; `loops` are those of its machine code, as a report or a row has them.
+
+    Raises InputError for another lowering, for rows that keep their maximum, whose branch has no count of its own, and for
+    loops whose products are not those of whole KV blocks.
+    """
+    return FloatInstructions(by_formula(schedule, head_dim), counted(schedule, head_dim, loops))
+
+
+def of_kernels(schedules: Sequence[Schedule], variant: Variant) -> list[FloatInstructions]:
+    """Both of each schedule's kernel, compiled for the variant: of one that fuses the scale beside one that does not.
+
+    Raises InputError as `float_instructions` and `compile_kernel` do.
+    """
+    return [
+        float_instructions(schedule, variant.head_dim, compile_kernel(schedule, variant).report.loops)
+        for schedule in schedules
+    ]
+
+
+def by_formula(schedule: Schedule, head_dim: int) -> dict[str, int]:
+    """What the statements say, for a thread that has s scores and o accumulators of the output, in r rows.
+
+    row_max compares s scores, and twice r with other threads'. scale is an exponential for each row, exp one for each
+    score: behind an FFMA each if the scale is fused, with r products of the maxima by the scale, which both share; else
+    behind an FADD and an FMUL each. row_sum adds s times, r of them in an FFMA with the product by scores_scale. rescale
+    multiplies o times. Raises InputError as `float_instructions` does.
+    """
+    if schedule.lowering != LOWERING:
+        raise InputError(f"lowering {schedule.lowering}: instructions are counted of {LOWERING}")
+    if schedule.softmax.rescale_threshold:
+        raise InputError(
+            f"rescale_threshold {schedule.softmax.rescale_threshold}: how often acc_o is rescaled depends on the scores, "
+            "expected 0 where instructions are counted"
+        )
+    s, o = (schedule.block_M * columns // schedule.threads for columns in (schedule.block_N, head_dim))
+    r = ROWS_OF_A_THREAD * schedule.block_M * WARP // (schedule.threads * ROWS)
+    exponents, fused = s + r, schedule.softmax.fused_scale
+    return {
+        "FFMA": r + (exponents if fused else 0),
+        "FMUL": o + (r if fused else exponents),
+        "FADD": s - r + (0 if fused else exponents),
+        "FMNMX": s + EXCHANGES * r,
+        "MUFU": exponents,
+    }
+
+
+def counted(schedule: Schedule, head_dim: int, loops: Sequence[Loop]) -> dict[str, int]:
+    """Those of the steady loop, for one KV block. Raises InputError as `float_instructions` does."""
+    products = products_of_a_block(schedule, head_dim)
+    loop = steady(loops)
+    found = loop.products if loop else 0
+    if loop is None or found != products:
+        raise InputError(f"the steady loop has {found} mma.sync, expected the {products} of a KV block")
+    return {name: loop.counts.get(name, 0) for name in COUNTED}
+
+
+def products_of_a_block(schedule: Schedule, head_dim: int) -> int:
+    """A warp's mma.sync for one KV block, of both products."""
+    M = schedule.block_M * WARP // schedule.threads
+    return 2 * (M // ROWS) * (schedule.block_N * head_dim // (COLUMNS * DEPTH))
+
+
+def _words(counts: Mapping[str, int]) -> str:
+    return f"{sum(counts.values())} ({', '.join(f'{count} {name}' for name, count in counts.items())})"

@@ -1,0 +1,102 @@
+"""`ladder`: the steps of a ladder beside each other, what each changed, and the figures of the text that climbed it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tl_attention import shipped
+from tl_attention.cli.arch import card_for, say_not_launched
+from tl_attention.cli.errors import say
+from tl_attention.cli.measure import FAILED, GOOD, RUNS, stamp
+from tl_attention.errors import InputError, printable
+
+if TYPE_CHECKING:
+    from tl_attention.files.ladder_file import Ladder
+    from tl_attention.measure.records import Row
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--recorded", is_flag=True, help="show the record that ships, and measure nothing")
+@click.option("--of", "record", type=click.Path(path_type=Path), help="show this record, and measure nothing")
+@click.option("--rounds", type=click.IntRange(min=2), help="of samples  [default: 9]")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="of the inputs  [default: fresh, recorded]")
+@click.option("--output", type=click.Path(path_type=Path), help="JSON lines  [default: a new file in runs/]")
+def ladder(
+    name: str | None, recorded: bool, record: Path | None, rounds: int | None, seed: int | None, output: Path | None
+) -> None:
+    """Compile, verify and time the steps of a ladder beside each other, and say what each step changed.
+
+    Without a NAME the ladders that there are. A ladder is one of these, or a file in the form of results/ladder-*.yaml.
+    Without a GPU its steps are compiled and verified on the CPU.
+    """
+    from tl_attention.files.ladder_file import ladder_names, load_ladder
+
+    if name is None:
+        for known in ladder_names():
+            found = load_ladder(known)
+            click.echo(printable(f"{known:16} {len(found.steps):2} steps: {found.title}"))
+            click.echo(printable(f"{'':16} {found.source}"))
+        return
+    if recorded and record:
+        raise InputError("--of shows a record, and --recorded the one that ships: expected one of them")
+    found = load_ladder(name)
+    if recorded or record:
+        from tl_attention.measure.records import read_rows
+        from tl_attention.show.ladder import by_name
+
+        path = record or shipped.folder("results") / f"ladder-{found.name}-h200.jsonl"
+        rows = read_rows(path)
+        if not by_name(rows, found):
+            raise InputError(f"{path}: no row of {found.shape}, expected a record of the ladder {found.name}")
+    else:
+        path = output or RUNS / f"ladder-{found.name}-{stamp()}.jsonl"
+        rows = _measured(found, path, rounds, seed)
+    _show(found, rows, path)
+    if not all(row.status in GOOD for row in rows):
+        sys.exit(FAILED)
+
+
+def _measured(found: Ladder, path: Path, rounds: int | None, seed: int | None) -> list[Row]:
+    on = card_for(None)
+    say_not_launched(on)
+    from tl_attention.measure import ladder
+    from tl_attention.measure.pool import CallFailed
+    from tl_attention.measure.records import ResultsFile
+    from tl_attention.show.console import ProgressBar
+
+    with ResultsFile(path) as results:
+        try:
+            with ProgressBar() as progress:
+                rows = ladder.measure(found, on, results.append, progress, rounds=rounds or ladder.ROUNDS, seed=seed)
+        except CallFailed as failed:
+            say(f"the machine failed, not a schedule: {failed}; {results.written} rows are in {results.path}")
+            sys.exit(FAILED)
+    return rows
+
+
+def _show(found: Ladder, rows: Sequence[Row], path: Path) -> None:
+    from tl_attention.show import configurations, ladder
+    from tl_attention.show.console import Output, show_columns
+
+    steps, output = ladder.by_name(rows, found), Output()
+    show_columns(ladder.title(found, steps), ladder.headings(found), ladder.lines(found, steps), ladder.PRIORITY)
+    output.say("", *ladder.below(found, steps))
+    if found.tiles:
+        lines = ladder.tile_lines(found, ladder.tiles_by_name(rows, found))
+        output.say("")
+        show_columns("tiles, compiled alone", ladder.TILE_HEADINGS, lines, range(len(ladder.TILE_HEADINGS)))
+    if found.choose:
+        of_each, best = configurations.of_record(rows)
+        names = configurations.HEADINGS
+        output.say("", f"the choice: {configurations.counted(of_each)}" if best else "the choice: needs a GPU")
+        if best:
+            show_columns("the best of each tile", names, configurations.best_of_tiles(best), range(len(names)))
+    output.say(f"{len(rows)} rows in {path}")
+    if not any(row.median_ms for row in rows):
+        output.say(f"no GPU, so nothing was timed: tl-attention ladder {found.name} --recorded shows a record that was")

@@ -1,0 +1,186 @@
+"""Makes docs/ladders/ from results/ladder-*.yaml and their records: `python tools/ladder_pages.py`. A test holds it to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ladder_extras import extras
+
+from tl_attention.files.ladder_file import Ladder, Step, load_ladder
+from tl_attention.measure.records import Row, read_rows
+from tl_attention.show import ladder as shown
+from tl_attention.show.text_table import markdown
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+FOLDER = ROOT / "docs/ladders"
+# As a student climbs them.
+ORDER = ("rtx5090", "rtx3090", "rtx3090_tuned", "worklog", "fa4")
+MADE = "<!-- Made by `python tools/ladder_pages.py` from results/. -->\n"
+NOTHING = "-"
+
+INDEX = """# Ladders
+
+Five texts taught this subject one step at a time, each with its own kernel, card and baseline. Here each of their steps is
+a schedule, a YAML file, and all steps of a ladder were compiled, proved, checked against fp64 and then timed beside each
+other in one process on one card. The difference of two files is the lesson, and the table says what it is worth.
+
+    tl-attention ladder                          # which there are
+    tl-attention ladder rtx5090                  # run one; --recorded shows the record instead
+    tl-attention diff ladders/rtx5090/v3 ladders/rtx5090/v4
+
+Climb them in this order.
+"""
+COLUMNS = (
+    "Columns: the time of a call with its 10th and 90th percentile; TFLOPS of the two products; its share of the rate of a "
+    "plain product of the same run; the speed against the first peer by medians, and against the step before, or the one that is named (the median of ratios taken "
+    "round by round); registers of a thread at launch, bytes that it spills, shared memory of a block and warps that an SM "
+    "holds; and the text's own figure, in {unit}, from another card: {method}."
+)
+
+
+def record_of(name: str) -> Path:
+    """Where a ladder's record is."""
+    return RESULTS / f"ladder-{name}-h200.jsonl"
+
+
+def pages() -> dict[str, str]:
+    """The text of each page by its file's name."""
+    ladders = [load_ladder(name) for name in ORDER]
+    records = {found.name: read_rows(record_of(found.name)) for found in ladders}
+    steps = {found.name: shown.by_name(records[found.name], found) for found in ladders}
+    made = {f"{found.name}.md": page(found, records[found.name]) for found in ladders}
+    return {"index.md": index(ladders, steps), **made}
+
+
+# --- a ladder --------------------------------------------------------------------------------------------------
+
+
+def page(ladder: Ladder, record: Sequence[Row]) -> str:
+    """One ladder, from the first step to the last."""
+    rows = shown.by_name(record, ladder)
+    parts = [
+        f"# {capital(ladder.title)}\n\n{MADE}",
+        ladder.story,
+        f"The text: {ladder.source}. {where(ladder, rows)}",
+        f"![The steps of this ladder as a staircase, in TFLOPS](../pictures/ladder-{ladder.name}.svg)",
+        "## All steps",
+        markdown(shown.headings(ladder), shown.lines(ladder, rows)),
+        COLUMNS.format(unit=ladder.unit, method=ladder.method),
+        "## Step by step",
+        *("\n\n".join(step_lines(step, ladder, rows)) for step in ladder.steps),
+        *extras(ladder, record),
+    ]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def where(ladder: Ladder, rows: Mapping[str, Row]) -> str:
+    """What was measured here, on what, and when."""
+    row = next(row for row in rows.values() if row.median_ms)
+    versions = ", ".join(f"{name} {row.versions[name]}" for name in ("torch", "tilelang") if name in row.versions)
+    sizes = "compiled for exactly this problem" if ladder.fixed else "sizes read at run time"
+    record = f"[the record](../../results/{record_of(ladder.name).name})"
+    return (
+        f"Here: {ladder.shape}, {sizes}, on one {row.device} ({row.power_limit_w:.0f} W), {row.run[:10]}, {versions}, nvcc "
+        f"{row.nvcc}; {row.method}. 100 % is the rate of {plain(ladder, row)} in the same run. Commit {row.commit}, {record}."
+    )
+
+
+def plain(ladder: Ladder, row: Row) -> str:
+    """The plain product, and how fast it was."""
+    what = (
+        "a product of two matrices of 8192 x 8192"
+        if ladder.product == "matmul"
+        else "a loop of nothing but mma.sync m16n8k16 on registers, of all SMs and at least 0.2 s,"
+    )
+    return f"{what} {row.matmul_tflops:.0f} TFLOPS"
+
+
+def step_lines(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
+    """A step: its lesson, what changed in the file and in the code, and what it was worth."""
+    yield f"### {step.name}: {step.idea}"
+    if step.why:
+        yield step.why
+    if step.schedule:
+        yield f"`{step.schedule.name}`: [the schedule](../../schedules/{step.schedule.name}.yaml)."
+    changed = [f"- {line}" for line in shown.changes(step, ladder, rows)]
+    yield "\n".join([*changed, *(f"- {line}" for line in worth(step, ladder, rows))])
+
+
+def worth(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
+    """What it gained, with the interval in which the gain lies."""
+    row = rows.get(step.name)
+    if row is None or row.median_ms is None or row.tflops is None:
+        return
+    share = f"{row.tflops:.0f} TFLOPS, {row.percent_of_matmul:.1f} % of the plain product's"
+    if row.against is None or step.against is None:
+        yield share
+        return
+    interval = row.against.interval
+    between = f" (95 %: {1 / interval[1]:.3f} to {1 / interval[0]:.3f})" if interval else ""
+    yield f"{share}; {1 / row.against.ratio:.3f} x the speed of {step.against}{between}"
+
+
+# --- all of them -----------------------------------------------------------------------------------------------
+
+
+def index(ladders: list[Ladder], records: Mapping[str, Mapping[str, Row]]) -> str:
+    """The way through them, and each text's headline beside what was measured here."""
+    listed = "\n".join(
+        f"{number}. [{capital(found.title)}]({found.name}.md), after {found.source}. {found.story}"
+        for number, found in enumerate(ladders, 1)
+    )
+    headings = (
+        "text",
+        "what it reached, on its card",
+        "the same step here",
+        "beside",
+        "the ladder's fastest step here",
+    )
+    lines = [headline(found, records[found.name]) for found in ladders]
+    toctree = "```{toctree}\n:hidden:\n\n" + "\n".join(found.name for found in ladders) + "\n```"
+    table = markdown(headings, lines)
+    return "\n".join(
+        [INDEX, listed, "\n## What the texts reached, and what was reached here\n", table, "", toctree, ""]
+    )
+
+
+def headline(ladder: Ladder, rows: Mapping[str, Row]) -> tuple[str, ...]:
+    """The text's best known figure and the row of that step."""
+    row = rows[ladder.headline.name]
+    beside = "; ".join(
+        f"{rows[peer].median_ms / row.median_ms:.3f} x {shown.PEER_NAMES[peer]}"  # type: ignore[operator]
+        for peer in ladder.peers
+        if peer in rows and rows[peer].median_ms and row.median_ms
+    )
+    least = min(rows[step.name].median_ms or math.inf for step in ladder.measured)
+    # The first that is as fast as the fastest, but for what the clock does.
+    fastest = next(one for step in ladder.measured if (one := rows[step.name]).median_ms < 1.003 * least)  # type: ignore[operator]
+    text = (ladder.source.partition(",")[0], ladder.headline_text)
+    return *text, reached(row), beside or NOTHING, NOTHING if fastest is row else reached(fastest)
+
+
+def reached(row: Row) -> str:
+    """A step's time and rate, and the card."""
+    return (
+        f"{row.name}: {row.median_ms:.3f} ms, {row.tflops:.0f} TFLOPS, {row.percent_of_matmul:.1f} % of the plain product "
+        f"({row.device})"
+    )
+
+
+def capital(text: str) -> str:
+    """With a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text)
+        print(f"docs/ladders/{name}")
+
+
+if __name__ == "__main__":
+    main()
