@@ -1,9 +1,10 @@
-# `make run`: the main job. `make test`: format, lint, types and the tests. Both make .venv first.
+# `make run`: the main job. `make test`: format, lint, types and the tests. `make site`: docs/ as pages in build/site.
+# Each makes .venv first.
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/ready
 
-.PHONY: run test clean
+.PHONY: run test site clean
 
 # With a Hopper GPU: compile, verify and time every schedule, ranked. Without: compile four, verify them on the CPU.
 run: $(READY)
@@ -14,6 +15,11 @@ test: $(READY)
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m mypy
 	$(VENV)/bin/python -m pytest -n auto $(ARGS)
+
+# A warning is an error: links that lead nowhere too. tests/test_site.py builds it by the same command.
+site: $(READY)
+	rm -rf build/doctrees build/site
+	$(VENV)/bin/python -m sphinx -W --keep-going -n -q -c docs -d build/doctrees . build/site
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

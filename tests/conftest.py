@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,6 +18,10 @@ WORKER_KEY = "left_out"
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "gpu": (lambda: import_module("torch").cuda.is_available(), "no GPU here"),
     "transformers": (lambda: find_spec("transformers") is not None, "Transformers is not installed"),
+    "browser": (
+        lambda: all(map(shutil.which, ("chromium", "chromedriver"))) and find_spec("selenium") is not None,
+        "no chromium, chromedriver and selenium here",
+    ),
 }
 
 

@@ -23,6 +23,10 @@ def test_on_the_gpu(number):
 def test_with_transformers():
     assert __import__("transformers")
 
+@pytest.mark.browser
+def test_in_a_browser():
+    assert False
+
 def test_here():
     pass
 """
@@ -30,10 +34,10 @@ def test_here():
 
 def run_pytest(folder: Path, *options: str) -> str:
     shutil.copy(Path(__file__).with_name("conftest.py"), folder / "conftest.py")
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n  transformers\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n  transformers\n  browser\n")
     (folder / "test_sample.py").write_text(TESTS)
-    # Also where this machine has a GPU: none is visible.
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    # Also where this machine has a GPU or a browser: none is visible.
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PATH": str(folder)}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -44,6 +48,7 @@ def run_pytest(folder: Path, *options: str) -> str:
 def test_a_run_without_gpu_says_how_many_gpu_tests_it_left_out(tmp_path: Path, options: tuple[str, ...]) -> None:
     output = run_pytest(tmp_path, *options)
     assert output.count("gpu: 3 tests left out, no GPU here") == 1
+    assert output.count("browser: 1 tests left out, no chromium, chromedriver and selenium here") == 1
     installed = find_spec("transformers") is not None
     assert output.count("transformers: 1 tests left out, Transformers is not installed") == (not installed)
     assert f"{1 + installed} passed" in output

@@ -20,7 +20,6 @@ from tl_attention.show.text_table import markdown
 
 RESULTS = Path(__file__).parents[1] / "results"
 GRID = RESULTS / "cells-fa4-h200.jsonl"
-PEERS = {"fa3": "FlashAttention-3", "cudnn": "cuDNN", "flash2": "FlashAttention-2"}
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 # What emulating every 10th exponential gained in the text, in percent: heads on heads of K and V, causal, dtype; 1k to 32k.
 TEXT_GAINS: dict[tuple[int, int, bool, str], tuple[float, ...]] = {
@@ -119,7 +118,7 @@ def grid(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     yield markdown(headings, [_gains(key, of, lengths) for key, of in groups.items()])
     yield "![TFLOPS over length beside the peers](../pictures/lengths.svg)"
     yield "The speed of ours, all exponentials by the hardware, beside each peer: the geometric mean over lengths, and the lowest."
-    yield markdown(("problem", *PEERS.values()), [_beside(key, of) for key, of in groups.items()])
+    yield markdown(("problem", *shown.PEER_NAMES.values()), [_beside(key, of) for key, of in groups.items()])
     yield "![The same, cell by cell](../pictures/grid.svg)"
 
 
@@ -141,7 +140,7 @@ def _gains(key: tuple[int, int, bool, str], cells: Mapping[int, CellRow], length
 
 def _beside(key: tuple[int, int, bool, str], cells: Mapping[int, CellRow]) -> tuple[str, ...]:
     found = []
-    for peer in PEERS:
+    for peer in shown.PEER_NAMES:
         ratios = [speed.ratio for cell in cells.values() if (speed := cell.speed(OURS, peer))]
         found.append(f"{geometric_mean(ratios):.3f} ({min(ratios):.3f})" if ratios else "no fp16 in its wheel")
     return _words(key), *found

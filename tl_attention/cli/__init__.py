@@ -12,6 +12,7 @@ from tl_attention.cli.errors import OneLineErrors
 from tl_attention.cli.ladder import ladder
 from tl_attention.cli.listing import list_command
 from tl_attention.cli.measure import bench, run
+from tl_attention.cli.profile import profile
 from tl_attention.cli.report import report
 from tl_attention.cli.schedules import check, explain, schema
 from tl_attention.cli.submit import submit
@@ -41,6 +42,7 @@ for command in (
     bench,
     ladder,
     compare,
+    profile,
     report,
     submit,
     doctor,

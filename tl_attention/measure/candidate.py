@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tl_attention.hardware.device import card_at_hand
+from tl_attention.measure.records import SizesKnown
 from tl_attention.problem.lengths import ended_by_keys
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes, Variant
@@ -38,6 +39,11 @@ class Candidate:
     @property
     def label(self) -> str:
         return self.schedule.label if self.schedule else self.name
+
+    @property
+    def sizes(self) -> SizesKnown:
+        """How a record says what its kernel knows of the sizes."""
+        return "peer" if self.schedule is None else "fixed" if self.fixed else "runtime"
 
     @property
     def variant(self) -> Variant:

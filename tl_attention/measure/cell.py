@@ -10,11 +10,11 @@ from tl_attention.files.defaults import default_schedule
 from tl_attention.files.named import Named, resolve
 from tl_attention.hardware.device import card_at_hand
 from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.tiling import tiling_of
 from tl_attention.problem.head_dims import is_meant
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import visited_over_visible
-from tl_attention.program.derivation import derive
 
 # Entries: what attention() runs, and what that is compared with.
 OURS = "ours"
@@ -96,6 +96,6 @@ def visited(candidate: Candidate) -> float | None:
     schedule = candidate.schedule
     if schedule is None or not schedule.has_program:
         return None
-    # A cluster's tiles visit the same KV blocks; only warp-specialised kernels have clusters.
-    rows = schedule.block_M * (schedule.kernel.cluster if schedule.lowering == "warp_specialized" else 1)
-    return visited_over_visible(candidate.shape, rows, schedule.block_N, derive(schedule).least_blocks)
+    # A cluster's tiles visit the same KV blocks.
+    tiling = tiling_of(schedule)
+    return visited_over_visible(candidate.shape, tiling.block_M * tiling.cluster, tiling.block_N, tiling.least_blocks)

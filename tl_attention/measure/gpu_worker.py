@@ -193,6 +193,12 @@ def load(candidate: Candidate, seed: int) -> None:
     torch.cuda.synchronize()
 
 
+def call(candidate: Candidate) -> None:
+    """Run a loaded candidate once, to its end."""
+    _loaded[candidate]()
+    torch.cuda.synchronize()
+
+
 def load_batch(candidate: Candidate, seed: int) -> int:
     """The same for batches; how many calls one has."""
     load(candidate, seed)

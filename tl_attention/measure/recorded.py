@@ -16,7 +16,7 @@ from tl_attention.shipped import folder
 # The leaderboard's largest problem, L.
 LARGE = AttentionShape(4, 64, 8192, 8192, 128)
 # Of another kind of row, and, by the time in their names, a user's own runs beside the shipped records.
-LEFT_OUT = re.compile(r"(evaluate|cells|training|backward)-.*|.*-\d{8}T\d{6}Z")
+LEFT_OUT = re.compile(r"(evaluate|cells|training|backward|profile)-.*|.*-\d{8}T\d{6}Z")
 
 
 @functools.cache

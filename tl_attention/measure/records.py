@@ -19,6 +19,8 @@ from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.window import OPEN, is_window, masked, sides
 
+# Whether a kernel reads its sizes at run time, or is compiled for them; what a peer does is its own.
+SizesKnown = Literal["runtime", "fixed", "peer"]
 Status = Literal[
     "ok",
     "refused",
@@ -77,7 +79,7 @@ class Row(Measured):
 
     name: str
     label: str
-    sizes: Literal["runtime", "fixed", "peer"]
+    sizes: SizesKnown
     problem: dict[str, Any]
     status: Status
     reason: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from tl_attention.measure import products, timing
 from tl_attention.measure.candidate import Candidate
@@ -28,10 +28,7 @@ class Ticket:
     @classmethod
     def of(cls, candidate: Candidate, *, refusal: str = "", **fields: Any) -> Ticket:
         """At the start: `fields` of the row are those that all of a run have in common."""
-        sizes: Literal["runtime", "fixed", "peer"] = (
-            "peer" if candidate.schedule is None else "fixed" if candidate.fixed else "runtime"
-        )
-        row = Row(candidate.name, candidate.label, sizes, problem_of(candidate.shape), "ok", **fields)
+        row = Row(candidate.name, candidate.label, candidate.sizes, problem_of(candidate.shape), "ok", **fields)
         return cls(candidate, row, refusal)
 
     @property

@@ -142,13 +142,13 @@ def _lines(program: Program, placed: bool, operations: Sequence[Operation]) -> l
         mark = PLACED if placed and op.kind != "issue" else " "
         start = f"{mark} {SHOWN_AS.get(op.kind, op.kind):8} "
         if op.kind == "run" and lines and lines[-1].startswith(start):
-            lines[-1] += f", {_words(program, op)}"
+            lines[-1] += f", {words(program, op)}"
         else:
-            lines.append(start + _words(program, op))
+            lines.append(start + words(program, op))
     return lines
 
 
-def _words(program: Program, op: Operation) -> str:
+def words(program: Program, op: Operation) -> str:
     """What an operation is about."""
     if op.kind in ALONE:
         return ALONE[op.kind]

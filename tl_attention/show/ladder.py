@@ -18,24 +18,27 @@ _HEADINGS = (
     "ms (p10-p90)",
     "TFLOPS",
     "% of product",
+    "text",
     "speed / {peer}",
     "speed / step before",
     "registers",
     "spills B",
     "shared KiB",
     "warps per SM",
-    "text",
 )
 # Which columns a narrow terminal keeps.
-PRIORITY = (0, 1, 5, 2, 3, 10, 4, 6, 7, 9, 8)
+PRIORITY = (0, 1, 6, 2, 3, 4, 5, 7, 8, 10, 9)
 # A longer value of a key is in the files.
 LONGEST_VALUE = 40
 NOTHING = "-"
+PEER_NAMES = {"fa3": "FlashAttention-3", "cudnn": "cuDNN", "flash2": "FlashAttention-2"}
 
 
 def headings(ladder: Ladder) -> tuple[str, ...]:
     """Of the table; the first peer has a column."""
-    return tuple(heading.format(peer=next(iter(ladder.peers), "peer")) for heading in _HEADINGS)
+    first = next(iter(ladder.peers), "peer")
+    peer = PEER_NAMES.get(first, first)
+    return tuple(heading.format(peer=peer) for heading in _HEADINGS)
 
 
 def lines(ladder: Ladder, rows: Mapping[str, Row]) -> list[tuple[str, ...]]:
@@ -109,21 +112,21 @@ def _line(
     row, peer = rows.get(name), rows.get(next(iter(ladder.peers), ""))
     figure = f"{text:g}" if text is not None else ""
     if row is None:
-        return (name, NOTHING, *[""] * (len(_HEADINGS) - 3), figure)
+        return (PEER_NAMES.get(name, name), NOTHING, "", "", figure, *[""] * (len(_HEADINGS) - 5))
     time = row.status if row.median_ms is None else f"{row.median_ms:.3f} ({row.p10_ms:.3f}-{row.p90_ms:.3f})"
     warps = warps_per_sm(row)
     return (
-        name,
+        PEER_NAMES.get(name, name),
         time,
         _number(row.tflops),
         _number(row.percent_of_matmul, 1),
+        figure,
         _number(peer.median_ms / row.median_ms if peer and peer.median_ms and row.median_ms else None, 3),
         _gain(row, against, ladder),
         _number(row.registers),
         _number(row.stack_bytes),
         _number(row.shared_bytes and row.shared_bytes / 1024),
         _number(warps),
-        figure,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.card import Card
 from tl_attention.hardware.warpgroup import WARP
-from tl_attention.lowering.mma_sync.arguments import DEPTH, fragments
+from tl_attention.lowering.mma_sync.arguments import DEPTH
 from tl_attention.lowering.mma_sync.rules import ROWS_OF_A_PRODUCT
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.proof.limits import Resources, ring_buffers, shared_bytes
@@ -43,19 +43,21 @@ def resources(schedule: Schedule, size: HeadSize, card: Card) -> Resources:
 
 
 def fragment_registers(schedule: Schedule, head_dim: int) -> dict[str, int]:
-    """Registers per thread of what lives at a time: where MMA0 is, or where MMA1 is, whichever has more.
+    """The fewest registers per thread that it can do with: where MMA0 is, or where MMA1 is, whichever has more.
 
     A thread has block_M / threads of a row's columns: of acc_s and acc_o in fp32, of acc_s_cast and Q packed by two; and
-    of K and V a warp's part, packed by two, of as many steps of 16 columns as there is room for. acc_s_cast takes the
-    place of acc_s.
+    of K and V a warp's part, packed by two. acc_s_cast takes the place of acc_s. Of what comes from shared memory again
+    for each block one step of 16 columns is counted, however many the order has in flight: ptxas moves a load to the
+    product that needs it where registers are few.
     """
-    M, N, threads, room = schedule.block_M, schedule.block_N, schedule.threads, fragments(schedule)
-    q, k, v = (steps * DEPTH if steps else whole for steps, whole in zip(room[1:], (head_dim, head_dim, N)))
-    acc_s, acc_o, of_q = (M * columns // threads for columns in (N, head_dim, q))
+    M, N, threads = schedule.block_M, schedule.block_N, schedule.threads
+    keeps_q = schedule.kernel.q_operand == "registers"
+    acc_s, acc_o, of_q = (M * columns // threads for columns in (N, head_dim, head_dim if keeps_q else DEPTH))
+    of_k, of_v = (columns * DEPTH // WARP // 2 for columns in (N, head_dim))
     rows = ROW_VECTORS * M // (threads // WARP * ROWS_OF_A_PRODUCT)
-    kept = {"Q": of_q // 2} if schedule.kernel.q_operand == "registers" else {}
-    mma0 = {"acc_s": acc_s, "acc_o": acc_o, "Q": of_q // 2, "K": N * k // WARP // 2, "row vectors": rows}
-    mma1 = {"acc_s_cast": acc_s // 2, "acc_o": acc_o, "V": head_dim * v // WARP // 2, **kept, "row vectors": rows}
+    kept = {"Q": of_q // 2} if keeps_q else {}
+    mma0 = {"acc_s": acc_s, "acc_o": acc_o, "Q": of_q // 2, "K": of_k, "row vectors": rows}
+    mma1 = {"acc_s_cast": acc_s // 2, "acc_o": acc_o, "V": of_v, **kept, "row vectors": rows}
     return max(mma0, mma1, key=lambda of: sum(of.values()))
 
 

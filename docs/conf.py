@@ -1,0 +1,46 @@
+"""The site: the repository's Markdown as pages, under the paths that they have here, so that links work in both.
+
+Its source folder is the repository's root: `make site`. A link to another file of the repository is a download; one that
+leads nowhere, an anchor that is none, and every other warning is an error. Fonts and scripts are all of the site's own.
+"""
+
+from pathlib import Path
+
+from docutils.nodes import document
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+
+project = "tl-attention"
+author = "tl-attention"
+project_copyright = ""
+extensions = ["myst_parser"]
+root_doc = "docs/index"
+include_patterns = ["*.md", "docs/**.md", "results/*.md"]
+exclude_patterns = [".*", "build", "dist", "runs", "**/.*"]
+nitpicky = True
+highlight_language = "text"
+
+# Anchors of headings as GitHub makes them.
+myst_heading_anchors = 4
+
+html_theme = "furo"
+html_title = "tl-attention"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+# Stands at the top, and leads to docs/index.html.
+html_extra_path = ["_extra"]
+html_copy_source = False
+html_show_sphinx = False
+html_show_copyright = False
+
+
+def folders_are_text(app: Sphinx, doctree: document) -> None:
+    """Leaves of a link to a folder, which GitHub lists and the site has no page for, its text."""
+    for link in list(doctree.findall(pending_xref)):
+        if (Path(app.srcdir, app.env.docname).parent / link["reftarget"]).is_dir():
+            link.replace_self(link.children)
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("doctree-read", folders_are_text)

@@ -1,0 +1,63 @@
+"""The pages that are written by hand: their commands print what they show, and what they state is the code's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from page_commands import agrees, blocks, run_page
+
+from tl_attention.loop.attention import SOURCE
+
+ROOT = Path(__file__).parents[1]
+FIRST, READING, INDEX = (ROOT / f"docs/{name}.md" for name in ("first-schedule", "reading-a-schedule", "index"))
+
+
+@pytest.mark.parametrize("page,commands", [(FIRST, 6), (READING, 1)], ids=lambda value: getattr(value, "stem", ""))
+def test_the_commands_of_a_page_print_what_it_shows(page, commands, tmp_path) -> None:
+    ran = list(run_page(page.read_text(), tmp_path))
+    assert len(ran) == commands
+    for command, shown, output in ran:
+        assert agrees(shown, output), f"$ {command}\n{output}"
+
+
+def test_what_a_command_does_not_print_is_seen(tmp_path) -> None:
+    page = FIRST.read_text()
+    wrong = page.replace("order: [-1, 0, 3, 4, 1, -1, 2]\nstage", "order: [-1, 0, 3, 4, 2, -1, 1]\nstage")
+    upto_diff = wrong[: wrong.index("## Run it")]
+    assert wrong != page and not all(agrees(shown, output) for _, shown, output in run_page(upto_diff, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "shown,output,expected",
+    [
+        ("a\nb\n", "a\nb\n", True),
+        ("a\n", "a\nb\n", False),
+        ("a\n...\n", "a\nb\nc\n", True),
+        ("...\nc\n", "a\nb\nc\n", True),
+        ("...\nd\n", "a\nb\nc\n", False),
+        ("a: 1, ...\n", "a: 1, 2\n", True),
+        ("a: 1, ...\n", "a: 2, 2\n", False),
+        ("at 2026-11-23T05:30:47Z\n", "at 2027-01-01T00:00:00Z\n", True),
+    ],
+)
+def test_what_is_left_out_agrees_and_nothing_else(shown, output, expected) -> None:
+    assert agrees(shown, output) == expected
+
+
+@pytest.mark.parametrize("page", [FIRST, READING], ids=lambda page: page.stem)
+def test_the_parts_of_schedules_shown_are_those_that_ship(page) -> None:
+    parts = [text for language, text in blocks(page.read_text()) if language == "yaml" and "base:" not in text]
+    ship = [path.read_text() for path in (ROOT / "schedules").glob("*.yaml")]
+    assert len(parts) == 1 and all(any(part in text for text in ship) for part in parts)
+
+
+def test_the_statements_are_those_of_the_loop() -> None:
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| `(.*)` \|$", READING.read_text(), re.MULTILINE)
+    assert rows == [(str(n), statement.name, statement.formula) for n, statement in enumerate(SOURCE.statements)]
+
+
+def test_the_number_of_the_first_page_is_the_readmes() -> None:
+    paragraph = re.search(r"^\*\*One number:\*\*.*?(?=\n\n)", INDEX.read_text(), re.MULTILINE | re.DOTALL)
+    assert paragraph and " ".join(paragraph[0].split()) in " ".join((ROOT / "README.md").read_text().split())

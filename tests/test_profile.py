@@ -1,0 +1,195 @@
+"""Profiles: runs on a stand-in, the process under ncu, and the tables that come of what it counts."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+import pytest
+import torch
+from ncu_sample import FP16, fake_ncu, marked
+
+from tl_attention.files.named import resolve
+from tl_attention.measure import counters, gpu_worker, profile, profiled
+from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.compilation import Compiled
+from tl_attention.measure.counters import parse
+from tl_attention.measure.ncu import METHOD
+from tl_attention.measure.profile_records import ProfileRow, read_profiles
+from tl_attention.measure.progress import SILENT
+from tl_attention.measure.records import problem_of
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.show import profile as shown
+
+SHAPE = AttentionShape.parse("4,64,8192,128")
+# Its package has the command under the module's name.
+COMMAND = import_module("tl_attention.cli.profile")
+NAMES = ("seed", "best", "fa3_overlap", "experiments/cluster_1")
+
+
+def rows(*names: str) -> dict[str, ProfileRow]:
+    """What ncu counted of the named schedules."""
+    found = {}
+    for name, launch in zip(NAMES, parse(FP16)):
+        label = resolve(name).schedule.label
+        found[name] = ProfileRow(name, label, "runtime", problem_of(SHAPE), launch.kernel, 1, launch.metrics, run="now")
+    return {name: found[name] for name in names or NAMES}
+
+
+# --- a run -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine(monkeypatch) -> None:
+    """A machine with a GPU and compilers, but for ncu."""
+    common = {"device": "stand-in", "run": "2026-01-01T00:00:00Z", "versions": {"torch": "2"}}
+    monkeypatch.setattr(profile, "gpu_fields", lambda what: dict(common))
+    monkeypatch.setattr(profile, "compile_all", lambda found: dict.fromkeys(found, Compiled("code")))
+    monkeypatch.setattr(COMMAND, "visible_gpus", lambda: ("a GPU",))
+
+
+def test_the_command_records_each_kernel_and_shows_it_again(cli, machine, tmp_path, monkeypatch) -> None:
+    (tmp_path / "sample").write_text(marked(FP16, 2))
+    fake_ncu(tmp_path, monkeypatch, f"cat {tmp_path / 'sample'}")
+    monkeypatch.setenv("COLUMNS", "160")
+    output = tmp_path / "profile.jsonl"
+    result = cli("profile", "seed", "best", "--seed", 7, "--output", output)
+    assert result.exit_code == 0, result.output
+    seed, best = read_profiles(output)
+    assert (seed.name, best.name) == ("seed", "best") and seed.metrics == rows()["seed"].metrics
+    assert (best.sizes, best.kernel, best.launches, best.seed) == ("runtime", "attention_kernel", 1, 7)
+    assert best.method == METHOD and best.device == "stand-in" and best.versions["ncu"] == "2025.3.1.0"
+    assert best.shape == SHAPE and best.label == resolve("best").schedule.label
+    again = cli("profile", "--of", output)
+    assert again.exit_code == 0 and again.stdout == result.stdout
+    alone = cli("profile", "best", "--of", output)
+    assert "best (runtime)" in alone.stdout and "seed (runtime)" not in alone.stdout
+
+
+def test_of_a_peers_launches_the_longest_counts(machine, tmp_path, monkeypatch) -> None:
+    lines = marked(FP16, 2).splitlines()
+    # The second mark is left out: both kernels are the peer's.
+    del lines[-2]
+    (tmp_path / "sample").write_text("\n".join(lines))
+    fake_ncu(tmp_path, monkeypatch, f"cat {tmp_path / 'sample'}")
+    recorded: list[ProfileRow] = []
+    profile.measure([Candidate("cudnn", SHAPE)], recorded.append, SILENT, seed=1)
+    (row,) = recorded
+    assert row.launches == 2 and row.sizes == "peer" and row.metrics == rows()["seed"].metrics
+    assert "the longest of 2 launches" in shown.title(row) and row.read_from_l2 is None
+
+
+def test_a_hanging_ncu_costs_one_line_and_leaves_no_record(cli, machine, tmp_path, monkeypatch) -> None:
+    fake_ncu(tmp_path, monkeypatch, "sleep 600")
+    output = tmp_path / "profile.jsonl"
+    result = cli("profile", "seed", "--timeout", 1, "--output", output)
+    assert result.exit_code == 2 and "error: ncu: no answer within 1 s, killed" in result.stderr
+    assert not output.exists()
+
+
+def test_a_kernel_that_cannot_be_compiled_is_named(cli, machine, tmp_path, monkeypatch) -> None:
+    fake_ncu(tmp_path, monkeypatch, "exit 1")
+    failed = Compiled(status="compile_error", error="nvcc said no")
+    monkeypatch.setattr(profile, "compile_all", lambda found: dict.fromkeys(found, failed))
+    result = cli("profile", "seed", "--output", tmp_path / "profile.jsonl")
+    assert result.exit_code == 2 and "error: seed float16: compile_error: nvcc said no" in result.stderr
+
+
+def test_without_a_gpu_it_says_so_and_theory_is_shown(cli, error_of, monkeypatch) -> None:
+    monkeypatch.setattr(COMMAND, "visible_gpus", lambda: ())
+    assert "no GPU here, expected one of compute capability" in error_of("profile", "best")
+    result = cli("profile", "best", "seed", "--peers", "fa3", "--theory")
+    assert result.exit_code == 0 and "35.232 GB = 32.812 GiB" in result.stdout
+    assert "arrived in SMs  69.256 GB = 64.500 GiB" in result.stdout and "stalls" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no schedule, expected the name or file of one"),
+        (["best", "--peers", "fa9", "--theory"], "--peers: 'fa9' is no peer, expected some of fa3, cudnn, flash2"),
+        (["--theory", "--recorded"], "expected one of them"),
+        (["--of", "/nowhere"], "/nowhere: cannot be read"),
+    ],
+)
+def test_bad_options_are_one_line(error_of, arguments, message) -> None:
+    assert message in error_of("profile", *arguments)
+
+
+def test_a_record_without_the_named_schedule_says_what_it_has(error_of, tmp_path) -> None:
+    path = tmp_path / "profile.jsonl"
+    path.write_text(rows()["seed"].to_json() + "\n")
+    assert "no row of 'best', expected some of seed" in error_of("profile", "best", "--of", path)
+    path.write_text("")
+    assert "no rows, expected those that profile recorded" in error_of("profile", "--of", path)
+
+
+# --- the process under ncu -------------------------------------------------------------------------------------
+
+
+def test_jobs_come_out_of_the_file_as_they_went_in() -> None:
+    causal = AttentionShape.parse("1,4/2,64,128", dtype="bf16", causal=True)
+    found = [
+        Candidate("best", SHAPE, resolve("best").schedule, fixed=True),
+        Candidate("seed", causal, resolve("seed").schedule),
+        Candidate("fa3", causal),
+    ]
+    assert profiled.read(profiled.written(found, 11)) == (found, 11)
+
+
+def test_every_job_is_warm_before_the_first_is_profiled_and_has_a_mark(tmp_path, monkeypatch) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(gpu_worker, "load", lambda candidate, seed: done.append(("load", candidate.name, seed)))
+    monkeypatch.setattr(gpu_worker, "call", lambda candidate: done.append(candidate.name))
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: done.append("mark"))
+    monkeypatch.setattr(torch.cuda.profiler, "start", lambda: done.append("start"))
+    monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: done.append("stop"))
+    path = tmp_path / "jobs.json"
+    path.write_text(profiled.written([Candidate("best", SHAPE, resolve("best").schedule), Candidate("fa3", SHAPE)], 3))
+    profiled.main(os.fspath(path))
+    assert done == [("load", "best", 3), ("load", "fa3", 3), "start", "mark", "best", "mark", "fa3", "stop"]
+
+
+# --- tables ----------------------------------------------------------------------------------------------------
+
+
+def test_each_counter_stands_beside_what_theory_says() -> None:
+    headings, lines = shown.table(rows()["seed"])
+    found = {what: cells for what, *cells in lines}
+    assert headings == ("what", "measured", "theory", "measured / theory")
+    assert found["duration"][0] == "17.981 ms" and found["SM busy"][0] == "51.57 %"
+    # The text's L2 hit rate, 95.08 %, is that of the SMs' sectors.
+    assert found["SMs' L2 hit rate"][0] == "95.53 %"
+    assert found["DRAM read"] == ["1.611 GB = 1.501 GiB", "1.611 GB = 1.500 GiB", "1.000"]
+    assert found["arrived in SMs"] == ["69.257 GB = 64.501 GiB", "69.256 GB = 64.500 GiB", "1.000"]
+
+
+def test_a_clusters_loads_count_once_in_l2_and_twice_in_the_sms() -> None:
+    headings, lines = shown.traffic_table([*rows("best", "experiments/cluster_1").values()])
+    found = {(name, what): cells for name, what, *cells in lines}
+    assert headings == ("schedule", *shown.HEADINGS)
+    assert found["best", "read from L2"] == ["35.232 GB = 32.812 GiB", "35.232 GB = 32.812 GiB", "1.000"]
+    assert found["best", "arrived in SMs"][2] == "1.000"
+    assert found["experiments/cluster_1", "read from L2"][1:] == ["69.927 GB = 65.125 GiB", "0.939"]
+
+
+def test_stalls_are_percent_of_all_stalls() -> None:
+    seed, best = rows("seed", "best").values()
+    assert sum(shown.stalls(seed).values()) == pytest.approx(100)
+    # As warps per issued instruction: 0.99 of 4.23.
+    assert shown.stalls(seed)["barrier"] == pytest.approx(100 * 0.99 / 4.23, abs=0.2)
+    headings, lines = shown.stall_table([seed, best])
+    assert headings == ("stall", "seed", "best", "delta")
+    assert lines[0] == ("barrier", "23.39 %", "37.15 %", "+13.76 %")
+    assert "selected" not in [line[0] for line in lines] and "sleeping" not in [line[0] for line in lines]
+    assert shown.stall_table([seed])[0] == ("stall", "seed")
+    assert shown.stall_table([seed, best, best])[0] == ("stall", "seed", "best", "best")
+
+
+def test_what_was_not_counted_is_named() -> None:
+    row = rows()["seed"]
+    metrics = {name: value for name, value in row.metrics.items() if name != counters.ARRIVED}
+    without = ProfileRow(row.name, row.label, row.sizes, row.problem, row.kernel, 1, metrics)
+    assert any(line == f"seed: not counted: {counters.ARRIVED}" for line in shown.below([without]))
+    arrived = {line[0]: line[1:] for line in shown.table(without)[1]}["arrived in SMs"]
+    assert arrived == ("", "69.256 GB = 64.500 GiB", "")

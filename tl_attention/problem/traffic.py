@@ -1,0 +1,78 @@
+"""Bytes that one attention forward moves at least, and those that its tiles move: what a GPU's counters are held to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tl_attention.problem.head_dims import tile_dim
+from tl_attention.problem.shape import DTYPE_BYTES, AttentionShape
+from tl_attention.problem.tiling import ceildiv, kv_blocks
+
+LSE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A kernel's tiles, as far as its loads show them: `block_M` queries and blocks of `block_N` keys.
+
+    A tile visits at least `least_blocks` KV blocks. `cluster` tiles of neighbouring rows share each load of K and V, and so
+    visit the same blocks.
+
+    `whole_boxes` says what a load past the end of a tensor counts. TMA's boxes count whole: ncu counts the rows beyond the
+    last key on an H200 as if they were there, and rows of Q and columns are taken to be no other. cp.async is told how
+    much there is, and fetches no more.
+    """
+
+    block_M: int
+    block_N: int
+    cluster: int = 1
+    least_blocks: int = 1
+    whole_boxes: bool = False
+
+
+def inputs(shape: AttentionShape) -> int:
+    """Bytes of Q, K and V, each once: the least that DRAM is read.
+
+    2 x batch x (heads x seq_q x head_dim + heads_kv x seq_kv x (head_dim + head_dim_v)). Sinks, 4 bytes a head, are left out.
+    """
+    of_q = shape.heads * shape.seq_q * shape.head_dim
+    of_kv = shape.heads_kv * shape.seq_kv * (shape.head_dim + shape.head_dim_v)
+    return DTYPE_BYTES * shape.batch * (of_q + of_kv)
+
+
+def outputs(shape: AttentionShape) -> int:
+    """Bytes of the output once, 2 x batch x heads x seq_q x head_dim_v, and of the LSE, 4 a row, where it is asked for."""
+    row = DTYPE_BYTES * shape.head_dim_v + (LSE_BYTES if shape.lse else 0)
+    return shape.batch * shape.heads * shape.seq_q * row
+
+
+def read_from_l2(shape: AttentionShape, tiling: Tiling) -> int:
+    """Bytes that the SMs read from L2, a load that a cluster shares counted once.
+
+    2 x batch x heads x (rows of Q x head_dim + keys x (head_dim + head_dim_v)): each tile's rows once, and for each cluster
+    the keys of the KV blocks that it visits.
+    """
+    return _loaded(shape, tiling, times=1)
+
+
+def arriving_in_sms(shape: AttentionShape, tiling: Tiling) -> int:
+    """Bytes that arrive in the SMs: as `read_from_l2`, a load that a cluster shares counted once for each of its tiles."""
+    return _loaded(shape, tiling, times=tiling.cluster)
+
+
+def _loaded(shape: AttentionShape, tiling: Tiling, times: int) -> int:
+    rows_of_cluster = tiling.block_M * tiling.cluster
+    clusters = ceildiv(shape.seq_q, rows_of_cluster)
+    keys = sum(_keys(shape, tiling, rows_of_cluster, number) for number in range(clusters))
+    rows, head_dim, head_dim_v = shape.seq_q, shape.head_dim, shape.head_dim_v
+    if tiling.whole_boxes:
+        rows, head_dim, head_dim_v = clusters * rows_of_cluster, tile_dim(head_dim), tile_dim(head_dim_v)
+    of_head = rows * head_dim + times * keys * (head_dim + head_dim_v)
+    return DTYPE_BYTES * shape.batch * shape.heads * of_head
+
+
+def _keys(shape: AttentionShape, tiling: Tiling, rows: int, number: int) -> int:
+    """Keys that a cluster of so many rows loads."""
+    blocks = kv_blocks(shape, rows, tiling.block_N, number, tiling.least_blocks)
+    first, end = blocks.start * tiling.block_N, blocks.stop * tiling.block_N
+    return end - first if tiling.whole_boxes else max(min(end, shape.seq_kv) - first, 0)

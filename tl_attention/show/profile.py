@@ -1,0 +1,178 @@
+"""Profiled kernels as tables: what was counted beside what theory says, bytes of several kernels, and their stalls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tl_attention.errors import printable
+from tl_attention.measure import counters
+from tl_attention.measure.profile_records import ProfileRow
+from tl_attention.problem import traffic
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+
+
+@dataclass(frozen=True)
+class _Bytes:
+    """A counter of bytes, what theory says of it, and what of the two is counted, in words."""
+
+    what: str
+    metric: str
+    theory: Callable[[ProfileRow], int | None]
+    words: str
+
+
+_BYTES = (
+    _Bytes("DRAM read", counters.DRAM_READ, lambda row: traffic.inputs(row.shape), "Q, K and V once"),
+    _Bytes("DRAM written", counters.DRAM_WRITTEN, lambda row: traffic.outputs(row.shape), "the output once"),
+    _Bytes(
+        "read from L2",
+        counters.SECTORS_READ,
+        lambda row: row.read_from_l2,
+        "sectors that L2 reads for the SMs; Q of each tile, K and V of each cluster. It is less where one read serves "
+        "neighbouring SMs: many of cp.async's, few of TMA's",
+    ),
+    _Bytes(
+        "arrived in SMs",
+        counters.ARRIVED,
+        lambda row: row.arriving_in_sms,
+        "what the crossbar hands to the SMs; a load that a cluster shares once for each of its tiles",
+    ),
+    _Bytes(
+        "missed in L2",
+        counters.SECTORS_MISSED,
+        lambda row: traffic.inputs(row.shape),
+        "sectors of the SMs that L2 did not have where they asked; Q, K and V once. The other half may have had them",
+    ),
+    _Bytes(
+        "between L2 halves",
+        counters.SECTORS_OF_FABRIC,
+        lambda row: None,
+        "sectors that one half of L2 asks the other for",
+    ),
+    _Bytes(
+        "written to L2", counters.SECTORS_WRITTEN, lambda row: traffic.outputs(row.shape), "the output once; spills too"
+    ),
+)
+_PERCENT = {
+    "compute throughput": counters.COMPUTE,
+    "SM busy": counters.SM_BUSY,
+    "tensor pipe busy": counters.TENSOR_PIPE,
+    "L1 throughput": counters.L1_THROUGHPUT,
+    "L2 throughput": counters.L2_THROUGHPUT,
+    "DRAM throughput": counters.DRAM_THROUGHPUT,
+    "L1 hit rate": counters.L1_HITS,
+    "L2 hit rate": counters.L2_HITS,
+}
+_COUNTS = {
+    "instructions": (counters.INSTRUCTIONS, 0),
+    "active cycles, mean": (counters.CYCLES, 0),
+    "active cycles, fewest": (counters.FEWEST_CYCLES, 0),
+    "active cycles, most": (counters.MOST_CYCLES, 0),
+    "active warps": (counters.WARPS, 2),
+    "registers": (counters.REGISTERS, 0),
+}
+HEADINGS = ("what", "measured", "theory", "measured / theory")
+TRAFFIC_HEADINGS = ("schedule", "what", "measured", "theory", "measured / theory")
+# A stall below it, in every column, is left out.
+LEAST_PERCENT = 0.005
+
+
+def title(row: ProfileRow) -> str:
+    """What was profiled, and where."""
+    several = f", the longest of {row.launches} launches" if row.launches > 1 else ""
+    where = f"{row.device or 'no GPU'}, {row.run}" if row.metrics else "theory alone"
+    return printable(f"{row.name} ({row.sizes}), {row.shape}, {where}{several}")
+
+
+def table(row: ProfileRow) -> Table:
+    """A kernel's counters, each beside what theory says; of a row without metrics only what has a theory."""
+    lines = [*_times(row), *_percents(row), *_bytes(row), *_counts(row)]
+    return HEADINGS, [line for line in lines if any(line[1:])]
+
+
+def traffic_table(rows: Sequence[ProfileRow]) -> Table:
+    """The bytes of several kernels, one after another."""
+    return TRAFFIC_HEADINGS, [(row.name, *line) for row in rows for line in _bytes(row) if any(line[1:])]
+
+
+def stall_table(rows: Sequence[ProfileRow]) -> Table:
+    """Stalls as percent of all stalls of a kernel, a column for each and, of two, how they differ. The largest come first.
+
+    A warp that issues (`selected`) is in no stall; one that could and waits for another (`not_selected`) counts as one.
+    """
+    columns = [stalls(row) for row in rows]
+    known = [reason for reason in counters.STALLS if any(column.get(reason, 0) >= LEAST_PERCENT for column in columns)]
+    known.sort(key=lambda reason: -max(column.get(reason, 0) for column in columns))
+    lines = [(reason, *map(_percent, (column.get(reason) for column in columns))) for reason in known]
+    if len(rows) != 2:
+        return ("stall", *(row.name for row in rows)), lines
+    differ = [columns[1].get(reason, 0) - columns[0].get(reason, 0) for reason in known]
+    return ("stall", *(row.name for row in rows), "delta"), [
+        (*line, f"{delta:+.2f} %") for line, delta in zip(lines, differ)
+    ]
+
+
+def stalls(row: ProfileRow) -> dict[str, float]:
+    """Percent of all stalls, by reason; {} where none were counted."""
+    counted = {reason: row.metrics.get(counters.stalled(reason)) for reason in counters.STALLS}
+    known = {reason: cycles for reason, cycles in counted.items() if cycles is not None}
+    total = sum(known.values())
+    return {reason: 100 * cycles / total for reason, cycles in known.items()} if total else {}
+
+
+def by_problem(rows: Sequence[ProfileRow]) -> list[list[ProfileRow]]:
+    """Rows of one run and problem together, those without stalls left out."""
+    groups: dict[tuple[str, str], list[ProfileRow]] = {}
+    for row in rows:
+        if stalls(row):
+            groups.setdefault((row.run, str(row.shape)), []).append(row)
+    return list(groups.values())
+
+
+def below(rows: Sequence[ProfileRow]) -> Iterator[str]:
+    """What the words of the tables are, and what was not counted."""
+    yield "GB are 10^9 bytes, GiB 2^30"
+    yield "L2 hit rate: as ncu has it, from counters of several passes, so it may be over 100 %"
+    yield "SMs' L2 hit rate: of the sectors that the SMs read and write; cycles and warps are those of an SM"
+    yield from (f"{of.what}: {of.words}" for of in _BYTES)
+    for row in rows:
+        if row.metrics and (lacks := [metric for metric in counters.METRICS if metric not in row.metrics]):
+            yield f"{row.name}: not counted: {', '.join(lacks)}"
+
+
+def amount(value: float | None) -> str:
+    """`1.611 GB = 1.500 GiB`."""
+    return "" if value is None else f"{value / 1e9:.3f} GB = {value / 2**30:.3f} GiB"
+
+
+def _times(row: ProfileRow) -> Iterator[tuple[str, ...]]:
+    duration = row.metrics.get(counters.DURATION)
+    yield "duration", "" if duration is None else f"{duration / 1e6:.3f} ms", "", ""
+
+
+def _percents(row: ProfileRow) -> Iterator[tuple[str, ...]]:
+    for what, metric in _PERCENT.items():
+        yield what, _percent(row.metrics.get(metric)), "", ""
+    asked = [row.metrics.get(metric) for metric in (counters.SECTORS_READ, counters.SECTORS_WRITTEN)]
+    missed = row.metrics.get(counters.SECTORS_MISSED)
+    if missed is not None and None not in asked and (sectors := sum(value or 0 for value in asked)):
+        yield "SMs' L2 hit rate", _percent(100 * (1 - missed / sectors)), "", ""
+
+
+def _bytes(row: ProfileRow) -> Iterator[tuple[str, ...]]:
+    for of in _BYTES:
+        measured, theory = row.bytes_of(of.metric), of.theory(row)
+        ratio = f"{measured / theory:.3f}" if measured is not None and theory else ""
+        yield of.what, amount(measured), amount(theory), ratio
+
+
+def _counts(row: ProfileRow) -> Iterator[tuple[str, ...]]:
+    for what, (metric, digits) in _COUNTS.items():
+        value = row.metrics.get(metric)
+        yield what, "" if value is None else f"{value:,.{digits}f}", "", ""
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f} %"

@@ -1,0 +1,126 @@
+"""Two iterations of a Program's steady state, row by row: who runs what, and what is on its way or in flight meanwhile.
+
+Every iteration of the steady state is the same but for the block, so the place of an operation in any of them is that in
+the first one, some iterations on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tl_attention.program.operation import Operation
+from tl_attention.program.program import Program
+
+SHOWN = 2
+
+
+@dataclass(frozen=True)
+class Row:
+    """Operations of the threads that compute, which follow each other: one, or vector statements of one KV block.
+
+    `block` is counted from that of iteration t, None where the operation concerns none.
+    """
+
+    iteration: int
+    operations: tuple[Operation, ...]
+    block: int | None
+
+    @property
+    def kind(self) -> str:
+        return self.operations[0].kind
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A KV block in a buffer of a ring: on its way from row `start` on, read from `ready` on, released at `end`."""
+
+    load: str
+    slot: int
+    block: int
+    start: int
+    ready: int
+    end: int
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """A product of a KV block: issued at row `start`, waited for at row `end`."""
+
+    product: str
+    block: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Iterations:
+    """The steady state of a Program, whose iterations t and t + 1 are shown: rows 0 to `rows` of them."""
+
+    program: Program
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple(row for t in range(SHOWN) for row in self._rows_of(t))
+
+    @cached_property
+    def filled(self) -> tuple[Filled, ...]:
+        """What lies in the buffers while these rows run, ring by ring."""
+        found = []
+        for load, buffers in self.program.buffers.items():
+            for block in self._blocks():
+                ready, end = self._row("wait", load, block), self._row("release", load, block)
+                # A producer loads as soon as the buffer is free; threads that load themselves do so at a row of theirs.
+                start = self._row("release", load, block - buffers)
+                if load not in self.program.loads:
+                    start = self._row("issue", load, block)
+                found.append(Filled(load, block % buffers, block, start, ready, end))
+        return tuple(one for one in found if self._is_seen(one.start, one.end))
+
+    @cached_property
+    def in_flight(self) -> tuple[InFlight, ...]:
+        """The products that are in flight while these rows run."""
+        found = [
+            InFlight(product, block, self._row("issue", product, block), self._row("wait", product, block))
+            for product in self.program.table.products
+            for block in self._blocks()
+        ]
+        return tuple(one for one in found if self._is_seen(one.start, one.end))
+
+    @cached_property
+    def _steady(self) -> tuple[tuple[Operation, ...], ...]:
+        """The operations of one iteration, row by row."""
+        rows: list[list[Operation]] = []
+        for op in self.program.phases.steady.operations:
+            if rows and op.kind == "run" and (rows[-1][0].kind, rows[-1][0].lag) == ("run", op.lag):
+                rows[-1].append(op)
+            else:
+                rows.append([op])
+        return tuple(map(tuple, rows))
+
+    def _rows_of(self, t: int) -> list[Row]:
+        names = self.program.table.by_name
+        return [
+            Row(
+                t,
+                tuple(op._replace(lag=op.lag - t) for op in ops),
+                t - ops[0].lag if ops[0].statement in names else None,
+            )
+            for ops in self._steady
+        ]
+
+    def _row(self, kind: str, statement: str, block: int) -> int:
+        """The row at which this is done for a block, which may lie before or behind those that are shown."""
+        row, lag = next(
+            (row, op.lag)
+            for row, ops in enumerate(self._steady)
+            for op in ops
+            if (op.kind, op.statement) == (kind, statement)
+        )
+        return (block + lag) * len(self._steady) + row
+
+    def _blocks(self) -> range:
+        return range(-2 * self.program.span, SHOWN + 2 * self.program.span)
+
+    def _is_seen(self, start: int, end: int) -> bool:
+        return start < len(self.rows) and end >= 0
