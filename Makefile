@@ -13,7 +13,7 @@ test: $(READY)
 	$(VENV)/bin/python -m ruff format --check .
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m mypy
-	$(VENV)/bin/python -m pytest -n auto $(ARGS)
+	$(VENV)/bin/python -m pytest -n auto --dist worksteal $(ARGS)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
