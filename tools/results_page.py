@@ -33,8 +33,9 @@ an element as a share of its budget, twice that of PyTorch's attention in the sa
 that were verified. "stack B" is bytes of stack per thread, where registers spill to. `code` names the generated device
 code. The card is power-limited: times are compared within a table only.
 """
-FOOT = """## Experiments and counters
+FOOT = """## Ladders, experiments and counters
 
+- [Ladders](ladders/index.md): what each optimisation of five texts is worth here, step by step.
 - [experiments-h200.md](../results/experiments-h200.md), [causal](../results/experiments-causal-h200.md): one thing
   changed at a time, each prediction beside its outcome.
 - [counters-h200.md](../results/counters-h200.md): what ncu counts in `best`, `best_causal` and FlashAttention-3.
