@@ -216,7 +216,7 @@ def test_the_options_of_run_reach_the_runner(cli, fake_runner, tmp_path, seed_pa
         ("(1, 2, 64/128, 64) float16 causal", False),
         ("(1, 2, 64/128, 64) float16 causal", True),
     ]
-    assert (options.rounds, options.seed, options.with_peers) == (7, 3, False)
+    assert (options.rounds, options.seed, options.peers) == (7, 3, ())
 
 
 def test_results_go_to_a_new_file_of_runs_which_git_ignores_unless_told(

@@ -75,9 +75,11 @@ def test_each_part_of_the_list_has_times_of_one_run(cli) -> None:
         "ms recorded on NVIDIA H200: (4, 64, 8192, 128) bfloat16",
         "ms recorded on NVIDIA H200: (8, 16, 4096, 128) bfloat16 causal",
     ]
-    # None has been recorded of the last three.
-    assert [part.count("experiments/") for part in parts[1:]] == [34, 28, 6, 6, 0]
-    assert parts[5].count("mma_sync/") == 11
+    # None has been recorded of those behind them under such names.
+    assert [part.count("experiments/") for part in parts[1:]] == [34, 28, 6, 6, 0, 0, 0, 0, 0]
+    ladders = ("fa4", "rtx3090", "rtx5090", "worklog")
+    assert [part.count(f"ladders/{name}/") for name, part in zip(ladders, parts[5:])] == [6, 6, 6, 1]
+    assert parts[9].count("mma_sync/") == 11
 
 
 def test_a_file_is_listed_with_the_time_of_the_schedule_that_it_is(cli, tmp_path, monkeypatch) -> None:

@@ -33,7 +33,15 @@ an element as a share of its budget, twice that of PyTorch's attention in the sa
 that were verified. "stack B" is bytes of stack per thread, where registers spill to. `code` names the generated device
 code. The card is power-limited: times are compared within a table only.
 """
-FOOT = """## Ladders, experiments and counters
+FOOT = """## Pictures, ladders, experiments and counters
+
+![Speed over length](pictures/lengths.svg)
+
+![Speed beside the peers, cell by cell](pictures/grid.svg)
+
+![Prediction and outcome of the experiments](pictures/predictions.svg)
+
+![Error against its budget](pictures/errors.svg)
 
 - [Ladders](ladders/index.md): what each optimisation of five texts is worth here, step by step.
 - [experiments-h200.md](../results/experiments-h200.md), [causal](../results/experiments-causal-h200.md): one thing

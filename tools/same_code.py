@@ -45,6 +45,7 @@ FOLDERS = {
     "experiments/p_shared/": 64,
     "experiments/short/": 64,
     "mma_sync/": 128,
+    **{f"ladders/{name}/": 128 for name in ("fa4", "rtx3090", "rtx5090", "worklog")},
 }
 
 
