@@ -17,6 +17,7 @@ from PIL import Image, ImageChops
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tools"))
 
+import iterations_drawing  # noqa: E402
 import pictures  # noqa: E402
 from cells_page import read  # noqa: E402
 from pictures_of import grid, ladder, lengths, outcomes, predictions, sheet, style  # noqa: E402
@@ -35,6 +36,7 @@ from tl_attention.problem.shape import AttentionShape  # noqa: E402
 
 RESULTS, FOLDER = pictures.RESULTS, pictures.FOLDER
 MOST_BYTES = 3_000_000
+OURS = {f"{name}.{kind}" for name in pictures.PICTURES for kind in ("svg", "png")}
 MEASURED = {"device": "NVIDIA H200", "power_limit_w": 700.0, "run": "2026-01-02T03:04:05Z"}
 
 
@@ -60,13 +62,13 @@ def test_a_picture_is_that_of_its_record_and_its_text_can_be_read(name, tmp_path
 
 def test_together_they_are_small_and_nothing_else_is_there() -> None:
     there = {path.name: path.stat().st_size for path in FOLDER.iterdir()}
-    assert set(there) <= {f"{name}.{kind}" for name in pictures.PICTURES for kind in ("svg", "png")}
+    assert set(there) <= OURS | {iterations_drawing.path(name).name for name in iterations_drawing.DRAWN}
     assert 0 < sum(there.values()) < MOST_BYTES
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.svg")), ids=lambda path: path.name)
-def test_a_picture_needs_no_font_and_says_no_date_of_drawing(path) -> None:
-    text = path.read_text()
+@pytest.mark.parametrize("name", sorted(name for name in OURS if name.endswith("svg")))
+def test_a_picture_needs_no_font_and_says_no_date_of_drawing(name) -> None:
+    text = (FOLDER / name).read_text()
     assert "<text" not in text and "font-family" not in text and "<image" not in text
     assert "dc:date" not in text and "Matplotlib" not in text
     assert re.search(r'<svg [^>]*width="675pt"', text), "900 pixels"

@@ -10,6 +10,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
+
 from pictures_of.style import styled
 
 # Pixels that two boxes may share: antialiasing.

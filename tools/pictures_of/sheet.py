@@ -22,7 +22,7 @@ WIDTH, MARGIN, INCH, POINT = 900, 16, 96, 4 / 3
 # Of a line of text, in its size.
 LEADING = 1.35
 # Of the PNG, to one of the SVG.
-PNG_SCALE, PNG_COLOURS = 1.5, 96
+PNG_SCALE, PNG_COLOURS = 1.5, 64
 UNDATED = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
@@ -111,9 +111,10 @@ def _saved(figure: Figure, kind: str, **options: Any) -> BytesIO:
 
 
 def _short(svg: str) -> str:
-    """Places to a hundredth of a point, which no eye and no other machine's last digit tells apart; no indentation."""
+    """Places to a hundredth of a point, which no eye and no other machine's last digit tells apart; no indentation, and
+    short names of letters, which are most of a picture."""
     rounded = re.sub(r"scale\([^)]*\)|-?\d+\.\d{3,}", lambda found: _rounded(found[0]), svg)
-    return re.sub(r"\n\s+", "\n", rounded)
+    return re.sub(r"\n\s+", "\n", rounded).replace("DejaVuSans-", "g")
 
 
 def _rounded(number: str) -> str:
