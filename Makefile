@@ -14,7 +14,7 @@ test: $(READY)
 	$(VENV)/bin/python -m ruff format --check .
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m mypy
-	$(VENV)/bin/python -m pytest -n auto $(ARGS)
+	$(VENV)/bin/python -m pytest -n auto --dist worksteal $(ARGS)
 
 # A warning is an error: links that lead nowhere too. tests/test_site.py builds it by the same command.
 site: $(READY)

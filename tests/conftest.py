@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
 WORKER_KEY = "left_out"
+SHARED = "TL_ATTENTION_TESTS_SHARED"
 # What a marker's tests need, and what there is none of otherwise.
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "gpu": (lambda: import_module("torch").cuda.is_available(), "no GPU here"),
@@ -23,6 +26,14 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         "no chromium, chromedriver and selenium here",
     ),
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A folder that all processes of a run share, for `once`: it is gone with the run."""
+    if not hasattr(config, "workerinput"):
+        folder = TemporaryDirectory()
+        config.add_cleanup(folder.cleanup)
+        os.environ[SHARED] = folder.name
 
 
 @pytest.hookimpl(trylast=True)

@@ -12,8 +12,9 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
-from code_mutants.kernels import KERNELS, Kernel, lowered
-from code_mutants.reading import read
+from code_mutants.kernels import KERNELS, Kernel
+from code_mutants.reading import prove
+from once import lowered
 
 from tl_attention.errors import InputError, ScheduleRefused
 
@@ -53,4 +54,4 @@ def refused(case: Fault, kernels: Mapping[str, Kernel] = KERNELS) -> None:
     changed = replace(code, **{part: replaced(getattr(code, part), case.edits)})
     # Host code of another form than TileLang's is an input that cannot be read.
     with pytest.raises(InputError if case.host else ScheduleRefused, match=case.words or None):
-        read(kernel.schedule, changed)
+        prove(kernel.schedule, changed)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
-from code_mutants.kernels import KERNELS, Kernel, lowered
-from code_mutants.reading import Code, of_numbers, read
+from code_mutants.kernels import KERNELS, Kernel
+from code_mutants.reading import Code, of_numbers, prove
+from once import lowered
 
 from tl_attention.problem.variant import Variant
 
-__all__ = ["KERNELS", "LSE", "Code", "Kernel", "LseKernel", "lowered", "of_numbers", "read", "stores", "with_lse"]
+__all__ = ["KERNELS", "LSE", "Code", "Kernel", "LseKernel", "lowered", "of_numbers", "prove", "stores", "with_lse"]
 LSE = frozenset({"LSE"})
 # The line that stores.
 CALL = "tl_attention_store_lse("

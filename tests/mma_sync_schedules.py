@@ -19,6 +19,8 @@ TOP = tuple(name for name in SHIPPED if "/" not in name)
 # What each of the family changes of eager.yaml, which changes plain.yaml.
 FAMILY = tuple(name for name in SHIPPED if "/" in name)
 EAGER = SHIPPED["mma_sync/eager"]
+# Eager copies, two fragments in flight, x2 for x4, no swizzle.
+OF_OTHER_CODE = tuple(f"mma_sync/{name}" for name in ("plain", "eager", "fragments", "x2", "rows"))
 
 
 def head_dim(name: str) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from generated_faults import Fault, Kernel, fault, lowered, read, refused
+from generated_faults import Fault, Kernel, fault, refused
 from mutations import shipped
+from once import lowered, proved
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.preflight import refuse_unless_safe
@@ -73,14 +74,14 @@ def test_a_kernel_is_made_and_proved_for_as_many(name):
     code = lowered(kernel)
     plan = parse_host_source(code.host_source)
     assert plan.grid[0].at({}) == grid and f"__launch_bounds__(256, {blocks})" in code.source
-    assert read(kernel.schedule, code).digest
+    assert proved(kernel).digest
 
 
 def test_a_block_for_each_tile_may_share_its_sm_too():
     kernel = KERNELS["one tile"]
     code = lowered(kernel)
     assert parse_host_source(code.host_source).grid[0].at({"batch": 8, "heads": 32, "seq_q": 65}) == 512
-    assert read(kernel.schedule, code).digest
+    assert proved(kernel).digest
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_other_orders_of_tiles_fill_every_place(options, sms, grid, tmp_path):
     kernel = Kernel(str(file), causal=True, sms=sms)
     code = lowered(kernel)
     assert parse_host_source(code.host_source).grid[0].at({}) == grid
-    assert read(kernel.schedule, code).digest
+    assert proved(kernel).digest
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from generated_faults import Fault, Kernel, fault, lowered, read, refused
+from generated_faults import Fault, Kernel, fault, refused
 from mutations import SCHEDULES, shipped
+from once import proved
 
 from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import load
@@ -118,7 +119,7 @@ def test_a_fault_of_the_heads_is_refused(name):
 
 @pytest.mark.parametrize("name", ["sections", "best of 8", "seed of 8"])
 def test_grouped_heads_are_proved(name):
-    assert read(KERNELS[name].schedule, lowered(KERNELS[name])).digest
+    assert proved(KERNELS[name]).digest
 
 
 def test_no_grid_of_a_proof_cuts_a_group():

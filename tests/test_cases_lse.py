@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from lse_kernels import CALL, KERNELS, Code, LseKernel, lowered, of_numbers, read, stores, with_lse
+from lse_kernels import CALL, KERNELS, Code, LseKernel, lowered, of_numbers, prove, stores, with_lse
+from once import proved
 
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.lowering.device_code import STORE_LSE
@@ -35,7 +36,7 @@ def line_of(code: Code) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_accepted_and_one_line_more_in_the_kernel(name):
     kernel, code = with_lse(name)
-    verdict = read(kernel.schedule, code)
+    verdict = proved(kernel)
     [number] = stores(code.source)
     assert verdict.kinds[number] == "output, numbers: registers"
     assert not set(verdict.unreached) & {number}
@@ -194,7 +195,7 @@ def test_a_fault_of_the_store_is_refused(name, fault):
     kernel, code = with_lse(name)
     line = line_of(code)
     with pytest.raises(ScheduleRefused, match=words):
-        read(kernel.schedule, replace(code, source=code.source.replace(line, change(line))))
+        prove(kernel.schedule, replace(code, source=code.source.replace(line, change(line))))
 
 
 @pytest.mark.parametrize("name", ["best", "seed"])
@@ -204,9 +205,9 @@ def test_a_store_that_was_not_asked_for_is_refused(name):
     plain = KERNELS[name].variant
     kept = tuple(parameter for parameter in code.parameters if parameter.name != "LSE")
     with pytest.raises(ScheduleRefused, match="'.*' stands before the kernel"):
-        read(kernel.schedule, replace(code, variant=plain, parameters=kept))
+        prove(kernel.schedule, replace(code, variant=plain, parameters=kept))
     with pytest.raises(ScheduleRefused, match="its caller gives|what stands before the kernel"):
-        read(kernel.schedule, replace(lowered(KERNELS[name]), variant=code.variant, parameters=code.parameters))
+        prove(kernel.schedule, replace(lowered(KERNELS[name]), variant=code.variant, parameters=code.parameters))
 
 
 HOST = {
@@ -226,7 +227,7 @@ def test_a_fault_of_the_launch_is_refused(fault):
     changed, found = re.subn(pattern, replacement, code.host_source)
     assert found == 1
     with pytest.raises(InputError):
-        read(kernel.schedule, replace(code, host_source=changed))
+        prove(kernel.schedule, replace(code, host_source=changed))
 
 
 # --- what is left to the numbers ---------------------------------------------------------------------------------------
@@ -253,4 +254,4 @@ def with_value(fault: str) -> tuple[LseKernel, Code]:
 def test_a_fault_of_the_value_passes_the_proof(fault):
     kernel, code = with_value(fault)
     [number] = stores(code.source)
-    assert of_numbers(read(kernel.schedule, code).kinds[number]) == "numbers: registers"
+    assert of_numbers(prove(kernel.schedule, code).kinds[number]) == "numbers: registers"

@@ -14,9 +14,10 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
-from code_mutants.kernels import Kernel, lowered
-from code_mutants.reading import Code, read
+from code_mutants.kernels import Kernel
+from code_mutants.reading import Code, prove
 from mutations import shipped
+from once import lowered, proved
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.preflight import refuse_unless_safe
@@ -64,8 +65,7 @@ def puts(source: str) -> list[int]:
 def test_it_is_accepted_and_every_line_that_puts_p_runs(name):
     kernel = KERNELS[name]
     refuse_unless_safe(kernel.schedule, 64)
-    code = lowered(kernel)
-    verdict = read(kernel.schedule, code)
+    code, verdict = lowered(kernel), proved(kernel)
     found = puts(code.source)
     assert len(found) == (6 if name == "chunks" else 3 if kernel.causal else 2)
     assert {verdict.kinds[number] for number in found} == {"write, numbers: registers"}
@@ -278,7 +278,7 @@ def faulty(kernel: str, change: Change) -> Code:
 def test_a_fault_is_refused(kernel, name):
     change, words = CASES[kernel, name]
     with pytest.raises(ScheduleRefused, match=words):
-        read(KERNELS[kernel].schedule, faulty(kernel, change))
+        prove(KERNELS[kernel].schedule, faulty(kernel, change))
 
 
 def test_p_that_was_not_asked_for_is_refused():
@@ -288,4 +288,4 @@ def test_p_that_was_not_asked_for_is_refused():
         update={"kernel": kernel.schedule.kernel.model_copy(update={"p_operand": "registers"})}
     )
     with pytest.raises(ScheduleRefused, match="'.*' stands before the kernel"):
-        read(plain, lowered(kernel))
+        prove(plain, lowered(kernel))

@@ -14,14 +14,12 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
-from code_mutants.kernels import Kernel, lowered
-from code_mutants.reading import Code
+from code_mutants.kernels import Kernel
+from code_mutants.reading import prove
 from generated_faults import replaced
+from once import lowered, proved
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.lowering.registry import lowering_of
-from tl_attention.program.derivation import derive
-from tl_attention.proof.generated.verdict import Verdict
 
 BOTH = frozenset({"softcap", "Sinks"})
 KERNELS = {
@@ -93,15 +91,10 @@ NUMBERS: dict[str, tuple[str, str, str]] = {
 }
 
 
-def prove(name: str, code: Code) -> Verdict:
-    schedule = KERNELS[name].schedule
-    return lowering_of(schedule).check_generated(schedule, derive(schedule), code)
-
-
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_proof_passes(name):
     code = lowered(KERNELS[name])
-    prove(name, code)
+    assert proved(KERNELS[name]).digest
     assert [parameter.name for parameter in code.parameters][5:7] == ["softcap", "Sinks"]
     assert len(re.findall(READ, code.source)) == 1
 
@@ -111,7 +104,7 @@ def test_a_fault_is_refused(name):
     kernel, pattern, replacement, words = FAULTS[name]
     code = lowered(KERNELS[kernel])
     with pytest.raises(ScheduleRefused, match=words):
-        prove(kernel, replace(code, source=replaced(code.source, ((pattern, replacement),))))
+        prove(KERNELS[kernel].schedule, replace(code, source=replaced(code.source, ((pattern, replacement),))))
 
 
 @pytest.mark.parametrize("name", HOST)
@@ -119,7 +112,9 @@ def test_a_fault_of_the_launch_is_refused(name):
     kernel, pattern, replacement, words = HOST[name]
     code = lowered(KERNELS[kernel])
     with pytest.raises(ScheduleRefused, match=words):
-        prove(kernel, replace(code, host_source=replaced(code.host_source, ((pattern, replacement),))))
+        prove(
+            KERNELS[kernel].schedule, replace(code, host_source=replaced(code.host_source, ((pattern, replacement),)))
+        )
 
 
 @pytest.mark.parametrize("kernel", sorted({kernel for kernel, *_ in NUMBERS.values()}))
@@ -127,11 +122,11 @@ def test_arithmetic_is_left_to_the_numbers(kernel):
     """All of a kernel's faults at once, each of which changes lines that are left to the numbers."""
     code = lowered(KERNELS[kernel])
     edits = tuple((pattern, into) for of, pattern, into in NUMBERS.values() if of == kernel)
-    prove(kernel, replace(code, source=replaced(code.source, edits)))
+    prove(KERNELS[kernel].schedule, replace(code, source=replaced(code.source, edits)))
 
 
 def test_without_them_nothing_is_read_for_them():
     """A kernel without sinks that reads one is refused, and one that takes what its variant has not."""
     code = lowered(KERNELS["seed"])
     with pytest.raises(ScheduleRefused, match="its caller gives"):
-        prove("seed", replace(code, parameters=code.variant.parameters()[:5]))
+        prove(KERNELS["seed"].schedule, replace(code, parameters=code.variant.parameters()[:5]))

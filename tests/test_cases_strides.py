@@ -11,8 +11,9 @@ from generated_faults import Edits, replaced
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
-from code_mutants.kernels import KERNELS, Kernel, lowered
-from code_mutants.reading import Code, read
+from code_mutants.kernels import KERNELS, Kernel
+from code_mutants.reading import Code, prove
+from once import lowered, proved
 
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.problem.variant import Sizes, Variant
@@ -44,7 +45,7 @@ STRIDED = {
 
 @pytest.mark.parametrize("name", STRIDED)
 def test_the_generated_code_is_proved(name):
-    read(STRIDED[name].schedule, lowered(STRIDED[name]))
+    assert proved(STRIDED[name]).digest
 
 
 def test_strides_have_64_bits_from_the_caller_to_the_kernel():
@@ -189,13 +190,13 @@ def test_a_fault_in_the_strides_is_refused(name):
     kernel, host, edits, words = FAULTS[name]
     schedule, code = STRIDED[kernel].schedule, lowered(STRIDED[kernel])
     with pytest.raises(InputError if host else ScheduleRefused, match=words or None):
-        read(schedule, changed(code, host, edits))
+        prove(schedule, changed(code, host, edits))
 
 
 def test_a_contiguous_kernel_is_not_taken_for_a_strided_one():
     for name in ("best", "seed"):
         plain = lowered(KERNELS[name])
         with pytest.raises(ScheduleRefused):
-            read(STRIDED[name].schedule, replace(plain, variant=STRIDED[name].variant))
+            prove(STRIDED[name].schedule, replace(plain, variant=STRIDED[name].variant))
         with pytest.raises(ScheduleRefused):
-            read(STRIDED[name].schedule, replace(lowered(STRIDED[name]), variant=KERNELS[name].variant))
+            prove(STRIDED[name].schedule, replace(lowered(STRIDED[name]), variant=KERNELS[name].variant))

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
-from code_mutants.reading import Code, read
+from once import Given, proved
 
 from tl_attention.build.compile import OPTIONAL
-from tl_attention.build.generation import target
 from tl_attention.files.named import resolve
-from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, Mask
 from tl_attention.problem.variant import Variant
 
@@ -28,14 +20,4 @@ TOGETHER = {
 
 @pytest.mark.parametrize("name", TOGETHER)
 def test_they_are_proved_together(name: str) -> None:
-    from tilelang import tvm
-    from tilelang.engine.lower import lower
-
-    schedule, variant = resolve(name).schedule, TOGETHER[name]
-    lowering = lowering_of(schedule)
-    program = lowering.prim_func(lowering.arguments(schedule), variant)
-    for_card = target(variant.arch)
-    with tvm.transform.PassContext(opt_level=3, config=dict(lowering.pass_configs)), tvm.target.Target(for_card):
-        made = lower(program, target=for_card, enable_host_codegen=True)
-    parameters = variant.parameters(*lowering.counters(schedule))
-    read(schedule, Code(made.kernel_source, made.rt_mod.inspect_source(), variant, parameters))
+    assert proved(Given(resolve(name).schedule, TOGETHER[name])).digest

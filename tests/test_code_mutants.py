@@ -12,10 +12,10 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 from code_mutants import proving
 from code_mutants.compiled import errors_of
 from code_mutants.judged import reason
-from code_mutants.kernels import KERNELS, lowered
+from code_mutants.kernels import KERNELS
 from code_mutants.operations import DEVICE, mutants, sample
-from code_mutants.reading import read
 from code_mutants.rows import BROKEN, TO_JUDGE, Rows
+from once import lowered, proved
 
 # One of each lowering and mask, with multicast, turns, tiles from a counter, an output by TMA, and fragments.
 SAMPLED = ("best", "best_causal", "output_tma", "seed_causal", "mma_sync_small")
@@ -26,7 +26,7 @@ SEED = "CI"
 def passed(name: str, file: Path) -> list[str]:
     """The mutants of the sample that are C++, and neither refused, equivalent, the numbers' nor judged by a person."""
     code = lowered(KERNELS[name])
-    verdict = read(KERNELS[name].schedule, code)
+    verdict = proved(KERNELS[name])
     found = sample(mutants(code, verdict, EACH, SEED), EACH, SEED)
     rows = Rows(file)
     rows.begin(name, code, verdict, len(found))
@@ -42,14 +42,19 @@ def passed(name: str, file: Path) -> list[str]:
     return [f"{m.part}: {m.operation}, line {m.line + 1} ({m.kind}): {m.shown(code)}" for m in found if m.key in left]
 
 
+@pytest.fixture(autouse=True)
+def lowered_once(monkeypatch):
+    """The proof is asked about the code that the other tests have."""
+    monkeypatch.setattr(proving, "lowered", lowered)
+
+
 @pytest.mark.parametrize("name", SAMPLED)
 def test_no_mutant_of_the_sample_passes(name, tmp_path):
     assert passed(name, tmp_path / "rows.jsonl") == []
 
 
 def test_a_proof_that_lets_all_pass_is_found_out(tmp_path, monkeypatch):
-    code = lowered(KERNELS["best"])
-    verdict = read(KERNELS["best"].schedule, code)
+    verdict = proved(KERNELS["best"])
     monkeypatch.setattr(proving, "read", lambda schedule, changed: _of(changed, verdict))
     assert len(passed("best", tmp_path / "rows.jsonl")) > 4 * EACH
 

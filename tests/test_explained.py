@@ -10,10 +10,10 @@ import pytest
 from code_events import block_events, role_events
 from explained import BLOCK_LOOP, Listed, Phase, explained
 from mutations import SCHEDULES, fitting_head_dim, shipped
+from once import Given, lowered
 from overlap import overlap
 from traced import Emitted, TracedStatement, specialized_phases
 
-from tl_attention.build.compile import compile_kernel
 from tl_attention.files.schedule_file import load
 from tl_attention.loop.table import Table, whole
 from tl_attention.lowering.registry import lowering_of
@@ -200,7 +200,7 @@ def in_code(phase: Phase, schedule: Schedule) -> list[Token]:
 def test_the_generated_code_does_what_is_listed(name):
     """Its loads, waits, products, releases, turns, holds and Q's release, in order, before, in and after its loops."""
     schedule = SPECIALIZED[name]
-    source = compile_kernel(schedule, Variant(fitting_head_dim(name), "float16", CAUSAL)).source
+    source = lowered(Given(schedule, Variant(fitting_head_dim(name), "float16", CAUSAL))).source
     phases = explained(schedule)
     loops = list(BLOCK_LOOP.finditer(source))
     before = generated(source[: loops[0].start()])
@@ -230,7 +230,7 @@ def test_the_generated_code_works_on_the_blocks_that_are_listed(name):
     """Every wait, release and product of the rings, by its slot and phase."""
     schedule = SPECIALIZED[name]
     program, table = derive(schedule), schedule.table
-    code = compile_kernel(schedule, Variant(fitting_head_dim(name), "float16", CAUSAL)).generated
+    code = lowered(Given(schedule, Variant(fitting_head_dim(name), "float16", CAUSAL)))
     rows = schedule.block_M * schedule.kernel.cluster
     for blocks in (program.least_blocks, program.least_blocks + 5):
         events = role_events(schedule, code, Sizes(1, 1, rows, blocks * schedule.block_N))
@@ -265,7 +265,7 @@ def test_loads_and_products_of_a_pipelined_schedule_are_listed_in_the_programs_o
 def test_the_generated_pipelined_code_loads_and_multiplies_as_listed(name):
     schedule = shipped()[name]
     phases, table = explained(schedule), schedule.table
-    code = compile_kernel(schedule, Variant(128, "float16")).generated
+    code = lowered(Given(schedule, Variant(128, "float16")))
     for blocks in (derive(schedule).least_blocks, 8):
         run = block_events(schedule, code, Sizes(1, 1, 1, blocks * schedule.block_N))
         found = [(event.kind, event.name) for event in run if event.kind in ("load", "product")]

@@ -12,13 +12,11 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
-from code_mutants.kernels import KERNELS, Kernel, lowered
-from code_mutants.reading import Code
+from code_mutants.kernels import KERNELS, Kernel
+from code_mutants.reading import Code, prove
+from once import lowered, proved
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.lowering.registry import lowering_of
-from tl_attention.program.derivation import derive
-from tl_attention.proof.generated.verdict import Verdict
 
 SMALL = KERNELS["mma_sync_small"]
 DOUBLE = Kernel("mma_sync/double_both", causal=True)
@@ -107,18 +105,13 @@ def faulty(code: Code, line: str, part: str, other: str | None) -> Iterator[str]
                 yield "\n".join([*lines[:number], changed, *lines[number + 1 :]])
 
 
-def read(kernel: Kernel, code: Code) -> Verdict:
-    """The verdict, also where nothing but a declaration differs."""
-    return lowering_of(kernel.schedule).check_generated(kernel.schedule, derive(kernel.schedule), code)
-
-
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_in_any_of_these_lines_is_refused(name):
     kernel, *fault = FAULTS[name]
     code = lowered(kernel)
-    assert read(kernel, code).digest
+    assert proved(kernel).digest
     sources = list(faulty(code, *fault))
     assert sources
     for source in sources:
         with pytest.raises(ScheduleRefused):
-            read(kernel, replace(code, source=source))
+            prove(kernel.schedule, replace(code, source=source))

@@ -6,7 +6,8 @@ import re
 from dataclasses import replace
 
 import pytest
-from generated_faults import KERNELS, lowered, read
+from generated_faults import KERNELS, prove
+from once import lowered, proved
 
 from tl_attention.errors import ScheduleRefused
 
@@ -32,9 +33,9 @@ def test_a_line_deleted_in_the_masked_loop_is_missed(kernel, nth):
     text = code.source.splitlines(keepends=True)
     del text[found[nth]]
     with pytest.raises(ScheduleRefused, match=MISSED):
-        read(KERNELS[kernel].schedule, replace(code, source="".join(text)))
+        prove(KERNELS[kernel].schedule, replace(code, source="".join(text)))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_kernel_as_it_is_generated_passes(kernel):
-    read(KERNELS[kernel].schedule, lowered(KERNELS[kernel]))
+    assert proved(KERNELS[kernel]).digest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
-from code_mutants.kernels import SCHEDULES, lowered
-from code_mutants.reading import read
+from code_mutants.kernels import SCHEDULES
+from once import Given, proved
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
@@ -28,15 +27,7 @@ MASKS = (FULL, CAUSAL, Mask(100, 20), Mask(300, 0), Mask(None, 40))
 DRAWN = 12
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """What `lowered` takes: a schedule of random options, and a problem."""
-
-    schedule: Schedule
-    variant: Variant
-
-
-def draw(rng: random.Random) -> Drawn | None:
+def draw(rng: random.Random) -> Given | None:
     """One that has a kernel; None where the draw has none."""
     head_dim = rng.choice((64, 128))
     schedule = load(SCHEDULES / f"{rng.choice(FILES)}.yaml")
@@ -78,7 +69,7 @@ def draw(rng: random.Random) -> Drawn | None:
         refuse_unless_safe(found, head_dim)
     except (ScheduleRefused, ValueError):
         return None
-    return Drawn(
+    return Given(
         found,
         Variant(
             head_dim,
@@ -92,7 +83,7 @@ def draw(rng: random.Random) -> Drawn | None:
     )
 
 
-def drawn(count: int, seed: str) -> list[Drawn]:
+def drawn(count: int, seed: str) -> list[Given]:
     rng = random.Random(seed)
     found = [one for _ in range(8 * count) if (one := draw(rng))]
     assert len(found) >= count
@@ -102,7 +93,7 @@ def drawn(count: int, seed: str) -> list[Drawn]:
 CASES = drawn(DRAWN, "CI 0")
 
 
-def options(case: Drawn) -> dict[str, object]:
+def options(case: Given) -> dict[str, object]:
     """Of which the draws must have each, or some other."""
     kernel, variant = case.schedule.kernel, case.variant
     return {
@@ -129,5 +120,4 @@ def test_the_draws_have_every_option():
 
 @pytest.mark.parametrize("number", range(DRAWN))
 def test_any_of_them_is_proved(number):
-    case = CASES[number]
-    assert read(case.schedule, lowered(case)).digest  # type: ignore[arg-type]
+    assert proved(CASES[number]).digest

@@ -6,11 +6,11 @@ import re
 from dataclasses import replace
 
 import pytest
-from generated_kernels import built
+from generated_faults import prove
+from generated_kernels import KERNELS
+from once import lowered
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.lowering.registry import lowering_of
-from tl_attention.program.derivation import derive
 
 # The kernel, what stands in its code (a pattern), what in its place, the reason.
 SPECIALISED_FAULTS = {
@@ -185,8 +185,8 @@ SPECIALISED_FAULTS = {
 @pytest.mark.parametrize("name", SPECIALISED_FAULTS)
 def test_a_specialised_kernel_with_a_fault_is_refused(name):
     kernel, pattern, replacement, words = SPECIALISED_FAULTS[name]
-    schedule, compiled = built(kernel)
-    source, found = re.subn(pattern, replacement, compiled.source, count=1)
+    schedule, code = KERNELS[kernel].schedule, lowered(KERNELS[kernel])
+    source, found = re.subn(pattern, replacement, code.source, count=1)
     assert found == 1
     with pytest.raises(ScheduleRefused, match=words):
-        lowering_of(schedule).check_generated(schedule, derive(schedule), replace(compiled.generated, source=source))
+        prove(schedule, replace(code, source=source))

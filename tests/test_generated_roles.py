@@ -1,4 +1,4 @@
-"""The warp-specialised kernel as generated, held to the events of its roles. Compiles for sm_90a, runs nothing."""
+"""The warp-specialised kernel as generated, held to the events of its roles. Compiles nothing, runs nothing."""
 
 from __future__ import annotations
 
@@ -9,41 +9,43 @@ from dataclasses import replace
 import pytest
 from code_events import role_events
 from explained import BLOCK_LOOP, explained
-from generated_kernels import KERNELS, built
+from generated_faults import prove
+from generated_kernels import KERNELS
 from mutations import fitting_head_dim, shipped
+from once import Given, lowered, proved
 from overlap import overlap
 
-from tl_attention.build.compile import compile_kernel
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.named import resolve
-from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.tiling import ceildiv
 from tl_attention.problem.variant import Sizes, Variant
-from tl_attention.program.derivation import derive
 from tl_attention.proof.events import Process
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_specialised_code_runs_the_events_of_its_roles(name):
-    """`compile_kernel` proves it; here the loads that the proof reads are counted by hand."""
-    schedule, compiled = built(name)
+    """It is proved; and the loads that the proof reads are counted by hand."""
+    kernel = KERNELS[name]
+    schedule = kernel.schedule
+    assert proved(kernel).digest
     rows = schedule.block_M * schedule.kernel.cluster
     sizes = Sizes(2, 300, rows, rows + 7 * schedule.block_N)
     blocks = ceildiv(sizes.seq_kv, schedule.block_N)
     tiles = 1 if schedule.kernel.tile_scheduler == "one_tile" else 3
-    events = role_events(schedule, compiled.generated, sizes, tiles=3)
+    events = role_events(schedule, lowered(kernel), sizes, tiles=3)
     loads = Counter(event.name for event in events[Process(0, -1, 1)] if event.kind == "load")
     assert loads == {"K": tiles * blocks, "V": tiles * blocks, "Q": tiles * (schedule.block_M // 64)}
 
 
 def test_fixed_sizes_of_the_specialised_kernel_are_proved_too():
-    schedule = overlap()
-    compiled = compile_kernel(schedule, Variant(128, "float16", CAUSAL, sizes=Sizes(1, 2, 100, 200)))
-    source = compiled.source.replace("wait_wgmma<0>", "wait_wgmma<1>", 1)
-    assert source != compiled.source
+    kernel = Given(overlap(), Variant(128, "float16", CAUSAL, sizes=Sizes(1, 2, 100, 200)))
+    assert proved(kernel).digest
+    code = lowered(kernel)
+    source = code.source.replace("wait_wgmma<0>", "wait_wgmma<1>", 1)
+    assert source != code.source
     with pytest.raises(ScheduleRefused, match=r"is products wait \(1\), expected products wait \(0\)"):
-        lowering_of(schedule).check_generated(schedule, derive(schedule), replace(compiled.generated, source=source))
+        prove(kernel.schedule, replace(code, source=source))
 
 
 # Its masked loop runs twice in some tiles of large grids only.
@@ -51,13 +53,14 @@ WIDE = "warp_specialized_64x192_t128_n2_desc_0p_1-2o0s0_3-10o2s0_11o3s0_12o4s0_1
 
 
 def test_a_line_that_only_a_grid_reaches_is_proved_in_all_of_its_states():
-    schedule = resolve(WIDE).schedule
-    code = compile_kernel(schedule, Variant(128, "bfloat16", CAUSAL)).generated
+    kernel = Given(resolve(WIDE).schedule, Variant(128, "bfloat16", CAUSAL))
+    assert proved(kernel).digest
+    code = lowered(kernel)
     parity = re.compile(r"(K_full\[\(\(\(\w+ \+ t\) \+ 1\) & 1\)\]\.wait\(.* & 3\) >> )1\)\);")
     faulty, found = parity.subn(r"\g<1>2));", code.source)
     assert found == 1
     with pytest.raises(ScheduleRefused, match=r"is wait K_full\[0\] \(0\), expected wait K_full\[0\] \(1\)"):
-        lowering_of(schedule).check_generated(schedule, derive(schedule), replace(code, source=faulty))
+        prove(kernel.schedule, replace(code, source=faulty))
 
 
 MASK_LOOP = re.compile(
@@ -72,7 +75,7 @@ def test_only_blocks_with_hidden_keys_are_masked(name, lag, seq_q, seq_kv):
     """The masks of every warpgroup of a grid's first tiles are counted."""
     schedule = shipped()[name]
     block_N, rows = schedule.block_N, schedule.block_M * schedule.kernel.cluster
-    code = compile_kernel(schedule, Variant(128, "float16", CAUSAL)).generated
+    code = lowered(Given(schedule, Variant(128, "float16", CAUSAL)))
     row_tiles = ceildiv(seq_q, rows)
     events = role_events(schedule, code, Sizes(1, 1, seq_q, seq_kv), clusters=row_tiles)
     for process, found in events.items():
@@ -105,8 +108,10 @@ SYNCHRONISES = {
 def test_nothing_of_the_loop_over_masked_blocks_may_be_left_out(name):
     """Each wait, arrival, turn, wait for products and hold of it is deleted in turn."""
     schedule = shipped()[name]
-    compiled = compile_kernel(schedule, Variant(fitting_head_dim(name), "float16", CAUSAL))
-    source, program = compiled.source, derive(schedule)
+    kernel = Given(schedule, Variant(fitting_head_dim(name), "float16", CAUSAL))
+    assert proved(kernel).digest
+    code = lowered(kernel)
+    source = code.source
     masked, unmasked = BLOCK_LOOP.finditer(source)
     assert MASK_LOOP.search(masked[0]) and not MASK_LOOP.search(unmasked[0])
     # One of each kind for each ring, and as many waits for products as products; an arrival stands once for a cluster.
@@ -118,4 +123,4 @@ def test_nothing_of_the_loop_over_masked_blocks_may_be_left_out(name):
         for line in re.finditer(rf"^.*{pattern}.*\n", masked[0], re.MULTILINE):
             deleted = source[: masked.start() + line.start()] + source[masked.start() + line.end() :]
             with pytest.raises(ScheduleRefused, match=words):
-                lowering_of(schedule).check_generated(schedule, program, replace(compiled.generated, source=deleted))
+                prove(schedule, replace(code, source=deleted))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from once import Given, lowered
 
-from tl_attention.build.compile import compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import load
 from tl_attention.problem.variant import Variant
@@ -20,8 +20,7 @@ SIZES = {"batch": 2, "heads": 3, "seq_q": 200, "seq_kv": 300}
 
 @pytest.fixture(scope="module")
 def host_sources() -> dict[str, str]:
-    compiled = {name: compile_kernel(schedule, Variant(128, "float16")) for name, schedule in SCHEDULES.items()}
-    return {name: kernel.host_source for name, kernel in compiled.items()}
+    return {name: lowered(Given(schedule, Variant(128, "float16"))).host_source for name, schedule in SCHEDULES.items()}
 
 
 @pytest.fixture(scope="module")

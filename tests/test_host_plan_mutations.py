@@ -11,7 +11,8 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
-from code_mutants.kernels import KERNELS, lowered
+from code_mutants.kernels import KERNELS
+from once import lowered
 
 from tl_attention.errors import InputError
 from tl_attention.proof.generated.host_plan import parse_host_source

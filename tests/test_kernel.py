@@ -1,4 +1,4 @@
-"""The kernel as TileLang sees it, held to the statement table and to the Program. Compiles for sm_90a, runs nothing."""
+"""The kernel as TileLang sees it, held to the statement table and to the Program. Runs nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 from code_events import block_events
+from generated_faults import prove
 from mutations import shipped
+from once import Given, lowered, proved
 from traced import traced_statements
 
-from tl_attention.build.compile import compile_kernel
+from tl_attention.build.compile import compile_kernel, fingerprint
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
 from tl_attention.loop.attention import SOURCE
@@ -108,39 +110,38 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_generated_code_with_a_fault_is_refused(name):
     schedule = shipped()["seed"]
-    compiled = compile_kernel(schedule, Variant(128, "float16", CAUSAL))
+    code = lowered(Given(schedule, Variant(128, "float16", CAUSAL)))
     before, after, words = FAULTS[name]
-    assert before in compiled.source
+    assert before in code.source
     with pytest.raises(ScheduleRefused, match=words):
-        lowering_of(schedule).check_generated(
-            schedule, derive(schedule), replace(compiled.generated, source=compiled.source.replace(before, after))
-        )
+        prove(schedule, replace(code, source=code.source.replace(before, after)))
 
 
 def test_a_loop_that_overwrites_a_buffer_in_use_is_refused():
     schedule = shipped()["prefetch_late"]
-    compiled = compile_kernel(schedule, Variant(128, "float16"))
-    lines = compiled.source.splitlines()
+    kernel = Given(schedule, Variant(128, "float16"))
+    assert proved(kernel).digest
+    code = lowered(kernel)
+    lines = code.source.splitlines()
     loop = next(n for n, line in enumerate(lines) if line.startswith("  for (int k"))
     barriers = [n for n in range(loop, len(lines)) if "__syncthreads" in lines[n]]
     for barrier in barriers[:2]:
         source = "\n".join(lines[:barrier] + lines[barrier + 1 :])
         with pytest.raises(ScheduleRefused, match="with no barrier between|does not wait for"):
-            lowering_of(schedule).check_generated(
-                schedule, derive(schedule), replace(compiled.generated, source=source)
-            )
+            prove(schedule, replace(code, source=source))
 
 
 def test_an_order_for_which_tilelang_waits_too_little_is_refused():
     """V before K in one iteration: the wait before mma0 leaves the K load in flight; on a GPU the result is wrong."""
     label = "pipelined_128x128_t256_n2_0o1s0_1-2o2s0_3-10o3s0_11o4s0_12o5s0_13p_14o0s1"
     with pytest.raises(ScheduleRefused, match=r"mma0\(1\) does not wait for load_k\(1\)"):
-        compile_kernel(Schedule.from_label(label), Variant(128, "float16"))
+        proved(Given(Schedule.from_label(label), Variant(128, "float16")))
 
 
 def test_fixed_sizes_without_a_steady_state_are_proved_too():
-    compiled = compile_kernel(shipped()["seed"], Variant(128, "float16", sizes=Sizes(1, 2, 100, 200)))
-    assert compiled.shared_bytes == shared_bytes(shipped()["seed"], 128)
+    kernel = Given(shipped()["seed"], Variant(128, "float16", sizes=Sizes(1, 2, 100, 200)))
+    assert proved(kernel).digest
+    assert lowered(kernel).shared_bytes == shared_bytes(kernel.schedule, 128)
 
 
 def test_schedules_that_differ_give_different_code_and_equal_ones_the_same():
@@ -155,5 +156,5 @@ def test_schedules_that_differ_give_different_code_and_equal_ones_the_same():
         ),
     )
     variant, other = Variant(128, "float16", CAUSAL), shipped()["prefetch_late"]
-    assert compile_kernel(seed, variant).fingerprint == compile_kernel(split, variant).fingerprint
-    assert compile_kernel(seed, variant).fingerprint != compile_kernel(other, variant).fingerprint
+    same, others, another = (fingerprint(lowered(Given(s, variant)).source) for s in (seed, split, other))
+    assert same == others != another

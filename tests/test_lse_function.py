@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from lse_kernels import CALL, read, with_lse
+from lse_kernels import CALL, prove, with_lse
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.device_code import STORE_LSE
@@ -77,4 +77,4 @@ def test_another_device_function_is_refused(name, fault):
     at = code.source.index(STORE_LSE)
     changed = code.source[:at] + code.source[at:].replace(*TEXTS[fault], 1)
     with pytest.raises(ScheduleRefused, match="what stands before the kernel is not its prelude"):
-        read(kernel.schedule, replace(code, source=changed))
+        prove(kernel.schedule, replace(code, source=changed))

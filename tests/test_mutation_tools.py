@@ -20,16 +20,17 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import run_mutants
 from code_mutants import on_gpu, packs
 from code_mutants.compiled import errors_of, host_object, same_machine_code
-from code_mutants.kernels import KERNELS, lowered
+from code_mutants.kernels import KERNELS
 from code_mutants.on_gpu import NOT_FINITE, OUTSIDE, RIGHT, UNSTABLE, WRONG, on_shape
 from code_mutants.operations import DELETED, DEVICE, HOST, SWAPPED, mutants
 from code_mutants.packs import CONTROL, drawn, pack, unpacked
 from code_mutants.proving import ACCEPTED, BROKEN, REFUSED, TIMEOUT, Answer
-from code_mutants.reading import NUMBERS, Code, Verdict, read
+from code_mutants.reading import NUMBERS, Code, Verdict
 from code_mutants.rows import EQUIVALENT, NOT_CPP, OTHER, SAME, TO_JUDGE, Rows, class_of
 from code_mutants.tables import table, to_judge
 from machine_code import NotCompiled
 from mutation_jobs import end_as_a_hung_kernel, end_right, text_compiled
+from once import lowered, proved
 from pebble import ProcessPool
 from rich.console import Console
 
@@ -185,10 +186,10 @@ def test_the_numbers_mutants_are_drawn_by_kind_and_packed_with_their_machine_cod
 
     monkeypatch.setattr(packs, "cubin", cubin)
     monkeypatch.setattr(packs, "disassembled", lambda machine_code: len(machine_code))
-    code, schedule = lowered(KERNELS["seed"]), KERNELS["seed"].schedule
-    found = [m for m in mutants(code, read(schedule, code), 20, "own seed") if m.drawn]
+    code = lowered(KERNELS["seed"])
+    found = [m for m in mutants(code, proved(KERNELS["seed"]), 20, "own seed") if m.drawn]
     rows = Rows(tmp_path / "seed.jsonl")
-    rows.begin("seed", code, read(schedule, code), len(found))
+    rows.begin("seed", code, proved(KERNELS["seed"]), len(found))
     for mutant, kind in zip(found, 10 * ["numbers: mask", "numbers: layout"], strict=True):
         rows.add(replace(mutant, kind=kind), Answer(ACCEPTED, kind=kind), "shown")
     chosen = drawn([rows], 8, 3, 0, "any")

@@ -7,13 +7,13 @@ from dataclasses import replace
 from itertools import permutations
 
 import pytest
+from generated_faults import prove
 from mutations import SCHEDULES, shipped
+from once import Given, lowered, proved
 from overlap import FORMS, overlap
 
-from tl_attention.build.compile import compile_kernel
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
-from tl_attention.lowering.registry import lowering_of
 from tl_attention.lowering.warp_specialized.passes import PASSES
 from tl_attention.oracle.interpret import verify
 from tl_attention.problem.mask import CAUSAL
@@ -175,14 +175,14 @@ HELD = r"^.*tl_attention_(?:hold|hold_last|resume)(?:<[\d, ]+>)?\((?:acc_s|score
 def test_no_hold_of_the_generated_code_may_be_left_out(name, count) -> None:
     """In the loop over boundary blocks, and in the other."""
     schedule = load(SCHEDULES / f"{name}.yaml")
-    compiled = compile_kernel(schedule, Variant(128, "float16", CAUSAL))
-    lines = list(re.finditer(HELD, compiled.source, re.MULTILINE))
+    kernel = Given(schedule, Variant(128, "float16", CAUSAL))
+    assert proved(kernel).digest
+    code = lowered(kernel)
+    lines = list(re.finditer(HELD, code.source, re.MULTILINE))
     assert len(lines) == count
     for line in lines:
-        source = compiled.source[: line.start()] + compiled.source[line.end() :]
+        source = code.source[: line.start()] + code.source[line.end() :]
         with pytest.raises(
             ScheduleRefused, match=r"operation \d+ of warpgroup \d of block \d is .*, expected (hold|resume)"
         ):
-            lowering_of(schedule).check_generated(
-                schedule, derive(schedule), replace(compiled.generated, source=source)
-            )
+            prove(schedule, replace(code, source=source))

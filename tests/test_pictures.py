@@ -85,6 +85,14 @@ def test_a_picture_says_where_when_and_from_what(name) -> None:
     assert re.search(r"TFLOPS|part of|, %", said), "the unit"
 
 
+def test_colours_are_those_of_the_style_in_a_png_too() -> None:
+    with Image.open(FOLDER / "grid.png") as image:
+        drawn = {colour for _, colour in image.convert("RGB").getcolors()}
+    for colour in (*grid.COLOURS, "#000000", style.PAPER):
+        wanted = tuple(int(colour[at : at + 2], 16) for at in (1, 3, 5))
+        assert min(max(abs(a - b) for a, b in zip(wanted, found)) for found in drawn) < 10, colour
+
+
 def test_another_number_in_the_record_is_another_picture(tmp_path) -> None:
     shutil.copy(RESULTS / lengths.RECORD, tmp_path)
     record = tmp_path / lengths.RECORD

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from generated_faults import Kernel, fault, lowered, read, refused
+from generated_faults import Kernel, fault, prove, refused
 from mutations import shipped
+from once import lowered, proved
 from stand_in import compiled_for
 
 from tl_attention import attention
@@ -66,7 +67,7 @@ def test_a_kernel_is_made_and_proved_for_any_number(name):
     kernel, blocks = MADE[name]
     code = lowered(kernel)
     assert parse_host_source(code.host_source).grid[0].at({}) == blocks
-    assert read(kernel.schedule, code).digest
+    assert proved(kernel).digest
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -77,7 +78,7 @@ def test_another_number_is_refused(name):
 def test_a_kernel_for_another_gpu_is_refused():
     code = lowered(STATIC)
     with pytest.raises(ScheduleRefused, match=r"a grid of \[114, 1, 1\] blocks .* expected 132 in 2"):
-        read(STATIC.schedule, replace(code, variant=replace(code.variant, sms=HOPPER.sms)))
+        prove(STATIC.schedule, replace(code, variant=replace(code.variant, sms=HOPPER.sms)))
 
 
 def test_an_h100_of_all_its_sms_is_what_is_compiled_where_nobody_says():

@@ -8,8 +8,9 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
-from code_mutants.kernels import SCHEDULES, lowered
+from code_mutants.kernels import SCHEDULES
 from code_mutants.reading import Code
+from once import lowered
 
 from tl_attention.files.schedule_file import load
 from tl_attention.problem.mask import Mask

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 
+import ladder_profile
 from cells_page import read as read_cells
 
 from tl_attention.build.float_instructions import FloatInstructions, float_instructions
@@ -40,6 +41,16 @@ def extras(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
         yield from section(ladder, rows)
 
 
+def waited_for(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
+    """Stalls."""
+    yield from ladder_profile.stalls(ladder)
+
+
+def profiled(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
+    """Bytes beside theory."""
+    yield from ladder_profile.bytes_of_seed_and_best()
+
+
 # --- from scratch ----------------------------------------------------------------------------------------------
 
 
@@ -48,11 +59,12 @@ def tiles(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     yield "## What tiles take"
     yield (
         "The text's reason for cutting tiles into steps is this table, of kernels 3 and 4 at five tiles; here compiled for "
-        "the same card as above and not timed. What is refused is refused before it is compiled: fragments that are alive "
-        "at the same time, in the order of the schedule, do not fit the registers that a thread can have. nvcc compiled "
+        "the same card as above and not timed. What is refused is refused before it is compiled: accumulators, a Q that stays "
+        "and one step of K are alive at the same time, and do not fit the registers that a thread can have. nvcc compiled "
         "such kernels for the text, and spilled."
     )
     yield markdown(shown.TILE_HEADINGS, shown.tile_lines(ladder, shown.tiles_by_name(rows, ladder)))
+    yield from ladder_profile.stalls(ladder)
 
 
 def counted_and_chosen(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
@@ -75,6 +87,7 @@ def counted_and_chosen(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     yield markdown(("kernel", *kinds, "all"), lines)
     before, after = (sum(one.counted.values()) for one in found)
     yield f"Counted, kernel 6 has {100 * (before - after) / before:.1f} % fewer."
+    yield from ladder_profile.stalls(ladder)
     of_each, best = configurations.of_record(rows)
     if best:
         yield "## The choice"
@@ -147,7 +160,9 @@ def _beside(key: tuple[int, int, bool, str], cells: Mapping[int, CellRow]) -> tu
 
 
 SECTIONS: dict[str, Callable[[Ladder, Sequence[Row]], Iterator[str]]] = {
+    "rtx5090": waited_for,
     "rtx3090": tiles,
     "rtx3090_tuned": counted_and_chosen,
+    "worklog": profiled,
     "fa4": grid,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from functools import lru_cache, partial
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.loop.table import Table
@@ -18,6 +18,8 @@ from tl_attention.schedule.schedule import Schedule
 PLACE_KEYS = ("order",), ("group",), ("stage",), ("split",)
 
 
+# One check of a schedule asks for its Program again and again, and of the Program for its phases.
+@lru_cache(maxsize=64)
 def derive(schedule: Schedule, model: Model | None = None) -> Program:
     """The Program of a schedule that orders the loop itself. It need not be legal: see `legality.check`.
 

@@ -13,7 +13,18 @@ from tl_attention.proof.generated.verdict import GeneratedCode as Code
 from tl_attention.proof.generated.verdict import Verdict
 from tl_attention.schedule.schedule import Schedule
 
-__all__ = ["BODY", "NUMBERS", "Code", "Verdict", "is_numbers", "of_numbers", "read", "reads_of_launch", "synchronises"]
+__all__ = [
+    "BODY",
+    "NUMBERS",
+    "Code",
+    "Verdict",
+    "is_numbers",
+    "of_numbers",
+    "prove",
+    "read",
+    "reads_of_launch",
+    "synchronises",
+]
 
 BODY = "__launch_bounds__"
 NUMBERS = "numbers: "
@@ -22,14 +33,16 @@ NUMBERS = "numbers: "
 _known: dict[tuple[object, ...], Verdict] = {}
 
 
-def read(schedule: Schedule, code: Code) -> Verdict:
-    """The proof's verdict. Raises ScheduleRefused where it refuses the code.
+def prove(schedule: Schedule, code: Code) -> Verdict:
+    """The proof's verdict. Raises ScheduleRefused where it refuses the code."""
+    return lowering_of(schedule).check_generated(schedule, derive(schedule), code)
 
-    That of the last code that was accepted where both have the same in all lines that are read.
-    """
+
+def read(schedule: Schedule, code: Code) -> Verdict:
+    """The same, or that of the last code that was accepted where both have the same in all lines that are read."""
     key = (schedule.label, code.variant, code.host_source, _read_lines(code.source))
     if key not in _known or key[-1] is None:
-        verdict = lowering_of(schedule).check_generated(schedule, derive(schedule), code)
+        verdict = prove(schedule, code)
         _known.clear()
         _known[key] = verdict
     return _known[key]

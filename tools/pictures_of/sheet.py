@@ -22,7 +22,7 @@ WIDTH, MARGIN, INCH, POINT = 900, 16, 96, 4 / 3
 # Of a line of text, in its size.
 LEADING = 1.35
 # Of the PNG, to one of the SVG.
-PNG_SCALE, PNG_COLOURS = 1.5, 64
+PNG_SCALE, PNG_COLOURS = 1.5, 128
 UNDATED = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
@@ -100,7 +100,8 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     with styled():
         svg.write_text(_short(_saved(figure, "svg", metadata=UNDATED).getvalue().decode()))
         drawn = Image.open(_saved(figure, "png", dpi=INCH * PNG_SCALE)).convert("RGB")
-    drawn.quantize(PNG_COLOURS).save(png, optimize=True)
+    # By the others of Pillow's methods colours of small areas turn grey.
+    drawn.quantize(PNG_COLOURS, Image.Quantize.MAXCOVERAGE).save(png, optimize=True)
     return [svg, png]
 
 

@@ -28,15 +28,16 @@ class Expected:
 
 @dataclass(slots=True)
 class Part:
-    """What some threads of a process did: those of a Seen that are its own."""
+    """What some threads of a process did: those of a Seen that are its own, `count` of them."""
 
     seen: Seen
     mine: np.ndarray
+    count: int
 
     def of(self, name: str) -> Value:
         """A value, for each of the threads if it differs."""
         value = self.seen.values[name]
-        return value[self.mine] if isinstance(value, np.ndarray) else value
+        return value[self.mine] if isinstance(value, np.ndarray) and self.count < len(value) else value
 
     def one(self, name: str) -> int:
         """A value that must be the same for all of them."""
@@ -52,14 +53,10 @@ class Part:
         """The line's number, from 1."""
         return self.seen.line + 1
 
-    @property
-    def count(self) -> int:
-        """How many of a process's threads run it."""
-        return int(self.mine.sum())
-
     def all_of(self, name: str) -> np.ndarray:
         """A value of each of the threads."""
-        return np.broadcast_to(self.of(name), self.count)
+        value = self.of(name)
+        return value if isinstance(value, np.ndarray) else np.full(self.count, value)
 
     def by_one(self) -> None:
         """Raise Unsafe unless one thread runs it."""

@@ -74,15 +74,16 @@ class Stream:
             raise Unsafe(f"{self.who} ends with a product or a store that is not committed")
 
     def _parts(self) -> Iterator[Part]:
-        mine: dict[int, np.ndarray] = {}
+        mine: dict[int, tuple[np.ndarray, int]] = {}
         member = np.zeros(len(self.run.threads), dtype=bool)
         member[self.own] = True
         for seen in self.run.seen:
             key = id(seen.threads)
             if key not in mine:
-                mine[key] = member[seen.threads]
-            if mine[key].any():
-                yield Part(seen, mine[key])
+                chosen = member[seen.threads]
+                mine[key] = chosen, int(chosen.sum())
+            if mine[key][1]:
+                yield Part(seen, *mine[key])
 
     def _event(self, part: Part) -> Iterator[Event]:
         seen = part.seen

@@ -1,0 +1,71 @@
+"""Work that a run of the tests does once, for all of its processes: generated code, and the proof's verdict on it.
+
+The first process to ask does it, under a lock, and keeps the result in the run's folder. Nothing outlives the run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+from code_mutants import kernels, reading
+from code_mutants.reading import Code, Verdict
+from conftest import SHARED
+
+from tl_attention.problem.variant import Variant
+from tl_attention.schedule.schedule import Schedule
+
+Result = TypeVar("Result")
+
+
+class Kernel(Protocol):
+    """What code is generated of."""
+
+    @property
+    def schedule(self) -> Schedule: ...
+
+    @property
+    def variant(self) -> Variant: ...
+
+
+@dataclass(frozen=True)
+class Given:
+    """One of any schedule and variant."""
+
+    schedule: Schedule
+    variant: Variant
+
+
+@functools.cache
+def lowered(kernel: Kernel) -> Code:
+    """The code that TileLang generates of it, the same text as `compile_kernel` has."""
+    return _once("code", kernel, lambda: kernels.lowered(kernel))
+
+
+@functools.cache
+def proved(kernel: Kernel) -> Verdict:
+    """The proof's verdict on that code. Raises ScheduleRefused."""
+    return _once("verdict", kernel, lambda: reading.prove(kernel.schedule, lowered(kernel)))
+
+
+def _once(what: str, kernel: Kernel, make: Callable[[], Result]) -> Result:
+    """What `make` returns, here or in the process that came first."""
+    name = hashlib.sha256(repr((what, kernel.schedule, kernel.variant)).encode()).hexdigest()
+    file = Path(os.environ[SHARED], name)
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if file.exists():
+            return pickle.loads(file.read_bytes())
+        made = make()
+        file.write_bytes(pickle.dumps(made))
+        return made
