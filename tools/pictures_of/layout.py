@@ -11,6 +11,8 @@ from typing import Any
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 
+from pictures_of.style import styled
+
 # Pixels that two boxes may share: antialiasing.
 SHARED = 0.5
 
@@ -61,7 +63,8 @@ def _turned(right: float, up: float, degrees: float) -> tuple[float, float]:
 def boxes(figure: Figure) -> list[Box]:
     """All lines of text that are drawn."""
     recorder = _Recorder(figure)
-    figure.draw(recorder)
+    with styled():
+        figure.draw(recorder)
     return [box for box in recorder.boxes if box.text.strip()]
 
 

@@ -20,7 +20,7 @@ from tl_attention.measure.cell_records import CellRow
 
 RECORD = "cells-fa4-h200.jsonl"
 # Pixels.
-COLUMNS, PANEL, BETWEEN, LEFT, LEGEND, BELOW = 4, 250, 14, 52, 30, 72
+COLUMNS, PANEL, BETWEEN, LEFT, LEGEND, BELOW = 4, 250, 14, 60, 30, 72
 ABOUT = (
     "TFLOPS of the two products, masked pairs left out, over queries and keys: {problem}. The median of {rounds} rounds; "
     "the axis does not begin at 0. FlashAttention-3's wheel has no fp16."

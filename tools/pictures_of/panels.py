@@ -19,6 +19,7 @@ class Key(NamedTuple):
     heads_kv: int
     head_size: HeadSize
     dtype: str
+    optional: tuple[str, ...]
 
 
 def by_panel(rows: Sequence[CellRow]) -> dict[Key, list[CellRow]]:
@@ -26,17 +27,16 @@ def by_panel(rows: Sequence[CellRow]) -> dict[Key, list[CellRow]]:
     found: dict[Key, list[CellRow]] = {}
     for row in rows:
         s = row.shape
-        found.setdefault(Key(s.mask, s.heads, s.heads_kv, s.head_size, s.dtype), []).append(row)
+        found.setdefault(Key(s.mask, s.heads, s.heads_kv, s.head_size, s.dtype, s.optional), []).append(row)
     ordered = sorted(found, key=lambda key: key.mask != FULL)
     return {key: sorted(found[key], key=lambda row: row.shape.seq_kv) for key in ordered}
 
 
 def words(key: Key) -> str:
-    """`40 heads on 8, causal, bf16`."""
+    """`40 heads on 8, causal, bf16`; `8 heads of 64, bf16` where head_dim is not 128."""
     heads = f"{key.heads} heads" if key.heads == key.heads_kv else f"{key.heads} heads on {key.heads_kv}"
-    size = "" if key.head_size == 128 else f", head_dim {key.head_size}"
-    suffix = key.mask.suffix.strip()
-    return f"{heads}{size}{', ' * bool(suffix)}{suffix}, {SHORT[key.dtype]}"
+    size = "" if key.head_size == 128 else f" of {key.head_size}"
+    return ", ".join([f"{heads}{size}", *key.mask.suffix.split(maxsplit=0), *key.optional, SHORT[key.dtype]])
 
 
 def problem(rows: Sequence[CellRow]) -> str:

@@ -22,7 +22,7 @@ WIDTH, MARGIN, INCH, POINT = 900, 16, 96, 4 / 3
 # Of a line of text, in its size.
 LEADING = 1.35
 # Of the PNG, to one of the SVG.
-PNG_SCALE, PNG_COLOURS = 1.5, 96
+PNG_SCALE, PNG_COLOURS = 1.5, 128
 UNDATED = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
@@ -100,7 +100,8 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     with styled():
         svg.write_text(_short(_saved(figure, "svg", metadata=UNDATED).getvalue().decode()))
         drawn = Image.open(_saved(figure, "png", dpi=INCH * PNG_SCALE)).convert("RGB")
-    drawn.quantize(PNG_COLOURS).save(png, optimize=True)
+    # By the others of Pillow's methods colours of small areas turn grey.
+    drawn.quantize(PNG_COLOURS, Image.Quantize.MAXCOVERAGE).save(png, optimize=True)
     return [svg, png]
 
 
@@ -111,9 +112,10 @@ def _saved(figure: Figure, kind: str, **options: Any) -> BytesIO:
 
 
 def _short(svg: str) -> str:
-    """Places to a hundredth of a point, which no eye and no other machine's last digit tells apart; no indentation."""
+    """Places to a hundredth of a point, which no eye and no other machine's last digit tells apart; no indentation, and
+    short names of letters, which are most of a picture."""
     rounded = re.sub(r"scale\([^)]*\)|-?\d+\.\d{3,}", lambda found: _rounded(found[0]), svg)
-    return re.sub(r"\n\s+", "\n", rounded)
+    return re.sub(r"\n\s+", "\n", rounded).replace("DejaVuSans-", "g")
 
 
 def _rounded(number: str) -> str:

@@ -25,6 +25,8 @@ SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 RC: Style = {
     "font.family": "DejaVu Sans",
     "font.size": NORMAL,
+    # So that letters are as wide in one format as in the other.
+    "text.hinting": "none",
     "text.color": TEXT,
     "axes.edgecolor": QUIET,
     "axes.labelcolor": TEXT,
