@@ -78,10 +78,16 @@ CODE = {
 }
 
 
+class StandIn(SimpleNamespace):
+    """One that can be looked up by what it is, as a schedule can."""
+
+    __hash__ = object.__hash__
+
+
 def program(order: Iterable[tuple[str, int]], model: str = "synchronous", buffers: int = 2) -> Program:
     """That of an order of (statement, stage); a stand-in for a schedule, which cannot name these statements."""
     return derive(
-        SimpleNamespace(
+        StandIn(
             has_program=True,
             dialect=Dialect("mma_sync", "", model="synchronous", table=TABLE),
             table=TABLE,

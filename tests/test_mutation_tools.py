@@ -266,7 +266,7 @@ def test_an_output_is_held_to_the_oracle_and_to_its_place(wrong, outcome):
 
 
 def test_a_changed_text_is_compiled_in_the_place_of_the_generated_one():
-    changed = lowered(KERNELS["three_stages"]).source.replace("exp2f(", "exp2f(0.5f * ")
+    changed = lowered(KERNELS["mma_sync_d64"]).source.replace("exp2f(", "exp2f(0.5f * ")
     # In a process of its own: no kernel that is compiled after it is as it is generated.
     with ProcessPool(1, context=multiprocessing.get_context("spawn")) as pool:
-        assert pool.schedule(text_compiled, ["three_stages", changed, b"machine code"]).result() == changed
+        assert pool.schedule(text_compiled, ["mma_sync_d64", changed, b"machine code"]).result() == changed

@@ -29,7 +29,18 @@ FIELDS = {
     *("name", "label", "sizes", "problem", "status", "arch", "fingerprint"),
     *("registers", "stack_bytes", "shared_bytes"),
     *("error_rms", "error_rms_budget", "error_max_abs", "error_max_abs_budget", "verified_shapes"),
-    *("median_ms", "p10_ms", "p90_ms", "n", "tflops", "matmul_tflops", "percent_of_matmul", "sm_clock_mhz", "method"),
+    *(
+        "median_ms",
+        "p10_ms",
+        "p90_ms",
+        "n",
+        "tflops",
+        "product",
+        "matmul_tflops",
+        "percent_of_matmul",
+        "sm_clock_mhz",
+        "method",
+    ),
     *("device", "driver", "power_limit_w", "nvcc", "ptxas", "versions", "seed", "run"),
 }
 PROBLEM = {
