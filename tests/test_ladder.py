@@ -116,6 +116,10 @@ def test_the_command_lists_them(cli) -> None:
         assert name in result.stdout and load_ladder(name).source in result.stdout
 
 
+def test_options_without_a_ladder_are_a_mistake(error_of) -> None:
+    assert "no NAME beside the options, expected one of fa4, " in error_of("ladder", "--recorded")
+
+
 def test_a_record_and_the_shipped_one_are_not_both_shown(error_of, tmp_path) -> None:
     assert "expected one of them" in error_of("ladder", "fa4", "--recorded", "--of", tmp_path)
 

@@ -38,6 +38,10 @@ def ladder(
     from tl_attention.files.ladder_file import ladder_names, load_ladder
 
     if name is None:
+        if recorded or record or rounds or output or seed is not None:
+            raise InputError(
+                f"ladder: no NAME beside the options, expected one of {', '.join(ladder_names())}, or a file"
+            )
         for known in ladder_names():
             found = load_ladder(known)
             click.echo(printable(f"{known:16} {len(found.steps):2} steps: {found.title}"))
