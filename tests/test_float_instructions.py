@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 from mma_sync_schedules import SHIPPED
 
-from tl_attention.build.float_instructions import (
-    by_formula,
-    counted,
-    float_instructions,
-    of_kernels,
-    products_of_a_block,
-)
+from tl_attention.build.compile import compile_kernel
+from tl_attention.build.float_instructions import by_formula, counted, float_instructions, products_of_a_block
 from tl_attention.build.sass import Loop
 from tl_attention.configurations.as_schedule import schedule_of
 from tl_attention.configurations.configuration import parse
@@ -35,7 +30,11 @@ def of(text: str) -> Schedule:
 
 def test_the_machine_code_has_what_the_formula_says_fused_and_not():
     text = "(128, 64, 32, 4): async+eager+swizzled+load_2_2_2_fragments"
-    before, after = of_kernels([of(text), of(f"{text}+opt_softmax")], Variant(128, "float16", FULL, arch="sm_86"))
+    variant = Variant(128, "float16", FULL, arch="sm_86")
+    before, after = (
+        float_instructions(schedule, variant.head_dim, compile_kernel(schedule, variant).report.loops)
+        for schedule in (of(text), of(f"{text}+opt_softmax"))
+    )
     assert before.counted == before.formula and after.counted == after.formula
     # One for each score of a thread.
     assert sum(before.counted.values()) - sum(after.counted.values()) == 16

@@ -18,7 +18,7 @@ sys.path.append(str(ROOT / "tools"))
 
 import iterations_drawing  # noqa: E402
 import pictures  # noqa: E402
-from pictures_of import grid, lengths, sheet, style  # noqa: E402
+from pictures_of import grid, panels, sheet, style  # noqa: E402
 from pictures_of.layout import boxes, faults  # noqa: E402
 
 RESULTS, FOLDER = pictures.RESULTS, pictures.FOLDER
@@ -80,8 +80,8 @@ def test_colours_are_those_of_the_style_in_a_png_too() -> None:
 
 
 def test_another_number_in_the_record_is_another_picture(tmp_path) -> None:
-    shutil.copy(RESULTS / lengths.RECORD, tmp_path)
-    record = tmp_path / lengths.RECORD
+    shutil.copy(RESULTS / panels.GRID, tmp_path)
+    record = tmp_path / panels.GRID
     before = sheet.save(pictures.PICTURES["grid"].drawn(tmp_path), tmp_path, "grid")[0].read_bytes()
     record.write_text(re.sub(r'"rounds_ms": \[[\d., ]+\]', '"rounds_ms": [2.0, 2.0]', record.read_text(), count=1))
     assert sheet.save(pictures.PICTURES["grid"].drawn(tmp_path), tmp_path, "grid")[0].read_bytes() != before
@@ -104,7 +104,7 @@ def test_the_command_draws_what_is_asked_for_and_leaves_out_what_has_no_record(t
     results, folder = tmp_path / "results", tmp_path / "docs/pictures"
     results.mkdir()
     folder.parent.mkdir()
-    shutil.copy(RESULTS / lengths.RECORD, results)
+    shutil.copy(RESULTS / panels.GRID, results)
     monkeypatch.setattr(pictures, "RESULTS", results)
     monkeypatch.setattr(pictures, "FOLDER", folder)
     done = CliRunner().invoke(pictures.main, ["--only", "ladder-fa4", "--only", "lengths"])
@@ -114,9 +114,9 @@ def test_the_command_draws_what_is_asked_for_and_leaves_out_what_has_no_record(t
     assert {path.name for path in folder.iterdir()} == {"lengths.svg", "lengths.png"}
     unknown = CliRunner().invoke(pictures.main, ["--only", "ladder-none"])
     assert unknown.exit_code == 2 and "ladder-none" in unknown.output
-    (results / lengths.RECORD).write_text("{}\n")
+    (results / panels.GRID).write_text("{}\n")
     broken = CliRunner().invoke(pictures.main, ["--only", "lengths"])
-    assert broken.exit_code == 2 and f"{lengths.RECORD}:1" in broken.output and "Traceback" not in broken.output
+    assert broken.exit_code == 2 and f"{panels.GRID}:1" in broken.output and "Traceback" not in broken.output
 
 
 # --- text and colours ------------------------------------------------------------------------------------------

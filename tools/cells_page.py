@@ -17,6 +17,7 @@ from tl_attention.measure.cell_records import CellRow, parse_cell
 from tl_attention.measure.records import Measured, read_lines
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.show.cells import binding_peer
+from tl_attention.show.report import PEER_NAMES
 from tl_attention.show.text_table import markdown
 
 ROOT = Path(__file__).parents[1]
@@ -24,13 +25,8 @@ RECORD = ROOT / "results/cells-h200.jsonl"
 PAGE = ROOT / "docs/PYTORCH.md"
 PICTURE = ROOT / "docs/speed.svg"
 BEGIN, END = "<!-- speed -->", "<!-- end of speed -->"
-PEERS = {"fa3": "FlashAttention-3", "cudnn": "cuDNN"}
-NAMES = {
-    **PEERS,
-    "flash2": "FlashAttention-2",
-    "unmasked": "our rate without a mask",
-    "without_lse": "ours without the LSE",
-}
+PEERS = {name: PEER_NAMES[name] for name in ("fa3", "cudnn")}
+NAMES = {**PEER_NAMES, "unmasked": "our rate without a mask", "without_lse": "ours without the LSE"}
 
 
 def read(path: Path = RECORD) -> list[CellRow]:

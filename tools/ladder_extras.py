@@ -8,6 +8,9 @@ from statistics import geometric_mean
 
 import ladder_profile
 from cells_page import read as read_cells
+from pictures_of import panels
+from pictures_of.panels import Key
+from pictures_of.style import SHORT
 
 from tl_attention.build.float_instructions import FloatInstructions, float_instructions
 from tl_attention.files.ladder_file import Ladder
@@ -17,11 +20,11 @@ from tl_attention.measure.records import Row
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.show import configurations
 from tl_attention.show import ladder as shown
+from tl_attention.show.report import PEER_NAMES
 from tl_attention.show.text_table import markdown
 
 RESULTS = Path(__file__).parents[1] / "results"
-GRID = RESULTS / "cells-fa4-h200.jsonl"
-SHORT = {"float16": "fp16", "bfloat16": "bf16"}
+GRID = RESULTS / panels.GRID
 # What emulating every 10th exponential gained in the text, in percent: heads on heads of K and V, causal, dtype; 1k to 32k.
 TEXT_GAINS: dict[tuple[int, int, bool, str], tuple[float, ...]] = {
     (16, 16, False, "bf16"): (0.8, 1.1, 0.2, 2.9, 2.5, 2.3),
@@ -122,16 +125,14 @@ def grid(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
         "percent of speed, and behind it in brackets what the text's change gained there."
     )
     lengths = sorted({cell.shape.seq_kv for cell in cells})
-    groups: dict[tuple[int, int, bool, str], dict[int, CellRow]] = {}
+    groups: dict[Key, dict[int, CellRow]] = {}
     for cell in cells:
-        s = cell.shape
-        key = (s.heads, s.heads_kv, s.mask == CAUSAL, SHORT[s.dtype])
-        groups.setdefault(key, {})[s.seq_kv] = cell
+        groups.setdefault(panels.key_of(cell), {})[cell.shape.seq_kv] = cell
     headings = ("problem", *(f"{length // 1024}k" for length in lengths))
     yield markdown(headings, [_gains(key, of, lengths) for key, of in groups.items()])
     yield "![TFLOPS over length beside the peers](../pictures/lengths.svg)"
     yield "The speed of ours, all exponentials by the hardware, beside each peer: the geometric mean over lengths, and the lowest."
-    yield markdown(("problem", *shown.PEER_NAMES.values()), [_beside(key, of) for key, of in groups.items()])
+    yield markdown(("problem", *PEER_NAMES.values()), [_beside(key, of) for key, of in groups.items()])
     yield "![The same, cell by cell](../pictures/grid.svg)"
     yield "## Not here"
     yield (
@@ -140,28 +141,22 @@ def grid(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     )
 
 
-def _words(key: tuple[int, int, bool, str]) -> str:
-    heads, heads_kv, causal, dtype = key
-    of = f"{heads} heads" if heads == heads_kv else f"{heads} heads on {heads_kv}"
-    return f"{of}{', causal' if causal else ''}, {dtype}"
-
-
-def _gains(key: tuple[int, int, bool, str], cells: Mapping[int, CellRow], lengths: Sequence[int]) -> tuple[str, ...]:
+def _gains(key: Key, cells: Mapping[int, CellRow], lengths: Sequence[int]) -> tuple[str, ...]:
     found = []
-    for length, text in zip(lengths, TEXT_GAINS[key]):
+    for length, text in zip(lengths, TEXT_GAINS[key.heads, key.heads_kv, key.mask == CAUSAL, SHORT[key.dtype]]):
         cell = cells[length]
         emulated = next(peer for peer in cell.peers if peer.startswith(SCHEDULE))
         speed = cell.speed(emulated, OURS)
         found.append(f"{100 * (speed.ratio - 1):+.1f} ({text:+.1f})" if speed else "")
-    return _words(key), *found
+    return panels.words(key), *found
 
 
-def _beside(key: tuple[int, int, bool, str], cells: Mapping[int, CellRow]) -> tuple[str, ...]:
+def _beside(key: Key, cells: Mapping[int, CellRow]) -> tuple[str, ...]:
     found = []
-    for peer in shown.PEER_NAMES:
+    for peer in PEER_NAMES:
         ratios = [speed.ratio for cell in cells.values() if (speed := cell.speed(OURS, peer))]
         found.append(f"{geometric_mean(ratios):.3f} ({min(ratios):.3f})" if ratios else "no fp16 in its wheel")
-    return _words(key), *found
+    return panels.words(key), *found
 
 
 SECTIONS: dict[str, Callable[[Ladder, Sequence[Row]], Iterator[str]]] = {

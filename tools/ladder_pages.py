@@ -8,9 +8,10 @@ from pathlib import Path
 
 from ladder_extras import extras
 
-from tl_attention.files.ladder_file import Ladder, Step, load_ladder
+from tl_attention.files.ladder_file import Ladder, Step, load_ladder, record_name
 from tl_attention.measure.records import Row, read_rows
 from tl_attention.show import ladder as shown
+from tl_attention.show.report import PEER_NAMES
 from tl_attention.show.text_table import markdown
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +44,7 @@ COLUMNS = (
 
 def record_of(name: str) -> Path:
     """Where a ladder's record is."""
-    return RESULTS / f"ladder-{name}-h200.jsonl"
+    return RESULTS / record_name(name)
 
 
 def pages() -> dict[str, str]:
@@ -151,7 +152,7 @@ def headline(ladder: Ladder, rows: Mapping[str, Row]) -> tuple[str, ...]:
     """The text's best known figure and the row of that step."""
     row = rows[ladder.headline.name]
     beside = "; ".join(
-        f"{rows[peer].median_ms / row.median_ms:.3f} x {shown.PEER_NAMES[peer]}"  # type: ignore[operator]
+        f"{rows[peer].median_ms / row.median_ms:.3f} x {PEER_NAMES[peer]}"  # type: ignore[operator]
         for peer in ladder.peers
         if peer in rows and rows[peer].median_ms and row.median_ms
     )

@@ -11,7 +11,7 @@ from tl_attention.measure import counters
 from tl_attention.measure.profile_records import ProfileRow, read_profiles
 from tl_attention.problem import traffic
 from tl_attention.show import profile
-from tl_attention.show.ladder import PEER_NAMES
+from tl_attention.show.report import PEER_NAMES
 from tl_attention.show.text_table import markdown
 
 RECORD = Path(__file__).parents[1] / "results/profile-h200.jsonl"

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tl_attention.build.compile import compile_kernel
 from tl_attention.build.sass import Loop, steady
 from tl_attention.errors import InputError
 from tl_attention.hardware.warpgroup import WARP
-from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
 # Adds, products, both at once, larger ones of two, and exponentials.
@@ -44,17 +42,6 @@ def float_instructions(schedule: Schedule, head_dim: int, loops: Sequence[Loop])
     loops whose products are not those of whole KV blocks.
     """
     return FloatInstructions(by_formula(schedule, head_dim), counted(schedule, head_dim, loops))
-
-
-def of_kernels(schedules: Sequence[Schedule], variant: Variant) -> list[FloatInstructions]:
-    """Both of each schedule's kernel, compiled for the variant: of one that fuses the scale beside one that does not.
-
-    Raises InputError as `float_instructions` and `compile_kernel` do.
-    """
-    return [
-        float_instructions(schedule, variant.head_dim, compile_kernel(schedule, variant).report.loops)
-        for schedule in schedules
-    ]
 
 
 def by_formula(schedule: Schedule, head_dim: int) -> dict[str, int]:

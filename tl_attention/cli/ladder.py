@@ -35,7 +35,7 @@ def ladder(
     Without a NAME the ladders that there are. A ladder is one of these, or a file in the form of results/ladder-*.yaml.
     Without a GPU its steps are compiled and verified on the CPU.
     """
-    from tl_attention.files.ladder_file import ladder_names, load_ladder
+    from tl_attention.files.ladder_file import ladder_names, load_ladder, record_name
 
     if name is None:
         if recorded or record or rounds or output or seed is not None:
@@ -54,7 +54,7 @@ def ladder(
         from tl_attention.measure.records import read_rows
         from tl_attention.show.ladder import by_name
 
-        path = record or shipped.folder("results") / f"ladder-{found.name}-h200.jsonl"
+        path = record or shipped.folder("results") / record_name(found.name)
         rows = read_rows(path)
         if not by_name(rows, found):
             raise InputError(f"{path}: no row of {found.shape}, expected a record of the ladder {found.name}")

@@ -15,12 +15,12 @@ from tl_attention.errors import InputError
 from tl_attention.files import catalogue, yaml_text
 from tl_attention.files.default_rule import EITHER, KEYS, LONGEST, Case, Rule
 from tl_attention.files.named import resolve
-from tl_attention.files.yaml_text import YamlFile
+from tl_attention.files.yaml_text import YamlFile, blamed
 from tl_attention.hardware.card import ARCHS, HOPPER
 from tl_attention.problem.head_dims import TILE_SIZES, HeadSize, is_meant
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.window import MASK_KINDS
-from tl_attention.schedule.key_errors import KeyPath, dotted, first_error
+from tl_attention.schedule.key_errors import first_error
 
 FILE = Path(__file__).with_name("defaults.yaml")
 # Of problems: a model has few, but for its lengths.
@@ -101,21 +101,17 @@ def _read(path: Path) -> Defaults:
     try:
         return Defaults(file, Rules(**file.fields).rules)
     except ValueError as error:
-        raise _blamed(file, *first_error(error, Rules)) from None
-
-
-def _blamed(file: YamlFile, key: KeyPath, message: str) -> InputError:
-    return InputError(f"{file.path}:{file.line(key)}: {dotted(key)}{message}")
+        raise blamed(file, *first_error(error, Rules)) from None
 
 
 def _check_schedule(file: YamlFile, number: int, rule: Rule) -> None:
     key = ("rules", number, "schedule")
     if catalogue.path_of(rule.schedule) is None:
-        raise _blamed(file, key, str(catalogue.unknown(rule.schedule)))
+        raise blamed(file, key, str(catalogue.unknown(rule.schedule)))
     named = resolve(rule.schedule)
     for size in rule.head_dims:
         if not is_meant(size, named.head_dims):
-            raise _blamed(file, key, f"{rule.schedule} {named.meant_for}, the rule is for {size} too")
+            raise blamed(file, key, f"{rule.schedule} {named.meant_for}, the rule is for {size} too")
 
 
 def _check_together(file: YamlFile, rules: Sequence[Rule]) -> None:
@@ -124,11 +120,11 @@ def _check_together(file: YamlFile, rules: Sequence[Rule]) -> None:
     for case in _told_apart(rules):
         number = Defaults(file, tuple(rules)).find(case)
         if number is None and case.arch == HOPPER.arch:
-            raise _blamed(file, ("rules",), f"no rule serves {case}, expected one for every case")
+            raise blamed(file, ("rules",), f"no rule serves {case}, expected one for every case")
         serving.add(number)
     for number in range(len(rules)):
         if number not in serving:
-            raise _blamed(file, ("rules", number), "never serves a case: the rules above it serve all of its own")
+            raise blamed(file, ("rules", number), "never serves a case: the rules above it serve all of its own")
 
 
 def _told_apart(rules: Sequence[Rule]) -> Iterator[Case]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
@@ -17,16 +17,15 @@ from tl_attention import shipped
 from tl_attention.errors import InputError
 from tl_attention.files import yaml_text
 from tl_attention.files.named import Named, resolve
-from tl_attention.files.yaml_text import YamlFile
+from tl_attention.files.yaml_text import YamlFile, blamed, checked
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
-from tl_attention.schedule.key_errors import KeyPath, dotted, first_error
+from tl_attention.schedule.key_errors import KeyPath
 
 START, SUFFIX = "ladder-", ".yaml"
 Text = Annotated[str, Field(min_length=1)]
 Short = Annotated[str, Field(min_length=1, max_length=40)]
 Figure = Annotated[float, Field(gt=0)]
 Product = Literal["matmul", "mma_sync"]
-Checked = TypeVar("Checked", bound=BaseModel)
 
 
 class _Keys(BaseModel):
@@ -141,6 +140,11 @@ def ladder_names() -> list[str]:
     return sorted(path.stem.removeprefix(START) for path in _root().glob(f"{START}*{SUFFIX}"))
 
 
+def record_name(name: str) -> str:
+    """The file in results/ that has the record of the ladder of this name."""
+    return f"{START}{name}-h200.jsonl"
+
+
 def load_ladder(name: str | Path) -> Ladder:
     """The ladder that ships under this name, or that of a file. Raises InputError with `file:line: key: message`."""
     text = str(name)
@@ -148,19 +152,19 @@ def load_ladder(name: str | Path) -> Ladder:
     if not path.is_file():
         raise InputError(f"no ladder is named {text[:60]!r}, expected one of {', '.join(ladder_names())}, or a file")
     file = yaml_text.read(path)
-    keys = _checked(file, LadderKeys, file.fields)
+    keys = checked(file, LadderKeys, file.fields)
     try:
         shape = AttentionShape.parse(keys.shape, dtype=DTYPE_NAMES[keys.dtype], causal=keys.causal)
     except InputError as error:
-        raise _blamed(file, ("shape",), str(error)) from None
+        raise blamed(file, ("shape",), str(error)) from None
     steps: list[Step] = []
     for number, fields in enumerate(keys.steps):
-        steps.append(_step(file, number, _checked(file, StepKeys, fields, "steps", number), steps))
+        steps.append(_step(file, number, checked(file, StepKeys, fields, "steps", number), steps))
     tiles = [_tile(file, number, fields) for number, fields in enumerate(keys.tiles)]
     headline = next((step for step in steps if step.schedule and step.name == keys.headline.step), None)
     if headline is None:
         where: KeyPath = ("headline", "step")
-        raise _blamed(file, where, f"{keys.headline.step[:40]!r} is no step that has a schedule")
+        raise blamed(file, where, f"{keys.headline.step[:40]!r} is no step that has a schedule")
     told = {
         key: getattr(keys, key)
         for key in ("title", "source", "story", "method", "unit", "fixed", "product", "peers", "choose")
@@ -180,22 +184,22 @@ def _step(file: YamlFile, number: int, keys: StepKeys, earlier: list[Step]) -> S
     where: KeyPath = ("steps", number)
     names = [step.name for step in earlier]
     if keys.name in names:
-        raise _blamed(file, (*where, "name"), f"{keys.name!r} is the name of an earlier step, expected another")
+        raise blamed(file, (*where, "name"), f"{keys.name!r} is the name of an earlier step, expected another")
     if keys.schedule is None:
         if not keys.note:
-            raise _blamed(file, where, "a step without a schedule, expected a note that says why it has none")
+            raise blamed(file, where, "a step without a schedule, expected a note that says why it has none")
         return Step(keys.name, keys.idea, None, None, keys.text, keys.why, keys.note)
     measured = [step.name for step in earlier if step.schedule]
     if keys.against is not None and keys.against not in measured:
         found = ", ".join(measured) or "none: it is the first"
-        raise _blamed(file, (*where, "against"), f"{keys.against[:40]!r} is no earlier step, expected one of {found}")
+        raise blamed(file, (*where, "against"), f"{keys.against[:40]!r} is no earlier step, expected one of {found}")
     named = _resolved(file, (*where, "schedule"), keys.schedule)
     against = keys.against or next(reversed(measured), None)
     return Step(keys.name, keys.idea, named, against, keys.text, keys.why, keys.note)
 
 
 def _tile(file: YamlFile, number: int, fields: dict[str, Any]) -> Tile:
-    keys = _checked(file, TileKeys, fields, "tiles", number)
+    keys = checked(file, TileKeys, fields, "tiles", number)
     return Tile(_resolved(file, ("tiles", number, "schedule"), keys.schedule), keys.text)
 
 
@@ -203,19 +207,7 @@ def _resolved(file: YamlFile, where: KeyPath, schedule: str) -> Named:
     try:
         return resolve(schedule)
     except InputError as error:
-        raise _blamed(file, where, str(error)) from None
-
-
-def _checked(file: YamlFile, model: type[Checked], fields: dict[str, Any], *where: str | int) -> Checked:
-    try:
-        return model(**fields)
-    except ValueError as error:
-        key, message = first_error(error, model)
-        raise _blamed(file, (*where, *key), message) from None
-
-
-def _blamed(file: YamlFile, key: KeyPath, message: str) -> InputError:
-    return InputError(f"{file.path}:{file.line(key)}: {dotted(key)}{message}")
+        raise blamed(file, where, str(error)) from None
 
 
 def _root() -> Path:

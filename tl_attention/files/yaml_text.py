@@ -11,12 +11,17 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
 from tl_attention.errors import InputError
-from tl_attention.schedule.key_errors import KeyPath, dotted, shown
+from tl_attention.schedule.key_errors import KeyPath, dotted, first_error, shown
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Checked = TypeVar("Checked", bound="BaseModel")
 
 MAX_BYTES = 64 * 1024
 MAX_NESTING = 8
@@ -77,6 +82,20 @@ class YamlFile:
                 return line, depth
             node = child
         return line, len(key)
+
+
+def checked(file: YamlFile, model: type[Checked], fields: dict[str, Any], *where: str | int) -> Checked:
+    """A model of the fields that stand at `where`. Raises InputError with `file:line: key: message`."""
+    try:
+        return model(**fields)
+    except ValueError as error:
+        key, message = first_error(error, model)
+        raise blamed(file, (*where, *key), message) from None
+
+
+def blamed(file: YamlFile, key: KeyPath, message: str) -> InputError:
+    """The error at a key's line."""
+    return InputError(f"{file.path}:{file.line(key)}: {dotted(key)}{message}")
 
 
 def read(path: Path) -> YamlFile:

@@ -47,24 +47,25 @@ def measure(
     candidates = list(dict.fromkeys(candidates))
     with Session(keep, seed=options.seed, arch=options.arch, compilers=CompilePool(len(candidates))) as session:
         tickets = [session.add(candidate) for candidate in candidates]
-        _compile(session, tickets, progress)
+        compile_added(session, tickets, progress)
+        _mark_same_code(tickets)
         if options.peers != () and session.device is not None:
             tickets += _peers(session, candidates, options.peers)
-        _verify(session, tickets, progress)
+        verify_pending(session, tickets, progress)
         timed = [ticket for ticket in tickets if not ticket.done]
         against = _pairs(timed, options.against)
         session.time(timed, options.rounds, progress, product=options.product, against=against)
     return rows
 
 
-def _compile(session: Session, tickets: Sequence[Ticket], progress: Progress) -> None:
+def compile_added(session: Session, tickets: Sequence[Ticket], progress: Progress) -> None:
+    """Wait until all that was added, these tickets, is compiled; only peers can be added afterwards."""
     progress.phase("compile", sum(not ticket.refusal for ticket in tickets))
     for ticket in session.prepared():
         if not ticket.refusal:
             progress.advance(str(ticket.candidate))
     # Nothing else shall run, or hold memory of the GPU, while the others are timed.
     session.end_compiling()
-    _mark_same_code(tickets)
 
 
 def _mark_same_code(tickets: Sequence[Ticket]) -> None:
@@ -94,7 +95,8 @@ def _peers(session: Session, candidates: Sequence[Candidate], names: Sequence[st
     return list(session.prepared())
 
 
-def _verify(session: Session, tickets: Sequence[Ticket], progress: Progress) -> None:
+def verify_pending(session: Session, tickets: Sequence[Ticket], progress: Progress) -> None:
+    """Verify those that are not done: on the GPU, or by the interpreter where there is none."""
     pending = [ticket for ticket in tickets if not ticket.done]
     progress.phase("interpret on the CPU" if session.device is None else "verify", len(pending))
     for ticket in pending:

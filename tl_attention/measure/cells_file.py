@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt
 from pydantic_core import PydanticCustomError
 
 from tl_attention.errors import InputError
 from tl_attention.files import yaml_text
-from tl_attention.files.yaml_text import YamlFile
+from tl_attention.files.yaml_text import YamlFile, blamed, checked
 from tl_attention.measure.cell import Cell, check_peer, schedule_for
 from tl_attention.problem.head_dims import SUPPORTED, HeadSize, parse_head_size, sizes_of
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 from tl_attention.problem.window import OPEN, masked
-from tl_attention.schedule.key_errors import KeyPath, dotted, first_error
+from tl_attention.schedule.key_errors import KeyPath
 
 
 def _head_size(value: object) -> HeadSize:
@@ -31,8 +31,6 @@ Length = Annotated[StrictInt, Field(ge=1)]
 Side = Annotated[StrictInt, Field(ge=OPEN)]
 Bar = Annotated[float, Field(gt=0, le=10)]
 Name = Annotated[str, Field(pattern=r"^\w+$")]
-
-Checked = TypeVar("Checked", bound=BaseModel)
 
 
 class GroupKeys(BaseModel):
@@ -69,17 +67,9 @@ class CellsKeys(BaseModel):
 def load_cells(path: Path) -> list[Cell]:
     """The cells of a file, in its order. Raises InputError with `file:line: key: message`."""
     file = yaml_text.read(path)
-    keys = _checked(file, CellsKeys, file.fields)
-    groups = {name: _checked(file, GroupKeys, fields, "groups", name) for name, fields in keys.groups.items()}
+    keys = checked(file, CellsKeys, file.fields)
+    groups = {name: checked(file, GroupKeys, fields, "groups", name) for name, fields in keys.groups.items()}
     return [cell for name, group in groups.items() for cell in _cells(file, name, group, keys.tokens)]
-
-
-def _checked(file: YamlFile, model: type[Checked], fields: dict[str, Any], *where: str) -> Checked:
-    try:
-        return model(**fields)
-    except ValueError as error:
-        key, message = first_error(error, model)
-        raise _blamed(file, (*where, *key), message) from None
 
 
 def _cells(file: YamlFile, name: str, group: GroupKeys, tokens: int) -> Iterator[Cell]:
@@ -89,18 +79,18 @@ def _cells(file: YamlFile, name: str, group: GroupKeys, tokens: int) -> Iterator
         try:
             check_peer(peer)
         except InputError as error:
-            raise _blamed(file, with_key, str(error)) from None
+            raise blamed(file, with_key, str(error)) from None
     for seq, causal in product(group.seq, group.causal):
         if group.batch is None and tokens % seq:
-            raise _blamed(file, (*where, "seq"), f"{seq} does not divide the {tokens} tokens, expected batch beside it")
+            raise blamed(file, (*where, "seq"), f"{seq} does not divide the {tokens} tokens, expected batch beside it")
         try:
             shape = _shape(group, seq, causal, group.batch or tokens // seq)
         except InputError as error:
-            raise _blamed(file, where, str(error)) from None
+            raise blamed(file, where, str(error)) from None
         try:
             schedule_for(shape, group.schedule).refuse_unmeant(shape.head_size)
         except InputError as error:
-            raise _blamed(file, (*where, "schedule"), str(error)) from None
+            raise blamed(file, (*where, "schedule"), str(error)) from None
         yield Cell(name, shape, group.peers, group.schedule, group.mean)
 
 
@@ -120,7 +110,3 @@ def _shape(group: GroupKeys, seq: int, causal: bool, batch: int) -> AttentionSha
         group.sinks,
         group.lse,
     )
-
-
-def _blamed(file: YamlFile, key: KeyPath, message: str) -> InputError:
-    return InputError(f"{file.path}:{file.line(key)}: {dotted(key)}{message}")

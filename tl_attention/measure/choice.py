@@ -16,6 +16,7 @@ from tl_attention.configurations.configuration import Configuration
 from tl_attention.errors import InputError
 from tl_attention.hardware.card import Card
 from tl_attention.hardware.device import card_of_arch
+from tl_attention.measure.bench import compile_added, verify_pending
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.progress import SILENT, Progress
 from tl_attention.measure.records import Row
@@ -97,9 +98,10 @@ def choose(
     card = card_of_arch(session.arch)
     candidates = {one: _candidate(one, shape, card) for one in configurations}
     entries = [_Entry(one, session.add(candidate)) for one, candidate in candidates.items()]
-    _compile(entries, session, progress)
+    tickets = [entry.ticket for entry in entries]
+    compile_added(session, tickets, progress)
     _prune(entries, session, card, most_stack_bytes)
-    _verify(entries, session, progress)
+    verify_pending(session, tickets, progress)
     groups: dict[tuple[int, ...], list[Ticket]] = {}
     for entry in entries:
         groups.setdefault(entry.configuration.tile, []).append(entry.ticket)
@@ -119,15 +121,6 @@ def _candidate(configuration: Configuration, shape: AttentionShape, card: Card) 
             f"{configuration}: head_dim {configuration.head_dim}, expected {shape.head_size} as of {shape}"
         )
     return Candidate(str(configuration), shape, schedule_of(configuration), sms=card.sms, arch=card.arch)
-
-
-def _compile(entries: Sequence[_Entry], session: Session, progress: Progress) -> None:
-    progress.phase("compile", sum(not entry.ticket.refusal for entry in entries))
-    for ticket in session.prepared():
-        if not ticket.refusal:
-            progress.advance(str(ticket.candidate))
-    # Nothing else shall run while the others are timed.
-    session.end_compiling()
 
 
 def _prune(entries: Sequence[_Entry], session: Session, card: Card, most_stack_bytes: int) -> None:
@@ -168,14 +161,6 @@ def _has_no_room(configuration: Configuration, row: Row, card: Card) -> str:
     if card.blocks_that_fit(configuration.threads, registers, shared_bytes):
         return ""
     return f"{configuration.threads} threads of {registers} registers, {shared_bytes:,} bytes: no block fits an SM of {card}"
-
-
-def _verify(entries: Sequence[_Entry], session: Session, progress: Progress) -> None:
-    pending = [entry.ticket for entry in entries if not entry.ticket.done]
-    progress.phase("interpret on the CPU" if session.device is None else "verify", len(pending))
-    for ticket in pending:
-        session.verify(ticket)
-        progress.advance(str(ticket.candidate))
 
 
 def _fastest(group: Sequence[Ticket]) -> Ticket | None:

@@ -12,6 +12,7 @@ from tl_attention.lowering.registry import lowering_of
 from tl_attention.measure.products import PRODUCTS
 from tl_attention.measure.records import Row
 from tl_attention.show.diff import changed_keys
+from tl_attention.show.report import PEER_NAMES
 
 _HEADINGS = (
     "step",
@@ -31,7 +32,6 @@ PRIORITY = (0, 1, 6, 2, 3, 4, 5, 7, 8, 10, 9)
 # A longer value of a key is in the files.
 LONGEST_VALUE = 40
 NOTHING = "-"
-PEER_NAMES = {"fa3": "FlashAttention-3", "cudnn": "cuDNN", "flash2": "FlashAttention-2"}
 
 
 def headings(ladder: Ladder) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from tl_attention.program.asked_waits import asked_waits_of
 from tl_attention.show import text_table
 
 PEER_BASELINE = "cudnn"
+PEER_NAMES = {"fa3": "FlashAttention-3", "cudnn": "cuDNN", "flash2": "FlashAttention-2"}
 Cell = Callable[[Row], str]
 
 

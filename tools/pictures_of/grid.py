@@ -13,14 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
 
-from pictures_of.panels import Key, by_panel, length, problem, words
+from pictures_of.panels import GRID, Key, by_panel, length, problem, words
 from pictures_of.picture import Picture, measured
 from pictures_of.sheet import MARGIN, WIDTH, Sheet
 from pictures_of.style import NAMES, NORMAL, PAPER, SMALL, TEXT, ink_on
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
 
-RECORD = "cells-fa4-h200.jsonl"
 FASTEST = "the fastest peer"
 # Speeds between the classes of colours: orange is slower, blue faster, and further from 1 is darker.
 BOUNDS = (0.90, 0.95, 0.98, 0.995, 1.005, 1.02, 1.05, 1.10, 1.20, 1.50)
@@ -38,7 +37,7 @@ ABOUT = (
 
 def draw(results: Path) -> Figure:
     """The picture of the record in a folder."""
-    return of_rows(read(results / RECORD), RECORD)
+    return of_rows(read(results / GRID), GRID)
 
 
 def of_rows(rows: Sequence[CellRow], record: str) -> Figure:
@@ -137,4 +136,4 @@ def legend(sheet: Sheet) -> None:
     sheet.text(MARGIN + LABELS + len(COLOURS) * box + 12, sheet.top - 1, "faster (blue)", size=NORMAL, color=TEXT)
 
 
-PICTURE = Picture("grid", (RECORD,), draw)
+PICTURE = Picture("grid", (GRID,), draw)

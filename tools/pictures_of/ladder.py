@@ -17,7 +17,7 @@ from pictures_of.picture import Picture, measured
 from pictures_of.sheet import MARGIN, WIDTH, Sheet, line_height, width_of, wrapped
 from pictures_of.style import COLOURS, DASHES, NAMES, NORMAL, PAPER, SMALL, TEXT, Style
 from tl_attention.errors import InputError
-from tl_attention.files.ladder_file import Ladder, Step, ladder_names, load_ladder
+from tl_attention.files.ladder_file import Ladder, Step, ladder_names, load_ladder, record_name
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.products import PRODUCTS
 from tl_attention.measure.records import Row, read_rows
@@ -46,14 +46,9 @@ ABOUT = (
 NOT_FROM_0 = " The axis does not begin at 0."
 
 
-def record_of(name: str) -> str:
-    """The file in results/ that a ladder's rows are in."""
-    return f"ladder-{name}-h200.jsonl"
-
-
 def draw(ladder: Ladder, results: Path) -> Figure:
     """The picture of the newest run in a folder's record."""
-    record = record_of(ladder.name)
+    record = record_name(ladder.name)
     return of_rows(ladder, by_name(read_rows(results / record), ladder), record)
 
 
@@ -254,7 +249,7 @@ def _entry(at: int, step: Step, width: float) -> list[str]:
 
 def picture(name: str) -> Picture:
     """The picture of a ladder that ships."""
-    return Picture(f"ladder-{name}", (record_of(name),), lambda results: draw(load_ladder(name), results))
+    return Picture(f"ladder-{name}", (record_name(name),), lambda results: draw(load_ladder(name), results))
 
 
 PICTURES = tuple(map(picture, ladder_names()))

@@ -11,14 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pictures_of.panels import Key, by_panel, length, problem, words
+from pictures_of.panels import GRID, Key, by_panel, length, problem, words
 from pictures_of.picture import Picture, measured
 from pictures_of.sheet import MARGIN, WIDTH, Sheet
 from pictures_of.style import COLOURS, DASHES, MARKERS, NAMES, Style
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
 
-RECORD = "cells-fa4-h200.jsonl"
 # Pixels.
 COLUMNS, PANEL, BETWEEN, LEFT, LEGEND, BELOW = 4, 250, 14, 60, 30, 72
 ABOUT = (
@@ -29,7 +28,7 @@ ABOUT = (
 
 def draw(results: Path) -> Figure:
     """The picture of the record in a folder."""
-    return of_rows(read(results / RECORD), RECORD)
+    return of_rows(read(results / GRID), GRID)
 
 
 def of_rows(rows: Sequence[CellRow], record: str) -> Figure:
@@ -89,4 +88,4 @@ def panel(axes: Axes, key: Key, cells: Sequence[CellRow], names: Sequence[str]) 
     axes.grid(axis="y")
 
 
-PICTURE = Picture("lengths", (RECORD,), draw)
+PICTURE = Picture("lengths", (GRID,), draw)

@@ -10,6 +10,9 @@ from tl_attention.measure.cell_records import CellRow
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.mask import FULL, Mask
 
+# Of 16 heads and of 40 on 8, beside every peer.
+GRID = "cells-fa4-h200.jsonl"
+
 
 class Key(NamedTuple):
     """What a series has besides its lengths."""
@@ -22,12 +25,17 @@ class Key(NamedTuple):
     optional: tuple[str, ...]
 
 
+def key_of(row: CellRow) -> Key:
+    """The series of a cell."""
+    s = row.shape
+    return Key(s.mask, s.heads, s.heads_kv, s.head_size, s.dtype, s.optional)
+
+
 def by_panel(rows: Sequence[CellRow]) -> dict[Key, list[CellRow]]:
     """The cells of each series by length; first those without a mask, in the record's order of what is left."""
     found: dict[Key, list[CellRow]] = {}
     for row in rows:
-        s = row.shape
-        found.setdefault(Key(s.mask, s.heads, s.heads_kv, s.head_size, s.dtype, s.optional), []).append(row)
+        found.setdefault(key_of(row), []).append(row)
     ordered = sorted(found, key=lambda key: key.mask != FULL)
     return {key: sorted(found[key], key=lambda row: row.shape.seq_kv) for key in ordered}
 

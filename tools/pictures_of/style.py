@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib.style
 
 from tl_attention.measure.cell import OURS
+from tl_attention.show.report import PEER_NAMES
 
 # Keywords of a line, a mark or a text of matplotlib's.
 Style = dict[str, Any]
@@ -18,7 +19,7 @@ TEXT, QUIET, LINE, PAPER = "#1a1a1a", "#4d4d4d", "#b8b8b8", "#ffffff"
 COLOURS = {OURS: "#12355b", "fa3": "#c2410c", "cudnn": "#2a9d8f", "flash2": "#e3b23c"}
 MARKERS = {OURS: "o", "fa3": "s", "cudnn": "^", "flash2": "D"}
 DASHES: dict[str, Any] = {OURS: "-", "fa3": (0, (4, 1.5)), "cudnn": (0, (7, 2, 1.5, 2)), "flash2": (0, (1.5, 1.5))}
-NAMES = {OURS: "tl-attention", "fa3": "FlashAttention-3", "cudnn": "cuDNN", "flash2": "FlashAttention-2"}
+NAMES = {OURS: "tl-attention", **PEER_NAMES}
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
 # Letters are drawn as paths of matplotlib's own font, and identifiers hashed with a fixed salt.
