@@ -153,8 +153,7 @@ def in_loop(before: list[Emitted], after: list[Emitted], schedule: Schedule) -> 
 def test_the_traced_kernel_does_what_is_listed(name, causal):
     """Every operation of every phase in order, the statements with what they read and write."""
     schedule = TRACED[name]
-    arguments = lowering_of(schedule).arguments(schedule)
-    kernel = lowering_of(schedule).prim_func(arguments, Variant(128, "float16", CAUSAL if causal else FULL))
+    kernel = lowering_of(schedule).prim_func(schedule, Variant(128, "float16", CAUSAL if causal else FULL))
     before, loops, after = specialized_phases(kernel)
     before, after = in_loop(before, after, schedule)
     assert len(loops) == 2 or not causal

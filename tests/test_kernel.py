@@ -16,7 +16,6 @@ from tl_attention.build.compile import compile_kernel, fingerprint
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
 from tl_attention.loop.attention import SOURCE
-from tl_attention.lowering.pipelined.kernel import attention_kernel
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Sizes, Variant
@@ -36,7 +35,7 @@ TILELANG_KIND = {"load": {"copy"}, "product": {"gemm"}, "vector": {"copy", "fill
 def test_the_statement_table_is_what_tilelang_traced(mask, sizes, kv_order, dtype, head_dim):
     schedule = shipped()["seed"].model_copy(update={"kv_order": kv_order})
     variant = Variant(head_dim, dtype, mask, sizes=sizes)
-    kernel = attention_kernel(variant=variant, **lowering_of(schedule).arguments(schedule))
+    kernel = lowering_of(schedule).prim_func(schedule, variant)
     traced = traced_statements(kernel)
     assert len(traced) == len(SOURCE.statements)
     for found, entry in zip(traced, SOURCE.statements):
@@ -47,9 +46,8 @@ def test_the_statement_table_is_what_tilelang_traced(mask, sizes, kv_order, dtyp
 
 def test_the_inferred_kernel_has_the_same_statements():
     inferred = load("schedules/inferred.yaml")
-    arguments = lowering_of(inferred).arguments(inferred)
-    assert arguments["pipeline"] == {"num_stages": 2}
-    kernel = attention_kernel(variant=Variant(128, "float16"), **arguments)
+    assert lowering_of(inferred).arguments(inferred)["pipeline"] == {"num_stages": 2}
+    kernel = lowering_of(inferred).prim_func(inferred, Variant(128, "float16"))
     assert len(traced_statements(kernel)) == len(SOURCE.statements)
 
 

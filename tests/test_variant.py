@@ -39,7 +39,7 @@ def test_a_problem_and_its_variant():
 def test_a_prim_func_takes_what_the_list_says(name, variant, schedules_dir):
     schedule = load(schedules_dir / f"{name}.yaml")
     lowering = lowering_of(schedule)
-    program = lowering.prim_func(lowering.arguments(schedule), variant)
+    program = lowering.prim_func(schedule, variant)
     parameters = variant.parameters(*lowering.counters(schedule))
     assert [p.name for p in parameters][:5] == ["Q", "K", "V", "Output", "softmax_scale"]
     assert [p.name for p in parameters][5:] == (["TileCounter"] if name == "best_causal" else [])

@@ -158,7 +158,7 @@ def lower(checkout: Path, case: GeneratedCase) -> GeneratedCase:
 
     schedule, variant = rebuilt(case)
     lowering = lowering_of(schedule)
-    program, options = lowering.prim_func(lowering.arguments(schedule), variant), dict(lowering.pass_configs)
+    program, options = lowering.prim_func(schedule, variant), dict(lowering.pass_configs)
     try:
         kernel = tilelang.compile(
             program, target=target(variant.arch), pass_configs=options, execution_backend="tvm_ffi"

@@ -36,7 +36,7 @@ def generate(schedule: Schedule, variant: Variant, parameters: tuple[Parameter, 
     lowering.check_variant(variant)
     refuse_unless_safe(schedule, variant.head_size, variant.card)
     with in_force():
-        program = lowering.prim_func(lowering.arguments(schedule), variant)
+        program = lowering.prim_func(schedule, variant)
         try:
             kernel = compiled(program, variant.arch, dict(lowering.pass_configs))
         except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.card import HOPPER, Card
+from tl_attention.lowering.constants import constants
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import Dialect
@@ -23,16 +25,12 @@ FAST_MATH = "tl.enable_fast_math"
 NO_BOUND_CHECKS = "tl.disable_safe_memory_legalize"
 NO_INIT_CHECKS = "tl.disable_buffer_init_check"
 
-# What every kernel asks.
-COMMON_FILES = ("problem/mask.py",)
-
 
 class Lowering(ABC):
     """One way from a schedule to a kernel. `registry.py` has them all; nothing else knows one by its name.
 
-    `dialect` is how schedules see it. `pass_configs` are TileLang's options for its kernels, `files` the modules of the
-    package whose text is the TileLang program, in the order in which a submission carries them, `archs` the cards that
-    it is compiled for. `lacks` has what a variant may ask for that its kernel does not compute.
+    `dialect` is how schedules see it. `pass_configs` are TileLang's options for its kernels, `archs` the cards that it is
+    compiled for. `lacks` has what a variant may ask for that its kernel does not compute.
 
     Every process imports the lowerings, for their dialects, also one that calls a kernel which was finished before: what
     makes and proves kernels is imported by the methods that do so.
@@ -41,7 +39,6 @@ class Lowering(ABC):
     dialect: ClassVar[Dialect]
     archs: ClassVar[tuple[str, ...]]
     pass_configs: ClassVar[Mapping[str, object]] = {FAST_MATH: True}
-    files: ClassVar[tuple[str, ...]]
     lacks: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
@@ -64,11 +61,21 @@ class Lowering(ABC):
 
     @abstractmethod
     def arguments(self, schedule: Schedule) -> dict[str, Any]:
-        """What its `attention_kernel` takes of the schedule: plain values only, for a submission carries them."""
+        """What the schedule fixes of its kernel: plain values only, for a submission carries them."""
+
+    def constants(self, schedule: Schedule, variant: Variant) -> SimpleNamespace:
+        """The namespace that the kernel's macros know as `c`: what the schedule and the variant fix."""
+        return constants(variant, **self.arguments(schedule))
 
     @abstractmethod
-    def prim_func(self, arguments: Mapping[str, Any], variant: Variant) -> Any:
-        """The TileLang program of these arguments. Imports tilelang."""
+    def launch(self) -> Any:
+        """The macro in which its kernels begin, which takes the tensors and the constants. Imports tilelang."""
+
+    def prim_func(self, schedule: Schedule, variant: Variant) -> Any:
+        """The TileLang program of a schedule's kernel. Imports tilelang."""
+        from tl_attention.lowering.signature import prim_func
+
+        return prim_func(self.launch(), self.constants(schedule, variant), variant, self.counters(schedule))
 
     def counters(self, schedule: Schedule) -> tuple[str, ...]:
         """The counters among the parameters of the schedule's kernel."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tl_attention.program.operation import Iteration
+from tl_attention.program.operation import Iteration, Operation
 from tl_attention.program.program import Program
 
 
 class Loop(NamedTuple):
-    """The whole Program: `steady` repeats up to `end`, counted from the number of blocks, and what its iterations need.
+    """The whole Program: `steady` repeats from `start` up to `end`, counted from the number of blocks, and what its iterations need.
 
     `loads` is the producer's order, `columns` gives (first, end) of each chunk of a split statement.
     """
@@ -21,6 +21,16 @@ class Loop(NamedTuple):
     least_blocks: int
     loads: tuple[str, ...]
     columns: dict[str, tuple[int, int]]
+
+    @property
+    def start(self) -> int:
+        """The first iteration of the steady state."""
+        return self.steady.t
+
+    @property
+    def unmasked(self) -> tuple[Operation, ...]:
+        """The operations of an iteration whose block needs no mask."""
+        return tuple(op for op in self.steady.operations if op.statement != "mask")
 
     @property
     def masked_lag(self) -> int:

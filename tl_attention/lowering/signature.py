@@ -1,6 +1,33 @@
-"""The signature of a kernel's prim_func, read off the list of its parameters."""
+"""The prim_func of a kernel, whose parameters are read off their list."""
 
 import tilelang.language as T
+
+from tl_attention.problem.variant import Sizes
+
+
+def prim_func(launch, c, variant, counters):
+    """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
+    sizes = Sizes(*(variant.sizes or T.dynamic(", ".join(Sizes._fields))))
+
+    @T.prim_func
+    @takes(variant.parameters(*counters), variant, sizes)
+    def attention(Q, K, V, Output, softmax_scale, LSE=None, softcap=None, Sinks=None, TileCounter=None):
+        launch(
+            Q,
+            K,
+            V,
+            Output,
+            softmax_scale,
+            c,
+            **there_are(LSE=LSE, softcap=softcap, Sinks=Sinks, TileCounter=TileCounter),
+        )
+
+    return attention
+
+
+def there_are(**optional):
+    """Those of the optional parameters that the kernel has."""
+    return {name: parameter for name, parameter in optional.items() if parameter is not None}
 
 
 def takes(parameters, variant, sizes):

@@ -78,7 +78,7 @@ def lowered(kernel: Kernel) -> Code:
     from tilelang.engine.lower import lower
 
     lowering = lowering_of(kernel.schedule)
-    program = lowering.prim_func(lowering.arguments(kernel.schedule), kernel.variant)
+    program = lowering.prim_func(kernel.schedule, kernel.variant)
     for_card = target(kernel.variant.arch)
     options = tvm.transform.PassContext(opt_level=3, config=dict(lowering.pass_configs))
     with options, tvm.target.Target(for_card):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from tl_attention.hardware.warpgroup import WARP
 from tl_attention.loop.attention import FRAGMENTS
 from tl_attention.loop.table import chunk_names
 from tl_attention.lowering.loop import Loop
@@ -39,13 +40,14 @@ class Fragments(NamedTuple):
 
 
 def arguments(schedule: Schedule) -> dict[str, Any]:
-    """What `kernel.attention_kernel` takes of the schedule: its tile, its Program, and its options, none left open."""
+    """What the schedule fixes of the kernel: its tile, its Program, and its options, none left open."""
     program = derive(schedule)
     stages = {"k_stages": program.buffers["load_k"], "v_stages": program.buffers["load_v"]}
     return {
         "block_M": schedule.block_M,
         "block_N": schedule.block_N,
         "threads": schedule.threads,
+        "rows": schedule.threads // WARP * ROWS_OF_A_PRODUCT,
         "loop": Loop.of(program),
         "fragments": fragments(schedule),
         "kernel": schedule.kernel.model_copy(update=stages),

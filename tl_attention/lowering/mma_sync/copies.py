@@ -22,7 +22,7 @@ def load_q(first_row, s, c):
 
 
 @T.macro
-def load_k(op, t, tile, s, c, masked):
+def load_k(t, tile, s, c, masked):
     """K_shared = K of the block."""
     slot = t % c.kernel.k_stages * (c.block_N * c.head_dim)
     of = tile_of(slot, s.head_kv, tile.first * c.block_N, c.block_N, c.head_dim)
@@ -30,7 +30,7 @@ def load_k(op, t, tile, s, c, masked):
 
 
 @T.macro
-def load_v(op, t, tile, s, c, masked):
+def load_v(t, tile, s, c, masked):
     """V_shared = V of the block."""
     slot = t % c.kernel.v_stages * (c.block_N * c.head_dim_v)
     of = tile_of(slot, s.head_kv, tile.first * c.block_N, c.block_N, c.head_dim_v)

@@ -10,14 +10,13 @@ from tl_attention.lowering.mma_sync.copies import element
 
 
 @T.macro
-def frag_q(op, t, tile, s, c, masked):
+def frag_q(t, tile, s, c, first=0, steps=None, q=0):
     """Q_local = columns of Q: of each 16 rows and 16 columns the upper and lower 8 rows, left 8 columns first."""
-    chunk = c.fragments.chunks[op.statement]
-    fragments_of_q(chunk.first, chunk.steps, chunk.q, s, c)
+    fragments_of_q(first, steps, q, s, c)
 
 
 @T.macro
-def keep_q(op, t, tile, s, c, masked):
+def keep_q(t, tile, s, c):
     """Q_local = all columns of Q, for all blocks."""
     fragments_of_q(0, None, 0, s, c)
 
@@ -44,56 +43,53 @@ def ldmatrix(matrices, transposed, shared, at, registers, place):
 
 
 @T.macro
-def frag_k(op, t, tile, s, c, masked):
+def frag_k(t, tile, s, c, first=0, steps=None, k=0):
     """K_local = columns of K of the block: of each 8 keys and 16 columns, the first 8 and the last 8."""
-    chunk = c.fragments.chunks[op.statement]
     slot = t % c.kernel.k_stages * (c.block_N * c.head_dim)
-    for step in T.unroll(steps_of(chunk, c.head_dim)):
+    for step in T.unroll(steps_of(steps, c.head_dim)):
         if c.kernel.ldmatrix == "x4":
             for j in T.unroll(c.block_N // 16):
                 key = j * 16 + s.thread % 8 + s.thread % 32 // 16 * 8
-                at = slot + element(key, (chunk.first + step) * 2 + s.thread % 16 // 8, c.block_N, c.head_dim, c)
-                ldmatrix(4, False, s.K_shared, at, s.K_local, (chunk.k + step) * (c.block_N // 2) + j * 8)
+                at = slot + element(key, (first + step) * 2 + s.thread % 16 // 8, c.block_N, c.head_dim, c)
+                ldmatrix(4, False, s.K_shared, at, s.K_local, (k + step) * (c.block_N // 2) + j * 8)
         else:
             for j in T.unroll(c.block_N // 8):
                 key = j * 8 + s.thread % 8
-                at = slot + element(key, (chunk.first + step) * 2 + s.thread % 16 // 8, c.block_N, c.head_dim, c)
-                ldmatrix(2, False, s.K_shared, at, s.K_local, (chunk.k + step) * (c.block_N // 2) + j * 4)
+                at = slot + element(key, (first + step) * 2 + s.thread % 16 // 8, c.block_N, c.head_dim, c)
+                ldmatrix(2, False, s.K_shared, at, s.K_local, (k + step) * (c.block_N // 2) + j * 4)
 
 
 @T.macro
-def frag_v(op, t, tile, s, c, masked):
+def frag_v(t, tile, s, c, first=0, steps=None, v=0):
     """V_local = rows of V of the block, transposed: of each 8 columns and 16 keys, the first 8 and the last 8."""
-    chunk = c.fragments.chunks[op.statement]
     slot = t % c.kernel.v_stages * (c.block_N * c.head_dim_v)
-    for step in T.unroll(steps_of(chunk, c.block_N)):
-        key = (chunk.first + step) * 16 + s.thread % 16
+    for step in T.unroll(steps_of(steps, c.block_N)):
+        key = (first + step) * 16 + s.thread % 16
         if c.kernel.ldmatrix == "x4":
             for j in T.unroll(c.head_dim_v // 16):
                 at = slot + element(key, j * 2 + s.thread % 32 // 16, c.block_N, c.head_dim_v, c)
-                ldmatrix(4, True, s.V_shared, at, s.V_local, (chunk.v + step) * (c.head_dim_v // 2) + j * 8)
+                ldmatrix(4, True, s.V_shared, at, s.V_local, (v + step) * (c.head_dim_v // 2) + j * 8)
         else:
             for j in T.unroll(c.head_dim_v // 8):
                 at = slot + element(key, j, c.block_N, c.head_dim_v, c)
-                ldmatrix(2, True, s.V_shared, at, s.V_local, (chunk.v + step) * (c.head_dim_v // 2) + j * 4)
+                ldmatrix(2, True, s.V_shared, at, s.V_local, (v + step) * (c.head_dim_v // 2) + j * 4)
 
 
 @T.macro
-def mma0(op, t, tile, s, c, masked):
+def mma0(t, tile, s, c, first=0, steps=None, q=0, k=0):
     """acc_s += Q_local K_local^T over a chunk's columns; the first one clears acc_s."""
-    chunk = c.fragments.chunks[op.statement]
     products = c.block_M // c.rows
-    if chunk.first == 0:
+    if first == 0:
         for i in T.unroll(products * c.block_N // 2):
             s.acc_s[i] = 0
-    for step in T.unroll(steps_of(chunk, c.head_dim)):
+    for step in T.unroll(steps_of(steps, c.head_dim)):
         for j in T.unroll(c.block_N // 8):
             for i in T.unroll(products):
                 multiply(
                     s.Q_local,
-                    ((chunk.q + step) * products + i) * 8,
+                    ((q + step) * products + i) * 8,
                     s.K_local,
-                    (chunk.k + step) * (c.block_N // 2) + j * 4,
+                    (k + step) * (c.block_N // 2) + j * 4,
                     s.acc_s,
                     i * (c.block_N // 2) + j * 4,
                     c,
@@ -101,18 +97,17 @@ def mma0(op, t, tile, s, c, masked):
 
 
 @T.macro
-def mma1(op, t, tile, s, c, masked):
+def mma1(t, tile, s, c, first=0, steps=None, v=0):
     """acc_o += acc_s_cast V_local over a chunk's keys."""
-    chunk = c.fragments.chunks[op.statement]
     products = c.block_M // c.rows
-    for step in T.unroll(steps_of(chunk, c.block_N)):
+    for step in T.unroll(steps_of(steps, c.block_N)):
         for j in T.unroll(c.head_dim_v // 8):
             for i in T.unroll(products):
                 multiply(
                     s.acc_s_cast,
-                    i * (c.block_N // 2) + (chunk.first + step) * 8,
+                    i * (c.block_N // 2) + (first + step) * 8,
                     s.V_local,
-                    (chunk.v + step) * (c.head_dim_v // 2) + j * 4,
+                    (v + step) * (c.head_dim_v // 2) + j * 4,
                     s.acc_o,
                     i * (c.head_dim_v // 2) + j * 4,
                     c,
@@ -127,6 +122,6 @@ def multiply(A, a, B, b, C, at, c):
     )
 
 
-def steps_of(chunk, columns):
+def steps_of(steps, columns):
     """Of 16 columns each."""
-    return columns // 16 if chunk.steps is None else chunk.steps
+    return columns // 16 if steps is None else steps

@@ -8,64 +8,38 @@ from types import SimpleNamespace
 
 import tilelang.language as T
 
-from tl_attention.hardware.warpgroup import WARP
 from tl_attention.lowering.device_code import STORE, STORE_LSE, STRIDED_STORE
+from tl_attention.lowering.iterations import iterations
 from tl_attention.lowering.mma_sync.copies import load_q
 from tl_attention.lowering.mma_sync.device_code import GREW
-from tl_attention.lowering.mma_sync.operations import operation
+from tl_attention.lowering.mma_sync.operations import call_of
 from tl_attention.lowering.mma_sync.output import store
 from tl_attention.lowering.mma_sync.state import block_state, start
-from tl_attention.lowering.signature import aligned, takes
-from tl_attention.problem.variant import Sizes
+from tl_attention.lowering.signature import aligned
 
-
-def attention_kernel(*, variant, block_M, block_N, threads, loop, fragments, kernel, softmax):
-    """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
-    c = SimpleNamespace(
-        head_dim=variant.tile_dim,
-        head_dim_v=variant.tile_dim_v,
-        dtype=variant.dtype,
-        mask=variant.mask,
-        group=variant.group,
-        lse="LSE" in variant.optional,
-        strided=variant.strided,
-        block_M=block_M,
-        block_N=block_N,
-        threads=threads,
-        rows=threads // WARP * 16,
-        loop=loop,
-        fragments=fragments,
-        kernel=kernel,
-        softmax=softmax,
-    )
-    batch, heads, seq_q, seq_kv = variant.sizes or T.dynamic(", ".join(Sizes._fields))
-
-    @T.prim_func
-    @takes(variant.parameters(), variant, Sizes(batch, heads, seq_q, seq_kv))
-    def attention(Q, K, V, Output, softmax_scale, LSE=None):
-        launch(Q, K, V, Output, LSE, softmax_scale, c)
-
-    return attention
+prologue, steady, steady_masked, epilogue = iterations(call_of)
 
 
 @T.macro
-def launch(Q, K, V, Output, LSE, softmax_scale, c):
+def launch(Q, K, V, Output, softmax_scale, c, LSE=None):
     """The thread blocks: one for each row tile."""
     batch, heads, seq_q, _ = Q.shape
-    with T.Kernel(
-        T.ceildiv(seq_q, c.block_M),
-        heads,
-        batch,
-        threads=c.threads,
-        prelude=(STRIDED_STORE if c.strided else STORE)
-        + (GREW if c.softmax.rescale_threshold > 0 else "")
-        + (STORE_LSE if c.lse else ""),
-    ) as (bx, by, bz):
+    with T.Kernel(T.ceildiv(seq_q, c.block_M), heads, batch, threads=c.threads, prelude=prelude(c)) as (bx, by, bz):
         T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
         if c.strided:
             aligned(Q, K, V, Output)
         s = block_state(Q, K, V, Output, LSE, softmax_scale, by, bz, c)
         work(bx, s, c)
+
+
+def prelude(c):
+    """The CUDA device functions that the kernel calls."""
+    text = STRIDED_STORE if c.strided else STORE
+    if c.softmax.rescale_threshold > 0:
+        text += GREW
+    if c.lse:
+        text += STORE_LSE
+    return text
 
 
 @T.macro
@@ -93,51 +67,27 @@ def work(bx, s, c):
     tile = SimpleNamespace(first=first, blocks=blocks, first_row=first_row)
     load_q(first_row, s, c)
     start(s, c)
-    for t, operations in c.loop.prologue:
-        prologue(operations, t, tile, s, c)
+    prologue(tile, s, c)
     # The first iteration from which on no block needs a mask.
-    unmasked = T.max(T.min(blocks - visible + c.loop.masked_lag, blocks + c.loop.end), c.loop.steady.t)
+    unmasked = T.max(T.min(blocks - visible + c.loop.masked_lag, blocks + c.loop.end), c.loop.start)
     # If all queries see the last key, only its block can be ragged, and a short loop padded.
-    if c.mask.right is not None or c.loop.least_blocks + c.loop.masked_lag > c.loop.steady.t:
-        for t in T.serial(unmasked - c.loop.steady.t):
+    if c.mask.right is not None or c.loop.least_blocks + c.loop.masked_lag > c.loop.start:
+        for t in T.serial(unmasked - c.loop.start):
             # Where that is one iteration at most, the slots of rings that have several are known.
             first_only = (
                 c.mask.right is None
-                and c.loop.least_blocks + c.loop.masked_lag == c.loop.steady.t + 1
+                and c.loop.least_blocks + c.loop.masked_lag == c.loop.start + 1
                 and max(c.kernel.k_stages, c.kernel.v_stages) > 1
             )
-            steady(c.loop.steady.t if first_only else t + c.loop.steady.t, tile, s, c, masked=True)
+            steady_masked(c.loop.start if first_only else t + c.loop.start, tile, s, c)
     if c.mask.left is None:
         for t in T.serial(blocks + c.loop.end - unmasked):
-            steady(t + unmasked, tile, s, c, masked=False)
+            steady(t + unmasked, tile, s, c)
     else:
         again = T.max(T.min(again, blocks + c.loop.end), unmasked)
         for t in T.serial(again - unmasked):
-            steady(t + unmasked, tile, s, c, masked=False)
+            steady(t + unmasked, tile, s, c)
         for t in T.serial(blocks + c.loop.end - again):
-            steady(t + again, tile, s, c, masked=True)
-    for t, operations in c.loop.epilogue:
-        epilogue(operations, blocks + t, tile, s, c)
+            steady_masked(t + again, tile, s, c)
+    epilogue(blocks, tile, s, c)
     store(first_row, s, c)
-
-
-@T.macro
-def prologue(operations, t, tile, s, c):
-    """An iteration before the steady state."""
-    for op in operations:
-        operation(op, c)(op, t - op.lag, tile, s, c, masked=True)
-
-
-@T.macro
-def steady(t, tile, s, c, masked):
-    """Iteration t of the steady state."""
-    for op in c.loop.steady.operations:
-        if masked or op.statement != "mask":
-            operation(op, c)(op, t - op.lag, tile, s, c, masked=masked)
-
-
-@T.macro
-def epilogue(operations, blocks, tile, s, c):
-    """Iteration number `blocks`, after the steady state."""
-    for op in operations:
-        operation(op, c)(op, blocks - op.lag, tile, s, c, masked=True)

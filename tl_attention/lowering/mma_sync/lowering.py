@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tl_attention.hardware.card import ARCHS, HOPPER, Card
-from tl_attention.lowering.base import COMMON_FILES, NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
+from tl_attention.lowering.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
 from tl_attention.lowering.mma_sync.passes import PASSES
 from tl_attention.lowering.mma_sync.rules import RULES
 from tl_attention.lowering.mma_sync.table import TABLE, absent
 from tl_attention.problem.head_dims import HeadSize
-from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
     from tl_attention.proof.limits import Resources
 
-FROM_THE_KERNEL_DOWN = ("kernel", "operations", "fragments", "vector", "copies", "output", "state", "device_code")
 OPTIONS = (
     *(f"kernel.{key}" for key in ("k_stages", "v_stages", "blocks_per_sm", "q_operand", "swizzle", "ldmatrix")),
     *(f"softmax.{key}" for key in ("fused_scale", "rescale_threshold")),
@@ -62,13 +60,6 @@ class MmaSync(Lowering):
         NO_WARP_SPECIALIZATION: True,
         NO_REUSE: True,
     }
-    files = (
-        "hardware/warpgroup.py",
-        *(f"lowering/mma_sync/{name}.py" for name in FROM_THE_KERNEL_DOWN),
-        "lowering/softmax.py",
-        "lowering/device_code.py",
-        *COMMON_FILES,
-    )
     lacks = frozenset({"softcap", "Sinks"})
 
     def resources(self, schedule: Schedule, size: HeadSize, card: Card = HOPPER) -> Resources:
@@ -89,10 +80,10 @@ class MmaSync(Lowering):
 
         return arguments(schedule)
 
-    def prim_func(self, arguments: Mapping[str, Any], variant: Variant) -> Any:
-        from tl_attention.lowering.mma_sync.kernel import attention_kernel
+    def launch(self) -> Any:
+        from tl_attention.lowering.mma_sync.kernel import launch
 
-        return attention_kernel(variant=variant, **arguments)
+        return launch
 
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
         from tl_attention.lowering.mma_sync import generated

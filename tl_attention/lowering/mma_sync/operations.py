@@ -3,32 +3,19 @@
 import tilelang.language as T
 
 from tl_attention.loop.table import whole
+from tl_attention.lowering.iterations import Call
+from tl_attention.lowering.mma_sync.arguments import Chunk
 from tl_attention.lowering.mma_sync.copies import load_k, load_v
 from tl_attention.lowering.mma_sync.fragments import frag_k, frag_q, frag_v, keep_q, mma0, mma1
 from tl_attention.lowering.mma_sync.vector import vector_statement
 
 
-def operation(op, c):
-    """What emits an operation, called with (op, t, tile, s, c, masked).
-
-    `op` is the operation itself, `t` its KV block, `tile` where the tile is, `s` the block's memory, `c` what is known
-    when the kernel is traced; keys may be hidden in `masked` blocks.
-    """
-    if op.kind == "wait":
-        return wait
-    if op.kind == "sync":
-        return meet
-    if (op.kind, whole(op.statement)) in MACROS:
-        return MACROS[op.kind, whole(op.statement)]
-    return vector_statement(whole(op.statement), c)
-
-
-def wait(op, t, tile, s, c, masked):
+def wait(t, tile, s, c, outstanding):
     """Until a thread's own copies have arrived, but the last groups."""
-    return T.ptx_wait_group(op.outstanding)
+    return T.ptx_wait_group(outstanding)
 
 
-def meet(op, t, tile, s, c, masked):
+def meet(t, tile, s, c):
     """All threads: what they have waited for is there for all, and what they have read may be copied over."""
     return T.sync_threads()
 
@@ -43,3 +30,21 @@ MACROS = {
     ("run", "mma0"): mma0,
     ("run", "mma1"): mma1,
 }
+
+
+def call_of(op, c, masked):
+    """What emits an operation."""
+    return Call.of(
+        macro_of(op, c),
+        outstanding=op.outstanding,
+        columns=c.loop.columns.get(op.statement),
+        masked=masked,
+        **c.fragments.chunks.get(op.statement, Chunk())._asdict(),
+    )
+
+
+def macro_of(op, c):
+    """The macro of an operation."""
+    if op.kind in ("wait", "sync"):
+        return {"wait": wait, "sync": meet}[op.kind]
+    return MACROS.get((op.kind, whole(op.statement))) or vector_statement(whole(op.statement), c)

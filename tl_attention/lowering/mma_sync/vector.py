@@ -10,9 +10,9 @@ from tl_attention.lowering.mma_sync.copies import block
 from tl_attention.lowering.softmax import finite
 
 
-def columns_of(op, c, columns):
-    """(first, end) of the statement's columns."""
-    return c.loop.columns.get(op.statement, (0, columns))
+def chunk_of(columns, width):
+    """(first, end) of a statement's columns, which are all unless it is split."""
+    return (0, width) if columns is None else columns
 
 
 def score_at(i, j, e, c):
@@ -28,7 +28,7 @@ def is_hidden(i, j, e, t, tile, s, c):
 
 
 @T.macro
-def mask(op, t, tile, s, c, masked):
+def mask(t, tile, s, c):
     """acc_s = -inf where a key is hidden."""
     for i in T.unroll(c.block_M // c.rows):
         for j in T.unroll(c.block_N // 8):
@@ -39,14 +39,14 @@ def mask(op, t, tile, s, c, masked):
 
 
 @T.macro
-def max_prev(op, t, tile, s, c, masked):
+def max_prev(t, tile, s, c):
     """scores_max_prev = scores_max."""
     for r in T.unroll(2 * (c.block_M // c.rows)):
         s.scores_max_prev[r] = s.scores_max[r]
 
 
 @T.macro
-def row_max(op, t, tile, s, c, masked):
+def row_max(t, tile, s, c):
     """scores_max = max(scores_max, max_j acc_s): of each thread's columns, then of the four threads of a row."""
     for r in T.unroll(2 * (c.block_M // c.rows)):
         for j in T.unroll(c.block_N // 8):
@@ -58,9 +58,9 @@ def row_max(op, t, tile, s, c, masked):
 
 
 @T.macro
-def row_max_beyond_threshold(op, t, tile, s, c, masked):
+def row_max_beyond_threshold(t, tile, s, c):
     """scores_max = max_j acc_s where that is larger by more than the threshold: else every exponential stays small."""
-    row_max(op, t, tile, s, c, masked)
+    row_max(t, tile, s, c)
     for r in T.unroll(2 * (c.block_M // c.rows)):
         grows = (s.scores_max[r] - s.scores_max_prev[r]) * s.scale > T.float32(c.softmax.rescale_threshold)
         s.scores_max[r] = T.if_then_else(grows, s.scores_max[r], s.scores_max_prev[r])
@@ -77,67 +77,68 @@ def seen(scores_max, masked):
 
 
 @T.macro
-def scale(op, t, tile, s, c, masked):
+def scale(t, tile, s, c, masked):
     """scores_scale = exp2(scale (scores_max_prev - scores_max))."""
     for r in T.unroll(2 * (c.block_M // c.rows)):
         s.scores_scale[r] = T.exp2(exponent(s.scores_max_prev[r], seen(s.scores_max[r], masked), s, c))
 
 
 @T.macro
-def exp(op, t, tile, s, c, masked):
+def exp(t, tile, s, c, masked, columns=None):
     """acc_s = exp2(scale (acc_s - scores_max))."""
-    columns = columns_of(op, c, c.block_N)
+    first, end = chunk_of(columns, c.block_N)
     for i in T.unroll(c.block_M // c.rows):
-        for j in T.unroll((columns[1] - columns[0]) // 8):
+        for j in T.unroll((end - first) // 8):
             for e in T.unroll(4):
-                at = score_at(i, columns[0] // 8 + j, e, c)
+                at = score_at(i, first // 8 + j, e, c)
                 s.acc_s[at] = T.exp2(exponent(s.acc_s[at], seen(s.scores_max[i * 2 + e // 2], masked), s, c))
 
 
 @T.macro
-def row_sum(op, t, tile, s, c, masked):
+def row_sum(t, tile, s, c, columns=None):
     """denominator = denominator scores_scale + sum_j acc_s, of each thread's columns."""
-    columns = columns_of(op, c, c.block_N)
-    if columns[0] == 0:
+    first, end = chunk_of(columns, c.block_N)
+    if first == 0:
         for r in T.unroll(2 * (c.block_M // c.rows)):
             s.denominator[r] *= s.scores_scale[r]
     for r in T.unroll(2 * (c.block_M // c.rows)):
-        for j in T.unroll((columns[1] - columns[0]) // 8):
+        for j in T.unroll((end - first) // 8):
             for e in T.unroll(2):
-                s.denominator[r] += s.acc_s[score_at(r // 2, columns[0] // 8 + j, r % 2 * 2 + e, c)]
+                s.denominator[r] += s.acc_s[score_at(r // 2, first // 8 + j, r % 2 * 2 + e, c)]
 
 
 @T.macro
-def cast(op, t, tile, s, c, masked):
+def cast(t, tile, s, c, columns=None):
     """acc_s_cast = acc_s, in the precision of V."""
-    columns = columns_of(op, c, c.block_N)
+    first, end = chunk_of(columns, c.block_N)
     for i in T.unroll(c.block_M // c.rows):
-        for n in T.unroll((columns[1] - columns[0]) // 4):
+        for n in T.unroll((end - first) // 4):
             for e in T.vectorized(2):
-                at = score_at(i, columns[0] // 8, n * 2, c) + e
+                at = score_at(i, first // 8, n * 2, c) + e
                 s.acc_s_cast[at] = s.acc_s[at]
 
 
 @T.macro
-def rescale(op, t, tile, s, c, masked):
+def rescale(t, tile, s, c, columns=None):
     """acc_o *= scores_scale."""
-    rescale_columns(columns_of(op, c, c.head_dim_v), s, c)
+    rescale_columns(chunk_of(columns, c.head_dim_v), s, c)
 
 
 @T.macro
 def rescale_columns(columns, s, c):
-    """Of these columns."""
+    """acc_o *= scores_scale in columns (first, end)."""
+    first, end = columns
     for i in T.unroll(c.block_M // c.rows):
-        for j in T.unroll((columns[1] - columns[0]) // 8):
+        for j in T.unroll((end - first) // 8):
             for e in T.unroll(4):
-                s.acc_o[i * (c.head_dim_v // 2) + columns[0] // 2 + j * 4 + e] *= s.scores_scale[i * 2 + e // 2]
+                s.acc_o[i * (c.head_dim_v // 2) + first // 2 + j * 4 + e] *= s.scores_scale[i * 2 + e // 2]
 
 
 @T.macro
-def rescale_where_max_grew(op, t, tile, s, c, masked):
+def rescale_where_max_grew(t, tile, s, c, columns=None):
     """acc_o *= scores_scale, unless that is 1 in all rows of the warp."""
     if T.call_extern("bool", f"tl_attention_grew<{2 * (c.block_M // c.rows)}>", s.scores_scale.data):
-        rescale_columns(columns_of(op, c, c.head_dim_v), s, c)
+        rescale_columns(chunk_of(columns, c.head_dim_v), s, c)
 
 
 def vector_statement(statement, c):

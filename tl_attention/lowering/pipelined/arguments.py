@@ -10,7 +10,7 @@ from tl_attention.schedule.schedule import Schedule
 
 
 def arguments(schedule: Schedule) -> dict[str, Any]:
-    """What `kernel.attention_kernel` takes of a schedule, with a Program or without."""
+    """What the schedule fixes of the kernel, with a Program or without."""
     program = derive(schedule) if schedule.has_program else None
     return {
         "block_M": schedule.block_M,

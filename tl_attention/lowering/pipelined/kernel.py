@@ -1,88 +1,68 @@
 """FlashAttention forward: the four macros inside `T.Pipelined`, which places the waits."""
 
-from types import SimpleNamespace
-
 import tilelang.language as T
 
 from tl_attention.loop.attention import NUMBER
 from tl_attention.lowering.device_code import STORE_LSE
 from tl_attention.lowering.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, cap, store
-from tl_attention.lowering.signature import aligned, takes
+from tl_attention.lowering.signature import aligned
 from tl_attention.lowering.softmax import LOG2_E, add_sink, sink_score, store_lse
-from tl_attention.problem.variant import Sizes
 
 
-def attention_kernel(*, variant, block_M, block_N, threads, pipeline, least_blocks, descending):
-    """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
-    c = SimpleNamespace(
-        block_M=block_M,
-        block_N=block_N,
-        head_dim=variant.tile_dim,
-        head_dim_v=variant.tile_dim_v,
-        narrow=variant.narrow,
-        dtype=variant.dtype,
-        mask=variant.mask,
-        group=variant.group,
-        lse="LSE" in variant.optional,
-        softcap="softcap" in variant.optional,
-        sinks="Sinks" in variant.optional,
-    )
-    batch, heads, seq_q, seq_kv = variant.sizes or T.dynamic(", ".join(Sizes._fields))
-
-    @T.prim_func
-    @takes(variant.parameters(), variant, Sizes(batch, heads, seq_q, seq_kv))
-    def attention(Q, K, V, Output, softmax_scale, LSE=None, softcap=None, Sinks=None):
-        with T.Kernel(
-            T.ceildiv(seq_q, block_M), heads, batch, threads=threads, **({"prelude": STORE_LSE} if c.lse else {})
-        ) as (bx, by, bz):
-            s = allocated(c)
-            if variant.strided:
-                aligned(Q, K, V, Output)
-            first_row = bx * block_M
-            past_len = seq_kv - seq_q
-            scale = (softcap if c.softcap else softmax_scale) * LOG2_E
-            blocks = c.mask.end_block(T.ceildiv(seq_kv, block_N), first_row + block_M + past_len, block_N, T)
-            if c.mask.left is not None:
-                first = c.mask.first_block(first_row + past_len, block_N, T)
-            # Short loops get blocks that are masked whole.
-            blocks = T.max(blocks if c.mask.left is None else blocks - first, least_blocks)
-            if c.narrow:
-                # As many columns as the tile has: those beyond the tensor's are 0.
-                T.copy(Q[bz, by, first_row : first_row + block_M, 0 : c.head_dim], s.Q_shared)
-            else:
-                T.copy(Q[bz, by, first_row : first_row + block_M, :], s.Q_shared)
-            T.fill(s.acc_o, 0)
-            T.fill(s.denominator, 0)
-            T.fill(s.scores_max, -T.infinity("float32"))
-            head_kv = by if c.group == 1 else by // c.group
-            if c.sinks:
-                sink = T.alloc_local([1], "float32")
-                sink[0] = Sinks[by]
-            for k in T.Pipelined(blocks, **(with_cap(pipeline) if c.softcap else pipeline)):
-                MMA0(
-                    K,
-                    bz,
-                    head_kv,
-                    kv_block(k, None if c.mask.left is None else first, blocks, descending),
-                    first_row,
-                    past_len,
-                    s,
-                    c,
-                )
-                if c.softcap:
-                    cap(softmax_scale / softcap, s, c)
-                Softmax(scale, s, c)
-                Rescale(s, c)
-                MMA1(V, bz, head_kv, kv_block(k, None if c.mask.left is None else first, blocks, descending), s, c)
-            if c.sinks:
-                add_sink(sink_score(sink[0], scale), block_M, s.scores_max, s.denominator, s.scores_max_prev, scale)
-                for i, j in T.Parallel(block_M, c.head_dim_v):
-                    s.acc_o[i, j] *= s.scores_max_prev[i]
-            if c.lse:
-                store_lse(LSE, bz, by, first_row, seq_q, s.scores_max, s.denominator, scale)
-            store(Output, bz, by, first_row, s, c)
-
-    return attention
+@T.macro
+def launch(Q, K, V, Output, softmax_scale, c, LSE=None, softcap=None, Sinks=None):
+    """The thread blocks: one for each row tile."""
+    batch, heads, seq_q, _ = Q.shape
+    seq_kv = K.shape[2]
+    with T.Kernel(
+        T.ceildiv(seq_q, c.block_M), heads, batch, threads=c.threads, **({"prelude": STORE_LSE} if c.lse else {})
+    ) as (bx, by, bz):
+        s = allocated(c)
+        if c.strided:
+            aligned(Q, K, V, Output)
+        first_row = bx * c.block_M
+        past_len = seq_kv - seq_q
+        scale = (softcap if c.softcap else softmax_scale) * LOG2_E
+        blocks = c.mask.end_block(T.ceildiv(seq_kv, c.block_N), first_row + c.block_M + past_len, c.block_N, T)
+        if c.mask.left is not None:
+            first = c.mask.first_block(first_row + past_len, c.block_N, T)
+        # Short loops get blocks that are masked whole.
+        blocks = T.max(blocks if c.mask.left is None else blocks - first, c.least_blocks)
+        if c.narrow:
+            # As many columns as the tile has: those beyond the tensor's are 0.
+            T.copy(Q[bz, by, first_row : first_row + c.block_M, 0 : c.head_dim], s.Q_shared)
+        else:
+            T.copy(Q[bz, by, first_row : first_row + c.block_M, :], s.Q_shared)
+        T.fill(s.acc_o, 0)
+        T.fill(s.denominator, 0)
+        T.fill(s.scores_max, -T.infinity("float32"))
+        head_kv = by if c.group == 1 else by // c.group
+        if c.sinks:
+            sink = T.alloc_local([1], "float32")
+            sink[0] = Sinks[by]
+        for k in T.Pipelined(blocks, **(with_cap(c.pipeline) if c.softcap else c.pipeline)):
+            MMA0(
+                K,
+                bz,
+                head_kv,
+                kv_block(k, None if c.mask.left is None else first, blocks, c.descending),
+                first_row,
+                past_len,
+                s,
+                c,
+            )
+            if c.softcap:
+                cap(softmax_scale / softcap, s, c)
+            Softmax(scale, s, c)
+            Rescale(s, c)
+            MMA1(V, bz, head_kv, kv_block(k, None if c.mask.left is None else first, blocks, c.descending), s, c)
+        if c.sinks:
+            add_sink(sink_score(sink[0], scale), c.block_M, s.scores_max, s.denominator, s.scores_max_prev, scale)
+            for i, j in T.Parallel(c.block_M, c.head_dim_v):
+                s.acc_o[i, j] *= s.scores_max_prev[i]
+        if c.lse:
+            store_lse(LSE, bz, by, first_row, seq_q, s.scores_max, s.denominator, scale)
+        store(Output, bz, by, first_row, s, c)
 
 
 def kv_block(step, first, blocks, descending):

@@ -11,7 +11,7 @@ from tl_attention.schedule.schedule import Schedule
 
 
 def arguments(schedule: Schedule) -> dict[str, Any]:
-    """What `kernel.attention_kernel` takes of the schedule: its tile, its Program, and its options, none left open."""
+    """What the schedule fixes of the kernel: its tile, its Program, and its options, none left open."""
     program = derive(schedule)
     resolved = {
         "k_stages": program.buffers["load_k"],

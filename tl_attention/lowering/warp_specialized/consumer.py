@@ -4,8 +4,11 @@ from types import SimpleNamespace
 
 import tilelang.language as T
 
-from tl_attention.lowering.warp_specialized.operations import operation
+from tl_attention.lowering.iterations import iterations
+from tl_attention.lowering.warp_specialized.operations import call_of
 from tl_attention.lowering.warp_specialized.rings import release_q
+
+prologue, steady, steady_masked, epilogue = iterations(call_of)
 
 
 @T.macro
@@ -21,48 +24,24 @@ def consume(turn, base, first, blocks, first_row, head, visible, cut, wg, s, c):
             # An arrival alone holds back no load by TMA: it would write over rows that are still being read.
             T.fence_proxy_async()
             release_q(wg, s)
-    for t, operations in c.loop.prologue:
-        prologue(operations, t, tile, s, c)
+    prologue(tile, s, c)
     # The first iteration from which on no block needs a mask.
-    unmasked = T.max(T.min(blocks - visible + c.loop.masked_lag, blocks + c.loop.end), c.loop.steady.t)
+    unmasked = T.max(T.min(blocks - visible + c.loop.masked_lag, blocks + c.loop.end), c.loop.start)
     # If all queries see the last key, only its block can be ragged, and a short loop padded.
-    if c.mask.right is not None or c.loop.least_blocks + c.loop.masked_lag > c.loop.steady.t:
-        for t in T.serial(unmasked - c.loop.steady.t):
-            steady(t + c.loop.steady.t, tile, s, c, masked=True)
+    if c.mask.right is not None or c.loop.least_blocks + c.loop.masked_lag > c.loop.start:
+        for t in T.serial(unmasked - c.loop.start):
+            steady_masked(t + c.loop.start, tile, s, c)
     if c.mask.left is None:
         for t in T.serial(blocks + c.loop.end - unmasked):
-            steady(t + unmasked, tile, s, c, masked=False)
+            steady(t + unmasked, tile, s, c)
     else:
         # The first iteration from which on blocks need one again: those below `cut`, which come last.
         again = T.max(T.min(blocks - cut + c.loop.mask_lag, blocks + c.loop.end), unmasked)
         for t in T.serial(again - unmasked):
-            steady(t + unmasked, tile, s, c, masked=False)
+            steady(t + unmasked, tile, s, c)
         for t in T.serial(blocks + c.loop.end - again):
-            steady(t + again, tile, s, c, masked=True)
+            steady_masked(t + again, tile, s, c)
     if c.sinks:
         # It arrives while the last products run.
         s.sink[0] = s.Sinks[head]
-    for t, operations in c.loop.epilogue:
-        epilogue(operations, blocks + t, tile, s, c)
-
-
-@T.macro
-def prologue(operations, t, tile, s, c):
-    """An iteration before the steady state."""
-    for op in operations:
-        operation(op, c)(op, t - op.lag, tile, s, c, masked=True)
-
-
-@T.macro
-def steady(t, tile, s, c, masked):
-    """Iteration t of the steady state."""
-    for op in c.loop.steady.operations:
-        if masked or op.statement != "mask":
-            operation(op, c)(op, t - op.lag, tile, s, c, masked=masked)
-
-
-@T.macro
-def epilogue(operations, blocks, tile, s, c):
-    """Iteration number `blocks`, after the steady state."""
-    for op in operations:
-        operation(op, c)(op, blocks - op.lag, tile, s, c, masked=True)
+    epilogue(blocks, tile, s, c)

@@ -4,14 +4,12 @@ threadIdx.y is the warpgroup: those that compute, 64 rows each, then the produce
 first, so that those that need a mask come first. Rings of buffers go on from one row tile of a block to its next.
 """
 
-from types import SimpleNamespace
-
 import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.device_code import STORE_LSE
-from tl_attention.lowering.signature import aligned, takes
+from tl_attention.lowering.signature import aligned
 from tl_attention.lowering.warp_specialized.device_code import (
     CAP,
     PRELUDE,
@@ -24,56 +22,14 @@ from tl_attention.lowering.warp_specialized.device_code import (
 from tl_attention.lowering.warp_specialized.state import block_state
 from tl_attention.lowering.warp_specialized.tiles import workers
 from tl_attention.lowering.warp_specialized.work import reset_counter, work
-from tl_attention.problem.variant import Sizes
-
-
-def attention_kernel(*, variant, block_M, block_N, loop, kernel, softmax):
-    """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
-    c = SimpleNamespace(
-        head_dim=variant.tile_dim,
-        head_dim_v=variant.tile_dim_v,
-        columns_v=variant.head_dim_v,
-        narrow=variant.narrow,
-        dtype=variant.dtype,
-        mask=variant.mask,
-        group=variant.group,
-        lse="LSE" in variant.optional,
-        softcap="softcap" in variant.optional,
-        sinks="Sinks" in variant.optional,
-        strided=variant.strided,
-        sms=variant.sms,
-        block_M=block_M,
-        block_N=block_N,
-        loop=loop,
-        kernel=kernel,
-        softmax=softmax,
-    )
-    batch, heads, seq_q, seq_kv = variant.sizes or T.dynamic(", ".join(Sizes._fields))
-    counters = ("TileCounter",) if kernel.tile_scheduler == "dynamic" else ()
-
-    @T.prim_func
-    @takes(variant.parameters(*counters), variant, Sizes(batch, heads, seq_q, seq_kv))
-    def attention(Q, K, V, Output, softmax_scale, LSE=None, softcap=None, Sinks=None, TileCounter=None):
-        launch(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c)
-
-    return attention
 
 
 @T.macro
-def launch(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c):
+def launch(Q, K, V, Output, softmax_scale, c, LSE=None, softcap=None, Sinks=None, TileCounter=None):
     """The thread blocks, and their roles."""
     warpgroups = c.block_M // ROWS
-    polynomial = c.softmax.exp2_polynomial
     with T.Kernel(
-        grid(Q, c),
-        threads=(WARPGROUP, warpgroups + 1),
-        cluster_dims=c.kernel.cluster,
-        prelude=(STRIDED_PRELUDE if c.strided else PRELUDE)
-        + ("" if c.columns_v == c.head_dim_v else STRIDED_STORE_COLUMNS if c.strided else STORE_COLUMNS)
-        + ("" if polynomial is None else exp2_polynomial(COEFFICIENTS[polynomial.degree]))
-        + (STORE_P if c.kernel.p_operand == "shared" else "")
-        + (CAP if c.softcap else "")
-        + (STORE_LSE if c.lse else ""),
+        grid(Q, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=prelude(c)
     ) as (block,):
         if c.kernel.blocks_per_sm > 1:
             T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
@@ -89,6 +45,22 @@ def launch(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c):
             consumer(ty, block, s, c)
         if c.kernel.cluster > 1:
             T.cluster_sync()
+
+
+def prelude(c):
+    """The CUDA device functions that the kernel calls."""
+    text = STRIDED_PRELUDE if c.strided else PRELUDE
+    if c.columns_v < c.head_dim_v:
+        text += STRIDED_STORE_COLUMNS if c.strided else STORE_COLUMNS
+    if c.softmax.exp2_polynomial is not None:
+        text += exp2_polynomial(COEFFICIENTS[c.softmax.exp2_polynomial.degree])
+    if c.kernel.p_operand == "shared":
+        text += STORE_P
+    if c.softcap:
+        text += CAP
+    if c.lse:
+        text += STORE_LSE
+    return text
 
 
 def grid(Q, c):

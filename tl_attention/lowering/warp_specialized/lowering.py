@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tl_attention.hardware.card import HOPPER, Card
-from tl_attention.lowering.base import COMMON_FILES, NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
+from tl_attention.lowering.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
 from tl_attention.lowering.warp_specialized.passes import PASSES
 from tl_attention.lowering.warp_specialized.rules import RULES
 from tl_attention.lowering.warp_specialized.table import TABLE
 from tl_attention.lowering.wgmma import WGMMA_ARCHS
 from tl_attention.problem.head_dims import HeadSize
-from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
 
@@ -21,18 +20,6 @@ if TYPE_CHECKING:
     from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
     from tl_attention.proof.limits import Resources
 
-FROM_THE_KERNEL_DOWN = (
-    "kernel",
-    "work",
-    "tiles",
-    "producer",
-    "consumer",
-    "operations",
-    "vector",
-    "output",
-    "rings",
-    "state",
-)
 OPTIONS = (
     *(f"kernel.{key}" for key in ("k_stages", "v_stages", "tile_scheduler", "tile_order", "blocks_per_sm", "cluster")),
     *(f"kernel.{key}" for key in ("ping_pong", "q_operand", "p_operand", "output", "waits", "registers")),
@@ -64,15 +51,6 @@ class WarpSpecialized(Lowering):
         NO_BOUND_CHECKS: True,
         NO_INIT_CHECKS: True,
     }
-    files = (
-        "hardware/warpgroup.py",
-        *(f"lowering/warp_specialized/{name}.py" for name in FROM_THE_KERNEL_DOWN),
-        # Constants stand behind those of which they are made.
-        "lowering/device_code.py",
-        "lowering/warp_specialized/device_code.py",
-        "lowering/softmax.py",
-        *COMMON_FILES,
-    )
 
     def resources(self, schedule: Schedule, size: HeadSize, card: Card = HOPPER) -> Resources:
         from tl_attention.lowering.warp_specialized.resources import resources
@@ -96,10 +74,10 @@ class WarpSpecialized(Lowering):
 
         return arguments(schedule)
 
-    def prim_func(self, arguments: Mapping[str, Any], variant: Variant) -> Any:
-        from tl_attention.lowering.warp_specialized.kernel import attention_kernel
+    def launch(self) -> Any:
+        from tl_attention.lowering.warp_specialized.kernel import launch
 
-        return attention_kernel(variant=variant, **arguments)
+        return launch
 
     def counters(self, schedule: Schedule) -> tuple[str, ...]:
         return ("TileCounter",) if schedule.kernel.tile_scheduler == "dynamic" else ()

@@ -8,16 +8,15 @@ from tl_attention.lowering.softmax import finite
 
 def vector_statement(statement, c):
     """The macro of a vector statement."""
-    softmax = c.softmax
     return {
         "mask": mask,
         "max_prev": max_prev,
-        "row_max": row_max if softmax.rescale_threshold == 0 else row_max_beyond_threshold,
+        "row_max": row_max if c.softmax.rescale_threshold == 0 else row_max_beyond_threshold,
         "scale": scale,
         "exp": exp,
-        "row_sum": {"thread": row_sum_of_thread, "row": row_sum}[softmax.row_sum],
+        "row_sum": {"thread": row_sum_of_thread, "row": row_sum}[c.softmax.row_sum],
         "cast": {"registers": cast, "shared": cast_to_shared}[c.kernel.p_operand],
-        "rescale": rescale if softmax.rescale_threshold == 0 else rescale_where_max_grew,
+        "rescale": rescale if c.softmax.rescale_threshold == 0 else rescale_where_max_grew,
     }[statement]
 
 
@@ -55,7 +54,7 @@ def inside(columns, j):
 
 
 @T.macro
-def mask(op, t, tile, s, c, masked):
+def mask(t, tile, s, c):
     """acc_s = -inf where a key is hidden."""
     if c.softcap:
         cap(s, c, alone=True)
@@ -74,13 +73,13 @@ def cap(s, c, alone):
 
 
 @T.macro
-def max_prev(op, t, tile, s, c, masked):
+def max_prev(t, tile, s, c):
     """scores_max_prev = scores_max."""
     T.copy(s.scores_max, s.scores_max_prev)
 
 
 @T.macro
-def row_max(op, t, tile, s, c, masked):
+def row_max(t, tile, s, c, masked):
     """scores_max = max(scores_max, max_j acc_s)."""
     if c.softcap and not masked:
         cap(s, c, alone=False)
@@ -88,7 +87,7 @@ def row_max(op, t, tile, s, c, masked):
 
 
 @T.macro
-def row_max_beyond_threshold(op, t, tile, s, c, masked):
+def row_max_beyond_threshold(t, tile, s, c, masked):
     """scores_max = max_j acc_s where that is larger by more than the threshold: else every exponential stays small."""
     block_max = T.alloc_fragment([ROWS], "float32")
     if c.softcap and not masked:
@@ -145,16 +144,15 @@ def seen(scores_max, masked):
 
 
 @T.macro
-def scale(op, t, tile, s, c, masked):
+def scale(t, tile, s, c, masked):
     """scores_scale = exp2(scale (scores_max_prev - scores_max))."""
     for i in T.Parallel(ROWS):
         s.scores_scale[i] = T.exp2(exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c))
 
 
 @T.macro
-def exp(op, t, tile, s, c, masked):
+def exp(t, tile, s, c, masked, columns=None):
     """acc_s = exp2(scale (acc_s - scores_max))."""
-    columns = c.loop.columns.get(op.statement)
     for i, j in T.Parallel(ROWS, c.block_N):
         if columns is None or inside(columns, j):
             s.acc_s[i, j] = exp2(exponent(s.acc_s[i, j], seen(s.scores_max[i], masked), s, c), i, j, c)
@@ -171,9 +169,8 @@ def exp2(x, i, j, c):
 
 
 @T.macro
-def cast(op, t, tile, s, c, masked):
+def cast(t, tile, s, c, columns=None):
     """acc_s_cast = acc_s, in the precision of V."""
-    columns = c.loop.columns.get(op.statement)
     if columns is None:
         T.copy(s.acc_s, s.acc_s_cast)
     else:
@@ -183,14 +180,14 @@ def cast(op, t, tile, s, c, masked):
 
 
 @T.macro
-def cast_to_shared(op, t, tile, s, c, masked):
+def cast_to_shared(t, tile, s, c, columns=None):
     """P_shared = acc_s, in the precision of V: TileLang's copy would make all warpgroups meet."""
-    T.call_extern("handle", put_columns(op, c), s.acc_s.data, T.address_of(s.P_shared[tile.wg, 0, 0]))
+    T.call_extern("handle", put_columns(columns, c), s.acc_s.data, T.address_of(s.P_shared[tile.wg, 0, 0]))
 
 
-def put_columns(op, c):
+def put_columns(columns, c):
     """The device function that puts P in shared memory: a chunk's columns, or all."""
-    first, end = c.loop.columns.get(op.statement, (0, c.block_N))
+    first, end = (0, c.block_N) if columns is None else columns
     return f"tl_attention_store_p<{c.block_N}, {first}, {end}, {'true' if c.dtype == 'bfloat16' else 'false'}>"
 
 
@@ -198,9 +195,8 @@ def put_columns(op, c):
 
 
 @T.macro
-def row_sum_of_thread(op, t, tile, s, c, masked):
+def row_sum_of_thread(t, tile, s, c, columns=None):
     """denominator = denominator scores_scale + sum_j acc_s, of each thread's columns."""
-    columns = c.loop.columns.get(op.statement)
     if columns is None or columns[0] == 0:
         for i, lane in T.Parallel(ROWS, 4):
             s.denominator[i, lane] *= s.scores_scale[i]
@@ -210,7 +206,7 @@ def row_sum_of_thread(op, t, tile, s, c, masked):
 
 
 @T.macro
-def row_sum(op, t, tile, s, c, masked):
+def row_sum(t, tile, s, c):
     """denominator = denominator scores_scale + sum_j acc_s."""
     row_total = T.alloc_fragment([ROWS], "float32")
     T.reduce_sum(s.acc_s, row_total, dim=1)
@@ -219,16 +215,15 @@ def row_sum(op, t, tile, s, c, masked):
 
 
 @T.macro
-def rescale(op, t, tile, s, c, masked):
+def rescale(t, tile, s, c, columns=None):
     """acc_o *= scores_scale."""
-    columns = c.loop.columns.get(op.statement)
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         if columns is None or inside(columns, j):
             s.acc_o[i, j] *= s.scores_scale[i]
 
 
 @T.macro
-def rescale_where_max_grew(op, t, tile, s, c, masked):
+def rescale_where_max_grew(t, tile, s, c, columns=None):
     """acc_o *= scores_scale, unless that is 1 in all rows of the warp."""
     if T.call_extern("bool", "tl_attention_grew", s.scores_scale.data):
-        rescale(op, t, tile, s, c, masked)
+        rescale(t, tile, s, c, columns=columns)
