@@ -61,3 +61,8 @@ __device__ __forceinline__ void tl_attention_store(const float* acc_o, void* out
 
 # Rows of a strided output are as far apart as its stride says.
 STRIDED_STORE = STORE.replace("int rows)", "int rows, int64_t row_stride)").replace("head_dim / 8)", "row_stride / 8)")
+
+
+def is_bf16(c):
+    """The argument `bf16` of the templates."""
+    return "true" if c.dtype == "bfloat16" else "false"

@@ -39,22 +39,26 @@ def iterations(call_of):
 
     @T.macro
     def prologue(tile, s, c):
+        """The iterations before the steady state, of which some operations have no block yet."""
         for t, operations in c.loop.prologue:
             for op in operations:
                 emit(op, t, tile, s, c, masked=True)
 
     @T.macro
     def steady(t, tile, s, c):
+        """Iteration t of the steady state, whose block needs no mask."""
         for op in c.loop.unmasked:
             emit(op, t, tile, s, c, masked=False)
 
     @T.macro
     def steady_masked(t, tile, s, c):
+        """Iteration t of the steady state, whose block is masked."""
         for op in c.loop.steady.operations:
             emit(op, t, tile, s, c, masked=True)
 
     @T.macro
     def epilogue(blocks, tile, s, c):
+        """The iterations after the last block, which finish what was started."""
         for t, operations in c.loop.epilogue:
             for op in operations:
                 emit(op, blocks + t, tile, s, c, masked=True)

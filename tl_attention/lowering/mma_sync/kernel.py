@@ -17,8 +17,6 @@ from tl_attention.lowering.mma_sync.output import store
 from tl_attention.lowering.mma_sync.state import block_state, start
 from tl_attention.lowering.signature import aligned
 
-prologue, steady, steady_masked, epilogue = iterations(call_of)
-
 
 @T.macro
 def launch(Q, K, V, Output, softmax_scale, c, LSE=None):
@@ -91,3 +89,6 @@ def work(bx, s, c):
             steady_masked(t + again, tile, s, c)
     epilogue(blocks, tile, s, c)
     store(first_row, s, c)
+
+
+prologue, steady, steady_masked, epilogue = iterations(call_of)

@@ -2,6 +2,8 @@
 
 import tilelang.language as T
 
+from tl_attention.lowering.device_code import is_bf16
+
 
 @T.macro
 def store(first_row, s, c):
@@ -35,7 +37,7 @@ def store(first_row, s, c):
 @T.macro
 def store_rows(row, register, s, c):
     """16 bytes a lane, of 16 rows of each warp: lanes exchange what they hold."""
-    function = f"tl_attention_store<{c.head_dim_v}, {'true' if c.dtype == 'bfloat16' else 'false'}>"
+    function = f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
     if c.strided:
         T.call_extern(
             "handle",

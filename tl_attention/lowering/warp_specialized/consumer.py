@@ -8,8 +8,6 @@ from tl_attention.lowering.iterations import iterations
 from tl_attention.lowering.warp_specialized.operations import call_of
 from tl_attention.lowering.warp_specialized.rings import release_q
 
-prologue, steady, steady_masked, epilogue = iterations(call_of)
-
 
 @T.macro
 def consume(turn, base, first, blocks, first_row, head, visible, cut, wg, s, c):
@@ -45,3 +43,6 @@ def consume(turn, base, first, blocks, first_row, head, visible, cut, wg, s, c):
         # It arrives while the last products run.
         s.sink[0] = s.Sinks[head]
     epilogue(blocks, tile, s, c)
+
+
+prologue, steady, steady_masked, epilogue = iterations(call_of)

@@ -3,6 +3,7 @@
 import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import OWN, ROWS, WARPGROUP
+from tl_attention.lowering.device_code import is_bf16
 from tl_attention.lowering.softmax import add_sink, sink_score, store_lse
 from tl_attention.lowering.warp_specialized.rings import release_q
 
@@ -38,7 +39,7 @@ def store_vector(first_row, head, bz, wg, s, c):
     """16 bytes a lane: lanes exchange what they hold."""
     T.call_extern(
         "handle",
-        f"{stored_columns(c)}, {'true' if c.dtype == 'bfloat16' else 'false'}>",
+        f"{stored_columns(c)}, {is_bf16(c)}>",
         s.acc_o.data,
         T.address_of(s.Output[bz, head, first_row, 0]),
         s.seq_q - first_row,
@@ -57,7 +58,7 @@ def store_strided(first_row, head, bz, wg, s, c):
     """16 bytes a lane, to rows that are as far apart as the output's stride says."""
     T.call_extern(
         "handle",
-        f"{stored_columns(c)}, {'true' if c.dtype == 'bfloat16' else 'false'}>",
+        f"{stored_columns(c)}, {is_bf16(c)}>",
         s.acc_o.data,
         T.address_of(s.Output[bz, head, first_row, 0]),
         s.seq_q - first_row,

@@ -3,6 +3,7 @@
 import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ROWS
+from tl_attention.lowering.device_code import is_bf16
 from tl_attention.lowering.softmax import finite
 
 
@@ -160,11 +161,11 @@ def exp(t, tile, s, c, masked, columns=None):
 
 def exp2(x, i, j, c):
     """2^x, of some registers on the FMA units."""
-    polynomial = c.softmax.exp2_polynomial
-    if polynomial is None:
+    if c.softmax.exp2_polynomial is None:
         return T.exp2(x)
+    first, every = c.softmax.exp2_polynomial.first, c.softmax.exp2_polynomial.every
     register = j // 8 * 4 + i // 8 % 2 * 2 + j % 2
-    chosen = T.And(register >= polynomial.first, (register - polynomial.first) % polynomial.every == 0)
+    chosen = T.And(register >= first, (register - first) % every == 0)
     return T.if_then_else(chosen, T.call_extern("float32", "tl_attention_exp2", x), T.exp2(x))
 
 
@@ -188,7 +189,7 @@ def cast_to_shared(t, tile, s, c, columns=None):
 def put_columns(columns, c):
     """The device function that puts P in shared memory: a chunk's columns, or all."""
     first, end = (0, c.block_N) if columns is None else columns
-    return f"tl_attention_store_p<{c.block_N}, {first}, {end}, {'true' if c.dtype == 'bfloat16' else 'false'}>"
+    return f"tl_attention_store_p<{c.block_N}, {first}, {end}, {is_bf16(c)}>"
 
 
 # --- the sum, and what is rescaled ---------------------------------------------------------------------------------

@@ -1,0 +1,125 @@
+"""What a submission prints of a kernel instead of carrying its code: the loop, the constants, and the prim_func's head."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from inspect import getdoc
+from types import SimpleNamespace
+from typing import Any
+
+from pydantic import BaseModel
+
+from tl_attention.lowering.loop import Loop
+from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.program.operation import Iteration
+
+ENTRY = '''def attention_kernel():
+    """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
+    {sizes} = T.dynamic("{sizes}")
+
+    @T.prim_func
+    def attention({parameters}):
+        launch({names}, c)
+
+    return attention
+'''
+
+
+def entry(variant: Variant) -> str:
+    """The function that makes the prim_func, of a variant whose sizes are read at run time."""
+    dims = variant.dims(Sizes(*Sizes._fields))  # type: ignore[arg-type]  # their names
+    parameters = variant.parameters()
+    typed = [
+        f"{p.name}: T.{p.dtype}"
+        if p.kind == "scalar"
+        else f'{p.name}: T.Tensor(({", ".join(str(dims.get(dim, dim)) for dim in p.dims)}), "{p.dtype or variant.dtype}")'
+        for p in parameters
+    ]
+    names = ", ".join(p.name for p in parameters)
+    return ENTRY.format(sizes=", ".join(Sizes._fields), parameters=", ".join(typed), names=names)
+
+
+# --- the loop ----------------------------------------------------------------------------------------------------
+
+
+def iterations_of(phase: str, loop: Loop) -> tuple[str, Sequence[Iteration], bool]:
+    """What iterations of a phase count from, which they are, and whether their blocks are masked."""
+    return {
+        "prologue": ("", loop.prologue, True),
+        "steady": ("t", [Iteration(0, loop.unmasked)], False),
+        "steady_masked": ("t", [Iteration(0, loop.steady.operations)], True),
+        "epilogue": ("blocks", loop.epilogue, True),
+    }[phase]
+
+
+def phase_text(phase: str, macro: Any, c: SimpleNamespace, call_of: Callable) -> tuple[str, list[Any]]:
+    """The text of one macro of the loop, a line for each operation, and the macros that it calls."""
+    from tl_attention.lowering.iterations import parameters
+
+    start, iterations, masked = iterations_of(phase, c.loop)
+    lines, called = [], []
+    for t, operations in iterations:
+        if len(iterations) > 1:
+            lines.append(f"# Iteration {_offset(start, t)}.")
+        for op in operations:
+            call = call_of(op, c, masked)
+            defaults = {name: parameter.default for name, parameter in parameters(call.macro).items()}
+            by_name = [f"{name}={value!r}" for name, value in call.keywords.items() if value != defaults[name]]
+            arguments = ", ".join([_offset(start, t - op.lag), "tile", "s", "c", *by_name])
+            lines.append(f"{function_of(call.macro).__name__}({arguments})")
+            called.append(call.macro)
+    head = f'@T.macro\ndef {phase}({", ".join(parameters(macro))}):\n    """{getdoc(function_of(macro))}"""\n'
+    return head + "".join(f"    {line}\n" for line in lines or ["pass"]), called
+
+
+def function_of(macro: Any) -> Any:
+    """The function that a macro was made of, or the function itself."""
+    return getattr(macro, "orig_func", macro)
+
+
+def _offset(start: str, number: int) -> str:
+    if not start:
+        return str(number)
+    return f"{start} {'-' if number < 0 else '+'} {abs(number)}" if number else start
+
+
+# --- the constants -------------------------------------------------------------------------------------------------
+
+
+class _Namespace(dict[str, Any]):
+    """Those fields of a record that are used."""
+
+    def __str__(self) -> str:
+        fields = (f"{name}={value if isinstance(value, _Namespace) else repr(value)}" for name, value in self.items())
+        return f"SimpleNamespace({', '.join(fields)})"
+
+
+def constants_text(c: SimpleNamespace, texts: Iterable[str]) -> str:
+    """The constants that the texts use, as one namespace."""
+    used = _Namespace()
+    for text in texts:
+        for path in _paths(ast.parse(text)):
+            _place(used, c, path)
+    return f"c = {_Namespace((name, used[name]) for name in vars(c) if name in used)}\n"
+
+
+def _paths(tree: ast.AST) -> Iterator[list[str]]:
+    """`["kernel", "cluster"]` for c.kernel.cluster."""
+    for node in ast.walk(tree):
+        path: list[str] = []
+        while isinstance(node, ast.Attribute):
+            path.insert(0, node.attr)
+            node = node.value
+        if path and isinstance(node, ast.Name) and node.id == "c":
+            yield path
+
+
+def _place(used: _Namespace, record: Any, path: list[str]) -> None:
+    """Note the value that a path leads to: a plain one, or the object whose method stands at its end."""
+    name, *rest = path
+    value = getattr(record, name)
+    if not isinstance(value, BaseModel) and not hasattr(value, "_fields"):
+        used[name] = value
+    elif rest:
+        _place(used.setdefault(name, _Namespace()), value, rest)
