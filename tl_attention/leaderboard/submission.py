@@ -1,164 +1,162 @@
-"""Packs a schedule into one self-contained file for the leaderboard, in one of three forms.
+"""Packs a schedule into one file for the leaderboard, and packs it again to check such a file.
 
-`all` carries the TileLang program, the CUDA generated from it and machine code, and takes the first that runs where it
-is sent. `tilelang` carries the program alone, `cuda` the generated CUDA. The same schedule and TileLang version give
-the same text on every machine, whatever nvcc it has.
+The same schedule and versions give the same text on every machine, whatever nvcc it has.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import lzma
 import re
-from collections.abc import Callable
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
 from pathlib import Path
 from string import Template
-from typing import Literal, get_args
+from typing import NamedTuple
 
-from tl_attention.build.compile import CompiledKernel, compile_kernel
+import yaml
+from pydantic import ValidationError
+
+from tl_attention.build.compile import compile_kernel
 from tl_attention.build.generation import target
 from tl_attention.build.sass import check_not_serialised, read_loops
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.leaderboard import cubin
-from tl_attention.leaderboard.contract import FORBIDDEN_WORD, violations
-from tl_attention.leaderboard.headers import digests, header_closure, pack, tilelang_include_folders, xz_lines
-from tl_attention.leaderboard.launch_text import fast_math_flags, launch_parts
-from tl_attention.leaderboard.program_text import program_text
-from tl_attention.leaderboard.python_text import literal
+from tl_attention.leaderboard.contract import FORBIDDEN_WORD, MAX_BYTES
+from tl_attention.leaderboard.device_code import constants
+from tl_attention.leaderboard.launch_text import launch_text
+from tl_attention.leaderboard.program import program_text
+from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
-Form = Literal["all", "tilelang", "cuda"]
-
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATE = Path(__file__).parent / "templates" / "submission.py.in"
 # The leaderboard's only problem.
 VARIANT = Variant(head_dim=128, dtype="float16")
+# What formats a file: other releases may do so in another way.
+RUFF = "0.17.6"
+FORMAT = ("format", "--isolated", "--line-length=120", "--config=format.skip-magic-trailing-comma=true", "-")
+LINE_WIDTHS = range(120, 80, -1)
 
 
-def write(name: str, schedule: Schedule, output: Path, embed: Form = "all") -> list[str]:
-    """Make the submission of a schedule and write it, unless it breaks a rule of the servers.
+class Checked(NamedTuple):
+    """A file beside what its schedule packs to now: sha256 of both cubins, and the first line that differs, 0 for none."""
 
-    `name` stands in the file's first lines, as in `tl-attention submit NAME`. Returns those rules, one sentence each;
-    with any, nothing is written. Raises InputError for a schedule that cannot be packed, and ScheduleRefused for one
-    that cannot run.
+    carried: str
+    made_again: str
+    line: int
+
+
+def pack(name: str, schedule: Schedule) -> str:
+    """The submission of a schedule, which `name` says in `tl-attention submit NAME`.
+
+    Raises InputError for a schedule that cannot be packed, and ScheduleRefused for one that cannot run.
     """
-    if embed not in FORMS:
-        raise InputError(f"embed: {embed!r} is unknown, expected {', '.join(get_args(Form))}")
+    if not re.fullmatch(r"[\w.+-]+(/[\w.+-]+)*", name):
+        raise InputError(f"schedule name {name[:60]!r}, expected letters, digits, '.', '+', '-', '_' and '/' only")
     refuse_unless_safe(schedule, VARIANT.head_size)
-    if lowering_of(schedule).counters(schedule):
+    lowering = lowering_of(schedule)
+    if lowering.counters(schedule):
         raise InputError(
             f"{name}: kernel.tile_scheduler: dynamic takes a counter that a submission does not pass, "
             "expected static or one_tile"
         )
-    text = FORMS[embed](schedule, name=name).encode()
-    broken = violations(text)
-    if not broken:
-        try:
-            output.write_bytes(text)
-        except OSError as error:
-            raise InputError(f"{output}: cannot be written: {error.strerror}") from None
-    return broken
-
-
-def all_form(schedule: Schedule, *, name: str) -> str:
-    """The file that carries the program, the generated CUDA and machine code; `name` as in `write`.
-
-    Raises InputError when what TileLang generated cannot be packed or NVRTC is missing, and ScheduleRefused when its
-    machine code serialises the products.
-    """
-    identity = _identity(schedule, name)
-    compiled = _compiled(schedule)
-    # NVRTC reads one header more than nvcc does.
-    headers = header_closure(f"#include <{cubin.STANDARD_HEADER}>\n{compiled.source}", tilelang_include_folders())
-    options = (*cubin.OPTIONS, *fast_math_flags(lowering_of(schedule).pass_configs))
-    machine_code = cubin.build(compiled.source, headers, options)
-    nvrtc_version = cubin.PACKAGES[cubin.NVRTC]
+    compiled = compile_kernel(schedule, VARIANT)
+    fast_math = ("--use_fast_math",) if lowering.pass_configs.get(FAST_MATH) else ()
+    options = (*cubin.OPTIONS, *fast_math)
+    machine_code = cubin.build(compiled.source, options)
     try:
         check_not_serialised(read_loops(machine_code))
     except ScheduleRefused as refusal:
-        raise ScheduleRefused(f"in NVRTC {nvrtc_version}'s machine code {refusal}") from None
-    toolkit = [f"{package} {version}" for package, version in cubin.PACKAGES.items() if package != cubin.NVRTC]
-    return _fill(
-        "all",
-        **identity,
-        **_program_parts(schedule),
-        **_cuda_parts(compiled, schedule, headers),
+        raise ScheduleRefused(f"in NVRTC {cubin.VERSION}'s machine code {refusal}") from None
+    keys = schedule.model_dump(mode="json", exclude_defaults=True)
+    text = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        name=name,
+        schedule=yaml.safe_dump(keys, sort_keys=False, default_flow_style=None, width=100),
+        version=version("tilelang").split("+")[0],
+        nvrtc=cubin.VERSION,
         device_code=compiled.fingerprint,
-        compilers=_compilers(nvrtc=nvrtc_version),
-        nvrtc_version=nvrtc_version,
-        toolkit_headers=" and ".join(toolkit),
-        nvrtc_options=literal(options),
-        cubin_sha256=cubin.sha256(machine_code),
-        cubin_xz="\n".join(xz_lines(machine_code, avoid=FORBIDDEN_WORD)),
+        program=program_text(schedule, VARIANT),
+        launch=launch_text(compiled),
+        target=target(VARIANT.arch),
+        pass_configs=dict(lowering.pass_configs),
+        head_dim=VARIANT.head_dim,
+        nvrtc_options=options,
+        cubin_sha256=hashlib.sha256(machine_code).hexdigest(),
+        cubin_xz="\n".join(xz_lines(machine_code)),
     )
+    return formatted(text)
 
 
-def tilelang_form(schedule: Schedule, *, name: str) -> str:
-    """The file that carries the TileLang program alone; `name` as in `write`."""
-    identity = _identity(schedule, name)
-    # Compiled for its fingerprint, and so proved to be what the schedule says.
-    device_code = _compiled(schedule).fingerprint
-    parts = _program_parts(schedule)
-    return _fill("tilelang", **identity, **parts, device_code=device_code, compilers=_compilers())
+def write(name: str, schedule: Schedule, output: Path) -> None:
+    """Pack a schedule and write the file. Raises as `pack` does, and InputError for a file that the servers would refuse."""
+    text = pack(name, schedule)
+    if FORBIDDEN_WORD in text.lower():
+        raise InputError(f"{name}: not packed, one server rejects every file that holds the word {FORBIDDEN_WORD!r}")
+    if len(text.encode()) > MAX_BYTES:
+        raise InputError(f"{name}: not packed, {len(text.encode()):,} bytes, the servers take {MAX_BYTES:,}")
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written: {error.strerror}") from None
 
 
-def cuda_form(schedule: Schedule, *, name: str) -> str:
-    """The file that carries the generated CUDA, its headers and its launch; `name` as in `write`.
+def check(path: Path) -> Checked:
+    """Pack the schedule that a file carries again, and compare. The file is read, and not executed.
 
-    Raises InputError when what TileLang generated cannot be packed: an unknown form of its host code or signature.
+    Raises InputError for a file that was not packed by `pack`.
     """
-    identity = _identity(schedule, name)
-    compiled = _compiled(schedule)
-    headers = header_closure(compiled.source, tilelang_include_folders())
-    parts = _cuda_parts(compiled, schedule, headers)
-    return _fill("cuda", **identity, **parts, device_code=compiled.fingerprint, compilers=_compilers())
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read, expected a submission file: {error.strerror}") from None
+    found = constants(text)
+    for name in ("NAME", "SCHEDULE", "CUBIN_XZ"):
+        if not isinstance(found.get(name), str):
+            raise InputError(f"{path}: no {name}, expected a file that `tl-attention submit` packed")
+    try:
+        schedule = Schedule(**yaml.safe_load(found["SCHEDULE"]))
+    except (yaml.YAMLError, ValidationError, TypeError, RecursionError):
+        raise InputError(f"{path}: SCHEDULE is not what a packed file has") from None
+    again = pack(found["NAME"], schedule).encode()
+    lines = enumerate(zip_longest(text.splitlines(), again.splitlines()), 1)
+    differs = next((number for number, (ours, theirs) in lines if ours != theirs), 0)
+    return Checked(_sha256_of(path, found["CUBIN_XZ"]), constants(again)["CUBIN_SHA256"], differs)
 
 
-FORMS: dict[str, Callable[..., str]] = {"all": all_form, "tilelang": tilelang_form, "cuda": cuda_form}
+def _sha256_of(path: Path, xz: str) -> str:
+    """The sha256 of what a file carries; anybody may have written it."""
+    try:
+        unpacker = lzma.LZMADecompressor(memlimit=2**28)
+        machine_code = unpacker.decompress(base64.b64decode(xz), MAX_BYTES)
+        assert unpacker.eof
+    except (ValueError, EOFError, AssertionError, lzma.LZMAError):
+        raise InputError(f"{path}: CUBIN_XZ is not what a packed file has") from None
+    return hashlib.sha256(machine_code).hexdigest()
 
 
-def _identity(schedule: Schedule, name: str) -> dict[str, str]:
-    """What every form's first lines say. The name stands in comments, so it may not end one."""
-    if not re.fullmatch(r"[\w.+-]+(/[\w.+-]+)*", name):
-        raise InputError(f"schedule name {name[:60]!r}, expected letters, digits, '.', '+', '-', '_' and '/' only")
-    return {"name": name, "label": schedule.label, "version": _tilelang_version(), "head_dim": str(VARIANT.head_dim)}
+def xz_lines(data: bytes, avoid: str = FORBIDDEN_WORD) -> list[str]:
+    """The data, compressed with xz, in lines of base64 none of which holds the word `avoid` in any case."""
+    text = base64.b64encode(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)).decode()
+    for width in LINE_WIDTHS:
+        lines = [text[start : start + width] for start in range(0, len(text), width)]
+        if not any(avoid.lower() in line.lower() for line in lines):
+            return lines
+    raise InputError(f"{avoid!r} occurs in the base64 of the machine code at every line width tried: not packed")
 
 
-def _compiled(schedule: Schedule) -> CompiledKernel:
-    return compile_kernel(schedule, VARIANT)
-
-
-def _compilers(**others: str) -> str:
-    return literal({"tilelang": _tilelang_version()} | others)
-
-
-def _program_parts(schedule: Schedule) -> dict[str, str]:
-    return {
-        "program": program_text(schedule, VARIANT).strip(),
-        "target": literal(target(VARIANT.arch)),
-        "pass_configs": literal(dict(lowering_of(schedule).pass_configs)),
-    }
-
-
-def _cuda_parts(compiled: CompiledKernel, schedule: Schedule, headers: dict[str, str]) -> dict[str, str]:
-    """The four parts of a file that builds, loads and launches generated CUDA."""
-    parts = launch_parts(compiled, lowering_of(schedule).pass_configs)
-    listed, packed = literal(digests(headers)), "\n".join(pack(headers, avoid=FORBIDDEN_WORD))
-    return {
-        "kernel": _fill("kernel", **parts),
-        "build": _fill("build", **parts),
-        "load": _fill("load"),
-        "header_list": _fill("headers", headers=listed, headers_xz=packed),
-        "plain_megabytes": f"{sum(len(text.encode()) for text in headers.values()) / 1e6:.1f}",
-    }
-
-
-def _fill(template: str, **parts: str) -> str:
-    return Template((TEMPLATES / f"{template}.py.in").read_text(encoding="utf-8")).substitute(parts).rstrip("\n") + "\n"
-
-
-def _tilelang_version() -> str:
-    import tilelang
-
-    # What follows the plus names a build, not another program.
-    return tilelang.__version__.split("+")[0]
+def formatted(text: str) -> str:
+    """The text as ruff formats it. Raises InputError unless ruff is there in the release that all machines pack with."""
+    try:
+        found = version("ruff")
+    except PackageNotFoundError:
+        found = "missing"
+    if found != RUFF:
+        raise InputError(f"ruff is {found}, and a submission is formatted by ruff {RUFF}: `pip install ruff=={RUFF}`")
+    command = [sys.executable, "-m", "ruff", *FORMAT]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
