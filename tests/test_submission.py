@@ -1,248 +1,280 @@
-"""The packed submissions: what they hold, that they keep the servers' rules, and that they build.
-
-Which way a file takes, and the cubin that it carries: test_submission_ways.py.
-"""
+"""The packed file: what it holds, that it keeps the servers' rules, how it launches, and which of its forms it runs."""
 
 from __future__ import annotations
 
 import ast
 import base64
 import hashlib
-import json
 import lzma
 import os
+import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from submissions import COMMITTED, INFERRED, ROOT, SCHEDULES, SEED_FILE, compiled, import_file, run_beside, text
+import torch
+from submissions import COMMITTED, INFERRED, ROOT, SCHEDULES, import_file, run_beside, text
+from test_packed_program import undefined
 
-from tl_attention.errors import InputError
+from tl_attention.build.compile import compile_kernel
+from tl_attention.build.sass import cuobjdump
+from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.files.schedule_file import load
 from tl_attention.leaderboard import submission
-from tl_attention.leaderboard.contract import MAX_BYTES, violations
-from tl_attention.leaderboard.headers import header_closure, pack
-from tl_attention.leaderboard.program_text import program_text
-from tl_attention.leaderboard.specialise.layout import formatted
+from tl_attention.leaderboard.contract import MAX_BYTES
+from tl_attention.leaderboard.device_code import constants, read_device_code
+from tl_attention.leaderboard.program import program_text
+from tl_attention.leaderboard.submission import VARIANT, formatted
 from tl_attention.proof.generated.host_plan import parse_host_source
 
-FORMS = tuple(submission.FORMS)
 SIZES = {"batch": 2, "heads": 3, "seq_q": 200, "seq_kv": 300}
+TILELANG = ("tilelang", "tvm", "tvm_ffi")
+FORMS = {"by_tilelang": (), "by_cubin": TILELANG}
+# e_ident of a CUDA 12 cubin: the OS/ABI that its drivers know, and its version. CUDA 13 writes 0x41 and 8.
+CUDA_12_ABI = (0x33, 7)
 
-CASES = [(name, form) for name in SCHEDULES for form in FORMS]
-BUILD_LIMIT_S = 30
+# For a machine without a GPU: tensors on the CPU, and machine code that only says that it was called.
+ON_THE_CPU = """
+import contextlib, torch
+torch.cuda.device = lambda device: contextlib.nullcontext()
+q = torch.zeros(1, 1, 128, 128, dtype=torch.float16)
+calls = []
+submission.MachineCode = lambda device_index, cubin: lambda q, k, v, output, scale: calls.append(scale)
+"""
 
-# --- the files -------------------------------------------------------------------------------------------------
+
+def no_way(tmp_path: Path, code: str, absent: tuple[str, ...] = TILELANG) -> list[str]:
+    """The lines on stderr of the packed best after this code, on a machine without a GPU."""
+    return run_beside(tmp_path, text("best"), ON_THE_CPU + code, absent).splitlines()
 
 
-@pytest.mark.parametrize("name, form", CASES)
-def test_meets_every_rule_of_the_servers(name, form):
-    packed = text(name, form)
-    assert violations(packed.encode()) == []
-    assert len(packed.encode()) < MAX_BYTES
+# --- the text ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_it_keeps_the_rules_of_the_servers_and_reads_as_code_of_ours(name):
+    packed = text(name)
     assert packed.startswith("#!POPCORN leaderboard flashattention\n#!POPCORN gpu H100\n#\n")
-    assert SCHEDULES[name].label in packed
-
-
-@pytest.mark.parametrize("name, form", CASES)
-def test_holds_no_path_of_this_machine(name, form):
+    assert packed.count("#!POPCORN") == 2 and "stream" not in packed.lower() and len(packed.encode()) <= MAX_BYTES
+    assert undefined(packed).strip() == "All checks passed!" and formatted(packed) == packed
     paths = (str(ROOT), sys.prefix, str(Path.home()) + "/", tempfile.gettempdir() + "/", "site-packages")
-    assert [path for path in paths if path in text(name, form)] == []
-
-
-def test_the_committed_file_is_what_the_generator_makes():
-    assert COMMITTED.read_text(encoding="utf-8") == text("best", "all")
-
-
-def test_another_process_makes_the_same_text(tmp_path):
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom tl_attention.leaderboard.submission import write\n"
-        "from tl_attention.files.schedule_file import load\n"
-        "for form in ('all', 'tilelang', 'cuda'):\n"
-        "    assert write('seed', load(sys.argv[1]), Path(form), form) == []\n"
-    )
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "1"}
-    subprocess.run([sys.executable, "-c", code, str(SEED_FILE)], env=environment, check=True, cwd=tmp_path)
-    for form in FORMS:
-        assert (tmp_path / form).read_text(encoding="utf-8") == text("seed", form)
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_the_program_is_shown_whole(name):
-    program = program_text(SCHEDULES[name], submission.VARIANT).strip()
-    assert program in text(name, "tilelang") and program in text(name, "all")
-
-
-@pytest.mark.parametrize("name, form", CASES)
-def test_no_name_is_defined_twice(name, form):
-    # The program's names are looked up when it is traced, among those of the rest of the file.
-    body = ast.parse(text(name, form)).body
+    assert [path for path in paths if path in packed] == []
+    body = ast.parse(packed).body
     defined = [node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
-    defined += [part.id for node in body if isinstance(node, ast.Assign) for part in ast.walk(node.targets[0])
-                if isinstance(part, ast.Name)]  # fmt: skip
-    assert [name for name, times in Counter(defined).items() if times > 1] == []
-
-
-@pytest.mark.parametrize("name, form", CASES)
-def test_it_is_formatted_as_code_of_ours(name, form):
-    assert formatted(text(name, form)) == text(name, form)
-
-
-@pytest.mark.parametrize("form", ["all", "cuda"])
-def test_the_generated_kernel_is_shown_as_it_is(form):
-    assert f'r"""{compiled("seed").source}"""' in text("seed", form)
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_the_blob_holds_exactly_the_listed_headers(name, tmp_path):
-    module = import_file(tmp_path / "cuda.py", text(name, "cuda"))
-    packed = json.loads(lzma.decompress(base64.b64decode(module.HEADERS_XZ)))
-    assert {header: hashlib.sha256(text.encode()).hexdigest() for header, text in packed.items()} == module.HEADERS
-    assert list(module.HEADERS) == sorted(module.HEADERS)
-    assert {header.split("/")[0] for header in packed} == {"tl_templates", "cutlass", "cute"}
-    assert not any(".." in header.split("/") or header.startswith("/") for header in packed)
-
-    module.HEADERS.popitem()
-    with pytest.raises(RuntimeError, match="does not hold what HEADERS lists"):
-        module.unpack_headers(str(tmp_path))
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_the_tilelang_form_imports_without_task_and_standard_output(name, tmp_path):
-    run_beside(tmp_path, text(name, "tilelang"), "assert submission.custom_kernel")
-
-
-def test_the_tilelang_form_compiles_without_standard_output(tmp_path):
-    code = (
-        "import tilelang\ntilelang.disable_cache()\n"
-        "import hashlib\n"
-        "source = submission.compile_kernel().get_kernel_source()\n"
-        "assert hashlib.sha256(source.encode()).hexdigest().startswith(submission.DEVICE_CODE)\n"
-    )
-    run_beside(tmp_path, text("seed", "tilelang"), code)
-
-
-def test_the_tilelang_form_refuses_another_tilelang(tmp_path):
-    packed = text("seed", "tilelang").replace('TILELANG_VERSION = "0.1.15"', 'TILELANG_VERSION = "0.1.9"')
-    with pytest.raises(AssertionError, match="this file needs TileLang 0.1.9, found 0.1.15"):
-        run_beside(tmp_path, packed, "")
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_the_cuda_form_builds_where_there_is_no_tilelang(name, tmp_path):
-    code = "open('kernel.cubin', 'wb').write(submission.build_cubin())"
-    start = time.monotonic()
-    run_beside(tmp_path, text(name, "cuda"), code, absent=("tilelang", "tvm", "tvm_ffi"))
-    assert time.monotonic() - start < BUILD_LIMIT_S
-    assert (tmp_path / "kernel.cubin").read_bytes().startswith(b"\x7fELF")
-
-
-def test_the_cuda_form_says_where_it_looked_for_nvcc(tmp_path, monkeypatch):
-    module = import_file(tmp_path / "cuda.py", text("seed", "cuda"))
-    monkeypatch.setattr(module.os.path, "isfile", lambda path: False)
-    with pytest.raises(RuntimeError, match="nvcc 12.9 or newer was looked for on the PATH, .* found none"):
-        module.find_nvcc()
-
-
-# --- making them -----------------------------------------------------------------------------------------------
-
-
-def test_write_returns_what_is_broken_and_writes_nothing(tmp_path):
-    # The one word that a schedule's name can bring into the file.
-    broken = submission.write("upstream", INFERRED, tmp_path / "out.py", "tilelang")
-    assert broken and all("one server rejects it" in message for message in broken)
-    assert not (tmp_path / "out.py").exists()
-
-
-def test_errors_are_one_clear_line(tmp_path):
-    with pytest.raises(InputError, match="schedule name 'a b', expected letters"):
-        submission.tilelang_form(INFERRED, name="a b")
-    with pytest.raises(InputError, match="cannot be written"):
-        submission.write("seed", load(SEED_FILE), tmp_path / "absent" / "out.py", "tilelang")
-    with pytest.raises(InputError, match="embed: 'ptx' is unknown, expected all, tilelang, cuda"):
-        submission.write("seed", load(SEED_FILE), tmp_path / "out.py", "ptx")
-
-
-def test_header_closure_follows_includes_as_a_compiler_does(tmp_path):
-    files = {
-        "a/one.h": '#include "../b/two.h"\n#include <cuda.h>\n',
-        "b/two.h": '#  include "three.h"\n',
-        "b/three.h": "#if 0\n#include <a/one.h>\n#endif\n",
-        "three.h": "// the one beside the includer comes first\n",
-        "unused.h": "",
+    defined += [
+        node.targets[0].id for node in body if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    ]
+    assert [found for found, times in Counter(defined).items() if times > 1] == []
+    imported = {
+        alias.name for node in ast.walk(ast.parse(packed)) if isinstance(node, ast.Import) for alias in node.names
     }
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(content)
-    found = header_closure("#include <a/one.h>\n", (tmp_path.resolve(),))
-    assert found == {name: files[name] for name in ("a/one.h", "b/three.h", "b/two.h")}
+    assert not {"subprocess", "os", "tl_attention"} & imported
 
 
-def test_pack_breaks_its_lines_where_the_word_would_stand():
-    headers = {"a.h": "".join(hashlib.sha256(bytes([byte])).hexdigest() for byte in range(16))}
-    widest = pack(headers, avoid="stream")
-    assert len(widest[0]) == 120
-    # The end of the first line stands in for the word: the next narrower line breaks it.
-    word = widest[0][-6:].swapcase()
-    narrower = pack(headers, avoid=word)
-    assert "".join(narrower) == "".join(widest)
-    assert len(narrower[0]) == 119 and word.lower() not in "\n".join(narrower).lower()
-    assert json.loads(lzma.decompress(base64.b64decode("\n".join(narrower)))) == headers
+def test_it_is_small_enough_to_be_read():
+    packed = text("best")
+    assert len(packed.encode()) <= 100_000
+    assert len(packed.splitlines()) - len(constants(packed.encode())["CUBIN_XZ"].splitlines()) <= 1300
+    assert formatted(program_text(SCHEDULES["best"], VARIANT)).strip() in packed
 
 
-# --- the launch ---------------------------------------------------------------------------------------------------
+def test_the_committed_file_is_what_another_process_makes(tmp_path):
+    code = (
+        "from pathlib import Path\nfrom tl_attention.files.schedule_file import load\n"
+        "from tl_attention.leaderboard.submission import write\n"
+        f"write('best', load({str(ROOT / 'schedules/best.yaml')!r}), Path('packed.py'))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "1"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, cwd=tmp_path)
+    assert (tmp_path / "packed.py").read_text(encoding="utf-8") == text("best") == COMMITTED.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_the_cuda_form_launches_as_planned(name, tmp_path):
-    module = import_file(tmp_path / "cuda.py", text(name, "cuda"))
+def test_it_launches_as_planned(name, tmp_path):
+    module = import_file(tmp_path / "packed.py", text(name))
     grid, descriptors = module.launch_plan(**SIZES)
-    plan = parse_host_source(compiled(name).host_source)
+    plan = parse_host_source(compile_kernel(SCHEDULES[name], VARIANT).host_source)
     assert grid == tuple(extent.at(SIZES) for extent in plan.grid)
     assert (plan.block, plan.shared_bytes) == (module.BLOCK, module.SHARED_BYTES)
     assert [parameter for parameter, _ in module.PARAMETERS] == [parameter.name for parameter in plan.parameters]
     assert descriptors == {
-        planned.name: dict(
-            tensor=planned.tensor,
-            dtype=planned.dtype,
-            dims=tuple(extent.at(SIZES) for extent in planned.dims),
-            strides=tuple(extent.at(SIZES) for extent in planned.strides),
-            box=planned.box,
-            element_strides=planned.element_strides,
-            **planned.options,
-        )
+        planned.name: {
+            "tensor": planned.tensor,
+            "dtype": planned.dtype,
+            "dims": tuple(extent.at(SIZES) for extent in planned.dims),
+            "strides": tuple(extent.at(SIZES) for extent in planned.strides),
+            "box": planned.box,
+            "element_strides": planned.element_strides,
+            "options": tuple(planned.options.values()),
+        }
         for planned in plan.descriptors
     }
 
 
-# --- on a GPU --------------------------------------------------------------------------------------------------
+def test_what_it_says_of_itself_is_read_and_nothing_else():
+    packed = text("best").encode()
+    compiled = compile_kernel(SCHEDULES["best"], VARIANT)
+    assert read_device_code(packed) == {
+        "device_code": compiled.fingerprint,
+        "compilers": {"tilelang": "0.1.15", "nvrtc": "12.9.86"},
+        "cubin_sha256": hashlib.sha256(carried()).hexdigest(),
+    }
+    assert read_device_code(packed.replace(b"\nHEAD_DIM", b"\n# A comment.\nHEAD_DIM")) == read_device_code(packed)
+    assert read_device_code((ROOT / "tl_attention/leaderboard/baseline_cudnn.py").read_bytes()) == {}
+    for nothing in (b"", b"\xff\xfe", b"def", b"DEVICE_CODE = open('x')\nCOMPILERS = {}", b"DEVICE_CODE = 1"):
+        assert read_device_code(nothing) == {}
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("shape", [(1, 3, 200, 128), (2, 2, 1, 128), (2, 4, 1024, 128)], ids=str)
+# --- what cannot be packed -----------------------------------------------------------------------------------------
+
+
+def test_errors_are_one_clear_line(tmp_path, monkeypatch):
+    for name in ("", "a b", "a/", "/a", "a//b", "a\nb", "a`b"):
+        with pytest.raises(InputError, match="^schedule name .*expected letters"):
+            submission.pack(name, INFERRED)
+    monkeypatch.setattr(submission, "pack", lambda name, schedule: f"# {name}\n")
+    with pytest.raises(InputError, match="cannot be written"):
+        submission.write("seed", INFERRED, tmp_path / "absent" / "out.py")
+    # The one word that a schedule's name can bring into the file.
+    with pytest.raises(InputError, match=r"^up\w+: not packed, one server rejects every file"):
+        submission.write("upstream", INFERRED, tmp_path / "out.py")
+    with pytest.raises(InputError, match="not packed, 1,000,003 bytes, the servers take 1,000,000"):
+        submission.write("x" * MAX_BYTES, INFERRED, tmp_path / "out.py")
+    assert not (tmp_path / "out.py").exists()
+
+
+def test_a_schedule_with_a_counter_is_refused():
+    with pytest.raises(InputError, match=r"dynamic takes a counter that a submission does not pass"):
+        submission.pack("best_causal", load(ROOT / "schedules" / "best_causal.yaml"))
+
+
+def test_machine_code_that_serialises_the_products_is_refused():
+    with pytest.raises(ScheduleRefused, match=r"in NVRTC 12.9.86's machine code ptxas serialised the products"):
+        submission.pack("ws_three_stages", load(ROOT / "schedules" / "ws_three_stages.yaml"))
+
+
+def test_another_formatter_is_refused(monkeypatch):
+    monkeypatch.setattr(submission, "version", lambda package: "0.1.0")
+    with pytest.raises(InputError, match=r"^ruff is 0\.1\.0, .*`pip install ruff==[\d.]+`$"):
+        formatted("x = 1\n")
+
+
+# --- its two forms -------------------------------------------------------------------------------------------------
+
+
+def test_without_tilelang_the_cubin_runs_and_the_file_says_why(tmp_path):
+    code = "for _ in range(3): assert submission.custom_kernel((q, q, q)).shape == q.shape\nassert calls == [128**-0.5] * 3"
+    assert no_way(tmp_path, code) == [
+        "submission: not by_tilelang: ModuleNotFoundError: No module named 'tilelang'",
+        "submission: runs by_cubin",
+    ]
+
+
+def test_where_tilelang_runs_it_is_taken_and_the_file_says_why(tmp_path):
+    code = (
+        "submission.tilelang.compile = lambda *a, **k: Compiled()\n"
+        "class Compiled:\n"
+        "    def get_kernel_source(self): return ''\n"
+        "    def __call__(self, *arguments): calls.append('program')\n"
+        "submission.DEVICE_CODE = submission.hashlib.sha256(b'').hexdigest()[:12]\n"
+        "submission.custom_kernel((q, q, q))\nassert calls == ['program']\n"
+    )
+    assert no_way(tmp_path, code, absent=())[-2:] == [
+        "submission: not by_cubin: TileLang is 0.1.15, so the program itself can run",
+        "submission: runs by_tilelang",
+    ]
+
+
+def test_code_that_is_not_what_the_file_names_is_left_for_the_cubin(tmp_path):
+    code = (
+        "submission.tilelang.compile = lambda *a, **k: Compiled()\n"
+        "class Compiled:\n    def get_kernel_source(self): return 'other'\n"
+        "submission.custom_kernel((q, q, q))\n"
+    )
+    *_, why, runs = no_way(tmp_path, code, absent=())
+    assert re.fullmatch(r"submission: not by_tilelang: TileLang generated \w{12}, expected 5af16eae8ba4", why)
+    assert runs == "submission: runs by_cubin"
+
+
+def test_where_neither_form_runs_the_error_has_both_reasons(tmp_path):
+    code = (
+        "def no_driver(*_): raise RuntimeError('no driver here')\nsubmission.MachineCode = no_driver\n"
+        "try: submission.custom_kernel((q, q, q))\nexcept RuntimeError as error: sys.stderr.write(str(error))\n"
+    )
+    assert no_way(tmp_path, code) == [
+        "neither form of the kernel runs: by_tilelang: ModuleNotFoundError: No module named 'tilelang'; "
+        "by_cubin: no driver here"
+    ]
+
+
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("form", ["tilelang", "cuda"])
-def test_computes_attention(tmp_path, name, form, shape):
-    import torch
+def test_another_tilelang_is_not_even_imported(tmp_path, name):
+    packed = text(name).replace('{"tilelang": "0.1.15"', '{"tilelang": "0.1.9"')
+    said = run_beside(
+        tmp_path, packed, "assert 'tilelang' not in sys.modules\nsys.stderr.write(submission.NO_TILELANG)"
+    )
+    assert said == "ImportError: found TileLang 0.1.15, expected 0.1.9"
 
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(shape, dtype=torch.float16, device="cuda") for _ in range(3))
-    output = import_file(tmp_path / f"{form}.py", text(name, form)).custom_kernel((q, k, v))
-    expected = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double())
-    assert output.shape == q.shape and output.dtype == q.dtype
-    torch.testing.assert_close(output.double(), expected, rtol=1e-3, atol=1e-3)
+
+def test_the_tilelang_form_compiles_without_standard_output(tmp_path):
+    code = "import tilelang\ntilelang.disable_cache()\nassert submission.by_tilelang(0)\n"
+    assert "is used as condition" not in run_beside(tmp_path, text("best"), code), "TileLang warns"
+
+
+def test_wrong_inputs_are_the_callers_fault_and_no_forms(tmp_path):
+    code = (
+        "try: submission.custom_kernel((q, q, q.float()))\nexcept ValueError as error: sys.stderr.write(str(error))\n"
+    )
+    expected = "v is torch.float32 (1, 1, 128, 128), expected fp16, contiguous, (batch, heads, seq, 128)"
+    assert no_way(tmp_path, code) == [expected]
+    q = torch.zeros(1, 1, 128, 128, dtype=torch.float16)
+    with pytest.raises(ValueError, match="^Expected a cuda device, but got: cpu$"):
+        import_file(tmp_path / "packed.py", text("best")).custom_kernel((q, q, q))
+
+
+def test_a_changed_cubin_is_not_loaded(tmp_path):
+    sha256 = constants(text("best").encode())["CUBIN_SHA256"]
+    module = import_file(tmp_path / "changed.py", text("best").replace(sha256, "0" * 64))
+    with pytest.raises(RuntimeError, match="CUBIN_XZ does not hold what CUBIN_SHA256 names"):
+        module.by_cubin(0)
+
+
+def test_the_cubin_is_for_drivers_of_cuda_12_and_no_slower_than_what_was_measured():
+    machine_code = carried()
+    assert (machine_code[7], machine_code[8]) == CUDA_12_ABI
+    usage = cuobjdump(machine_code, "--dump-resource-usage")
+    assert "Function attention_kernel:" in usage and "REG:168 STACK:0 " in usage
+
+
+def carried() -> bytes:
+    return lzma.decompress(base64.b64decode(constants(text("best").encode())["CUBIN_XZ"]))
 
 
 @pytest.mark.gpu
-def test_the_cuda_form_refuses_what_it_was_not_built_for(tmp_path):
-    import torch
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_computes_attention(tmp_path, form):
+    from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+    from tl_attention.problem.mask import FULL
+    from tl_attention.problem.shape import AttentionShape
 
-    module = import_file(tmp_path / "cuda.py", text("seed", "cuda"))
-    q = torch.zeros(1, 1, 128, 64, dtype=torch.float16, device="cuda")
-    with pytest.raises(ValueError, match="q is torch.float16 .* expected fp16, contiguous"):
-        module.custom_kernel((q, q, q))
+    shapes = [(1, 3, 200, 128), (2, 2, 1, 128), (2, 4, 1024, 128), (1, 2, 4097, 128)]
+    cases = [
+        make_inputs(AttentionShape(b, h, s, s, d), seed=number, device="cuda")
+        for number, (b, h, s, d) in enumerate(shapes)
+    ]
+    torch.save(cases, tmp_path / "inputs.pt")
+    code = (
+        "import torch\n"
+        "outputs = [submission.custom_kernel(case) for case in torch.load('inputs.pt')]\n"
+        "torch.save(outputs, 'outputs.pt')\n"
+    )
+    # The file as committed: where it is sent there is no NVRTC to pack another.
+    said = run_beside(tmp_path, COMMITTED.read_text(encoding="utf-8"), code, absent=FORMS[form])
+    assert f"submission: runs {form}\n" in said
+    for (q, k, v), output in zip(cases, torch.load(tmp_path / "outputs.pt"), strict=True):
+        peer = attention_same_precision(q, k, v, mask=FULL, scale=128**-0.5)
+        report = compare(output, attention_fp64(q, k, v, mask=FULL, scale=128**-0.5), peer)
+        assert report.ok, report

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from tl_attention.lowering.loop import Loop
-from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.problem.variant import Parameter, Sizes, Variant
 from tl_attention.program.operation import Iteration
 
 ENTRY = '''def attention_kernel():
@@ -20,24 +20,27 @@ ENTRY = '''def attention_kernel():
 
     @T.prim_func
     def attention({parameters}):
-        launch({names}, c)
+        launch({arguments})
 
     return attention
 '''
 
 
-def entry(variant: Variant) -> str:
-    """The function that makes the prim_func, of a variant whose sizes are read at run time."""
+def entry(variant: Variant, parameters: Sequence[Parameter]) -> str:
+    """The function that makes the prim_func with these parameters, of a variant whose sizes are read at run time."""
     dims = variant.dims(Sizes(*Sizes._fields))  # type: ignore[arg-type]  # their names
-    parameters = variant.parameters()
     typed = [
         f"{p.name}: T.{p.dtype}"
         if p.kind == "scalar"
         else f'{p.name}: T.Tensor(({", ".join(str(dims.get(dim, dim)) for dim in p.dims)}), "{p.dtype or variant.dtype}")'
         for p in parameters
     ]
-    names = ", ".join(p.name for p in parameters)
-    return ENTRY.format(sizes=", ".join(Sizes._fields), parameters=", ".join(typed), names=names)
+    arguments = [
+        *(p.name for p in parameters if not p.optional),
+        "c",
+        *(f"{p.name}={p.name}" for p in parameters if p.optional),
+    ]
+    return ENTRY.format(sizes=", ".join(Sizes._fields), parameters=", ".join(typed), arguments=", ".join(arguments))
 
 
 # --- the loop ----------------------------------------------------------------------------------------------------

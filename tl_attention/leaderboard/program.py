@@ -12,6 +12,7 @@ import importlib
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,9 @@ from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
-PACKAGE = "tl_attention"
+PACKAGE = "tl_attention."
+# Classes of this room are values that macros ask.
+PROBLEM = f"{PACKAGE}problem."
 # The function of the package that makes the macros of a loop from the Program; they are printed instead.
 MAKES_A_LOOP = "iterations"
 
@@ -42,7 +45,7 @@ def program_text(schedule: Schedule, variant: Variant) -> str:
     launch = function_of(lowering.launch())
     program.add((launch.__module__, launch.__name__))
     program.add_classes()
-    return program.text(entry(variant))
+    return program.text(entry(variant, variant.parameters(*lowering.counters(schedule))))
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,10 @@ class Module:
         found = {name: _assigned(node) for name, node in self.definitions.items()}
         return {name: value for name, value in found.items() if isinstance(value, cst.Dict)}
 
+    def find(self, name: str) -> Place | None:
+        """What a name means here, None for one that is not the package's."""
+        return (self.name, name) if name in self.definitions else self.imports.get(name)
+
 
 @functools.cache
 def read_module(name: str) -> Module:
@@ -73,7 +80,7 @@ def read_module(name: str) -> Module:
         [plain] = ast.parse(code(node)).body
         if isinstance(plain, (ast.FunctionDef, ast.ClassDef)):
             definitions[plain.name] = node
-        elif isinstance(plain, ast.ImportFrom) and str(plain.module).startswith(f"{PACKAGE}."):
+        elif isinstance(plain, ast.ImportFrom) and str(plain.module).startswith(PACKAGE):
             imports |= {alias.name: (str(plain.module), alias.name) for alias in plain.names}
         elif isinstance(plain, (ast.Assign, ast.AnnAssign)):
             definitions |= {part.id: node for part in ast.walk(plain) if _is_stored(part)}
@@ -96,68 +103,58 @@ class _Program:
             if place in self._texts:
                 continue
             module = read_module(place[0])
-            if place[1] not in module.definitions:
-                # It passes on what it imports.
-                waiting.insert(0, module.imports[place[1]])
-                continue
             node = module.definitions[place[1]]
             if _made_by(node) == MAKES_A_LOOP:
                 source = importlib.import_module(module.name)
                 text, called = phase_text(place[1], getattr(source, place[1]), self._c, source.call_of)
                 uses = [(function_of(macro).__module__, function_of(macro).__name__) for macro in called]
             else:
-                text = self._without_what_is_decided(node, module)
-                uses = [_found(name, module) for name in _used(text)]
+                is_function = isinstance(node, cst.FunctionDef)
+                text = code(pruned(node, {"c": self._c}, module.tables) if is_function else node)
+                uses = [module.find(name) for name in _used(text)]
             self._texts[place] = text
             waiting += filter(None, uses)
 
     def add_classes(self) -> None:
         """Add the classes of constants that have methods, with those that are called."""
         for value in vars(self._c).values():
-            module = type(value).__module__
-            if module.startswith(f"{PACKAGE}.problem."):
-                self._texts[module, type(value).__name__] = self._class_of(value)
-
-    def _without_what_is_decided(self, node: cst.CSTNode, module: Module) -> str:
-        return code(pruned(node, {"c": self._c}, module.tables) if isinstance(node, cst.FunctionDef) else node)
+            if PROBLEM in type(value).__module__:
+                self._texts[type(value).__module__, type(value).__name__] = self._class_of(value)
 
     def _class_of(self, value: Any) -> str:
         """The class of a constant: there is no other instance, so what that one decides is left out of its methods."""
         node = read_module(type(value).__module__).definitions[type(value).__name__]
         assert isinstance(node, cst.ClassDef)
-        called = {part.attr for text in self._texts.values() for part in ast.walk(ast.parse(text)) if _is_field(part)}
+        called = {
+            part.attr
+            for text in self._texts.values()
+            for part in ast.walk(ast.parse(text))
+            if isinstance(part, ast.Attribute)
+        }
         body = [part for part in node.body.body if not isinstance(part, cst.FunctionDef) or part.name.value in called]
         return code(pruned(node.with_changes(body=node.body.with_changes(body=body)), {"self": value}, {}))
 
     def text(self, head: str) -> str:
         """The whole text: what the constants are made of, the constants, the head, and the modules from the kernel down."""
         names = dict.fromkeys(module for module, _ in self._texts)
-        depths = {name: _depth(name, names) for name in names}
-        classes = [name for name in names if name.startswith(f"{PACKAGE}.problem.")]
-        traced = sorted((name for name in names if read_module(name).traced), key=depths.__getitem__)
+        imports = {name: {module for module, _ in read_module(name).imports.values()} for name in names}
+        importers = {name: [other for other in names if name in imports[other]] for name in names}
+        order = [read_module(name) for name in TopologicalSorter(importers).static_order()]
+        classes = [module for module in order if PROBLEM in module.name]
+        macros = [module for module in order if module.traced]
         # Constants stand behind those of which they are made.
-        others = sorted(({*names} - {*classes, *traced}), key=lambda name: (-depths[name], name))
+        plain = [module for module in reversed(order) if module not in (*classes, *macros)]
         constants = "# What the schedule and the problem fix.\n\n" + constants_text(self._c, self._texts.values())
-        parts = [*map(self._section, classes), constants, head, *map(self._section, [*traced, *others])]
+        parts = [*map(self._section, classes), constants, head, *map(self._section, [*macros, *plain])]
         return "\n\n".join(parts)
 
-    def _section(self, name: str) -> str:
+    def _section(self, module: Module) -> str:
         """What is left of a module, below its docstring."""
-        module = read_module(name)
-        kept = dict.fromkeys(self._texts[name, found] for found in module.definitions if (name, found) in self._texts)
+        places = [(module.name, name) for name in module.definitions]
+        # A statement that defines several names stands once.
+        kept = dict.fromkeys(self._texts[place] for place in places if place in self._texts)
         heading = textwrap.indent(module.docstring.strip(), "# ", lambda line: True).replace("# \n", "#\n")
         return "\n".join([heading, "\n", *kept])
-
-
-def _depth(name: str, names: dict[str, None]) -> int:
-    """How many imports lead from the kernel to a module, by the longest way."""
-    importers = [other for other in names if any(module == name for module, _ in read_module(other).imports.values())]
-    return max((1 + _depth(other, names) for other in importers), default=0)
-
-
-def _found(name: str, module: Module) -> Place | None:
-    """What a name means in a module, None for one that is not the package's."""
-    return (module.name, name) if name in module.definitions else module.imports.get(name)
 
 
 def _used(text: str) -> Iterator[str]:
@@ -172,10 +169,6 @@ def _used(text: str) -> Iterator[str]:
 
 def _is_stored(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-
-
-def _is_field(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute)
 
 
 def _assigned(node: cst.CSTNode) -> cst.BaseExpression | None:

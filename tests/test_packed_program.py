@@ -1,0 +1,193 @@
+"""The program that a submission carries: the package's own, which reads as the Program has it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tilelang.transform
+from mma_sync_schedules import SHIPPED as FAMILY_AND_TOP
+from mma_sync_schedules import head_dim
+from mutations import shipped
+from overlap import FORMS, overlap
+from pydantic.fields import FieldInfo
+from specialized import RANDOM
+from submissions import SCHEDULES
+from tvm import IRModule, tirx
+
+from tl_attention.errors import ScheduleRefused
+from tl_attention.leaderboard.printed import function_of
+from tl_attention.leaderboard.program import program_text, read_module
+from tl_attention.leaderboard.submission import formatted
+from tl_attention.lowering.registry import LOWERINGS, lowering_of
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.variant import Variant
+from tl_attention.program.derivation import derive
+from tl_attention.schedule.choices import choices
+from tl_attention.schedule.options import KernelOptions, SoftmaxOptions, Split
+from tl_attention.schedule.schedule import Schedule
+
+HEADER = "import tilelang.language as T\nfrom dataclasses import dataclass\nfrom types import SimpleNamespace\n\n"
+
+
+def values(field: FieldInfo) -> tuple[Any, ...]:
+    """Those of an option that are a choice of their own: all, or none and any."""
+    found = choices(field)
+    return found if 1 < len(found) <= 3 else (False, True)
+
+
+def facts(schedule: Schedule) -> set[tuple[str, Any]]:
+    """The options of a schedule."""
+    return {
+        (name, value if value in values(field) else bool(value))
+        for options in (schedule.kernel, schedule.softmax, schedule.split)
+        for name, field in type(options).model_fields.items()
+        for value in [getattr(options, name)]
+    }
+
+
+def has_order(schedule: Schedule) -> bool:
+    """Whether its waits and releases come where they can."""
+    try:
+        return bool(derive(schedule))
+    except ScheduleRefused:
+        return False
+
+
+def covering(schedules: list[Schedule]) -> Iterator[Schedule]:
+    """Few schedules that have every fact that any of them has."""
+    left = set().union(*map(facts, schedules))
+    while left:
+        best = max(schedules, key=lambda schedule: len(facts(schedule) & left))
+        left -= facts(best)
+        yield best
+
+
+MMA_SYNC = [schedule for name, schedule in FAMILY_AND_TOP.items() if head_dim(name) == 128]
+COVERING = list(covering([*filter(has_order, RANDOM), *MMA_SYNC]))
+MASKS = (FULL, CAUSAL, Mask(left=256, right=0))
+# Every form of a loop under a mask, and every option under one of them.
+TRACED = {
+    **{f"{form} causal": (overlap(form), CAUSAL) for form in FORMS},
+    **{f"option {n}": (schedule, MASKS[n % 3]) for n, schedule in enumerate(COVERING)},
+    **{f"{name} causal": (shipped()[name], CAUSAL) for name in ("seed", "prefetch_late", "mma_sync")},
+}
+
+
+def traced(text: str, folder: Path) -> tirx.PrimFunc:
+    """The prim_func of a packed program."""
+    path = folder / "packed.py"
+    path.write_text(HEADER + text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.attention_kernel()
+
+
+def plain(prim_func: tirx.PrimFunc) -> str:
+    """Its text without the names that macros give to what they are passed."""
+    module = tilelang.transform.Simplify()(tilelang.transform.LetInline()(IRModule({"main": prim_func})))
+    return module["main"].script()
+
+
+def lowered(prim_func: tirx.PrimFunc, schedule: Schedule, variant: Variant) -> tuple[str, str]:
+    """The CUDA and the host code that TileLang generates."""
+    from tilelang import tvm
+    from tilelang.engine.lower import lower
+
+    from tl_attention.build.generation import target
+
+    options = tvm.transform.PassContext(opt_level=3, config=dict(lowering_of(schedule).pass_configs))
+    with options, tvm.target.Target(target(variant.arch)):
+        artifact = lower(prim_func, target=target(variant.arch), enable_host_codegen=True)
+    return artifact.kernel_source, artifact.rt_mod.inspect_source()
+
+
+def undefined(text: str) -> str:
+    """What ruff says of names that are not defined."""
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_packed_program_lowers_to_exactly_the_packages_cuda(name, tmp_path):
+    schedule, variant = SCHEDULES[name], Variant(128, "float16")
+    own = lowering_of(schedule).prim_func(schedule, variant)
+    packed = traced(program_text(schedule, variant), tmp_path)
+    assert lowered(packed, schedule, variant) == lowered(own, schedule, variant)
+
+
+def test_the_sample_has_every_option():
+    fields = [field for options in (KernelOptions, SoftmaxOptions, Split) for field in options.model_fields.items()]
+    every = {(name, value) for name, field in fields for value in values(field)}
+    assert set().union(*map(facts, COVERING)) == every
+
+
+@pytest.mark.parametrize("schedule, mask", TRACED.values(), ids=TRACED.keys())
+def test_the_packed_program_is_the_packages_own(schedule, mask, tmp_path):
+    variant = Variant(128, "bfloat16", mask)
+    text = program_text(schedule, variant)
+    assert plain(traced(text, tmp_path)) == plain(lowering_of(schedule).prim_func(schedule, variant))
+    assert undefined(HEADER + text).strip() == "All checks passed!"
+    defined = [node.name for node in ast.parse(text).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    uncalled = [name for name in defined if text.count(name) == 1]
+    assert uncalled == ["attention_kernel"] and max(Counter(defined).values()) == 1
+
+
+def test_the_steady_state_is_the_programs_as_one_reads_it():
+    text = formatted(program_text(shipped()["best"], Variant(128, "float16")))
+    lines = text.partition("def steady(")[2].partition("\n\n")[0].splitlines()[2:]
+    assert [line.strip() for line in lines] == [
+        "take_turn(t, tile, s, c)",
+        "wait_k(t, tile, s, c)",
+        "issue_mma0(t, tile, s, c)",
+        "wait_v(t - 1, tile, s, c)",
+        "issue_mma1(t - 1, tile, s, c)",
+        "pass_turn(t, tile, s, c)",
+        "max_prev(t, tile, s, c)",
+        "wait_mma0(t, tile, s, c, outstanding=1)",
+        "release_k(t, tile, s, c)",
+        "row_max(t, tile, s, c, masked=False)",
+        "scale(t, tile, s, c, masked=False)",
+        "exp(t, tile, s, c, masked=False, columns=(0, 48))",
+        "hold_last(t, tile, s, c, registers=(0, 24))",
+        "wait_mma1(t - 1, tile, s, c, outstanding=0)",
+        "release_v(t - 1, tile, s, c)",
+        "exp(t, tile, s, c, masked=False, columns=(48, 176))",
+        "row_sum_of_thread(t, tile, s, c)",
+        "cast(t, tile, s, c)",
+        "rescale(t, tile, s, c)",
+    ]
+    text = formatted(program_text(shipped()["mma_sync"], Variant(128, "float16")))
+    products = "frag_q(t - 1, tile, s, c, first=7, steps=1)\n    mma0(t - 1, tile, s, c, first=7, steps=1)\n    wait("
+    assert products in text
+
+
+@pytest.mark.parametrize("name", LOWERINGS)
+def test_the_modules_of_a_lowering_import_names_and_share_none(name):
+    launch = function_of(LOWERINGS[name].launch())
+    found, waiting = [], [launch.__module__]
+    while waiting:
+        if (module := read_module(waiting.pop())) not in found:
+            found.append(module)
+            waiting += [place for place, _ in module.imports.values() if "lowering" in place]
+    defined = Counter(name for module in found for name in module.definitions)
+    assert len(found) > 3 and [name for name, times in defined.items() if times > 1] == []
+    for module in found:
+        tree = ast.parse(Path(importlib.util.find_spec(module.name).origin).read_text())
+        whole = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
+        assert [ast.unparse(node) for node in whole] in ([], ["import tilelang.language as T"]), module.name
+        assert [
+            alias
+            for node in ast.walk(tree)
+            for alias in getattr(node, "names", ())
+            if getattr(alias, "asname", "T") not in (None, "T")
+        ] == []
