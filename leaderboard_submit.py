@@ -109,7 +109,9 @@ class Mask:
 
 
 # What the schedule and the problem fix.
-
+#
+# The steady state of the loop runs from iteration `start` to the number of KV blocks plus `end`. A block that needs a mask
+# is worked on up to `masked_lag` iterations after the one of its number.
 c = SimpleNamespace(
     dtype="float16",
     head_dim=128,
@@ -505,19 +507,22 @@ def stored_columns(c):
     return f"tl_attention_store<{c.head_dim_v}"
 
 
-# The operations of an iteration: each concerns KV block t of a tile, which counts from the first to be worked on.
+# The operations of an iteration: a macro each, called with `(t, tile, s, c)` and what it needs besides by name.
+#
+# `t` is a KV block of the tile, counted from the first one to be worked on; `s` is the memory of the thread block, `c` the
+# constants.
 
 
 # --- loads and products ------------------------------------------------------------------------------------------
 
 
 def wait_k(t, tile, s, c):
-    """Until K of the block has arrived."""
+    """Waits until K of the block has arrived."""
     return wait_full(s.K, tile.base + t)
 
 
 def wait_v(t, tile, s, c):
-    """Until V of the block has arrived."""
+    """Waits until V of the block has arrived."""
     return wait_full(s.V, tile.base + t)
 
 
@@ -549,30 +554,30 @@ def issue_mma1(t, tile, s, c):
 
 @T.macro
 def wait_mma0(t, tile, s, c, outstanding):
-    """Until acc_s is there; products that were started later may still be in flight."""
+    """Waits until acc_s is there. So many products that were started later may still be in flight."""
     T.wait_wgmma(outstanding)
     T.warpgroup_fence_operand(s.acc_s, 0, c.block_N // 2)
 
 
 @T.macro
 def wait_mma1(t, tile, s, c, outstanding):
-    """Until acc_o is there; products that were started later may still be in flight."""
+    """Waits until acc_o is there. So many products that were started later may still be in flight."""
     T.wait_wgmma(outstanding)
     T.warpgroup_fence_operand(s.acc_o, 0, c.head_dim_v // 2)
 
 
 def release_k(t, tile, s, c):
-    """K of the block has been read."""
+    """Says that K of the block has been read: its buffer is free."""
     return release(s.K, slot(s.K, tile.base + t), c)
 
 
 def release_v(t, tile, s, c):
-    """V of the block has been read."""
+    """Says that V of the block has been read: its buffer is free."""
     return release(s.V, slot(s.V, tile.base + t), c)
 
 
 def release_rows_of_q(t, tile, s, c):
-    """Q has been read."""
+    """Says that Q has been read: its buffer is free."""
     return release_q(tile.wg, s)
 
 
@@ -580,17 +585,17 @@ def release_rows_of_q(t, tile, s, c):
 
 
 def take_turn(t, tile, s, c):
-    """Until it is this warpgroup's turn to issue products."""
+    """Waits until it is this warpgroup's turn to issue products."""
     return T.sync_threads(TURN + tile.wg, 2 * WARPGROUP)
 
 
 def pass_turn(t, tile, s, c):
-    """The other warpgroup's turn."""
+    """Gives the turn to the other warpgroup."""
     return T.named_barrier_arrive(TURN + 1 - tile.wg, 2 * WARPGROUP)
 
 
 def hold_last(t, tile, s, c, registers):
-    """The last exponential of the chunk before comes before what follows."""
+    """Keeps what follows behind the last exponential in `registers`, (first, end), of acc_s."""
     return T.call_extern("handle", f"tl_attention_hold_last<{registers[1] - 1}>", s.acc_s.data, s.scale)
 
 
@@ -729,12 +734,12 @@ def parity(ring, step):
 
 
 def wait_full(ring, step):
-    """Until load number `step` has arrived."""
+    """Waits until load number `step` has arrived."""
     return T.mbarrier_wait_parity(ring.full[slot(ring, step)], parity(ring, step))
 
 
 def wait_empty(ring, step):
-    """Until the slot of load number `step` is empty; at first it is."""
+    """Waits until the slot of load number `step` is empty; at first it is."""
     return T.mbarrier_wait_parity(ring.empty[slot(ring, step)], parity(ring, step) ^ 1)
 
 
@@ -768,15 +773,10 @@ def finite(scores_max):
 
 
 WARP = 32
-
 WARPS = 4  # of a warpgroup
-
 WARPGROUP = WARPS * WARP
-
 ROWS = 64  # of a warpgroup: wgmma's M
-
 ALL_LANES = 0xFFFFFFFF
-
 
 # Named barriers. Two warpgroups wait at TURN and TURN + 1 for their turns.
 TURN = 1
@@ -860,14 +860,12 @@ __device__ __forceinline__ void tl_attention_resume(float* scores_max, float sca
 }
 """
 
-
 # Whether any row of the warp has a new maximum: the others are scaled by exactly 1.
 GREW = """
 __device__ __forceinline__ bool tl_attention_grew(const float* scores_scale) {
   return __any_sync(0xffffffff, scores_scale[0] != 1.0f || scores_scale[1] != 1.0f);
 }
 """
-
 
 # The same for every kernel, whatever it calls.
 PRELUDE = HOLD + STORE + GREW

@@ -14,6 +14,12 @@ from tl_attention.lowering.loop import Loop
 from tl_attention.problem.variant import Parameter, Sizes, Variant
 from tl_attention.program.operation import Iteration
 
+HEADING = """\
+# What the schedule and the problem fix.
+#
+# The steady state of the loop runs from iteration `start` to the number of KV blocks plus `end`. A block that needs a mask
+# is worked on up to `masked_lag` iterations after the one of its number.
+"""
 ENTRY = '''def attention_kernel():
     """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
     {sizes} = T.dynamic("{sizes}")
@@ -72,7 +78,7 @@ def phase_text(phase: str, macro: Any, c: SimpleNamespace, call_of: Callable) ->
             arguments = ", ".join([_offset(start, t - op.lag), "tile", "s", "c", *by_name])
             lines.append(f"{function_of(call.macro).__name__}({arguments})")
             called.append(call.macro)
-    head = f'@T.macro\ndef {phase}({", ".join(parameters(macro))}):\n    """{getdoc(function_of(macro))}"""\n'
+    head = f'\n\n@T.macro\ndef {phase}({", ".join(parameters(macro))}):\n    """{getdoc(function_of(macro))}"""\n'
     return head + "".join(f"    {line}\n" for line in lines or ["pass"]), called
 
 
@@ -104,7 +110,7 @@ def constants_text(c: SimpleNamespace, texts: Iterable[str]) -> str:
     for text in texts:
         for path in _paths(ast.parse(text)):
             _place(used, c, path)
-    return f"c = {_Namespace((name, used[name]) for name in vars(c) if name in used)}\n"
+    return f"{HEADING}c = {_Namespace((name, used[name]) for name in vars(c) if name in used)}\n"
 
 
 def _paths(tree: ast.AST) -> Iterator[list[str]]:

@@ -144,7 +144,7 @@ class _Program:
         macros = [module for module in order if module.traced]
         # Constants stand behind those of which they are made.
         plain = [module for module in reversed(order) if module not in (*classes, *macros)]
-        constants = "# What the schedule and the problem fix.\n\n" + constants_text(self._c, self._texts.values())
+        constants = constants_text(self._c, self._texts.values())
         parts = [*map(self._section, classes), constants, head, *map(self._section, [*macros, *plain])]
         return "\n\n".join(parts)
 
@@ -154,7 +154,7 @@ class _Program:
         # A statement that defines several names stands once.
         kept = dict.fromkeys(self._texts[place] for place in places if place in self._texts)
         heading = textwrap.indent(module.docstring.strip(), "# ", lambda line: True).replace("# \n", "#\n")
-        return "\n".join([heading, "\n", *kept])
+        return "".join([heading, "\n\n\n", *kept])
 
 
 def _used(text: str) -> Iterator[str]:

@@ -1,5 +1,8 @@
 """Fragments of Q, K and V from shared memory by ldmatrix, and the products of them by mma.sync m16n8k16.
 
+A statement that is split loads or multiplies `steps` steps of 16 columns, or keys, from step `first` on. `q`, `k` and `v`
+say which step in the registers of Q, K and V the first of them is.
+
 A lane gives ldmatrix the address of a row of 8 of one of the 8 x 8 matrices that it brings (PTX ISA, ldmatrix), and has
 of each of them what the fragment of a product has of it (PTX ISA, mma.m16n8k16).
 """
@@ -23,7 +26,7 @@ def keep_q(t, tile, s, c):
 
 @T.macro
 def fragments_of_q(first, steps, place, s, c):
-    """Of these steps, to there."""
+    """Q_local = `steps` steps of 16 columns of Q from step `first` on; the first of them is step `place` in the registers."""
     products = c.block_M // c.rows
     for step in T.unroll(c.head_dim // 16 if steps is None else steps):
         for i in T.unroll(products):
@@ -33,7 +36,7 @@ def fragments_of_q(first, steps, place, s, c):
 
 
 def ldmatrix(matrices, transposed, shared, at, registers, place):
-    """So many matrices, of which a lane gives a row, `at` that element, and gets two elements of each."""
+    """Loads so many 8 x 8 matrices: a lane says where one row of 8 stands, and gets two elements of each matrix."""
     return T.ptx_ldmatrix(
         T.bool(transposed),
         matrices,
@@ -123,5 +126,5 @@ def multiply(A, a, B, b, C, at, c):
 
 
 def steps_of(steps, columns):
-    """Of 16 columns each."""
+    """How many steps of 16 columns, or keys, are multiplied: all unless the statement is split."""
     return columns // 16 if steps is None else steps

@@ -1,4 +1,8 @@
-"""The operations of an iteration: each concerns KV block t of a tile, which counts from the first to be worked on."""
+"""The operations of an iteration: a macro each, called with `(t, tile, s, c)` and what it needs besides by name.
+
+`t` is a KV block of the tile, counted from the first one to be worked on; `s` is the memory of the thread block, `c` the
+constants.
+"""
 
 import tilelang.language as T
 
@@ -11,12 +15,12 @@ from tl_attention.lowering.mma_sync.vector import vector_statement
 
 
 def wait(t, tile, s, c, outstanding):
-    """Until a thread's own copies have arrived, but the last groups."""
+    """Waits until a thread's own copies have arrived, but for so many groups that were started last."""
     return T.ptx_wait_group(outstanding)
 
 
 def meet(t, tile, s, c):
-    """All threads: what they have waited for is there for all, and what they have read may be copied over."""
+    """Lets all threads meet: what each has waited for is there for all, and what they have read may be copied over."""
     return T.sync_threads()
 
 
@@ -33,7 +37,7 @@ MACROS = {
 
 
 def call_of(op, c, masked):
-    """What emits an operation."""
+    """The call that emits an operation."""
     return Call.of(
         macro_of(op, c),
         outstanding=op.outstanding,

@@ -1,4 +1,8 @@
-"""The operations of an iteration: each concerns KV block t of a tile, which counts from the first to be worked on."""
+"""The operations of an iteration: a macro each, called with `(t, tile, s, c)` and what it needs besides by name.
+
+`t` is a KV block of the tile, counted from the first one to be worked on; `s` is the memory of the thread block, `c` the
+constants.
+"""
 
 import tilelang.language as T
 
@@ -12,12 +16,12 @@ from tl_attention.lowering.warp_specialized.vector import vector_statement
 
 
 def wait_k(t, tile, s, c):
-    """Until K of the block has arrived."""
+    """Waits until K of the block has arrived."""
     return wait_full(s.K, tile.base + t)
 
 
 def wait_v(t, tile, s, c):
-    """Until V of the block has arrived."""
+    """Waits until V of the block has arrived."""
     return wait_full(s.V, tile.base + t)
 
 
@@ -56,30 +60,30 @@ def share_p(t, tile, s, c):
 
 @T.macro
 def wait_mma0(t, tile, s, c, outstanding):
-    """Until acc_s is there; products that were started later may still be in flight."""
+    """Waits until acc_s is there. So many products that were started later may still be in flight."""
     T.wait_wgmma(outstanding)
     T.warpgroup_fence_operand(s.acc_s, 0, c.block_N // 2)
 
 
 @T.macro
 def wait_mma1(t, tile, s, c, outstanding):
-    """Until acc_o is there; products that were started later may still be in flight."""
+    """Waits until acc_o is there. So many products that were started later may still be in flight."""
     T.wait_wgmma(outstanding)
     T.warpgroup_fence_operand(s.acc_o, 0, c.head_dim_v // 2)
 
 
 def release_k(t, tile, s, c):
-    """K of the block has been read."""
+    """Says that K of the block has been read: its buffer is free."""
     return release(s.K, slot(s.K, tile.base + t), c)
 
 
 def release_v(t, tile, s, c):
-    """V of the block has been read."""
+    """Says that V of the block has been read: its buffer is free."""
     return release(s.V, slot(s.V, tile.base + t), c)
 
 
 def release_rows_of_q(t, tile, s, c):
-    """Q has been read."""
+    """Says that Q has been read: its buffer is free."""
     return release_q(tile.wg, s)
 
 
@@ -87,30 +91,30 @@ def release_rows_of_q(t, tile, s, c):
 
 
 def take_turn(t, tile, s, c):
-    """Until it is this warpgroup's turn to issue products."""
+    """Waits until it is this warpgroup's turn to issue products."""
     return T.sync_threads(TURN + tile.wg, 2 * WARPGROUP)
 
 
 def pass_turn(t, tile, s, c):
-    """The other warpgroup's turn."""
+    """Gives the turn to the other warpgroup."""
     return T.named_barrier_arrive(TURN + 1 - tile.wg, 2 * WARPGROUP)
 
 
 @T.macro
 def hold(t, tile, s, c, registers):
-    """The exponentials of the chunk before, in registers (first, end) of acc_s, come before what follows."""
+    """Keeps what follows behind the exponentials in `registers`, (first, end), of acc_s."""
     # A call holds four in eight: all of them take two.
     for first in (registers[0], registers[0] + 4):
         T.call_extern("handle", f"tl_attention_hold<{first}, {registers[1]}>", s.acc_s.data, s.scale)
 
 
 def hold_last(t, tile, s, c, registers):
-    """The last exponential of the chunk before comes before what follows."""
+    """Keeps what follows behind the last exponential in `registers`, (first, end), of acc_s."""
     return T.call_extern("handle", f"tl_attention_hold_last<{registers[1] - 1}>", s.acc_s.data, s.scale)
 
 
 def resume(t, tile, s, c):
-    """The exponentials that follow come after what stands before."""
+    """Keeps the exponentials that follow behind what stands before."""
     return T.call_extern("handle", "tl_attention_resume", s.scores_max.data, s.scale)
 
 
@@ -134,7 +138,7 @@ MACROS = {
 
 
 def call_of(op, c, masked):
-    """What emits an operation."""
+    """The call that emits an operation."""
     statement = whole(op.statement)
     return Call.of(
         vector_statement(statement, c) if op.kind == "run" else MACROS[op.kind, statement],

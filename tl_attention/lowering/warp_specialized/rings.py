@@ -19,12 +19,12 @@ def parity(ring, step):
 
 
 def wait_full(ring, step):
-    """Until load number `step` has arrived."""
+    """Waits until load number `step` has arrived."""
     return T.mbarrier_wait_parity(ring.full[slot(ring, step)], parity(ring, step))
 
 
 def wait_empty(ring, step):
-    """Until the slot of load number `step` is empty; at first it is."""
+    """Waits until the slot of load number `step` is empty; at first it is."""
     return T.mbarrier_wait_parity(ring.empty[slot(ring, step)], parity(ring, step) ^ 1)
 
 
