@@ -95,23 +95,29 @@ def test_the_committed_file_is_what_another_process_makes(tmp_path):
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_it_launches_as_planned(name, tmp_path):
     module = import_file(tmp_path / "packed.py", text(name))
-    grid, descriptors = module.launch_plan(**SIZES)
     plan = parse_host_source(compile_kernel(SCHEDULES[name], VARIANT).host_source)
+    q, k, output = (torch.zeros(2, 3, rows, 1, dtype=torch.float16) for rows in (200, 300, 200))
+    tensors = {"Q": q, "K": k, "V": k, "Output": output}
+    grid, arguments = module.launch_plan(lambda *tensor, **given: (tensor, given), *tensors.values(), 0.5)
     assert grid == tuple(extent.at(SIZES) for extent in plan.grid)
     assert (plan.block, plan.shared_bytes) == (module.BLOCK, module.SHARED_BYTES)
-    assert [parameter for parameter, _ in module.PARAMETERS] == [parameter.name for parameter in plan.parameters]
-    assert descriptors == {
-        planned.name: {
-            "tensor": planned.tensor,
-            "dtype": planned.dtype,
-            "dims": tuple(extent.at(SIZES) for extent in planned.dims),
-            "strides": tuple(extent.at(SIZES) for extent in planned.strides),
-            "box": planned.box,
-            "element_strides": planned.element_strides,
-            "options": tuple(planned.options.values()),
-        }
-        for planned in plan.descriptors
-    }
+    planned = {descriptor.name: descriptor for descriptor in plan.descriptors}
+    for found, parameter in zip(arguments, plan.parameters, strict=True):
+        if descriptor := planned.get(parameter.name):
+            whole = dict(
+                dtype=descriptor.dtype,
+                dims=tuple(extent.at(SIZES) for extent in descriptor.dims),
+                strides=tuple(extent.at(SIZES) for extent in descriptor.strides),
+                box=descriptor.box,
+                element_strides=descriptor.element_strides,
+                **descriptor.options,
+            )
+            assert found[0][0] is tensors[descriptor.tensor] and found[1] == whole
+            assert list(found[1])[-4:] == ["interleave", "swizzle", "l2_promotion", "oob_fill"]
+        elif parameter.kind == "pointer":
+            assert found.value == tensors[parameter.name].data_ptr()
+        else:
+            assert found.value == {**SIZES, "softmax_scale": 0.5}[parameter.name]
 
 
 def test_what_it_says_of_itself_is_read_and_nothing_else():
@@ -183,7 +189,7 @@ def test_where_tilelang_runs_it_is_taken_and_the_file_says_why(tmp_path):
         "submission.custom_kernel((q, q, q))\nassert calls == ['program']\n"
     )
     assert no_way(tmp_path, code, absent=())[-2:] == [
-        "submission: not by_cubin: TileLang is 0.1.15, so the program itself can run",
+        "submission: not by_cubin: it is for machines without this TileLang",
         "submission: runs by_tilelang",
     ]
 

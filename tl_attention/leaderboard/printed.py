@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from tl_attention.lowering.loop import Loop
 from tl_attention.problem.variant import Parameter, Sizes, Variant
-from tl_attention.program.operation import Iteration
+from tl_attention.program.operation import Iteration, Operation
 
 HEADING = """\
 # What the schedule and the problem fix.
@@ -52,13 +52,14 @@ def entry(variant: Variant, parameters: Sequence[Parameter]) -> str:
 # --- the loop ----------------------------------------------------------------------------------------------------
 
 
-def iterations_of(phase: str, loop: Loop) -> tuple[str, Sequence[Iteration], bool]:
-    """What iterations of a phase count from, which they are, and whether their blocks are masked."""
+def iterations_of(phase: str, loop: Loop) -> tuple[str, list[Iteration], Sequence[Iteration], bool]:
+    """What iterations of a phase count from; the one before them; which they are; whether their blocks are masked."""
+    steady, unmasked = loop.steady.operations, loop.unmasked
     return {
-        "prologue": ("", loop.prologue, True),
-        "steady": ("t", [Iteration(0, loop.unmasked)], False),
-        "steady_masked": ("t", [Iteration(0, loop.steady.operations)], True),
-        "epilogue": ("blocks", loop.epilogue, True),
+        "prologue": ("", [], loop.prologue, True),
+        "steady": ("t", [Iteration(-1, unmasked)], [Iteration(0, unmasked)], False),
+        "steady_masked": ("t", [Iteration(-1, steady)], [Iteration(0, steady)], True),
+        "epilogue": ("blocks", [Iteration(loop.end - 1, steady)], loop.epilogue, True),
     }[phase]
 
 
@@ -66,8 +67,12 @@ def phase_text(phase: str, macro: Any, c: SimpleNamespace, call_of: Callable) ->
     """The text of one macro of the loop, a line for each operation, and the macros that it calls."""
     from tl_attention.lowering.iterations import parameters
 
-    start, iterations, masked = iterations_of(phase, c.loop)
-    lines, called = [], []
+    start, before, iterations, masked = iterations_of(phase, c.loop)
+    lines: list[str] = []
+    called, flying = [], InFlight(start)
+    for t, operations in before:
+        for op in operations:
+            flying.after(op, t - op.lag)
     for t, operations in iterations:
         if len(iterations) > 1:
             lines.append(f"# Iteration {_offset(start, t)}.")
@@ -76,10 +81,28 @@ def phase_text(phase: str, macro: Any, c: SimpleNamespace, call_of: Callable) ->
             defaults = {name: parameter.default for name, parameter in parameters(call.macro).items()}
             by_name = [f"{name}={value!r}" for name, value in call.keywords.items() if value != defaults[name]]
             arguments = ", ".join([_offset(start, t - op.lag), "tile", "s", "c", *by_name])
-            lines.append(f"{function_of(call.macro).__name__}({arguments})")
+            lines.append(f"{function_of(call.macro).__name__}({arguments}){flying.after(op, t - op.lag)}")
             called.append(call.macro)
     head = f'\n\n@T.macro\ndef {phase}({", ".join(parameters(macro))}):\n    """{getdoc(function_of(macro))}"""\n'
     return head + "".join(f"    {line}\n" for line in lines or ["pass"]), called
+
+
+class InFlight:
+    """The products that were issued and not waited for, with their blocks."""
+
+    def __init__(self, start: str) -> None:
+        self._start, self._products = start, list[tuple[str, int]]()
+
+    def after(self, op: Operation, block: int) -> str:
+        """Those that are in flight after an operation that changes that, as a comment."""
+        if op.kind == "wait" and (op.statement, block) in self._products:
+            del self._products[: len(self._products) - op.outstanding]
+        elif op.kind == "issue" and op.statement.startswith("mma"):
+            self._products.append((op.statement, block))
+        else:
+            return ""
+        flying = [f"{statement}({_offset(self._start, of)})" for statement, of in self._products]
+        return f"  # in flight: {', '.join(flying) or 'nothing'}"
 
 
 def function_of(macro: Any) -> Any:

@@ -10,12 +10,11 @@ import ast
 import functools
 import importlib
 import textwrap
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeGuard
 
 import libcst as cst
 
@@ -26,10 +25,10 @@ from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
 PACKAGE = "tl_attention."
-# Classes of this room are values that macros ask.
-PROBLEM = f"{PACKAGE}problem."
-# The function of the package that makes the macros of a loop from the Program; they are printed instead.
-MAKES_A_LOOP = "iterations"
+# The kernels' room, and that whose classes are values that macros ask.
+KERNELS, PROBLEM = f"{PACKAGE}lowering.", f"{PACKAGE}problem."
+# How a module makes the macros of a loop from the Program; they are printed instead.
+MAKES_A_LOOP = "= iterations(call_of)\n"
 
 Place = tuple[str, str]
 """A definition: its module and its name."""
@@ -50,19 +49,15 @@ def program_text(schedule: Schedule, variant: Variant) -> str:
 
 @dataclass(frozen=True)
 class Module:
-    """A module of the package: the definitions at its top level by name, and what it imports from the package."""
+    """A module of the package: the definitions at its top level by name, dictionaries among them, and its imports of the
+    package's names. It is `traced` if it is TileLang's text."""
 
     name: str
     docstring: str
     traced: bool
-    definitions: dict[str, cst.CSTNode]
-    imports: dict[str, Place]
-
-    @functools.cached_property
-    def tables(self) -> dict[str, cst.Dict]:
-        """The dictionaries that have a name."""
-        found = {name: _assigned(node) for name, node in self.definitions.items()}
-        return {name: value for name, value in found.items() if isinstance(value, cst.Dict)}
+    definitions: dict[str, cst.CSTNode] = field(default_factory=dict)
+    tables: dict[str, cst.Dict] = field(default_factory=dict)
+    imports: dict[str, Place] = field(default_factory=dict)
 
     def find(self, name: str) -> Place | None:
         """What a name means here, None for one that is not the package's."""
@@ -71,21 +66,23 @@ class Module:
 
 @functools.cache
 def read_module(name: str) -> Module:
-    """A module of the package, read from its file; `traced` if it is TileLang's text."""
+    """A module of the package, read from its file."""
     path = Path(str(importlib.import_module(name).__file__))
     tree = cst.parse_module(path.read_text(encoding="utf-8"))
-    definitions: dict[str, cst.CSTNode] = {}
-    imports: dict[str, Place] = {}
+    found = Module(name, str(tree.get_docstring()), traced="import tilelang.language as T\n" in tree.code)
     for node in tree.body:
         [plain] = ast.parse(code(node)).body
         if isinstance(plain, (ast.FunctionDef, ast.ClassDef)):
-            definitions[plain.name] = node
+            found.definitions[plain.name] = node
         elif isinstance(plain, ast.ImportFrom) and str(plain.module).startswith(PACKAGE):
-            imports |= {alias.name: (str(plain.module), alias.name) for alias in plain.names}
+            found.imports.update({alias.name: (str(plain.module), alias.name) for alias in plain.names})
         elif isinstance(plain, (ast.Assign, ast.AnnAssign)):
-            definitions |= {part.id: node for part in ast.walk(plain) if _is_stored(part)}
-    traced = "import tilelang.language as T\n" in tree.code
-    return Module(name, str(tree.get_docstring()), traced, definitions, imports)
+            names = [part.id for part in ast.walk(plain) if _is_stored(part)]
+            found.definitions.update(dict.fromkeys(names, node))
+            if isinstance(plain.value, ast.Dict):
+                table = cst.ensure_type(cst.parse_expression(ast.unparse(plain.value)), cst.Dict)
+                found.tables.update(dict.fromkeys(names, table))
+    return found
 
 
 class _Program:
@@ -104,16 +101,15 @@ class _Program:
                 continue
             module = read_module(place[0])
             node = module.definitions[place[1]]
-            if _made_by(node) == MAKES_A_LOOP:
+            if code(node).endswith(MAKES_A_LOOP):
                 source = importlib.import_module(module.name)
                 text, called = phase_text(place[1], getattr(source, place[1]), self._c, source.call_of)
-                uses = [(function_of(macro).__module__, function_of(macro).__name__) for macro in called]
+                waiting += [(function_of(macro).__module__, function_of(macro).__name__) for macro in called]
             else:
                 is_function = isinstance(node, cst.FunctionDef)
                 text = code(pruned(node, {"c": self._c}, module.tables) if is_function else node)
-                uses = [module.find(name) for name in _used(text)]
+                waiting += filter(None, map(module.find, _used(text)))
             self._texts[place] = text
-            waiting += filter(None, uses)
 
     def add_classes(self) -> None:
         """Add the classes of constants that have methods, with those that are called."""
@@ -125,27 +121,24 @@ class _Program:
         """The class of a constant: there is no other instance, so what that one decides is left out of its methods."""
         node = read_module(type(value).__module__).definitions[type(value).__name__]
         assert isinstance(node, cst.ClassDef)
-        called = {
-            part.attr
-            for text in self._texts.values()
-            for part in ast.walk(ast.parse(text))
-            if isinstance(part, ast.Attribute)
-        }
-        body = [part for part in node.body.body if not isinstance(part, cst.FunctionDef) or part.name.value in called]
+        texts = "".join(self._texts.values())
+        body = [
+            part for part in node.body.body if not isinstance(part, cst.FunctionDef) or f".{part.name.value}(" in texts
+        ]
         return code(pruned(node.with_changes(body=node.body.with_changes(body=body)), {"self": value}, {}))
 
     def text(self, head: str) -> str:
-        """The whole text: what the constants are made of, the constants, the head, and the modules from the kernel down."""
+        """The whole text: what stands in rooms below, the constants, the head, and the modules from the kernel down."""
         names = dict.fromkeys(module for module, _ in self._texts)
         imports = {name: {module for module, _ in read_module(name).imports.values()} for name in names}
         importers = {name: [other for other in names if name in imports[other]] for name in names}
         order = [read_module(name) for name in TopologicalSorter(importers).static_order()]
-        classes = [module for module in order if PROBLEM in module.name]
+        below = [module for module in order if KERNELS not in module.name]
         macros = [module for module in order if module.traced]
         # Constants stand behind those of which they are made.
-        plain = [module for module in reversed(order) if module not in (*classes, *macros)]
+        plain = [module for module in reversed(order) if module not in (*below, *macros)]
         constants = constants_text(self._c, self._texts.values())
-        parts = [*map(self._section, classes), constants, head, *map(self._section, [*macros, *plain])]
+        parts = [*map(self._section, below), constants, head, *map(self._section, [*macros, *plain])]
         return "\n\n".join(parts)
 
     def _section(self, module: Module) -> str:
@@ -157,28 +150,12 @@ class _Program:
         return "".join([heading, "\n\n\n", *kept])
 
 
-def _used(text: str) -> Iterator[str]:
-    """The names that a definition reads and does not bind, in the order of its text."""
-    nodes = sorted(
-        (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)), key=lambda n: (n.lineno, n.col_offset)
-    )
-    bound = {node.id for node in nodes if _is_stored(node)}
-    bound |= {node.arg for node in ast.walk(ast.parse(text)) if isinstance(node, ast.arg)}
-    return (node.id for node in nodes if node.id not in bound)
+def _used(text: str) -> list[str]:
+    """The names that a definition reads and does not bind, in an order that is the same in every process."""
+    nodes = [*ast.walk(ast.parse(text))]
+    bound = {node.id for node in nodes if _is_stored(node)} | {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return sorted({node.id for node in nodes if isinstance(node, ast.Name)} - bound)
 
 
-def _is_stored(node: ast.AST) -> bool:
+def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
     return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-
-
-def _assigned(node: cst.CSTNode) -> cst.BaseExpression | None:
-    """The value of an assignment."""
-    if not isinstance(node, cst.SimpleStatementLine) or not isinstance(node.body[0], (cst.Assign, cst.AnnAssign)):
-        return None
-    return node.body[0].value
-
-
-def _made_by(node: cst.CSTNode) -> str:
-    """The function whose call is assigned."""
-    value = _assigned(node)
-    return code(value.func) if isinstance(value, cst.Call) else ""

@@ -1,7 +1,7 @@
-"""The operations of an iteration: a macro each, called with `(t, tile, s, c)` and what it needs besides by name.
+"""The operations of an iteration: macros, or functions that give an expression, and which of them emits what.
 
-`t` is a KV block of the tile, counted from the first one to be worked on; `s` is the memory of the thread block, `c` the
-constants.
+Each is called with `(t, tile, s, c)`, and what it needs besides by name. `t` is a KV block of the tile, counted from the
+first one to be worked on; `s` is the memory of the thread block, `c` the constants.
 """
 
 import tilelang.language as T

@@ -87,10 +87,11 @@ def consumer(ty, block, s, c):
     """A warpgroup that computes."""
     if c.kernel.registers is not None:
         T.set_max_nreg(c.kernel.registers[0], 1)
-    # Known to be the same in all lanes of a warp, and so are the products' descriptors.
+    # Broadcast, so that ptxas knows it, and the products' descriptors, to be the same in all lanes of a warp.
     wg = T.alloc_var("int32")
     wg = T.call_extern("int32", "__shfl_sync", T.uint32(ALL_LANES), ty, 0)
     if c.kernel.ping_pong:
+        # Warpgroup 0 goes first: 1 gives it the turn, and it takes the last turn that is given.
         if wg == 1:
             T.named_barrier_arrive(TURN, 2 * WARPGROUP)
     work(wg, block, s, c, is_producer=False)

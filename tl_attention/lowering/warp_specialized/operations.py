@@ -1,7 +1,7 @@
-"""The operations of an iteration: a macro each, called with `(t, tile, s, c)` and what it needs besides by name.
+"""The operations of an iteration: macros, or functions that give an expression, and which of them emits what.
 
-`t` is a KV block of the tile, counted from the first one to be worked on; `s` is the memory of the thread block, `c` the
-constants.
+Each is called with `(t, tile, s, c)`, and what it needs besides by name. `t` is a KV block of the tile, counted from the
+first one to be worked on; `s` is the memory of the thread block, `c` the constants.
 """
 
 import tilelang.language as T
@@ -102,14 +102,20 @@ def pass_turn(t, tile, s, c):
 
 @T.macro
 def hold(t, tile, s, c, registers):
-    """Keeps what follows behind the exponentials in `registers`, (first, end), of acc_s."""
+    """Keeps the wait or release that follows behind all exponentials in `registers`, (first, end), of acc_s.
+
+    A thread has two rows of acc_s, so N / 2 registers of N columns.
+    """
     # A call holds four in eight: all of them take two.
     for first in (registers[0], registers[0] + 4):
         T.call_extern("handle", f"tl_attention_hold<{first}, {registers[1]}>", s.acc_s.data, s.scale)
 
 
 def hold_last(t, tile, s, c, registers):
-    """Keeps what follows behind the last exponential in `registers`, (first, end), of acc_s."""
+    """Keeps the wait or release that follows behind the last exponential in `registers`, (first, end), of acc_s.
+
+    A thread has two rows of acc_s, so N / 2 registers of N columns. ptxas may still move the other exponentials.
+    """
     return T.call_extern("handle", f"tl_attention_hold_last<{registers[1] - 1}>", s.acc_s.data, s.scale)
 
 

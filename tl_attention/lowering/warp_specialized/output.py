@@ -38,19 +38,15 @@ def store(first_row, head, bz, wg, s, c):
 def store_vector(first_row, head, bz, wg, s, c):
     """16 bytes a lane: lanes exchange what they hold."""
     T.call_extern(
-        "handle",
-        f"{stored_columns(c)}, {is_bf16(c)}>",
-        s.acc_o.data,
-        T.address_of(s.Output[bz, head, first_row, 0]),
-        s.seq_q - first_row,
+        "handle", stored_columns(c), s.acc_o.data, T.address_of(s.Output[bz, head, first_row, 0]), s.seq_q - first_row
     )
 
 
 def stored_columns(c):
-    """The device function that stores, up to its columns: the tile's, or those of a tensor that is narrower."""
+    """The device function that stores as many columns as the tile has, or fewer for a tensor that is narrower."""
     if c.columns_v == c.head_dim_v:
-        return f"tl_attention_store<{c.head_dim_v}"
-    return f"tl_attention_store_columns<{c.columns_v}"
+        return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
+    return f"tl_attention_store_columns<{c.columns_v}, {is_bf16(c)}>"
 
 
 @T.macro
@@ -58,7 +54,7 @@ def store_strided(first_row, head, bz, wg, s, c):
     """16 bytes a lane, to rows that are as far apart as the output's stride says."""
     T.call_extern(
         "handle",
-        f"{stored_columns(c)}, {is_bf16(c)}>",
+        stored_columns(c),
         s.acc_o.data,
         T.address_of(s.Output[bz, head, first_row, 0]),
         s.seq_q - first_row,

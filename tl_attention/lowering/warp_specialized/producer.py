@@ -62,7 +62,7 @@ def load(ring, step, kv, head, bz, c):
 
 
 def multicast(c):
-    """What makes the load of a cluster's first block one for all of its blocks."""
+    """Makes the cluster's first thread block load for all of them: each expects the bytes, one load brings them to all."""
     return {"cluster_mask": 2**c.kernel.cluster - 1} if c.kernel.cluster > 1 else {}
 
 

@@ -1,4 +1,4 @@
-"""The vector statements, on the 64 rows of one warpgroup: a macro each, and each an operation of an iteration."""
+"""The vector statements on the 64 rows of one warpgroup: a macro each, called as the operations of an iteration are."""
 
 import tilelang.language as T
 
@@ -160,7 +160,7 @@ def exp(t, tile, s, c, masked, columns=None):
 
 
 def exp2(x, i, j, c):
-    """2^x, of some registers on the FMA units."""
+    """2^x. A polynomial computes it on the FMA units for some of the registers, if the schedule says so."""
     if c.softmax.exp2_polynomial is None:
         return T.exp2(x)
     first, every = c.softmax.exp2_polynomial.first, c.softmax.exp2_polynomial.every
