@@ -48,7 +48,9 @@ def test_a_process_that_died_between_calls_is_replaced_and_the_next_call_runs(no
 def test_a_process_that_dies_before_each_call_is_a_failure(monkeypatch):
     with Worker() as worker:
         # What the spawned interpreter runs at its start.
-        monkeypatch.setattr("multiprocessing.spawn.get_command_line", lambda **_: ["python", "-c", "raise SystemExit(7)"])
+        monkeypatch.setattr(
+            "multiprocessing.spawn.get_command_line", lambda **_: ["python", "-c", "raise SystemExit(7)"]
+        )
         with pytest.raises(CallFailed) as failed:
             worker.call(pool_jobs.count, timeout_s=60)
         assert failed.value.status == "error" and worker.generation == 2

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tl_attention.cli.errors import fail, naming
-from tl_attention.cli.measure import FAILED, RUNS, stamp
+from tl_attention.cli.measure import FAILED, RUNS
 from tl_attention.errors import InputError, printable
 from tl_attention.files.catalogue import SUFFIXES, path_of
 from tl_attention.files.named import resolve
 
 DEFAULT_OUTPUT = Path("leaderboard_submit.py")
-LEADERBOARD = Path(__file__).parents[1] / "leaderboard"
-BASELINES = {"cudnn": LEADERBOARD / "baseline_cudnn.py"}
+BASELINES = ("cudnn",)
 
 
 @click.command()
@@ -41,7 +38,7 @@ BASELINES = {"cudnn": LEADERBOARD / "baseline_cudnn.py"}
     f"file in {RUNS}/]",
 )
 @click.option("--evaluate", is_flag=True, help="run schedules or submission files as the leaderboard does")
-@click.option("--against", type=click.Choice(sorted(BASELINES)), help="with --evaluate: run this baseline too")
+@click.option("--against", type=click.Choice(BASELINES), help="with --evaluate: run this baseline too")
 @click.option(
     "--lines",
     type=click.Path(path_type=Path),
@@ -57,8 +54,14 @@ BASELINES = {"cudnn": LEADERBOARD / "baseline_cudnn.py"}
 def submit(files: tuple[str, ...], embed: str, output: Path | None, evaluate: bool, **options: Any) -> None:
     """Pack a schedule for the leaderboard, or --evaluate schedules and submission files under its contract."""
     if evaluate:
-        _evaluate(list(dict.fromkeys(files)), embed, output, **options)
-        return
+        from tl_attention.cli.evaluate import evaluate_files
+
+        given = list(dict.fromkeys(files))
+        # All are packed, and so found to be right, before the first is run and a file for its results is made.
+        with tempfile.TemporaryDirectory(prefix="submit-") as folder:
+            submissions = [_submission(text, Path(folder, str(number)), embed) for number, text in enumerate(given)]
+            passed = evaluate_files(given, submissions, output, **options)
+        sys.exit(0 if passed else FAILED)
     stray = next((name for name, value in options.items() if value is not None), None)
     if stray:
         raise InputError(f"--{stray} says how to evaluate: expected it with --evaluate")
@@ -86,50 +89,6 @@ def _pack(text: str, output: Path, embed: str) -> Path:
     return output
 
 
-def _evaluate(
-    files: Sequence[str],
-    embed: str,
-    output: Path | None,
-    *,
-    against: str | None,
-    lines: Path | None,
-    mode: str | None,
-    protocol: str | None,
-    device: str | None,
-) -> None:
-    from tl_attention.leaderboard import contract, results, table
-    from tl_attention.leaderboard.evaluate import evaluate
-    from tl_attention.measure.records import ResultsFile
-
-    tests = contract.read_test_lines(lines) if lines else contract.RANKED_LINES
-    names = _told_apart(files)
-    evaluations: list[tuple[str, results.Evaluation]] = []
-    with tempfile.TemporaryDirectory(prefix="submit-") as folder:
-        # All are packed, and so found to be right, before the first is run and a file for its results is made.
-        submissions = [
-            (name, _submission(text, Path(folder) / f"{number}", embed))
-            for number, (name, text) in enumerate(zip(names, files, strict=True))
-        ]
-        if against:
-            submissions.append((against, BASELINES[against]))
-        with ResultsFile(output or RUNS / f"evaluate-{stamp()}.jsonl") as record:
-            for name, path in submissions:
-                found = evaluate(path, tests, mode=mode or "benchmark", device=device or "cuda")
-                record.append_json(json.dumps({"name": name} | found.to_json()), of=name)
-                evaluations.append((name, found))
-                _print_lines(name, found, protocol or "class", of=len(submissions))
-
-    from tl_attention.show.console import Output, counted, show_columns
-
-    shown = table.lines(evaluations, against)
-    show_columns(table.title(evaluations[0][1]), table.headings(against), shown, table.PRIORITY)
-    Output().say(f"{counted(len(evaluations), 'evaluation')} in {record.path}")
-    # The baseline is there to compare with; its own verdict is in the table.
-    judged = [found for name, found in evaluations[: len(files)]]
-    if not all(found.accepted and found.tight and not found.violations for found in judged):
-        sys.exit(FAILED)
-
-
 def _submission(text: str, folder: Path, embed: str) -> Path:
     """The file itself, or the one that a schedule is packed into."""
     if _is_submission(text):
@@ -148,24 +107,3 @@ def _is_submission(text: str) -> bool:
     if text.endswith(SUFFIXES) or path_of(text):
         return False
     return text.endswith(".py") or os.path.isfile(text)
-
-
-def _told_apart(files: Sequence[str]) -> list[str]:
-    """A file's name without folder and suffix, where that is one file's."""
-    stems = [Path(text).stem for text in files]
-    return [stem if stems.count(stem) == 1 else text for stem, text in zip(stems, files)]
-
-
-def _print_lines(name: str, found: Any, protocol: str, *, of: int) -> None:
-    from tl_attention.leaderboard import results
-
-    if of > 1:
-        click.echo(f"# {printable(name)}")
-    for line in (results.class_lines if protocol == "class" else results.popcorn_lines)(found):
-        click.echo(line)
-    for rule in found.violations:
-        click.echo(printable(f"# breaks a rule: {rule}"))
-    if found.parent_import.status != "pass":
-        click.echo(f"# import: {found.parent_import.status}: {found.parent_import.reason}")
-    if found.accepted and not found.tight:
-        click.echo("# accepted, but not within 1e-3")

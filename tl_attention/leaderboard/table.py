@@ -1,25 +1,49 @@
-"""Evaluations side by side, one row for each submission and test line."""
+"""How evaluations are shown: the class harness's lines, the upstream harness's keys, and a table side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tl_attention.leaderboard.results import Evaluation, LineResult
 
-HEADINGS = (
-    "submission",
-    "test (batch, heads, seq, head_dim)",
-    "status",
-    "n",
-    "best ms",
-    "mean ms",
-    "median ms",
-    "p10-p90 ms",
-    "max |error|",
-    "stopped by",
-)
+TIMES = ("mean", "std", "err", "best", "worst")
+NS_PER_MS = 1e6
+SHAPE = "test (batch, heads, seq, head_dim)"
+MS = ("best ms", "mean ms", "median ms", "p10-p90 ms")
+HEADINGS = ("submission", SHAPE, "status", "n", *MS, "max |error|", "stopped by")
 # Which columns a narrow terminal keeps; 10 and 11 are relative to a baseline.
 PRIORITY = (0, 1, 2, 5, 4, 10, 3, 11, 6, 8, 7, 9)
+
+
+def class_lines(evaluation: Evaluation) -> Iterator[str]:
+    """What the public class harness prints: one line a test, then the check."""
+    for number, row in enumerate(evaluation.rows):
+        if row.timing is None:
+            told = [f"status={row.outcome.status}"]
+            told += [f"max_abs_error={row.max_abs_error:.3g}"] if row.max_abs_error is not None else []
+            told += [f"reason={row.outcome.reason}"] if row.outcome.reason else []
+        else:
+            told = [f"runs={row.timing.n}", *(f"{name}={getattr(row.timing, f'{name}_ms'):.4f} ms" for name in TIMES)]
+        yield f"{evaluation.mode}.{number}: {', '.join(told)}"
+    yield f"check: {_verdict(evaluation.accepted)}"
+
+
+def popcorn_lines(evaluation: Evaluation) -> Iterator[str]:
+    """The upstream harness's `key: value` lines, times in nanoseconds."""
+    mode = evaluation.mode
+    yield f"{mode}-count: {len(evaluation.rows)}"
+    for number, row in enumerate(evaluation.rows):
+        passed = row.outcome.status == "pass"
+        told: dict[str, object] = {"spec": row.line}
+        if mode == "test" or not passed:
+            told["status"] = _verdict(passed)
+        if not passed:
+            told["error"] = f"{row.outcome.status}: {row.outcome.reason}"
+        elif row.timing is not None:
+            told["runs"] = row.timing.n
+            told |= {name: getattr(row.timing, f"{name}_ms") * NS_PER_MS for name in TIMES}
+        yield from (f"{mode}.{number}.{key}: {value}" for key, value in told.items())
+    yield f"check: {_verdict(evaluation.accepted)}"
 
 
 def title(evaluation: Evaluation) -> str:
@@ -39,26 +63,25 @@ def lines(evaluations: Sequence[tuple[str, Evaluation]], baseline: str | None = 
         evaluations: (name, evaluation) of the submissions, all on the same test lines.
         baseline: the name of the one that the others' speed is relative to: its milliseconds divided by theirs.
     """
-    reference = dict(evaluations).get(baseline) if baseline else None
     found = []
     for number in range(len(evaluations[0][1].rows)):
+        reference = next((evaluation.rows[number] for name, evaluation in evaluations if name == baseline), None)
         for name, evaluation in evaluations:
             row = evaluation.rows[number]
-            found.append((name, *_cells(row)))
-            if baseline is not None:
-                found[-1] += _ratios(row, reference.rows[number] if reference else None)
+            found.append((name, *_cells(row), *(() if baseline is None else _ratios(row, reference))))
     return found
 
 
 def _cells(row: LineResult) -> tuple[str, ...]:
-    test = f"({row.line.batch_size}, {row.line.num_heads}, {row.line.seq_len}, {row.line.head_dim})"
+    line, timing = row.line, row.timing
     status = row.outcome.status if row.tight or not row.accepted else f"{row.outcome.status}, not tight"
     error = "" if row.max_abs_error is None else f"{row.max_abs_error:.2e}"
-    timing = row.timing
-    if timing is None:
-        return (test, status, "", "", "", "", "", error, "")
-    times = (f"{ms:.4f}" for ms in (timing.best_ms, timing.mean_ms, timing.median_ms))
-    return (test, status, str(timing.n), *times, f"{timing.p10_ms:.4f}-{timing.p90_ms:.4f}", error, timing.stopped_by)
+    times = ("",) * (1 + len(MS))
+    if timing is not None:
+        milliseconds = (f"{ms:.4f}" for ms in (timing.best_ms, timing.mean_ms, timing.median_ms))
+        times = (str(timing.n), *milliseconds, f"{timing.p10_ms:.4f}-{timing.p90_ms:.4f}")
+    shape = f"({line.batch_size}, {line.num_heads}, {line.seq_len}, {line.head_dim})"
+    return (shape, status, *times, error, timing.stopped_by if timing else "")
 
 
 def _ratios(row: LineResult, reference: LineResult | None) -> tuple[str, str]:
@@ -66,3 +89,7 @@ def _ratios(row: LineResult, reference: LineResult | None) -> tuple[str, str]:
         return "", ""
     mean, best = reference.timing.mean_ms / row.timing.mean_ms, reference.timing.best_ms / row.timing.best_ms
     return f"{mean:.3f}", f"{best:.3f}"
+
+
+def _verdict(passed: bool) -> str:
+    return "pass" if passed else "fail"

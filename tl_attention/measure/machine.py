@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import platform
+from contextlib import suppress
 from typing import Any
 
 from tl_attention.build.toolchain import chosen
 from tl_attention.errors import InputError
 from tl_attention.hardware.card import KNOWN, card_of
 from tl_attention.hardware.device import card_at_hand, visible_gpus
-from tl_attention.measure.environment import commit, gpu, software
+from tl_attention.measure.environment import commit, gpu, package, software
 
 
 def machine_fields(arch: str | None = None) -> dict[str, Any]:
@@ -42,3 +44,23 @@ def gpu_fields(what: str) -> dict[str, Any]:
     if not torch.cuda.is_available():
         raise InputError(f"{what}: no GPU here, expected one of compute capability {KNOWN}")
     return {"device": torch.cuda.get_device_name(0), **machine_fields()}
+
+
+def machine_text(device: str) -> dict[str, str]:
+    """The GPU of "cuda" or the processor of "cpu", versions, commit, driver, power limit and compilers, as text.
+
+    What is not known is left out, the compilers where no nvcc can compile.
+    """
+    import torch
+
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    found = {"device_name": name, "python": platform.python_version()}
+    found |= {name: package(name) or "none" for name in ("torch", "triton", "tilelang")}
+    known = gpu() if device == "cuda" else None
+    limit_w = known.power_limit_w if known else None
+    found |= {"commit": commit() or "", "driver": known.driver if known else ""}
+    found |= {"power_limit_w": f"{limit_w:.0f}" if limit_w else ""}
+    with suppress(InputError):
+        nvcc = chosen(torch.version.cuda)
+        found |= {"nvcc": nvcc.version, "ptxas": nvcc.ptxas}
+    return {key: value for key, value in found.items() if value}
