@@ -81,16 +81,15 @@ class Judge:
             for beside in BESIDE:
                 shutil.copyfile(Path(__file__).with_name(beside), folder / beside)
             imported, _ = process.run(folder, {"line": None}, self.import_s)
-            rows = tuple(self._held(self._test(folder, line, imported)) for line in lines)
+            rows = []
+            for line in lines:
+                row = self._test(folder, line, imported)
+                if changed := own_files.changed(self.own_files):
+                    void = replace(row.outcome, status="void", reason=f"the judge's own {changed} has changed")
+                    row = LineResult(line, void)
+                rows.append(row)
         sha256, packed = hashlib.sha256(source).hexdigest(), read_device_code(source)
-        return Evaluation(name, sha256, self.mode, self.device, self.environment, imported, rows, packed)
-
-    def _held(self, row: LineResult) -> LineResult:
-        """The row, or a void one if one of the judge's own files has changed by now."""
-        if name := own_files.changed(self.own_files):
-            void = replace(row.outcome, status="void", reason=f"the judge's own {name} has changed")
-            return LineResult(row.line, void)
-        return row
+        return Evaluation(name, sha256, self.mode, self.device, self.environment, imported, tuple(rows), packed)
 
     def _test(self, folder: Path, line: TestLine, imported: Outcome) -> LineResult:
         """The second import, the calls and the timing in a process of their own, then the check of both outputs."""
@@ -108,7 +107,8 @@ class Judge:
                 timing = self._timing(message, outcome.seconds) if self.mode == "benchmark" else None
                 verdict = self.checker.call(check.check, *outputs, line, self.device, timeout_s=CHECK_TIMEOUT_S)
             except (ValueError, CallFailed) as error:
-                return replace(row, outcome=replace(outcome, status="error", reason=process.one_line(str(error))))
+                reason = process.one_line(f"not judged: {error}")
+                return replace(row, outcome=replace(outcome, status="error", reason=reason))
         status = "pass" if verdict["accepted"] else "wrong"
         outcome = replace(outcome, status=status, reason=verdict.pop("reason"))
         return replace(row, outcome=outcome, timing=timing if verdict["accepted"] else None, **verdict)

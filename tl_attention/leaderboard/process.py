@@ -27,11 +27,7 @@ MESSAGE_BYTES = 65_536
 
 
 class Message(BaseModel):
-    """What a submission's process says of itself, which the submission can forge: nothing here is a verdict.
-
-    `error` is an exception in one line, `kept_mib` as in LineResult, `elapsed_s` the time since the first timed run
-    began.
-    """
+    """What a submission's process says of itself. The submission can forge it, so nothing here is a verdict."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -44,8 +40,8 @@ class Message(BaseModel):
 def run(folder: Path, plan: Mapping[str, Any], timeout_s: float) -> tuple[Outcome, Message]:
     """Run worker.py of the folder in a session of its own, and kill its process group at the end, whatever the end is.
 
-    The status "pass" says that the process did what it was asked; with any other the message is empty. Log and message
-    are files without names, so the submission cannot swap them for something that blocks, nor keep the reader waiting.
+    The status "pass" says that the process did what it was asked; with any other the message has an error. Log and
+    message are files without names: the submission cannot swap them for a pipe, nor keep the reader waiting.
     """
     with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as said:
         started = time.monotonic()
@@ -72,14 +68,14 @@ def run(folder: Path, plan: Mapping[str, Any], timeout_s: float) -> tuple[Outcom
         data = os.pread(said.fileno(), MESSAGE_BYTES + 1, 0)
         start = max(0, os.fstat(log.fileno()).st_size - LOG_BYTES)
         printed = os.pread(log.fileno(), LOG_BYTES, start).decode(errors="replace").strip()
-    message = Message(error="")
     if not ended:
-        status, reason = "timeout", f"killed at the limit of {timeout_s:g} s, start and compilation included"
-    elif not data:
-        status, reason = "crash", ": ".join([f"exit code {process.returncode}", *printed.splitlines()[-1:]])
-    else:
-        status, reason, message = _understood(data)
-    return Outcome(status, one_line(reason), seconds, printed), message
+        reason = f"killed at the limit of {timeout_s:g} s, start and compilation included"
+        return Outcome("timeout", reason, seconds, printed), Message(error=reason)
+    if not data:
+        reason = one_line(": ".join([f"exit code {process.returncode}", *printed.splitlines()[-1:]]))
+        return Outcome("crash", reason, seconds, printed), Message(error=reason)
+    message = read_message(data)
+    return Outcome("error" if message.error else "pass", message.error, seconds, printed), message
 
 
 def one_line(text: str) -> str:
@@ -87,13 +83,13 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split()))[:300]
 
 
-def _understood(data: bytes) -> tuple[str, str, Message]:
-    """(status, reason, message) of a process that left some bytes as its message."""
+def read_message(data: bytes) -> Message:
+    """The message that a process left, or one with the error that there is no valid message."""
     try:
         if len(data) > MESSAGE_BYTES:
             raise ValueError(f"over {MESSAGE_BYTES:,} bytes")
         message = Message.model_validate_json(data)
+        return message.model_copy(update={"error": one_line(message.error)})
     except ValueError as error:
         key, found = first_error(error)
-        return "error", f"no valid message from the process: {dotted(key)}{found}", Message(error="")
-    return "error" if message.error else "pass", message.error, message
+        return Message(error=one_line(f"no valid message from the process: {dotted(key)}{found}"))

@@ -27,16 +27,9 @@ def generate_input(
 def compare(data: tuple[torch.Tensor, ...], output: torch.Tensor) -> dict:
     """Compare an output with softmax(q k^T / sqrt(head_dim)) v in fp64, where no setting for TF32 matters.
 
-    The scores exist for one head and a block of query rows at a time, at most SCORE_BYTES of them.
-
-    Args:
-        data: (q, k, v) as `generate_input` makes them; pass a fresh copy, since a submission can write to its own.
-        output: a tensor like q.
-
-    Returns:
-        accepted and tight: |output - expected| <= t + t * |expected| everywhere, with t = 1e-2 and 1e-3.
-        max_abs_error: None for an output that is not finite.
-        reason: why the output is not tight, "" if it is.
+    `accepted` and `tight` say whether |output - expected| <= t + t * |expected| everywhere, with t = 1e-2 and 1e-3.
+    `max_abs_error` is None for an output that is not finite, `reason` says why an output is not tight. The scores exist
+    for one head and a block of query rows at a time, at most SCORE_BYTES of them.
     """
     q, k, v = data
     not_finite = output.numel() - int(torch.isfinite(output).sum())

@@ -19,11 +19,7 @@ Milliseconds = Annotated[float, Field(gt=0)]
 
 @dataclass(frozen=True)
 class Timing:
-    """The times of one test: `std_ms` is the sample deviation, `err_ms` the standard error of the mean.
-
-    A cool card can stop after three runs and look 10 % faster than the mean of 100, so `n` and `best_ms` belong beside
-    `mean_ms`.
-    """
+    """The times of one test. A cool card can stop after three runs and look 10 % faster: `n` belongs beside the mean."""
 
     n: int
     mean_ms: Milliseconds

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tl_attention.leaderboard.results import Evaluation, LineResult
 
+VERDICT = {True: "pass", False: "fail"}
 TIMES = ("mean", "std", "err", "best", "worst")
 NS_PER_MS = 1e6
 SHAPE = "test (batch, heads, seq, head_dim)"
@@ -25,7 +26,7 @@ def class_lines(evaluation: Evaluation) -> Iterator[str]:
         else:
             told = [f"runs={row.timing.n}", *(f"{name}={getattr(row.timing, f'{name}_ms'):.4f} ms" for name in TIMES)]
         yield f"{evaluation.mode}.{number}: {', '.join(told)}"
-    yield f"check: {_verdict(evaluation.accepted)}"
+    yield f"check: {VERDICT[evaluation.accepted]}"
 
 
 def popcorn_lines(evaluation: Evaluation) -> Iterator[str]:
@@ -36,14 +37,14 @@ def popcorn_lines(evaluation: Evaluation) -> Iterator[str]:
         passed = row.outcome.status == "pass"
         told: dict[str, object] = {"spec": row.line}
         if mode == "test" or not passed:
-            told["status"] = _verdict(passed)
+            told["status"] = VERDICT[passed]
         if not passed:
             told["error"] = f"{row.outcome.status}: {row.outcome.reason}"
         elif row.timing is not None:
             told["runs"] = row.timing.n
             told |= {name: getattr(row.timing, f"{name}_ms") * NS_PER_MS for name in TIMES}
         yield from (f"{mode}.{number}.{key}: {value}" for key, value in told.items())
-    yield f"check: {_verdict(evaluation.accepted)}"
+    yield f"check: {VERDICT[evaluation.accepted]}"
 
 
 def title(evaluation: Evaluation) -> str:
@@ -57,12 +58,7 @@ def headings(baseline: str | None) -> tuple[str, ...]:
 
 
 def lines(evaluations: Sequence[tuple[str, Evaluation]], baseline: str | None = None) -> list[tuple[str, ...]]:
-    """The table's rows, grouped by test line so that the submissions stand beside each other.
-
-    Args:
-        evaluations: (name, evaluation) of the submissions, all on the same test lines.
-        baseline: the name of the one that the others' speed is relative to: its milliseconds divided by theirs.
-    """
+    """The table's rows for evaluations of the same test lines, grouped by line; speeds are relative to `baseline`."""
     found = []
     for number in range(len(evaluations[0][1].rows)):
         reference = next((evaluation.rows[number] for name, evaluation in evaluations if name == baseline), None)
@@ -89,7 +85,3 @@ def _ratios(row: LineResult, reference: LineResult | None) -> tuple[str, str]:
         return "", ""
     mean, best = reference.timing.mean_ms / row.timing.mean_ms, reference.timing.best_ms / row.timing.best_ms
     return f"{mean:.3f}", f"{best:.3f}"
-
-
-def _verdict(passed: bool) -> str:
-    return "pass" if passed else "fail"
