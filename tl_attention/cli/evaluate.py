@@ -50,7 +50,12 @@ def evaluate_files(
             evaluations.append((name, found))
             if len(sources) > 1:
                 click.echo(f"# {printable(name)}")
-            _print_lines(found, protocol or "class")
+            for line in table.class_lines(found) if protocol != "popcorn" else table.popcorn_lines(found):
+                click.echo(line)
+            if found.parent_import.status != "pass":
+                click.echo(f"# import: {found.parent_import.status}: {found.parent_import.reason}")
+            if found.accepted and not found.tight:
+                click.echo("# accepted, but not within 1e-3")
     shown = table.lines(evaluations, against)
     show_columns(table.title(evaluations[0][1]), table.headings(against), shown, table.PRIORITY)
     Output().say(f"{counted(len(evaluations), 'evaluation')} in {record.path}")
@@ -61,12 +66,3 @@ def distinct_names(files: Sequence[str]) -> list[str]:
     """The files' names without folder and suffix, where that is one file's."""
     stems = [Path(text).stem for text in files]
     return [stem if stems.count(stem) == 1 else text for stem, text in zip(stems, files)]
-
-
-def _print_lines(found: Evaluation, protocol: str) -> None:
-    for line in table.class_lines(found) if protocol == "class" else table.popcorn_lines(found):
-        click.echo(line)
-    if found.parent_import.status != "pass":
-        click.echo(f"# import: {found.parent_import.status}: {found.parent_import.reason}")
-    if found.accepted and not found.tight:
-        click.echo("# accepted, but not within 1e-3")

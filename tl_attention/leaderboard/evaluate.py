@@ -71,7 +71,7 @@ class Judge:
     def evaluate(self, name: str, source: bytes, lines: Sequence[TestLine]) -> Evaluation:
         """Import a submission twice and run each test line in a fresh process, as the leaderboard does.
 
-        Whatever the submission does is a row with a status and a reason. The temporary files are two outputs at a time,
+        Whatever the submission does, each line is a row with a status and a reason. Temporary files hold two outputs,
         0.5 GB each for the ranked test.
         """
         with tempfile.TemporaryDirectory(prefix="leaderboard-", ignore_cleanup_errors=True) as text:
