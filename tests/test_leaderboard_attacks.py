@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tl_attention.leaderboard.contract import TestLine
-from tl_attention.leaderboard.evaluate import evaluate
-from tl_attention.leaderboard.results import Evaluation, LineResult, class_lines
+from tl_attention.leaderboard.evaluate import judging
+from tl_attention.leaderboard.results import Evaluation, LineResult
+from tl_attention.leaderboard.table import class_lines
 
 # Far away: the machine may be busy, and each start loads torch.
 FAR_S = 600.0
@@ -47,14 +48,13 @@ class Right(torch.Tensor):
 
 
 def right(*arguments, **keywords):
-    import reference
-    return reference.Comparison(True, True, 0.0, "")
+    return {{"accepted": True, "tight": True, "max_abs_error": 0.0, "reason": ""}}
 
 
 def replace_comparisons():
     import reference
     for item in gc.get_objects():
-        if isinstance(item, types.FunctionType) and item.__name__ in ("compare", "check", "_verdict", "stopped_by"):
+        if isinstance(item, types.FunctionType) and item.__name__ in ("compare", "check", "_compare", "changed"):
             if not item.__closure__:
                 item.__code__ = right.__code__
     for module in list(sys.modules.values()):
@@ -65,7 +65,6 @@ def replace_comparisons():
         for name in ("compare", "reference", "check"):
             frame.f_globals[name] = right
         frame = frame.f_back
-    reference.Comparison.accepted = True
     reference.CONTRACT_TOLERANCE = reference.TIGHT_TOLERANCE = float("inf")
 
 
@@ -84,7 +83,7 @@ def patch_torch_and_python():
 def fooled(data, output):
     # The control: a check in this process accepts what is returned.
     import reference
-    return reference.compare(data, output).accepted
+    return reference.compare(data, output)["accepted"]
 
 
 def custom_kernel(data):
@@ -109,7 +108,7 @@ def custom_kernel(data):
         case 20:
             for number in map(int, os.listdir("/proc/self/fd")):
                 try:
-                    os.write(number, b'{{"status": "pass", "accepted": true}}')
+                    os.write(number, b'{{"error": "", "accepted": true}}')
                 except OSError:
                     pass
     return zeros
@@ -123,17 +122,18 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Evaluation, Path
     path, marker = folder / "attacks.py", folder / "marker"
     path.write_text(ATTACKS.format(marker=marker))
     lines = [replace(LINE, seq_len=seq_len) for seq_len in range(16, 21)]
-    return evaluate(path, lines, device="cpu", max_repeats=3, timeout_s=FAR_S, import_timeout_s=FAR_S), marker
+    with judging("benchmark", "cpu", test_s=FAR_S, import_s=FAR_S) as judge:
+        return judge.evaluate(path.name, path.read_bytes(), lines), marker
 
 
 @pytest.mark.parametrize(
     "seq_len, status, reason",
     [
-        (16, "error", "no valid message from the process: document: "),
+        (16, "error", "no valid message from the process: "),
         (17, "wrong", "beyond rtol = atol = 0.01"),
         (18, "wrong", "beyond rtol = atol = 0.01"),
         (19, "wrong", "beyond rtol = atol = 0.01"),
-        (20, "error", "no valid message from the process: document: "),
+        (20, "error", "no valid message from the process: "),
     ],
 )
 def test_an_attack_from_within_does_not_pass(attacked, seq_len: int, status: str, reason: str) -> None:
@@ -142,7 +142,7 @@ def test_an_attack_from_within_does_not_pass(attacked, seq_len: int, status: str
     assert not row.accepted and row.timing is None
 
 
-def test_nothing_of_an_attack_runs_in_the_parent(attacked) -> None:
+def test_nothing_of_an_attack_runs_in_the_judge(attacked) -> None:
     evaluation, marker = attacked
     assert evaluation.parent_import.status == "pass"
     assert not marker.exists()

@@ -163,7 +163,7 @@ def test_machine_code_that_serialises_the_products_is_refused():
 
 
 def test_another_formatter_is_refused(monkeypatch):
-    monkeypatch.setattr(submission, "version", lambda package: "0.1.0")
+    monkeypatch.setattr(submission, "package", lambda name: "0.1.0")
     with pytest.raises(InputError, match=r"^ruff is 0\.1\.0, .*`pip install ruff==[\d.]+`$"):
         formatted("x = 1\n")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from tl_attention.leaderboard import table as evaluation_table
-from tl_attention.leaderboard.read_evaluation import read_evaluation
+from tl_attention.leaderboard.results import read_evaluation
 from tl_attention.measure.records import Row, parse_object, read_lines, read_rows
 from tl_attention.show.report import by_problem, markdown_table, title
 from tl_attention.show.text_table import markdown

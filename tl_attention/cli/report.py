@@ -89,7 +89,7 @@ def _read(paths: Sequence[Path]) -> _Recorded:
 
 
 def _read_line(line: bytes, where: str, path: Path, recorded: _Recorded) -> None:
-    from tl_attention.leaderboard.read_evaluation import is_evaluation, read_evaluation
+    from tl_attention.leaderboard.results import is_evaluation, read_evaluation
     from tl_attention.leaderboard.table import title
     from tl_attention.measure.cell_records import is_cell, parse_cell
     from tl_attention.measure.records import parse_object, parse_row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tl_attention.files.catalogue import SUFFIXES, path_of
 from tl_attention.files.named import resolve
 
 DEFAULT_OUTPUT = Path("leaderboard_submit.py")
+FILE = click.Path(path_type=Path)
 
 
 @click.command()
@@ -23,51 +25,41 @@ DEFAULT_OUTPUT = Path("leaderboard_submit.py")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
-    help=f"the packed file  [default: {DEFAULT_OUTPUT}]; with --evaluate the JSON lines  [default: a new file in {RUNS}/]",
+    type=FILE,
+    help=f"the packed file  [default: {DEFAULT_OUTPUT}]; with --evaluate the JSON lines  [default: a new one in {RUNS}/]",
 )
 @click.option("--check", is_flag=True, help="pack the schedule that a submission carries again, and compare")
 @click.option("--evaluate", is_flag=True, help="run schedules or submission files as the leaderboard does")
 @click.option("--against", type=click.Choice(["cudnn"]), help="with --evaluate: run this baseline too")
-@click.option(
-    "--lines",
-    type=click.Path(path_type=Path),
-    help="with --evaluate: a file of test lines  [default: the leaderboard's three]",
-)
+@click.option("--lines", type=FILE, help="with --evaluate: a file of test lines  [default: the leaderboard's three]")
 @click.option("--mode", type=click.Choice(["test", "benchmark"]), help="with --evaluate  [default: benchmark]")
-@click.option(
-    "--protocol", type=click.Choice(["class", "popcorn"]), help="with --evaluate: whose output lines  [default: class]"
-)
-@click.option(
-    "--device", type=click.Choice(["cuda", "cpu"]), help="with --evaluate; cpu tries the harness only  [default: cuda]"
-)
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), help="with --evaluate; cpu tries the harness only")
 def submit(files: tuple[str, ...], output: Path | None, check: bool, evaluate: bool, **options: Any) -> None:
     """Pack a schedule for the leaderboard, --check a packed file, or --evaluate schedules and files under its contract."""
+    stray = next((name for name, value in options.items() if value is not None), None)
     if check and evaluate:
         raise InputError("--check packs again and --evaluate runs: expected one of them")
-    if evaluate:
-        from tl_attention.cli.evaluate import evaluate_files
-
-        evaluate_files(list(dict.fromkeys(files)), output, submission_of=submission_of, **options)
-        return
-    stray = next((name for name, value in options.items() if value is not None), None)
-    if stray:
+    if stray and not evaluate:
         raise InputError(f"--{stray} says how to evaluate: expected it with --evaluate")
-    if len(files) > 1:
+    if len(files) > 1 and not evaluate:
         raise InputError(f"{len(files)} files, expected one")
-    if not check:
-        packed = pack(files[0], output or DEFAULT_OUTPUT)
+    if evaluate:
+        passed = _evaluate(list(dict.fromkeys(files)), output, **options)
+    elif check:
+        passed = _check(Path(files[0]))
+    else:
+        packed, passed = _pack(files[0], output or DEFAULT_OUTPUT), True
         click.echo(f"wrote {printable(str(packed))}, {packed.stat().st_size:,} bytes")
-    elif not same_as_packed_again(Path(files[0])):
+    if not passed:
         sys.exit(FAILED)
 
 
-def pack(text: str, output: Path) -> Path:
+def _pack(text: str, output: Path) -> Path:
     """Write the submission of a schedule, given by name or file."""
     from tl_attention.leaderboard import submission
 
     # Any other file may be a schedule, whatever its name: `resolve` says what it is not.
-    if is_submission(text) and text.endswith(".py"):
+    if _is_submission(text) and text.endswith(".py"):
         raise InputError(f"{text}: expected a schedule's name or file; a submission file is run with --evaluate")
     named = resolve(text)
     if named.file is None:
@@ -78,33 +70,29 @@ def pack(text: str, output: Path) -> Path:
     return output
 
 
-def same_as_packed_again(path: Path) -> bool:
+def _check(path: Path) -> bool:
     """Say whether a file is what its schedule packs to."""
     from tl_attention.leaderboard.submission import check
 
     found = check(path)
-    click.echo(f"cubin carried     {found.carried}\ncubin made again  {found.made_again}")
-    cubins = "the cubins are the same" if found.carried == found.made_again else "the cubins differ"
+    cubins = "the same" if found.carried == found.made_again else "differ"
     text = f"the text differs from line {found.line} on" if found.line else "and so is every other byte"
-    click.echo(f"{cubins}, {text}")
+    click.echo(f"cubin carried     {found.carried}\ncubin made again  {found.made_again}")
+    click.echo(f"the cubins {'are ' * (cubins == 'the same')}{cubins}, {text}")
     return found.carried == found.made_again and not found.line
 
 
-def submission_of(text: str, folder: Path) -> Path:
-    """The file itself, or the one that a schedule is packed into, in a new folder."""
-    if not is_submission(text):
-        folder.mkdir()
-        return pack(text, folder / f"{Path(text).stem}.py")
-    path = Path(text)
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read, expected a submission file: {error.strerror}") from None
-    return path
+def _evaluate(files: list[str], output: Path | None, **options: Any) -> bool:
+    """Run submissions, and those that schedules are packed into first; whether all of them pass."""
+    from tl_attention.cli.evaluate import evaluate_files
+
+    with tempfile.TemporaryDirectory(prefix="submit-") as folder:
+        # All are packed, and so found to be right, before the first is run and a file for its results is made.
+        names = [(text, Path(folder, f"{number}-{Path(text).stem}.py")) for number, text in enumerate(files)]
+        paths = [Path(text) if _is_submission(text) else _pack(text, packed) for text, packed in names]
+        return evaluate_files(files, paths, output, **options)
 
 
-def is_submission(text: str) -> bool:
+def _is_submission(text: str) -> bool:
     """Whether it is a file of its own, not what a schedule is called."""
-    if text.endswith(SUFFIXES) or path_of(text):
-        return False
-    return text.endswith(".py") or os.path.isfile(text)
+    return not text.endswith(SUFFIXES) and not path_of(text) and (text.endswith(".py") or os.path.isfile(text))

@@ -7,6 +7,7 @@ the products of `best` in flight, and NVRTC is the only whole one of them on the
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -14,9 +15,8 @@ from tl_attention.build.compiler_errors import first_error
 from tl_attention.errors import InputError
 
 NVRTC = "nvidia-cuda-nvrtc-cu12"
-# As in the extra `submit` of pyproject.toml, each with the file or folder that is wanted of it.
+# As in the extra `submit` of pyproject.toml. The second and third hold the toolkit's headers.
 PACKAGES = {NVRTC: "12.9.86", "nvidia-cuda-runtime-cu12": "12.9.79", "nvidia-cuda-cccl-cu12": "12.9.27"}
-WANTED = {NVRTC: "libnvrtc.so.12"}
 VERSION = PACKAGES[NVRTC]
 # TileLang's templates call a part of the C++ library, which NVRTC lacks: TileLang's own header stands in for that.
 OPTIONS = (
@@ -35,7 +35,7 @@ def build(source: str, options: tuple[str, ...]) -> bytes:
     """
     from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
 
-    library, *toolkit = map(_installed, PACKAGES)
+    library, *toolkit = (_installed(name, "libnvrtc.so.12" if name == NVRTC else "include") for name in PACKAGES)
     includes = [f"--include-path={folder}" for folder in (TILELANG_TEMPLATE_PATH, CUTLASS_INCLUDE_DIR, *toolkit)]
     arguments = [option.encode() for option in (*options, *includes)]
     # By its path: another NVRTC, which PyTorch may have loaded, stays apart.
@@ -60,18 +60,13 @@ def _read(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
     return found.raw
 
 
-def _installed(package: str) -> Path:
-    """The library of a package, or its folder of headers."""
-    wanted, fault = WANTED.get(package, "include"), f"{package} is not installed"
-    try:
+def _installed(package: str, wanted: str) -> Path:
+    """A file or folder of a package that must be installed in the version of PACKAGES."""
+    with suppress(PackageNotFoundError):
         found = distribution(package)
-        if found.version == PACKAGES[package]:
-            parts = next(part.parts for part in found.files or () if wanted in part.parts)
-            return Path(str(found.locate_file(Path(*parts[: parts.index(wanted) + 1]))))
-        fault = f"{package} is {found.version}"
-    except PackageNotFoundError:
-        pass
-    except StopIteration:
-        fault = f"{package} holds no {wanted}"
-    pins = " ".join(f"{package}=={version}" for package, version in PACKAGES.items())
-    raise InputError(f"{fault}, and a submission's cubin is built by {NVRTC} {VERSION}: `pip install {pins}` (100 MB)")
+        places = [part.parts for part in found.files or () if wanted in part.parts]
+        if places and found.version == PACKAGES[package]:
+            return Path(str(found.locate_file(Path(*places[0][: places[0].index(wanted) + 1]))))
+    pins = " ".join(f"{name}=={version}" for name, version in PACKAGES.items())
+    needed = f"a submission's cubin is built by {NVRTC} {VERSION}: `pip install {pins}` (100 MB)"
+    raise InputError(f"{package} {PACKAGES[package]} is not installed, and {needed}")

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import ast
+from contextlib import suppress
 from typing import Any
+
+READ_AS = {"DEVICE_CODE": "device_code", "COMPILERS": "compilers", "CUBIN_SHA256": "cubin_sha256"}
+MALFORMED = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError)
 
 
 def constants(submission: bytes) -> dict[str, Any]:
-    """The values of the constants at the top level of a Python file, by name; none for a file that is not Python."""
-    try:
-        tree = ast.parse(submission)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
-    found = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            try:
-                found[node.targets[0].id] = ast.literal_eval(node.value)
-            except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+    """The constants at the top level of a Python file, by name; none for a file that is not Python."""
+    found: dict[str, Any] = {}
+    with suppress(*MALFORMED):
+        for node in ast.parse(submission).body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 # A computed value is no constant.
                 found.pop(node.targets[0].id, None)
+                with suppress(*MALFORMED):
+                    found[node.targets[0].id] = ast.literal_eval(node.value)
     return found
 
 
 def read_device_code(submission: bytes) -> dict[str, Any]:
-    """{"device_code": fingerprint of the CUDA, "compilers": {name: version}, "cubin_sha256": of the machine code}.
+    """What names the machine code, and what made it; {} for a file that does not say all of it, such as a baseline.
 
-    {} for a file that does not say so, a baseline for instance. A record that holds this stays true of a file whose
-    comments and host code have changed since.
+    A record that holds this stays true of a file whose comments and host code have changed since.
     """
-    found = constants(submission)
-    values = found.get("DEVICE_CODE"), found.get("COMPILERS"), found.get("CUBIN_SHA256")
-    if tuple(map(type, values)) != (str, dict, str):
-        return {}
-    return dict(zip(("device_code", "compilers", "cubin_sha256"), values))
+    found = {name: value for name, value in constants(submission).items() if name in READ_AS}
+    return {READ_AS[name]: value for name, value in found.items()} if len(found) == len(READ_AS) else {}

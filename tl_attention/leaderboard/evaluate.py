@@ -1,123 +1,120 @@
-"""Run a submission under the contract of the class leaderboard.
+"""Run submissions under the contract of the class leaderboard, and judge what they return.
 
-The submission runs in processes of its own, one for the first import and one for each test (worker.py); this one only
-hears what they tell, as JSON that is checked field by field (process.py, messages.py). Whether an output is right is
-found in another process, which makes the inputs anew and reads the output's bytes (check.py). So nothing of the
-submission is executed, imported or unpickled outside its own processes, and the numbers decide the verdict.
+A submission runs in processes of its own (process.py, worker.py), and another process, the checker, draws the inputs
+anew and compares the outputs' bytes with fp64 (check.py). So nothing of a submission is imported, executed or unpickled
+outside its own processes, and a verdict counts only while the judge's files are what they were (own_files.py).
 
-This is no sandbox. The submission runs as the same user, so it can reach files and other processes of that user, start
-processes that leave its group, and patch the timers in its own process: samples are its word, held to the stop rule and
-to the time that has gone. The rules about the file (`Evaluation.violations`) name what of this is visible in its text.
+A submission runs as the same user and on its own clock, so it can still attack other packages and processes of that
+user, outlive its test in a session of its own, and report any times that the stop rule and the elapsed time allow.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tl_attention.errors import InputError
-from tl_attention.leaderboard import check
-from tl_attention.leaderboard.contract import TestLine, violations
+from tl_attention.leaderboard import check, own_files, process
+from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.device_code import read_device_code
-from tl_attention.leaderboard.messages import MAX_SAMPLES
-from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome
-from tl_attention.leaderboard.stop_rule import MAX_REPEATS
-from tl_attention.leaderboard.trial import CHECK_TIMEOUT_S, Bench
+from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome, Timing, summarize
 from tl_attention.measure.pool import CallFailed, Worker
 
-MODES = ("test", "benchmark")
-DEVICES = ("cuda", "cpu")
-TEST_TIMEOUT_S = 30.0
-IMPORT_TIMEOUT_S = 120.0
-# What the servers have beside a submission, and what our worker.py needs.
-BESIDE = ("task.py", "utils.py", "reference.py", "worker.py", "stop_rule.py")
+CHECK_TIMEOUT_S = 600.0
+# What templates/submission.py.in prints: which of its forms a packed file runs.
+WAY = re.compile(r"^submission: runs (\w{1,40})$", re.MULTILINE | re.ASCII)
+# The GPU's events and the host's clock drift apart.
+CLOCKS_AGREE = 1.01
+METHODS = {"cuda": "cuda, events, L2 cleared", "cpu": "cpu, perf_counter"}
+# What stands beside a submission, besides an empty utils.py: servers have these names, or worker.py needs them.
+BESIDE = ("task.py", "reference.py", "worker.py", "stop_rule.py")
 
 
-def evaluate(
-    submission: Path,
-    lines: Sequence[TestLine],
-    *,
-    mode: str = "benchmark",
-    device: str = "cuda",
-    timeout_s: float = TEST_TIMEOUT_S,
-    import_timeout_s: float = IMPORT_TIMEOUT_S,
-    max_repeats: int = MAX_REPEATS,
-) -> Evaluation:
-    """Import a submission twice and run each test line in a fresh process, as the leaderboard does.
+@contextmanager
+def judging(
+    mode: str = "benchmark", device: str = "cuda", *, test_s: float = 30.0, import_s: float = 120.0
+) -> Iterator[Judge]:
+    """A judge for any number of submissions, with one checker and one snapshot of its own files.
 
-    A time-out, a crash, an exception and a wrong output are rows with a status and a reason. The rules that the file
-    breaks (`Evaluation.violations`) are reported beside the rows, and do not keep the file from running. The folder for
-    temporary files holds one output at a time, 0.5 GB for the ranked test.
-
-    Args:
-        submission: the file, copied as submission.py into a folder with task.py, utils.py and reference.py.
-        lines: the tests, run one after another.
-        mode: "test" checks; "benchmark" checks and times.
-        device: "cuda", or "cpu" for tests of the harness itself.
-        timeout_s: limit of one test in seconds: its process's start, import, compilation, calls, timing and writing of
-            outputs together; the checks are left out.
-        import_timeout_s: limit of the first import in seconds.
-        max_repeats: the most runs that are timed, at most 1000.
-
-    Raises:
-        InputError: an unknown mode or device, no test lines, max_repeats out of range, a file that cannot be read,
-            or no GPU for "cuda".
+    The mode "test" checks, "benchmark" times as well; the device "cpu" is for tests of the harness. `test_s` limits all
+    of a test's process, from its start to the writing of outputs, `import_s` the first import. Raises InputError where
+    no output can be checked, for want of a GPU for example.
     """
-    _check(mode, device, lines, max_repeats)
-    try:
-        source = submission.read_bytes()
-    except OSError as error:
-        raise InputError(f"{submission}: cannot be read, expected a submission file: {error.strerror}") from None
-
-    with Worker() as checker, tempfile.TemporaryDirectory(prefix="leaderboard-", ignore_cleanup_errors=True) as name:
-        environment = _environment(checker, device)
-        folder, outputs = Path(name, "submission"), Path(name, "outputs")
-        folder.mkdir()
-        outputs.mkdir()
-        (folder / "submission.py").write_bytes(source)
-        for beside in BESIDE:
-            shutil.copyfile(Path(__file__).with_name(beside), folder / beside)
-        bench = Bench(folder, outputs, checker, device, mode, max_repeats)
-        parent_import = bench.import_once(import_timeout_s)
-        if parent_import.status == "pass":
-            rows = [bench.run_test(line, timeout_s) for line in lines]
-        else:
-            reason = f"the import in the parent process failed: {parent_import.reason}"
-            rows = [LineResult(line, Outcome("not run", reason, 0.0)) for line in lines]
-
-    return Evaluation(
-        submission=submission.name,
-        sha256=hashlib.sha256(source).hexdigest(),
-        mode=mode,
-        device=device,
-        environment=environment,
-        violations=tuple(violations(source)),
-        parent_import=parent_import,
-        rows=tuple(rows),
-        packed=read_device_code(source),
-    )
+    with Worker() as checker:
+        try:
+            environment = checker.call(check.environment, device, timeout_s=CHECK_TIMEOUT_S)
+        except CallFailed as failed:
+            raise InputError(f"device {device!r}: the process that checks outputs fails: {failed}") from None
+        if environment is None:
+            raise InputError("device 'cuda': torch sees no CUDA GPU, expected one; device 'cpu' tests the harness only")
+        yield Judge(mode, device, test_s, import_s, checker, environment, own_files.complete_snapshot())
 
 
-def _check(mode: str, device: str, lines: Sequence[TestLine], max_repeats: int) -> None:
-    if mode not in MODES:
-        raise InputError(f"mode {mode!r} is unknown, expected one of {', '.join(MODES)}")
-    if device not in DEVICES:
-        raise InputError(f"device {device!r} is unknown, expected one of {', '.join(DEVICES)}")
-    if not lines:
-        raise InputError("no test lines, expected at least one")
-    if not 1 <= max_repeats <= MAX_SAMPLES:
-        raise InputError(f"max_repeats is {max_repeats}, expected 1 to {MAX_SAMPLES}")
+@dataclass(frozen=True)
+class Judge:
+    """Evaluates submissions one after another; `judging` makes it and says what the first four fields are."""
 
+    mode: str
+    device: str
+    test_s: float
+    import_s: float
+    checker: Worker
+    environment: Mapping[str, str]
+    own_files: Mapping[str, str]
 
-def _environment(checker: Worker, device: str) -> dict[str, str]:
-    """What the checker runs on. It is up, and has loaded its code, before the submission can touch a file."""
-    try:
-        found = checker.call(check.environment, device, timeout_s=CHECK_TIMEOUT_S)
-    except CallFailed as failed:
-        raise InputError(f"device {device!r}: the process that checks outputs does not start: {failed}") from None
-    if found is None:
-        raise InputError("device 'cuda': torch sees no CUDA GPU, expected one; device 'cpu' tests the harness only")
-    return found
+    def evaluate(self, name: str, source: bytes, lines: Sequence[TestLine]) -> Evaluation:
+        """Import a submission twice and run each test line in a fresh process, as the leaderboard does.
+
+        Whatever the submission does, each line is a row with a status and a reason. Temporary files hold two outputs,
+        0.5 GB each for the ranked test.
+        """
+        with tempfile.TemporaryDirectory(prefix="leaderboard-", ignore_cleanup_errors=True) as text:
+            folder, rows = Path(text), []
+            (folder / "submission.py").write_bytes(source)
+            (folder / "utils.py").touch()
+            for beside in BESIDE:
+                shutil.copyfile(Path(__file__).with_name(beside), folder / beside)
+            imported, _ = process.run(folder, {"line": None}, self.import_s)
+            for line in lines:
+                row = LineResult(line, Outcome("not run", f"the first import failed: {imported.reason}", 0.0))
+                if imported.status == "pass":
+                    row = self._test(folder, line)
+                if changed := own_files.changed(self.own_files):
+                    void = replace(row.outcome, status="void", reason=f"the judge's own {changed} has changed")
+                    row = LineResult(line, void)
+                rows.append(row)
+        sha256, packed = hashlib.sha256(source).hexdigest(), read_device_code(source)
+        return Evaluation(name, sha256, self.mode, self.device, self.environment, imported, tuple(rows), packed)
+
+    def _test(self, folder: Path, line: TestLine) -> LineResult:
+        """The second import, the calls and the timing in a process of their own, then the check of both outputs."""
+        with tempfile.TemporaryDirectory(prefix="outputs-", ignore_cleanup_errors=True) as text:
+            outputs = [f"{text}/first.bin", f"{text}/second.bin"]
+            plan = {"line": asdict(line), "outputs": outputs, "device": self.device, "mode": self.mode}
+            outcome, message = process.run(folder, plan, self.test_s)
+            row = LineResult(line, outcome, way=["", *WAY.findall(outcome.log)][-1])
+            if outcome.status != "pass":
+                return row
+            try:
+                timing = self._timing(message, outcome.seconds) if self.mode == "benchmark" else None
+                verdict = self.checker.call(check.check, *outputs, line, self.device, timeout_s=CHECK_TIMEOUT_S)
+            except (ValueError, CallFailed) as error:
+                reason = process.one_line(f"not judged: {error}")
+                return replace(row, outcome=replace(outcome, status="error", reason=reason))
+        status = "pass" if verdict["accepted"] else "wrong"
+        outcome = replace(outcome, status=status, reason=verdict.pop("reason"))
+        return replace(row, outcome=outcome, timing=timing if verdict["accepted"] else None, **verdict)
+
+    def _timing(self, message: process.Message, seconds: float) -> Timing:
+        """The summary of the timed runs. Raises ValueError where they cannot have been, or do not keep the stop rule."""
+        runs_s = sum(message.samples_ms) / 1e3
+        if message.elapsed_s > seconds or runs_s > CLOCKS_AGREE * message.elapsed_s:
+            told = f"{len(message.samples_ms)} runs of {runs_s:.3g} s together, timed in {message.elapsed_s:.3g} s"
+            raise ValueError(f"{told}, in a process of {seconds:.3g} s")
+        return summarize(message.samples_ms, message.elapsed_s, METHODS[self.device])

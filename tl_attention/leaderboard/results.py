@@ -1,29 +1,60 @@
-"""What an evaluation found, and its views: JSON, the class harness's lines, the upstream harness's keys."""
+"""What an evaluation found: the record of a submission, written as a line of JSON and read back from it."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from statistics import fmean, median, quantiles, stdev
+from typing import Annotated, Any
 
+from pydantic import Field, TypeAdapter, ValidationError
+
+from tl_attention.errors import InputError
 from tl_attention.leaderboard.contract import TestLine
-from tl_attention.leaderboard.stop_rule import Timing
+from tl_attention.leaderboard.stop_rule import stop_reason
+from tl_attention.schedule.key_errors import dotted, first_error
 
-STATUSES = ("pass", "wrong", "error", "crash", "timeout", "not run")
-NS_PER_MS = 1e6
-# What templates/all.py.in prints.
-WAY = re.compile(r"^submission: runs (\w{1,40})$", re.MULTILINE | re.ASCII)
+Milliseconds = Annotated[float, Field(gt=0)]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The times of one test. A cool card can stop after three runs and look 10 % faster: `n` belongs beside the mean."""
+
+    n: int
+    mean_ms: Milliseconds
+    std_ms: float
+    err_ms: float
+    best_ms: Milliseconds
+    worst_ms: Milliseconds
+    median_ms: Milliseconds
+    p10_ms: Milliseconds
+    p90_ms: Milliseconds
+    stopped_by: str
+    method: str
+    samples_ms: tuple[float, ...]
+
+
+def summarize(samples_ms: Sequence[float], elapsed_s: float, method: str) -> Timing:
+    """The summary of a test's runs. Raises ValueError unless the stop rule holds after the last of them, not before.
+
+    When each run ended is not known, so `elapsed_s` counts for the last alone.
+    """
+    n = len(samples_ms)
+    stopped_by = stop_reason(samples_ms, elapsed_s)
+    if not stopped_by or any(stop_reason(samples_ms[:runs], 0.0) for runs in range(n)):
+        raise ValueError(f"the {n} timed runs do not keep the stop rule")
+    deviation, tenths = stdev(samples_ms), quantiles(samples_ms, n=10, method="inclusive")
+    spread = (min(samples_ms), max(samples_ms), median(samples_ms), tenths[0], tenths[-1])
+    return Timing(n, fmean(samples_ms), deviation, deviation / n**0.5, *spread, stopped_by, method, tuple(samples_ms))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one process ended: `status` is one of STATUSES, `reason` one line, `log` the end of what it printed.
+    """How a process ended and what was made of it: `reason` is one line, `log` the end of what the process printed.
 
-    pass: it did what was asked. wrong: the output was not accepted. error: an exception, or it told what is no valid
-    message. crash: the process died.
-    timeout: it was killed at the limit. not run: an earlier step failed. `seconds` is its wall time, start included and
-    checks of its outputs left out.
+    `status` is pass, wrong (the output), error (an exception, or nothing to judge), crash, timeout, void (the judge's
+    own files have changed) or not run (the import failed). `seconds` is the process's wall time.
     """
 
     status: str
@@ -33,23 +64,11 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """How one output compares with the fp64 reference: the fields of reference.py's Comparison, without torch."""
-
-    accepted: bool
-    tight: bool
-    max_abs_error: float | None
-    reason: str
-
-
-@dataclass(frozen=True)
 class LineResult:
     """One test line of one submission.
 
-    `accepted` is the contract's verdict (rtol = atol = 1e-2), `tight` the one at 1e-3; `reason` names the tighter
-    miss of an accepted output. `kept_mib` is what torch's allocator still holds for the file after its first call,
-    output left out; None on the CPU. `timing` is None in test mode and where the test failed.
-    `way` is which of its ways a packed file says that it took, by_nvcc for instance; "" where it says nothing.
+    `accepted` is the contract's verdict (rtol = atol = 1e-2), `tight` the one at 1e-3; the outcome's reason names the
+    tighter miss of an accepted output. `way` is the form that a packed file says it runs, "" if it says none.
     """
 
     line: TestLine
@@ -57,7 +76,6 @@ class LineResult:
     accepted: bool = False
     tight: bool = False
     max_abs_error: float | None = None
-    kept_mib: float | None = None
     timing: Timing | None = None
     way: str = ""
 
@@ -74,14 +92,13 @@ class Evaluation:
     mode: str
     device: str
     environment: Mapping[str, str]
-    violations: tuple[str, ...]
     parent_import: Outcome
-    rows: tuple[LineResult, ...]
+    rows: Annotated[tuple[LineResult, ...], Field(min_length=1)]
     packed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def accepted(self) -> bool:
-        """The harness's verdict: every test passed at the contract's tolerance."""
+        """Whether every test passed at the contract's tolerance."""
         return self.parent_import.status == "pass" and all(row.outcome.status == "pass" for row in self.rows)
 
     @property
@@ -89,63 +106,21 @@ class Evaluation:
         """Whether every test also holds the tolerance of 1e-3."""
         return self.accepted and all(row.tight for row in self.rows)
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         """A dict of plain values, units in the names of its keys."""
-        found = asdict(self) | {"accepted": self.accepted, "tight": self.tight}
-        for row, shown in zip(self.rows, found["rows"], strict=True):
-            shown["spec"] = str(row.line)
-        return found
+        return asdict(self) | {"accepted": self.accepted, "tight": self.tight}
 
 
-def way_taken(log: str) -> str:
-    """The way that a packed file says last that it runs, "" where no line of the log says it."""
-    return (["", *WAY.findall(log)])[-1]
+def is_evaluation(values: Mapping[str, Any]) -> bool:
+    """Whether a line's object is an evaluation of a submission; a row of `run` or `bench` is of a schedule."""
+    return "submission" in values
 
 
-def class_lines(evaluation: Evaluation) -> Iterator[str]:
-    """What the public class harness prints: one line a test, then the check."""
-    for number, row in enumerate(evaluation.rows):
-        yield f"{evaluation.mode}.{number}: {_one_line(_class_values(row))}"
-    yield f"check: {_verdict(evaluation.accepted)}"
-
-
-def popcorn_lines(evaluation: Evaluation) -> Iterator[str]:
-    """The upstream harness's `key: value` lines, times in nanoseconds."""
-    mode = evaluation.mode
-    yield f"{mode}-count: {len(evaluation.rows)}"
-    for number, row in enumerate(evaluation.rows):
-        for key, value in _popcorn_values(row, mode):
-            yield f"{mode}.{number}.{key}: {_one_line(value)}"
-    yield f"check: {_verdict(evaluation.accepted)}"
-
-
-def _class_values(row: LineResult) -> str:
-    timing = row.timing
-    if timing is None:
-        reason = f", reason={row.outcome.reason}" if row.outcome.reason else ""
-        error = "" if row.max_abs_error is None else f", max_abs_error={row.max_abs_error:.3g}"
-        return f"status={row.outcome.status}{error}{reason}"
-    times = ((name, getattr(timing, f"{name}_ms")) for name in ("mean", "std", "err", "best", "worst"))
-    return ", ".join([f"runs={timing.n}", *(f"{name}={value:.4f} ms" for name, value in times)])
-
-
-def _popcorn_values(row: LineResult, mode: str) -> Iterator[tuple[str, object]]:
-    yield "spec", row.line
-    passed = row.outcome.status == "pass"
-    if mode == "test" or not passed:
-        yield "status", _verdict(passed)
-    if not passed:
-        yield "error", f"{row.outcome.status}: {row.outcome.reason}"
-    elif row.timing is not None:
-        yield "runs", row.timing.n
-        for name in ("mean", "std", "err", "best", "worst"):
-            yield name, getattr(row.timing, f"{name}_ms") * NS_PER_MS
-
-
-def _one_line(value: object) -> str:
-    """Both protocols are read line by line."""
-    return " ".join(str(value).split())
-
-
-def _verdict(passed: bool) -> str:
-    return "pass" if passed else "fail"
+def read_evaluation(line: bytes, values: Mapping[str, Any], where: str) -> tuple[str, Evaluation]:
+    """(name, evaluation) of a line and its object; unknown keys are passed over. Raises InputError with `where`."""
+    try:
+        evaluation = TypeAdapter(Evaluation).validate_json(line, strict=True)
+    except ValidationError as error:
+        key, message = first_error(error)
+        raise InputError(f"{where}: evaluation: {dotted(key)}{message}") from None
+    return str(values.get("name", evaluation.submission)), evaluation

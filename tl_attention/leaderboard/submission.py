@@ -12,14 +12,12 @@ import re
 import subprocess
 import sys
 import textwrap
-from importlib.metadata import PackageNotFoundError, version
 from itertools import zip_longest
 from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
 import yaml
-from pydantic import ValidationError
 
 from tl_attention.build.compile import compile_kernel
 from tl_attention.build.generation import target
@@ -33,6 +31,7 @@ from tl_attention.leaderboard.program import program_text
 from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.lowering.registry import lowering_of
+from tl_attention.measure.environment import package
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
@@ -46,7 +45,7 @@ FORMAT = ("format", "--isolated", f"--line-length={WIDTH}", "--config=format.ski
 
 
 class Checked(NamedTuple):
-    """A file beside what its schedule packs to now: sha256 of both cubins, and the first line that differs, 0 for none."""
+    """sha256 of a file's cubin and of the one made again, and the first line of the text that differs, 0 for none."""
 
     carried: str
     made_again: str
@@ -68,8 +67,7 @@ def pack(name: str, schedule: Schedule) -> str:
             "expected static or one_tile"
         )
     compiled = compile_kernel(schedule, VARIANT)
-    fast_math = ("--use_fast_math",) if lowering.pass_configs.get(FAST_MATH) else ()
-    options = (*cubin.OPTIONS, *fast_math)
+    options = (*cubin.OPTIONS, *(["--use_fast_math"] if lowering.pass_configs.get(FAST_MATH) else []))
     machine_code = cubin.build(compiled.source, options)
     try:
         check_not_serialised(read_loops(machine_code))
@@ -80,7 +78,7 @@ def pack(name: str, schedule: Schedule) -> str:
     text = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         name=name,
         schedule=yaml.safe_dump(keys, sort_keys=False, default_flow_style=None, width=100),
-        version=version("tilelang").split("+")[0],
+        version=str(package("tilelang")).split("+")[0],
         nvrtc=cubin.VERSION,
         device_code=compiled.fingerprint,
         program=program_text(schedule, VARIANT),
@@ -121,34 +119,25 @@ def check(path: Path) -> Checked:
     for name in ("NAME", "SCHEDULE", "CUBIN_XZ"):
         if not isinstance(found.get(name), str):
             raise InputError(f"{path}: no {name}, expected a file that `tl-attention submit` packed")
+    part = "SCHEDULE"
     try:
-        schedule = Schedule(**yaml.safe_load(found["SCHEDULE"]))
-    except (yaml.YAMLError, ValidationError, TypeError, RecursionError):
-        raise InputError(f"{path}: SCHEDULE is not what a packed file has") from None
+        schedule = Schedule(**yaml.safe_load(found[part]))
+        part = "CUBIN_XZ"
+        unpacker = lzma.LZMADecompressor(memlimit=2**28)
+        carried = unpacker.decompress(base64.b64decode(found[part]), MAX_BYTES)
+        if not unpacker.eof:
+            raise EOFError
+    except (ValueError, TypeError, EOFError, RecursionError, yaml.YAMLError, lzma.LZMAError):
+        raise InputError(f"{path}: {part} is not what a packed file has") from None
     again = pack(found["NAME"], schedule).encode()
     lines = enumerate(zip_longest(text.splitlines(), again.splitlines()), 1)
     differs = next((number for number, (ours, theirs) in lines if ours != theirs), 0)
-    return Checked(_sha256_of(path, found["CUBIN_XZ"]), constants(again)["CUBIN_SHA256"], differs)
-
-
-def _sha256_of(path: Path, xz: str) -> str:
-    """The sha256 of what a file carries; anybody may have written it."""
-    try:
-        unpacker = lzma.LZMADecompressor(memlimit=2**28)
-        machine_code = unpacker.decompress(base64.b64decode(xz), MAX_BYTES)
-        assert unpacker.eof
-    except (ValueError, EOFError, AssertionError, lzma.LZMAError):
-        raise InputError(f"{path}: CUBIN_XZ is not what a packed file has") from None
-    return hashlib.sha256(machine_code).hexdigest()
+    return Checked(hashlib.sha256(carried).hexdigest(), constants(again)["CUBIN_SHA256"], differs)
 
 
 def formatted(text: str) -> str:
     """The text as ruff formats it. Raises InputError unless ruff is there in the release that all machines pack with."""
-    try:
-        found = version("ruff")
-    except PackageNotFoundError:
-        found = "missing"
-    if found != RUFF:
+    if (found := package("ruff")) != RUFF:
         raise InputError(f"ruff is {found}, and a submission is formatted by ruff {RUFF}: `pip install ruff=={RUFF}`")
     command = [sys.executable, "-m", "ruff", *FORMAT]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout

@@ -1,25 +1,30 @@
-"""Evaluations side by side, one row for each submission and test line."""
+"""How evaluations are shown: as the class harness prints one, and as a table side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tl_attention.leaderboard.results import Evaluation, LineResult
 
-HEADINGS = (
-    "submission",
-    "test (batch, heads, seq, head_dim)",
-    "status",
-    "n",
-    "best ms",
-    "mean ms",
-    "median ms",
-    "p10-p90 ms",
-    "max |error|",
-    "stopped by",
-)
+TIMES = ("mean", "std", "err", "best", "worst")
+SHAPE = "test (batch, heads, seq, head_dim)"
+MS = ("best ms", "mean ms", "median ms", "p10-p90 ms")
+HEADINGS = ("submission", SHAPE, "status", "n", *MS, "max |error|", "stopped by")
 # Which columns a narrow terminal keeps; 10 and 11 are relative to a baseline.
 PRIORITY = (0, 1, 2, 5, 4, 10, 3, 11, 6, 8, 7, 9)
+
+
+def class_lines(evaluation: Evaluation) -> Iterator[str]:
+    """What the public class harness prints: one line a test, then the check."""
+    for number, row in enumerate(evaluation.rows):
+        if row.timing is None:
+            told = [f"status={row.outcome.status}"]
+            told += [f"max_abs_error={row.max_abs_error:.3g}"] if row.max_abs_error is not None else []
+            told += [f"reason={row.outcome.reason}"] if row.outcome.reason else []
+        else:
+            told = [f"runs={row.timing.n}", *(f"{name}={getattr(row.timing, f'{name}_ms'):.4f} ms" for name in TIMES)]
+        yield f"{evaluation.mode}.{number}: {', '.join(told)}"
+    yield f"check: {'pass' if evaluation.accepted else 'fail'}"
 
 
 def title(evaluation: Evaluation) -> str:
@@ -33,32 +38,26 @@ def headings(baseline: str | None) -> tuple[str, ...]:
 
 
 def lines(evaluations: Sequence[tuple[str, Evaluation]], baseline: str | None = None) -> list[tuple[str, ...]]:
-    """The table's rows, grouped by test line so that the submissions stand beside each other.
-
-    Args:
-        evaluations: (name, evaluation) of the submissions, all on the same test lines.
-        baseline: the name of the one that the others' speed is relative to: its milliseconds divided by theirs.
-    """
-    reference = dict(evaluations).get(baseline) if baseline else None
+    """The table's rows for evaluations of the same test lines, grouped by line; speeds are relative to `baseline`."""
     found = []
     for number in range(len(evaluations[0][1].rows)):
+        reference = next((evaluation.rows[number] for name, evaluation in evaluations if name == baseline), None)
         for name, evaluation in evaluations:
             row = evaluation.rows[number]
-            found.append((name, *_cells(row)))
-            if baseline is not None:
-                found[-1] += _ratios(row, reference.rows[number] if reference else None)
+            found.append((name, *_cells(row), *(() if baseline is None else _ratios(row, reference))))
     return found
 
 
 def _cells(row: LineResult) -> tuple[str, ...]:
-    test = f"({row.line.batch_size}, {row.line.num_heads}, {row.line.seq_len}, {row.line.head_dim})"
+    line, timing = row.line, row.timing
     status = row.outcome.status if row.tight or not row.accepted else f"{row.outcome.status}, not tight"
     error = "" if row.max_abs_error is None else f"{row.max_abs_error:.2e}"
-    timing = row.timing
-    if timing is None:
-        return (test, status, "", "", "", "", "", error, "")
-    times = (f"{ms:.4f}" for ms in (timing.best_ms, timing.mean_ms, timing.median_ms))
-    return (test, status, str(timing.n), *times, f"{timing.p10_ms:.4f}-{timing.p90_ms:.4f}", error, timing.stopped_by)
+    times = ("",) * (1 + len(MS))
+    if timing is not None:
+        milliseconds = (f"{ms:.4f}" for ms in (timing.best_ms, timing.mean_ms, timing.median_ms))
+        times = (str(timing.n), *milliseconds, f"{timing.p10_ms:.4f}-{timing.p90_ms:.4f}")
+    shape = f"({line.batch_size}, {line.num_heads}, {line.seq_len}, {line.head_dim})"
+    return (shape, status, *times, error, timing.stopped_by if timing else "")
 
 
 def _ratios(row: LineResult, reference: LineResult | None) -> tuple[str, str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import platform
+from contextlib import suppress
 from typing import Any
 
 from tl_attention.build.toolchain import chosen
@@ -42,3 +44,20 @@ def gpu_fields(what: str) -> dict[str, Any]:
     if not torch.cuda.is_available():
         raise InputError(f"{what}: no GPU here, expected one of compute capability {KNOWN}")
     return {"device": torch.cuda.get_device_name(0), **machine_fields()}
+
+
+def machine_text(device: str) -> dict[str, str]:
+    """The GPU of "cuda" or the processor of "cpu", versions, commit, driver, power limit and compilers, as text.
+
+    What is not known is left out, the compilers where no nvcc can compile.
+    """
+    import torch
+
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    found = {"device_name": name, **software(), "commit": commit() or ""}
+    if device == "cuda" and (known := gpu()):
+        found |= {"driver": known.driver, "power_limit_w": f"{known.power_limit_w or 0:.0f}"}
+    with suppress(InputError):
+        nvcc = chosen(torch.version.cuda)
+        found |= {"nvcc": nvcc.version, "ptxas": nvcc.ptxas}
+    return {key: value for key, value in found.items() if value}

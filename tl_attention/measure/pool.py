@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Literal
 
 from pebble import ProcessExpired, ProcessPool
@@ -29,13 +30,17 @@ class Worker:
         self._pool: ProcessPool | None = None
 
     def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float) -> Any:
-        """The function's result. Raises CallFailed."""
-        if self._pool is None:
-            self._pool = ProcessPool(max_workers=1, context=multiprocessing.get_context("spawn"))
-            self.generation += 1
-        future = self._pool.schedule(function, args=arguments, timeout=timeout_s)
+        """The function's result. Raises CallFailed.
+
+        A process that died since the last call is replaced: the call runs in a new one.
+        """
         try:
-            return future.result()
+            try:
+                return self._run(function, arguments, timeout_s)
+            except BrokenProcessPool:
+                # No call had begun when the process died. One that dies again before the call is a failure.
+                self.close()
+                return self._run(function, arguments, timeout_s)
         except FutureTimeout:
             self.close()
             raise CallFailed("timeout", f"no answer within {timeout_s:.0f} s: killed") from None
@@ -46,6 +51,17 @@ class Worker:
             # An error of CUDA leaves the context unusable: the next call gets a new process.
             self.close()
             raise CallFailed("error", f"{type(error).__name__}: {_first_line(error)}") from None
+
+    def _run(self, function: Callable[..., Any], arguments: tuple[Any, ...], timeout_s: float) -> Any:
+        if self._pool is None:
+            self._pool = ProcessPool(max_workers=1, context=multiprocessing.get_context("spawn"))
+            self.generation += 1
+        try:
+            future = self._pool.schedule(function, args=arguments, timeout=timeout_s)
+        except RuntimeError as error:
+            # What pebble raises of a pool whose process died while it was idle.
+            raise BrokenProcessPool(str(error)) from error
+        return future.result()
 
     def close(self) -> None:
         if self._pool is not None:

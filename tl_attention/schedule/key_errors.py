@@ -76,6 +76,7 @@ def _expected(detail: dict[str, Any]) -> str:
         "tuple_type": "expected a list, such as [0, 1]",
         "too_short": f"expected at least {context.get('min_length')} entries",
         "too_long": f"expected at most {context.get('max_length')} entries",
+        "greater_than": f"expected more than {context.get('gt', 0):g}",
         "greater_than_equal": f"expected at least {context.get('ge')}",
         "less_than_equal": f"expected at most {context.get('le')}",
         "multiple_of": f"expected a multiple of {context.get('multiple_of')}",
