@@ -52,57 +52,66 @@ def entry(variant: Variant, parameters: Sequence[Parameter]) -> str:
 # --- the loop ----------------------------------------------------------------------------------------------------
 
 
-def iterations_of(phase: str, loop: Loop) -> tuple[str, list[Iteration], Sequence[Iteration], bool]:
-    """What iterations of a phase count from; the one before them; which they are; whether their blocks are masked."""
+def phases(loop: Loop) -> dict[str, tuple[str, list[Iteration], Sequence[Iteration], bool]]:
+    """By macro: what its iterations count from, the one before them, which they are, and whether blocks are masked."""
     steady, unmasked = loop.steady.operations, loop.unmasked
     return {
         "prologue": ("", [], loop.prologue, True),
         "steady": ("t", [Iteration(-1, unmasked)], [Iteration(0, unmasked)], False),
         "steady_masked": ("t", [Iteration(-1, steady)], [Iteration(0, steady)], True),
         "epilogue": ("blocks", [Iteration(loop.end - 1, steady)], loop.epilogue, True),
-    }[phase]
+    }
 
 
 def phase_text(phase: str, macro: Any, c: SimpleNamespace, call_of: Callable) -> tuple[str, list[Any]]:
     """The text of one macro of the loop, a line for each operation, and the macros that it calls."""
     from tl_attention.lowering.iterations import parameters
 
-    start, before, iterations, masked = iterations_of(phase, c.loop)
+    start, before, iterations, masked = phases(c.loop)[phase]
     lines: list[str] = []
-    called, flying = [], InFlight(start)
+    later, called, flying = "", [], InFlight()
     for t, operations in before:
         for op in operations:
             flying.after(op, t - op.lag)
     for t, operations in iterations:
-        if len(iterations) > 1:
-            lines.append(f"# Iteration {_offset(start, t)}.")
+        # TileLang makes another expression of a sum that is passed, as the package passes it, than of one that is not.
+        passed = phase == "epilogue" and t != 0
+        number, own = (0, []) if passed else (t, lines)
+        if len(iterations) > 1 and not passed:
+            own.append(f"# Iteration {_offset(start, t)}.")
         for op in operations:
-            call = call_of(op, c, masked)
+            call, block = call_of(op, c, masked), _offset(start, number - op.lag)
             defaults = {name: parameter.default for name, parameter in parameters(call.macro).items()}
             by_name = [f"{name}={value!r}" for name, value in call.keywords.items() if value != defaults[name]]
-            arguments = ", ".join([_offset(start, t - op.lag), "tile", "s", "c", *by_name])
-            lines.append(f"{function_of(call.macro).__name__}({arguments}){flying.after(op, t - op.lag)}")
+            comment = flying.after(op, t - op.lag, start, number - t)
+            own.append(f"{function_of(call.macro).__name__}({', '.join([block, 'tile', 's', 'c', *by_name])}){comment}")
             called.append(call.macro)
-    head = f'\n\n@T.macro\ndef {phase}({", ".join(parameters(macro))}):\n    """{getdoc(function_of(macro))}"""\n'
-    return head + "".join(f"    {line}\n" for line in lines or ["pass"]), called
+        if passed:
+            lines.append(f"epilogue_{t}({_offset(start, t)}, tile, s, c)")
+            docstring = f"Iteration {_offset(start, t)}, whose number is `blocks` here."
+            later += macro_text(f"epilogue_{t}", parameters(macro), docstring, own)
+    return macro_text(phase, parameters(macro), getdoc(function_of(macro)), lines) + later, called
 
 
-class InFlight:
+def macro_text(name: str, parameters: Iterable[str], docstring: str | None, lines: list[str]) -> str:
+    """The text of a macro of these lines."""
+    head = f'\n\n@T.macro\ndef {name}({", ".join(parameters)}):\n    """{docstring}"""\n'
+    return head + "".join(f"    {line}\n" for line in lines or ["pass"])
+
+
+class InFlight(list[tuple[str, int]]):
     """The products that were issued and not waited for, with their blocks."""
 
-    def __init__(self, start: str) -> None:
-        self._start, self._products = start, list[tuple[str, int]]()
-
-    def after(self, op: Operation, block: int) -> str:
-        """Those that are in flight after an operation that changes that, as a comment."""
-        if op.kind == "wait" and (op.statement, block) in self._products:
-            del self._products[: len(self._products) - op.outstanding]
+    def after(self, op: Operation, block: int, start: str = "", shift: int = 0) -> str:
+        """Those that are in flight after an operation that changes that, as a comment; blocks counted from `start`."""
+        if op.kind == "wait" and (op.statement, block) in self:
+            del self[: len(self) - op.outstanding]
         elif op.kind == "issue" and op.statement.startswith("mma"):
-            self._products.append((op.statement, block))
+            self.append((op.statement, block))
         else:
             return ""
-        flying = [f"{statement}({_offset(self._start, of)})" for statement, of in self._products]
-        return f"  # in flight: {', '.join(flying) or 'nothing'}"
+        flying = ", ".join(f"{statement}({_offset(start, of + shift)})" for statement, of in self)
+        return f"  # in flight: {flying or 'nothing'}"
 
 
 def function_of(macro: Any) -> Any:

@@ -57,10 +57,14 @@ def iterations(call_of):
             emit(op, t, tile, s, c, masked=True)
 
     @T.macro
+    def finish(operations, blocks, tile, s, c):
+        for op in operations:
+            emit(op, blocks, tile, s, c, masked=True)
+
+    @T.macro
     def epilogue(blocks, tile, s, c):
         """The iterations after the last block, which finish what was started."""
         for t, operations in c.loop.epilogue:
-            for op in operations:
-                emit(op, blocks + t, tile, s, c, masked=True)
+            finish(operations, blocks + t, tile, s, c)
 
     return prologue, steady, steady_masked, epilogue
