@@ -141,10 +141,10 @@ def attention_kernel():
 
     @T.prim_func
     def attention(
-        Q: T.Tensor((batch, heads, seq_q, 128), "float16"),
-        K: T.Tensor((batch, heads, seq_kv, 128), "float16"),
-        V: T.Tensor((batch, heads, seq_kv, 128), "float16"),
-        Output: T.Tensor((batch, heads, seq_q, 128), "float16"),
+        Q: T.Tensor([batch, heads, seq_q, 128], "float16"),
+        K: T.Tensor([batch, heads, seq_kv, 128], "float16"),
+        V: T.Tensor([batch, heads, seq_kv, 128], "float16"),
+        Output: T.Tensor([batch, heads, seq_q, 128], "float16"),
         softmax_scale: T.float32,
     ):
         launch(Q, K, V, Output, softmax_scale, c)
@@ -1035,16 +1035,12 @@ def by_cubin(device_index):
 
 
 def check_inputs(q, k, v):
-    """Raise ValueError for what the kernel does not take."""
-    if not q.shape == k.shape == v.shape:
-        raise ValueError(f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}, expected one shape")
+    """Raise ValueError for what the kernel does not take; TMA and asynchronous copies ask for the alignment."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.dtype != torch.float16 or tensor.shape[-1] != HEAD_DIM or not tensor.is_contiguous():
-            found = f"{tensor.dtype} {tuple(tensor.shape)}"
-            raise ValueError(f"{name} is {found}, expected fp16, contiguous, (batch, heads, seq, {HEAD_DIM})")
-        # 16 bytes: what a TMA descriptor and an asynchronous copy ask of an address.
-        if tensor.data_ptr() % 16:
-            raise ValueError(f"{name} does not start at a multiple of 16 bytes")
+        kind = tensor.dtype == torch.float16 and tensor.is_contiguous() and tensor.data_ptr() % 16 == 0
+        if not kind or tensor.shape != q.shape or tensor.shape[3:] != (HEAD_DIM,):
+            expected = f"fp16, contiguous, at a multiple of 16 bytes, (batch, heads, seq, {HEAD_DIM}), all of one shape"
+            raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}, expected {expected}")
 
 
 def first_call(q, k, v, output, scale):

@@ -234,8 +234,8 @@ def test_wrong_inputs_are_the_callers_fault_and_no_forms(tmp_path):
     code = (
         "try: submission.custom_kernel((q, q, q.float()))\nexcept ValueError as error: sys.stderr.write(str(error))\n"
     )
-    expected = "v is torch.float32 (1, 1, 128, 128), expected fp16, contiguous, (batch, heads, seq, 128)"
-    assert no_way(tmp_path, code) == [expected]
+    expected = "fp16, contiguous, at a multiple of 16 bytes, (batch, heads, seq, 128), all of one shape"
+    assert no_way(tmp_path, code) == [f"v is torch.float32 (1, 1, 128, 128), expected {expected}"]
     q = torch.zeros(1, 1, 128, 128, dtype=torch.float16)
     with pytest.raises(ValueError, match="^Expected a cuda device, but got: cpu$"):
         import_file(tmp_path / "packed.py", text("best")).custom_kernel((q, q, q))

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import compileall
 import hashlib
-import os
 from collections.abc import Mapping
-from importlib.machinery import EXTENSION_SUFFIXES
-from importlib.util import cache_from_source
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-# To a module's file Python prefers an extension module, or a folder with __init__.py, of the same name.
-LOADED = (".py", *EXTENSION_SUFFIXES)
 
 
 def complete_snapshot() -> dict[str, str]:
-    """A snapshot with every .pyc that there is to be, so that no honest process adds one later."""
+    """The hashes of the package's files, with every .pyc that there is to be: no honest process adds one later."""
     compileall.compile_dir(PACKAGE, quiet=2)
     return _snapshot()
 
@@ -29,13 +24,12 @@ def changed(before: Mapping[str, str]) -> str:
 
 
 def _snapshot() -> dict[str, str]:
-    """The hash of what Python would load of this package, by name: sources, their .pyc, extension modules, and links."""
-    found = {}
-    for path in PACKAGE.rglob("*"):
-        if path.name.endswith(LOADED) or path.is_symlink():
-            for file in (path, Path(cache_from_source(path))) if path.suffix == ".py" else (path,):
-                found[os.path.relpath(file, PACKAGE)] = _hash(file)
-    return found
+    """The hash of each file in the package's folder, by name. A link counts as what it leads to."""
+    return {
+        str(path.relative_to(PACKAGE)): _hash(path)
+        for path in PACKAGE.rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    }
 
 
 def _hash(path: Path) -> str:

@@ -35,17 +35,13 @@ ENTRY = '''def attention_kernel():
 def entry(variant: Variant, parameters: Sequence[Parameter]) -> str:
     """The function that makes the prim_func with these parameters, of a variant whose sizes are read at run time."""
     dims = variant.dims(Sizes(*Sizes._fields))  # type: ignore[arg-type]  # their names
-    typed = [
-        f"{p.name}: T.{p.dtype}"
-        if p.kind == "scalar"
-        else f'{p.name}: T.Tensor(({", ".join(str(dims.get(dim, dim)) for dim in p.dims)}), "{p.dtype or variant.dtype}")'
-        for p in parameters
-    ]
-    arguments = [
-        *(p.name for p in parameters if not p.optional),
-        "c",
-        *(f"{p.name}={p.name}" for p in parameters if p.optional),
-    ]
+    typed = []
+    for p in parameters:
+        shape = ", ".join(str(dims.get(dim, dim)) for dim in p.dims)
+        tensor = f'T.Tensor([{shape}], "{p.dtype or variant.dtype}")'
+        typed.append(f"{p.name}: {tensor if p.dims else f'T.{p.dtype}'}")
+    required, optional = ([p.name for p in parameters if p.optional == is_optional] for is_optional in (False, True))
+    arguments = [*required, "c", *(f"{name}={name}" for name in optional)]
     return ENTRY.format(sizes=", ".join(Sizes._fields), parameters=", ".join(typed), arguments=", ".join(arguments))
 
 

@@ -16,17 +16,10 @@ UNKNOWN = object()
 FUNCTIONS = {"min": min, "max": max, "len": len}
 # Expressions that mean the same in any place without parentheses.
 ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BaseNumber, cst.BaseString, cst.Dict, cst.List)
-NONE_OF_THEM = cst.RemoveFromParent()
 
 
 def pruned(node: Node, known: Mapping[str, Any], tables: Mapping[str, cst.Dict]) -> Node:
-    """The definition without what is decided.
-
-    Args:
-        node: a function or a class.
-        known: the constants' names, with their values.
-        tables: the dictionaries of the module, by name.
-    """
+    """A function or class without what is decided by the `known` names, or looked up by them in the module's tables."""
     found = node.visit(_Pruned(known, tables))
     assert isinstance(found, type(node))
     return found
@@ -58,16 +51,13 @@ class _Pruned(cst.CSTTransformer):
             self._elifs.add(node.orelse)
 
     def leave_If(self, original_node: cst.If, updated_node: cst.If) -> Any:
-        if original_node in self._elifs:
-            return updated_node
-        settled = self._settled(updated_node)
+        settled = updated_node if original_node in self._elifs else self._settled(updated_node)
         if isinstance(settled, cst.If):
             return settled
-        if not settled:
-            return NONE_OF_THEM
-        first = settled[0]
-        above = [*updated_node.leading_lines, *first.leading_lines]
-        return cst.FlattenSentinel([first.with_changes(leading_lines=above), *settled[1:]])
+        if settled:
+            above = [*updated_node.leading_lines, *settled[0].leading_lines]
+            settled[0] = settled[0].with_changes(leading_lines=above)
+        return cst.FlattenSentinel(settled) if settled else cst.RemoveFromParent()
 
     def _settled(self, node: cst.If) -> Any:
         """An `if` whose conditions are all open, or the statements that remain of it."""
@@ -98,17 +88,6 @@ class _Pruned(cst.CSTTransformer):
         if condition is UNKNOWN:
             return updated_node
         return _in_place_of(updated_node, updated_node.body if condition else updated_node.orelse)
-
-    def leave_BooleanOperation(
-        self, original_node: cst.BooleanOperation, updated_node: cst.BooleanOperation
-    ) -> cst.BaseExpression:
-        neutral = isinstance(updated_node.operator, cst.And)
-        sides = (updated_node.left, updated_node.right)
-        for side, other in (sides, sides[::-1]):
-            value = self._value(side)
-            if value is not UNKNOWN:
-                return _in_place_of(updated_node, other) if bool(value) == neutral else cst.Name(str(not neutral))
-        return updated_node
 
     def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> cst.BaseExpression:
         """An entry of a table."""
