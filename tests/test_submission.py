@@ -7,7 +7,6 @@ import base64
 import hashlib
 import lzma
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -16,12 +15,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from submissions import COMMITTED, INFERRED, ROOT, SCHEDULES, import_file, run_beside, text
+from submissions import COMMITTED, ROOT, SCHEDULES, import_file, run_beside, text
 from test_packed_program import undefined
 
 from tl_attention.build.compile import compile_kernel
 from tl_attention.build.sass import cuobjdump
-from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import load
 from tl_attention.leaderboard import submission
 from tl_attention.leaderboard.contract import MAX_BYTES
@@ -44,11 +43,6 @@ q = torch.zeros(1, 1, 128, 128, dtype=torch.float16)
 calls = []
 submission.MachineCode = lambda device_index, cubin: lambda q, k, v, output, scale: calls.append(scale)
 """
-
-
-def no_way(tmp_path: Path, code: str, absent: tuple[str, ...] = TILELANG) -> list[str]:
-    """The lines on stderr of the packed best after this code, on a machine without a GPU."""
-    return run_beside(tmp_path, text("best"), ON_THE_CPU + code, absent).splitlines()
 
 
 # --- the text ------------------------------------------------------------------------------------------------------
@@ -137,83 +131,87 @@ def test_what_it_says_of_itself_is_read_and_nothing_else():
 # --- what cannot be packed -----------------------------------------------------------------------------------------
 
 
-def test_errors_are_one_clear_line(tmp_path, monkeypatch):
-    for name in ("", "a b", "a/", "/a", "a//b", "a\nb", "a`b"):
-        with pytest.raises(InputError, match="^schedule name .*expected letters"):
-            submission.pack(name, INFERRED)
-    monkeypatch.setattr(submission, "pack", lambda name, schedule: f"# {name}\n")
-    with pytest.raises(InputError, match="cannot be written"):
-        submission.write("seed", INFERRED, tmp_path / "absent" / "out.py")
-    # The one word that a schedule's name can bring into the file.
-    with pytest.raises(InputError, match=r"^up\w+: not packed, one server rejects every file"):
-        submission.write("upstream", INFERRED, tmp_path / "out.py")
-    with pytest.raises(InputError, match="not packed, 1,000,003 bytes, the servers take 1,000,000"):
-        submission.write("x" * MAX_BYTES, INFERRED, tmp_path / "out.py")
-    assert not (tmp_path / "out.py").exists()
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        *((name, "^schedule name .*expected letters") for name in ("", "a b", "a/", "/a", "a//b", "a\nb", "a`b")),
+        ("best_causal", "dynamic takes a counter that a submission does not pass"),
+        ("ws_three_stages", r"in NVRTC 12.9.86's machine code ptxas serialised the products"),
+    ],
+)
+def test_what_cannot_be_packed_is_one_clear_line(name, words):
+    file = ROOT / "schedules" / f"{name}.yaml"
+    with pytest.raises(InputError, match=words):
+        submission.pack(name, load(file) if file.is_file() else SCHEDULES["inferred"])
 
 
-def test_a_schedule_with_a_counter_is_refused():
-    with pytest.raises(InputError, match=r"dynamic takes a counter that a submission does not pass"):
-        submission.pack("best_causal", load(ROOT / "schedules" / "best_causal.yaml"))
-
-
-def test_machine_code_that_serialises_the_products_is_refused():
-    with pytest.raises(ScheduleRefused, match=r"in NVRTC 12.9.86's machine code ptxas serialised the products"):
-        submission.pack("ws_three_stages", load(ROOT / "schedules" / "ws_three_stages.yaml"))
-
-
-def test_another_formatter_is_refused(monkeypatch):
+def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path, monkeypatch):
     monkeypatch.setattr(submission, "package", lambda name: "0.1.0")
     with pytest.raises(InputError, match=r"^ruff is 0\.1\.0, .*`pip install ruff==[\d.]+`$"):
         formatted("x = 1\n")
+    monkeypatch.setattr(submission, "pack", lambda name, schedule: f"# {name}\n")
+    # The one word that a schedule's name can bring into the file.
+    for name, words in (("upstream", "one server rejects every file"), ("x" * MAX_BYTES, "the servers take 1,000,000")):
+        with pytest.raises(InputError, match=rf"^{name[:2]}\w+: not packed, .*{words}"):
+            submission.write(name, SCHEDULES["inferred"], tmp_path / "out.py")
+    with pytest.raises(InputError, match="cannot be written"):
+        submission.write("seed", SCHEDULES["inferred"], tmp_path / "absent" / "out.py")
+    assert not (tmp_path / "out.py").exists()
 
 
 # --- its two forms -------------------------------------------------------------------------------------------------
 
+COMPILED = """
+class Compiled:
+    def get_kernel_source(self): return "CUDA"
+    def __call__(self, *arguments): calls.append("program")
+if submission.NO_TILELANG == "": submission.tilelang.compile = lambda *a, **k: Compiled()
+"""
+CALL = "for _ in range(3): assert submission.custom_kernel((q, q, q)).shape == q.shape\n"
+NAMED = "submission.DEVICE_CODE = submission.hashlib.sha256(b'CUDA').hexdigest()[:12]\n"
+NO_DRIVER = "def no_driver(*_): raise RuntimeError('no driver here')\nsubmission.MachineCode = no_driver\n"
+SAID = "except (RuntimeError, ValueError) as error: sys.stderr.write(str(error))\n"
+NOT_FOUND = "by_tilelang: ModuleNotFoundError: No module named 'tilelang'"
+# What runs, without which modules, and the last lines on stderr.
+RUNS = {
+    "the cubin": (
+        CALL + "assert calls == [128**-0.5] * 3",
+        TILELANG,
+        [f"submission: not {NOT_FOUND}", "submission: runs by_cubin"],
+    ),
+    "the program": (
+        NAMED + CALL + "assert calls == ['program'] * 3",
+        (),
+        ["submission: not by_cubin: it is for machines without this TileLang", "submission: runs by_tilelang"],
+    ),
+    "the cubin, as TileLang generates other code": (
+        CALL,
+        (),
+        [
+            "submission: not by_tilelang: TileLang generated ab78d989ee72, expected 5af16eae8ba4",
+            "submission: runs by_cubin",
+        ],
+    ),
+    "neither": (
+        NO_DRIVER + "try: submission.custom_kernel((q, q, q))\n" + SAID,
+        TILELANG,
+        [f"neither form of the kernel runs: {NOT_FOUND}; by_cubin: no driver here"],
+    ),
+    "nothing, of wrong inputs": (
+        "try: submission.custom_kernel((q, q, q.float()))\n" + SAID,
+        TILELANG,
+        [
+            "v is torch.float32 (1, 1, 128, 128), expected fp16, contiguous, at a multiple of 16 bytes, "
+            "(batch, heads, seq, 128), all of one shape"
+        ],
+    ),
+}
 
-def test_without_tilelang_the_cubin_runs_and_the_file_says_why(tmp_path):
-    code = "for _ in range(3): assert submission.custom_kernel((q, q, q)).shape == q.shape\nassert calls == [128**-0.5] * 3"
-    assert no_way(tmp_path, code) == [
-        "submission: not by_tilelang: ModuleNotFoundError: No module named 'tilelang'",
-        "submission: runs by_cubin",
-    ]
 
-
-def test_where_tilelang_runs_it_is_taken_and_the_file_says_why(tmp_path):
-    code = (
-        "submission.tilelang.compile = lambda *a, **k: Compiled()\n"
-        "class Compiled:\n"
-        "    def get_kernel_source(self): return ''\n"
-        "    def __call__(self, *arguments): calls.append('program')\n"
-        "submission.DEVICE_CODE = submission.hashlib.sha256(b'').hexdigest()[:12]\n"
-        "submission.custom_kernel((q, q, q))\nassert calls == ['program']\n"
-    )
-    assert no_way(tmp_path, code, absent=())[-2:] == [
-        "submission: not by_cubin: it is for machines without this TileLang",
-        "submission: runs by_tilelang",
-    ]
-
-
-def test_code_that_is_not_what_the_file_names_is_left_for_the_cubin(tmp_path):
-    code = (
-        "submission.tilelang.compile = lambda *a, **k: Compiled()\n"
-        "class Compiled:\n    def get_kernel_source(self): return 'other'\n"
-        "submission.custom_kernel((q, q, q))\n"
-    )
-    *_, why, runs = no_way(tmp_path, code, absent=())
-    assert re.fullmatch(r"submission: not by_tilelang: TileLang generated \w{12}, expected 5af16eae8ba4", why)
-    assert runs == "submission: runs by_cubin"
-
-
-def test_where_neither_form_runs_the_error_has_both_reasons(tmp_path):
-    code = (
-        "def no_driver(*_): raise RuntimeError('no driver here')\nsubmission.MachineCode = no_driver\n"
-        "try: submission.custom_kernel((q, q, q))\nexcept RuntimeError as error: sys.stderr.write(str(error))\n"
-    )
-    assert no_way(tmp_path, code) == [
-        "neither form of the kernel runs: by_tilelang: ModuleNotFoundError: No module named 'tilelang'; "
-        "by_cubin: no driver here"
-    ]
+@pytest.mark.parametrize("code, absent, expected", RUNS.values(), ids=RUNS.keys())
+def test_the_file_says_which_form_runs_and_why_not_the_other(tmp_path, code, absent, expected):
+    lines = run_beside(tmp_path, text("best"), ON_THE_CPU + COMPILED + code, absent).splitlines()
+    assert lines[-len(expected) :] == expected and not any("Error" in line for line in lines[: -len(expected)])
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -230,12 +228,7 @@ def test_the_tilelang_form_compiles_without_standard_output(tmp_path):
     assert "is used as condition" not in run_beside(tmp_path, text("best"), code), "TileLang warns"
 
 
-def test_wrong_inputs_are_the_callers_fault_and_no_forms(tmp_path):
-    code = (
-        "try: submission.custom_kernel((q, q, q.float()))\nexcept ValueError as error: sys.stderr.write(str(error))\n"
-    )
-    expected = "fp16, contiguous, at a multiple of 16 bytes, (batch, heads, seq, 128), all of one shape"
-    assert no_way(tmp_path, code) == [f"v is torch.float32 (1, 1, 128, 128), expected {expected}"]
+def test_tensors_on_the_cpu_are_no_forms_fault(tmp_path):
     q = torch.zeros(1, 1, 128, 128, dtype=torch.float16)
     with pytest.raises(ValueError, match="^Expected a cuda device, but got: cpu$"):
         import_file(tmp_path / "packed.py", text("best")).custom_kernel((q, q, q))
