@@ -1,101 +1,179 @@
-"""`submit`: packs a schedule into a submission."""
+"""`submit`: packs a schedule, and with --evaluate runs submissions under the contract and records them."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from harness import FAR_S, HONEST, LINE
 
-from tl_attention.errors import InputError
-from tl_attention.leaderboard import contract, submission
+from tl_attention.cli.evaluate import BASELINES
+from tl_attention.leaderboard import evaluate as harness
+from tl_attention.leaderboard import submission
+from tl_attention.leaderboard.contract import FORBIDDEN_WORD, RANKED_LINES
+from tl_attention.leaderboard.evaluate import judging
+from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome, summarize
 
-CLEAN = """\
-#!POPCORN leaderboard flashattention
-#!POPCORN gpu H100
-import torch
 
-
-def custom_kernel(data):
-    return torch.nn.functional.scaled_dot_product_attention(*data)
-"""
+@pytest.fixture(autouse=True)
+def files(tmp_path, monkeypatch) -> None:
+    """Commands run in a folder with two submissions and tiny test lines."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("sdpa.py", "other.py"):
+        Path(name).write_text(HONEST)
+    Path("lines.txt").write_text(f"{LINE}\n")
+    Path("latin.txt").write_bytes(b"x\xe4")
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch) -> Path:
-    """A folder with a submission; commands run there."""
-    monkeypatch.chdir(tmp_path)
-    Path("sdpa.py").write_text(CLEAN)
-    Path("latin.txt").write_bytes(b"x\xe4")
-    return tmp_path
+def named(monkeypatch) -> None:
+    """What is packed is the schedule's name."""
+    monkeypatch.setattr(submission, "write", lambda name, schedule, output: output.write_text(name))
 
 
-def test_submit_packs_a_schedule_and_says_path_and_size(cli, files, seed_path) -> None:
+@pytest.fixture
+def fake(monkeypatch) -> SimpleNamespace:
+    """Evaluations without running: times by the file's name, and what a test makes wrong."""
+    times = {"sdpa.py": 4.0, "other.py": 2.0, "0-seed.py": 2.5, "baseline_cudnn.py": 3.0, "cudnn.py": 6.0}
+    run = SimpleNamespace(status="pass", tight=True, calls=[])
+
+    @contextmanager
+    def judging(mode: str, device: str) -> Iterator[SimpleNamespace]:
+        def evaluate(name: str, source: bytes, lines: Any) -> Evaluation:
+            run.calls.append((name, source.decode(), tuple(lines), mode, device))
+            timing = None if mode == "test" else summarize([times[name]] * 3, 1.0, method="fake")
+            outcome = Outcome(run.status, "", 1.0)
+            rows = tuple(LineResult(line, outcome, run.status == "pass", run.tight, timing=timing) for line in lines)
+            return Evaluation(name, "", mode, device, {"device_name": "H100"}, Outcome("pass", "", 1.0), rows)
+
+        yield SimpleNamespace(evaluate=evaluate)
+
+    monkeypatch.setattr(harness, "judging", judging)
+    return run
+
+
+def test_submit_packs_a_schedule_and_says_path_and_size(cli, seed_path) -> None:
     result = cli("submit", seed_path)
     size = Path("leaderboard_submit.py").stat().st_size
-    assert (result.exit_code, result.stdout) == (0, f"wrote leaderboard_submit.py, {size:,} bytes, all\n")
-    assert contract.FORBIDDEN_WORD.encode() not in Path("leaderboard_submit.py").read_bytes().lower()
+    assert (result.exit_code, result.stdout) == (0, f"wrote leaderboard_submit.py, {size:,} bytes\n")
 
 
-def test_a_schedule_file_without_suffix_is_packed(cli, files, seed_path, monkeypatch) -> None:
-    monkeypatch.setattr(submission, "write", lambda name, schedule, output, embed: output.write_text(name) and [])
-    Path("noext").write_bytes(Path(seed_path).read_bytes())
-    result = cli("submit", "noext", "-o", "mine.py")
-    assert (result.exit_code, Path("mine.py").read_text()) == (0, "noext"), result.stderr
-
-
-def test_no_control_character_of_a_name_reaches_the_terminal(cli, files, seed_path, monkeypatch) -> None:
-    monkeypatch.setattr(submission, "write", lambda name, schedule, output, embed: output.write_text(name) and [])
-    wrote = cli("submit", seed_path, "-o", "\x1b[31m.py")
-    assert wrote.stdout.startswith("wrote \\x1b[31m.py, ")
-
-
-def test_submit_passes_its_form_and_its_output_on(cli, files, seed_path, monkeypatch) -> None:
-    monkeypatch.setattr(submission, "write", lambda name, schedule, output, embed: output.write_text(f"{embed}") and [])
-    result = cli("submit", seed_path, "--embed", "cuda", "-o", "mine.py")
-    assert result.exit_code == 0 and Path("mine.py").read_text() == "cuda"
-
-
-def test_the_file_names_a_shipped_schedule_as_submit_takes_it(cli, files, seed_path, monkeypatch) -> None:
-    # The first line that each form writes of itself.
-    monkeypatch.setitem(
-        submission.FORMS,
-        "all",
-        lambda schedule, name: (
-            f"# Made by `tl-attention submit {submission._identity(schedule, name)['name']}`\n{CLEAN}"
-        ),
-    )
-    for given, named in (("experiments/sections", "experiments/sections"), ("best", "best"), (seed_path, "seed")):
-        assert cli("submit", given, "-o", "packed.py").exit_code == 0
-        first = Path("packed.py").read_text().splitlines()[0]
-        assert first == f"# Made by `tl-attention submit {named}`"
-
-
-@pytest.mark.parametrize("name", ["", "a b", "a/", "/a", "a//b", "a\nb", "a`b"])
-def test_a_name_that_is_no_part_of_a_comment_is_refused(name) -> None:
-    with pytest.raises(InputError, match="^schedule name .*expected letters"):
-        submission._identity(None, name)
-
-
-def test_a_submission_that_would_break_a_rule_is_not_written_and_fails(error_of, files, seed_path, monkeypatch) -> None:
-    monkeypatch.setitem(submission.FORMS, "all", lambda schedule, name: "# a stream\n" + CLEAN)
-    message = error_of("submit", seed_path)
-    assert f"{seed_path}: not written, the submission would break" in message and "'stream'" in message
-    assert not Path("leaderboard_submit.py").exists()
+@pytest.mark.parametrize(
+    "given, name", [("experiments/sections",) * 2, ("best", "best"), ("{seed}", "seed"), ("noext", "noext")]
+)
+def test_a_schedule_is_packed_under_its_name_and_no_control_character_is_printed(cli, seed_path, named, given, name):
+    Path("noext").write_bytes(seed_path.read_bytes())
+    result = cli("submit", given.format(seed=seed_path), "-o", "\x1b[31m.py")
+    assert (result.exit_code, result.stdout) == (0, f"wrote \\x1b[31m.py, {len(name)} bytes\n"), result.stderr
+    assert Path("\x1b[31m.py").read_text() == name
 
 
 @pytest.mark.parametrize(
     "arguments, words",
     [
         (["sdpa.py"], "sdpa.py: expected a schedule's name or file; a submission file is run with --evaluate"),
-        (["{seed}", "sdpa.py"], "2 schedules, expected one"),
+        (["{seed}", "sdpa.py"], "2 files, expected one"),
         (["{seed}", "--lines", "lines.txt"], "--lines says how to evaluate: expected it with --evaluate"),
         (["{seed}", "--device", "cpu"], "--device says how to evaluate"),
-        (["{seed}", "--embed", "ptx"], "'ptx' is not one of 'all', 'tilelang', 'cuda'"),
-        (["{seed}", "--embed", "tilelang", "-o", "."], "cannot be written: Is a directory"),
-        (["{seed}", "--embed", "tilelang", "-o", "none/x.py"], "none/x.py: cannot be written: No such file"),
+        (["sdpa.py", "--check", "--evaluate"], "--check packs again and --evaluate runs: expected one of them"),
         ([], "Missing argument 'FILES...'"),
         (["latin.txt"], "latin.txt:1: not a text file"),
+        (["--evaluate", "sdpa.py", "missing.py"], "missing.py: cannot be read, expected a submission file: No such"),
+        (["--evaluate", "missing.yaml"], "missing.yaml: cannot be read: No such file"),
+        (["--evaluate", "sdpa.py", "--lines", "none.txt"], "none.txt: cannot be read: No such file or directory"),
+        (["--evaluate", "sdpa.py", "--lines", "latin.txt"], "latin.txt:1: "),
+        (["--evaluate", "sdpa.py", "--lines", "sdpa.py"], "sdpa.py:1: "),
+        (["--evaluate", "sdpa.py", "--against", "fa3"], "'fa3' is not"),
+        (["--evaluate", "sdpa.py", "-o", "."], "results cannot be written: Is a directory"),
     ],
 )
-def test_bad_input_of_submit_is_told_in_one_line(arguments, words, error_of, files, seed_path) -> None:
+def test_bad_input_is_told_in_one_line(arguments, words, error_of, fake, seed_path) -> None:
     assert words in error_of("submit", *(argument.format(seed=seed_path) for argument in arguments))
+    assert fake.calls == [] and not Path("runs").exists() and not Path("leaderboard_submit.py").exists()
+
+
+def test_without_a_gpu_it_says_that_it_needs_one(error_of, monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    message = error_of("submit", "--evaluate", "sdpa.py")
+    assert "torch sees no CUDA GPU, expected one" in message and "'cpu' tests the harness only" in message
+    assert list(Path("runs").iterdir()) == []
+
+
+def test_a_submission_and_a_baseline_that_cannot_run_here_are_evaluated_in_one_call(cli, monkeypatch) -> None:
+    monkeypatch.setattr(harness, "judging", partial(judging, test_s=FAR_S, import_s=FAR_S))
+    result = cli("submit", "--evaluate", "sdpa.py", "--device", "cpu", "--lines", "lines.txt", "--against", "cudnn")
+    assert result.exit_code == 0, "the baseline's failure is its own"
+    first, second = result.stdout.split("# cudnn")
+    assert "benchmark.0: runs=" in first and "check: pass" in first
+    assert "benchmark.0: status=error" in second and "check: fail" in second
+    [path] = Path("runs").iterdir()
+    recorded = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(entry["name"], entry["accepted"]) for entry in recorded] == [("sdpa", True), ("cudnn", False)]
+    assert path.name.startswith("evaluate-") and recorded[0]["rows"][0]["timing"]["n"] >= 3
+    report = cli("report", path)
+    assert report.exit_code == 0 and "sdpa" in report.stdout
+
+
+def test_the_table_has_the_speed_relative_to_the_baseline_whatever_a_file_is_called(cli, fake, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    Path("cudnn.py").write_text(HONEST)
+    result = cli("submit", "--evaluate", "sdpa.py", "other.py", "cudnn.py", "--against", "cudnn")
+    assert result.exit_code == 0
+    assert [name for name, *_ in fake.calls] == ["sdpa.py", "other.py", "cudnn.py", "baseline_cudnn.py"]
+    assert {tuple(rest) for _, _, *rest in fake.calls} == {(RANKED_LINES, "benchmark", "cuda")}
+    table = result.stdout[result.stdout.rindex("----") :].splitlines()[1:-1]
+    rows = [re.split(" {2,}", line.strip()) for line in table]
+    assert [row[0] for row in rows] == ["sdpa", "other", "cudnn.py", "cudnn"] * 3
+    assert rows[9][1:7] == ["(4, 64, 8192, 128)", "pass", "3", "2.0000", "2.0000", "2.0000"]
+    assert [row[-2:] for row in rows[8:]] == [[ratio] * 2 for ratio in ("0.750", "1.500", "0.500", "1.000")]
+    assert result.stdout.splitlines()[-1].startswith("4 evaluations in runs/evaluate-")
+
+
+def test_a_schedule_is_packed_first_and_names_are_told_apart_and_printable(cli, fake, named, seed_path) -> None:
+    Path("\x1b[32m").mkdir()
+    Path("\x1b[32m/sdpa.py").write_text(HONEST)
+    result = cli("submit", "--evaluate", seed_path, "\x1b[32m/sdpa.py", "sdpa.py", "-o", "\x1b[34m.jsonl")
+    assert result.exit_code == 0 and "\x1b" not in result.stdout + result.stderr
+    assert [call[:2] for call in fake.calls] == [("0-seed.py", "seed"), *[("sdpa.py", HONEST)] * 2]
+    assert re.findall("^# .*", result.stdout, re.MULTILINE) == ["# seed", "# \\x1b[32m/sdpa.py", "# sdpa.py"]
+    assert "in \\x1b[34m.jsonl" in result.stdout and not Path("leaderboard_submit.py").exists()
+
+
+@pytest.mark.parametrize(
+    "status, tight, code, words",
+    [
+        ("pass", True, 0, "check: pass"),
+        ("pass", False, 1, "pass, not tight"),
+        ("wrong", False, 1, "check: fail"),
+        ("void", False, 1, "check: fail"),
+    ],
+)
+def test_one_that_misses_the_contract_fails_and_has_the_class_harness_lines(status, tight, code, words, cli, fake):
+    fake.status, fake.tight = status, tight
+    result = cli("submit", "--evaluate", "other.py", "other.py", "--lines", "lines.txt", "--mode", "test")
+    assert result.exit_code == code and words in result.stdout
+    assert result.stdout.startswith(f"test.0: status={status}\ncheck: ")
+    assert fake.calls == [("other.py", HONEST, (LINE,), "test", "cuda")]
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_baseline_keeps_the_rules_and_names_no_module_of_this_package(name, cli) -> None:
+    source = BASELINES[name].read_bytes()
+    assert FORBIDDEN_WORD.encode() not in source.lower() and b"tl_attention" not in source
+    assert f"[{name}]" in cli("submit", "--help").stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_baseline_is_accepted_on_the_gpu(name) -> None:
+    with judging() as judge:
+        found = judge.evaluate(name, BASELINES[name].read_bytes(), RANKED_LINES[:1])
+    assert found.accepted and found.tight, found.rows

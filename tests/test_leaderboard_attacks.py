@@ -1,158 +1,273 @@
-"""A submission that attacks the harness from within its process and returns zeros: it gets no "pass"."""
+"""What submissions do and how it ends, on the CPU with a tiny test: only the right numbers get "pass".
+
+What a submission makes of its process stands in the place of the worker, and nothing of it runs in the judge.
+"""
 
 from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
+from harness import FAR_S, LINE, PREAMBLE, SIZE, calling, forging, gone
 
-from tl_attention.leaderboard.contract import TestLine
-from tl_attention.leaderboard.evaluate import judging
-from tl_attention.leaderboard.results import Evaluation, LineResult
+from tl_attention.leaderboard.evaluate import Judge, judging
+from tl_attention.leaderboard.process import LOG_BYTES, MESSAGE_BYTES
+from tl_attention.leaderboard.reference import generate_input
+from tl_attention.leaderboard.results import Evaluation
 from tl_attention.leaderboard.table import class_lines
 
-# Far away: the machine may be busy, and each start loads torch.
-FAR_S = 600.0
-LINE = TestLine(batch_size=1, num_heads=2, seq_len=16, head_dim=8, seed=1118)
 
-# The sequence length picks the attack, so that one evaluation shows them all. Zeros are returned in each.
-ATTACKS = """\
-import builtins, gc, json, multiprocessing.reduction, os, pickle, sys, torch, types
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    with judging("benchmark", "cpu", test_s=FAR_S, import_s=FAR_S) as judge:
+        yield judge
 
 
-class Payload:
-    def __reduce__(self):
-        return os.system, ("touch {marker}",)
+@pytest.fixture
+def judged(tmp_path: Path, judge: Judge) -> Callable[..., Evaluation]:
+    """Evaluates a submission whose text follows the preamble; what it notes is in tmp_path, and the right outputs."""
+    for name, seed in (("first.bin", LINE.seed), ("second.bin", LINE.seed + 1)):
+        data = generate_input(**asdict(replace(LINE, seed=seed)), device="cpu")
+        torch.nn.functional.scaled_dot_product_attention(*data).numpy().tofile(tmp_path / name)
+
+    def run(source: str, **changes: object) -> Evaluation:
+        text = f"folder = {str(tmp_path)!r}\n{PREAMBLE}{source}"
+        return replace(judge, **changes).evaluate("attack.py", text.encode(), [LINE])
+
+    return run
 
 
-class Bytes(str):
-    def encode(self, *arguments):
-        data = pickle.dumps(Payload())
-        with open("{marker}.pickle", "wb") as file:
-            file.write(data)
-        return data
+@pytest.mark.parametrize("mode", ["benchmark", "test"])
+def test_the_numbers_alone_decide(judged, mode: str) -> None:
+    """The control of the forgeries below: the same program with the right bytes passes."""
+    found = judged(forging("os.write(2, b'submission: runs by_nvcc')\ncopy(first, second)\ndone()"), mode=mode)
+    [row] = found.rows
+    assert (row.outcome.status, row.outcome.reason, found.accepted, found.tight) == ("pass", "", True, True)
+    assert row.way == "by_nvcc" and row.max_abs_error is not None and found.submission == "attack.py"
+    timed = row.timing and (row.timing.samples_ms, row.timing.stopped_by)
+    assert timed == (((1.0, 1.0, 1.0), "err/mean < 0.001") if mode == "benchmark" else None)
 
 
+def test_error_is_measured_even_where_the_contract_accepts(judged) -> None:
+    found = judged(calling("print('harmless')\noutput = output + 0.005"))
+    [row] = found.rows
+    assert (row.outcome.status, row.accepted, row.tight, found.accepted, found.tight) == ("pass", *[True, False] * 2)
+    assert "beyond rtol = atol = 0.001" in row.outcome.reason and row.way == ""
+    assert row.max_abs_error == pytest.approx(0.005, abs=1e-3) and row.timing.n >= 3
+
+
+REPLACED_COMPARISONS = """\
+import gc, reference, types
+def right(*arguments, **keywords):
+    return {"accepted": True, "tight": True, "max_abs_error": 0.0, "reason": ""}
+for item in gc.get_objects():
+    if isinstance(item, types.FunctionType) and item.__name__ in ("compare", "check", "_compare", "changed"):
+        if not item.__closure__:
+            item.__code__ = right.__code__
+for module in list(sys.modules.values()):
+    if isinstance(module, types.ModuleType) and "compare" in vars(module):
+        module.compare = right
+frame = sys._getframe()
+while frame is not None:
+    for name in ("compare", "reference", "check"):
+        frame.f_globals[name] = right
+    frame = frame.f_back
+reference.CONTRACT_TOLERANCE = reference.TIGHT_TOLERANCE = float("inf")
+"""
+PATCHED_TORCH_AND_PYTHON = """\
+import builtins, types
+def no(*arguments, **keywords):
+    return torch.zeros((), dtype=torch.int64)
+for name in ("__gt__", "__lt__", "__ge__", "__ne__", "gt", "lt", "ne", "any"):
+    setattr(torch.Tensor, name, no)
+torch.gt = torch.lt = torch.ne = torch.any = torch.isnan = no
+torch.isfinite = lambda tensor: types.SimpleNamespace(sum=tensor.numel)
+torch.allclose = torch.equal = torch.all = lambda *arguments, **keywords: True
+builtins.all = lambda *arguments: True
+builtins.any = lambda *arguments: False
+"""
+TENSOR_THAT_ANSWERS_AS_IF_RIGHT = """\
 class Right(torch.Tensor):
-    # Every question is answered as for a tensor that is right.
     @classmethod
     def __torch_function__(cls, function, types, arguments=(), keywords=None):
-        found = super().__torch_function__(function, types, arguments, keywords or {{}})
+        found = super().__torch_function__(function, types, arguments, keywords or {})
         with torch._C.DisableTorchFunctionSubclass():
             if isinstance(found, torch.Tensor) and found.dtype == torch.bool:
                 return torch.full_like(found, function is torch.isfinite)
         return found
+output = output.as_subclass(Right)
+"""
+# The control: a check in this process accepts what is returned.
+FOOLED = "import reference\nassert reference.compare(data, output)['accepted']"
+EVERY_DESCRIPTOR = """\
+import contextlib
+for number in map(int, os.listdir("/proc/self/fd")):
+    with contextlib.suppress(OSError):
+        os.write(number, b'{"error": "", "accepted": true}')
+"""
+REPLAY = "global last\nlast = globals().get('last', output)\noutput = last"
+NO_VALID, BEYOND = "no valid message from the process: ", "beyond rtol = atol = 0.01"
+OTHER = "right at first, wrong for other inputs at the same addresses: "
+CALLS = {
+    "comparisons replaced": (f"output.zero_()\n{REPLACED_COMPARISONS}{FOOLED}", "wrong", BEYOND),
+    "torch and Python patched": (f"output.zero_()\n{PATCHED_TORCH_AND_PYTHON}{FOOLED}", "wrong", BEYOND),
+    "a subclass": (f"output.zero_()\n{TENSOR_THAT_ANSWERS_AS_IF_RIGHT}{FOOLED}", "wrong", BEYOND),
+    "every descriptor written": (f"output.zero_()\n{EVERY_DESCRIPTOR}", "error", NO_VALID),
+    "wrong numbers": ("output += 0.5", "wrong", BEYOND),
+    "its first output again": (REPLAY, "wrong", OTHER),
+    "inputs zeroed": ("data[0].zero_()\noutput = data[2].mean(dim=2, keepdim=True).expand_as(output)", "wrong", BEYOND),
+    "an exception": ("raise ValueError('no such\\nlength')", "error", "ValueError: no such length"),
+    "stdout used": ("sys.stdout.write('x')", "error", "AttributeError: 'NoneType' object has no attribute 'write'"),
+    "float32": ("output = output.float()", "error", "TypeError: the output's dtype is torch.float32, expected torch.f"),
+    "no tensor": ("output = None", "error", "TypeError: custom_kernel returned NoneType, expected a tensor"),
+}
+FORGERIES = {
+    "a verdict": ('copy(first, second)\nsay(b\'{"status": "pass"}\')', "error", NO_VALID),
+    "a verdict in the message": ("copy(first, second)\ndone(accepted=True)", "error", "accepted: "),
+    "a flood": (f"copy(first, second)\nsay(b' ' * {100 * MESSAGE_BYTES})\ndone()", "error", "over 65,536 bytes"),
+    "zeros": (f"put(first, bytes({SIZE}))\ncopy(second)\ndone()", "wrong", BEYOND),
+    "NaN": (f"put(first, b'\\xff' * {SIZE})\ncopy(second)\ndone()", "wrong", "256 of 256 values are not finite"),
+    "zeros at last": (f"copy(first)\nput(second, bytes({SIZE}))\ndone()", "wrong", OTHER),
+    "a link to the first output": ("copy(first)\nos.link(first, second)\ndone()", "wrong", OTHER),
+    "no output": ("done()", "error", "No such file"),
+    "half an output": (f"put(first, bytes({SIZE // 2}))\ndone()", "error", "256 bytes, expected a plain file of 512"),
+    "more than an output": (f"put(first, bytes({SIZE + 2}))\ndone()", "error", "514 bytes, expected"),
+    "a pipe": ("os.mkfifo(first)\ndone()", "error", "expected a plain file of 512"),
+    "a folder": ("os.mkdir(first)\ndone()", "error", "Is a directory"),
+    "a device": ("os.symlink('/dev/zero', first)\ndone()", "error", "Too many levels of symbolic links"),
+    "another's file": ("copy(second)\nos.symlink(folder + '/first.bin', first)\ndone()", "error", "Too many levels"),
+    "it leaves": ("print('about to leave', file=sys.stderr)\nos._exit(3)", "crash", "exit code 3: about to leave"),
+    "message closed": ("os.close(plan['message'])\nprint('check: pass', file=sys.stderr)", "crash", "0: check: pass"),
+    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", "crash", "exit code -9"),
+    "a signal without a name": ("os.kill(os.getpid(), signal.SIGRTMIN + 2)", "crash", "exit code -36"),
+    "a terminal's colours": ("print('\\x1b[31m', file=sys.stderr)", "crash", "exit code 0: \\x1b[31m"),
+}
+TIMES = {
+    "too few runs": ("[1.0, 1.0]", "the 2 timed runs do not keep the stop rule"),
+    "untimed": ("[]", "the 0 timed runs do not keep the stop rule"),
+    "over 100 runs": ("[1.0, 2.0] * 51", "samples_ms: "),
+    "more runs after the rule's end": ("[1.0] * 5", "the 5 timed runs do not keep the stop rule"),
+    "longer than it lived": ("[1.0, 2.0, 1.0], elapsed_s=1e6", "timed in 1e+06 s, in a process of "),
+    "more time than has gone": ("elapsed_s=0.0029", "3 runs of 0.003 s together, timed in 0.0029 s"),
+    "times whose sum is no number": ("[1e308] * 3", "3 runs of inf s together, timed in 0.01 s"),
+    "no time": ("[0.0, 0.0, 0.0]", "samples_ms[0]: expected more than 0"),
+}
+IMPORTS = {
+    "this package": ("import tl_attention.leaderboard.contract", "ModuleNotFoundError"),
+    "no kernel": ("x = 1", "TypeError: submission.py defines no custom_kernel that can be called"),
+    "it exits": ("raise SystemExit(3)", "SystemExit: 3"),
+    "it leaves at once": ("os._exit(3)", "exit code 3"),
+    "no Python": ("x = 1\0", "SyntaxError: "),
+}
+ATTACKS = {
+    **{name: (calling(code), *end) for name, (code, *end) in CALLS.items()},
+    **{name: (forging(code), *end) for name, (code, *end) in FORGERIES.items()},
+    **{name: (forging(f"copy(first, second)\ndone({t})"), "error", reason) for name, (t, reason) in TIMES.items()},
+    **{name: (code, "not run", f"the first import failed: {end}") for name, (code, end) in IMPORTS.items()},
+}
 
 
-def right(*arguments, **keywords):
-    return {{"accepted": True, "tight": True, "max_abs_error": 0.0, "reason": ""}}
+@pytest.mark.parametrize("source, status, reason", ATTACKS.values(), ids=ATTACKS.keys())
+def test_anything_else_is_a_row_with_a_reason_and_does_not_pass(judged, source: str, status: str, reason: str) -> None:
+    found = judged(source)
+    [row] = found.rows
+    assert row.outcome.status == status and reason in row.outcome.reason, row.outcome
+    assert row.outcome.reason.isprintable() and len(row.outcome.reason) <= 300
+    assert not (row.accepted or row.tight or found.accepted or row.timing)
+    assert (found.parent_import.status == "pass") == (status != "not run")
 
 
-def replace_comparisons():
-    import reference
-    for item in gc.get_objects():
-        if isinstance(item, types.FunctionType) and item.__name__ in ("compare", "check", "_compare", "changed"):
-            if not item.__closure__:
-                item.__code__ = right.__code__
-    for module in list(sys.modules.values()):
-        if isinstance(module, types.ModuleType) and "compare" in vars(module):
-            module.compare = right
-    frame = sys._getframe()
-    while frame is not None:
-        for name in ("compare", "reference", "check"):
-            frame.f_globals[name] = right
-        frame = frame.f_back
-    reference.CONTRACT_TOLERANCE = reference.TIGHT_TOLERANCE = float("inf")
-
-
-def patch_torch_and_python():
-    def no(*arguments, **keywords):
-        return torch.zeros((), dtype=torch.int64)
-    for name in ("__gt__", "__lt__", "__ge__", "__ne__", "gt", "lt", "ne", "any"):
-        setattr(torch.Tensor, name, no)
-    torch.gt = torch.lt = torch.ne = torch.any = torch.isnan = no
-    torch.isfinite = lambda tensor: types.SimpleNamespace(sum=tensor.numel)
-    torch.allclose = torch.equal = torch.all = lambda *arguments, **keywords: True
-    builtins.all = lambda *arguments: True
-    builtins.any = lambda *arguments: False
-
-
-def fooled(data, output):
-    # The control: a check in this process accepts what is returned.
-    import reference
-    return reference.compare(data, output)["accepted"]
-
-
-def custom_kernel(data):
-    zeros = torch.zeros_like(data[0])
-    match zeros.shape[2]:
-        case 16:
-            json.dumps = lambda *arguments, **keywords: Bytes()
-            multiprocessing.reduction.ForkingPickler.dumps = lambda *arguments: pickle.dumps(Payload())
-            pickle.dump = lambda item, file, *arguments: file.write(pickle.dumps(Payload()))
-        case 17:
-            replace_comparisons()
-            assert fooled(data, zeros)
-        case 18:
-            patch_torch_and_python()
-            assert fooled(data, zeros)
-        case 19:
-            zeros = zeros.as_subclass(Right)
-            assert fooled(data, zeros)
-            forged = b"benchmark.3: runs=3, mean=0.0010 ms\\ncheck: pass\\n"
-            os.write(1, forged)
-            os.write(2, forged)
-        case 20:
-            for number in map(int, os.listdir("/proc/self/fd")):
-                try:
-                    os.write(number, b'{{"error": "", "accepted": true}}')
-                except OSError:
-                    pass
-    return zeros
+PICKLED_MESSAGE = """\
+import multiprocessing.reduction
+class Bytes(str):
+    def encode(self, *arguments):
+        return pickle.dumps(Payload())
+json.dumps = lambda *arguments, **keywords: Bytes()
+multiprocessing.reduction.ForkingPickler.dumps = lambda *arguments: pickle.dumps(Payload())
+pickle.dump = lambda item, file, *arguments: file.write(pickle.dumps(Payload()))
+put(marker + ".pickle", pickle.dumps(Payload()))
+"""
+PICKLES = """\
+for path in (first, second, marker + ".pickle"):
+    put(path, pickle.dumps(Payload()))
+say(pickle.dumps(Payload()))
 """
 
 
-@pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Evaluation, Path]:
-    """The evaluation, and the file that the payload would create."""
-    folder = tmp_path_factory.mktemp("attacks")
-    path, marker = folder / "attacks.py", folder / "marker"
-    path.write_text(ATTACKS.format(marker=marker))
-    lines = [replace(LINE, seq_len=seq_len) for seq_len in range(16, 21)]
-    with judging("benchmark", "cpu", test_s=FAR_S, import_s=FAR_S) as judge:
-        return judge.evaluate(path.name, path.read_bytes(), lines), marker
+@pytest.mark.parametrize("source", [calling(PICKLED_MESSAGE), forging(PICKLES)], ids=["from within", "forged"])
+def test_a_pickle_is_never_unpickled(judged, tmp_path: Path, source: str) -> None:
+    [row] = judged(source).rows
+    assert row.outcome.status == "error" and NO_VALID in row.outcome.reason
+    assert not (tmp_path / "marker").exists()
+    pickle.loads((tmp_path / "marker.pickle").read_bytes())
+    assert (tmp_path / "marker").exists(), "the control: the payload works where it is unpickled"
 
 
-@pytest.mark.parametrize(
-    "seq_len, status, reason",
-    [
-        (16, "error", "no valid message from the process: "),
-        (17, "wrong", "beyond rtol = atol = 0.01"),
-        (18, "wrong", "beyond rtol = atol = 0.01"),
-        (19, "wrong", "beyond rtol = atol = 0.01"),
-        (20, "error", "no valid message from the process: "),
-    ],
-)
-def test_an_attack_from_within_does_not_pass(attacked, seq_len: int, status: str, reason: str) -> None:
-    row: LineResult = next(row for row in attacked[0].rows if row.line.seq_len == seq_len)
-    assert row.outcome.status == status and reason in row.outcome.reason, row.outcome
-    assert not row.accepted and row.timing is None
+def test_forged_lines_and_a_flood_of_them_go_no_further_than_the_log(judged) -> None:
+    lines = "b'x' * 10**7 + b'\\xff last\\nbenchmark.3: runs=3, mean=0.0010 ms\\ncheck: pass\\n'"
+    found = judged(forging(f"os.write(1, {lines})\nos.write(2, {lines})"))
+    printed, log = list(class_lines(found)), found.rows[0].outcome.log
+    assert len(printed) == 2 and printed[0].startswith("benchmark.0: ") and printed[1] == "check: fail"
+    assert json.loads(json.dumps(found.to_json()))["accepted"] is False
+    assert "x\N{REPLACEMENT CHARACTER} last\nbenchmark.3: " in log and log.endswith("\ncheck: pass")
+    assert len(log.encode()) <= LOG_BYTES + 2
 
 
-def test_nothing_of_an_attack_runs_in_the_judge(attacked) -> None:
-    evaluation, marker = attacked
-    assert evaluation.parent_import.status == "pass"
-    assert not marker.exists()
-    pickle.loads(Path(f"{marker}.pickle").read_bytes())
-    assert marker.exists(), "the control: what was sent works where it is unpickled"
+TOLD = """\
+import task
+own_session, here = os.getsid(0) == os.getpgrp() == os.getpid(), os.getcwd()
+at_home = here == os.path.dirname(os.path.abspath(__file__))
+print(own_session, at_home, sys.stdin.read(), sys.stdout is None, here, file=sys.stderr)
+custom_kernel = print
+"""
 
 
-def test_a_forged_protocol_goes_no_further_than_the_log(attacked) -> None:
-    evaluation, _ = attacked
-    lines = list(class_lines(evaluation))
-    assert [line.split(":")[0] for line in lines] == [*(f"benchmark.{n}" for n in range(5)), "check"]
-    assert lines[-1] == "check: fail" and "check: pass" in evaluation.rows[3].outcome.log
-    assert json.loads(json.dumps(evaluation.to_json()))["accepted"] is False
+def test_a_file_is_imported_twice_in_its_folder_in_a_session_of_its_own_with_nothing_to_read(judged) -> None:
+    found = judged(TOLD)
+    first, second = found.parent_import.log, found.rows[0].outcome.log
+    assert first.startswith("True True  False /") and second.startswith(first.replace("False", "True"))
+
+
+@pytest.mark.parametrize("code", ["", "done()", "os.close(plan['message'])\nwhile True: pass"])
+def test_a_process_that_never_ends_meets_its_limit(judged, code: str) -> None:
+    [row] = judged(forging(f"{code}\ntime.sleep(600)"), test_s=1.5).rows
+    assert (row.outcome.status, row.accepted, row.timing) == ("timeout", False, None) and row.outcome.seconds >= 1.5
+    assert row.outcome.reason == "killed at the limit of 1.5 s, start and compilation included"
+
+
+@pytest.mark.parametrize("leader", ["os._exit(0)", "os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_what_a_process_started_is_killed_with_it_and_what_it_said_counts(judged, tmp_path, leader: str) -> None:
+    """The child also holds the message open: nobody waits for it to close that."""
+    child = "note(subprocess.Popen(['sleep', '600'], pass_fds=[plan['message']]).pid)\n"
+    assert judged(forging(f"{child}copy(first, second)\ndone()\n{leader}")).accepted
+    assert gone(json.loads((tmp_path / "noted").read_text()))
+
+
+def test_a_child_that_left_the_group_keeps_nobody_waiting(judged) -> None:
+    child = "subprocess.Popen(['sleep', '20'], pass_fds=[plan['message']], start_new_session=True)\n"
+    found = judged(forging(f"{child}copy(first, second)\ndone()"))
+    assert found.accepted and found.rows[0].outcome.seconds < 20
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, RuntimeError])
+def test_the_group_is_killed_when_the_judge_stops(judged, tmp_path: Path, monkeypatch, raised) -> None:
+    wait = subprocess.Popen.wait
+
+    def interrupted(process: subprocess.Popen, timeout: float | None = None) -> int:
+        while timeout and process.poll() is None:
+            if (tmp_path / "noted").exists():
+                raise raised
+            time.sleep(0.01)
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    with pytest.raises(raised):
+        judged(forging("note([os.getpid(), subprocess.Popen(['sleep', '600']).pid])\ntime.sleep(600)"))
+    assert all(gone(pid) for pid in json.loads((tmp_path / "noted").read_text()))

@@ -1,158 +1,160 @@
-"""The harness that runs a submission under the leaderboard's contract, on the CPU with tiny tests."""
+"""What an evaluation is made of: test lines, messages, the stop rule and its summary, rows, and where they are run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from harness import LINE, calling
 
 from tl_attention.build import toolchain
 from tl_attention.errors import InputError
 from tl_attention.leaderboard import check
-from tl_attention.leaderboard.contract import TestLine
-from tl_attention.leaderboard.evaluate import WAY, Judge, judging
-from tl_attention.leaderboard.results import Evaluation
+from tl_attention.leaderboard.contract import RANKED_LINES, TestLine, read_test_lines
+from tl_attention.leaderboard.evaluate import WAY, judging
+from tl_attention.leaderboard.process import MESSAGE_BYTES, Message, one_line, read_message
+from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome, read_evaluation, summarize
+from tl_attention.leaderboard.stop_rule import MAX_REPEATS, stop_reason
+from tl_attention.leaderboard.table import class_lines
 
-# One submission whose behaviour the sequence length picks, so that one evaluation shows many rows.
-MANY = """\
-import os, sys, torch
-from task import input_t, output_t
-
-print("imported with sys.stdout", sys.stdout is not None, "from", os.getcwd(), file=sys.stderr)
-last = None
+RECORDS = Path(__file__).parents[1] / "results"
+TIMED = {"error": "", "samples_ms": [1.0, 2, 3.5], "elapsed_s": 0.1}
 
 
-def custom_kernel(data):
-    global last
-    q, k, v = data
-    out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-    match q.shape[2]:
-        case 16:
-            print("harmless")
-            print("submission: runs by_nvcc", file=sys.stderr)
-        case 17:
-            out = out + 0.5
-        case 19:
-            raise ValueError("no such\\nlength")
-        case 20:
-            print("about to leave", file=sys.stderr, flush=True)
-            os._exit(3)
-        case 21:
-            sys.stdout.write("crash")
-        case 22:
-            last = out if last is None else last
-            out = last
-        case 23:
-            out = out + 0.005
-        case 24:
-            q.zero_()
-            out = v.mean(dim=2, keepdim=True).expand_as(v).contiguous()
-        case 25:
-            out = out.float()
-        case 26:
-            return None
-    return out
-"""
-
-HANGS_IN_WORKER = b"""\
-import sys, time
-def custom_kernel(data):
-    return data[0]
-while sys.stdout is None:
-    time.sleep(600)
-"""
-
-# Where no limit is the matter it is far away: the machine may be busy, and each start loads torch.
-LENGTHS = (16, 17, 19, 20, 21, 22, 23, 24, 25, 26)
-
-
-def line(seq_len: int) -> TestLine:
-    return TestLine(batch_size=1, num_heads=2, seq_len=seq_len, head_dim=8, seed=1118)
-
-
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    with judging("test", "cpu", test_s=600, import_s=600) as judge:
-        yield judge
-
-
-@pytest.fixture(scope="module")
-def many(judge: Judge) -> Evaluation:
-    return judge.evaluate("my_file.py", MANY.encode(), [line(n) for n in LENGTHS])
+def test_ranked_lines_parse_back_in_any_order_and_from_a_file(tmp_path: Path) -> None:
+    assert str(RANKED_LINES[0]) == "batch_size: 1; num_heads: 64; seq_len: 1024; head_dim: 128; seed: 1118"
+    assert [(line.batch_size, line.seq_len) for line in RANKED_LINES] == [(1, 1024), (2, 4096), (4, 8192)]
+    for line in RANKED_LINES:
+        assert TestLine.parse("; ".join(reversed(str(line).split("; ")))) == line
+    path = tmp_path / "tests.txt"
+    path.write_text("\n".join(map(str, RANKED_LINES)) + "\n\n", encoding="utf-8")
+    assert read_test_lines(path) == RANKED_LINES
 
 
 @pytest.mark.parametrize(
-    ("seq_len", "status", "reason"),
+    "content, words",
     [
-        (16, "pass", ""),
-        (17, "wrong", "beyond rtol = atol = 0.01"),
-        (19, "error", "ValueError: no such length"),
-        (20, "crash", "exit code 3: about to leave"),
-        (21, "error", "AttributeError: 'NoneType' object has no attribute 'write'"),
-        (22, "wrong", "right at first, wrong for other inputs at the same addresses"),
-        (23, "pass", "beyond rtol = atol = 0.001"),
-        (24, "wrong", "beyond rtol = atol = 0.01"),
-        (25, "error", "TypeError: the output's dtype is torch.float32, expected torch.float16"),
-        (26, "error", "TypeError: custom_kernel returned NoneType, expected a tensor"),
+        (b"\n\nnonsense\n", "tests.txt:3: batch_size: the key is missing"),
+        (b"\xe4", "tests.txt:1: batch_size: the key is missing"),
+        (b"batch_size: one", "tests.txt:1: batch_size: input should be a valid integer, unable to parse"),
+        (b"seed: 1; seed: 2", "tests.txt:1: a key is given twice"),
+        (str(LINE).encode() + b"; heads: 2", "tests.txt:1: heads: unexpected keyword argument"),
+        (str(LINE).replace("1118", "-1").encode(), "tests.txt:1: seed: expected at least 0, found"),
+        (b"\n", "tests.txt: no test line, expected at least one as `batch_size: "),
     ],
 )
-def test_each_end_of_a_test_is_a_row_with_a_reason(many: Evaluation, seq_len: int, status: str, reason: str) -> None:
-    row = next(row for row in many.rows if row.line.seq_len == seq_len)
-    assert row.outcome.status == status
-    assert reason in row.outcome.reason
-    assert bool(row.outcome.reason) == bool(reason)
-    assert row.accepted == (status == "pass")
-    assert row.tight == (seq_len == 16)
-    assert row.way == ("by_nvcc" if seq_len == 16 else "")
+def test_a_bad_test_line_says_what_and_where(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "tests.txt").write_bytes(content)
+    with pytest.raises(InputError, match=r"\A.*, expected .* as `batch_size: 1; .*`\Z") as caught:
+        read_test_lines(tmp_path / "tests.txt")
+    assert words in str(caught.value)
 
 
-def test_error_is_measured_even_where_the_contract_accepts(many: Evaluation) -> None:
-    accepted = next(row for row in many.rows if row.line.seq_len == 23)
-    assert accepted.max_abs_error == pytest.approx(0.005, abs=1e-3)
-    assert next(row for row in many.rows if row.line.seq_len == 25).max_abs_error is None
-    assert not many.accepted and not many.tight
+def changed(**values: object) -> bytes:
+    return json.dumps(TIMED | values).encode()
 
 
-def test_file_is_imported_twice_from_the_folder_of_task_py(many: Evaluation) -> None:
-    first, second = many.parent_import.log, many.rows[0].outcome.log.splitlines()[0]
-    assert first.startswith("imported with sys.stdout True from ")
-    assert second.startswith("imported with sys.stdout False from ")
-    assert first.split(" from ")[1] == second.split(" from ")[1]
-    assert many.submission == "my_file.py"
-
-
-def test_hang_is_a_row_with_its_limit(judge: Judge) -> None:
-    # However soon the process is up, it does not end by itself. That nothing is left: test_leaderboard_process.
-    evaluation = replace(judge, test_s=2.0).evaluate("hangs.py", HANGS_IN_WORKER, [line(16)])
-    row = evaluation.rows[0]
-    assert (row.outcome.status, row.accepted, row.timing) == ("timeout", False, None)
-    assert row.outcome.reason == "killed at the limit of 2 s, start and compilation included"
-    assert row.outcome.seconds >= 2 and not evaluation.accepted
+@pytest.mark.parametrize("samples_ms", [TIMED["samples_ms"], [1.2345678901234567e-300] * MAX_REPEATS])
+def test_a_message_is_read_and_the_longest_fits(samples_ms: list[float]) -> None:
+    message = read_message(changed(samples_ms=samples_ms, error="a\n b\u2028c\x00\x9b\u00e9"))
+    assert (message.error, list(message.samples_ms)) == ("a b c\\x00\\x9b\u00e9", samples_ms)
+    assert message.elapsed_s == 0.1 and len(one_line("x" * 1000)) == 300
 
 
 @pytest.mark.parametrize(
-    ("source", "status", "reason"),
+    "data",
     [
-        (b"import tl_attention.leaderboard.contract", "error", "ModuleNotFoundError"),
-        (b"x = 1", "error", "TypeError: submission.py defines no custom_kernel that can be called"),
-        (b"raise SystemExit(3)", "error", "SystemExit: 3"),
-        (b"import os; os._exit(3)", "crash", "exit code 3"),
-        (b"x = 1\0", "error", "SyntaxError: "),
+        *b'{ null 1 "error" [] {} \xff\xfe \x80\x04K\x01.'.split(),
+        b"[" * 60_000,
+        b'{"a":' * 10_000,
+        b" " * (MESSAGE_BYTES + 1),
+        changed() + b"{}",
+        changed() + b" " * MESSAGE_BYTES,
+        changed(accepted=True),
+        *(changed(error=error) for error in (1, None, "x" * 301)),
+        *(changed(elapsed_s=elapsed_s) for elapsed_s in (-1.0, float("nan"), "0")),
+        *(changed(samples_ms=samples_ms) for samples_ms in (1.0, [float("inf")], [1.0] * (MAX_REPEATS + 1))),
+        *(changed().replace(b"3.5", text) for text in (b"1e999", b"1" * 5000, b"true", b'"3.5"', b"0", b"-1", b"[1]")),
+    ],
+    ids=lambda data: data[-40:].decode(errors="replace"),
+)
+def test_anything_else_is_no_message(data: bytes) -> None:
+    message = read_message(data)
+    assert message == Message(error=message.error) and message.error.isprintable() and len(message.error) <= 300
+    assert message.error.startswith("no valid message from the process: ")
+
+
+@pytest.mark.parametrize(
+    "samples_ms, elapsed_s, reason",
+    [
+        ([], 0.0, ""),
+        ([5.0, 5.0], 0.1, ""),
+        ([5.0, 5.0, 5.0], 0.1, "err/mean < 0.001"),
+        ([5.0, 5.1, 5.2], 0.1, ""),
+        ([9.0, 5.0, 1.0], 120.1, "120 s have gone"),
+        ([3000.0, 4000.0, 3100.0], 10.2, "mean x runs > 10 s"),
+        ([3000.0, 4000.0, 3000.0], 10.1, ""),
+        ([20_000.0, 5.0], 300.0, ""),
+        ([1.0, 2.0] * 49 + [1.0], 1.0, ""),
+        ([1.0, 2.0] * 50, 1.0, "100 runs"),
+        # Where the time has gone is not known: the second may have been the one that took it.
+        ([9.0, 5.0, 1.0, 9.0], 120.1, "120 s have gone"),
     ],
 )
-def test_a_failed_import_leaves_the_tests_unrun(judge: Judge, source: bytes, status: str, reason: str) -> None:
-    evaluation = judge.evaluate("fails.py", source, [line(16)])
-    assert evaluation.parent_import.status == status and reason in evaluation.parent_import.reason
-    assert evaluation.rows[0].outcome.status == "not run" and reason in evaluation.rows[0].outcome.reason
-    assert not evaluation.accepted
+def test_the_stop_rule_and_samples_that_are_held_to_it(samples_ms: list[float], elapsed_s: float, reason: str) -> None:
+    assert stop_reason(samples_ms, elapsed_s) == reason
+    refused = nullcontext() if reason else pytest.raises(ValueError, match="runs do not keep the stop rule")
+    with refused:
+        assert summarize(samples_ms, elapsed_s, "m").stopped_by == reason
 
 
-def test_a_checker_that_fails_is_told_in_one_line(monkeypatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    for device, words in (("cuda", "torch sees no CUDA GPU, expected one"), ("tpu", "device 'tpu': the process that")):
-        with pytest.raises(InputError, match=words), judging(device=device):
+def test_the_summary_of_samples() -> None:
+    timing = summarize([4.0, 1.0, 3.0, 2.0, 5.0], elapsed_s=121.0, method="m")
+    assert (timing.n, timing.mean_ms, timing.median_ms, timing.best_ms, timing.worst_ms) == (5, 3.0, 3.0, 1.0, 5.0)
+    assert (timing.std_ms, timing.err_ms) == pytest.approx((2.5**0.5, 0.5**0.5))
+    assert (timing.p10_ms, timing.p90_ms) == pytest.approx((1.4, 4.6))
+    assert timing.samples_ms == (4.0, 1.0, 3.0, 2.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    "mode, first",
+    [
+        ("benchmark", "runs=3, mean=2.0000 ms, std=1.0000 ms, err=0.5774 ms, best=1.0000 ms, worst=3.0000 ms"),
+        ("test", "status=pass, max_abs_error=0.0001"),
+    ],
+)
+def test_a_record_has_the_class_harness_lines_and_is_read_back_also_without_a_way(mode: str, first: str) -> None:
+    timing = summarize([1.0, 2.0, 3.0], elapsed_s=121.0, method="m") if mode == "benchmark" else None
+    passed = LineResult(LINE, Outcome("pass", "", 1.0), True, True, max_abs_error=1e-4, timing=timing, way="by_nvcc")
+    rows = (passed, LineResult(LINE, Outcome("timeout", "killed at the limit", 30.0)))
+    made = Evaluation("s.py", "", mode, "cpu", {}, Outcome("pass", "", 1.0), rows)
+    last = f"{mode}.1: status=timeout, reason=killed at the limit"
+    assert list(class_lines(made)) == [f"{mode}.0: {first}", last, "check: fail"]
+    values = {"name": "mine"} | made.to_json()
+    assert read_evaluation(json.dumps(values).encode(), values, "here") == ("mine", made)
+    del values["rows"][0]["way"]
+    assert read_evaluation(json.dumps(values).encode(), values, "here")[1].rows[0].way == ""
+
+
+@pytest.mark.parametrize("name", ["evaluate-h200.jsonl", "evaluate-cold-h200.jsonl"])
+def test_the_summaries_of_the_shipped_records_are_those_of_their_samples(name: str) -> None:
+    for line in (RECORDS / name).read_bytes().splitlines():
+        found = read_evaluation(line, json.loads(line), name)[1]
+        assert found.accepted and found.tight
+        for timing in filter(None, (row.timing for row in found.rows)):
+            # How long the timing took was not recorded; none of these took as long as the rule's last limit.
+            again = summarize(timing.samples_ms, 0.0, timing.method)
+            assert again.stopped_by == timing.stopped_by
+            numbers = [timing.p10_ms, timing.p90_ms, timing.err_ms]
+            assert [again.p10_ms, again.p90_ms, again.err_ms] == pytest.approx(numbers)
+
+
+def test_a_checker_that_fails_is_told_in_one_line() -> None:
+    with pytest.raises(InputError, match=r"\Adevice 'tpu': the process that checks outputs fails: .*\Z"):
+        with judging(device="tpu"):
             pass
 
 
@@ -164,34 +166,20 @@ def test_the_environment_names_the_nvcc_that_compiles_here_where_any_can(fault: 
     assert [found.get(name) for name in ("nvcc", "ptxas")] == ([None, None] if fault else ["13.0.88", "13.0.89"])
 
 
-@pytest.mark.parametrize(
-    "log, ways",
-    [
-        ("", []),
-        ("submission: by_tilelang: no tilelang\nsubmission: runs by_nvcc", ["by_nvcc"]),
-        ("submission: runs by_nvcc\nsubmission: runs by_cubin\nmore", ["by_nvcc", "by_cubin"]),
-        ("it says submission: runs by_nvcc", []),
-        ("submission: runs by_nvcc, or does it", []),
-        ("submission: runs \x1b[31m", []),
-        ("submission: runs " + "x" * 41, []),
-    ],
-)
-def test_a_way_is_what_a_packed_file_says_in_plain_words(log: str, ways: list[str]) -> None:
-    assert WAY.findall(log) == ways
+def test_a_way_is_what_a_packed_file_says_in_plain_words() -> None:
+    said = ["by_tilelang: no tilelang", "runs by_nvcc", "runs by_it, or does it", "runs \x1b[31m", "runs " + "x" * 41]
+    log = "\n".join(f"submission: {text}" for text in said)
+    log = f"{log}\nit says submission: runs by_it\nsubmission: runs by_cubin\nmore"
+    assert WAY.findall(log) == ["by_nvcc", "by_cubin"] and not WAY.findall("")
 
 
 @pytest.mark.gpu
 @pytest.mark.alone
 def test_a_right_and_a_wrong_submission_on_the_gpu() -> None:
-    source = """\
-import torch
-def custom_kernel(data):
-    right = torch.nn.functional.scaled_dot_product_attention(*data)
-    return right if data[0].shape[2] == 256 else torch.zeros_like(right)
-"""
+    source = calling("output *= data[0].shape[2] == 256")
     with judging() as judge:
-        lines = [replace(line(n), head_dim=64) for n in (256, 257)]
+        lines = [replace(LINE, seq_len=seq_len, head_dim=64) for seq_len in (256, 257)]
         right, zeros = judge.evaluate("gpu.py", source.encode(), lines).rows
     assert (right.outcome.status, right.tight, right.timing.method) == ("pass", True, "cuda, events, L2 cleared")
-    assert right.kept_mib is not None and 3 <= right.timing.n <= 100
+    assert 3 <= right.timing.n <= 100
     assert zeros.outcome.status == "wrong" and "beyond rtol = atol = 0.01" in zeros.outcome.reason

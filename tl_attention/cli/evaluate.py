@@ -34,7 +34,7 @@ def evaluate_files(
     Returns whether each of them passes at both tolerances; the baseline's verdict is its own.
     """
     tests = contract.read_test_lines(lines) if lines else contract.RANKED_LINES
-    stems = [Path(text).stem for text in files]
+    stems = [Path(text).stem for text in (*files, against or "")]
     names = [stem if stems.count(stem) == 1 else text for stem, text in zip(stems, files)]
     if against:
         names, paths = [*names, against], [*paths, BASELINES[against]]

@@ -32,7 +32,7 @@ def software() -> dict[str, str]:
 
     versions = {
         "tl-attention": __version__,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "tilelang": package("tilelang") or "none",
         "python": sys.version.split()[0],
     }

@@ -1,0 +1,68 @@
+"""What tests of the leaderboard's harness share: the text of submissions, most of which attack it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from textwrap import indent
+
+from tl_attention.leaderboard.contract import TestLine
+
+# Where no limit is the matter it is far away: the machine may be busy, and each start loads torch.
+FAR_S = 600.0
+LINE = TestLine(batch_size=1, num_heads=2, seq_len=16, head_dim=8, seed=1118)
+SIZE = 2 * 1 * 2 * 16 * 8
+
+HONEST = "import torch\ncustom_kernel = lambda data: torch.nn.functional.scaled_dot_product_attention(*data)\n"
+ZEROS = "import torch\ncustom_kernel = lambda data: torch.zeros_like(data[0])\n"
+
+# Of a submission in whose `folder` the right outputs are. `plan` is what the worker was told, from its frame, `done`
+# says what an honest process says, and `marker` is a file that only an unpickled payload creates.
+PREAMBLE = """\
+import json, os, pickle, signal, subprocess, sys, time
+marker, noted = folder + "/marker", folder + "/noted"
+frame = sys._getframe()
+while "plan" not in frame.f_locals:
+    frame = frame.f_back
+plan = frame.f_locals["plan"]
+first, second = plan.get("outputs", ["", ""])
+def say(data):
+    os.write(plan["message"], data)
+def done(samples_ms=(1.0, 1.0, 1.0), elapsed_s=0.01, **values):
+    say(json.dumps(dict(error="", samples_ms=samples_ms, elapsed_s=elapsed_s, **values)).encode())
+def put(path, data):
+    with open(path, "wb") as file:
+        file.write(data)
+def copy(*paths):
+    for path in paths:
+        put(path, open(os.path.join(folder, os.path.basename(path)), "rb").read())
+def note(value):
+    put(noted + ".part", json.dumps(value).encode())
+    os.rename(noted + ".part", noted)
+class Payload:
+    def __reduce__(self):
+        return os.system, ("touch " + marker,)
+"""
+
+
+def forging(code: str) -> str:
+    """A submission that, when it is imported for a test, does what it likes in the worker's place, and leaves."""
+    return "custom_kernel = print\nif plan['line']:\n" + indent(f"{code}\nos._exit(0)\n", "    ")
+
+
+def calling(code: str) -> str:
+    """A submission whose kernel does that with the right output, and returns `output`."""
+    start = "import torch\noutput = torch.nn.functional.scaled_dot_product_attention(*data)\n"
+    return "def custom_kernel(data):\n" + indent(f"{start}{code}\nreturn output\n", "    ")
+
+
+def gone(pid: int) -> bool:
+    """Whether the process ends; one that was killed may stay listed as a zombie until it is reaped."""
+    for _ in range(30_000):
+        try:
+            if "State:\tZ" in Path("/proc", str(pid), "status").read_text():
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.01)
+    return False
