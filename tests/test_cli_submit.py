@@ -41,7 +41,7 @@ def named(monkeypatch) -> None:
 @pytest.fixture
 def fake(monkeypatch) -> SimpleNamespace:
     """Evaluations without running: times by the file's name, and what a test makes wrong."""
-    times = {"sdpa.py": 4.0, "other.py": 2.0, "0-seed.py": 2.5, "baseline_cudnn.py": 3.0, "cudnn.py": 6.0}
+    times = {"sdpa.py": 4.0, "other.py": 2.0, "seed.py": 2.5, "baseline_cudnn.py": 3.0, "cudnn.py": 6.0}
     run = SimpleNamespace(status="pass", tight=True, calls=[])
 
     @contextmanager
@@ -141,7 +141,7 @@ def test_a_schedule_is_packed_first_and_names_are_told_apart_and_printable(cli, 
     Path("\x1b[32m/sdpa.py").write_text(HONEST)
     result = cli("submit", "--evaluate", seed_path, "\x1b[32m/sdpa.py", "sdpa.py", "-o", "\x1b[34m.jsonl")
     assert result.exit_code == 0 and "\x1b" not in result.stdout + result.stderr
-    assert [call[:2] for call in fake.calls] == [("0-seed.py", "seed"), *[("sdpa.py", HONEST)] * 2]
+    assert [call[:2] for call in fake.calls] == [("seed.py", "seed"), *[("sdpa.py", HONEST)] * 2]
     assert re.findall("^# .*", result.stdout, re.MULTILINE) == ["# seed", "# \\x1b[32m/sdpa.py", "# sdpa.py"]
     assert "in \\x1b[34m.jsonl" in result.stdout and not Path("leaderboard_submit.py").exists()
 

@@ -166,7 +166,9 @@ IMPORTS = {
     "it leaves at once": ("os._exit(3)", "exit code 3"),
     "no Python": ("x = 1\0", "SyntaxError: "),
 }
+REMOVES_ITS_FOLDER = "import os, shutil\nshutil.rmtree(os.getcwd())\ncustom_kernel = print\n"
 ATTACKS = {
+    "no folder": (REMOVES_ITS_FOLDER, "crash", "its process cannot be started: "),
     **{name: (calling(code), *end) for name, (code, *end) in CALLS.items()},
     **{name: (forging(code), *end) for name, (code, *end) in FORGERIES.items()},
     **{name: (forging(f"copy(first, second)\ndone({t})"), "error", reason) for name, (t, reason) in TIMES.items()},

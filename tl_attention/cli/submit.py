@@ -88,8 +88,12 @@ def _evaluate(files: list[str], output: Path | None, **options: Any) -> bool:
 
     with tempfile.TemporaryDirectory(prefix="submit-") as folder:
         # All are packed, and so found to be right, before the first is run and a file for its results is made.
-        names = [(text, Path(folder, f"{number}-{Path(text).stem}.py")) for number, text in enumerate(files)]
-        paths = [Path(text) if _is_submission(text) else _pack(text, packed) for text, packed in names]
+        paths = [Path(text) for text in files]
+        for number, text in enumerate(files):
+            if not _is_submission(text):
+                paths[number] = Path(folder, str(number), f"{Path(text).stem}.py")
+                paths[number].parent.mkdir()
+                _pack(text, paths[number])
         return evaluate_files(files, paths, output, **options)
 
 

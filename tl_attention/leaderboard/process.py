@@ -43,15 +43,16 @@ def run(folder: Path, plan: Mapping[str, Any], timeout_s: float) -> tuple[Outcom
     """
     with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as said:
         started = time.monotonic()
-        process = subprocess.Popen(
-            [sys.executable, str(folder / "worker.py"), json.dumps({**plan, "message": said.fileno()})],
-            cwd=folder,
-            pass_fds=(said.fileno(),),
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+        command = [sys.executable, str(folder / "worker.py"), json.dumps({**plan, "message": said.fileno()})]
+        options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+        try:
+            process = subprocess.Popen(
+                command, cwd=folder, pass_fds=(said.fileno(),), start_new_session=True, **options
+            )
+        except OSError as error:
+            # The submission removed its folder when it was imported.
+            reason = one_line(f"its process cannot be started: {error}")
+            return Outcome("crash", reason, 0.0), Message(error=reason)
         try:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout_s)
