@@ -7,21 +7,22 @@ import stat
 from dataclasses import asdict, replace
 from typing import Any
 
+from tl_attention.errors import InputError
 from tl_attention.leaderboard.contract import TestLine
 from tl_attention.measure.machine import machine_text
 
 
-def environment(device: str) -> dict[str, str] | None:
-    """What this process runs on, or None for "cuda" where torch sees no GPU.
+def environment(device: str) -> dict[str, str]:
+    """What this process runs on. It compares something tiny, so that everything that a check needs is loaded.
 
-    The function compares something tiny, so that everything that a check needs is loaded.
+    Raises InputError for "cuda" where torch sees no GPU.
     """
     import torch
 
     from tl_attention.leaderboard import reference
 
     if device == "cuda" and not torch.cuda.is_available():
-        return None
+        raise InputError("torch sees no CUDA GPU, expected one; device 'cpu' tests the harness only")
     tiny = reference.generate_input(batch_size=1, num_heads=1, seq_len=8, head_dim=8, seed=0, device=device)
     reference.compare(tiny, tiny[0])
     return machine_text(device)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from inspect import getdoc
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +19,8 @@ HEADING = """\
 # The steady state of the loop runs from iteration `start` to the number of KV blocks plus `end`. A block that needs a mask
 # is worked on up to `masked_lag` iterations after the one of its number.
 """
+# What is printed as the macros of the loop and their arguments.
+THE_LOOP = ("prologue", "steady", "unmasked", "epilogue", "columns", "chunks")
 ENTRY = '''def attention_kernel():
     """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
     {sizes} = T.dynamic("{sizes}")
@@ -124,39 +125,19 @@ def _offset(start: str, number: int) -> str:
 # --- the constants -------------------------------------------------------------------------------------------------
 
 
-class _Namespace(dict[str, Any]):
-    """Those fields of a record that are used."""
-
-    def __str__(self) -> str:
-        fields = (f"{name}={value if isinstance(value, _Namespace) else repr(value)}" for name, value in self.items())
-        return f"SimpleNamespace({', '.join(fields)})"
-
-
-def constants_text(c: SimpleNamespace, texts: Iterable[str]) -> str:
-    """The constants that the texts use, as one namespace."""
-    used = _Namespace()
-    for text in texts:
-        for path in _paths(ast.parse(text)):
-            _place(used, c, path)
-    return f"{HEADING}c = {_Namespace((name, used[name]) for name in vars(c) if name in used)}\n"
+def constants_text(c: SimpleNamespace) -> str:
+    """The constants, as one namespace."""
+    return (
+        f"{HEADING}c = SimpleNamespace({', '.join(f'{name}={_written(value)}' for name, value in vars(c).items())})\n"
+    )
 
 
-def _paths(tree: ast.AST) -> Iterator[list[str]]:
-    """`["kernel", "cluster"]` for c.kernel.cluster."""
-    for node in ast.walk(tree):
-        path: list[str] = []
-        while isinstance(node, ast.Attribute):
-            path.insert(0, node.attr)
-            node = node.value
-        if path and isinstance(node, ast.Name) and node.id == "c":
-            yield path
-
-
-def _place(used: _Namespace, record: Any, path: list[str]) -> None:
-    """Note the value that a path leads to: a plain one, or the object whose method stands at its end."""
-    name, *rest = path
-    value = getattr(record, name)
+def _written(value: Any) -> str:
+    """The text of a constant. A record is a namespace of its fields and properties, but for those that are the loop."""
     if not isinstance(value, BaseModel) and not hasattr(value, "_fields"):
-        used[name] = value
-    elif rest:
-        _place(used.setdefault(name, _Namespace()), value, rest)
+        return repr(value)
+    kind = type(value)
+    names = [*kind.model_fields] if isinstance(value, BaseModel) else [*value._fields]
+    names += [name for name, member in vars(kind).items() if isinstance(member, property)]
+    fields = [f"{name}={_written(getattr(value, name))}" for name in names if name not in THE_LOOP]
+    return f"SimpleNamespace({', '.join(fields)})"

@@ -137,8 +137,7 @@ class _Program:
         macros = [module for module in order if module.traced]
         # Constants stand behind those of which they are made.
         plain = [module for module in reversed(order) if module not in (*below, *macros)]
-        constants = constants_text(self._c, self._texts.values())
-        parts = [*map(self._section, below), constants, head, *map(self._section, [*macros, *plain])]
+        parts = [*map(self._section, below), constants_text(self._c), head, *map(self._section, [*macros, *plain])]
         return "\n\n".join(parts)
 
     def _section(self, module: Module) -> str:
