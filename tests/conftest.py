@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import shutil
 from collections.abc import Callable
@@ -31,6 +32,8 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
 def pytest_configure(config: pytest.Config) -> None:
     """A folder that all processes of a run share, for `once`: it is gone with the run."""
     if not hasattr(config, "workerinput"):
+        # So that no test finds a .pyc that another one has just written among the judge's own files.
+        compileall.compile_dir(ROOT / "tl_attention", quiet=2)
         folder = TemporaryDirectory()
         config.add_cleanup(folder.cleanup)
         os.environ[SHARED] = folder.name

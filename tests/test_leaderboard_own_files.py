@@ -109,6 +109,7 @@ A_PYC, B_PYC = CACHE.format("a"), CACHE.format("b")
         (f"echo b > {A_PYC}", A_PYC),
         (f"echo b > {B_PYC}", B_PYC),
         (f"rm {A_PYC}", A_PYC),
+        (f"touch {B_PYC}.12", ""),
         ("touch a.abi3.so", "a.abi3.so"),
         ("mkdir a; echo x = 2 > a/__init__.py", "a/__init__.py"),
         ("mkdir ../elsewhere; ln -s ../elsewhere a", "a"),

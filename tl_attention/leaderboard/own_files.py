@@ -25,11 +25,9 @@ def changed(before: Mapping[str, str]) -> str:
 
 def _snapshot() -> dict[str, str]:
     """The hash of each file in the package's folder, by name. A link counts as what it leads to."""
-    return {
-        str(path.relative_to(PACKAGE)): _hash(path)
-        for path in PACKAGE.rglob("*")
-        if path.is_symlink() or not path.is_dir()
-    }
+    files = [path for path in PACKAGE.rglob("*") if path.is_symlink() or not path.is_dir()]
+    # A process that compiles a module gives the result its name only when it is whole.
+    return {str(path.relative_to(PACKAGE)): _hash(path) for path in files if ".pyc." not in path.name}
 
 
 def _hash(path: Path) -> str:
