@@ -493,7 +493,7 @@ def load(ring, step, kv, head, bz, c):
 
 
 def multicast(c):
-    """Makes the cluster's first thread block load for all of them: each expects the bytes, one load brings them to all."""
+    """Lets all blocks of a cluster expect the bytes of every load, which the first of them issues for all."""
     return {"cluster_mask": 2**c.kernel.cluster - 1}
 
 
@@ -557,7 +557,7 @@ def wait_v(t, tile, s, c):
 
 
 def issue_mma0(t, tile, s, c):
-    """Starts acc_s = Q K^T."""
+    """Starts acc_s = Q K^T. TileLang commits each product as a group of its own, which waits count."""
     return T.wgmma_gemm(
         s.Q.shared[tile.wg, :, :],
         s.K.shared[slot(s.K, tile.base + t), :, :],
@@ -584,14 +584,14 @@ def issue_mma1(t, tile, s, c):
 
 @T.macro
 def wait_mma0(t, tile, s, c, outstanding):
-    """Waits until acc_s is there. So many products that were started later may still be in flight."""
+    """Waits until acc_s is there. As many as `outstanding` products that were started later may be in flight."""
     T.wait_wgmma(outstanding)
     T.warpgroup_fence_operand(s.acc_s, 0, c.block_N // 2)
 
 
 @T.macro
 def wait_mma1(t, tile, s, c, outstanding):
-    """Waits until acc_o is there. So many products that were started later may still be in flight."""
+    """Waits until acc_o is there. As many as `outstanding` products that were started later may be in flight."""
     T.wait_wgmma(outstanding)
     T.warpgroup_fence_operand(s.acc_o, 0, c.head_dim_v // 2)
 
@@ -720,7 +720,7 @@ def exp2(x, i, j, c):
 
 @T.macro
 def cast(t, tile, s, c, columns=None):
-    """acc_s_cast = acc_s, in the precision of V."""
+    """acc_s_cast = acc_s, in the precision of V. The product that read it before has been waited for."""
     if columns is None:
         T.copy(s.acc_s, s.acc_s_cast)
     else:

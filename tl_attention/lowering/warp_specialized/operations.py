@@ -26,7 +26,7 @@ def wait_v(t, tile, s, c):
 
 
 def issue_mma0(t, tile, s, c):
-    """Starts acc_s = Q K^T."""
+    """Starts acc_s = Q K^T. TileLang commits each product as a group of its own, which waits count."""
     return T.wgmma_gemm(
         s.Q_local if c.kernel.q_operand == "registers" else s.Q.shared[tile.wg, :, :],
         s.K.shared[slot(s.K, tile.base + t), :, :],
@@ -60,14 +60,14 @@ def share_p(t, tile, s, c):
 
 @T.macro
 def wait_mma0(t, tile, s, c, outstanding):
-    """Waits until acc_s is there. So many products that were started later may still be in flight."""
+    """Waits until acc_s is there. As many as `outstanding` products that were started later may be in flight."""
     T.wait_wgmma(outstanding)
     T.warpgroup_fence_operand(s.acc_s, 0, c.block_N // 2)
 
 
 @T.macro
 def wait_mma1(t, tile, s, c, outstanding):
-    """Waits until acc_o is there. So many products that were started later may still be in flight."""
+    """Waits until acc_o is there. As many as `outstanding` products that were started later may be in flight."""
     T.wait_wgmma(outstanding)
     T.warpgroup_fence_operand(s.acc_o, 0, c.head_dim_v // 2)
 

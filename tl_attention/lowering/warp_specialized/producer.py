@@ -62,7 +62,7 @@ def load(ring, step, kv, head, bz, c):
 
 
 def multicast(c):
-    """Makes the cluster's first thread block load for all of them: each expects the bytes, one load brings them to all."""
+    """Lets all blocks of a cluster expect the bytes of every load, which the first of them issues for all."""
     return {"cluster_mask": 2**c.kernel.cluster - 1} if c.kernel.cluster > 1 else {}
 
 

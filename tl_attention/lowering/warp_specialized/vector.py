@@ -171,7 +171,7 @@ def exp2(x, i, j, c):
 
 @T.macro
 def cast(t, tile, s, c, columns=None):
-    """acc_s_cast = acc_s, in the precision of V."""
+    """acc_s_cast = acc_s, in the precision of V. The product that read it before has been waited for."""
     if columns is None:
         T.copy(s.acc_s, s.acc_s_cast)
     else:
