@@ -165,10 +165,10 @@ def attention_kernel():
 
     @T.prim_func
     def attention(
-        Q: T.Tensor([batch, heads, seq_q, 128], "float16"),
-        K: T.Tensor([batch, heads, seq_kv, 128], "float16"),
-        V: T.Tensor([batch, heads, seq_kv, 128], "float16"),
-        Output: T.Tensor([batch, heads, seq_q, 128], "float16"),
+        Q: T.Tensor([batch, heads, seq_q, c.head_dim], c.dtype),
+        K: T.Tensor([batch, heads, seq_kv, c.head_dim], c.dtype),
+        V: T.Tensor([batch, heads, seq_kv, c.head_dim_v], c.dtype),
+        Output: T.Tensor([batch, heads, seq_q, c.head_dim_v], c.dtype),
         softmax_scale: T.float32,
     ):
         launch(Q, K, V, Output, softmax_scale, c)

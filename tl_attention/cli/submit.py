@@ -74,12 +74,11 @@ def _check(path: Path) -> bool:
     """Say whether a file is what its schedule packs to."""
     from tl_attention.leaderboard.submission import check
 
-    found = check(path)
-    cubins = "the same" if found.carried == found.made_again else "differ"
-    text = f"the text differs from line {found.line} on" if found.line else "and so is every other byte"
-    click.echo(f"cubin carried     {found.carried}\ncubin made again  {found.made_again}")
-    click.echo(f"the cubins {'are ' * (cubins == 'the same')}{cubins}, {text}")
-    return found.carried == found.made_again and not found.line
+    carried, made_again, line = check(path)
+    cubins = "the cubins are the same" if carried == made_again else "the cubins differ"
+    text = f"the text differs from line {line} on" if line else "and so is every other byte"
+    click.echo(f"cubin carried     {carried}\ncubin made again  {made_again}\n{cubins}, {text}")
+    return carried == made_again and not line
 
 
 def _evaluate(files: list[str], output: Path | None, **options: Any) -> bool:

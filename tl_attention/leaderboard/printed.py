@@ -1,4 +1,4 @@
-"""What a submission prints of a kernel instead of carrying its code: the loop, the constants, and the prim_func's head."""
+"""What a submission prints of a kernel instead of carrying its code: the loop and the constants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from tl_attention.lowering.loop import Loop
-from tl_attention.problem.variant import Parameter, Sizes, Variant
 from tl_attention.program.operation import Iteration, Operation
 
 HEADING = """\
@@ -21,29 +20,6 @@ HEADING = """\
 """
 # What is printed as the macros of the loop and their arguments.
 THE_LOOP = ("prologue", "steady", "unmasked", "epilogue", "columns", "chunks")
-ENTRY = '''def attention_kernel():
-    """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
-    {sizes} = T.dynamic("{sizes}")
-
-    @T.prim_func
-    def attention({parameters}):
-        launch({arguments})
-
-    return attention
-'''
-
-
-def entry(variant: Variant, parameters: Sequence[Parameter]) -> str:
-    """The function that makes the prim_func with these parameters, of a variant whose sizes are read at run time."""
-    dims = variant.dims(Sizes(*Sizes._fields))  # type: ignore[arg-type]  # their names
-    typed = []
-    for p in parameters:
-        shape = ", ".join(str(dims.get(dim, dim)) for dim in p.dims)
-        tensor = f'T.Tensor([{shape}], "{p.dtype or variant.dtype}")'
-        typed.append(f"{p.name}: {tensor if p.dims else f'T.{p.dtype}'}")
-    required, optional = ([p.name for p in parameters if p.optional == is_optional] for is_optional in (False, True))
-    arguments = [*required, "c", *(f"{name}={name}" for name in optional)]
-    return ENTRY.format(sizes=", ".join(Sizes._fields), parameters=", ".join(typed), arguments=", ".join(arguments))
 
 
 # --- the loop ----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 
 import libcst as cst
 
-from tl_attention.leaderboard.printed import constants_text, entry, function_of, phase_text
+from tl_attention.leaderboard.printed import constants_text, function_of, phase_text
 from tl_attention.leaderboard.pruned import code, pruned
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.variant import Variant
@@ -30,6 +30,22 @@ KERNELS, PROBLEM = f"{PACKAGE}lowering.", f"{PACKAGE}problem."
 # How a module makes the macros of a loop from the Program; they are printed instead.
 MAKES_A_LOOP = "= iterations(call_of)\n"
 
+ENTRY = '''def attention_kernel():
+    """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
+    batch, heads, seq_q, seq_kv = T.dynamic("batch, heads, seq_q, seq_kv")
+
+    @T.prim_func
+    def attention(
+        Q: T.Tensor([batch, heads, seq_q, c.head_dim], c.dtype),
+        K: T.Tensor([batch, heads, seq_kv, c.head_dim], c.dtype),
+        V: T.Tensor([batch, heads, seq_kv, c.head_dim_v], c.dtype),
+        Output: T.Tensor([batch, heads, seq_q, c.head_dim_v], c.dtype),
+        softmax_scale: T.float32,
+    ):
+        launch(Q, K, V, Output, softmax_scale, c)
+
+    return attention
+'''
 Place = tuple[str, str]
 """A definition: its module and its name."""
 
@@ -37,14 +53,15 @@ Place = tuple[str, str]
 def program_text(schedule: Schedule, variant: Variant) -> str:
     """The program, whose `attention_kernel()` gives the prim_func. Imports tilelang.
 
-    The file that holds it has `T`, which is tilelang.language, SimpleNamespace and dataclass.
+    The file that holds it has `T`, which is tilelang.language, SimpleNamespace and dataclass. The variant's sizes are read
+    at run time, its tensors are as wide as the tiles, and it has no optional ones.
     """
     lowering = lowering_of(schedule)
     program = _Program(lowering.constants(schedule, variant))
     launch = function_of(lowering.launch())
     program.add((launch.__module__, launch.__name__))
     program.add_classes()
-    return program.text(entry(variant, variant.parameters(*lowering.counters(schedule))))
+    return program.text()
 
 
 @dataclass(frozen=True)
@@ -127,8 +144,8 @@ class _Program:
         ]
         return code(pruned(node.with_changes(body=node.body.with_changes(body=body)), {"self": value}, {}))
 
-    def text(self, head: str) -> str:
-        """The whole text: what stands in rooms below, the constants, the head, and the modules from the kernel down."""
+    def text(self) -> str:
+        """The whole text: what stands in rooms below, the constants, the entry, and the modules from the kernel down."""
         names = dict.fromkeys(module for module, _ in self._texts)
         imports = {name: {module for module, _ in read_module(name).imports.values()} for name in names}
         importers = {name: [other for other in names if name in imports[other]] for name in names}
@@ -137,7 +154,7 @@ class _Program:
         macros = [module for module in order if module.traced]
         # Constants stand behind those of which they are made.
         plain = [module for module in reversed(order) if module not in (*below, *macros)]
-        parts = [*map(self._section, below), constants_text(self._c), head, *map(self._section, [*macros, *plain])]
+        parts = [*map(self._section, below), constants_text(self._c), ENTRY, *map(self._section, [*macros, *plain])]
         return "\n\n".join(parts)
 
     def _section(self, module: Module) -> str:

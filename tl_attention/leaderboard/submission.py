@@ -15,7 +15,6 @@ import textwrap
 from itertools import zip_longest
 from pathlib import Path
 from string import Template
-from typing import NamedTuple
 
 import yaml
 
@@ -42,14 +41,6 @@ VARIANT = Variant(head_dim=128, dtype="float16")
 RUFF = "0.17.6"
 WIDTH = 120
 FORMAT = ("format", "--isolated", f"--line-length={WIDTH}", "--config=format.skip-magic-trailing-comma=true", "-")
-
-
-class Checked(NamedTuple):
-    """sha256 of a file's cubin and of the one made again, and the first line of the text that differs, 0 for none."""
-
-    carried: str
-    made_again: str
-    line: int
 
 
 def pack(name: str, schedule: Schedule) -> str:
@@ -106,10 +97,11 @@ def write(name: str, schedule: Schedule, output: Path) -> None:
         raise InputError(f"{output}: cannot be written: {error.strerror}") from None
 
 
-def check(path: Path) -> Checked:
+def check(path: Path) -> tuple[str, str, int]:
     """Pack the schedule that a file carries again, and compare. The file is read, and not executed.
 
-    Raises InputError for a file that was not packed by `pack`.
+    Returns the sha256 of the file's cubin and of the one made again, and the first line of the text that differs, 0 for
+    none. Raises InputError for a file that was not packed by `pack`.
     """
     try:
         text = path.read_bytes()
@@ -132,7 +124,7 @@ def check(path: Path) -> Checked:
     again = pack(found["NAME"], schedule).encode()
     lines = enumerate(zip_longest(text.splitlines(), again.splitlines()), 1)
     differs = next((number for number, (ours, theirs) in lines if ours != theirs), 0)
-    return Checked(hashlib.sha256(carried).hexdigest(), constants(again)["CUBIN_SHA256"], differs)
+    return hashlib.sha256(carried).hexdigest(), constants(again)["CUBIN_SHA256"], differs
 
 
 def formatted(text: str) -> str:
