@@ -56,7 +56,7 @@ def machine_text(device: str) -> dict[str, str]:
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
     found = {"device_name": name, **software(), "commit": commit() or ""}
     if device == "cuda" and (known := gpu()):
-        found |= {"driver": known.driver, "power_limit_w": f"{known.power_limit_w or 0:.0f}"}
+        found |= {"driver": known.driver, "power_limit_w": f"{known.power_limit_w:.0f}" if known.power_limit_w else ""}
     with suppress(InputError):
         nvcc = chosen(torch.version.cuda)
         found |= {"nvcc": nvcc.version, "ptxas": nvcc.ptxas}
