@@ -11,13 +11,12 @@ from types import ModuleType
 
 from tl_attention.files.schedule_file import load
 from tl_attention.leaderboard import submission
-from tl_attention.schedule.schedule import Schedule
 
 ROOT = Path(__file__).parents[1]
 COMMITTED = ROOT / "leaderboard_submit.py"
-INFERRED = Schedule(lowering="inferred", block_M=128, block_N=128, threads=256, num_stages=2)
 # One of each lowering.
 SCHEDULES = {name: load(ROOT / "schedules" / f"{name}.yaml") for name in ("best", "seed", "mma_sync", "inferred")}
+INFERRED = SCHEDULES["inferred"]
 
 # Stands before a test's own lines in a fresh interpreter, which lacks what a server may lack.
 PREAMBLE = """

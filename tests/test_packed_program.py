@@ -13,19 +13,23 @@ from typing import Any
 
 import pytest
 import tilelang.transform
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+from code_mutants.kernels import generated
 from mma_sync_schedules import SHIPPED as FAMILY_AND_TOP
 from mma_sync_schedules import head_dim
 from mutations import shipped
 from overlap import FORMS, overlap
 from pydantic.fields import FieldInfo
 from specialized import RANDOM
-from submissions import SCHEDULES
+from submissions import SCHEDULES, import_file
 from tvm import IRModule, tirx
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.leaderboard.printed import function_of
 from tl_attention.leaderboard.program import program_text, read_module
 from tl_attention.leaderboard.submission import formatted
+from tl_attention.lowering.iterations import function_of
 from tl_attention.lowering.registry import LOWERINGS, lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Variant
@@ -85,32 +89,13 @@ TRACED = {
 
 def traced(text: str, folder: Path) -> tirx.PrimFunc:
     """The prim_func of a packed program."""
-    path = folder / "packed.py"
-    path.write_text(HEADER + text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.attention_kernel()
+    return import_file(folder / "packed.py", HEADER + text).attention_kernel()
 
 
 def plain(prim_func: tirx.PrimFunc) -> str:
     """Its text without the names that macros give to what they are passed."""
     module = tilelang.transform.Simplify()(tilelang.transform.LetInline()(IRModule({"main": prim_func})))
     return module["main"].script()
-
-
-def lowered(prim_func: tirx.PrimFunc, schedule: Schedule, variant: Variant) -> tuple[str, str]:
-    """The CUDA and the host code that TileLang generates."""
-    from tilelang import tvm
-    from tilelang.engine.lower import lower
-
-    from tl_attention.build.generation import target
-
-    options = tvm.transform.PassContext(opt_level=3, config=dict(lowering_of(schedule).pass_configs))
-    with options, tvm.target.Target(target(variant.arch)):
-        artifact = lower(prim_func, target=target(variant.arch), enable_host_codegen=True)
-    return artifact.kernel_source, artifact.rt_mod.inspect_source()
 
 
 def undefined(text: str) -> str:
@@ -124,7 +109,7 @@ def test_the_packed_program_lowers_to_exactly_the_packages_cuda(name, tmp_path):
     schedule, variant = SCHEDULES[name], Variant(128, "float16")
     own = lowering_of(schedule).prim_func(schedule, variant)
     packed = traced(program_text(schedule, variant), tmp_path)
-    assert lowered(packed, schedule, variant) == lowered(own, schedule, variant)
+    assert generated(packed, schedule, variant) == generated(own, schedule, variant)
 
 
 def test_the_sample_has_every_option():

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from tl_attention.cli.measure import RUNS, stamp
-from tl_attention.errors import InputError, printable
+from tl_attention.errors import printable
 from tl_attention.leaderboard import contract, table
 from tl_attention.leaderboard import evaluate as harness
 from tl_attention.leaderboard.results import Evaluation
@@ -38,11 +38,8 @@ def evaluate_files(
     names = [stem if stems.count(stem) == 1 else text for stem, text in zip(stems, files)]
     if against:
         names, paths = [*names, against], [*paths, BASELINES[against]]
-    try:
-        # All are read before the first of them runs.
-        sources = [path.read_bytes() for path in paths]
-    except OSError as error:
-        raise InputError(f"{error.filename}: cannot be read, expected a submission file: {error.strerror}") from None
+    # All are read before the first of them runs.
+    sources = [contract.read_submission(path) for path in paths]
     found: list[tuple[str, Evaluation]] = []
     with (
         ResultsFile(output or RUNS / f"evaluate-{stamp()}.jsonl") as record,

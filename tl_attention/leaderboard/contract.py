@@ -53,6 +53,14 @@ RANKED_LINES = tuple(TestLine(batch, 64, seq, 128, 1118) for batch, seq in ((1, 
 """The three lines of the class leaderboard; the last is ranked."""
 
 
+def read_submission(path: Path) -> bytes:
+    """The bytes of a submission file. Raises InputError for one that cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read, expected a submission file: {error.strerror}") from None
+
+
 def read_test_lines(path: Path) -> tuple[TestLine, ...]:
     """The test lines of a file, one a line, blank lines skipped. Raises InputError that names file and line."""
     lines = tuple(TestLine.parse(text.decode(errors="replace"), where) for where, text in read_lines(path))

@@ -38,7 +38,7 @@ def phases(loop: Loop) -> dict[str, tuple[str, list[Iteration], Sequence[Iterati
 
 def phase_text(phase: str, macro: Any, c: SimpleNamespace, call_of: Callable) -> tuple[str, list[Any]]:
     """The text of one macro of the loop, a line for each operation, and the macros that it calls."""
-    from tl_attention.lowering.iterations import parameters
+    from tl_attention.lowering.iterations import function_of, parameters
 
     start, before, iterations, masked = phases(c.loop)[phase]
     lines: list[str] = []
@@ -85,11 +85,6 @@ class InFlight(list[tuple[str, int]]):
             return ""
         flying = ", ".join(f"{statement}({_offset(start, of + shift)})" for statement, of in self)
         return f"  # in flight: {flying or 'nothing'}"
-
-
-def function_of(macro: Any) -> Any:
-    """The function that a macro was made of, or the function itself."""
-    return getattr(macro, "orig_func", macro)
 
 
 def _offset(start: str, number: int) -> str:

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 
 import libcst as cst
 
-from tl_attention.leaderboard.printed import constants_text, function_of, phase_text
+from tl_attention.leaderboard.printed import constants_text, phase_text
 from tl_attention.leaderboard.pruned import code, pruned
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.variant import Variant
@@ -58,8 +58,7 @@ def program_text(schedule: Schedule, variant: Variant) -> str:
     """
     lowering = lowering_of(schedule)
     program = _Program(lowering.constants(schedule, variant))
-    launch = function_of(lowering.launch())
-    program.add((launch.__module__, launch.__name__))
+    program.add(_place_of(lowering.launch()))
     program.add_classes()
     return program.text()
 
@@ -109,9 +108,9 @@ class _Program:
         self._c = c
         self._texts: dict[Place, str] = {}
 
-    def add(self, *wanted: Place) -> None:
-        """Add definitions and all that they use, in the order in which a reader comes to them."""
-        waiting = list(wanted)
+    def add(self, wanted: Place) -> None:
+        """Add a definition and all that it uses."""
+        waiting = [wanted]
         while waiting:
             place = waiting.pop(0)
             if place in self._texts:
@@ -121,7 +120,7 @@ class _Program:
             if code(node).endswith(MAKES_A_LOOP):
                 source = importlib.import_module(module.name)
                 text, called = phase_text(place[1], getattr(source, place[1]), self._c, source.call_of)
-                waiting += [(function_of(macro).__module__, function_of(macro).__name__) for macro in called]
+                waiting += map(_place_of, called)
             else:
                 is_function = isinstance(node, cst.FunctionDef)
                 text = code(pruned(node, {"c": self._c}, module.tables) if is_function else node)
@@ -164,6 +163,12 @@ class _Program:
         kept = dict.fromkeys(self._texts[place] for place in places if place in self._texts)
         heading = textwrap.indent(module.docstring.strip(), "# ", lambda line: True).replace("# \n", "#\n")
         return "".join([heading, "\n\n\n", *kept])
+
+
+def _place_of(macro: Any) -> Place:
+    from tl_attention.lowering.iterations import function_of
+
+    return function_of(macro).__module__, function_of(macro).__name__
 
 
 def _used(text: str) -> list[str]:

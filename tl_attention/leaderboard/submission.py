@@ -23,7 +23,7 @@ from tl_attention.build.generation import target
 from tl_attention.build.sass import check_not_serialised, read_loops
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.leaderboard import cubin
-from tl_attention.leaderboard.contract import FORBIDDEN_WORD, MAX_BYTES
+from tl_attention.leaderboard.contract import FORBIDDEN_WORD, MAX_BYTES, read_submission
 from tl_attention.leaderboard.device_code import constants
 from tl_attention.leaderboard.launch_text import launch_text
 from tl_attention.leaderboard.program import program_text
@@ -103,10 +103,7 @@ def check(path: Path) -> tuple[str, str, int]:
     Returns the sha256 of the file's cubin and of the one made again, and the first line of the text that differs, 0 for
     none. Raises InputError for a file that was not packed by `pack`.
     """
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read, expected a submission file: {error.strerror}") from None
+    text = read_submission(path)
     found = constants(text)
     for name in ("NAME", "SCHEDULE", "CUBIN_XZ"):
         if not isinstance(found.get(name), str):

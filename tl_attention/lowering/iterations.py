@@ -22,9 +22,14 @@ class Call(NamedTuple):
         return cls(macro, {name: known[name] for name in parameters(macro) if name in known})
 
 
+def function_of(macro):
+    """The function that a macro was made of, or the function itself that gives an expression."""
+    return getattr(macro, "orig_func", macro)
+
+
 def parameters(macro):
-    """The parameters of a macro, or of a function that gives an expression, by name."""
-    return signature(getattr(macro, "orig_func", macro)).parameters
+    """The parameters of a macro by name."""
+    return signature(function_of(macro)).parameters
 
 
 def iterations(call_of):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from code_mutants.reading import Code
 from tl_attention.build.generation import target
@@ -74,18 +75,19 @@ KERNELS: dict[str, Kernel] = {
 @functools.cache
 def lowered(kernel: Kernel) -> Code:
     """The code that TileLang generates of it, the same text as `compile_kernel` has. Imports tilelang."""
+    lowering = lowering_of(kernel.schedule)
+    program = lowering.prim_func(kernel.schedule, kernel.variant)
+    parameters = kernel.variant.parameters(*lowering.counters(kernel.schedule))
+    return Code(*generated(program, kernel.schedule, kernel.variant), kernel.variant, parameters)
+
+
+def generated(program: Any, schedule: Schedule, variant: Variant) -> tuple[str, str]:
+    """The CUDA and the host code that TileLang generates of a prim_func, as it is compiled for the schedule."""
     from tilelang import tvm
     from tilelang.engine.lower import lower
 
-    lowering = lowering_of(kernel.schedule)
-    program = lowering.prim_func(kernel.schedule, kernel.variant)
-    for_card = target(kernel.variant.arch)
-    options = tvm.transform.PassContext(opt_level=3, config=dict(lowering.pass_configs))
+    for_card = target(variant.arch)
+    options = tvm.transform.PassContext(opt_level=3, config=dict(lowering_of(schedule).pass_configs))
     with options, tvm.target.Target(for_card):
         artifact = lower(program, target=for_card, enable_host_codegen=True)
-    return Code(
-        artifact.kernel_source,
-        artifact.rt_mod.inspect_source(),
-        kernel.variant,
-        kernel.variant.parameters(*lowering.counters(kernel.schedule)),
-    )
+    return artifact.kernel_source, artifact.rt_mod.inspect_source()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tl_attention.hardware.warpgroup import WARP
 from tl_attention.loop.attention import FRAGMENTS
 from tl_attention.loop.table import chunk_names
 from tl_attention.lowering.loop import Loop
-from tl_attention.lowering.mma_sync.rules import ROWS_OF_A_PRODUCT
+from tl_attention.lowering.mma_sync.rules import ROWS_OF_A_PRODUCT, rows_at_once
 from tl_attention.program.derivation import derive
 from tl_attention.schedule.schedule import Schedule
 
@@ -47,7 +46,7 @@ def arguments(schedule: Schedule) -> dict[str, Any]:
         "block_M": schedule.block_M,
         "block_N": schedule.block_N,
         "threads": schedule.threads,
-        "rows": schedule.threads // WARP * ROWS_OF_A_PRODUCT,
+        "rows": rows_at_once(schedule.threads),
         "loop": Loop.of(program),
         "fragments": fragments(schedule),
         "kernel": schedule.kernel.model_copy(update=stages),

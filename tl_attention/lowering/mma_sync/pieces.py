@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from tl_attention.hardware.warpgroup import WARP
 from tl_attention.loop.table import whole
 from tl_attention.lowering.mma_sync.arguments import DEPTH, Chunk, Fragments, fragments
-from tl_attention.lowering.mma_sync.rules import ROWS_OF_A_PRODUCT
+from tl_attention.lowering.mma_sync.rules import ROWS_OF_A_PRODUCT, rows_at_once
 from tl_attention.proof.generated.matrices import SIDE, Matrix
 from tl_attention.schedule.schedule import Schedule
 
@@ -46,8 +45,8 @@ class Pieces:
 
     @property
     def rows(self) -> int:
-        """Of all warps, each of which has 16 of them."""
-        return self.schedule.threads // WARP * ROWS_OF_A_PRODUCT
+        """The rows that all warps compute at a time."""
+        return rows_at_once(self.schedule.threads)
 
     @property
     def products(self) -> int:

@@ -6,7 +6,7 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.card import Card
 from tl_attention.hardware.warpgroup import WARP
 from tl_attention.lowering.mma_sync.arguments import DEPTH
-from tl_attention.lowering.mma_sync.rules import ROWS_OF_A_PRODUCT
+from tl_attention.lowering.mma_sync.rules import rows_at_once
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.proof.limits import Resources, ring_buffers, shared_bytes
 from tl_attention.schedule.schedule import Schedule
@@ -54,7 +54,7 @@ def fragment_registers(schedule: Schedule, head_dim: int) -> dict[str, int]:
     keeps_q = schedule.kernel.q_operand == "registers"
     acc_s, acc_o, of_q = (M * columns // threads for columns in (N, head_dim, head_dim if keeps_q else DEPTH))
     of_k, of_v = (columns * DEPTH // WARP // 2 for columns in (N, head_dim))
-    rows = ROW_VECTORS * M // (threads // WARP * ROWS_OF_A_PRODUCT)
+    rows = ROW_VECTORS * M // rows_at_once(threads)
     kept = {"Q": of_q // 2} if keeps_q else {}
     mma0 = {"acc_s": acc_s, "acc_o": acc_o, "Q": of_q // 2, "K": of_k, "row vectors": rows}
     mma1 = {"acc_s_cast": acc_s // 2, "acc_o": acc_o, "V": of_v, **kept, "row vectors": rows}

@@ -20,8 +20,13 @@ from tl_attention.schedule.rule import Rule
 ROWS_OF_A_PRODUCT = 16
 
 
+def rows_at_once(threads: int) -> int:
+    """How many rows all warps of a block compute at a time."""
+    return threads // WARP * ROWS_OF_A_PRODUCT
+
+
 def _warps_share(threads: int) -> Rule:
-    rows = ROWS_OF_A_PRODUCT * threads // WARP
+    rows = rows_at_once(threads)
     return Rule(
         "threads",
         lambda s: (
