@@ -1,10 +1,11 @@
-# `make run`: the main job. `make test`: format, lint, types and the tests. `make site`: docs/ as pages in build/site.
+# `make run`: the main job. `make test`: format, lint, types and the tests, `make test-all` with those that take long.
+# `make golden`: the generated code that tests read. `make site`: docs/ as pages in build/site.
 # Each makes .venv first.
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/ready
 
-.PHONY: run test site clean
+.PHONY: run test test-all golden site clean
 
 # With a Hopper GPU: compile, verify and time every schedule, ranked. Without: compile four, verify them on the CPU.
 run: $(READY)
@@ -15,6 +16,14 @@ test: $(READY)
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m mypy
 	$(VENV)/bin/python -m pytest -n auto --dist worksteal $(ARGS)
+
+# What `make test` leaves out as it takes long: every kernel lowered and through nvcc, mutants, pictures, site, browser.
+test-all: test
+	$(VENV)/bin/python -m pytest -n auto --dist worksteal --exhaustive -m exhaustive $(ARGS)
+
+# Lower again what the tests read of TileLang and is stale, and say what changed.
+golden: $(READY)
+	$(VENV)/bin/python tests/golden.py $(ARGS)
 
 # A warning is an error: links that lead nowhere too. tests/test_site.py builds it by the same command.
 site: $(READY)

@@ -18,8 +18,11 @@ ROOT = Path(__file__).parents[1]
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
 WORKER_KEY = "left_out"
 SHARED = "TL_ATTENTION_TESTS_SHARED"
+# Set where tests may lower kernels that are not in the golden code.
+EXHAUSTIVE = "TL_ATTENTION_TESTS_EXHAUSTIVE"
 # What a marker's tests need, and what there is none of otherwise.
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
+    "exhaustive": (lambda: EXHAUSTIVE in os.environ, "`make test-all` runs them"),
     "gpu": (lambda: import_module("torch").cuda.is_available(), "no GPU here"),
     "transformers": (lambda: find_spec("transformers") is not None, "Transformers is not installed"),
     "browser": (
@@ -27,6 +30,10 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         "no chromium, chromedriver and selenium here",
     ),
 }
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--exhaustive", action="store_true", help="run the tests that only `make test-all` runs, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,6 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = TemporaryDirectory()
         config.add_cleanup(folder.cleanup)
         os.environ[SHARED] = folder.name
+        if config.getoption("exhaustive"):
+            os.environ[EXHAUSTIVE] = "1"
 
 
 @pytest.hookimpl(trylast=True)

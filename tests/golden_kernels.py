@@ -1,0 +1,140 @@
+"""The kernels whose generated code the tests read: one covering set, kept as text in tests/golden/.
+
+Every kernel that stands here as it is shipped has another that is asked for everything at once, so that each two
+features of a call, and each feature of a call with each option of a schedule, are in one kernel. tests/test_golden.py
+holds that.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+from code_mutants.kernels import KERNELS as MUTATED
+
+from tl_attention.files.named import resolve
+from tl_attention.hardware.card import HOPPER
+from tl_attention.problem.head_dims import HeadSize, sizes_of
+from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.schedule.options import Exp2Polynomial
+from tl_attention.schedule.schedule import Schedule
+
+# (kernel or softmax, its keys with values).
+Options = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
+
+
+@dataclass(frozen=True)
+class GoldenKernel:
+    """A shipped schedule by its name, with some of its options changed, and what it is compiled for."""
+
+    name: str
+    mask: Mask = FULL
+    dtype: str = "float16"
+    size: HeadSize = 128
+    group: int = 1
+    optional: frozenset[str] = frozenset()
+    strided: bool = False
+    sizes: Sizes | None = None
+    sms: int = HOPPER.sms
+    options: Options = ()
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        given = resolve(self.name).schedule.model_dump()
+        return Schedule(**given | {key: given[key] | dict(values) for key, values in self.options})
+
+    @property
+    def variant(self) -> Variant:
+        head_dim, head_dim_v = sizes_of(self.size)
+        there = {"group": self.group, "optional": self.optional, "strided": self.strided, "sms": self.sms}
+        return Variant(head_dim, self.dtype, self.mask, head_dim_v, self.sizes, **there)
+
+
+def asked(
+    name: str, mask: Mask, dtype: str, size: HeadSize, group: int = 3, *lacks: str, options: Options = ()
+) -> GoldenKernel:
+    """The kernel with everything that a call can ask for but what its lowering `lacks`."""
+    optional = frozenset({"softcap", "Sinks", "LSE"} - {*lacks})
+    return GoldenKernel(name, mask, dtype, size, group, optional, strided=True, options=options)
+
+
+FP16, BF16 = "float16", "bfloat16"
+LEFT, RIGHT, BOTH = Mask(left=176), Mask(right=100), Mask(300, 40)
+# What mma_sync does not compute.
+NO_CAP = ("softcap", "Sinks")
+# Vector statements in another form than any of the fast schedules has.
+STATEMENTS = (("softmax", (("fused_scale", False), ("row_sum", "row"), ("exp2_polynomial", Exp2Polynomial(every=8)))),)
+ROWS_X2 = (("kernel", (("swizzle", False), ("ldmatrix", "x2"))), ("softmax", (("fused_scale", False),)))
+PLAIN: dict[str, GoldenKernel] = {
+    **{
+        name: GoldenKernel(kernel.file, CAUSAL if kernel.causal else FULL, kernel.dtype, kernel.head_dim)
+        for name, kernel in MUTATED.items()
+    },
+    "fa3_overlap": GoldenKernel("fa3_overlap", CAUSAL),
+    "inferred": GoldenKernel("inferred"),
+    "k_stages_3": GoldenKernel("experiments/causal/k_stages_3", CAUSAL),
+    "mma_sync_x2": GoldenKernel("mma_sync/x2"),
+    "mma_sync_rows_x2": GoldenKernel("mma_sync/eager", CAUSAL, options=ROWS_X2),
+    "output_direct": GoldenKernel("experiments/output_direct", CAUSAL),
+    "output_tma_causal": GoldenKernel("experiments/causal/output_tma", CAUSAL),
+    "p_shared_causal": GoldenKernel("experiments/p_shared/block_N_176", CAUSAL, size=64),
+    "prefetch_late": GoldenKernel("prefetch_late"),
+    "q_registers_causal": GoldenKernel("experiments/q_registers", CAUSAL),
+    "short": GoldenKernel("short", CAUSAL),
+    "softcap_causal": GoldenKernel("softcap_causal", CAUSAL),
+    "statements": GoldenKernel("experiments/cast_in_chunks", CAUSAL, options=STATEMENTS),
+    "waits_exact": GoldenKernel("experiments/waits_exact", CAUSAL),
+    "waits_free": GoldenKernel("experiments/waits_free", CAUSAL),
+}
+ASKED: dict[str, GoldenKernel] = {
+    "best, asked": asked("best", BOTH, BF16, 128, 5),
+    "best_causal, asked": asked("best_causal", CAUSAL, FP16, 104, 5),
+    "causal_late, asked": asked("causal_late", CAUSAL, BF16, "104/72"),
+    "cluster_1, asked": asked("experiments/cluster_1", LEFT, BF16, "64/128", 8),
+    "d192_128_causal, asked": asked("d192_128_causal", CAUSAL, FP16, "136/104"),
+    "d256, asked": asked("d256", LEFT, FP16, 200),
+    "d96_causal, asked": asked("d96_causal", CAUSAL, BF16, 72),
+    "dynamic, asked": asked("experiments/dynamic", BOTH, BF16, "96/104"),
+    "fa3_pipelined, asked": asked("fa3_pipelined", Mask(63, 0), FP16, "64/40"),
+    "inferred, asked": asked("inferred", CAUSAL, BF16, 104),
+    "k_stages_3, asked": asked("experiments/causal/k_stages_3", BOTH, BF16, "96/104"),
+    "mma_sync, asked": asked("mma_sync", BOTH, BF16, 128, 3, *NO_CAP),
+    "mma_sync_d64, asked": asked("mma_sync_d64", Mask(1023, 0), BF16, 64, 3, *NO_CAP),
+    "mma_sync_double, asked": asked("mma_sync/double_both", RIGHT, BF16, 128, 3, *NO_CAP),
+    "mma_sync_rows_x2, asked": asked("mma_sync/eager", BOTH, BF16, 128, 3, *NO_CAP, options=ROWS_X2),
+    "mma_sync_small, asked": asked("mma_sync_small", BOTH, FP16, 128, 2, *NO_CAP),
+    "one_tile, asked": asked("experiments/one_tile", Mask(1023, 0), BF16, "104/72", 8),
+    "output_direct, asked": asked("experiments/output_direct", BOTH, BF16, "40/64"),
+    "output_tma, asked": asked("experiments/output_tma", BOTH, BF16, 104),
+    "p_shared, asked": asked("experiments/p_shared/block_N_192", BOTH, BF16, "64/40"),
+    "prefetch, asked": asked("prefetch", Mask(left=129), BF16, "72/104"),
+    "q_registers, asked": asked("experiments/q_registers", BOTH, BF16, "104/40"),
+    "sections, asked": asked("experiments/causal/sections", BOTH, BF16, "128/104"),
+    "seed, asked": asked("seed", Mask(128, 127), BF16, "104/128", 5),
+    "seed_64x64, asked": asked("seed_64x64", CAUSAL, BF16, "192/128", 8),
+    "short, asked": asked("short", BOTH, BF16, "104/72", 8),
+    "softcap, asked": asked("softcap", BOTH, BF16, "104/96"),
+    "statements, asked": asked("experiments/cast_in_chunks", BOTH, BF16, "104/72", options=STATEMENTS),
+    "three_blocks, asked": asked("experiments/short/three_blocks", BOTH, BF16, "64/40"),
+    "threshold, asked": asked("experiments/causal/rescale_threshold", BOTH, BF16, "104/64"),
+    "waits_exact, asked": asked("experiments/waits_exact", BOTH, BF16, "128/104"),
+    "waits_free, asked": asked("experiments/waits_free", BOTH, BF16, "104/72"),
+    "ws_fa3_192x96, asked": asked("ws_fa3_192x96", BOTH, BF16, "64/72"),
+    "ws_seed, asked": asked("ws_seed", Mask(1023, 0), BF16, "40/64"),
+    "ws_three_stages, asked": asked("ws_three_stages", Mask(0, 0), BF16, "72/64"),
+}
+# Sizes that are fixed when it is compiled, and another number of SMs: the least of each.
+OTHERS: dict[str, GoldenKernel] = {
+    "best, fixed": GoldenKernel("best", CAUSAL, sizes=Sizes(1, 2, 100, 200)),
+    "mma_sync, fixed": GoldenKernel("mma_sync", CAUSAL, sizes=Sizes(1, 6, 200, 700)),
+    "seed, fixed": GoldenKernel("seed", sizes=Sizes(1, 2, 100, 200)),
+    "best, 114 SMs": GoldenKernel("best", sms=114),
+    "best_causal, 114 SMs": GoldenKernel("best_causal", CAUSAL, sms=114),
+}
+KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS}
