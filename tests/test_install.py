@@ -77,6 +77,28 @@ def test_the_constraints_are_true_for_the_cuda_build_of_their_torch(python) -> N
     assert conflicts(torch, OURS, pinned) == []
 
 
+def exact_pins(torch: str) -> set[str]:
+    """The packages that this torch requires in one exact version, itself or by what we both take of its toolkit."""
+    toolkit, extras = toolkit_of(torch)
+    parts = [
+        text for extra in extras | OURS["cuda-toolkit"].extras for text in REGISTRY["cuda-toolkit"][toolkit][extra]
+    ]
+    required = map(Requirement, REGISTRY["torch"][torch] + parts)
+    return {canonicalize_name(r.name) for r in required if any(spec.operator == "==" for spec in r.specifier)}
+
+
+@pytest.mark.parametrize("torch", REGISTRY["torch"])
+def test_what_a_torch_pins_exactly_stands_in_our_dependencies_without_a_version(torch) -> None:
+    """pip settles the dependencies of ours that have a version before it looks at torch's.
+
+    With `cuda-toolkit>=13.0,<14` it takes the newest toolkit, which no torch pins, and downloads torch after torch in
+    search of one that does: seven of them, 6.6 GB instead of 3.2.
+    """
+    bounded = {name: str(OURS[name]) for name in exact_pins(torch) if name in OURS and OURS[name].specifier}
+    assert not bounded, f"torch {torch} pins these exactly, so leave their version to it: {bounded}"
+    assert "cuda-toolkit" in exact_pins(torch), "nothing was looked at"
+
+
 def test_conflicts_are_found() -> None:
     torch = {"torch": Requirement("torch>=2.11,<2.14")}
     newer = {"cuda-toolkit": Requirement("cuda-toolkit[nvcc]>=13.3")}
@@ -92,6 +114,8 @@ def test_nvcc_and_its_headers_are_of_one_toolkit_whatever_torch_pins() -> None:
         parts = [Requirement(text) for extra in ("nvcc", "cudart", "crt", "nvvm") for text in extras[extra]]
         releases = {release(next(iter(part.specifier)).version) for part in parts}
         assert releases == {release(version)}
+        for tool in ("nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm"):  # The newest reads what each nvcc makes.
+            assert OURS[tool].specifier.contains(version), f"{OURS[tool]} has none for CUDA {version}"
 
 
 def test_every_dependency_is_pinned_by_the_constraints() -> None:

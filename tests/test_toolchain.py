@@ -9,14 +9,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from mutations import shipped
 
-from tl_attention.build import toolchain
+from tl_attention.build import generation, store, toolchain
+from tl_attention.build.compile import compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.hardware.card import CARDS
 from tl_attention.measure import doctor
 from tl_attention.measure.environment import Gpu
+from tl_attention.problem.variant import Variant
 
 ROOT = Path(__file__).parents[1]
+SEED, VARIANT = shipped()["seed"], Variant(128, "float16")
 
 
 def toolkit(folder: Path, version: str, headers: str | None = None, ptxas: bool = True) -> Path:
@@ -46,11 +50,11 @@ def places(tmp_path, monkeypatch):
 
 def test_the_first_of_torchs_release_is_chosen_and_without_one_the_first(places, tmp_path) -> None:
     packages = toolkit(tmp_path / "a", "13.2.86", "13.2")
-    system = toolkit(tmp_path / "b", "12.8.93", "12.8")
+    system = toolkit(tmp_path / "b", "13.0.88", "13.0")
     places(packages=packages, PATH=system)
-    assert toolchain.chosen("13.2").source == "packages" and toolchain.chosen("12.8").source == "PATH"
-    assert toolchain.chosen(None).version == toolchain.chosen("11.8").version == "13.2.86"
-    assert toolchain.chosen("12.8").ptxas == "12.8.93" and toolchain.chosen("12.8").release == "12.8"
+    assert toolchain.chosen("13.2").source == "packages" and toolchain.chosen("13.0").source == "PATH"
+    assert toolchain.chosen(None).version == toolchain.chosen("13.1").version == "13.2.86"
+    assert toolchain.chosen("13.0").ptxas == "13.0.88" and toolchain.chosen("13.0").release == "13.0"
 
 
 def test_a_folder_that_two_places_name_is_asked_once(places, tmp_path) -> None:
@@ -267,17 +271,69 @@ def test_the_trial_is_of_the_card_at_hand(arch, monkeypatch) -> None:
     assert f"-arch={arch}" in command and "instruction/mma.h" in text and "wgmma" not in text
 
 
-def test_machine_code_of_a_newer_cuda_than_the_drivers_is_a_fault(quick, cli, monkeypatch) -> None:
-    """As with a CUDA 12 build of torch where the packages' nvcc is the only one."""
+@pytest.mark.parametrize(
+    "nvcc, driver, words",
+    [
+        ("13.0.88", "12.8", "install a driver for CUDA 13 or newer, which torch needs too"),
+        ("14.0.1", "13.0", "pip install 'cuda-toolkit[cccl,crt,cudart,nvcc,nvvm]==13.0.*'"),
+    ],
+)
+def test_machine_code_of_a_newer_cuda_than_the_drivers_is_a_fault(nvcc, driver, words, quick, cli, monkeypatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(doctor, "gpu", lambda: Gpu("NVIDIA H100", "570.1", driver, 700.0))
+    monkeypatch.setattr(doctor, "visible_gpus", lambda: (("GPU-0", "NVIDIA H100", (9, 0)),))
+    monkeypatch.setattr(toolchain, "chosen", lambda cuda: toolchain.Nvcc(Path(), "PATH", nvcc, nvcc))
+    result = cli("doctor")
+    assert (
+        result.exit_code == 1
+        and f"the driver runs CUDA up to {driver}, not machine code of {nvcc[:4]}" in result.stderr
+    )
+    assert words in result.stderr
+
+
+@pytest.fixture
+def torch_for_cuda_12(monkeypatch) -> str:
+    """The one line that it is refused in."""
     import torch
 
     monkeypatch.setattr(torch.version, "cuda", "12.8")
-    monkeypatch.setattr(doctor, "gpu", lambda: Gpu("NVIDIA H100", "570.1", "12.8", 700.0))
-    monkeypatch.setattr(doctor, "visible_gpus", lambda: (("GPU-0", "NVIDIA H100", (9, 0)),))
-    monkeypatch.setattr(toolchain, "chosen", lambda cuda: toolchain.Nvcc(Path(), "PATH", "13.0.88", "13.0.88"))
+    monkeypatch.setattr(torch, "__version__", "2.11.0+cu128")
+    return (
+        "torch: 2.11.0+cu128 is for CUDA 12.8, expected one for CUDA 13 or newer: "
+        "pip install --force-reinstall torch 'cuda-toolkit[cccl,crt,cudart,nvcc,nvvm]'"
+    )
+
+
+def test_a_torch_for_cuda_12_is_refused_before_anything_is_compiled_or_loaded(
+    torch_for_cuda_12, cli, monkeypatch
+) -> None:
+    def fails(*args, **options):
+        raise AssertionError("nothing may be asked for")
+
+    for module, name in ((store, "read"), (generation, "generate"), (generation, "compiled"), (toolchain, "found")):
+        monkeypatch.setattr(module, name, fails)
+    for asked in (lambda: compile_kernel(SEED, VARIANT), lambda: toolchain.in_force().__enter__()):
+        with pytest.raises(InputError) as error:
+            asked()
+        assert str(error.value) == torch_for_cuda_12
+    for command in (["run", "seed"], ["bench"], ["warm", "seed"]):
+        result = cli(*command)
+        assert result.exit_code == 2 and result.stderr.endswith(f"error: {torch_for_cuda_12}\n"), command
+        assert not result.stdout
+
+
+def test_doctor_says_that_a_torch_for_cuda_12_is_refused_and_still_looks_at_the_rest(
+    torch_for_cuda_12, quick, cli
+) -> None:
     result = cli("doctor")
-    assert result.exit_code == 1 and "the driver runs CUDA up to 12.8, not machine code of 13.0" in result.stderr
-    assert "install NVIDIA's CUDA 12.8 toolkit, and set CUDA_HOME to its folder" in result.stderr
+    assert (result.exit_code, result.stderr) == (1, f"error: {torch_for_cuda_12}\n")
+    assert "torch         2.11.0+cu128, CUDA 12.8" in result.stdout and "ptxas" in result.stdout
+
+
+def test_what_needs_no_compiler_runs_beside_a_torch_for_cuda_12(torch_for_cuda_12, cli) -> None:
+    assert cli("check", "seed").exit_code == cli("list").exit_code == 0
 
 
 def test_the_cxx_that_tilelang_takes_is_the_one_that_is_looked_for(quick, cli, monkeypatch) -> None:

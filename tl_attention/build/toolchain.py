@@ -76,7 +76,13 @@ def found() -> Iterator[Nvcc]:
 
 
 def chosen(torch_cuda: str | None) -> Nvcc:
-    """The nvcc of the rule; `torch_cuda` is torch.version.cuda. Raises InputError with the command that mends it."""
+    """The nvcc of the rule; `torch_cuda` is torch.version.cuda. Raises InputError with the command that mends it.
+
+    Every compilation, and every look into the store of kernels, asks for its nvcc here first: a torch that is refused
+    is refused here.
+    """
+    if fault := torch_fault(torch_cuda):
+        raise InputError(f"torch: {fault}")
     first, faults = None, []
     for nvcc in found():
         if nvcc.fault:
@@ -89,6 +95,20 @@ def chosen(torch_cuda: str | None) -> Nvcc:
         why = f" ({'; '.join(faults)})" if faults else ""
         raise InputError(f"nvcc: none that can compile in {PLACES}{why}; {mending(torch_cuda)}")
     return first
+
+
+def torch_fault(torch_cuda: str | None) -> str:
+    """Why a torch of this torch.version.cuda is refused, and the command that mends it; empty where it is not.
+
+    No bound of ours keeps a torch for CUDA 12 out, and beside one pip installs the nvcc of CUDA 13.
+    """
+    if torch_cuda is None or major(torch_cuda) >= major(PACKAGED):
+        return ""
+    import torch
+
+    # Both at once: an nvcc that came with the older torch is of another release than the new torch's runtime.
+    command = f"pip install --force-reinstall torch 'cuda-toolkit[{EXTRAS}]'"
+    return f"{torch.__version__} is for CUDA {torch_cuda}, expected one for CUDA {major(PACKAGED)} or newer: {command}"
 
 
 def mending(torch_cuda: str | None) -> str:

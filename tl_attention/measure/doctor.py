@@ -49,7 +49,8 @@ def examine() -> Iterator[Fact]:
     yield fact
     yield _tilelang()
     yield from _gpu(torch_cuda)
-    yield from _compilers(torch_cuda)
+    # Torch's own line says that it is refused; the compilers' lines need not repeat it.
+    yield from _compilers(None if fact.fault else torch_cuda)
     yield from map(_disassembler, TOOLS)
     yield _cache()
 
@@ -60,7 +61,8 @@ def _torch() -> tuple[str | None, Fact]:
     except Exception as error:  # A torch that is installed can fail on its own libraries, in many ways.
         return None, Fact("torch", _one_line(error), fault="torch cannot be imported: pip install torch")
     cuda = torch.version.cuda
-    return cuda, Fact("torch", f"{torch.__version__}, {f'CUDA {cuda}' if cuda else 'built without CUDA'}")
+    found = f"{torch.__version__}, {f'CUDA {cuda}' if cuda else 'built without CUDA'}"
+    return cuda, Fact("torch", found, fault=toolchain.torch_fault(cuda))
 
 
 def _tilelang() -> Fact:
@@ -112,6 +114,8 @@ def _compilers(torch_cuda: str | None) -> Iterator[Fact]:
     fault = hint = ""
     if torch_cuda and visible_gpus() and known and toolchain.major(nvcc.release) > toolchain.major(known.cuda):
         mending = toolchain.mending(torch_cuda)
+        if toolchain.major(torch_cuda) > toolchain.major(known.cuda):
+            mending = f"install a driver for CUDA {toolchain.major(torch_cuda)} or newer, which torch needs too"
         fault = f"the driver runs CUDA up to {known.cuda}, not machine code of {nvcc.release}: {mending}"
     elif torch_cuda and nvcc.release != torch_cuda:
         hint = f"torch is built for CUDA {torch_cuda}: {toolchain.mending(torch_cuda)}"
