@@ -1,4 +1,4 @@
-"""Head sizes: what they are told as, which schedules run them, and that the proof reads their kernels and sees faults."""
+"""Head sizes: what they are told as, and which schedules run them. Faults of them: tests/faults/sizes.py."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import re
 
 import pytest
 import torch
-from generated_faults import Fault, Kernel, fault, refused
-from once import lowered, proved
-from test_generated_faults_launch import argument, number
+from golden_kernels import KERNELS
+from once import lowered
 
 from tl_attention import InputError, attention
 from tl_attention.files.defaults import default_schedule
@@ -131,149 +130,9 @@ def test_the_reference_takes_v_of_another_head_size() -> None:
 
 # --- the generated code ------------------------------------------------------------------------------------------------
 
-KERNELS = {
-    "best 40": Kernel("best", head_dim=40),
-    "best_causal 104": Kernel("best_causal", causal=True, dtype="bfloat16", head_dim=104),
-    "output_direct 40": Kernel("experiments/output_direct", head_dim=40),
-    "output_tma 104": Kernel("experiments/output_tma", head_dim=104),
-    "d96": Kernel("d96", head_dim=96),
-    "d96_causal 72": Kernel("d96_causal", causal=True, head_dim=72),
-    "d192": Kernel("d192", dtype="bfloat16", head_dim=192),
-    "d192_128": Kernel("d192_128", head_dim=192, head_dim_v=128),
-    "d192_128 136/104": Kernel("d192_128_causal", causal=True, head_dim=136, head_dim_v=104),
-    "d256": Kernel("d256", head_dim=256),
-    "seed 104": Kernel("seed", head_dim=104),
-    "seed_64x64 192/128": Kernel("seed_64x64", causal=True, head_dim=192, head_dim_v=128),
-}
-
-
-# A proof takes up to ten seconds: one for each thing that is read in another way.
-PROVED = {
-    *("best_causal 104", "output_direct 40", "output_tma 104", "d96_causal 72", "d192_128 136/104", "d256", "seed 104"),
-    "seed_64x64 192/128",
-}
-
-
-@pytest.mark.parametrize("name", sorted(PROVED))
-def test_each_kernel_is_proved(name) -> None:
-    assert proved(KERNELS[name]).digest
-
-
-COLUMNS = r" && \(\(\(\(int\)threadIdx\.x\) & 15\) < 13\)"
-FAULTS: dict[str, Fault] = {
-    "a store of all columns of the tile": fault(
-        "best 40", r"tl_attention_store_columns<40, ", "tl_attention_store<64, ", r"stores \('Output', 64, False"
-    ),
-    "a store of fewer columns": fault(
-        "best 40", r"(tl_attention_store_columns)<40, ", r"\1<32, ", r"stores \('Output', 32, True"
-    ),
-    "a store that does not look at columns": fault(
-        "best 40", r"tl_attention_store_columns<40, ", "tl_attention_store<40, ", r"stores \('Output', 40, False"
-    ),
-    "a direct store with no bound of columns": fault(
-        "output_direct 40", r" && \(i_\d+ < 10\)", "", "the output's elements are not those of whole rows"
-    ),
-    "a direct store of fewer columns": fault(
-        "output_direct 40", r"( && \(i_\d+ < )10\)", r"\g<1>8)", "the output's elements are not those of whole rows"
-    ),
-    "a panel of K not loaded": fault(
-        "d192_128 136/104",
-        r"(for \(int i = 0; i < )3(; \+\+i\) \{\n *tl::tma_load\(K_desc)",
-        r"\g<1>2\2",
-        "boxes of columns and elements .* of K, expected",
-    ),
-    "a panel of Q not loaded": fault(
-        "d192_128 136/104",
-        r"(for \(int i_2 = 0; i_2 < )3(; \+\+i_2\) \{\n *tl::tma_load\(Q_desc)",
-        r"\g<1>2\2",
-        "boxes of columns and elements .* of Q, expected",
-    ),
-    "as many panels of V as K has": fault(
-        "d192_128 136/104",
-        r"(for \(int i_1 = 0; i_1 < )2(; \+\+i_1\) \{\n *tl::tma_load\(V_desc)",
-        r"\g<1>3\2",
-        "boxes of columns and elements .* of V, expected",
-    ),
-    "V's slots as long as K's": fault(
-        "d192_128 136/104",
-        r"(V_full\[.*\]\.expect_transaction\()32768",
-        r"\g<1>49152",
-        "49152 bytes of a tile of 32768",
-    ),
-    "panels of 96 columns where those of 128 would be": fault(
-        "d96_causal 72",
-        r"(for \(int i = 0; i < 3; \+\+i\) \{\n *tl::tma_load\(K_desc.*\(i \* )32\)",
-        r"\g<1>64)",
-        "boxes of columns and elements .* of K, expected",
-    ),
-    "Q K^T with a step less": fault(
-        "d192", r"(for \(int ki = 0; ki < )12", r"\g<1>11", "a product of 11 instructions, expected 12"
-    ),
-    "Q K^T with the steps of the tensor's columns": fault(
-        "d192_128 136/104", r"(for \(int ki = 0; ki < )12", r"\g<1>9", "a product of 9 instructions, expected 12"
-    ),
-    "P V of fewer columns": fault(
-        "d256", r"(for \(int ki_2 = 0;.*\n *tl::wgmma_rs<.* 64, )256", r"\g<1>128", "a product of the form"
-    ),
-    "V of a panel that is not its": fault(
-        "d256", r"(initialize_wgmma_descriptor<1, )640(, 64>\(desc_b_2,)", r"\g<1>512\2", "a product of"
-    ),
-    "V in another swizzle": fault(
-        "d96",
-        r"initialize_wgmma_descriptor<2, (\d+), 32>\(desc_b_2,",
-        r"initialize_wgmma_descriptor<1, \1, 64>(desc_b_2,",
-        "a product of",
-    ),
-    "Q of the columns of a wider panel": fault(
-        "d96",
-        r"(wgmma_ss.*desc_a \+ \(\(\(\(ki >> )1(\) \* 4096\) \+ \(\(ki & )1\)",
-        r"\g<1>2\g<2>3)",
-        "reads other columns of its operands",
-    ),
-    "K copied beyond its columns": fault(
-        "seed 104",
-        rf"(cp_async_gs_conditional<16>\(\(&\(\(\(half_t\*\)K_shared.*\(\(\(\(\(i_2 \* 16\).*){COLUMNS}(.*){COLUMNS}",
-        r"\1\2",
-        "not all columns of the rows of K are copied",
-    ),
-    "rows of K as long as the tile's": fault(
-        "seed 104",
-        r"(cp_async_gs_conditional<16>.*\(&\(K\[\(+\(int64_t\)i_2\) \* \(int64_t\))1664",
-        r"\g<1>2048",
-        "columns of K are not where they belong in its tile",
-    ),
-    "Q copied beyond its columns": fault(
-        "seed 104",
-        rf"(    if \(.* < seq_q\)){COLUMNS}(\)+ \{{\n *condval = \*\(uint4)",
-        r"\1\2",
-        "not all columns of the rows of Q are copied|columns of Q are not",
-    ),
-    "the output stored beyond its columns": fault(
-        "seed 104", r" && \(i_\d+ < 26\)", "", "the output's elements are not those of whole rows"
-    ),
-}
-
-
-FAULTS |= {
-    name: argument(kernel, descriptor, at, number(value), f"((int64_t){other})", words=words)
-    for name, (kernel, descriptor, at, value, other, words) in {
-        "K as wide as its tile": ("best 40", "K_desc", 4, 40, 64, r"dimensions of K_desc: \(64, .*, expected \(40, "),
-        "boxes of the tensor's columns": ("best 40", "V_desc", 12, 64, 40, r"box of V_desc: \(40, .*, expected \(64, "),
-        "V as wide as K": ("d192_128", "V_desc", 4, 128, 192, r"dimensions of V_desc: \(192, .*, expected \(128, "),
-        "a panel of 128 bytes": ("d96", "K_desc", 12, 32, 64, r"box of K_desc: \(64, .*, expected \(32, "),
-        "a swizzle of 128 bytes": ("d96", "K_desc", 21, 2, 3, "swizzle of K_desc: 3, expected 2"),
-        "what is beyond as NaN": ("best 40", "Q_desc", 23, 0, 1, "fill beyond the end of Q_desc: 1, expected 0"),
-    }.items()
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_refused(name) -> None:
-    refused(FAULTS[name], KERNELS)
-
 
 def test_only_a_kernel_that_needs_it_carries_the_bounded_store() -> None:
-    carries = {name: "tl_attention_store_columns" in lowered(kernel).source for name, kernel in KERNELS.items()}
-    assert carries["best 40"] and not carries["d256"] and not carries["d192_128"]
-    prelude = re.search(r"template <int columns, bool bf16>.*?\n}\n", lowered(KERNELS["best 40"]).source, re.DOTALL)
+    narrow, wide = (lowered(KERNELS[name]).source for name in ("p_shared, asked", "waits_exact"))
+    assert "tl_attention_store_columns" in narrow and "tl_attention_store_columns" not in wide
+    prelude = re.search(r"template <int columns, bool bf16>.*?\n}\n", narrow, re.DOTALL)
     assert prelude and "32 * chunk + 8 * member < columns" in prelude[0]

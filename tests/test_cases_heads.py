@@ -1,12 +1,10 @@
-"""Grouped heads: what is compiled, proved, referred to and recorded of them, and faults in their mapping are refused."""
+"""Grouped heads: what is compiled, proved, referred to and recorded of them. Faults of them: tests/faults/heads.py."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from generated_faults import Fault, Kernel, fault, refused
 from mutations import SCHEDULES, shipped
-from once import proved
 
 from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import load
@@ -22,104 +20,6 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.proof.generated.verdict import GeneratedCode
-
-KERNELS = {
-    "best": Kernel("best", group=5),
-    "best of 8": Kernel("best", group=8),
-    "sections": Kernel("experiments/causal/sections", causal=True, group=3),
-    "seed": Kernel("seed", group=5),
-    "seed of 8": Kernel("seed", group=8),
-}
-# In the warp-specialised kernel: of a load that runs, up to the head; the head; and what follows it.
-HEAD = r"\(\(head_2 / 5\) \+ \(\(head_2 % 5\) >> 31\)\)"
-K_LOAD, V_LOAD = (rf"(tma_load_multicast\({name}_desc, .*, ){HEAD}(, bz_2\);)" for name in "KV")
-K_LOAD_OF_8 = r"(tma_load_multicast\(K_desc, .*, \(head_2 >> )3(\), bz_2\);)"
-NOT_AS_V = "does not load V of the same rows as K"
-NOT_ITS_HEAD = r"as \(row, head, batch\) of K, not block after block of head \d+ for"
-# In the pipelined one: of the loads in the loop, up to what divides the head, and up to the heads of a batch.
-K_IN_LOOP = r"(K_shared\)\[\(*kv & 1\) \* 16384\).*&\(K\[.*\(int\)blockIdx\.y\)\) / \(int64_t\))5\)"
-V_IN_LOOP = r"(V_shared\)\[\(*kv \+ 1\) & 1\) \* 16384\).*&\(V\[.*\(int\)blockIdx\.y\)\) / \(int64_t\))5\)"
-HEADS = r"\(\(\(\(int64_t\)heads\) / \(int64_t\)5\) \+ \(\(\(\(int64_t\)heads\) % \(int64_t\)5\) >> \(int64_t\)63\)\)"
-INSIDE = r"(K_shared\)\[\(*kv & 1\) \* 16384\).*\(int\)blockIdx\.y\) / 5\) < \(\(heads / )5\)"
-
-
-def of_descriptor(name: str, slot: int) -> str:
-    """A pattern of the host's code: up to the value of one argument of a descriptor, and that."""
-    return rf"(?s)(void\* {name}_desc = stack_\d;.*?\[{slot}\]\.v_int64\) = )[^;]*;"
-
-
-FAULTS: dict[str, Fault] = {
-    "K's head is Q's": fault("best", K_LOAD, r"\1head_2\2", words=NOT_AS_V),
-    "K's head is of a group twice as large": fault("best", K_LOAD, r"\1(head_2 / 10)\2", words=NOT_AS_V),
-    "K's head is of a smaller group": fault("best", K_LOAD, r"\1(head_2 / 4)\2", words=NOT_AS_V),
-    "K's head is the place in the group": fault("best", K_LOAD, r"\1(head_2 % 5)\2", words=NOT_AS_V),
-    "K's head is the next": fault("best", K_LOAD, r"\1((head_2 / 5) + 1)\2", words=NOT_AS_V),
-    "groups that begin one head early": fault(
-        "best", K_LOAD, r"\1((head_2 + 1) / 5)\2", words="the first rows of K of a tile are not those"
-    ),
-    "groups that begin one head late": fault("best", K_LOAD, r"\1(max((head_2 - 1), 0) / 5)\2", words="rows of K"),
-    "K's head is of a group twice as large, of 8": fault("best of 8", K_LOAD_OF_8, r"\g<1>4\2", words=NOT_AS_V),
-    "K's head is of a group half as large, of 8": fault("best of 8", K_LOAD_OF_8, r"\g<1>2\2", words=NOT_AS_V),
-    "V's head is Q's": fault("best", V_LOAD, r"\1head_2\2", words=NOT_AS_V),
-    "V's head is of another group": fault("best", V_LOAD, r"\1(head_2 / 10)\2", words=NOT_AS_V),
-    "V's groups that begin one head early": fault(
-        "best", V_LOAD, r"\1((head_2 + 1) / 5)\2", words="the first rows of V of a tile are not those"
-    ),
-    "K's and V's head is Q's": Fault("best", ((K_LOAD, r"\1head_2\2"), (V_LOAD, r"\1head_2\2")), words=NOT_ITS_HEAD),
-    "K's and V's head is of a group twice as large": Fault(
-        "best", ((K_LOAD, r"\1(head_2 / 10)\2"), (V_LOAD, r"\1(head_2 / 10)\2")), words=NOT_ITS_HEAD
-    ),
-    "K's head is another from the fortieth on": fault(
-        "best",
-        K_LOAD,
-        r"\1((head_2 / 5) + ((200 <= head_2) ? 1 : 0))\2",
-        words="rows of K of a tile are not those|not block after block",
-    ),
-    "K has Q's heads": fault(
-        "best", of_descriptor("K", 6), r"\1((int64_t)heads);", words="dimensions of K_desc", host=True
-    ),
-    "K has heads of a group twice as large": fault(
-        "best", of_descriptor("K", 6), r"\1((int64_t)(heads / 10));", words="dimensions of K_desc", host=True
-    ),
-    "K's batches are as far apart as Q's": fault(
-        "best",
-        of_descriptor("K", 11),
-        r"\1(((int64_t)(seq_kv * heads)) * (int64_t)256);",
-        words="strides of K_desc",
-        host=True,
-    ),
-    "V has Q's heads": fault(
-        "best", of_descriptor("V", 6), r"\1((int64_t)heads);", words="dimensions of V_desc", host=True
-    ),
-    "Q has K's heads": fault(
-        "best", of_descriptor("Q", 6), r"\1((int64_t)(heads / 5));", words="dimensions of Q_desc", host=True
-    ),
-    "pipelined: K's head is Q's": fault("seed", K_IN_LOOP, r"\g<1>1)", words="K gets"),
-    "pipelined: K's head is of a group twice as large": fault("seed", K_IN_LOOP, r"\g<1>10)", words="K gets"),
-    "pipelined: K's head is the next": fault("seed", K_IN_LOOP, r"\g<1>5 + (int64_t)1)", words="K gets"),
-    "pipelined: K's groups begin one head early": fault(
-        "seed",
-        r"(K_shared\)\[\(*kv & 1\) \* 16384\).*&\(K\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\)( / \(int64_t\)5\))",
-        r"\1(((int64_t)((int)blockIdx.y)) + (int64_t)1)\2",
-        words="K gets",
-    ),
-    "pipelined: V's head is Q's": fault("seed", V_IN_LOOP, r"\g<1>1)", words="V gets"),
-    "pipelined: V's head is of a group twice as large": fault("seed", V_IN_LOOP, r"\g<1>10)", words="V gets"),
-    "pipelined: K's batches are as far apart as Q's": fault(
-        "seed", rf"(K_shared\)\[\(*kv & 1\) \* 16384\).*&\(K\[.*?){HEADS}", r"\1((int64_t)heads)", words="K gets"
-    ),
-    "pipelined: K of the last heads is not loaded": fault("seed", INSIDE, r"\g<1>10)", words="K gets 0 rows"),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_of_the_heads_is_refused(name):
-    refused(FAULTS[name], KERNELS)
-
-
-@pytest.mark.parametrize("name", ["sections", "best of 8", "seed of 8"])
-def test_grouped_heads_are_proved(name):
-    assert proved(KERNELS[name]).digest
 
 
 def test_no_grid_of_a_proof_cuts_a_group():

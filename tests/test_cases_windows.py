@@ -1,18 +1,16 @@
-"""Windows: their proofs, faults in generated code, where they cut, and what users may say. On a GPU: test_op_windows.py."""
+"""Windows: where they cut, and what users may say. On a GPU: test_op_windows.py. Faults: tests/faults/windows.py."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
 import torch
+from golden_kernels import KERNELS
 from mutations import shipped
-from window_kernels import KERNELS
+from once import lowered, proved, reading
 
 from tl_attention import InputError, attention
-from tl_attention.errors import ScheduleRefused
-from tl_attention.lowering.registry import lowering_of
 from tl_attention.measure.candidate import verified_on
 from tl_attention.measure.records import Row, problem_of
 from tl_attention.oracle.interpret import verify
@@ -22,81 +20,26 @@ from tl_attention.problem.tiling import INTEGERS, kv_blocks, row_tiles, visited_
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.problem.window import cuts, fitted, masked, most_blocks
 from tl_attention.program.derivation import derive
-from tl_attention.proof.generated.verdict import Verdict
 
 
-def proved(name: str, *edits: tuple[str, str], every: bool = False) -> Verdict:
-    """The verdict on a kernel, in whose text each pattern, which is there once unless `every`, is replaced."""
-    kernel = KERNELS[name]
-    code = kernel.code
-    for pattern, replacement in edits:
-        text, found = re.subn(pattern, replacement, code.source)
-        assert found == 1 or (every and found), f"{pattern!r} matches {found} times"
-        code = replace(code, source=text)
-    return lowering_of(kernel.schedule).check_generated(kernel.schedule, derive(kernel.schedule), code)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_with_a_window_is_proved(name):
-    unreached = {KERNELS[name].code.source.splitlines()[line].strip() for line in proved(name).unreached}
-    # Only where no block of a tile is seen whole by a warpgroup are loops empty.
-    assert any("wgmma" in line for line in unreached) == (name in ("narrow", "own"))
-
-
-# Of the warp-specialised kernel; "causal" has its mask's first loop in one of 128 keys, a third for the left edge.
-FAULTS = {
-    "the producer's first block is one too early": (r"( first = \(.+);", r"\1 - 1;", "KV blocks|reads"),
-    "the producer's first block is one too late": (r"( first = \(.+);", r"\1 + 1;", "KV blocks|expected"),
-    "a warpgroup's first block is one too late": (r"( first_1 = \(.+);", r"\1 + 1;", "expected|ends before"),
-    "a warpgroup's blocks are one too few": (
-        r"blocks_1 = max\(\(blocks_1 - first_1\), 1\);",
-        "blocks_1 = max(((blocks_1 - first_1) - 1), 1);",
-        "expected|ends before",
-    ),
-    "the first whole block is one too early": (r"( cut = \(.+);", r"\1 - 1;", "does not mask KV block|some of whose"),
-    "the first whole block is that of the first row": (r"- 960\), 0\)", "- 1023), 0)", "does not mask|some of whose"),
-    "the last whole block is one too late": (r"( visible = min.+);", r"\1 + 1;", "does not mask|some of whose"),
-    "the right edge is counted from key 0": (r" visible = \(visible - first_1\);", "", "does not mask|some of whose"),
-    "the loop at the left edge ends early": (r"(t_2 < .+); \+\+t_2", r"\1 - 1; ++t_2", "expected|ends before"),
-    "the loop at the left edge starts late": (
-        r"int t_1 = 0; t_1 < max\((.+), 0\); ",
-        r"int t_1 = 0; t_1 < max(\1 + 1, 0); ",
-        "",
-    ),
-    "the loop at the left edge has no mask": (r"condval_12 = -CUDART_INF_F;", "condval_12 = acc_s[i_33];", ""),
-    "the loop at the right edge ends early": (r"(t < max\(.+), 0\); \+\+t\)", r"\1 - 1, 0); ++t)", "expected|before"),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_in_the_warp_specialised_kernel_is_refused(name):
-    pattern, replacement, words = FAULTS[name]
-    with pytest.raises(ScheduleRefused, match=words or None):
-        proved("causal", (pattern, replacement))
-
-
-PIPELINED_FAULTS = {
-    "the first block is one too early": (r"- 128\), 0\) >> 7", "- 256), 0) >> 7", True),
-    "the first block is one too late": (r"- 128\), 0\) >> 7", "- 0), 0) >> 7", True),
-    "the loop ends early": (r"(k < max\(.+) - 2\), 0\);", r"\1 - 3), 0);", False),
-    "a block of the loop has no mask": (r"condval_4 = -CUDART_INF_F;", "condval_4 = 0x0p+0f;", False),
-}
-
-
-@pytest.mark.parametrize("name", PIPELINED_FAULTS)
-def test_a_fault_in_the_pipelined_kernel_is_refused(name):
-    pattern, replacement, every = PIPELINED_FAULTS[name]
-    with pytest.raises(ScheduleRefused):
-        proved("pipelined", (pattern, replacement), every=every)
+def test_only_where_no_block_of_a_tile_is_seen_whole_is_a_loop_empty():
+    """The loop over whole blocks, of windows narrower than a tile."""
+    for name, narrow in {"ws_three_stages, asked": True, "q_registers, asked": False, "seed, asked": False}.items():
+        lines = lowered(KERNELS[name]).source.splitlines()
+        unreached = [lines[line] for line in proved(KERNELS[name]).unreached]
+        assert any("wgmma" in line for line in unreached) == narrow, name
 
 
 def test_which_scores_a_masked_block_hides_is_left_to_the_numbers():
     """Listed: the condition at the left edge, and the key that it counts from."""
-    source = KERNELS["causal"].code.source
-    conditions = [line for line in source.splitlines() if "if (" in line and "||" in line and "first_row_5" in line]
+    kernel = KERNELS["one_tile, asked"]
+    code = lowered(kernel)
+    conditions = [line for line in code.source.splitlines() if "if (" in line and "||" in line and "first_row" in line]
     assert len(conditions) == 3
+    source = code.source
     for line in conditions:
-        proved("causal", (re.escape(line.strip()), line.strip().replace("||", "&&").replace("\\", "\\\\")))
+        source = source.replace(line, line.replace("||", "&&"))
+    reading.prove(kernel.schedule, replace(code, source=source))
 
 
 @pytest.mark.parametrize("mask", [Mask(5, 0), Mask(127, 128), Mask(176, 175), Mask(left=70), Mask(right=33)], ids=str)

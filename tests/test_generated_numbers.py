@@ -14,9 +14,9 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
+from code_mutants.kernels import KERNELS
 from code_mutants.on_gpu import RIGHT, run
-from code_mutants.reading import Code, of_numbers
-from generated_faults import KERNELS, Edits, prove, replaced
+from code_mutants.reading import Code, of_numbers, prove
 from machine_code import cubin
 from once import lowered
 from pebble import ProcessPool
@@ -24,6 +24,7 @@ from pebble import ProcessPool
 from tl_attention.proof.generated import text
 from tl_attention.proof.generated.calls import CALLS
 
+Edits = tuple[tuple[str, str], ...]
 DESIGN = Path(__file__).parents[1] / "docs" / "DESIGN.md"
 # The line's kind, the kernel, what stands in its code, and what in its place.
 FAULTS: dict[str, tuple[str, str, Edits]] = {
@@ -80,7 +81,11 @@ ALL = {**FAULTS, **HARMLESS}
 def with_faults(kernel: str, names: Iterable[str]) -> Code:
     """The code of a kernel with these faults."""
     code = lowered(KERNELS[kernel])
-    return replace(code, source=replaced(code.source, [edit for name in names for edit in ALL[name][2]]))
+    source = code.source
+    for pattern, replacement in (edit for name in names for edit in ALL[name][2]):
+        source, found = re.subn(pattern, replacement, source)
+        assert found == 1, f"{pattern!r} matches {found} times, expected once"
+    return replace(code, source=source)
 
 
 @functools.cache

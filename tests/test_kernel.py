@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 from code_events import block_events
-from generated_faults import prove
+from golden_kernels import KERNELS
 from mutations import shipped
-from once import Given, lowered, proved
+from once import Given, lowered, proved, reading
+from tiers import exhaustive
 from traced import traced_statements
 
 from tl_attention.build.compile import compile_kernel, fingerprint
@@ -69,56 +70,8 @@ def test_the_code_as_generated_is_the_programs(name, mask):
     assert compiled.report.registers >= lowering_of(schedule).resources(schedule, 128).fragment_registers * 0.8
 
 
-# What TileLang 0.1.15 generates for the seed, and the races that it must not have.
-FAULTS = {
-    "a wait that leaves the last load in flight": (
-        "tl::cp_async_wait<1>();",
-        "tl::cp_async_wait<3>();",
-        r"mma\d\(\d\) does not wait for load_",
-    ),
-    "no barrier between the wait and the product": ("__syncthreads();", "", "does not wait for load_"),
-    "a ring with a buffer less": (
-        "void* V_shared = ((void*)((char*)buf_dyn_shmem + 98304));",
-        "void* V_shared = ((void*)((char*)buf_dyn_shmem + 65536));",
-        "1 buffers for load_k from byte 32768 on, the Program has 2",
-    ),
-    "a product of an unknown kind": (
-        "tl::wgmma_rs<",
-        "tl::wgmma_nothing<",
-        "'tl::wgmma_nothing<.*' is nothing that is known",
-    ),
-    "blocks beyond the diagonal": (
-        "+ 255) - seq_q))",
-        "+ 383) - seq_q))",
-        "it takes more than the 2 KV blocks of rows from 0 on",
-    ),
-    "a product not waited for": (
-        "tl::warpgroup_wait<0>();",
-        "tl::warpgroup_wait<1>();",
-        "acc_s of a product is not fenced",
-    ),
-    "a structure that cannot be read": (
-        "(seq_kv + 127)",
-        "(unheard_of + 127)",
-        "cannot be read: line .*unheard_of.* is nothing that is known",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_generated_code_with_a_fault_is_refused(name):
-    schedule = shipped()["seed"]
-    code = lowered(Given(schedule, Variant(128, "float16", CAUSAL)))
-    before, after, words = FAULTS[name]
-    assert before in code.source
-    with pytest.raises(ScheduleRefused, match=words):
-        prove(schedule, replace(code, source=code.source.replace(before, after)))
-
-
 def test_a_loop_that_overwrites_a_buffer_in_use_is_refused():
-    schedule = shipped()["prefetch_late"]
-    kernel = Given(schedule, Variant(128, "float16"))
-    assert proved(kernel).digest
+    kernel = KERNELS["prefetch_late"]
     code = lowered(kernel)
     lines = code.source.splitlines()
     loop = next(n for n, line in enumerate(lines) if line.startswith("  for (int k"))
@@ -126,9 +79,10 @@ def test_a_loop_that_overwrites_a_buffer_in_use_is_refused():
     for barrier in barriers[:2]:
         source = "\n".join(lines[:barrier] + lines[barrier + 1 :])
         with pytest.raises(ScheduleRefused, match="with no barrier between|does not wait for"):
-            prove(schedule, replace(code, source=source))
+            reading.prove(kernel.schedule, replace(code, source=source))
 
 
+@exhaustive
 def test_an_order_for_which_tilelang_waits_too_little_is_refused():
     """V before K in one iteration: the wait before mma0 leaves the K load in flight; on a GPU the result is wrong."""
     label = "pipelined_128x128_t256_n2_0o1s0_1-2o2s0_3-10o3s0_11o4s0_12o5s0_13p_14o0s1"
@@ -137,11 +91,12 @@ def test_an_order_for_which_tilelang_waits_too_little_is_refused():
 
 
 def test_fixed_sizes_without_a_steady_state_are_proved_too():
-    kernel = Given(shipped()["seed"], Variant(128, "float16", sizes=Sizes(1, 2, 100, 200)))
+    kernel = KERNELS["seed, fixed"]
     assert proved(kernel).digest
     assert lowered(kernel).shared_bytes == shared_bytes(kernel.schedule, 128)
 
 
+@exhaustive
 def test_schedules_that_differ_give_different_code_and_equal_ones_the_same():
     seed, split = (
         shipped()["seed"],

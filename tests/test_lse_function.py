@@ -7,7 +7,9 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from lse_kernels import CALL, prove, with_lse
+from golden_kernels import KERNELS
+from once import lowered, reading
+from test_cases_lse import CALL
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.device_code import STORE_LSE
@@ -72,9 +74,10 @@ TEXTS = {
 @pytest.mark.parametrize("name", ["best", "seed"])
 @pytest.mark.parametrize("fault", TEXTS)
 def test_another_device_function_is_refused(name, fault):
-    kernel, code = with_lse(name)
+    kernel = KERNELS[f"{name}, asked"]
+    code = lowered(kernel)
     assert code.source.count(TEXTS[fault][0]) >= 1
     at = code.source.index(STORE_LSE)
     changed = code.source[:at] + code.source[at:].replace(*TEXTS[fault], 1)
     with pytest.raises(ScheduleRefused, match="what stands before the kernel is not its prelude"):
-        prove(kernel.schedule, replace(code, source=changed))
+        reading.prove(kernel.schedule, replace(code, source=changed))

@@ -11,11 +11,12 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
-from generated_kernels import KERNELS
+from golden_kernels import KERNELS
 from machine_code import cubin
 from mma_sync_schedules import OF_OTHER_CODE, SHIPPED
 from mutations import fitting_head_dim, shipped
 from once import Given, lowered
+from tiers import exhaustive
 
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant
@@ -44,6 +45,7 @@ def together(sources: Iterable[str]) -> str:
     return "\n".join((*headers, *kernels))
 
 
+@exhaustive
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_kernel_has_machine_code(part: int) -> None:
     chosen = [*EVERY.values()][part::PARTS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_cases_pshared import CHUNKED
+from faults.others import CHUNKED
 from test_op import check, fresh
 from test_op_lse import RAGGED
 

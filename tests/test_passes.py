@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from itertools import permutations
 
 import pytest
-from generated_faults import prove
 from mutations import SCHEDULES, shipped
-from once import Given, lowered, proved
 from overlap import FORMS, overlap
 
-from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
 from tl_attention.lowering.warp_specialized.passes import PASSES
 from tl_attention.oracle.interpret import verify
@@ -166,23 +162,3 @@ def test_the_whole_program_is_proved_and_right(name) -> None:
     assert find_violation(program) is None
     errors = verify(program, schedule, Variant(64, "float16", CAUSAL))
     assert all(error.ok for error in errors.values()), {key: str(error) for key, error in errors.items()}
-
-
-HELD = r"^.*tl_attention_(?:hold|hold_last|resume)(?:<[\d, ]+>)?\((?:acc_s|scores_max), .*\n"
-
-
-@pytest.mark.parametrize("name,count", [("best", 2), ("experiments/waits_exact", 6), ("experiments/waits_free", 0)])
-def test_no_hold_of_the_generated_code_may_be_left_out(name, count) -> None:
-    """In the loop over boundary blocks, and in the other."""
-    schedule = load(SCHEDULES / f"{name}.yaml")
-    kernel = Given(schedule, Variant(128, "float16", CAUSAL))
-    assert proved(kernel).digest
-    code = lowered(kernel)
-    lines = list(re.finditer(HELD, code.source, re.MULTILINE))
-    assert len(lines) == count
-    for line in lines:
-        source = code.source[: line.start()] + code.source[line.end() :]
-        with pytest.raises(
-            ScheduleRefused, match=r"operation \d+ of warpgroup \d of block \d is .*, expected (hold|resume)"
-        ):
-            prove(schedule, replace(code, source=source))

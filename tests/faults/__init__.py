@@ -1,0 +1,28 @@
+"""The table of faults: each is put into generated code of the lowerings that can have it, and is refused."""
+
+from __future__ import annotations
+
+from faults import (
+    fragments,
+    heads,
+    launch,
+    loads,
+    lse,
+    output,
+    products,
+    pshared,
+    roles,
+    sizes,
+    sms,
+    softcap,
+    strides,
+    tiles,
+    waits,
+    windows,
+)
+from faults.table import LOWERINGS, Cell, Edit, Row
+
+__all__ = ["LOWERINGS", "TABLE", "Cell", "Edit", "Row"]
+
+THEMES = (launch, waits, roles, products, tiles, loads, output, sms, heads, sizes, softcap, strides, windows)
+TABLE: list[Row] = [row for theme in (*THEMES, pshared, fragments, lse) for row in theme.ROWS]

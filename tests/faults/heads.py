@@ -1,0 +1,126 @@
+"""Faults of grouped heads."""
+
+from __future__ import annotations
+
+from faults.lines import COPIES
+from faults.table import Row, each, edit
+
+HEAD = r"\(\(head_2 / 5\) \+ \(\(head_2 % 5\) >> 31\)\)"
+K_LOAD, V_LOAD = (rf"(tma_load_multicast\({name}_desc, .*, ){HEAD}(, bz_2\);)" for name in "KV")
+NOT_AS_V = "does not load V of the same rows as K"
+K_IN_LOOP = r"(K_shared\)\[\(*k & 1\) \* 16384\).*&\(K\[.*\(int\)blockIdx\.y\)\) / \(int64_t\))5\)"
+K_LOAD_OF_8 = r"(tma_load_multicast\(K_desc, .*, \(head_2 >> )3(\), bz_2\);)"
+V_IN_LOOP = r"(V_shared\)\[\(*k \+ 1\) & 1\) \* 16384\).*&\(V\[.*\(int\)blockIdx\.y\)\) / \(int64_t\))5\)"
+NOT_ITS_HEAD = r"as \(row, head, batch\) of K, not block after block of head \d+ for"
+
+
+def of_descriptor(name: str, slot: int) -> str:
+    """A pattern of the host's code: up to the value of one argument of a descriptor, and that."""
+    return rf"(?s)(void\* {name}_desc = stack_\d;.*?\[{slot}\]\.v_int64\) = )[^;]*;"
+
+
+INSIDE = r"(K_shared\)\[\(*k & 1\) \* 16384\).*\(int\)blockIdx\.y\) / 5\) < \(\(heads / )5\)"
+GROUP_OF_2 = "its groups are of two heads: see those of other groups"
+NOT_SEEN = "not refused: its proof reads the first and the last heads of grids that are smaller"
+NO_HEAD_MAP = "it has no descriptors: see K's head is Q's, and K's batches"
+TENSOR_MAP = "TMA bounds what it loads by the descriptor: see keys beyond the last"
+ROWS_ALONE = "its copies test rows and no heads"
+ROWS = [
+    Row("K's head is Q's", edit("best, asked", NOT_AS_V, K_LOAD, r"\1head_2\2"),
+        edit("seed, asked", "K gets", K_IN_LOOP, r"\g<1>1)"),
+        each("mma_sync_small, asked", r"K gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+            r"tl::cp_async_gs.*K_shared", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1")),
+    Row("K's head is of a group twice as large", edit("best, asked", NOT_AS_V, K_LOAD, r"\1(head_2 / 10)\2"),
+        edit("seed, asked", "K gets", K_IN_LOOP, r"\g<1>10)"),
+        each("mma_sync_small, asked", r"K gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+            r"tl::cp_async_gs.*K_shared", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1 >> (int64_t)2")),
+    Row("K's head is of a smaller group", edit("best, asked", NOT_AS_V, K_LOAD, r"\1(head_2 / 4)\2"),
+        edit("seed, asked", r"K gets 40 rows from 5403 on, expected \(40, 4042\)", K_IN_LOOP, r"\g<1>4)"), GROUP_OF_2),
+    Row("K's head is the place in the group", edit("best, asked", NOT_AS_V, K_LOAD, r"\1(head_2 % 5)\2"),
+        edit("seed, asked", r"K gets 40 rows from 6764 on, expected \(40, 4042\)",
+            r"(K_shared\)\[\(*k & 1\) \* 16384\).*&\(K\[.*blockIdx\.y\)\)) / (\(int64_t\)5\))", r"\1 % \2"),
+        each("mma_sync_small, asked", r"K gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+            r"tl::cp_async_gs.*K_shared", r"(&\(K\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
+            r"\1\2 % (int64_t)2")),
+    Row("K's head is the next", edit("best, asked", NOT_AS_V, K_LOAD, r"\1((head_2 / 5) + 1)\2"),
+        edit("seed, asked", "K gets", K_IN_LOOP, r"\g<1>5 + (int64_t)1)"),
+        each("mma_sync_small, asked", r"K gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+            r"tl::cp_async_gs.*K_shared", r"(&\(K\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
+            r"\1(\2 >> (int64_t)1) + (int64_t)1")),
+    Row("groups that begin one head early",
+        edit("best, asked", "the first rows of K of a tile are not those", K_LOAD, r"\1((head_2 + 1) / 5)\2"),
+        edit("seed, asked", "K gets",
+            r"(K_shared\)\[\(*k & 1\) \* 16384\).*&\(K\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\)( / \(int64_t\)5\))",
+            r"\1(((int64_t)((int)blockIdx.y)) + (int64_t)1)\2"),
+        each("mma_sync_small, asked", r"K gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+            r"tl::cp_async_gs.*K_shared", r"(&\(K\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\) >>",
+            r"\1(((int64_t)((int)blockIdx.y)) + (int64_t)1) >>")),
+    Row("groups that begin one head late", edit("best, asked", "rows of K", K_LOAD, r"\1(max((head_2 - 1), 0) / 5)\2"),
+        edit("seed, asked", r"K gets 121 rows from 256 on, expected \(121, 1010\)",
+            r"(K_shared\)\[\(*k & 1\) \* 16384\).*&\(K\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\)( / \(int64_t\)5\))",
+            r"\1max(((int64_t)((int)blockIdx.y)) - (int64_t)1, (int64_t)0)\2"),
+        each("mma_sync_small, asked", r"K gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+            r"tl::cp_async_gs.*K_shared(?!.*first_8)",
+            r"(&\(K\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
+            r"\1max(\2 - (int64_t)1, (int64_t)0) >> (int64_t)1")),
+    Row("K's head is of a group twice as large, of 8",
+        edit("one_tile, asked", r"rows of K of a tile are not those", K_LOAD_OF_8, r"\g<1>4\2"),
+        edit("seed_64x64, asked", r"K gets 43 rows from 641 on, expected \(43, 984\)",
+            r"(\[\(*kv & 1\) \* 12288\).*&\(K\[.*blockIdx\.y\)\) >> \(int64_t\))3", r"\g<1>4"), GROUP_OF_2),
+    Row("K's head is of a group half as large, of 8",
+        edit("one_tile, asked", r"rows of K of a tile are not those", K_LOAD_OF_8, r"\g<1>2\2"),
+        edit("seed_64x64, asked", r"K gets 43 rows from 2012 on, expected \(43, 984\)",
+            r"(\[\(*kv & 1\) \* 12288\).*&\(K\[.*blockIdx\.y\)\) >> \(int64_t\))3", r"\g<1>2"), GROUP_OF_2),
+    Row("V's head is Q's", edit("best, asked", NOT_AS_V, V_LOAD, r"\1head_2\2"),
+        edit("seed, asked", "V gets", V_IN_LOOP, r"\g<1>1)"),
+        each("mma_sync_small, asked", r"V gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+            r"tl::cp_async_gs.*V_shared", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1")),
+    Row("V's head is of another group", edit("best, asked", NOT_AS_V, V_LOAD, r"\1(head_2 / 10)\2"),
+        edit("seed, asked", "V gets", V_IN_LOOP, r"\g<1>10)"),
+        each("mma_sync_small, asked", r"V gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+            r"tl::cp_async_gs.*V_shared", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1 >> (int64_t)2")),
+    Row("V's groups that begin one head early",
+        edit("best, asked", "the first rows of V of a tile are not those", V_LOAD, r"\1((head_2 + 1) / 5)\2"),
+        edit("seed, asked", r"V gets 128 rows from 2552 on, expected \(128, 1872\)",
+            r"(V_shared\)\[\(*k \+ 1\) & 1\) \* 16384\).*&\(V\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\)( / \(int64_t"
+            r"\)5\))", r"\1(((int64_t)((int)blockIdx.y)) + (int64_t)1)\2"),
+        each("mma_sync_small, asked", r"V gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+            r"tl::cp_async_gs.*V_shared", r"(&\(V\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
+            r"\1(\2 + (int64_t)1) >> (int64_t)1")),
+    Row("K's and V's head is Q's", edit("best, asked", NOT_ITS_HEAD, K_LOAD, r"\1head_2\2", V_LOAD, r"\1head_2\2"),
+        edit("seed, asked", r"K gets 40 rows from 20373 on, expected \(40, 4042\)", K_IN_LOOP, r"\g<1>1)", V_IN_LOOP,
+            r"\g<1>1)"),
+        each("mma_sync_small, asked", r"[KV] gets \d+ rows from \d+ on, expected", rf"{COPIES}.*[KV]_shared",
+            r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1")),
+    Row("K's and V's head is of a group twice as large",
+        edit("best, asked", NOT_ITS_HEAD, K_LOAD, r"\1(head_2 / 10)\2", V_LOAD, r"\1(head_2 / 10)\2"),
+        edit("seed, asked", r"K gets 40 rows from 2681 on, expected \(40, 4042\)", K_IN_LOOP, r"\g<1>10)", V_IN_LOOP,
+            r"\g<1>10)"),
+        each("mma_sync_small, asked",
+            r"K gets \d+ rows from \d+ on, expected \(\d+, \d+\)|V gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+            r"tl::cp_async_gs.*[KV]_shared", r"(&\([KV]\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
+            r"\1\2 >> (int64_t)2")),
+    Row("K's head is another from the fortieth on",
+        edit("best, asked", "rows of K of a tile are not those|not block after block", K_LOAD,
+            r"\1((head_2 / 5) + ((200 <= head_2) ? 1 : 0))\2"), NOT_SEEN, NOT_SEEN),
+    Row("K has Q's heads",
+        edit("best, asked", "dimensions of K_desc", of_descriptor("K", 6), r"\1((int64_t)heads);", host=True),
+        NO_HEAD_MAP, NO_HEAD_MAP),
+    Row("K has heads of a group twice as large",
+        edit("best, asked", "dimensions of K_desc", of_descriptor("K", 6), r"\1((int64_t)(heads / 10));", host=True),
+        NO_HEAD_MAP, NO_HEAD_MAP),
+    Row("K's batches are as far apart as Q's",
+        edit("best, asked", "strides of K_desc", of_descriptor("K", 11),
+            r"\1(((int64_t)(seq_kv * heads)) * (int64_t)256);", host=True),
+        edit("seed, asked", "K gets", r"(K_shared\)\[\(*k & 1\) \* 16384\).*)K_batch_stride", r"\1Q_batch_stride"),
+        each("mma_sync_small, asked", r"K gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+            r"tl::cp_async_gs.*K_shared", "K_batch_stride", "Q_batch_stride")),
+    Row("V has Q's heads",
+        edit("best, asked", "dimensions of V_desc", of_descriptor("V", 6), r"\1((int64_t)heads);", host=True),
+        NO_HEAD_MAP, NO_HEAD_MAP),
+    Row("Q has K's heads",
+        edit("best, asked", "dimensions of Q_desc", of_descriptor("Q", 6), r"\1((int64_t)(heads / 5));", host=True),
+        NO_HEAD_MAP, NO_HEAD_MAP),
+    Row("K of the last heads is not loaded", TENSOR_MAP, edit("seed, asked", "K gets 0 rows", INSIDE, r"\g<1>10)"),
+        ROWS_ALONE),
+]  # fmt: skip

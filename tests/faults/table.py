@@ -1,0 +1,96 @@
+"""A fault put into generated code as text, one row for each fault and one cell for each lowering that has a proof."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from golden_kernels import KERNELS
+from once import Kernel, lowered
+
+from faults.others import OTHERS
+from tl_attention.proof.generated.verdict import GeneratedCode
+
+LOWERINGS = ("warp_specialized", "pipelined", "mma_sync")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Patterns with what stands in their place in a kernel's code, and the words of the refusal.
+
+    They are of the whole source, or of each line of the kernel's body that starts with `within`. `which` of several
+    matches is meant: "only" holds that there is one, "each" makes of each line a fault of its own.
+    """
+
+    kernel: str
+    words: str
+    edits: tuple[tuple[str, str], ...]
+    host: bool = False
+    within: str = ""
+    which: str = "only"
+
+    @property
+    def of(self) -> Kernel:
+        return KERNELS.get(self.kernel) or OTHERS[self.kernel]
+
+    def faulty(self) -> list[GeneratedCode]:
+        """The kernel's code with the fault: once, or for each line."""
+        code = lowered(self.of)
+        part = "host_source" if self.host else "source"
+        text = getattr(code, part)
+        sources = self._lines(text) if self.within else self._text(text)
+        return [replace(code, **{part: source}) for source in sources]
+
+    def _text(self, text: str) -> Iterator[str]:
+        for pattern, replacement in self.edits:
+            found = [*re.finditer(pattern, text, re.MULTILINE)]
+            assert found and (len(found) == 1 or self.which != "only"), f"{pattern!r} matches {len(found)} times"
+            for match in {"first": found[:1], "last": found[-1:]}.get(self.which, found[::-1]):
+                text = text[: match.start()] + match.expand(replacement) + text[match.end() :]
+        yield text
+
+    def _lines(self, text: str) -> Iterator[str]:
+        lines = text.split("\n")
+        body = next(number for number, line in enumerate(lines) if "__launch_bounds__" in line)
+        found: dict[int, str] = {}
+        for number, line in enumerate(lines):
+            if number > body and re.match(rf"\s*(?:{self.within})", line):
+                changed = line
+                for pattern, replacement in self.edits:
+                    changed = re.sub(pattern, replacement, changed, count=1)
+                if changed != line:
+                    found[number] = changed
+        assert found and (len(found) == 1 or self.which == "each"), f"{self.within!r}: {len(found)} lines change"
+        for number, changed in found.items():
+            yield "\n".join([*lines[:number], changed, *lines[number + 1 :]])
+
+
+# A fault, or why there is none.
+Cell = Edit | str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fault by its name, in each lowering."""
+
+    name: str
+    warp_specialized: Cell
+    pipelined: Cell
+    mma_sync: Cell
+
+
+def edit(kernel: str, words: str, *texts: str, host: bool = False, within: str = "", which: str = "only") -> Edit:
+    """Of `texts` each second stands in place of the one before it; nothing does where the last has none."""
+    pairs = tuple(zip(texts[::2], (*texts[1::2], "")))
+    return Edit(kernel, words, pairs, host, within, which)
+
+
+def each(kernel: str, words: str, lines: str, pattern: str = ".+", replacement: str = "") -> Edit:
+    """Each line that starts with `lines` is a fault of its own: it goes, or the pattern in it is replaced."""
+    return edit(kernel, words, pattern, replacement, within=lines, which="each")
+
+
+def only_if(condition: str) -> tuple[str, str]:
+    """A line runs under a condition."""
+    return ".+", rf"if ({condition}) {{\n\g<0>\n}}"

@@ -1,0 +1,76 @@
+"""Every fault of the table is refused in its words, and the kernels without a fault pass."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+from code_mutants.reading import prove
+from faults import LOWERINGS, TABLE, Edit
+from faults.others import OTHERS
+from golden_kernels import KERNELS
+from once import proved
+from tiers import exhaustive
+
+from tl_attention.errors import InputError, ScheduleRefused
+
+CELLS = {
+    f"{row.name}, {lowering}": cell
+    for row in TABLE
+    for lowering in LOWERINGS
+    if isinstance(cell := getattr(row, lowering), Edit)
+}
+# Cells that make a fault of each line: `make test` tries the one in the middle.
+MANY = [name for name, cell in CELLS.items() if cell.which == "each"]
+
+
+def refused(cell: Edit, part: slice) -> None:
+    """Holds if every fault of this part of the cell's is refused in its words."""
+    for code in cell.faulty()[part]:
+        # Host code of another form than TileLang's is an input that cannot be read.
+        with pytest.raises(InputError if cell.host else ScheduleRefused, match=cell.words):
+            prove(cell.of.schedule, code)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=exhaustive) if cell.kernel in OTHERS else name for name, cell in CELLS.items()]
+)
+def test_a_fault_is_refused(name: str) -> None:
+    middle = len(CELLS[name].faulty()) // 2
+    refused(CELLS[name], slice(middle, middle + 1))
+
+
+@exhaustive
+@pytest.mark.parametrize("name", MANY)
+def test_a_fault_of_any_such_line_is_refused(name: str) -> None:
+    refused(CELLS[name], slice(None))
+
+
+@pytest.mark.parametrize("name", [name for name, kernel in KERNELS.items() if kernel.schedule.has_program])
+def test_a_kernel_as_it_is_generated_passes(name: str) -> None:
+    assert proved(KERNELS[name]).digest
+
+
+@exhaustive
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_kernel_as_it_is_generated_passes(name: str) -> None:
+    assert proved(OTHERS[name]).digest
+
+
+def test_every_row_has_a_fault_in_some_lowering_and_a_reason_in_the_others() -> None:
+    names = [row.name for row in TABLE]
+    assert len(names) == len({*names})
+    for row in TABLE:
+        cells = [getattr(row, lowering) for lowering in LOWERINGS]
+        assert all(cells) and any(isinstance(cell, Edit) for cell in cells), row.name
+
+
+def test_every_cell_is_of_a_kernel_of_its_lowering_and_has_words() -> None:
+    for name, cell in CELLS.items():
+        assert name.endswith(f", {cell.of.schedule.lowering}") and cell.words, name
+        assert not re.search(cell.words, ""), f"{name}: its words are in any refusal"
