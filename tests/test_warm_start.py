@@ -18,7 +18,7 @@ from submissions import INFERRED
 
 from tl_attention.build import compile as compilation
 from tl_attention.build import generation, store, toolchain
-from tl_attention.build.compile import FOLDER, compile_kernel, store_file
+from tl_attention.build.compile import compile_kernel, store_file
 from tl_attention.build.store import Finished
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.pipelined.lowering import Pipelined
