@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from tl_attention.build.sass import Loop
 from tl_attention.errors import InputError
-from tl_attention.hardware.card import HOPPER
+from tl_attention.hardware.card import CARDS, HOPPER
 from tl_attention.measure.comparison import Comparison
 from tl_attention.measure.line_file import LineFile
 from tl_attention.problem.mask import CAUSAL
@@ -121,6 +121,9 @@ class Row(Measured):
 def shape_of(problem: Mapping[str, Any]) -> AttentionShape:
     """The problem that a line has. Raises InputError or TypeError for one that is none."""
     problem = dict(problem)
+    for name in ("head_dim", "head_dim_v"):
+        if not isinstance(problem.get(name, 0), int):
+            raise InputError(f"{name} is {problem[name]!r}, expected an integer")
     mask = masked(problem.pop("causal", False), problem.pop("window", (OPEN, OPEN)))
     return AttentionShape(**problem, mask=mask)
 
@@ -227,7 +230,10 @@ def _number(text: str) -> float:
 
 def parse_row(line: bytes, where: str) -> Row:
     """The row of a line. Raises InputError that begins with `where`, as FILE:LINE."""
-    return parse_line(Row, line, where)
+    row = parse_line(Row, line, where)
+    if row.median_ms is not None and (row.p10_ms is None or row.p90_ms is None):
+        raise InputError(f"{where}: median_ms: expected p10_ms and p90_ms beside it")
+    return row
 
 
 def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
@@ -251,6 +257,8 @@ def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
         raise InputError(f"{where}: {'.'.join(map(str, key))}: {message}") from None
     except (TypeError, InputError) as error:
         raise InputError(f"{where}: problem: {str(error).removeprefix('AttentionShape.__init__() ')}") from None
+    if row.arch not in CARDS:
+        raise InputError(f"{where}: arch: {row.arch[:40]!r} is no card's, expected one of {', '.join(CARDS)}")
     return row
 
 
