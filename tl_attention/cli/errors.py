@@ -97,7 +97,7 @@ def _is_importing(frame: FrameType | None) -> bool:
     return frame is not None
 
 
-def _say_interrupted(code: object) -> NoReturn:
+def _say_interrupted(code: str | int | None) -> NoReturn:
     with suppress(OSError):  # The terminal may have gone.
         click.echo("interrupted; rows already recorded are kept", err=True)
     sys.exit(code)

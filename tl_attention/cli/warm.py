@@ -52,7 +52,9 @@ MOST_SMS = 1024
 @lse_option
 @click.option("--strided", is_flag=True, help="for views, and layout bshd: any strides instead of contiguous tensors")
 @arch_option
-@click.option("--sms", type=click.IntRange(1, MOST_SMS), help="of the GPU  [default: as the one here has, else the card]")
+@click.option(
+    "--sms", type=click.IntRange(1, MOST_SMS), help="of the GPU  [default: as the one here has, else the card]"
+)
 def warm(
     schedules: tuple[str, ...],
     sizes: Sequence[HeadSize],
@@ -116,7 +118,9 @@ def _each(asked: bool | None, both: Iterable[bool]) -> Iterable[bool]:
 def _window(text: str) -> tuple[int, ...]:
     sides = parse_window(text)
     if max(sides) > MOST_KEYS:
-        raise InputError(f"window: {text[:40]!r} hides no key of a sequence, expected at most {MOST_KEYS} keys on a side")
+        raise InputError(
+            f"window: {text[:40]!r} hides no key of a sequence, expected at most {MOST_KEYS} keys on a side"
+        )
     return sides
 
 
