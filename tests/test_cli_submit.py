@@ -85,7 +85,7 @@ def test_a_schedule_is_packed_under_its_name_and_no_control_character_is_printed
         (["sdpa.py", "--check", "--evaluate"], "--check packs again and --evaluate runs: expected one of them"),
         ([], "Missing argument 'FILES...'"),
         (["latin.txt"], "latin.txt:1: not a text file"),
-        (["--evaluate", "sdpa.py", "missing.py"], "missing.py: cannot be read, expected a submission file: No such"),
+        (["--evaluate", "sdpa.py", "missing.py"], "missing.py: cannot be read: No such file"),
         (["--evaluate", "missing.yaml"], "missing.yaml: cannot be read: No such file"),
         (["--evaluate", "sdpa.py", "--lines", "none.txt"], "none.txt: cannot be read: No such file or directory"),
         (["--evaluate", "sdpa.py", "--lines", "latin.txt"], "latin.txt:1: "),

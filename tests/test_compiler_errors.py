@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from mutations import shipped
 
 from tl_attention.build.compile import compile_kernel
 from tl_attention.build.compiler_errors import LONGEST, telling_line
+from tl_attention.build.sass import cuobjdump
 from tl_attention.errors import InputError
 from tl_attention.problem.variant import Variant
 
@@ -143,3 +146,34 @@ def test_the_reason_of_a_kernel_is_that_of_its_compiler(monkeypatch):
     with pytest.raises(InputError) as error:
         compile_kernel(seed, Variant(64, "float16"))
     assert str(error.value) == f"{seed.label}: TileLang cannot compile it: nvcc: x.cu(1): error: expected a ;"
+
+
+FULL = "/tmp/x: No space left on device"
+LINKED = f"Compilation error:\ng++: error: {FULL}\n\nCommand line: g++ -shared -o /tmp/x\n"
+
+
+def test_on_a_full_disk_nothing_is_printed_and_the_reason_is_one_line(monkeypatch, capfd):
+    """The disk of TileLang's cache, of which it tells its log, or that of the temporary files, where it links."""
+    import tilelang
+
+    class Kernel:
+        @property
+        def adapter(self):
+            raise RuntimeError(LINKED)
+
+    def compiled(*arguments, **options):
+        logging.getLogger("tilelang.cache.kernel_cache").error("Error during atomic cache save\n%s", LINKED)
+        return Kernel()
+
+    monkeypatch.setattr(tilelang, "compile", compiled)
+    monkeypatch.setenv("TILELANG_DISABLE_CACHE", "1")
+    seed = shipped()["seed"]
+    with pytest.raises(InputError) as error:
+        compile_kernel(seed, Variant(64, "float16"))
+    assert str(error.value) == f"{seed.label}: TileLang cannot compile it: nvcc: g++: error: {FULL}"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_disassembler_that_fails_says_why():
+    with pytest.raises(InputError, match=r"^cuobjdump --dump-sass failed, exit code \d+: \S"):
+        cuobjdump(b"no cubin", "--dump-sass")

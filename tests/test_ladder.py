@@ -14,13 +14,14 @@ from tl_attention.configurations.space import space
 from tl_attention.errors import InputError
 from tl_attention.files.catalogue import folders, names
 from tl_attention.files.ladder_file import ladder_names, load_ladder
-from tl_attention.hardware.card import HOPPER
+from tl_attention.hardware.card import CARDS, HOPPER
 from tl_attention.lowering.mma_sync import rate
 from tl_attention.measure import bench, ladder, products
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.progress import SILENT
 from tl_attention.measure.records import Row
 from tl_attention.measure.session import Session
+from tl_attention.shipped import folder
 from tl_attention.show import configurations
 from tl_attention.show import ladder as shown
 
@@ -118,6 +119,13 @@ def test_the_command_lists_them(cli) -> None:
 
 def test_options_without_a_ladder_are_a_mistake(error_of) -> None:
     assert "no NAME beside the options, expected one of fa4, " in error_of("ladder", "--recorded")
+
+
+def test_a_record_of_an_unknown_card_is_told(error_of, tmp_path) -> None:
+    record = tmp_path / "rows.jsonl"
+    record.write_text((folder("results") / "ladder-worklog-h200.jsonl").read_text().replace("sm_90a", "sm_99", 1))
+    error = error_of("ladder", "worklog", "--of", record)
+    assert error == f"{record}:1: arch: 'sm_99' is no card's, expected one of {', '.join(CARDS)}"
 
 
 def test_a_record_and_the_shipped_one_are_not_both_shown(error_of, tmp_path) -> None:

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from tl_attention.errors import InputError
+from tl_attention.measure.cell import OURS
 from tl_attention.measure.records import ResultsFile, Row, problem_of, read_rows
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 
 EVALUATED = Path(__file__).parents[1] / "results/evaluate-h200.jsonl"
+CELLS = EVALUATED.with_name("cells-h200.jsonl")
 PROBLEM = {"batch": 1, "heads": 2, "seq_q": 64, "seq_kv": 64, "head_dim": 128, "dtype": "float16", "causal": False}
 ROW = Row(
     "seed",
@@ -155,6 +157,13 @@ def evaluation_line(**times: float) -> str:
     return json.dumps(values)
 
 
+def cell_line(**fields: object) -> str:
+    """The first recorded cell of the results that ship, with other fields in our entry."""
+    values = json.loads(CELLS.read_text().splitlines()[0])
+    next(entry for entry in values["entries"] if entry["name"] == OURS).update(fields)
+    return json.dumps(values)
+
+
 BAD_LINES = {
     "no JSON": ("seed 1.5 ms", "not JSON, expected one row of results a line"),
     "half a line": (ROW.to_json()[:60], "not JSON"),
@@ -183,6 +192,21 @@ BAD_LINES = {
     "true for a count": (json.dumps(FIELDS | {"n": True}), "n: expected an integer, found true"),
     "problem without heads": (json.dumps(FIELDS | {"problem": {"batch": 1}}), "problem: missing"),
     "problem of no size": (json.dumps(FIELDS | {"problem": PROBLEM | {"batch": 0}}), "problem: shape: batch is 0"),
+    "a head size that is none": (
+        json.dumps(FIELDS | {"problem": PROBLEM | {"head_dim": None}}),
+        "problem: head_dim is None, expected an integer",
+    ),
+    "an unknown card": (json.dumps(FIELDS | {"arch": "sm_99"}), "arch: 'sm_99' is no card's, expected one of sm_80, "),
+    "a median alone": (json.dumps({**FIELDS, "p90_ms": None}), "median_ms: expected p10_ms and p90_ms beside it"),
+    "no registers": (json.dumps(FIELDS | {"registers": 0}), "registers: expected more than 0"),
+    "less than no memory": (json.dumps(FIELDS | {"shared_bytes": -1024}), "shared_bytes: expected at least 0"),
+    "a comparison of nothing": (
+        json.dumps(FIELDS | {"against": {"incumbent": "best", "fingerprint": None, "ratios": []}}),
+        "against: expected ratios above 0",
+    ),
+    "a cell without ours": (cell_line(name="theirs"), "entries: expected one of the name 'ours'"),
+    "a cell of no work": (cell_line(flops=0), "entries: ours: expected flops and rounds_ms above 0"),
+    "a cell in no time": (cell_line(rounds_ms=[0.0]), "entries: ours: expected flops and rounds_ms above 0"),
     "problem with more": (json.dumps(FIELDS | {"problem": PROBLEM | {"x": 1}}), "problem: got an unexpected keyword"),
 }
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
+import resource
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -15,6 +15,7 @@ from pool_jobs import failed_reads
 
 from tl_attention.build import store
 from tl_attention.build.store import Finished, keep, read
+from tl_attention.errors import InputError
 from tl_attention.proof.generated.verdict import Verdict
 
 VERDICT = Verdict(("", "wait", "numbers: exponential") * 1000, (1, 2), "abc")
@@ -94,16 +95,14 @@ def test_where_nothing_can_be_kept_nothing_is_left(place, tmp_path) -> None:
     assert read(file) is None and {*tmp_path.rglob("*")} == before
 
 
-def test_a_full_disk_leaves_nothing_behind(file, monkeypatch) -> None:
+def test_a_full_disk_leaves_nothing_behind(file) -> None:
     file.unlink()
-    write = Path.write_bytes
-
-    def half(path: Path, text: bytes) -> int:
-        write(path, text[: len(text) // 2])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "write_bytes", half)
-    keep(file, KERNEL)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        keep(file, KERNEL)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not [*file.parent.iterdir()]
 
 
@@ -112,3 +111,41 @@ def test_processes_that_keep_the_same_at_once_do_not_disturb_each_other(tmp_path
     with ProcessPoolExecutor(4, get_context("spawn")) as pool:
         assert [*pool.map(failed_reads, [file] * 4, [KERNEL] * 4)] == [0] * 4
     assert [*tmp_path.iterdir()] == [file]
+
+
+NO_FILE = {
+    "a pipe": lambda place, good: os.mkfifo(place),
+    "a link to a device that never ends": lambda place, good: place.symlink_to("/dev/zero"),
+    "a link to the kernel": lambda place, good: place.symlink_to(good),
+    "a huge file": lambda place, good: (place.touch(), os.truncate(place, 2**40)),
+}
+
+
+@pytest.mark.parametrize("name", NO_FILE)
+def test_what_is_no_file_of_a_sane_size_is_absent_at_once_and_replaced(name, file) -> None:
+    good = file.rename(file.with_name("good"))
+    NO_FILE[name](file, good)
+    assert read(file) is None
+    keep(file, KERNEL)
+    assert read(file) == KERNEL and not file.is_symlink()
+
+
+def test_a_kernel_that_others_may_write_to_is_refused(file) -> None:
+    file.chmod(0o606)
+    with pytest.raises(InputError, match=f"^{file}: others may write to it, .*: chmod go-w {file}$"):
+        read(file)
+
+
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+def test_what_is_made_is_this_users_alone_whatever_the_umask_is(umask, tmp_path) -> None:
+    file = tmp_path / "cache/nvcc/tl-attention/0.so"
+    before = os.umask(umask)
+    try:
+        keep(file, KERNEL)
+    finally:
+        os.umask(before)
+    assert {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "cache").rglob("*")} == {
+        "nvcc": 0o700,
+        "tl-attention": 0o700,
+        "0.so": 0o600,
+    }

@@ -117,9 +117,13 @@ BAD = {
     "a schedule for another head size": (["d256"], "is meant for head_dim 256, not 128"),
     "dtype": (["--dtype", "fp8"], "'fp8' is not one of"),
     "window": (["--window", "-2,0"], "window_size is (-2, 0), expected two integers"),
+    "a window wider than any sequence": (
+        ["--window", "99999999999,5"],
+        "window: '99999999999,5' hides no key of a sequence, expected at most 1073741824 keys on a side",
+    ),
     "softcap": (["--softcap", "-1"], "softcap is -1.0, expected 0, which is off"),
     "group": (["--group", "0"], "0 is not in the range x>=1"),
-    "sms": (["--sms", "0"], "0 is not in the range x>=1"),
+    "sms": (["--sms", "0"], "0 is not in the range 1<=x<=1024"),
     "a label that is not safe": (["inferred_64x128_t7"], "inferred_64x128_t7"),
 }
 

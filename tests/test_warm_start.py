@@ -18,7 +18,7 @@ from submissions import INFERRED
 
 from tl_attention.build import compile as compilation
 from tl_attention.build import generation, store, toolchain
-from tl_attention.build.compile import FOLDER, compile_kernel, store_file
+from tl_attention.build.compile import compile_kernel, store_file
 from tl_attention.build.store import Finished
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.pipelined.lowering import Pipelined
@@ -95,9 +95,10 @@ def file(compiled, tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("TILELANG_CACHE_DIR", str(root))
     file = store_file(SEED, VARIANT, toolchain.chosen(torch.version.cuda))
     file.parent.mkdir(parents=True)
-    for known in (own / file.parent.parent.name).iterdir():
-        if known.name != FOLDER:
-            (file.parent.parent / known.name).symlink_to(known)
+    beside = file.parent.with_name(toolchain.FOLDER)
+    beside.mkdir(mode=0o700)
+    for known in (own / beside.relative_to(root)).iterdir():
+        (beside / known.name).symlink_to(known)
     return file
 
 

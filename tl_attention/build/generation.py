@@ -39,9 +39,9 @@ def generate(schedule: Schedule, variant: Variant, parameters: tuple[Parameter, 
         program = lowering.prim_func(schedule, variant)
         try:
             kernel = compiled(program, variant.arch, dict(lowering.pass_configs))
+            library = _library(kernel)
         except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
             raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
-        library = _library(kernel)
     code = GeneratedCode(kernel.get_kernel_source(), kernel.get_host_source(), variant, parameters)
     verdict = lowering.check_generated(schedule, derive(schedule), code) if schedule.has_program else None
     return Finished(library, code.source, code.host_source, verdict)
@@ -52,7 +52,8 @@ def compiled(program: Any, arch: str, pass_configs: dict[str, Any] | None = None
     import tilelang
 
     for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
-        logging.getLogger(chatty).setLevel(logging.ERROR)
+        # It logs to stdout, also where only its cache is full. What fails is raised besides.
+        logging.getLogger(chatty).setLevel(logging.CRITICAL)
     return tilelang.compile(program, target=target(arch), pass_configs=pass_configs, execution_backend="tvm_ffi")
 
 

@@ -156,13 +156,14 @@ def cuobjdump(cubin: bytes, option: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
-        return subprocess.run(
-            [tool("cuobjdump"), option, str(file)],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PATH": path},
-        ).stdout
+        done = subprocess.run(
+            [tool("cuobjdump"), option, str(file)], capture_output=True, text=True, env={**os.environ, "PATH": path}
+        )
+    if done.returncode:
+        # It writes files of its own beside the cubin: the disk may be full.
+        said = " ".join(done.stderr.split())[:300] or "no message"
+        raise InputError(f"cuobjdump {option} failed, exit code {done.returncode}: {said}")
+    return done.stdout
 
 
 def tool(name: str) -> str:

@@ -23,6 +23,7 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Any
 
+from tl_attention.build import trust
 from tl_attention.errors import InputError
 
 PACKAGE = "nvidia-cuda-nvcc"
@@ -37,6 +38,8 @@ HEADER_VERSION = re.compile(r"#define CUDART_VERSION\s+(\d+)")
 FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 # TileLang's, and what it takes for true.
 CACHE_VARIABLE, CACHE_DEFAULT = "TILELANG_CACHE_DIR", "~/.tilelang/cache"
+# Of the nvcc's folder in the cache: what TileLang keeps.
+FOLDER = "tilelang"
 NO_CACHE_VARIABLE, TRUE = "TILELANG_DISABLE_CACHE", ("1", "true", "yes", "on")
 
 
@@ -129,12 +132,13 @@ def in_force() -> Iterator[Nvcc]:
     """Inside, TileLang compiles with the chosen nvcc and keeps what it makes in that nvcc's own cache.
 
     TileLang has no argument for either. Both are set for the time of our own compilation only, so that a program's
-    other TileLang kernels are compiled as before. Where its cache cannot be written, it has one for that time.
+    other TileLang kernels are compiled as before. Where its cache cannot be written, it has one for that time. Raises
+    InputError where others may write to it: TileLang loads what it finds there.
     """
     import torch
 
     nvcc = chosen(torch.version.cuda)
-    with _written(cache_folder() / nvcc.cache) as folder:
+    with _written(cache_folder() / nvcc.cache / FOLDER) as folder:
         _import_tilelang(folder)
         from tilelang.contrib import nvcc as tilelang_nvcc
         from tilelang.env import env
@@ -162,6 +166,13 @@ def cache_enabled() -> bool:
     return env.is_cache_enabled() if env else os.environ.get(NO_CACHE_VARIABLE, "").lower() not in TRUE
 
 
+def check_cache(*compilers: str) -> None:
+    """Raise InputError where others may write to the cache, or to what is kept there of these compilers, unless it is off."""
+    if cache_enabled():
+        for folder in (cache_folder(), *(cache_folder() / name for name in compilers)):
+            trust.check(folder)
+
+
 def _env() -> Any:
     """TileLang's settings, which a program may have changed, if it has been imported."""
     return getattr(sys.modules.get("tilelang"), "env", None)
@@ -170,7 +181,8 @@ def _env() -> Any:
 @contextmanager
 def _written(folder: Path) -> Iterator[Path]:
     """The folder, made if need be, or where nothing can be written there another one, which is gone afterwards."""
-    if can_be_written(folder):
+    if cache_enabled() and can_be_written(folder):
+        trust.check_private(folder)
         yield folder
     else:
         with tempfile.TemporaryDirectory() as other:
@@ -178,9 +190,9 @@ def _written(folder: Path) -> Iterator[Path]:
 
 
 def can_be_written(folder: Path) -> bool:
-    """Whether files can be written to a folder, which is made if need be."""
+    """Whether files can be written to a folder, which is made if need be. Raises InputError where others write there."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        trust.make_private(folder)
         # Permissions do not tell: root has all of them, also where the disk is full or mounted to be read.
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x")

@@ -12,6 +12,7 @@ import click
 from tl_attention import shipped
 from tl_attention.cli.errors import say
 from tl_attention.cli.measure import FAILED, RUNS, stamp
+from tl_attention.cli.problem import MOST_ROUNDS
 from tl_attention.cli.schedules import resolve_all, texts_of
 from tl_attention.errors import InputError, printable
 
@@ -22,7 +23,7 @@ from tl_attention.errors import InputError, printable
 @click.option(
     "--with", "others", multiple=True, metavar="SCHEDULE", help="this one too, where it is meant for head_dim"
 )
-@click.option("--rounds", type=click.IntRange(min=2), help="of samples  [default: 15]")
+@click.option("--rounds", type=click.IntRange(2, MOST_ROUNDS), help="of samples  [default: 15]")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="of the inputs  [default: fresh, recorded]")
 @click.option("--output", type=click.Path(path_type=Path), help="JSON lines  [default: a new file in runs/]")
 @click.option("--list", "listed", is_flag=True, help="the cells and what they compare, and nothing else")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -16,7 +19,18 @@ from tl_attention.files.named import Named
 
 # Of stdout: the reader has gone, or its disk is full.
 CANNOT_PRINT = {errno.EPIPE, errno.ENOSPC}
-INTERRUPTED = 130
+# A shell's exit code of what a signal ended, less the signal's number.
+BY_SIGNAL = 128
+# What ends a job from outside; each closes files and ends processes first.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+BY_DEFAULT = (signal.SIG_DFL, signal.default_int_handler)
+# Of an import, as the frames of a stack have it.
+IMPORTING = "<frozen importlib"
+AGAIN_S = 0.1
+
+
+class Ended(SystemExit):
+    """A signal has ended the command; `code` is the shell's for it."""
 
 
 class OneLineErrors(click.Group):
@@ -24,14 +38,16 @@ class OneLineErrors(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            code = super().main(*args, **{**kwargs, "standalone_mode": False})
+            with _ended_by_signals():
+                code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except InputError as error:
             fail(str(error))
         except click.ClickException as error:
             fail(f"{error.format_message()} (see --help)")
         except (click.Abort, KeyboardInterrupt):
-            click.echo("interrupted; rows already recorded are kept", err=True)
-            sys.exit(INTERRUPTED)
+            _say_interrupted(BY_SIGNAL + signal.SIGINT)
+        except Ended as ended:
+            _say_interrupted(ended.code)
         except OSError as error:
             if error.errno not in CANNOT_PRINT:
                 raise
@@ -47,6 +63,44 @@ class OneLineErrors(click.Group):
             names = ", ".join(sorted(self.commands))
             raise click.UsageError(f"no command {args[0][:40]!r}, expected one of {names}", ctx)
         return super().resolve_command(ctx, args)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Inside, a signal that ends the process raises first, once; one that is ignored, as under nohup, stays so."""
+    before = {number: signal.getsignal(number) for number in ENDING}
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if _is_importing(frame):
+            # A package swallows what is raised inside of its import, or cannot be imported twice.
+            threading.Timer(AGAIN_S, os.kill, (os.getpid(), number)).start()
+            return
+        # The next one ends the process at once, whatever is still to be closed.
+        signal.signal(number, signal.SIG_DFL)
+        raise Ended(BY_SIGNAL + number)
+
+    # Elsewhere than in the main thread no handler can be set.
+    is_main = threading.current_thread() is threading.main_thread()
+    caught = {number: handler for number, handler in before.items() if is_main and handler in BY_DEFAULT}
+    for number in caught:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in caught.items():
+            signal.signal(number, handler)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame and not frame.f_code.co_filename.startswith(IMPORTING):
+        frame = frame.f_back
+    return frame is not None
+
+
+def _say_interrupted(code: str | int | None) -> NoReturn:
+    with suppress(OSError):  # The terminal may have gone.
+        click.echo("interrupted; rows already recorded are kept", err=True)
+    sys.exit(code)
 
 
 def say(message: str) -> None:

@@ -13,6 +13,7 @@ from tl_attention import shipped
 from tl_attention.cli.arch import card_for, say_not_launched
 from tl_attention.cli.errors import say
 from tl_attention.cli.measure import FAILED, GOOD, RUNS, stamp
+from tl_attention.cli.problem import MOST_ROUNDS
 from tl_attention.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @click.argument("name", required=False)
 @click.option("--recorded", is_flag=True, help="show the record that ships, and measure nothing")
 @click.option("--of", "record", type=click.Path(path_type=Path), help="show this record, and measure nothing")
-@click.option("--rounds", type=click.IntRange(min=2), help="of samples  [default: 9]")
+@click.option("--rounds", type=click.IntRange(2, MOST_ROUNDS), help="of samples  [default: 9]")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="of the inputs  [default: fresh, recorded]")
 @click.option("--output", type=click.Path(path_type=Path), help="JSON lines  [default: a new file in runs/]")
 def ladder(

@@ -14,6 +14,7 @@ import click
 from tl_attention.cli.arch import arch_option, card_for, of_card, say_not_launched
 from tl_attention.cli.errors import naming, say
 from tl_attention.cli.problem import (
+    MOST_ROUNDS,
     causal_option,
     lse_option,
     shape_option,
@@ -64,7 +65,7 @@ def run_options(command: Any) -> Any:
             show_default=True,
             help="sizes read at run time, or compiled for exactly this shape",
         ),
-        click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True),
+        click.option("--rounds", type=click.IntRange(1, MOST_ROUNDS), default=5, show_default=True),
         click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="of the inputs  [default: fresh, recorded]"),
         arch_option,
         click.option("--output", type=click.Path(path_type=Path), help="JSON lines  [default: a new file in runs/]"),

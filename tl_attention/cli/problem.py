@@ -7,6 +7,8 @@ import click
 from tl_attention.problem.shape import SHAPE_TEXT
 from tl_attention.problem.window import WINDOW_TEXT
 
+# More would take days, and tell no more.
+MOST_ROUNDS = 10_000
 DEFAULT_SHAPE = "4,64,8192,128"
 shape_option = click.option("--shape", default=DEFAULT_SHAPE, show_default=True, help=SHAPE_TEXT)
 causal_option = click.option("--causal", is_flag=True)

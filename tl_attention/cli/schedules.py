@@ -13,8 +13,8 @@ import click
 from tl_attention.cli.arch import arch_option, card_for, of_card
 from tl_attention.cli.errors import Problems, naming
 from tl_attention.cli.head_dim import HEAD_SIZE
-from tl_attention.errors import InputError, printable
-from tl_attention.files import catalogue
+from tl_attention.errors import printable
+from tl_attention.files import catalogue, user_file
 from tl_attention.files.named import Named, expand, resolve
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize, is_meant, named_head_dims, sizes_of
@@ -126,8 +126,5 @@ def schema(output: Path | None) -> None:
     if output is None:
         click.echo(json_schema(), nl=False)
         return
-    try:
-        output.write_text(json_schema())
-    except OSError as error:
-        raise InputError(f"{output}: cannot be written: {error.strerror}") from None
+    user_file.write(output, json_schema())
     click.echo(f"wrote {printable(str(output))}")

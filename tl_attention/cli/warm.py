@@ -13,7 +13,7 @@ from tl_attention.cli.errors import Problems, say
 from tl_attention.cli.head_dim import HEAD_SIZE
 from tl_attention.cli.problem import lse_option, sinks_option, softcap_option, window_option
 from tl_attention.cli.schedules import meant_for, prove, resolve_all, schedules_argument, texts_of
-from tl_attention.errors import printable
+from tl_attention.errors import InputError, printable
 from tl_attention.files.defaults import default_schedules
 from tl_attention.files.named import Named, resolve
 from tl_attention.hardware.card import HOPPER, Card
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from tl_attention.measure.candidate import Candidate
 
 FAILED = 1
+# The proof takes lengths beyond the window's: their arithmetic is of 32 bits, as the kernel's.
+MOST_KEYS = 2**30
+# No GPU has a quarter of it.
+MOST_SMS = 1024
 
 
 @click.command()
@@ -48,7 +52,9 @@ FAILED = 1
 @lse_option
 @click.option("--strided", is_flag=True, help="for views, and layout bshd: any strides instead of contiguous tensors")
 @arch_option
-@click.option("--sms", type=click.IntRange(min=1), help="of the GPU  [default: as the one here has, else the card]")
+@click.option(
+    "--sms", type=click.IntRange(1, MOST_SMS), help="of the GPU  [default: as the one here has, else the card]"
+)
 def warm(
     schedules: tuple[str, ...],
     sizes: Sequence[HeadSize],
@@ -68,7 +74,7 @@ def warm(
     # A mistake in any file or option is told before the first slow import.
     on = card or card_at_hand()
     asked = of_card(resolve_all(texts_of(schedules)), on) if schedules else []
-    masks = dict.fromkeys(masked(is_causal, parse_window(window)) for is_causal in _each(causal, (False, True)))
+    masks = dict.fromkeys(masked(is_causal, _window(window)) for is_causal in _each(causal, (False, True)))
     shapes = [
         _any_lengths(size, mask=mask, dtype=parse_dtype(dtype), **options)
         for size in dict.fromkeys(sizes or (128,))
@@ -107,6 +113,15 @@ def warm(
 
 def _each(asked: bool | None, both: Iterable[bool]) -> Iterable[bool]:
     return both if asked is None else (asked,)
+
+
+def _window(text: str) -> tuple[int, ...]:
+    sides = parse_window(text)
+    if max(sides) > MOST_KEYS:
+        raise InputError(
+            f"window: {text[:40]!r} hides no key of a sequence, expected at most {MOST_KEYS} keys on a side"
+        )
+    return sides
 
 
 def _any_lengths(size: HeadSize, *, group: int, **fields: Any) -> AttentionShape:

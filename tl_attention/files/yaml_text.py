@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 
 from tl_attention.errors import InputError
+from tl_attention.files import user_file
 from tl_attention.schedule.key_errors import KeyPath, dotted, first_error, shown
 
 if TYPE_CHECKING:
@@ -108,34 +109,17 @@ def read(path: Path) -> YamlFile:
 
 
 def _text(path: Path) -> tuple[str, Stamp]:
-    try:
-        with open(path, "rb", opener=_at_once) as file:
-            status = os.fstat(file.fileno())
-            as_of, is_plain = _stamp(status), stat.S_ISREG(status.st_mode)
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise InputError(f"{path}: cannot be read: no file has such a name") from None
-    if len(data) > MAX_BYTES:
-        raise InputError(f"{path}: larger than {MAX_BYTES // 1024} KiB, which no schedule is")
+    data, status = user_file.read(path, MAX_BYTES, "schedule")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}:{line}: not a text file: byte {data[error.start]:#04x} is not UTF-8") from None
-    if not data and not is_plain:
+    if not data and not stat.S_ISREG(status.st_mode):
         raise InputError(f"{path}: a pipe or device with nothing in it, expected a file")
     if not text.strip():
         raise InputError(f"{path}: the file is empty, expected a schedule's keys, such as block_M: 128")
-    return text, as_of
-
-
-def _at_once(path: str, flags: int) -> int:
-    """Open without waiting for a writer: of a pipe that has none nothing is read, of one that has what it writes."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    os.set_blocking(descriptor, True)
-    return descriptor
+    return text, _stamp(status)
 
 
 def _compose(text: str, path: Path) -> yaml.Node:

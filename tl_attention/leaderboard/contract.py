@@ -9,7 +9,8 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from tl_attention.errors import InputError
-from tl_attention.measure.records import read_lines
+from tl_attention.files import user_file
+from tl_attention.measure.records import MOST_BYTES, read_lines
 from tl_attention.schedule.key_errors import dotted, first_error
 
 MAX_BYTES = 1_000_000
@@ -55,10 +56,7 @@ RANKED_LINES = tuple(TestLine(batch, 64, seq, 128, 1118) for batch, seq in ((1, 
 
 def read_submission(path: Path) -> bytes:
     """The bytes of a submission file. Raises InputError for one that cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read, expected a submission file: {error.strerror}") from None
+    return user_file.read(path, MOST_BYTES, "submission")[0]
 
 
 def read_test_lines(path: Path) -> tuple[TestLine, ...]:

@@ -22,6 +22,7 @@ from tl_attention.build.compile import compile_kernel
 from tl_attention.build.generation import target
 from tl_attention.build.sass import check_not_serialised, read_loops
 from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.files import user_file
 from tl_attention.leaderboard import cubin
 from tl_attention.leaderboard.contract import FORBIDDEN_WORD, MAX_BYTES, read_submission
 from tl_attention.leaderboard.device_code import constants
@@ -91,10 +92,7 @@ def write(name: str, schedule: Schedule, output: Path) -> None:
         raise InputError(f"{name}: not packed, one server rejects every file that holds the word {FORBIDDEN_WORD!r}")
     if len(text.encode()) > MAX_BYTES:
         raise InputError(f"{name}: not packed, {len(text.encode()):,} bytes, the servers take {MAX_BYTES:,}")
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{output}: cannot be written: {error.strerror}") from None
+    user_file.write(output, text)
 
 
 def check(path: Path) -> tuple[str, str, int]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tl_attention.errors import InputError
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.comparison import Comparison
 from tl_attention.measure.records import Measured, Status, parse_line, shape_of
@@ -138,4 +139,11 @@ def is_cell(values: Mapping[str, Any]) -> bool:
 
 def parse_cell(line: bytes, where: str) -> CellRow:
     """The cell of a line. Raises InputError that begins with `where`, as FILE:LINE."""
-    return parse_line(CellRow, line, where)
+    row = parse_line(CellRow, line, where)
+    if row.entry(OURS) is None:
+        raise InputError(f"{where}: entries: expected one of the name {OURS!r}")
+    for entry in row.entries:
+        # Speeds are ratios of these.
+        if min((entry.flops, *entry.rounds_ms)) <= 0:
+            raise InputError(f"{where}: entries: {entry.name[:40]}: expected flops and rounds_ms above 0")
+    return row

@@ -192,7 +192,12 @@ def _cache() -> Fact:
     size = sum(path.stat().st_size for name in made for path in (folder / name).rglob("*") if path.is_file())
     finished = sum(1 for name in made for _ in (folder / name / FOLDER).glob(f"*{SUFFIX}"))
     by = f" by {', '.join(made)}, {finished} kernels finished" if made else ""
-    return Fact("cache", f"{folder}, {size / 1e6:.0f} MB{by}")
+    try:
+        toolchain.check_cache(*made)
+        fault = ""
+    except InputError as error:
+        fault = str(error)
+    return Fact("cache", f"{folder}, {size / 1e6:.0f} MB{by}", fault)
 
 
 def _one_line(error: Exception) -> str:

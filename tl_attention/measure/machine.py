@@ -7,7 +7,7 @@ import platform
 from contextlib import suppress
 from typing import Any
 
-from tl_attention.build.toolchain import chosen
+from tl_attention.build.toolchain import check_cache, chosen
 from tl_attention.errors import InputError
 from tl_attention.hardware.card import KNOWN, card_of
 from tl_attention.hardware.device import card_at_hand, visible_gpus
@@ -18,10 +18,11 @@ def machine_fields(arch: str | None = None) -> dict[str, Any]:
     """The fields of a row that say where it was measured, and in which run, by name; the device's is the worker's to tell.
 
     `arch` is that of the card to compile for, by default the one at hand. Asked before minutes of compiling: raises
-    InputError where no nvcc can compile, or, unless an arch is asked for, where the GPU is no card that is known.
+    InputError where no nvcc can compile, where others may write to the cache, or, unless an arch is asked for, where the GPU is no card that is known.
     """
     versions, known = software(), gpu()
     nvcc = chosen(versions.get("cuda"))
+    check_cache(nvcc.cache)
     if arch is None and "cuda" in versions:
         for found in visible_gpus()[:1]:
             card_of(found.capability, found.name)

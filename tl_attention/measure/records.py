@@ -12,13 +12,16 @@ from typing import Any, Literal, TypeVar, cast
 
 from tl_attention.build.sass import Loop
 from tl_attention.errors import InputError
-from tl_attention.hardware.card import HOPPER
+from tl_attention.files import user_file
+from tl_attention.hardware.card import CARDS, HOPPER
 from tl_attention.measure.comparison import Comparison
 from tl_attention.measure.line_file import LineFile
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.window import OPEN, is_window, masked, sides
 
+# The largest record that ships has 0.2 MB.
+MOST_BYTES = 64 * user_file.MIB
 # Whether a kernel reads its sizes at run time, or is compiled for them; what a peer does is its own.
 SizesKnown = Literal["runtime", "fixed", "peer"]
 Status = Literal[
@@ -121,6 +124,9 @@ class Row(Measured):
 def shape_of(problem: Mapping[str, Any]) -> AttentionShape:
     """The problem that a line has. Raises InputError or TypeError for one that is none."""
     problem = dict(problem)
+    for name in ("head_dim", "head_dim_v"):
+        if not isinstance(problem.get(name, 0), int):
+            raise InputError(f"{name} is {problem[name]!r}, expected an integer")
     mask = masked(problem.pop("causal", False), problem.pop("window", (OPEN, OPEN)))
     return AttentionShape(**problem, mask=mask)
 
@@ -194,10 +200,7 @@ def read_rows(path: Path) -> list[Row]:
 
 def read_lines(path: Path) -> list[tuple[str, bytes]]:
     """(FILE:LINE, the line) of each that is not blank. Raises InputError."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    lines = user_file.read(path, MOST_BYTES, "record")[0].split(b"\n")
     return [(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
@@ -227,7 +230,16 @@ def _number(text: str) -> float:
 
 def parse_row(line: bytes, where: str) -> Row:
     """The row of a line. Raises InputError that begins with `where`, as FILE:LINE."""
-    return parse_line(Row, line, where)
+    row = parse_line(Row, line, where)
+    for key, is_good, expected in (
+        ("median_ms", row.median_ms is None or None not in (row.p10_ms, row.p90_ms), "p10_ms and p90_ms beside it"),
+        ("registers", row.registers is None or row.registers > 0, "more than 0"),
+        ("shared_bytes", row.shared_bytes is None or row.shared_bytes >= 0, "at least 0"),
+        ("against", row.against is None or min(row.against.ratios, default=0) > 0, "ratios above 0"),
+    ):
+        if not is_good:
+            raise InputError(f"{where}: {key}: expected {expected}")
+    return row
 
 
 def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
@@ -251,6 +263,8 @@ def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
         raise InputError(f"{where}: {'.'.join(map(str, key))}: {message}") from None
     except (TypeError, InputError) as error:
         raise InputError(f"{where}: problem: {str(error).removeprefix('AttentionShape.__init__() ')}") from None
+    if row.arch not in CARDS:
+        raise InputError(f"{where}: arch: {row.arch[:40]!r} is no card's, expected one of {', '.join(CARDS)}")
     return row
 
 

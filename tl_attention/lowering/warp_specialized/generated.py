@@ -270,9 +270,13 @@ class RolesProof(Proof):
                 mask.first_whole(first_key + ROWS, block_N, INTEGERS),
                 mask.end_whole(shape.seq_kv // block_N, first_key, block_N, INTEGERS),
             )
-            for kv, masked in zip(reversed(range(tile.first, tile.first + tile.blocks)), masks[at:]):
-                if row < shape.seq_q and not masked and kv not in whole:
-                    raise Unsafe(f"{process} does not mask KV block {kv} of rows from {row} on")
+            of_tile = masks[at : at + tile.blocks]
+            if row < shape.seq_q and False in of_tile:
+                # What needs no mask lies together, so the first and the last block without one tell of all between.
+                places = of_tile.index(False), len(of_tile) - 1 - of_tile[::-1].index(False)
+                for kv in (tile.first + tile.blocks - 1 - place for place in places):
+                    if kv not in whole:
+                        raise Unsafe(f"{process} does not mask KV block {kv} of rows from {row} on")
             at += tile.blocks
 
 

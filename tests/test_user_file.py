@@ -1,0 +1,61 @@
+"""Files that a user names: what is no file, or has no end, is one line at once; a full disk costs nothing that was there."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from tl_attention.errors import InputError
+from tl_attention.files import user_file
+
+SUBMISSION = Path(__file__).parents[1] / "leaderboard_submit.py"
+NEVER_ENDS = "/dev/zero"
+READERS = {
+    "a schedule": (["check"], ".yaml", "larger than 64 KiB, which no schedule is"),
+    "cells": (["compare"], ".yaml", "larger than 64 KiB, which no schedule is"),
+    "a record": (["report"], ".jsonl", "larger than 64 MiB, which no record is"),
+    "a ladder's record": (["ladder", "worklog", "--of"], ".jsonl", "larger than 64 MiB, which no record is"),
+    "profiles": (["profile", "--of"], ".jsonl", "larger than 64 MiB, which no record is"),
+    "test lines": (["submit", "--evaluate", SUBMISSION, "--lines"], ".txt", "larger than 64 MiB, which no record is"),
+    "a submission": (["submit", "--check"], ".py", "larger than 64 MiB, which no submission is"),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_never_ends_and_a_pipe_that_nobody_writes_to_are_told_at_once(name, error_of, tmp_path):
+    command, suffix, words = READERS[name]
+    for file, make in (("endless", lambda path: path.symlink_to(NEVER_ENDS)), ("pipe", os.mkfifo)):
+        path = tmp_path / f"{file}{suffix}"
+        make(path)
+        error = error_of(*command, path)
+        assert error.startswith(str(path)) and (file == "pipe" or error == f"{path}: {words}")
+
+
+@pytest.mark.parametrize("before", ["new", "there"])
+def test_a_file_is_written_whole_or_not_at_all(before, tmp_path) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    link.symlink_to(file)
+    if before == "there":
+        file.write_text("what was there")
+        file.chmod(0o751)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+    try:
+        with pytest.raises(InputError, match=f"^{link}: cannot be written: File too large$"):
+            user_file.write(link, "x" * 2000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert {path.name for path in tmp_path.iterdir()} == ({"link", "file"} if before == "there" else {"link"})
+    assert before == "new" or file.read_text() == "what was there"
+    user_file.write(link, "whole")
+    assert file.read_text() == "whole" and link.is_symlink()
+    assert before == "new" or file.stat().st_mode & 0o777 == 0o751
+
+
+def test_a_device_is_written_to() -> None:
+    user_file.write(Path(os.devnull), "x")
+    with pytest.raises(InputError, match="^/dev/full: cannot be written: No space left on device$"):
+        user_file.write(Path("/dev/full"), "x")
