@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 from mma_sync_schedules import SHIPPED
 from test_mma_sync_passes import told
+from tiers import exhaustive
 
 from tl_attention.build.compile import compile_kernel
 from tl_attention.configurations.as_schedule import schedule_of
@@ -99,6 +100,7 @@ def test_the_space_has_each_configuration_once():
     assert {one.tile for one in SPACE} == {(128, M, N, 4) for M in (64, 128) for N in (32, 64)}
 
 
+@exhaustive
 def test_every_configuration_of_the_space_is_proved_or_refused_for_its_size():
     refused: dict[tuple[int, int], set[str]] = {}
     for one in SPACE:
@@ -201,6 +203,7 @@ def test_the_interpreter_computes_attention_by_them(text, mask):
     assert {run: report.ok for run, report in reports.items()} == {"late": True, "early": True}
 
 
+@exhaustive
 @pytest.mark.parametrize(
     "text",
     [

@@ -22,6 +22,7 @@ import corpus  # noqa: E402
 from checkouts import Checkout  # noqa: E402
 from generated_case import ACCEPTED, GeneratedCase, draw_random, generated, rebuilt  # noqa: E402
 from same_code import Case  # noqa: E402
+from tiers import exhaustive  # noqa: E402
 
 SHIPPED = ("best.yaml", "seed_stages4.yaml", "inferred.yaml")
 LOWERINGS = ("pipelined", "warp_specialized")
@@ -59,6 +60,7 @@ def changed(drawn: Path, tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+@exhaustive
 def test_what_was_drawn_is_judged_the_same_again(drawn: Path) -> None:
     cases = corpus.read(drawn)
     assert sorted(rebuilt(case)[0].lowering for case in cases) == [LOWERINGS[0], *LOWERINGS[1:] * 2]
@@ -68,6 +70,7 @@ def test_what_was_drawn_is_judged_the_same_again(drawn: Path) -> None:
     assert "     3 accepted\n3 proofs: median " in result.stdout
 
 
+@exhaustive
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_verdict_that_differs_is_shown(changed: Callable[..., Path], lowering: str) -> None:
     result = run("compare", changed(lowering, lambda case: replace(case, verdict="ScheduleRefused: it hangs")))
@@ -75,6 +78,7 @@ def test_a_verdict_that_differs_is_shown(changed: Callable[..., Path], lowering:
     assert f": {lowering}_" in result.stdout and "    - ScheduleRefused: it hangs\n    + accepted\n" in result.stdout
 
 
+@exhaustive
 def test_so_is_code_that_waits_no_more(changed: Callable[..., Path]) -> None:
     def never_waits(case: GeneratedCase) -> GeneratedCase:
         lines = case.source.splitlines()
@@ -89,11 +93,13 @@ def test_so_is_code_that_waits_no_more(changed: Callable[..., Path]) -> None:
     )
 
 
+@exhaustive
 def test_only_some_are_judged_and_none_is_an_error(drawn: Path) -> None:
     assert "1 cases, 0 DIFFERENT" in run("compare", drawn, "--only", ": pipelined_").stdout
     assert run("compare", drawn, "--only", "no such name").exit_code == 2
 
 
+@exhaustive
 def test_what_is_kept_is_what_is_compiled(drawn: Path) -> None:
     cases = {rebuilt(case)[0].lowering: case for case in corpus.read(drawn)}
     for case in cases.values():
@@ -116,6 +122,7 @@ def test_shipped_cases_are_those_that_are_accepted_and_have_a_program() -> None:
     assert best and str(best).startswith("best fp16 128 causal: warp_specialized_128x176") and best.sizes is None
 
 
+@exhaustive
 def test_a_file_that_is_cut_off_is_said_to_be(drawn: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.xz"
     cut.write_bytes(drawn.read_bytes()[:5000])
@@ -123,6 +130,7 @@ def test_a_file_that_is_cut_off_is_said_to_be(drawn: Path, tmp_path: Path) -> No
     assert result.exit_code == 2 and "expected a whole file of `draw`" in result.stderr, result.output
 
 
+@exhaustive
 def test_what_is_kept_already_is_not_lowered_again(drawn: Path, tmp_path: Path) -> None:
     file = tmp_path / "two.xz"
     first_part = kept(file, sorted(corpus.read(drawn), key=str)[:2]).read_bytes()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import exhaustive
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
@@ -118,6 +119,7 @@ def test_the_draws_have_every_option():
     assert len(found) == 2 * len(options(CASES[0]))
 
 
+@exhaustive
 @pytest.mark.parametrize("number", range(DRAWN))
 def test_any_of_them_is_proved(number):
     assert proved(CASES[number]).digest

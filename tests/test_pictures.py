@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
 from PIL import Image, ImageChops
+from tiers import exhaustive
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tools"))
@@ -29,6 +30,7 @@ OURS = {f"{name}.{kind}" for name in pictures.PICTURES for kind in ("svg", "png"
 # --- what is committed -----------------------------------------------------------------------------------------
 
 
+@exhaustive
 @pytest.mark.parametrize("name", pictures.PICTURES)
 def test_a_picture_is_that_of_its_record_and_its_text_can_be_read(name, tmp_path) -> None:
     picture = pictures.PICTURES[name]
@@ -79,6 +81,7 @@ def test_colours_are_those_of_the_style_in_a_png_too() -> None:
         assert min(max(abs(a - b) for a, b in zip(wanted, found)) for found in drawn) < 10, colour
 
 
+@exhaustive
 def test_another_number_in_the_record_is_another_picture(tmp_path) -> None:
     shutil.copy(RESULTS / panels.GRID, tmp_path)
     record = tmp_path / panels.GRID
@@ -87,6 +90,7 @@ def test_another_number_in_the_record_is_another_picture(tmp_path) -> None:
     assert sheet.save(pictures.PICTURES["grid"].drawn(tmp_path), tmp_path, "grid")[0].read_bytes() != before
 
 
+@exhaustive
 def test_a_machines_own_settings_do_not_matter(tmp_path) -> None:
     import matplotlib
 
@@ -100,6 +104,7 @@ def test_a_machines_own_settings_do_not_matter(tmp_path) -> None:
 # --- the command -----------------------------------------------------------------------------------------------
 
 
+@exhaustive
 def test_the_command_draws_what_is_asked_for_and_leaves_out_what_has_no_record(tmp_path, monkeypatch) -> None:
     results, folder = tmp_path / "results", tmp_path / "docs/pictures"
     results.mkdir()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from mutations import SCHEDULES, shipped
+from tiers import exhaustive
 
 from tl_attention.build.compile import CompiledKernel, compile_kernel
 from tl_attention.build.sass import steady
@@ -57,6 +58,7 @@ def test_a_kernels_loop_has_the_instructions_that_its_tile_needs(compiled):
 EXACT = sorted((SCHEDULES / "experiments").rglob("*exact*.yaml"))
 
 
+@exhaustive
 @pytest.mark.parametrize("path", EXACT, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_the_wait_is_where_the_schedule_has_it(path):
     schedule = load(path)
@@ -71,6 +73,7 @@ def test_the_wait_is_where_the_schedule_has_it(path):
     assert all(0 <= place - max(loop.product_waits) <= 2 for place in loop.arrives[cluster:])
 
 
+@exhaustive
 def test_the_release_is_where_the_schedule_has_it():
     options = load(SCHEDULES / "experiments/causal/waits_exact.yaml").model_dump()
     group = [list(names) for names in options["group"]]

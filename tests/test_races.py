@@ -14,6 +14,7 @@ from race_trial import mutants, proved, trial
 from simulated_orders import explore, tried
 from test_role_faults import TILES, Events, changed, moved, place, removed
 from test_roles import OPTIONS, ORDERS, events_of, roles_of
+from tiers import exhaustive
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.proof.events import CLUSTER, NAMED, Event, Process
@@ -285,7 +286,7 @@ def test_a_barrier_operation_can_be_left_out_only_where_others_do_its_work(optio
         assert not tried(Machine(events, roles.counts), 5, rng), left_out
 
 
-@pytest.mark.parametrize("number,largest", [(SAMPLE, 10_000), (SMALL_SAMPLE, 100)])
+@pytest.mark.parametrize("number,largest", [pytest.param(SAMPLE, 10_000, marks=exhaustive), (SMALL_SAMPLE, 100)])
 def test_what_is_accepted_runs_in_every_order(number, largest):
     """The full trial: tools/trial_of_races.py."""
     trials = [trial(program, seed) for seed, program in enumerate(mutants(number, SEED, largest))]

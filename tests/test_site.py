@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from browser import WIDTHS, browser, faults
 from site_pages import ARGUMENTS, ROOT, Page, build, build_once, dead_links, markdown_of, tables_of
+from tiers import exhaustive
 
+pytestmark = exhaustive
 # Every page that a reader can be sent to from the outside.
 KNOWN = {"README", "CONTRIBUTING", "CHANGELOG", "docs/index", "docs/PYTORCH", "docs/DESIGN", "docs/results"}
 
