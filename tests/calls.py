@@ -46,6 +46,8 @@ def wrapped(tensor: Tensor) -> Tensor:
 
 
 SIZE = (2, 4, 64, 64)
+# Memory that an output of SIZE is all of, and sinks are a part of.
+MEMORY = half(2 * 4 * 64 * 64)
 # Calls of one kind: every other call here differs from one of them in what is named.
 BASES: dict[str, Options] = {
     "plain": three(*SIZE),
@@ -59,6 +61,7 @@ BASES: dict[str, Options] = {
         "return_lse": True,
     },
     "into out": {**three(*SIZE), "out": half(*SIZE)},
+    "with sinks into out": {**three(*SIZE), "sinks": MEMORY[:8].view(torch.float32), "out": half(*SIZE)},
     "odd query": {**three(*SIZE), "q": odd(2, 4, 64), "out": padded(2, 4, 1, 64)},
     "one query": {**three(*SIZE), "q": half(2, 4, 1, 64), "out": half(2, 8, 1, 64)[:, ::2]},
 }
@@ -84,7 +87,15 @@ OTHER: dict[str, list[tuple[str, Any]]] = {
         for name in "qkv"
     },
     "causal": [("plain", True), ("all", False)],
-    "scale": [("plain", 0.3), ("plain", 2), ("plain", 0.0), ("plain", "a"), ("all", -1.0)],
+    "scale": [
+        ("plain", 0.3),
+        ("plain", 2),
+        ("plain", 0.0),
+        ("plain", "a"),
+        ("all", -1.0),
+        ("plain", True),
+        ("all", 1e-60),
+    ],
     "window_size": [
         *(("plain", window) for window in ((3, 2), (3.0, 2), (-2, 0), (True, 0), [3, 2], (1, 2, 3), None)),
         *(("all", window) for window in ((8, 0), (9.0, 0), [9, 0], (9, False), (9, 1))),
@@ -117,6 +128,7 @@ OTHER: dict[str, list[tuple[str, Any]]] = {
         ("into out", BASES["into out"]["k"]),
         ("into out", half(1).expand(SIZE)),
         ("into out", 1),
+        ("with sinks into out", MEMORY.view(SIZE)),
     ],
     "schedule": [
         *(("plain", schedule) for schedule in ("seed", Path("seed"), resolve("seed").schedule, "bets", 1, [])),

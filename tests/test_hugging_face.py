@@ -106,7 +106,7 @@ INSTEAD = {
     "the layer passes position_bias": {"position_bias": torch.zeros(1, 4, 20, 20)},
     "the layer passes output_attentions": {"output_attentions": True},
     "the layer passes cache": {"cache": object()},
-    "attention: scale is -1.0, expected a positive number": {"scaling": -1.0},
+    "attention: scale is -1.0, expected a number from 2^-126 to 2.35e+38": {"scaling": -1.0},
 }
 
 

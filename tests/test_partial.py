@@ -75,6 +75,25 @@ def test_rows_that_see_no_key_of_some_or_of_all_parts():
     assert compare(output[:, :, :2], whole[:, :, :2], whole[:, :, :2].half()).ok
 
 
+def test_parts_whose_sum_is_beyond_fp32_take_all_the_weight():
+    generator = torch.Generator().manual_seed(9)
+    outputs, lses = (torch.randn(3, 1, 1, 4, *columns, generator=generator) for columns in ((5,), ()))
+    lses[1, ..., 1] = lses[1, ..., 2] = lses[2, ..., 2] = math.inf
+    lses[..., 3] = -math.inf
+    outputs.requires_grad_()
+    lses.requires_grad_()
+    output, lse = merge(outputs, lses)
+    constant = torch.tensor([[0, 1, 0], [0, 0.5, 0.5], [0, 0, 0]])[..., None, None]
+    weights = torch.stack([lses[..., 0].softmax(0), *constant])
+    expected, of_lse = torch.einsum("rpbh,pbhrd->bhrd", weights, outputs), lses[..., 0].logsumexp(0)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(lse[..., 0], of_lse)
+    assert lse[0, 0].tolist()[1:] == [math.inf, math.inf, -math.inf]
+    found = torch.autograd.grad(output.square().sum() + lse[..., 0].sum(), (outputs, lses))
+    reference = torch.autograd.grad(expected.square().sum() + of_lse.sum(), (outputs, lses))
+    torch.testing.assert_close(found, reference)
+
+
 def test_a_window_is_the_rest_of_a_mask_that_sees_nothing():
     q, k, v = make_inputs(AttentionShape(1, 1, 120, 50, 64, "float16"), seed=8)
     options = {"mask": Mask(left=20, right=4), "scale": 0.1}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from on_cpu import take_for_a_gpu
+from torch._subclasses import FakeTensorMode
 
 from tl_attention import InputError, ScheduleRefused, attention
 from tl_attention.build import generation, library
@@ -33,6 +37,16 @@ def onto_q() -> None:
     call(q=q, out=q)
 
 
+def onto_sinks() -> None:
+    memory = half(8 * 64 * 64)
+    call(sinks=memory[:16].view(torch.float32), out=memory.view(1, 8, 64, 64))
+
+
+def unread(*size: int) -> torch.Tensor:
+    """A tensor of any size, without memory."""
+    return half(*size, device="meta")
+
+
 def onto_later_keys() -> None:
     cache = half(1, 8, 128, 64)
     call(k=cache[:, :, :64], out=cache[:, :, 32:96])
@@ -52,16 +66,27 @@ CALLS: dict[str, Callable[[], None]] = {
     "a window below -1": lambda: call(window_size=(-2, 0)),
     "a softcap below 0": lambda: call(softcap=-1.0),
     "a scale of 0": lambda: call(scale=0.0),
+    "a scale that fp32 rounds to 0": lambda: call(scale=1e-60),
+    "a scale that is too large for its softcap": lambda: call(scale=1e20, softcap=1e-19),
+    "causal that is a text": lambda: call(causal="False"),
     "sinks for other heads": lambda: call(sinks=torch.zeros(4)),
     "sinks in fp16": lambda: call(sinks=half(8)),
     "out of another shape": lambda: call(out=half(1, 8, 65, 64)),
     "out of another dtype": lambda: call(out=half(1, 8, 64, 64, dtype=torch.bfloat16)),
     "out is q": onto_q,
     "out shares elements with k": onto_later_keys,
+    "out over the memory of sinks": onto_sinks,
     "out with overlapping rows": lambda: call(out=half(8 * 64 * 64).as_strided((1, 8, 64, 64), (64, 64, 8, 1))),
     "keys that are expanded": lambda: call(k=half(1, 1, 64, 64).expand(1, 8, 64, 64)),
     "a last dimension with strides": lambda: call(q=half(1, 8, 64, 64).transpose(2, 3)),
     "q behind an odd address": lambda: call(q=half(8 * 64 * 64 + 1)[1:].view(1, 8, 64, 64)),
+    "a sparse tensor": lambda: call(k=half(1, 8, 64, 64).to_sparse()),
+    "more keys than 32 bits count": lambda: call(
+        q=unread(1, 8, 64, 64), **{name: unread(1, 8, 2**31 + 5, 64) for name in "kv"}
+    ),
+    "more row tiles than 32 bits count": lambda: call(
+        q=unread(46341, 46341, 1, 8), **{name: unread(46341, 1, 1, 8) for name in "kv"}
+    ),
     "a gradient with a softcap": lambda: call(q=half(1, 8, 64, 64, requires_grad=True), softcap=30.0),
     "a gradient with sinks": lambda: call(q=half(1, 8, 64, 64, requires_grad=True), sinks=torch.zeros(8)),
     "a gradient with another head_dim of v": lambda: call(
@@ -75,6 +100,27 @@ CALLS: dict[str, Callable[[], None]] = {
     "a schedule that is none": lambda: call(schedule="bets"),
 }
 STAND_IN = {"cpu": "meta", "cuda:0": "cpu"}
+
+
+# Values that no call takes, by argument: its own class in the place of another, and numbers of any size.
+VALUES: dict[str, tuple[Any, ...]] = {
+    "scale": (1e39, 1e-60, 5e-324, math.nan, True, 10**400, 10**5000, -(10**400), "1", torch.tensor(0.1), 1j, [0] * 99),
+    "softcap": (1e300, 1e-300, math.nan, True, False, 10**400, 10**5000, "30", torch.tensor(30.0), None),
+    "window_size": (None, "ab", 3, (True, 0), (1.0, 2), (2**63, 0), (10**400, 0), (1, 2, 3), torch.tensor([1, 2])),
+    "causal": ("False", 1, None, torch.tensor([True, False])),
+    "specialize": ("no", 1, None, torch.tensor([True, False])),
+    "return_lse": ("no", 1, None, torch.tensor([True, False])),
+    "layout": (None, "x" * 500, b"bhsd", np.array(["bhsd"])),
+    "sinks": (0, [0.0] * 8, torch.zeros(8).to_sparse(), torch.zeros(()), half(8)),
+    "k": (None, np.zeros((1, 8, 64, 64)), half(1, 8, 64, 64).to_sparse(), torch.zeros(1, 8, 64, 64).to_mkldnn()),
+}
+# Not without data: PyTorch cannot make the one, and names of schedules are looked up where a kernel is.
+OTHERS: dict[str, tuple[Any, ...]] = {
+    "q": (half(64, 64).to_sparse_csr(), torch.nested.nested_tensor([half(8, 64, 64)])),
+    "v": (torch.nested.nested_tensor([half(64, 8, 64)], layout=torch.jagged),),
+    "out": (half(1, 8, 64, 64).to_sparse(), "out", 1),
+    "schedule": (1, True, b"best", "x" * 500, "", "\0"),
+}
 
 
 def rows_of_the_page() -> dict[str, str]:
@@ -102,6 +148,28 @@ def test_a_call_is_refused_in_the_words_of_the_page(name, no_kernel) -> None:
         CALLS[name]()
     words = re.sub(r"cpu|cuda:0", lambda found: STAND_IN[found[0]], rows_of_the_page()[name])
     assert isinstance(error.value, InputError) and str(error.value) == words and "\n" not in words
+
+
+@pytest.mark.parametrize("how", ["plain", "with a gradient", "without data"])
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_that_no_call_takes_is_refused_in_one_line(name, how, no_kernel) -> None:
+    for value in VALUES[name]:
+        given: dict[str, Any] = {"q": half(1, 8, 64, 64, requires_grad=how == "with a gradient"), name: value}
+        with FakeTensorMode() if how == "without data" else nullcontext() as mode, pytest.raises(InputError) as error:
+            call(
+                **{key: mode.from_tensor(x) if mode and isinstance(x, torch.Tensor) else x for key, x in given.items()}
+            )
+        message = str(error.value)
+        assert message.startswith(f"attention: {name} is "), message
+        assert "\n" not in message and len(message) < 200, message
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_has_no_strides_or_is_no_name_is_refused_in_one_line(name, no_kernel) -> None:
+    for value in OTHERS[name]:
+        with pytest.raises(InputError) as error:
+            call(**{name: value})
+        assert "\n" not in str(error.value) and len(str(error.value)) < 200
 
 
 def test_the_page_has_these_calls_and_those_that_need_a_device() -> None:

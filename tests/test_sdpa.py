@@ -150,7 +150,7 @@ def test_the_operators_below_take_another_layout_and_windows(launches, causal, l
 REFUSED = {
     "sdpa: dropout_p is 0.1, which the kernels do not have, expected none": {"dropout_p": 0.1},
     "sdpa: return_debug_mask is True, which the kernels do not have, expected none": {"return_debug_mask": True},
-    "attention: scale is -1.0, expected a positive number": {"scale": -1.0},
+    "attention: scale is -1.0, expected a number from 2^-126 to 2.35e+38": {"scale": -1.0},
     "sdpa: a causal mask or a window of 20 queries and 30 keys, expected as many keys as queries: SDPA lets them begin "
     "together, the kernels let them end together": {"is_causal": True},
 }

@@ -20,6 +20,15 @@ class ScheduleRefused(InputError):
         self.others = others
 
 
+def shown(value: object, most: int = 60) -> str:
+    """What stands for a caller's value in an error: its repr on one line, cut short; its type where it has no repr."""
+    try:
+        text = printable(repr(value))
+    except Exception:  # Any class has a repr of its own, and an int of 5000 digits has none.
+        return type(value).__name__
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def printable(text: str) -> str:
     """The text with what a terminal would act on, or could not show, as escapes: a name may hold anything."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

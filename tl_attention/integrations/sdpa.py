@@ -15,7 +15,7 @@ from torch.backends import cuda as backends
 from torch.library import Library
 from torch.nn.attention import register_flash_attention_impl
 
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, shown
 from tl_attention.integrations import NAME
 from tl_attention.op.attention import attention
 from tl_attention.problem.window import OPEN
@@ -139,8 +139,8 @@ def _attend(
     left, right = (OPEN if side is None else side for side in window)
     for name, given in others.items():
         if given is not None and (isinstance(given, Tensor) or given):
-            shown = "a tensor" if isinstance(given, Tensor) else repr(given)
-            raise InputError(f"sdpa: {name} is {shown}, which the kernels do not have, expected none")
+            found = "a tensor" if isinstance(given, Tensor) else shown(given)
+            raise InputError(f"sdpa: {name} is {found}, which the kernels do not have, expected none")
     if query.dim() == key.dim() == value.dim() == 4:
         seq = 2 if layout == "bhsd" else 1
         _check_lengths(query.shape[seq], key.shape[seq], masked=causal or (left, right) != (OPEN, OPEN))

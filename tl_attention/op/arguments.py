@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, shown
 from tl_attention.hardware.card import CARDS, Card, card_of
 from tl_attention.op.in_memory import DIMENSIONS, check_layout, check_out, empty, other_way
 from tl_attention.op.rows import Rows
 from tl_attention.problem.head_dims import check_head_dim, head_size
 from tl_attention.problem.mask import FULL, Mask
+from tl_attention.problem.scale import scale_of
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.softcap import softcap_of
 from tl_attention.problem.window import masked
@@ -31,16 +32,8 @@ def _is_4d(tensor: object) -> bool:
 
 
 def _of_attention(error: InputError) -> InputError:
-    """What a check of sizes or windows, which commands have as well, found in a call."""
+    """What a check of numbers, which knows of no call, found in one."""
     return InputError(f"attention: {str(error).removeprefix('shape: ')}")
-
-
-def checked_mask(causal: bool, window_size: object) -> Mask:
-    """The mask of these arguments."""
-    try:
-        return masked(causal, window_size)
-    except InputError as error:
-        raise _of_attention(error) from None
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -118,21 +111,38 @@ def output_for(out: Tensor | None, shape: tuple[int, ...], inputs: dict[str, Ten
     return output
 
 
-def checked_scale(scale: float | None, head_dim: int) -> float:
+def checked_scale(scale: float | None, head_dim: int, softcap: float | None) -> float:
     """The factor of the scores."""
     if scale is None:
         return head_dim**-0.5
-    if not isinstance(scale, (int, float)) or not 0 < scale < float("inf"):
-        raise InputError(f"attention: scale is {scale!r}, expected a positive number")
-    return float(scale)
-
-
-def checked_softcap(softcap: float) -> float:
-    """The cap, 0 for none."""
     try:
-        return softcap_of(softcap)
+        return scale_of(scale, softcap)
     except InputError as error:
-        raise InputError(f"attention: {error}") from None
+        raise _of_attention(error) from None
+
+
+def checked_options(
+    *, causal: bool, scale: float | None, window_size: object, softcap: float, layout: str, **flags: bool
+) -> tuple[Mask, float]:
+    """The mask, and the cap, 0 for none. Raises InputError for whatever is wrong in any call, whatever its tensors are."""
+    check_layout(layout)
+    for name, value in {"causal": causal, **flags}.items():
+        if not isinstance(value, bool):
+            raise InputError(f"attention: {name} is {shown(value)}, expected True or False")
+    try:
+        mask, softcap = masked(causal, window_size), softcap_of(softcap)
+    except InputError as error:
+        raise _of_attention(error) from None
+    checked_scale(scale, 1, softcap)
+    return mask, softcap
+
+
+def check_dense(**tensors: object) -> None:
+    """Raise InputError for a tensor without strides, such as a sparse one: most questions to it raise another error."""
+    for name, tensor in tensors.items():
+        if isinstance(tensor, Tensor) and (tensor.is_nested or tensor.layout != torch.strided):
+            kind = "nested" if tensor.is_nested else tensor.layout
+            raise InputError(f"attention: {name} is a tensor with layout {kind}, expected {torch.strided}")
 
 
 def check_sinks(sinks: Tensor | None, q: Tensor) -> None:
@@ -151,31 +161,14 @@ def check_sinks(sinks: Tensor | None, q: Tensor) -> None:
 
 
 def check_without_data(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sinks: Tensor | None,
-    *,
-    causal: bool,
-    scale: float | None,
-    window_size: object,
-    softcap: float,
-    layout: str,
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, layout: str, **options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """All that needs neither a GPU nor numbers: lengths, batch and heads may be symbols. Returns bhsd views."""
-    check_layout(layout)
+    _, softcap = checked_options(layout=layout, **options)
+    check_dense(q=q, k=k, v=v, sinks=sinks)
     q, k, v = (bhsd(x, layout) for x in (q, k, v))
     check_sinks(sinks, q)
-    softcap = checked_softcap(softcap)
-    checked_mask(causal, window_size)
     check_tensors(q, k, v)
     # A kernel is compiled for head sizes, so where they are symbols they become numbers.
     _shape(q.dtype, (1, 1, 1, 1), (int(q.shape[3]), int(v.shape[3])), FULL, 1, softcap)
-    checked_scale(scale, q.shape[3])
     return q, k, v
-
-
-def check_flag(name: str, value: object) -> None:
-    """Raise InputError for what is neither True nor False."""
-    if not isinstance(value, bool):
-        raise InputError(f"attention: {name} is {value!r}, expected True or False")

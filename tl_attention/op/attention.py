@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from tl_attention.op import arguments, operator
-from tl_attention.op.in_memory import BHSD, check_layout, other_way, placed
+from tl_attention.op.in_memory import BHSD, other_way, placed
 from tl_attention.op.kernels import kernel_of, schedule_of, sms_of
 from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of, launch
 from tl_attention.schedule.schedule import Schedule
@@ -78,7 +78,7 @@ def attention(
 
     Args:
         causal: a query sees no key after its own.
-        scale: factor of the scores, positive; 1 / sqrt(head_dim) by default.
+        scale: factor of the scores, 2^-126 to 2.35e38; 1 / sqrt(head_dim) by default.
         window_size: (left, right), how many keys a query sees before and after its own; -1 is open. With causal the
             intersection.
         softcap: scores become softcap * tanh(score / softcap), after the scale and before the mask; 0 is off.
@@ -87,7 +87,7 @@ def attention(
         return_lse: return (output, LSE): of each row the natural logarithm of the sum of exp(score), its sink included;
             fp32 (batch, heads, seq_q), -inf for a row that sees no key and has no sink.
         out: the tensor that the output is written to, and returned; strided as the inputs may be. It shares no element
-            with them.
+            with them, nor with sinks.
         schedule: the name of a schedule that ships (`tl-attention list`), a file, a label or a Schedule; by default
             that of the case, as `tl-attention which` shows. A file is read again only when it has changed.
         specialize: compile for exactly these sizes instead of for all.
@@ -102,11 +102,14 @@ def attention(
     """
     key = None
     if not is_dynamo_compiling():
-        key = key_of(q, k, v, sinks, out, schedule, causal, window_size, softcap, layout, return_lse, specialize)
+        try:
+            key = key_of(q, k, v, sinks, out, schedule, causal, window_size, softcap, layout, return_lse, specialize)
+        except RuntimeError:  # A tensor without sizes or strides, which is refused below.
+            key = None
         plan = plans.get(key)
         if plan is not None:
-            scale = arguments.checked_scale(scale, plan.head_dim)
-            if plan.serves(q, k, v, out, schedule):
+            scale = arguments.checked_scale(scale, plan.head_dim, plan.softcap)
+            if plan.serves(q, k, v, sinks, out, schedule):
                 return plan.run(q, k, v, sinks, out, scale)
     if operator.is_needed(q, k, v, sinks):
         return operator.call(
@@ -119,17 +122,25 @@ def attention(
             return_lse=return_lse,
             specialize=specialize,
         )
-    check_layout(layout)
-    arguments.check_flag("return_lse", return_lse)
+    mask, softcap = arguments.checked_options(
+        causal=causal,
+        scale=scale,
+        window_size=window_size,
+        softcap=softcap,
+        layout=layout,
+        return_lse=return_lse,
+        specialize=specialize,
+    )
+    arguments.check_dense(q=q, k=k, v=v, sinks=sinks, out=out)
     q, k, v = (arguments.bhsd(x, layout) for x in (q, k, v))
     arguments.check_sinks(sinks, q)
-    softcap = arguments.checked_softcap(softcap)
-    mask, asked = arguments.checked_mask(causal, window_size), {"sinks": sinks is not None, "lse": return_lse}
+    asked = {"sinks": sinks is not None, "lse": return_lse}
     rows, shape = arguments.checked_problem(q, k, v, mask, softcap=softcap, **asked)
-    scale = arguments.checked_scale(scale, q.shape[3])
+    scale = arguments.checked_scale(scale, q.shape[3], softcap)
     inputs = {"q": q, "k": k, "v": v}
     card = arguments.checked_card(q.device)
-    output = arguments.output_for(out, (*q.shape[:3], v.shape[3]), inputs, layout)
+    read = inputs if sinks is None else {**inputs, "sinks": sinks}
+    output = arguments.output_for(out, (*q.shape[:3], v.shape[3]), read, layout)
     result = other_way(output, layout) if out is None else out
     lse = q.new_empty(q.shape[:3], dtype=torch.float32) if return_lse else None
     if shape is not None:
@@ -144,7 +155,9 @@ def attention(
         if lse is not None:
             rows.give_back(own, lse)
         if key is not None and not rows.hidden:
-            plan = Plan.of(kernel, scheduled, parts, tensors, softcap=cap, output=result, lse=lse, layout=layout)
+            plan = Plan.of(
+                *(kernel, scheduled, parts, tensors, sinks), softcap=cap, output=result, lse=lse, layout=layout
+            )
             plans.keep(key, plan)
     if rows.hidden:
         rows.without_keys(output).zero_()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, shown
 
 # Of addresses and strides, in bytes: what TMA and 16-byte copies need.
 ALIGNMENT = 16
@@ -22,8 +22,8 @@ BHSD = "bhsd"
 
 def check_layout(layout: object) -> None:
     """Raise InputError unless it is one."""
-    if layout not in tuple(DIMENSIONS):
-        raise InputError(f"attention: layout is {layout!r}, expected {' or '.join(map(repr, DIMENSIONS))}")
+    if not isinstance(layout, str) or layout not in DIMENSIONS:
+        raise InputError(f"attention: layout is {shown(layout)}, expected {' or '.join(map(repr, DIMENSIONS))}")
 
 
 def other_way(tensor: Any, layout: str) -> Any:

@@ -63,12 +63,11 @@ def call(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`attention` through the operator: the arguments are its own."""
     gradient = requires_gradient(q, k, v, sinks)
-    if not _is_traced(q):
-        # What is traced is checked by `_fake` and `_setup_context`; here no kernel is to run before a call is refused.
-        arguments.check_flag("return_lse", return_lse)
-        arguments.check_without_data(q, k, v, sinks, **options)
-        if gradient:
-            check_has_backward(q, k, v, sinks, **options)
+    # Before the dispatcher, whose own refusals have several lines.
+    arguments.check_without_data(q, k, v, sinks, **options, return_lse=return_lse, specialize=specialize)
+    if gradient and not _is_traced(q):
+        # Of what is traced `_setup_context` asks; here no kernel is to run before a call is refused.
+        check_has_backward(q, k, v, sinks, **options)
     if gradient and return_lse:
         raise forward_only("return_lse", "without it: the LSE has no gradient")
     if gradient and out is not None:

@@ -13,16 +13,20 @@ def merge(outputs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
 
     `outputs` (parts, batch, heads, seq, head_dim), each normalised over its own part, `lses` (parts, batch, heads, seq)
     the natural logarithms of the parts' sums, fp32, as `attention(..., return_lse=True)` gives both. The output has the
-    dtype of `outputs`, the LSE is fp32; in between all is fp32. A row that no part sees a key for gets 0 and -inf.
+    dtype of `outputs`, the LSE is fp32; in between all is fp32. A row that no part sees a key for gets 0 and -inf. Parts
+    whose LSE is +inf, a sum beyond fp32, outweigh all others: the row gets the mean of their outputs, and +inf.
     """
     _check(outputs, lses)
-    # 0 for a row without any key: -inf - -inf would be NaN.
-    largest = lses.amax(dim=0)
-    weights = (lses - torch.where(largest.isneginf(), 0.0, largest)).exp()
+    # A constant to autograd: whatever is subtracted, the result is the same.
+    largest = lses.detach().amax(dim=0)
+    # 0 for a row without any key, and 1 for a part of +inf: the difference of two infinities would be NaN.
+    exponents = lses - torch.where(largest.isneginf(), 0.0, largest)
+    weights = torch.where(lses.isposinf(), 0.0, exponents).exp()
     total = weights.sum(dim=0)
+    total = torch.where(total == 0, 1.0, total)
     # What a part has for a row of which it sees no key does not count, whatever it is.
     parts = torch.where(lses.isneginf()[..., None], 0.0, outputs.float()) * weights[..., None]
-    output = parts.sum(dim=0) / torch.where(total == 0, 1.0, total)[..., None]
+    output = parts.sum(dim=0) / total[..., None]
     return output.to(outputs.dtype), largest + total.log()
 
 

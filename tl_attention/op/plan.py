@@ -32,7 +32,8 @@ class Plan:
     """How calls of one key are launched.
 
     `output` and `lse` are those that they get, in the caller's layout. `views` are q, k, v and the output as the kernel
-    takes them, None where it takes them as they are. `spans` are their bytes, from the first to the last.
+    takes them, None where it takes them as they are. `spans` are the bytes, from the first to the last, of q, k, v, sinks
+    where there are any, and the output.
     """
 
     kernel: Callable[..., None]
@@ -52,6 +53,7 @@ class Plan:
         schedule: Schedule,
         given: Mapping[str, Tensor],
         taken: Mapping[str, Tensor],
+        sinks: Tensor | None,
         *,
         softcap: float | None,
         output: Tensor,
@@ -60,7 +62,9 @@ class Plan:
     ) -> Plan:
         """That of a call: its q, k, v and out (batch, heads, seq, head_dim) as given, and as the kernel took them."""
         as_given = layout == BHSD and all(taken[name].stride() == tensor.stride() for name, tensor in given.items())
-        q, spans = given["q"], tuple(end - first for first, end in map(extent, given.values()))
+        *read, output_given = given.values()
+        inputs = read if sinks is None else [*read, sinks]
+        q, spans = given["q"], tuple(end - first for first, end in map(extent, [*inputs, output_given]))
         return cls(
             *(kernel, schedule, q.device.index, q.shape[3], softcap, _place(output)),
             lse=None if lse is None else _place(lse),
@@ -69,7 +73,13 @@ class Plan:
         )
 
     def serves(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, schedule: Schedule | str | Path | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None,
+        out: Tensor | None,
+        schedule: Schedule | str | Path | None,
     ) -> bool:
         """Whether it is right for a call of its key by addresses, and by the schedule's file. Otherwise that is checked."""
         starts = q.data_ptr(), k.data_ptr(), v.data_ptr()
@@ -77,8 +87,9 @@ class Plan:
         if out is not None:
             start = out.data_ptr()
             together |= start
-            end = start + self.spans[3]
-            if any(start < other + span and other < end for other, span in zip(starts, self.spans)):
+            end = start + self.spans[-1]
+            read = starts if sinks is None else (*starts, sinks.data_ptr())
+            if any(start < other + span and other < end for other, span in zip(read, self.spans)):
                 return False
         if together % ALIGNMENT:
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, shown
 
 # Of a whole case: a number, or `192/128` where V and the output have another than Q and K.
 HeadSize = int | str
@@ -25,7 +25,7 @@ def check_head_dim(head_size: HeadSize) -> None:
     """Raise InputError for a head size that tensors may not have."""
     for name, head_dim in zip(("head_dim", "head_dim_v"), sizes_of(head_size)):
         if isinstance(head_dim, bool) or not 0 < head_dim <= TILE_DIMS[-1] or head_dim % MULTIPLE:
-            raise InputError(f"{name} {head_dim} is not supported, expected {SUPPORTED}")
+            raise InputError(f"{name} {shown(head_dim)} is not supported, expected {SUPPORTED}")
 
 
 def head_size(head_dim: int, head_dim_v: int) -> HeadSize:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, shown
+from tl_attention.problem.bounds import check_sizes
 from tl_attention.problem.head_dims import HeadSize, check_head_dim, head_size, parse_head_size, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.softcap import softcap_of
@@ -20,8 +21,6 @@ DTYPE_BYTES = 2
 SHAPE_TEXT = "batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim, heads as 40/8 where K and V have 8"
 # What stands between the heads of Q and those of K and V, where these are fewer.
 GROUPED = "/"
-# CUDA's limit for a grid's y (heads) and z (batch).
-MAX_GRID_YZ = 65_535
 
 
 @dataclass(frozen=True)
@@ -52,21 +51,20 @@ class AttentionShape:
         for name in ("batch", "heads", "heads_kv", "seq_q", "seq_kv"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"shape: {name} is {value!r}, expected an integer of at least 1")
-        if max(self.batch, self.heads) > MAX_GRID_YZ:
-            raise InputError(
-                f"shape: batch {self.batch} and heads {self.heads}, expected at most {MAX_GRID_YZ} of each"
-            )
+                raise InputError(f"shape: {name} is {shown(value)}, expected an integer of at least 1")
         if self.heads % self.heads_kv:
-            raise InputError(f"shape: {self.heads} heads, expected a multiple of K's and V's {self.heads_kv}")
+            raise InputError(
+                f"shape: {shown(self.heads)} heads, expected a multiple of K's and V's {shown(self.heads_kv)}"
+            )
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
         try:
+            check_sizes(self.batch, self.heads, self.heads_kv, self.seq_q, self.seq_kv, self.mask)
             check_head_dim(self.head_size)
             object.__setattr__(self, "softcap", softcap_of(self.softcap))
         except InputError as error:
             raise InputError(f"shape: {error}") from None
         if self.dtype not in DTYPES:
-            raise InputError(f"shape: dtype {self.dtype!r} is not supported, expected one of {DTYPES}")
+            raise InputError(f"shape: dtype {shown(self.dtype)} is not supported, expected one of {DTYPES}")
         right = self.mask.right
         if right is not None and self.past_len + right < 0:
             causal = self.mask == CAUSAL

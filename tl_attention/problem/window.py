@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, get_args
 
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, shown
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 
 OPEN = -1
+# Of a side: PyTorch's operators take integers of 64 bits.
+WIDEST = 2**63 - 1
 # Of masks: a causal window hides later keys too, as causal with window_size (left, -1) does.
 MaskKind = Literal["full", "causal", "window", "causal_window"]
 MASK_KINDS: tuple[MaskKind, ...] = get_args(MaskKind)
@@ -19,7 +21,8 @@ WINDOW_TEXT = "LEFT,RIGHT: keys that a query sees before and after its own, -1 i
 def masked(causal: bool, window: object = (OPEN, OPEN)) -> Mask:
     """The mask of these arguments, of which it is the intersection: -1 is an open side. Raises InputError."""
     if not isinstance(window, (tuple, list)) or len(window) != 2 or not all(map(_is_side, window)):
-        raise InputError(f"window_size is {window!r}, expected two integers (left, right) of at least -1; -1 is open")
+        expected = "two integers (left, right) of at least -1 and below 2^63; -1 is open"
+        raise InputError(f"window_size is {shown(window)}, expected {expected}")
     left, right = (None if side == OPEN else side for side in window)
     return Mask(left, 0 if causal else right)
 
@@ -44,7 +47,7 @@ def is_window(mask: Mask) -> bool:
 
 
 def _is_side(side: object) -> bool:
-    return isinstance(side, int) and not isinstance(side, bool) and side >= OPEN
+    return isinstance(side, int) and not isinstance(side, bool) and OPEN <= side <= WIDEST
 
 
 def parse_window(text: str) -> tuple[int, ...]:

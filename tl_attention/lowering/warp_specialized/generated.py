@@ -119,8 +119,8 @@ class RolesProof(Proof):
                 yield Sizes(1, heads, min(seq_q, seq_kv), seq_kv)
         for lengths in cuts(self.code.variant.mask, rows, block_N, ROWS):
             yield Sizes(1, heads, *lengths)
-        # So long that no number of the code is longer.
-        yield Sizes(1, heads, 5, MOST_KEYS)
+        # So long that no number of the code is longer. In batches, as heads times keys are bounded.
+        yield Sizes(heads // self.code.variant.group, self.code.variant.group, 5, MOST_KEYS)
 
     def grids(self) -> Iterator[Sizes]:
         return grids(self.schedule, self.code.variant)

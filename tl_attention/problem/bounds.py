@@ -1,0 +1,53 @@
+"""The sizes that kernels can count: they compute with integers of 32 bits, and no problem within these bounds overflows one.
+
+Offsets of elements have 64 bits. What has 32, in all lowerings:
+
+- Rows and keys: a query's own key, the ends of blocks, the sides of a window. Each is a sum of at most seq_q, seq_kv and
+  both sides, rounded up to tiles.
+- Heads times length, which the host multiplies for TMA's strides.
+- Tiles of all heads, of 64 rows or more. A cluster of two rounds them up by one a head; the counter goes beyond them.
+- The heads of a section (`tile_order: sections`). Keys times bytes may overflow there: 1 to all heads are right, and what
+  comes out is cut to that.
+- The KV blocks that a persistent block has loaded in a launch, of 64 rows and 16 keys or more. 8 blocks or more take an
+  equal share of the tiles, nearly: then each loads fewer than 2^31 blocks.
+
+Each bound is one for every schedule. So a few problems are refused that some schedules could run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tl_attention.errors import InputError, shown
+from tl_attention.problem.mask import Mask
+
+LARGEST = 2**31 - 1
+# For what is rounded up to tiles, for short loops that are padded to the pipeline's depth, and for the tile that each block
+# asks for when there are none left: thousands at most.
+ROOM = 2**16
+# CUDA's limit for a grid's y (heads) and z (batch), which the lowerings but warp_specialized have.
+GRID_YZ = 65_535
+# 100 seconds of an H200 at head_dim 128. In tiles of 64 x 16 they are 2^37 blocks, in those that ship 2^33 or so.
+PAIRS = 2**47
+
+
+def check_sizes(batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, mask: Mask) -> None:
+    """Raise InputError for sizes beyond a bound: which, and the bound."""
+    for what, value, most in _bounds(batch, heads, heads_kv, seq_q, seq_kv, mask):
+        if value > most:
+            raise InputError(f"{what} is {shown(value)}, expected at most {most}")
+
+
+def _bounds(
+    batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, mask: Mask
+) -> Iterator[tuple[str, int, int]]:
+    """What is bounded, how much it is here, and how much it may be."""
+    yield "batch", batch, GRID_YZ
+    yield "heads", heads, GRID_YZ
+    yield "seq_q + seq_kv", seq_q + seq_kv, LARGEST - ROOM
+    sides = (mask.left or 0) + (mask.right or 0)
+    yield "seq_q + seq_kv + both sides of the window", seq_q + seq_kv + sides, LARGEST - ROOM
+    yield "heads * seq_q", heads * seq_q, LARGEST
+    yield "heads_kv * seq_kv", heads_kv * seq_kv, LARGEST
+    yield "batch * heads * (seq_q // 64 + 2)", batch * heads * (seq_q // 64 + 2), LARGEST - ROOM
+    yield "batch * heads * pairs of a query and a key that it sees", batch * heads * mask.pairs(seq_q, seq_kv), PAIRS
