@@ -36,8 +36,8 @@ def write(path: Path, text: str) -> None:
     target = Path(os.path.realpath(path))
     unfinished = target.with_name(f"{target.name}.{uuid4().hex}")
     try:
-        if target.exists() and not target.is_file():  # A pipe or a device.
-            target.write_text(text, "utf-8")
+        if path.exists() and not path.is_file():  # A pipe or a device, /dev/stdout for one.
+            path.write_text(text, "utf-8")
             return
         unfinished.write_text(text, "utf-8")
         if target.exists():
