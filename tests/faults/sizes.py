@@ -100,6 +100,5 @@ ROWS = [
         DIRECT, WHOLE_TILES),
     Row("a direct store of fewer columns",
         edit("output_direct, narrow", "the output's elements are not those of whole rows", r"( && \(i_\d+ < )10\)",
-            r"\g<1>8)"),
-        DIRECT, WHOLE_TILES),
+            r"\g<1>8)"), DIRECT, WHOLE_TILES),
 ]  # fmt: skip

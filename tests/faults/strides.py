@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from faults.host import slot
 from faults.table import Row, each, edit
 
 
-def slot(descriptor: str, number: int, value: str) -> str:
-    return rf"(v_ptr\) = {descriptor};\n(?:(?!.*FunctionCall).*\n)*?.*\[{number}\]\.v_int64\) = ){value};"
-
-
 def in_bytes(stride: str) -> str:
+    """What a descriptor takes of a stride."""
     return rf"\({stride} \* \(int64_t\)2\)"
 
 
 def exchanged(descriptor: str, number: int, stride: str, other: str) -> tuple[str, str]:
     """A stride of a descriptor, innermost first from slot 9 on, is another one."""
-    return slot(descriptor, number, in_bytes(stride)), rf"\g<1>({other} * (int64_t)2);"
+    return slot(number, in_bytes(stride), descriptor), rf"\g<1>({other} * (int64_t)2);"
 
 
 def read_stride(name: str, axis: int) -> str:
+    """Where a stride is read off its tensor's axis."""
     return rf"(\)\[){axis}(\];\n  \}}\n  int64_t {name} = )"
 
 
@@ -30,25 +29,25 @@ MAPS = "TMA has the strides in descriptors: see their rows"
 ROWS = [
     Row("a descriptor's rows by the head's stride",
         edit("best, asked", "the strides of K_desc", *exchanged("K_desc", 9, "K_row_stride", "K_head_stride"),
-            host=True), NO_MAPS, NO_MAPS),
+            host=True), NO_MAPS),
     Row("a descriptor's row and head strides swapped",
         edit("best, asked", "the strides of V_desc", *exchanged("V_desc", 9, "V_row_stride", "V_head_stride"),
-            *exchanged("V_desc", 10, "V_head_stride", "V_row_stride"), host=True), NO_MAPS, NO_MAPS),
+            *exchanged("V_desc", 10, "V_head_stride", "V_row_stride"), host=True), NO_MAPS),
     Row("a descriptor's batches by the head's stride",
         edit("best, asked", "the strides of Q_desc", *exchanged("Q_desc", 11, "Q_batch_stride", "Q_head_stride"),
-            host=True), NO_MAPS, NO_MAPS),
+            host=True), NO_MAPS),
     Row("K's strides in V's descriptor",
         edit("best, asked", "the strides of V_desc", *exchanged("V_desc", 9, "V_row_stride", "K_row_stride"),
-            host=True), NO_MAPS, NO_MAPS),
+            host=True), NO_MAPS),
     Row("Q's strides in the output's descriptor",
         edit("output_tma, asked", "the strides of Output_desc",
-            *exchanged("Output_desc", 10, "Output_head_stride", "Q_head_stride"), host=True), NO_MAPS, NO_MAPS),
+            *exchanged("Output_desc", 10, "Output_head_stride", "Q_head_stride"), host=True), NO_MAPS),
     Row("a descriptor of a contiguous tensor",
-        edit("best, asked", "strides of K_desc", slot("K_desc", 9, in_bytes("K_row_stride")), r"\g<1>((int64_t)256);",
-            host=True), NO_MAPS, NO_MAPS),
+        edit("best, asked", "strides of K_desc", slot(9, in_bytes("K_row_stride"), "K_desc"), r"\g<1>((int64_t)256);",
+            host=True), NO_MAPS),
     Row("a stride in elements",
-        edit("best, asked", "strides of K_desc", slot("K_desc", 10, in_bytes("K_head_stride")), r"\g<1>K_head_stride;",
-            host=True), NO_MAPS, NO_MAPS),
+        edit("best, asked", "strides of K_desc", slot(10, in_bytes("K_head_stride"), "K_desc"), r"\g<1>K_head_stride;",
+            host=True), NO_MAPS),
     Row("a stride read off another dimension",
         edit("best, asked", "K_row_stride is the stride 1 of K", read_stride("K_row_stride", 2), r"\g<1>1\2",
             host=True),
@@ -121,12 +120,10 @@ ROWS = [
             r"Output_head_stride(?=.*, Output_row_stride\);)", "Output_batch_stride")),
     Row("direct stores by the head's stride",
         edit("output_direct, asked", "the output's elements are not those of whole rows, each once",
-            r"\(\(int64_t\)first_row_6\)\) \* Output_row_stride", "((int64_t)first_row_6)) * Output_head_stride"),
-        DIRECT, DIRECT),
+            r"\(\(int64_t\)first_row_6\)\) \* Output_row_stride", "((int64_t)first_row_6)) * Output_head_stride"), DIRECT),
     Row("direct stores of contiguous rows",
         edit("output_direct, asked", "the output's elements are not those of whole rows, each once",
-            r"\(\(int64_t\)first_row_6\)\) \* Output_row_stride", "((int64_t)first_row_6)) * (int64_t)64"), DIRECT,
-        DIRECT),
+            r"\(\(int64_t\)first_row_6\)\) \* Output_row_stride", "((int64_t)first_row_6)) * (int64_t)64"), DIRECT),
     Row("a copy of K by Q's rows", MAPS,
         edit("seed, asked", "columns of K are not where they belong in its tile",
             r"(&\(K\[.*\(int64_t\)k\) .*)K_row_stride", r"\1Q_row_stride"),

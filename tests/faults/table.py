@@ -72,12 +72,17 @@ Cell = Edit | str
 
 @dataclass(frozen=True)
 class Row:
-    """One fault by its name, in each lowering."""
+    """One fault by its name, in each lowering. What pipelined kernels lack, mma_sync lacks too where nothing is said."""
 
     name: str
     warp_specialized: Cell
     pipelined: Cell
-    mma_sync: Cell
+    mma_sync: Cell = ""
+
+    def __post_init__(self) -> None:
+        if not self.mma_sync:
+            assert isinstance(self.pipelined, str), self.name
+            object.__setattr__(self, "mma_sync", self.pipelined)
 
 
 def edit(kernel: str, words: str, *texts: str, host: bool = False, within: str = "", which: str = "only") -> Edit:

@@ -19,7 +19,7 @@ ROWS = [
         edit("mma_sync_small, asked", r"K gets 0 rows from 64 on, expected \(43, 0\)", r"( first = \(.+);",
             r"\1 + 1;")),
     Row("a warpgroup's first block is one too late",
-        edit("one_tile, asked", "expected|ends before", r"( first_1 = \(.+);", r"\1 + 1;"), ONE_FIRST, ONE_FIRST),
+        edit("one_tile, asked", "expected|ends before", r"( first_1 = \(.+);", r"\1 + 1;"), ONE_FIRST),
     Row("a warpgroup's blocks are one too few",
         edit("one_tile, asked", "expected|ends before", r"blocks_1 = max\(\(blocks_1 - first_1\), 1\);",
             "blocks_1 = max(((blocks_1 - first_1) - 1), 1);"), ONE_FIRST,
