@@ -63,5 +63,5 @@ def test_accepted_mutants_are_right_on_the_gpu(part):
         for number, (schedule, v) in enumerate(compiled())
         if number % PARTS == part
     ]
-    rows = measure(candidates, Options(rounds=1, with_peers=False), lambda row: None, SILENT)
+    rows = measure(candidates, Options(rounds=1, peers=()), lambda row: None, SILENT)
     assert [row.label for row in rows if row.status != "ok"] == [], {row.label: row.reason for row in rows}

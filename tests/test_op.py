@@ -196,7 +196,7 @@ def test_accepted_mutants_are_right_to_the_last_one(lowering, count):
         assert find_violation(derive(schedule)) is None
         shape = AttentionShape(2, 3, 300, 700, 128, rng.choice(("float16", "bfloat16")), rng.choice((FULL, CAUSAL)))
         accepted[schedule.label] = Candidate(f"mutant{len(accepted)}", shape, schedule)
-    rows = measure(list(accepted.values()), Options(rounds=1, with_peers=False), lambda row: None, SILENT)
+    rows = measure(list(accepted.values()), Options(rounds=1, peers=()), lambda row: None, SILENT)
     reasons = {row.label: f"{row.status}: {row.reason}" for row in rows}
     counts = Counter(row.status for row in rows)
     # TileLang 0.1.15 miscompiles or cannot compile some orders: refused, by name, before they run.

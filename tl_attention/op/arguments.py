@@ -15,9 +15,9 @@ from tl_attention.hardware.card import CARDS, Card, card_of
 from tl_attention.op.in_memory import DIMENSIONS, check_layout, check_out, empty, other_way
 from tl_attention.op.rows import Rows
 from tl_attention.problem.head_dims import check_head_dim, head_size
-from tl_attention.problem.mask import FULL, Mask
+from tl_attention.problem.mask import Mask
 from tl_attention.problem.scale import scale_of
-from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.shape import AttentionShape, check_dtype
 from tl_attention.problem.softcap import softcap_of
 from tl_attention.problem.window import masked
 
@@ -164,11 +164,15 @@ def check_without_data(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, layout: str, **options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """All that needs neither a GPU nor numbers: lengths, batch and heads may be symbols. Returns bhsd views."""
-    _, softcap = checked_options(layout=layout, **options)
+    checked_options(layout=layout, **options)
     check_dense(q=q, k=k, v=v, sinks=sinks)
     q, k, v = (bhsd(x, layout) for x in (q, k, v))
     check_sinks(sinks, q)
     check_tensors(q, k, v)
-    # A kernel is compiled for head sizes, so where they are symbols they become numbers.
-    _shape(q.dtype, (1, 1, 1, 1), (int(q.shape[3]), int(v.shape[3])), FULL, 1, softcap)
+    try:
+        # A kernel is compiled for head sizes, so where they are symbols they become numbers.
+        check_head_dim(head_size(int(q.shape[3]), int(v.shape[3])))
+        check_dtype(str(q.dtype).removeprefix("torch."))
+    except InputError as error:
+        raise _of_attention(error) from None
     return q, k, v

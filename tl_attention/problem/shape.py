@@ -23,6 +23,12 @@ SHAPE_TEXT = "batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim, hea
 GROUPED = "/"
 
 
+def check_dtype(dtype: str) -> None:
+    """Raise InputError unless kernels compute in this dtype."""
+    if dtype not in DTYPES:
+        raise InputError(f"shape: dtype {shown(dtype)} is not supported, expected one of {DTYPES}")
+
+
 @dataclass(frozen=True)
 class AttentionShape:
     """Sizes of one attention forward, tensors laid out (batch, heads, seq, head_dim).
@@ -63,8 +69,7 @@ class AttentionShape:
             object.__setattr__(self, "softcap", softcap_of(self.softcap))
         except InputError as error:
             raise InputError(f"shape: {error}") from None
-        if self.dtype not in DTYPES:
-            raise InputError(f"shape: dtype {shown(self.dtype)} is not supported, expected one of {DTYPES}")
+        check_dtype(self.dtype)
         right = self.mask.right
         if right is not None and self.past_len + right < 0:
             causal = self.mask == CAUSAL
