@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tiers import exhaustive
 
 from tl_attention.build.compile import StaticReport
 from tl_attention.build.sass import Loop
@@ -93,6 +94,7 @@ def test_the_code_is_compared_by_its_fingerprint_its_counts_and_its_waits(cli) -
     assert code[-1].startswith("  equal: registers, spills, shared memory, steady loop, exponentials, HGMMA, ")
 
 
+@exhaustive
 def test_the_code_of_equal_schedules_is_equal(cli, tmp_path) -> None:
     (tmp_path / "mine.yaml").write_text("base: best\n")
     last = parts(cli, "best", tmp_path / "mine.yaml", "--dtype", "bf16", "--head-dim", 64, "--causal")[-1]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from mma_sync_schedules import SHIPPED
+from tiers import exhaustive
 
 from tl_attention.build.compile import compile_kernel
 from tl_attention.build.float_instructions import by_formula, counted, float_instructions, products_of_a_block
@@ -28,6 +29,7 @@ def of(text: str) -> Schedule:
     return schedule_of(parse(text))
 
 
+@exhaustive
 def test_the_machine_code_has_what_the_formula_says_fused_and_not():
     text = "(128, 64, 32, 4): async+eager+swizzled+load_2_2_2_fragments"
     variant = Variant(128, "float16", FULL, arch="sm_86")

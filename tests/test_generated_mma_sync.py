@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 from pathlib import Path
@@ -91,7 +92,9 @@ def drawn(count: int, seed: str) -> list[Given]:
     return found[:count]
 
 
-CASES = drawn(DRAWN, "CI 0")
+@functools.cache
+def cases() -> list[Given]:
+    return drawn(DRAWN, "CI 0")
 
 
 def options(case: Given) -> dict[str, object]:
@@ -114,12 +117,13 @@ def options(case: Given) -> dict[str, object]:
     }
 
 
+@exhaustive
 def test_the_draws_have_every_option():
-    found = {(name, value) for case in CASES for name, value in options(case).items()}
-    assert len(found) == 2 * len(options(CASES[0]))
+    found = {(name, value) for case in cases() for name, value in options(case).items()}
+    assert len(found) == 2 * len(options(cases()[0]))
 
 
 @exhaustive
 @pytest.mark.parametrize("number", range(DRAWN))
 def test_any_of_them_is_proved(number):
-    assert proved(CASES[number]).digest
+    assert proved(cases()[number]).digest

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tiers import exhaustive
 
 TESTS = """
 import pytest
@@ -45,6 +46,7 @@ def run_pytest(folder: Path, *options: str) -> str:
 
 
 @pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "xdist"])
+@exhaustive
 def test_a_run_without_gpu_says_how_many_gpu_tests_it_left_out(tmp_path: Path, options: tuple[str, ...]) -> None:
     output = run_pytest(tmp_path, *options)
     assert output.count("gpu: 3 tests left out, no GPU here") == 1

@@ -10,7 +10,7 @@ from code_events import block_events
 from golden_kernels import KERNELS
 from mutations import shipped
 from once import Given, lowered, proved, reading
-from tiers import exhaustive
+from tiers import exhaustive, sampled
 from traced import traced_statements
 
 from tl_attention.build.compile import compile_kernel, fingerprint
@@ -52,7 +52,9 @@ def test_the_inferred_kernel_has_the_same_statements():
     assert len(traced_statements(kernel)) == len(SOURCE.statements)
 
 
-@pytest.mark.parametrize("name,mask", [("seed", CAUSAL), ("prefetch", FULL), ("prefetch_late", FULL)])
+@pytest.mark.parametrize(
+    "name,mask", sampled([("seed", CAUSAL), ("prefetch", FULL), ("prefetch_late", FULL)], [("seed", CAUSAL)])
+)
 def test_the_code_as_generated_is_the_programs(name, mask):
     """`compile_kernel` proves it; here what the proof reads is held to numbers worked out by hand."""
     schedule = shipped()[name]

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from harness import FAR_S, LINE, PREAMBLE, SIZE, calling, forging, gone
+from tiers import sampled
 
 from tl_attention.leaderboard.evaluate import Judge, judging
 from tl_attention.leaderboard.process import LOG_BYTES, MESSAGE_BYTES
@@ -176,8 +177,10 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("source, status, reason", ATTACKS.values(), ids=ATTACKS.keys())
-def test_anything_else_is_a_row_with_a_reason_and_does_not_pass(judged, source: str, status: str, reason: str) -> None:
+# `make test` makes every third of them.
+@pytest.mark.parametrize("name", sampled(ATTACKS, [*ATTACKS][::3]))
+def test_anything_else_is_a_row_with_a_reason_and_does_not_pass(judged, name: str) -> None:
+    source, status, reason = ATTACKS[name]
     found = judged(source)
     [row] = found.rows
     assert row.outcome.status == status and reason in row.outcome.reason, row.outcome

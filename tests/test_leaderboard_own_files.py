@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from harness import HONEST, ZEROS
+from tiers import exhaustive
 
 from tl_attention.leaderboard import own_files
 
@@ -70,7 +71,10 @@ def evaluated(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "attack, file",
-    [("reference.write_text(text)\n", "leaderboard/reference.py"), (AS_PYC, "leaderboard/__pycache__/reference.")],
+    [
+        ("reference.write_text(text)\n", "leaderboard/reference.py"),
+        pytest.param(AS_PYC, "leaderboard/__pycache__/reference.", marks=exhaustive),
+    ],
 )
 def test_a_rewritten_judge_voids_verdicts_and_is_named(evaluated, attack: str, file: str) -> None:
     poisoned = evaluated(evil=POISON + attack + ZEROS, honest=HONEST)

@@ -9,6 +9,7 @@ import pytest
 from mma_sync_schedules import FAMILY, FILES, OF_OTHER_CODE, SHIPPED, head_dim
 from mutations import SCHEDULES
 from once import Given, lowered
+from tiers import exhaustive
 
 from tl_attention.build.compile import fingerprint
 from tl_attention.lowering.mma_sync.arguments import arguments
@@ -62,6 +63,7 @@ def test_no_two_are_the_same():
         assert head_dim(a) != head_dim(b) or arguments(SHIPPED[a]) != arguments(SHIPPED[b])
 
 
+@exhaustive
 def test_the_generated_code_of_each_is_its_own():
     sources = {lowered(Given(SHIPPED[name], Variant(128, "float16", CAUSAL))).source for name in OF_OTHER_CODE}
     assert len(sources) == len({fingerprint(source) for source in sources}) == len(OF_OTHER_CODE)

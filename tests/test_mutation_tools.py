@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
+from tiers import exhaustive
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
@@ -152,6 +153,7 @@ def test_rows_are_kept_and_shown(tmp_path):
     assert "2 of 2 mutants, 50.00 % to judge" in console.file.getvalue()
 
 
+@exhaustive
 def test_the_compilers_tell_what_is_no_cpp_and_what_is_the_same():
     source = lowered(KERNELS["seed"]).source
     body = source.index("__launch_bounds__")
@@ -175,6 +177,7 @@ def test_the_compilers_tell_what_is_no_cpp_and_what_is_the_same():
         host_object(host.replace("int32_t heads", "int32_t other"))
 
 
+@exhaustive
 def test_the_numbers_mutants_are_drawn_by_kind_and_packed_with_their_machine_code(tmp_path, monkeypatch):
     built: list[str] = []
 
@@ -265,6 +268,7 @@ def test_an_output_is_held_to_the_oracle_and_to_its_place(wrong, outcome):
     assert on_shape(attention(wrong), Verified(shape), 1, "cpu").outcome == outcome
 
 
+@exhaustive
 def test_a_changed_text_is_compiled_in_the_place_of_the_generated_one():
     changed = lowered(KERNELS["mma_sync_d64"]).source.replace("exp2f(", "exp2f(0.5f * ")
     # In a process of its own: no kernel that is compiled after it is as it is generated.

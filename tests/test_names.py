@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tiers import exhaustive
 
 from tl_attention.errors import InputError
 from tl_attention.files import catalogue, named
@@ -231,6 +232,7 @@ def test_commands_work_from_an_empty_folder_and_leave_it_empty(arguments, words,
     assert result.exit_code == 0 and words in result.stdout and not list(empty.iterdir())
 
 
+@exhaustive
 def test_submit_packs_a_shipped_name_from_an_empty_folder(cli, empty) -> None:
     result = cli("submit", "experiments/no_ping_pong")
     assert result.exit_code == 0, result.output

@@ -14,4 +14,5 @@ def sampled(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
     """The cases as parameters of a test, of which `make test` runs those that are `kept`."""
     found = [*cases]
     assert kept and all(case in found for case in kept), f"{kept} of {found}"
-    return [case if case in kept else pytest.param(case, marks=exhaustive) for case in found]
+    rows = [(case, case if isinstance(case, tuple) else (case,)) for case in found]
+    return [pytest.param(*values, marks=() if case in kept else exhaustive) for case, values in rows]

@@ -42,7 +42,7 @@ ROWS = [
         each("mma_sync_small", r"[QKV] gets \d+ rows from \d+ on, expected", COPIES, r"\(int\)blockIdx\.y",
             "(int)blockIdx.z")),
     Row("a load of another batch",
-        edit("best", "the first rows of V of a tile are not those that its rows of Q need",
+        edit("best", "its producer does not load V of the same rows as K",
             r"(multicast\(V_desc.*), bz_2\)", r"\1, 0)"),
         edit("seed", r"V gets 128 rows from 2864 on, expected \(128, 1838\)",
             r"(&\(V\[.*\(int64_t\)kv\).*\(\(int\)blockIdx)\.z", r"\1.y"),
