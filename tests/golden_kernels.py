@@ -138,3 +138,5 @@ OTHERS: dict[str, GoldenKernel] = {
     "best_causal, 114 SMs": GoldenKernel("best_causal", CAUSAL, sms=114),
 }
 KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS}
+# Their proofs take 3 s and more, those of the others 1 s: `make test-all` has them.
+LONG = ("mma_sync_double, asked", "mma_sync_rows_x2, asked", "mma_sync_small, asked", "mma_sync_x2", "mma_sync_rows_x2")

@@ -86,6 +86,7 @@ def test_a_schedule_without_a_program_is_said_to_have_none(a, b, words, cli) -> 
     assert words in parts(cli, a, b, "--no-code")
 
 
+@exhaustive
 def test_the_code_is_compared_by_its_fingerprint_its_counts_and_its_waits(cli) -> None:
     lines = parts(cli, "best", "experiments/wait_after_80")
     code = lines[lines.index("code: head_dim 128 float16: differs") :]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from gradients import flash_on_cpu
 from on_cpu import on_cpu
+from tiers import exhaustive
 
 __all__ = ["flash_on_cpu", "on_cpu"]
 ROOT = Path(__file__).parents[1]
@@ -53,6 +54,7 @@ def test_an_example_is_right_if_kernels_are(name, on_cpu, flash_on_cpu, capsys) 
     assert "largest difference" in capsys.readouterr().out
 
 
+@exhaustive
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_fails_if_a_kernel_is_wrong(name, on_cpu, flash_on_cpu) -> None:
     # The more keys there are the more: of several parts each is wrong in another way.

@@ -69,12 +69,10 @@ def evaluated(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return run
 
 
+@exhaustive
 @pytest.mark.parametrize(
     "attack, file",
-    [
-        ("reference.write_text(text)\n", "leaderboard/reference.py"),
-        pytest.param(AS_PYC, "leaderboard/__pycache__/reference.", marks=exhaustive),
-    ],
+    [("reference.write_text(text)\n", "leaderboard/reference.py"), (AS_PYC, "leaderboard/__pycache__/reference.")],
 )
 def test_a_rewritten_judge_voids_verdicts_and_is_named(evaluated, attack: str, file: str) -> None:
     poisoned = evaluated(evil=POISON + attack + ZEROS, honest=HONEST)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tiers import exhaustive
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tools"))
@@ -75,6 +76,7 @@ def test_names_inside_of_others_stay_and_a_text_without_a_kernel_is_none():
         normalised("__device__ int f() { return 1; }")
 
 
+@exhaustive
 def test_a_checkout_is_lowered_to_the_text_that_was_compiled(tmp_path):
     cases = [Case("best.yaml", "float16", 128, False), Case("seed_stages4.yaml", "float16", 128, False)]
     best, too_large = same_code.lower_all(HERE, cases, jobs=1, timeout_s=300, keep=tmp_path)

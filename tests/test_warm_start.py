@@ -15,6 +15,7 @@ import pytest
 import torch
 from mutations import shipped
 from submissions import INFERRED
+from tiers import exhaustive
 
 from tl_attention.build import compile as compilation
 from tl_attention.build import generation, store, toolchain
@@ -149,6 +150,7 @@ def test_where_tilelangs_libraries_are_not_found_it_is_asked_to_load_them(compil
     assert "tl_attention.build.generation" not in facts["modules"]
 
 
+@exhaustive
 def test_processes_that_fill_the_same_entry_at_once_all_have_the_kernel_and_leave_one(file) -> None:
     found = [facts_of(process) for process in [start(root_of(file)) for _ in range(2)]]
     assert all("expected cuda" in facts["error"] and "tilelang" in facts["modules"] for facts in found)
