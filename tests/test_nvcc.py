@@ -15,9 +15,10 @@ from golden_kernels import KERNELS
 from machine_code import cubin
 from mma_sync_schedules import OF_OTHER_CODE, SHIPPED
 from mutations import fitting_head_dim, shipped
-from once import Given, lowered
+from once import Given, Kernel, lowered
 from tiers import exhaustive
 
+from tl_attention.lowering.registry import LOWERINGS
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant
 
@@ -45,10 +46,23 @@ def together(sources: Iterable[str]) -> str:
     return "\n".join((*headers, *kernels))
 
 
-@exhaustive
-@pytest.mark.parametrize("part", range(PARTS))
-def test_every_kernel_has_machine_code(part: int) -> None:
-    chosen = [*EVERY.values()][part::PARTS]
+ONE_EACH = ("ws_seed", "seed", "mma_sync_small", "inferred")
+
+
+def has_machine_code(chosen: list[Kernel]) -> None:
+    """Holds if nvcc makes machine code of each of these kernels."""
     made = cubin(together(lowered(kernel).source for kernel in chosen))
     found = {int(number) for number in re.findall(rb"\.text\._ZN\d+kernel_(\d+)16attention_kernel", made)}
     assert found == {*range(len(chosen))}
+
+
+def test_one_kernel_of_each_lowering_has_machine_code() -> None:
+    chosen = [KERNELS[name] for name in ONE_EACH]
+    assert {kernel.schedule.lowering for kernel in chosen} == {*LOWERINGS}
+    has_machine_code(chosen)
+
+
+@exhaustive
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_kernel_has_machine_code(part: int) -> None:
+    has_machine_code([*EVERY.values()][part::PARTS])
