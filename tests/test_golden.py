@@ -157,7 +157,7 @@ def test_a_kernel_that_is_traced_otherwise_is_stale(kept, monkeypatch) -> None:
 @exhaustive
 @pytest.mark.parametrize(
     "old,new,is_stale",
-    [('    """', '    """Another docstring. ', False), ("T.clear(acc_o)", "T.fill(acc_o, 1.0)", True)],
+    [('    """', '    """Another docstring. ', False), ("T.fill(s.acc_o, 0)", "T.fill(s.acc_o, 1)", True)],
     ids=["docstring", "statement"],
 )
 def test_a_changed_kernel_is_stale_and_a_changed_docstring_is_not(tmp_path, old, new, is_stale) -> None:
