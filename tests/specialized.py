@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import Any
 
 from mutations import shipped, with_options
+from tiers import sampled
 
 from tl_attention.schedule.choices import choices
 from tl_attention.schedule.options import KernelOptions, SoftmaxOptions
@@ -61,4 +63,11 @@ def random_options(seed: int) -> Schedule:
         return random_options(seed + 1_000_000)
 
 
-RANDOM = [random_options(seed) for seed in range(300)]
+@functools.cache
+def hundred(number: int) -> list[Schedule]:
+    """A hundred of them, other ones for each number."""
+    return [random_options(seed) for seed in range(100 * number, 100 * (number + 1))]
+
+
+# The first hundred are those of `make test`.
+HUNDREDS = sampled(range(3), [0])

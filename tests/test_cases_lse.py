@@ -40,7 +40,7 @@ def line_of(code: Code) -> str:
     return code.source.splitlines()[number]
 
 
-@pytest.mark.parametrize("name", sampled(ASKED, [name for name in ASKED if name not in LONG]))
+@pytest.mark.parametrize("name", sampled(ASKED, [name for name in ASKED if name not in LONG][::2]))
 def test_the_proof_reads_and_reaches_the_lines_that_store_it(name):
     """One line, and in mma_sync one for each 16 rows of a warp."""
     verdict = proved(KERNELS[name])

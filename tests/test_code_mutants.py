@@ -59,6 +59,7 @@ def test_no_mutant_of_a_small_sample_passes(tmp_path):
     assert passed("seed_causal", tmp_path / "rows.jsonl", each=1) == []
 
 
+@exhaustive
 def test_a_proof_that_lets_all_pass_is_found_out(tmp_path, monkeypatch):
     verdict = proved(KERNELS["best"])
     monkeypatch.setattr(proving, "read", lambda schedule, changed: _of(changed, verdict))

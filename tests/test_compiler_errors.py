@@ -6,6 +6,7 @@ import logging
 
 import pytest
 from mutations import shipped
+from tiers import exhaustive
 
 from tl_attention.build.compile import compile_kernel
 from tl_attention.build.compiler_errors import LONGEST, telling_line
@@ -123,6 +124,7 @@ def test_of_tilelangs_errors_the_words_are_shown_and_not_the_code(error, reason)
     assert telling_line(error) == reason
 
 
+@exhaustive
 def test_a_pipeline_that_tilelang_cannot_lower_says_so():
     """Three stages of one group: the real error, from the code generator."""
     schedule = shipped()["source_order"].model_copy(update={"num_stages": 3, "block_N": 64})

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from mutations import SCHEDULES, fitting_head_dim, shipped
-from specialized import CHUNKED, RANDOM, REST, TWO, fa3
+from specialized import CHUNKED, HUNDREDS, REST, TWO, fa3, hundred
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
@@ -86,9 +86,10 @@ def test_options_with_values_of_their_own_are_said_in_words() -> None:
     assert "\nsetmaxnreg: 232 for threads that compute, 40 for the producer's, by the file\n" in text
 
 
-def test_every_option_of_every_schedule_has_words() -> None:
+@pytest.mark.parametrize("number", HUNDREDS)
+def test_every_option_of_every_schedule_has_words(number) -> None:
     """And of a lowering those that it takes."""
-    for schedule in RANDOM:
+    for schedule in hundred(number):
         try:
             lines = options(explain(schedule))
         except ScheduleRefused:

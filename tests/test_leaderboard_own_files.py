@@ -84,8 +84,8 @@ def test_a_rewritten_judge_voids_verdicts_and_is_named(evaluated, attack: str, f
 
 
 def test_a_file_that_kills_the_checker_is_a_row_and_the_next_is_judged(evaluated) -> None:
-    found = evaluated(killer=KILL_THE_SIBLINGS + ZEROS, honest=HONEST, zeros=ZEROS)
-    assert [status for status, _ in found["ends"]] == ["wrong", "pass", "wrong"]
+    found = evaluated(killer=KILL_THE_SIBLINGS + ZEROS, honest=HONEST)
+    assert [status for status, _ in found["ends"]] == ["wrong", "pass"]
     honest = found["found"][1]
     row, timing = honest["rows"][0], honest["rows"][0]["timing"]
     assert honest["accepted"] and row["tight"] and row["max_abs_error"] < 1e-3

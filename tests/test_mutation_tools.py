@@ -211,6 +211,7 @@ def test_the_numbers_mutants_are_drawn_by_kind_and_packed_with_their_machine_cod
     assert len(built) == len(set(built)) == 10 and built[2] not in {row["source"] for row in packed}
 
 
+@exhaustive
 def test_each_of_a_pack_runs_in_a_process_of_its_own_and_a_run_goes_on(tmp_path, monkeypatch):
     rows = [{"kernel": "best", "key": CONTROL, "kind": CONTROL, "machine": SAME, "source": "text", "cubin": "AAAA"}]
     rows += [{**rows[0], "key": "1", "kind": "numbers: mask", "machine": OTHER, "operation": DELETED}]

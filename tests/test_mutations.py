@@ -181,14 +181,14 @@ def random_policy(seed: int):
     return lambda events: rng.choice(events)
 
 
-@pytest.mark.parametrize("shard", sampled(range(2), [0]))
+@pytest.mark.parametrize("shard", sampled(range(4), [0]))
 def test_a_lost_or_late_wait_acquire_or_release_shows_as_a_wrong_number(shard, problems):
     """Whether a Program can go wrong is asked of 20 random interleavings; the interpreter's two runs must catch it."""
     rng = random.Random(2000 + shard)
     programs = [derive(schedule, model) for schedule in WHOLE for model in MODELS]
     programs += legal_programs_with_options(10, rng)
     counts: Counter[str] = Counter()
-    for _ in range(100):
+    for _ in range(50):
         mutant, what = mutate_program(rng.choice(programs), rng)
         can_go_wrong = wrong_under(mutant, [LATE, EARLY, *(random_policy(seed) for seed in range(20))])
         caught = set(outcomes(mutant, problems, "ascending")) != {"right"}
@@ -196,7 +196,7 @@ def test_a_lost_or_late_wait_acquire_or_release_shows_as_a_wrong_number(shard, p
         assert can_go_wrong or not caught, f"{what}: the interpreter is wrong where no interleaving is"
         counts["caught" if caught else "harmless"] += 1
     print(f"\nshard {shard}: {dict(counts)}")
-    assert counts["caught"] >= 40
+    assert counts["caught"] >= 20
 
 
 def test_the_small_problem_tells_a_wrong_program(problems):

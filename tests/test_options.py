@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from specialized import RANDOM
+from specialized import HUNDREDS, hundred
 
 from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import FILE_KEYS, load
@@ -39,23 +39,28 @@ stage: [-1, 0, 0, 0, 0, -1, 1]
 """
 
 
-def test_the_labels_of_random_options_read_back_and_are_one_word_each() -> None:
-    assert [s.label for s in RANDOM if Schedule.from_label(s.label) != s] == []
-    assert len({s.label for s in RANDOM}) == len(set(RANDOM)) > 290
-    assert all(set(s.label) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-+~.=") for s in RANDOM)
+@pytest.mark.parametrize("number", HUNDREDS)
+def test_the_labels_of_random_options_read_back_and_are_one_word_each(number) -> None:
+    schedules = hundred(number)
+    assert [s.label for s in schedules if Schedule.from_label(s.label) != s] == []
+    assert len({s.label for s in schedules}) == len(set(schedules)) > 96
+    assert all(set(s.label) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-+~.=") for s in schedules)
 
 
-def test_every_option_is_in_some_of_the_labels() -> None:
-    paths = {part.partition("=")[0] for s in RANDOM for part in s.label.split("~")[1:]}
-    options = {path for path in OPTION_PATHS if RANDOM[0].dialect.takes(path)}
+@pytest.mark.parametrize("number", HUNDREDS)
+def test_every_option_is_in_some_of_the_labels(number) -> None:
+    schedules = hundred(number)
+    paths = {part.partition("=")[0] for s in schedules for part in s.label.split("~")[1:]}
+    options = {path for path in OPTION_PATHS if schedules[0].dialect.takes(path)}
     polynomial = "softmax.exp2_polynomial"
     assert paths == options - {polynomial} | {f"{polynomial}.{name}" for name in ("every", "first", "degree")}
 
 
-def test_a_misspelt_label_is_told_in_one_line_or_is_another_schedules() -> None:
+@pytest.mark.parametrize("number", HUNDREDS)
+def test_a_misspelt_label_is_told_in_one_line_or_is_another_schedules(number) -> None:
     rng = random.Random(0)
     told = 0
-    for schedule in RANDOM:
+    for schedule in hundred(number):
         label = list(schedule.label)
         for _ in range(rng.randint(1, 2)):
             place = rng.randrange(len(label))
@@ -66,7 +71,7 @@ def test_a_misspelt_label_is_told_in_one_line_or_is_another_schedules() -> None:
             told += 1
             assert str(error).startswith("label: ") and "\n" not in str(error)
             assert len(str(error)) < len(schedule.label) + 400
-    assert told > 200
+    assert told > 66
 
 
 PLAIN = "warp_specialized_128x176_t256_n2_desc_0p_1-2o0s0_3-10o2s0_11o3s0_12o4s0_13p_14o1s1"
@@ -209,8 +214,9 @@ def test_the_schema_rejects_it_too(name, validator) -> None:
     assert not validator.is_valid(yaml.safe_load(added(SCHEMA_TOO[name][0])))
 
 
-def test_the_schema_accepts_what_the_loader_accepts(validator) -> None:
-    for schedule in RANDOM:
+@pytest.mark.parametrize("number", HUNDREDS)
+def test_the_schema_accepts_what_the_loader_accepts(validator, number) -> None:
+    for schedule in hundred(number):
         validator.validate(json.loads(schedule.model_dump_json()))
 
 

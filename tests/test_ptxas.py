@@ -38,6 +38,7 @@ def serialised(compiled) -> CompiledKernel:
     return replace(compiled, source=source)
 
 
+@exhaustive
 def test_a_kernels_loop_has_the_instructions_that_its_tile_needs(compiled):
     loop = steady(compiled.report.loops)
     per_product = {"mma0": VARIANT.head_dim // 16, "mma1": SCHEDULE.block_N // 16}

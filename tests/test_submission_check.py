@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from submissions import COMMITTED, ROOT
+from tiers import exhaustive
 
 from tl_attention.errors import InputError
 from tl_attention.leaderboard import cubin, submission
@@ -44,6 +45,7 @@ def test_a_change_of_the_program_is_told_by_its_line(cli, tmp_path):
     )
 
 
+@exhaustive
 def test_another_cubin_is_told_also_where_the_file_names_its_hash(cli, tmp_path):
     other = base64.b64encode(lzma.compress(b"another")).decode()
     changed = PACKED.replace(constants(PACKED.encode())["CUBIN_XZ"], f"\n{other}\n")

@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).parents[1] / "examples"))
 
 import train_beside
 import training_page
+from tiers import sampled
 from training import BLOCK, MOST, SMOOTHED_OVER, TrainingRun, judged, parse_training, smoothed
 from training_chart import chart
 from transformer_block import PYTORCHS
@@ -222,7 +223,10 @@ def test_an_attention_that_only_rounds_otherwise_is_good(others, to) -> None:
     assert all(1e-7 < seed.apart[-1] < 1e-2 for seed in found)
 
 
-@pytest.mark.parametrize("fault", [{"scale": 1.01}, {"scale": 0.98}, {"gradient": 1.1}, {"gradient": 0.0}])
+FAULTS = [{"scale": 1.01}, {"scale": 0.98}, {"gradient": 1.1}, {"gradient": 0.0}]
+
+
+@pytest.mark.parametrize("fault", sampled(FAULTS, [{"scale": 1.01}, {"gradient": 1.1}]))
 def test_a_wrong_attention_fails_for_each_seed(others, fault) -> None:
     found = judged([*others, *tiny(ours=rounded(torch.bfloat16, **fault))])
     assert not any(seed.ok for seed in found), [seed.verdict for seed in found]

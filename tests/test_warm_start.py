@@ -136,6 +136,7 @@ def test_a_finished_kernel_is_loaded_without_tilelang_and_without_the_proof(comp
     assert facts["shared_bytes"] == here.shared_bytes > 0
 
 
+@exhaustive
 def test_it_is_loaded_beside_tilelang_too(compiled, file) -> None:
     store.keep(file, compiled)
     facts = facts_of(start(root_of(file), before="import tilelang"))

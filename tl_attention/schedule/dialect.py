@@ -21,7 +21,7 @@ Pass = Callable[..., Any]
 Check = Callable[[Any], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dialect:
     """A lowering as schedules see it.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from tl_attention.loop.attention import FRAGMENTS, IN_CHUNKS, NAMES, NUMBER, SOURCE
 from tl_attention.loop.table import whole
 from tl_attention.schedule.dialect import Check, Dialect, dialects
@@ -17,6 +19,7 @@ MOST_WHOLE = len(NAMES)
 MOST_GROUPS = MOST_WHOLE + len(IN_CHUNKS) * (MOST_CHUNKS - 1)
 
 
+@cache
 def rules_of(dialect: Dialect) -> tuple[Check, ...]:
     """What a schedule of this lowering must meet. In this order: the first that is broken is told."""
     order = ORDER_LEFT_OUT if dialect.model is None else ORDER_GIVEN
