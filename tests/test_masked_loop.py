@@ -16,7 +16,7 @@ from explained import BLOCK_LOOP, explained
 from golden_kernels import KERNELS
 from mutations import fitting_head_dim, shipped
 from once import Given, Kernel, lowered, proved
-from tiers import exhaustive
+from tiers import exhaustive, sampled
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.problem.mask import CAUSAL
