@@ -36,8 +36,9 @@ def row(name: str, arch: str, registers: int | None, dtype: str = "float16", mas
 
 
 def test_the_page_is_of_the_record() -> None:
-    made = cards_page.page(read_rows(cards_page.RECORD))
-    assert cards_page.PAGE.read_text() == made, "python tools/cards_page.py makes it again"
+    page, made = cards_page.PAGE.read_text(), cards_page.section(read_rows(cards_page.RECORD))
+    filled = cards_page.with_section(page, made, cards_page.BEGIN, cards_page.END)
+    assert page == filled, "python tools/cards_page.py makes it again"
 
 
 def test_what_is_equal_stands_on_one_line_and_what_is_refused_says_why() -> None:
@@ -49,7 +50,7 @@ def test_what_is_equal_stands_on_one_line_and_what_is_refused_says_why() -> None
         for dtype in ("bfloat16", "float16")
     ]
     rows.append(row("best", "sm_90a", 128, "bfloat16"))
-    lines = cards_page.page(rows).splitlines()
+    lines = cards_page.section(rows).splitlines()
     assert "| `short` | 128 | fp16, bf16, fp16 causal, bf16 causal | - | 168, 8, 65,536, 1 |" in lines
     assert "| `best` | 128 | bf16 |  | 128, 8, 65,536, 1 |" in lines
     assert "- refused: `short`: too large" in lines

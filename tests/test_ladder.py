@@ -65,7 +65,7 @@ def test_five_texts_are_climbed() -> None:
     assert ladder_names() == ["fa4", "rtx3090", "rtx3090_tuned", "rtx5090", "worklog"]
     used = {step.schedule.name for name in ladder_names() for step in load_ladder(name).measured}
     stands = {name for folder in folders() if folder.startswith("ladders/") for name in names(folder)}
-    # This one is in the grid of its text: results/cells-fa4.yaml.
+    # This one is in the grid of its text: results/grid.yaml.
     assert stands - used == {"ladders/fa4/every_10_causal"}
 
 

@@ -1,9 +1,11 @@
-"""Makes docs/CARDS.md from results/cards.jsonl: `python tools/cards_page.py`. A test holds the page to the record."""
+"""Fills the tables of docs/CARDS.md from results/cards.jsonl: `python tools/cards_page.py`. A test holds them to it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+from cells_page import with_section
 
 from tl_attention.hardware.card import CARDS, Card
 from tl_attention.lowering.registry import lowering_of
@@ -20,13 +22,13 @@ PAGE = ROOT / "docs/CARDS.md"
 RUN_ON = "sm_90a"
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
-HEAD = """# Cards
+BEGIN, END = "<!-- cards -->", "<!-- end of cards -->"
+HEAD = """`python tools/cards_page.py` makes this section from `results/cards.jsonl`, which `python tools/compile_cards.py`
+makes without a GPU.
 
-Made by `python tools/cards_page.py` from `results/cards.jsonl`, which `python tools/compile_cards.py` makes without a GPU.
-
-Each cell has what ptxas gave the kernel for that card: registers per thread, bytes per thread of stack, where registers
-spill to, bytes of shared memory per block, and how many such blocks an SM holds at once. A dash is a schedule that is
-refused for the card; why stands below.
+Each cell has what ptxas gave the kernel for that card: registers per thread, bytes of stack per thread (registers spill
+to the stack), bytes of shared memory per thread block, and how many such thread blocks fit an SM at once. A dash means
+that the schedule is refused for the card; the reason stands below.
 """
 
 
@@ -38,16 +40,16 @@ def blocks_per_sm(row: Row) -> int:
     return takes.blocks_that_fit(card, schedule.threads, row.registers)
 
 
-def page(rows: Sequence[Row]) -> str:
-    """The whole page."""
+def section(rows: Sequence[Row]) -> str:
+    """What stands between the markers."""
     cards = [card for card in CARDS.values() if any(row.arch == card.arch for row in rows)]
-    return "\n".join([HEAD, *about(rows), limits(cards), "", table(rows, cards), "", *reasons(rows)])
+    return "\n".join([BEGIN, "", HEAD, *about(rows), limits(cards), "", table(rows, cards), "", *reasons(rows), END])
 
 
 def about(rows: Sequence[Row]) -> Iterator[str]:
     """What compiled them, and which of them have run."""
     of = {f"TileLang {row.versions['tilelang']}, nvcc {row.nvcc}, ptxas {row.ptxas}" for row in rows}
-    yield f"{'; '.join(sorted(of))}. **Compiled, never run**, but for {CARDS[RUN_ON]}.\n"
+    yield f"{'; '.join(sorted(of))}. They were compiled and never run, except on {CARDS[RUN_ON]}.\n"
 
 
 def limits(cards: Iterable[Card]) -> str:
@@ -109,4 +111,4 @@ def reasons(rows: Sequence[Row]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(read_rows(RECORD)))
+    PAGE.write_text(with_section(PAGE.read_text(), section(read_rows(RECORD)), BEGIN, END))

@@ -11,16 +11,14 @@ from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
 
 from cells_page import NAMES, RECORD, read
-from results_page import ratio
+from results_page import GRID, ratios
 
 from tl_attention.files.default_rule import NONE_YET, Case
 from tl_attention.files.defaults import FILE, defaults
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
-from tl_attention.measure.records import Row, read_rows
 from tl_attention.show.cells import binding_peer
 
-GRID = RECORD.with_name("grid-h200.jsonl")
 # The schedules of the grid of lengths in both dtypes, and whether it is causal there.
 OF_GRID = {"best": False, "best_causal": True}
 ENTRY = re.compile(r"^    record:.*\n(?:      .*\n)*", re.M)
@@ -28,7 +26,7 @@ ENTRY = re.compile(r"^    record:.*\n(?:      .*\n)*", re.M)
 
 def said() -> Iterator[str]:
     """What the records say of each rule, in their order."""
-    cells, grid = read(), read_rows(GRID)
+    cells, grid = read(), read(GRID)
     for number, rule in enumerate(defaults().rules):
         if rule.schedule in OF_GRID and rule.head_dims == (128,):
             yield of_grid(grid, OF_GRID[rule.schedule])
@@ -37,12 +35,12 @@ def said() -> Iterator[str]:
             yield of_cells([row for row in own if row.ours.what == rule.schedule])
 
 
-def of_grid(rows: list[Row], causal: bool) -> str:
-    """The means over lengths."""
-    lengths = sorted({row.problem["seq_kv"] for row in rows})
+def of_grid(rows: Sequence[CellRow], causal: bool) -> str:
+    """The means over lengths and numbers of heads."""
+    lengths = sorted({row.shape.seq_kv for row in rows})
 
     def mean(dtype: str, peer: str) -> str:
-        return f"{geometric_mean(ratio(rows, dtype, peer, causal, seq) for seq in lengths):.3f} x {NAMES[peer]}"
+        return f"{geometric_mean(ratios(rows, dtype, peer, causal)):.3f} x {NAMES[peer]}"
 
     return (
         f"{GRID.name} says {mean('bfloat16', 'fa3')} in bf16 and {mean('float16', 'cudnn')} in fp16, "

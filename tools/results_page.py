@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 
+import cells_page
+
 from tl_attention.leaderboard import table as evaluation_table
 from tl_attention.leaderboard.results import read_evaluation
-from tl_attention.measure.records import Row, parse_object, read_lines, read_rows
-from tl_attention.show.report import by_problem, markdown_table, title
+from tl_attention.measure.cell import OURS
+from tl_attention.measure.cell_records import CellRow
+from tl_attention.measure.records import parse_object, read_lines, read_rows
+from tl_attention.problem.mask import CAUSAL
+from tl_attention.show.report import PEER_NAMES, by_problem, markdown_table, title
 from tl_attention.show.text_table import markdown
 
 ROOT = Path(__file__).parents[1]
@@ -18,10 +23,10 @@ PAGE = ROOT / "docs/results.md"
 COLUMNS = ("schedule", "sizes", "status", "ms", "tflops", "matmul", "ratio", "error", "registers", "stack", "code")
 BENCHES = ("bench-h200-L.jsonl", "bench-h200-L-causal.jsonl")
 EVALUATIONS = ("evaluate-h200.jsonl", "evaluate-cold-h200.jsonl")
+GRID = RESULTS / "grid-h200.jsonl"
 # Of the grid: dtype and peer of each pair of lines, without and with a causal mask.
-GRID = (("bfloat16", "fa3", "FlashAttention-3"), ("bfloat16", "cudnn", "cuDNN"), ("float16", "cudnn", "cuDNN"))
+GRID_LINES = (("bfloat16", "fa3"), ("bfloat16", "cudnn"), ("float16", "cudnn"))
 SHORT = {"bfloat16": "bf16", "float16": "fp16"}
-OURS = ("best", "best_causal")
 
 HEAD = """# Results
 
@@ -68,49 +73,44 @@ def benches() -> Iterator[str]:
 
 def grid() -> Iterator[str]:
     """Speed against the peers over lengths, 32768 tokens each."""
-    rows = read_rows(RESULTS / "grid-h200.jsonl")
+    rows = cells_page.read(GRID)
     yield "## Over lengths\n"
     yield f"{grid_table(rows)}\n"
     yield (
-        "Medians of a peer over ours, above 1 is faster; head_dim 128, one process for each length and mask\n"
-        f"(`results/grid-h200.jsonl`). {grid_mean(rows)}\n"
+        "Each number is the median, over rounds, of a peer's time divided by ours in the same round, so above 1 is faster. "
+        f"`results/{GRID.name}`, commit {rows[0].commit}: {rows[0].method}. {grid_mean(rows)}\n"
     )
 
 
-def grid_table(rows: list[Row]) -> str:
-    """A line for each peer, dtype and mask, a column for each length."""
-    lengths = sorted({row.problem["seq_kv"] for row in rows})
+def grid_table(rows: Sequence[CellRow]) -> str:
+    """A line for each peer, dtype and mask at 16 heads, a column for each length."""
+    of_16 = [row for row in rows if row.shape.heads == 16]
+    lengths = sorted({row.shape.seq_kv for row in of_16})
     lines = [
         [
-            f"{SHORT[dtype]}{', causal' * causal} / {name}",
-            *(f"{ratio(rows, dtype, peer, causal, n):.3f}" for n in lengths),
+            f"{SHORT[dtype]}{', causal' * causal} / {PEER_NAMES[peer]}",
+            *(f"{speed:.3f}" for speed in ratios(of_16, dtype, peer, causal)),
         ]
-        for dtype, peer, name in GRID
+        for dtype, peer in GRID_LINES
         for causal in (False, True)
     ]
-    return markdown(["16 heads, batch 32768 / seq", *map(str, lengths)], lines)
+    return markdown(["16 heads, batch 32768 / length", *map(str, lengths)], lines)
 
 
-def grid_mean(rows: list[Row]) -> str:
+def grid_mean(rows: Sequence[CellRow]) -> str:
     """Against FlashAttention-3, in a sentence."""
-    lengths = {row.problem["seq_kv"] for row in rows}
-    ratios = [ratio(rows, "bfloat16", "fa3", causal, n) for causal in (False, True) for n in lengths]
+    found = [speed for causal in (False, True) for speed in ratios(rows, "bfloat16", "fa3", causal)]
     return (
-        f"The geometric mean against FlashAttention-3 is {geometric_mean(ratios):.3f}, the lowest cell "
-        f"{min(ratios):.3f}."
+        f"Over all {len(found)} problems in bf16, those of 40 heads on 8 KV heads included, the geometric mean against "
+        f"FlashAttention-3 is {geometric_mean(found):.3f} and the lowest is {min(found):.3f}."
     )
 
 
-def ratio(rows: list[Row], dtype: str, peer: str, causal: bool, seq: int) -> float:
-    """A peer's median over ours in one cell."""
-    cell = {
-        "ours" if row.name in OURS else row.name: row.median_ms
-        for row in rows
-        if (row.problem["dtype"], row.problem["causal"], row.problem["seq_kv"]) == (dtype, causal, seq)
-    }
-    theirs, ours = cell[peer], cell["ours"]
-    assert theirs is not None and ours is not None, "the grid's rows are timed"
-    return theirs / ours
+def ratios(rows: Sequence[CellRow], dtype: str, peer: str, causal: bool) -> list[float]:
+    """Our speed as a part of a peer's in each cell of a dtype and mask, the shortest first."""
+    chosen = [row for row in rows if (row.shape.dtype, row.shape.mask == CAUSAL) == (dtype, causal)]
+    speeds = (row.speed(OURS, peer) for row in sorted(chosen, key=lambda row: row.shape.seq_kv))
+    return [speed.ratio for speed in speeds if speed]
 
 
 def evaluations() -> Iterator[str]:

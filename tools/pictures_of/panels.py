@@ -11,7 +11,7 @@ from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.mask import FULL, Mask
 
 # Of 16 heads and of 40 on 8, beside every peer.
-GRID = "cells-fa4-h200.jsonl"
+GRID = "grid-h200.jsonl"
 
 
 class Key(NamedTuple):
