@@ -131,7 +131,7 @@ def explain(schedule: str, model: Model | None, head_dim: HeadSize | None, card:
     head_dims, on = named.head_dims if head_dim is None else (head_dim,), card_for(card, named)
     with naming(named):
         check_card(named.schedule, on)
-        click.echo(text(named.schedule, model, max(head_dims, key=sizes_of), on))
+        click.echo(text(named.schedule, model, max(head_dims, key=sizes_of), on, printable(named.in_words)))
         for verdict in verdicts(named.schedule, model, head_dims, on):
             click.echo(verdict)
 
