@@ -14,7 +14,7 @@ from typing import Any
 
 from tl_attention.build.compiler_errors import telling_line
 from tl_attention.build.store import Finished
-from tl_attention.build.toolchain import in_force
+from tl_attention.build.toolchain import check_host_compiler, in_force
 from tl_attention.errors import InputError
 from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.preflight import refuse_unless_safe
@@ -42,6 +42,7 @@ def generate(schedule: Schedule, variant: Variant, parameters: tuple[Parameter, 
     lowering.check_variant(variant)
     refuse_unless_safe(schedule, variant.head_size, variant.card)
     with in_force():
+        check_host_compiler()
         program = lowering.prim_func(schedule, variant)
         try:
             kernel = compiled(program, variant.arch, dict(lowering.pass_configs))
