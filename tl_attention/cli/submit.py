@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
@@ -79,14 +80,13 @@ def submit(files: tuple[str, ...], output: Path | None, check: bool, evaluate: b
 
 def _pack(text: str, output: Path) -> Path:
     """Write the submission of a schedule, given by name or file."""
-    from tl_attention.leaderboard import submission
-
     # Any other file may be a schedule, whatever its name: `resolve` says what it is not.
     if _is_submission(text) and text.endswith(".py"):
         raise InputError(f"{text}: expected a schedule's name or file; a submission file is run with --evaluate")
     named = resolve(text)
     if named.file is None:
         raise InputError(f"{text}: no name for the submission, expected a schedule's name or file")
+    submission = _submission()
     named.refuse_unmeant(submission.VARIANT.head_dim)
     with naming(named):
         submission.write(named.name, named.schedule, output)
@@ -95,13 +95,21 @@ def _pack(text: str, output: Path) -> Path:
 
 def _check(path: Path) -> bool:
     """Say whether a file is what its schedule packs to."""
-    from tl_attention.leaderboard.submission import check
-
-    carried, made_again, line = check(path)
+    carried, made_again, line = _submission().check(path)
     cubins = "the cubins are the same" if carried == made_again else "the cubins differ"
     text = f"the text differs from line {line} on" if line else "and so is every other byte"
     click.echo(f"cubin carried     {carried}\ncubin made again  {made_again}\n{cubins}, {text}")
     return carried == made_again and not line
+
+
+def _submission() -> ModuleType:
+    """What packs. Raises InputError where something that it needs is missing."""
+    from tl_attention.leaderboard.needed import check_all_there
+
+    check_all_there()
+    from tl_attention.leaderboard import submission
+
+    return submission
 
 
 def _evaluate(files: list[str], output: Path | None, **options: Any) -> bool:

@@ -27,6 +27,7 @@ from tl_attention.leaderboard import cubin
 from tl_attention.leaderboard.contract import FORBIDDEN_WORD, MAX_BYTES, read_submission
 from tl_attention.leaderboard.device_code import constants
 from tl_attention.leaderboard.launch_text import launch_text
+from tl_attention.leaderboard.needed import RUFF
 from tl_attention.leaderboard.program import program_text
 from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.preflight import refuse_unless_safe
@@ -38,8 +39,6 @@ from tl_attention.schedule.schedule import Schedule
 TEMPLATE = Path(__file__).parent / "templates" / "submission.py.in"
 # The leaderboard's only problem.
 VARIANT = Variant(head_dim=128, dtype="float16")
-# What formats a file: other releases may do so in another way.
-RUFF = "0.17.6"
 WIDTH = 120
 FORMAT = ("format", "--isolated", f"--line-length={WIDTH}", "--config=format.skip-magic-trailing-comma=true", "-")
 
