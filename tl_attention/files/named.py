@@ -85,6 +85,11 @@ def resolve(what: str | Path) -> Named:
     return kept
 
 
+def load(what: str | Path) -> Schedule:
+    """The schedule of a name that ships, or in a file. Raises InputError as `resolve` does."""
+    return resolve(what).schedule
+
+
 def expand(text: str) -> list[str]:
     """The schedules of a folder or of a part of the catalogue, such as `experiments`, sorted; else the text itself."""
     # No text, which an unset variable of a shell gives, is not the catalogue's top.

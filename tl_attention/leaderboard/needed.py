@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from tl_attention.build import toolchain
 from tl_attention.build.sass import TOOLS, tool
@@ -45,7 +46,7 @@ def _absent_tools() -> Iterator[str]:
     if _fails(toolchain.check_host_compiler):
         yield "a C++ compiler"
     for name in TOOLS:
-        if _fails(lambda name=name: tool(name)):
+        if _fails(partial(tool, name)):
             yield name
 
 
