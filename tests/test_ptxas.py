@@ -10,7 +10,8 @@ from mutations import SCHEDULES, shipped
 from tiers import exhaustive
 
 from tl_attention.build.compile import CompiledKernel, compile_kernel
-from tl_attention.build.generation import serialised_because
+from tl_attention.build.compiler_errors import serialised_because
+from tl_attention.build.generation import said_of
 from tl_attention.build.sass import steady
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
@@ -108,7 +109,7 @@ def test_products_that_ptxas_serialised_are_refused(serialised):
 
 
 def test_of_products_that_stay_in_flight_ptxas_says_nothing(compiled):
-    assert not serialised_because(compiled.source, VARIANT.arch)
+    assert not serialised_because(said_of(compiled.source, VARIANT.arch))
 
 
 def test_a_serialised_candidate_is_refused_not_broken(serialised, monkeypatch):

@@ -6,7 +6,6 @@ What it compiled before it takes from its own disk cache, which knows the trace 
 from __future__ import annotations
 
 import logging
-import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -28,8 +27,6 @@ from tl_attention.schedule.schedule import Schedule
 KERNEL_FOLDER, LIBRARY = "_tilelang_cache_path", "executable.so"
 # As TileLang calls nvcc for a kernel's machine code.
 OPTIONS = ("-cubin", "-O3", "-lineinfo", "-std=c++20", "--use_fast_math")
-# What ptxas says of products that it serialises, with a number of its own for each reason.
-SERIALISED = re.compile(r"\(C75\d\d\).*\bserialized\b.*")
 
 
 def generate(schedule: Schedule, variant: Variant, parameters: tuple[Parameter, ...]) -> Finished:
@@ -73,11 +70,8 @@ def machine_code(source: str, arch: str) -> bytes:
         return bytes(tilelang_callback_cuda_compile(source, Target(target(arch)), {FAST_MATH: True}))
 
 
-def serialised_because(source: str, arch: str) -> str:
-    """The line in which ptxas says why it serialises the products of generated device code; "" where it says nothing.
-
-    It is asked anew: for a binary that TileLang keeps nobody calls it.
-    """
+def said_of(source: str, arch: str) -> str:
+    """What nvcc and ptxas print of generated device code. They are called anew: TileLang keeps binaries, not words."""
     with in_force() as nvcc, tempfile.TemporaryDirectory() as folder:
         from tilelang.contrib.nvcc import get_cplus_compiler
         from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
@@ -88,8 +82,7 @@ def serialised_because(source: str, arch: str) -> str:
         options = (f"-ccbin={get_cplus_compiler()}", f"-arch={arch}", *OPTIONS, *included)
         command = [str(nvcc.home / "bin/nvcc"), *options, "-o", str(file.with_suffix(".cubin")), str(file)]
         done = subprocess.run(command, capture_output=True, text=True)
-    said = SERIALISED.search(done.stdout + done.stderr)
-    return " ".join(said[0].split()) if said else ""
+    return done.stdout + done.stderr
 
 
 def target(arch: str) -> dict[str, str]:

@@ -28,7 +28,7 @@ def main(context: click.Context) -> None:
 
     A SCHEDULE is the name of one that ships or a file NAME.yaml. Commands that take several also take a folder of files.
 
-    `tl-attention COMMAND --help` shows the options of a command.
+    Start with `tl-attention doctor`, then `tl-attention run best`. `tl-attention COMMAND --help` shows a command's options.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)

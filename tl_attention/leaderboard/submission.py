@@ -19,6 +19,7 @@ from string import Template
 import yaml
 
 from tl_attention.build.compile import compile_kernel
+from tl_attention.build.compiler_errors import serialised_because
 from tl_attention.build.generation import target
 from tl_attention.build.sass import check_not_serialised, read_loops
 from tl_attention.errors import InputError, ScheduleRefused
@@ -59,9 +60,9 @@ def pack(name: str, schedule: Schedule) -> str:
         )
     compiled = compile_kernel(schedule, VARIANT)
     options = (*cubin.OPTIONS, *(["--use_fast_math"] if lowering.pass_configs.get(FAST_MATH) else []))
-    machine_code = cubin.build(compiled.source, options)
+    machine_code, log = cubin.build(compiled.source, options)
     try:
-        check_not_serialised(read_loops(machine_code))
+        check_not_serialised(read_loops(machine_code), lambda: serialised_because(log))
     except ScheduleRefused as refusal:
         raise ScheduleRefused(f"in NVRTC {cubin.VERSION}'s machine code {refusal}") from None
     keys = schedule.model_dump(mode="json", exclude_defaults=True)
