@@ -100,7 +100,7 @@ def attention(
 
     Returns: the output (batch, heads, seq_q, head_dim_v), q's dtype, contiguous in its layout, or `out`.
     Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused, one of them, for a schedule
-        that cannot run.
+        that cannot run; one that is a TypeError too for a keyword that is none of these.
     """
     if unknown:
         raise unknown_argument(unknown, Options.__annotations__ | {"return_lse": bool})
