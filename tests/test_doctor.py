@@ -62,7 +62,7 @@ def test_doctor_fails_with_what_is_missing(missing, words, quick, cli, monkeypat
     missing(monkeypatch)
     result = cli("doctor")
     assert result.exit_code == 1 and f"error: {words}" in result.stderr, result.output
-    assert "ready" not in result.stdout
+    assert "ready" not in result.stdout and toolchain.SEE_DOCTOR not in result.stderr
 
 
 def test_doctor_shows_what_nvml_tells(quick, cli, monkeypatch) -> None:

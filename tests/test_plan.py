@@ -93,7 +93,7 @@ def test_so_is_one_through_the_operator(on_cpu: Kernels, checks: list[None]) -> 
 
 
 def test_every_argument_has_another_value_here() -> None:
-    assert {*OTHER} == {*inspect.signature(attention).parameters}
+    assert {*OTHER} == {*inspect.signature(attention).parameters} - {"unknown"}
 
 
 @pytest.mark.parametrize("gradients", GRAD)

@@ -10,6 +10,8 @@ from mutations import SCHEDULES, shipped
 from tiers import exhaustive
 
 from tl_attention.build.compile import CompiledKernel, compile_kernel
+from tl_attention.build.compiler_errors import serialised_because
+from tl_attention.build.generation import said_of
 from tl_attention.build.sass import steady
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
@@ -98,8 +100,16 @@ def test_the_release_is_where_the_schedule_has_it():
 
 
 def test_products_that_ptxas_serialised_are_refused(serialised):
-    with pytest.raises(ScheduleRefused, match="waits 19 times for 19 HGMMA"):
+    words = (
+        r"waits 19 times for 19 HGMMA, expected once for each product; ptxas says: \(C75\d\d\) .* serialized due to "
+    )
+    with pytest.raises(ScheduleRefused, match=words) as refused:
         serialised.report
+    assert "\n" not in str(refused.value)
+
+
+def test_of_products_that_stay_in_flight_ptxas_says_nothing(compiled):
+    assert not serialised_because(said_of(compiled.source, VARIANT.arch))
 
 
 def test_a_serialised_candidate_is_refused_not_broken(serialised, monkeypatch):

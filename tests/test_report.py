@@ -212,7 +212,28 @@ def test_the_times_of_another_machine_are_those_of_the_same_code_and_problem() -
     assert recorded_for(here, there) is there[3] and recorded_for(here, there[:3]) is None
     assert recorded_lines([here], there) == ["mine (runtime): 12.000 ms as best, 733 TFLOPS (NVIDIA H200, 2026-11-21)"]
     assert recorded_lines([replace(here, status="ok")], there) == []
-    assert recorded_for(replace(here, fingerprint=None), [replace(there[2], fingerprint=None)]) is None
+
+
+def test_where_the_machine_code_differs_both_compilers_are_named() -> None:
+    there = row(
+        "best", 12.0, fingerprint="f757", machine_code="aaaa", nvcc="13.0.88", ptxas="13.0.88", device="NVIDIA H200"
+    )
+    here = replace(there, status="checked_on_cpu", median_ms=None, nvcc="13.2.41", ptxas="13.2.41")
+    told = "made it there, nvcc 13.2.41 with ptxas 13.2.41 here"
+    for code, words in {
+        "aaaa": "",
+        "bbbb": f"; the machine code differs: nvcc 13.0.88 with ptxas 13.0.88 {told}",
+        None: f"; the machine code may differ: nvcc 13.0.88 with ptxas 13.0.88 {told}",
+    }.items():
+        [line] = recorded_lines([replace(here, machine_code=code)], [there])
+        assert line.partition(")")[2].partition(")")[2] == words
+    assert "differ" not in recorded_lines([replace(there, status="compiled", machine_code=None)], [there])[0]
+
+
+def test_a_row_without_a_fingerprint_is_beside_no_recorded_one() -> None:
+    here = row("mine", status="checked_on_cpu", fingerprint=None, device=None)
+    there = [row("mine", 11.0, fingerprint="000000000000")]
+    assert recorded_for(here, [replace(there[0], fingerprint=None)]) is None
 
 
 def test_the_records_that_travel_along_have_a_time_each() -> None:

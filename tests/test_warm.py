@@ -114,7 +114,7 @@ def test_schedules_that_are_not_meant_for_a_head_size_are_left_out_with_a_line(f
 BAD = {
     "a schedule that is none": (["bets"], "did you mean best?"),
     "a head size that is none": (["--head-dim", "100"], "head_dim 100 is not supported"),
-    "a schedule for another head size": (["d256"], "is meant for head_dim 256, not 128"),
+    "a schedule for another head size": (["d256", "--head-dim", "128"], "is meant for head_dim 256, not 128"),
     "dtype": (["--dtype", "fp8"], "'fp8' is not one of"),
     "window": (["--window", "-2,0"], "window_size is (-2, 0), expected two integers"),
     "a window wider than any sequence": (

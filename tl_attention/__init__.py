@@ -20,7 +20,7 @@ _HOME = {
     "register_sdpa": ("tl_attention.integrations.sdpa", "register_sdpa"),
     "register_transformers": ("tl_attention.integrations.hugging_face", "register_transformers"),
     "Schedule": ("tl_attention.schedule.schedule", "Schedule"),
-    "load_schedule": ("tl_attention.files.schedule_file", "load"),
+    "load_schedule": ("tl_attention.files.named", "load"),
     "InputError": ("tl_attention.errors", "InputError"),
     "ScheduleRefused": ("tl_attention.errors", "ScheduleRefused"),
 }
@@ -37,3 +37,8 @@ def __getattr__(name: str) -> Any:
 
     module, attribute = _HOME[name]
     return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    # What is imported late is there too.
+    return sorted({*globals(), *__all__})

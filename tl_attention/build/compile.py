@@ -109,6 +109,8 @@ class CompiledKernel:
         Raises ScheduleRefused for serialised products. Not in `compile_kernel`: such a kernel is slow but right, and
         disassembling it would take half a second of each process that calls it.
         """
+        from tl_attention.build.compiler_errors import serialised_because
+        from tl_attention.build.generation import said_of
         from tl_attention.build.sass import check_not_serialised, code_name, cuobjdump, parse
 
         usage = cuobjdump(self.cubin, "--dump-resource-usage")
@@ -116,7 +118,7 @@ class CompiledKernel:
         assert match, f"cuobjdump printed no resource usage: {usage[:200]}"
         disassembly = cuobjdump(self.cubin, "--dump-sass")
         loops = parse(disassembly)
-        check_not_serialised(loops)
+        check_not_serialised(loops, lambda: serialised_because(said_of(self.source, self.variant.arch)))
         return StaticReport(int(match[1]), int(match[2]), self.shared_bytes, loops, code_name(disassembly))
 
 

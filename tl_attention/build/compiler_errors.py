@@ -14,6 +14,8 @@ OUTPUT = re.compile(r"^Compilation error:\n(.*?)(?:^Command: |\Z)", re.MULTILINE
 ERROR = re.compile(r"\b(?:error|fatal)\s*:")
 # What nvcc or ptxas end with; the reason stands before it, if anybody gave one.
 GIVES_UP = re.compile(r"(?:nvcc|ptxas) (?:fatal|error)\s*:")
+# What ptxas says of products that it serialises, with a number of its own for each reason.
+SERIALISED = re.compile(r"\(C75\d\d\).*\bserialized\b.*")
 WARNING = re.compile(r"\b(?:warning|Remark)\b")
 # `  3 |   code`, `    |   ^`, or carets alone.
 SHOWN_CODE = re.compile(r"\d*\s*\||\W*$")
@@ -50,6 +52,12 @@ def first_error(output: str) -> str:
         return error[:LONGEST]
     said = [line for line in lines if not WARNING.search(line) and not SHOWN_CODE.match(line)]
     return "; ".join(said[:3])[:LONGEST] or "it failed and printed nothing"
+
+
+def serialised_because(output: str) -> str:
+    """The line in which ptxas says why it serialises products; "" where it does not."""
+    said = SERIALISED.search(output)
+    return " ".join(said[0].split()) if said else ""
 
 
 def _lines(text: str) -> list[str]:

@@ -6,13 +6,14 @@ What it compiled before it takes from its own disk cache, which knows the trace 
 from __future__ import annotations
 
 import logging
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from tl_attention.build.compiler_errors import telling_line
 from tl_attention.build.store import Finished
-from tl_attention.build.toolchain import in_force
+from tl_attention.build.toolchain import check_host_compiler, in_force
 from tl_attention.errors import InputError
 from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.preflight import refuse_unless_safe
@@ -24,6 +25,8 @@ from tl_attention.schedule.schedule import Schedule
 
 # What TileLang 0.1.15 notes of a kernel that is in its disk cache, and the library's name there.
 KERNEL_FOLDER, LIBRARY = "_tilelang_cache_path", "executable.so"
+# As TileLang calls nvcc for a kernel's machine code.
+OPTIONS = ("-cubin", "-O3", "-lineinfo", "-std=c++20", "--use_fast_math")
 
 
 def generate(schedule: Schedule, variant: Variant, parameters: tuple[Parameter, ...]) -> Finished:
@@ -36,6 +39,7 @@ def generate(schedule: Schedule, variant: Variant, parameters: tuple[Parameter, 
     lowering.check_variant(variant)
     refuse_unless_safe(schedule, variant.head_size, variant.card)
     with in_force():
+        check_host_compiler()
         program = lowering.prim_func(schedule, variant)
         try:
             kernel = compiled(program, variant.arch, dict(lowering.pass_configs))
@@ -64,6 +68,21 @@ def machine_code(source: str, arch: str) -> bytes:
         from tvm.target import Target
 
         return bytes(tilelang_callback_cuda_compile(source, Target(target(arch)), {FAST_MATH: True}))
+
+
+def said_of(source: str, arch: str) -> str:
+    """What nvcc and ptxas print of generated device code. They are called anew: TileLang keeps binaries, not words."""
+    with in_force() as nvcc, tempfile.TemporaryDirectory() as folder:
+        from tilelang.contrib.nvcc import get_cplus_compiler
+        from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
+
+        file = Path(folder, "kernel.cu")
+        file.write_text(source)
+        included = (f"-I{place}" for place in (TILELANG_TEMPLATE_PATH, CUTLASS_INCLUDE_DIR))
+        options = (f"-ccbin={get_cplus_compiler()}", f"-arch={arch}", *OPTIONS, *included)
+        command = [str(nvcc.home / "bin/nvcc"), *options, "-o", str(file.with_suffix(".cubin")), str(file)]
+        done = subprocess.run(command, capture_output=True, text=True)
+    return done.stdout + done.stderr
 
 
 def target(arch: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
@@ -52,6 +52,11 @@ EXPONENTIAL = re.compile(r"MUFU\.EX2")
 PRODUCT_WAIT = re.compile(r"WARPGROUP\.DEPBAR")
 # Without TRYWAIT it is the second look of a wait that is under way.
 BARRIER_WAIT = re.compile(r"SYNCS\.PHASECHK\..*TRYWAIT")
+# Why products may be serialised, where ptxas has not said it.
+UNTOLD = (
+    "either registers are too few, or code between a product's issue and its wait touches the accumulator, calls or traps "
+    "(ptxas says which, C7510 to C7520)"
+)
 # A0 announces bytes and arrives not at all.
 ARRIVE = re.compile(r"SYNCS\.ARRIVE(?!\S*\.A0)")
 
@@ -130,8 +135,8 @@ def describe(loops: Sequence[Loop], asked: Asked | None = None) -> list[str]:
     ]
 
 
-def check_not_serialised(loops: Sequence[Loop]) -> None:
-    """Raise ScheduleRefused where ptxas gave up running products beside other code.
+def check_not_serialised(loops: Sequence[Loop], because: Callable[[], str] = str) -> None:
+    """Raise ScheduleRefused where ptxas gave up running products beside other code; `because` asks ptxas why.
 
     It then waits after every HGMMA of the kernel; the kernel asks for one wait for a product of several. Its warning is
     no evidence: TileLang keeps binaries, and ptxas is silent for those that it does not build again.
@@ -142,8 +147,7 @@ def check_not_serialised(loops: Sequence[Loop]) -> None:
         if 2 * waits > loop.products:
             raise ScheduleRefused(
                 f"ptxas serialised the products: the machine code waits {waits} times for {loop.products} HGMMA, expected "
-                "once for each product; either registers are too few, or code between a product's issue and its wait "
-                "touches the accumulator, calls or traps (ptxas says which, C7510 to C7520)"
+                f"once for each product; {f'ptxas says: {why}' if (why := because()) else UNTOLD}"
             )
 
 

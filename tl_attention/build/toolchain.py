@@ -31,6 +31,10 @@ PACKAGE = "nvidia-cuda-nvcc"
 EXTRAS = "cccl,crt,cudart,nvcc,nvvm"
 PLACES = "the Python packages, CUDA_HOME, the PATH and /usr/local/cuda"
 PACKAGED = "13.0"
+HOST_COMPILERS = ("g++", "clang++", "c++")
+NO_HOST_COMPILER = "nvcc needs one: apt-get install g++"
+# The end of an error of a missing compiler, which `doctor` itself leaves out.
+SEE_DOCTOR = "; `tl-attention doctor` shows all that is missing"
 VERSION = re.compile(r"\bV(\d+\.\d+\.\d+)")
 HEADER = Path("include/cuda_runtime_api.h")
 HEADER_VERSION = re.compile(r"#define CUDART_VERSION\s+(\d+)")
@@ -96,8 +100,26 @@ def chosen(torch_cuda: str | None) -> Nvcc:
             first = first or nvcc
     if first is None:
         why = f" ({'; '.join(faults)})" if faults else ""
-        raise InputError(f"nvcc: none that can compile in {PLACES}{why}; {mending(torch_cuda)}")
+        raise InputError(f"nvcc: none that can compile in {PLACES}{why}; {mending(torch_cuda)}{SEE_DOCTOR}")
     return first
+
+
+def host_compiler() -> str | None:
+    """The C++ compiler that TileLang hands to nvcc: CXX's, CC's, or the first of HOST_COMPILERS on the PATH."""
+    try:
+        from tilelang.contrib.cc import get_cplus_compiler
+    except Exception:
+        return next((path for name in HOST_COMPILERS if (path := shutil.which(name))), None)
+    named = get_cplus_compiler()
+    return named and shutil.which(named)
+
+
+def check_host_compiler() -> None:
+    """Raise InputError where there is no C++ compiler, or where CXX or CC names none."""
+    if host_compiler() is None:
+        named = next((f"{name}={os.environ[name]}" for name in ("CXX", "CC") if os.environ.get(name)), "")
+        where = f"{named} is none" if named else f"none of {', '.join(HOST_COMPILERS)} is on the PATH"
+        raise InputError(f"C++ compiler: {where}; {NO_HOST_COMPILER}{SEE_DOCTOR}")
 
 
 def torch_fault(torch_cuda: str | None) -> str:

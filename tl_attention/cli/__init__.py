@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from tl_attention import __version__
+from tl_attention.cli.command import Groups
 from tl_attention.cli.compare import compare
 from tl_attention.cli.diff import diff
 from tl_attention.cli.doctor import doctor
-from tl_attention.cli.errors import OneLineErrors
 from tl_attention.cli.ladder import ladder
 from tl_attention.cli.listing import list_command
 from tl_attention.cli.measure import bench, run
@@ -20,31 +20,24 @@ from tl_attention.cli.warm import warm
 from tl_attention.cli.which import which
 
 
-@click.group(cls=OneLineErrors, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Groups, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(version)s")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """FlashAttention forward whose pipeline schedule is a YAML file."""
+    """FlashAttention's forward pass, whose pipeline schedule is a YAML file.
+
+    A SCHEDULE is the name of one that ships or a file NAME.yaml. Commands that take several also take a folder of files.
+
+    Start with `tl-attention doctor`, then `tl-attention run best`. `tl-attention COMMAND --help` shows a command's options.
+    """
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         context.exit(2)
 
 
-for command in (
-    list_command,
-    check,
-    explain,
-    diff,
-    schema,
-    which,
-    warm,
-    run,
-    bench,
-    ladder,
-    compare,
-    profile,
-    report,
-    submit,
-    doctor,
-):
-    main.add_command(command)
+main.add_group("Look at schedules", list_command, explain, diff, which)
+main.add_group("Check and compile", check, warm, schema)
+main.add_group("Measure", run, bench, compare, ladder, profile)
+main.add_group("Show records", report)
+main.add_group("Enter the leaderboard", submit)
+main.add_group("Look at this machine", doctor)

@@ -14,14 +14,22 @@ from tl_attention.hardware.card import ARCHS, HOPPER, Card
 from tl_attention.hardware.device import another_gpu, card_at_hand, card_of_arch
 
 
+class ArchType(click.Choice[str]):
+    """The archs of the known cards. The one with an `a` goes by its plain name too: kernels need all of sm_90a."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = f"{value}a" if f"{value}a" in ARCHS else value
+        return super().convert(text, param, ctx)
+
+
 def arch_option(command: Any) -> Any:
     """Gives the command a `card`: the one asked for, with the SMs of the GPU at hand if it is that; None for none."""
     return click.option(
         "--arch",
         "card",
-        type=click.Choice(ARCHS),
+        type=ArchType(ARCHS),
         callback=lambda context, parameter, arch: arch and card_of_arch(arch),
-        help="the card to compile and check for  [default: that of the GPU here; sm_90a without one]",
+        help="the card to compile and check for  [default: the GPU here, or sm_90a where there is none]",
     )(command)
 
 

@@ -10,23 +10,42 @@ from pathlib import Path
 import click
 
 from tl_attention import shipped
+from tl_attention.cli.command import command
 from tl_attention.cli.errors import say
 from tl_attention.cli.measure import FAILED, RUNS, stamp
-from tl_attention.cli.problem import MOST_ROUNDS
+from tl_attention.cli.problem import MOST_ROUNDS, seed_option
 from tl_attention.cli.schedules import resolve_all, texts_of
 from tl_attention.errors import InputError, printable
 
 
-@click.command()
-@click.argument("cells", required=False, type=click.Path(path_type=Path))
-@click.option("--only", multiple=True, metavar="GLOB", help="cells of these names, such as 'd64-*' or '*-causal'")
-@click.option(
-    "--with", "others", multiple=True, metavar="SCHEDULE", help="this one too, where it is meant for head_dim"
+@command(
+    examples={
+        "compare --only 'd64-*'": "the cells of head_dim 64",
+        "compare --with mine.yaml": "a file of yours in each cell too",
+        "compare --list": "the cells, without measuring them",
+    }
 )
-@click.option("--rounds", type=click.IntRange(2, MOST_ROUNDS), help="of samples  [default: 15]")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="of the inputs  [default: fresh, recorded]")
-@click.option("--output", type=click.Path(path_type=Path), help="JSON lines  [default: a new file in runs/]")
-@click.option("--list", "listed", is_flag=True, help="the cells and what they compare, and nothing else")
+@click.argument("cells", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--only", multiple=True, metavar="GLOB", help="take the cells of these names, such as 'd64-*' or '*-causal'"
+)
+@click.option(
+    "--with",
+    "others",
+    multiple=True,
+    metavar="SCHEDULE",
+    help="measure this schedule too, in the cells whose head_dim it is meant for",
+)
+@click.option(
+    "--rounds", type=click.IntRange(2, MOST_ROUNDS), help="how often every entry is timed, in turn  [default: 15]"
+)
+@seed_option
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="the file that results are added to, as JSON lines  [default: a new file in runs/]",
+)
+@click.option("--list", "listed", is_flag=True, help="list the cells and what they compare, and measure nothing")
 def compare(
     cells: Path | None,
     only: tuple[str, ...],
@@ -36,10 +55,11 @@ def compare(
     output: Path | None,
     listed: bool,
 ) -> None:
-    """Time what attention() takes beside its peers, in each cell of a file (results/cells.yaml by default).
+    """Time attention() beside its peers in many problems, the cells of a file.
 
-    Entries of a cell are sampled in turn: medians of paired ratios. The first peer is entered twice, which shows the
-    repeatability. Both --only and --with may be given several times.
+    Without CELLS the file is results/cells.yaml. The entries of a cell are timed in turn, and a ratio is the median of the
+    rounds' ratios. The first peer is entered twice, which shows how well a time repeats. --only and --with may be given
+    several times.
     """
     from tl_attention.measure.cells_file import load_cells
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tl_attention.cli.arch import arch_option, card_for
+from tl_attention.cli.command import command
 from tl_attention.cli.errors import Problems, naming
 from tl_attention.cli.head_dim import HEAD_SIZE
 from tl_attention.cli.schedules import prove
@@ -16,7 +17,13 @@ from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 from tl_attention.problem.window import WINDOW_TEXT, masked, parse_window
 
 
-@click.command()
+@command(
+    examples={
+        "diff best mine.yaml": "two schedules",
+        "diff best mine.yaml --no-code": "without compiling them",
+        "diff best best_causal --causal": "with the code of a causal mask",
+    }
+)
 @click.argument("a")
 @click.argument("b")
 @click.option(
@@ -24,19 +31,26 @@ from tl_attention.problem.window import WINDOW_TEXT, masked, parse_window
     "with_code",
     default=True,
     show_default=True,
-    help="compile both and compare registers, spills and the steady loop's instructions and waits",
+    help="compile both schedules, and compare registers, spills, and the instructions and waits of the loop",
 )
-@click.option("--dtype", type=click.Choice(sorted(DTYPE_NAMES)), default="fp16", show_default=True, help="of the code")
 @click.option(
-    "--head-dim", type=HEAD_SIZE, help="[default: those that each is meant for; of the code the largest of both]"
+    "--dtype", type=click.Choice(sorted(DTYPE_NAMES)), default="fp16", show_default=True, help="the code's dtype"
 )
-@click.option("--causal", is_flag=True, help="the code with a causal mask")
-@click.option("--window", default="-1,-1", help=f"the code with a window, {WINDOW_TEXT}")
+@click.option(
+    "--head-dim",
+    type=HEAD_SIZE,
+    help="the head size  [default: each size that a schedule is meant for; the code has the largest of both]",
+)
+@click.option("--causal", is_flag=True, help="the code has a causal mask")
+@click.option("--window", default="-1,-1", help=f"the code has a sliding window {WINDOW_TEXT}")
 @arch_option
 def diff(
     a: str, b: str, with_code: bool, dtype: str, head_dim: HeadSize | None, causal: bool, window: str, card: Card | None
 ) -> None:
-    """What differs between two schedules: in the keys, in the Program, in the code; and whether both are safe."""
+    """Show what differs between two schedules: their keys, their order of operations and their machine code.
+
+    Both are proved safe as well, or refused. Without --no-code both are compiled, which takes half a minute.
+    """
     from tl_attention.show import diff
 
     first, second = resolve(a), resolve(b)

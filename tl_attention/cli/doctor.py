@@ -6,15 +6,19 @@ import sys
 
 import click
 
+from tl_attention.cli.command import command
 from tl_attention.cli.errors import say
 
 FAILED = 1
 WIDTH = 13
 
 
-@click.command()
+@command(examples={"doctor": "exit code 1 if `tl-attention run` would fail here"})
 def doctor() -> None:
-    """Show versions, GPU, driver, nvcc and caches, and how to mend what is missing; exit 1 if `run` would fail."""
+    """Show the versions, GPU, driver, compilers and caches of this machine, and how to mend what is missing.
+
+    It compiles a small kernel, and ends with exit code 1 if `tl-attention run` would fail.
+    """
     from tl_attention.measure.doctor import examine
 
     facts = []

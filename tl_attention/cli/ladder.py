@@ -11,9 +11,10 @@ import click
 
 from tl_attention import shipped
 from tl_attention.cli.arch import card_for, say_not_launched
+from tl_attention.cli.command import command
 from tl_attention.cli.errors import say
 from tl_attention.cli.measure import FAILED, GOOD, RUNS, stamp
-from tl_attention.cli.problem import MOST_ROUNDS
+from tl_attention.cli.problem import MOST_ROUNDS, seed_option
 from tl_attention.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -21,20 +22,33 @@ if TYPE_CHECKING:
     from tl_attention.measure.records import Row
 
 
-@click.command()
+@command(
+    examples={
+        "ladder worklog --recorded": "the record that ships",
+        "ladder worklog": "measure it here",
+        "ladder": "the ladders that there are",
+    }
+)
 @click.argument("name", required=False)
 @click.option("--recorded", is_flag=True, help="show the record that ships, and measure nothing")
 @click.option("--of", "record", type=click.Path(path_type=Path), help="show this record, and measure nothing")
-@click.option("--rounds", type=click.IntRange(2, MOST_ROUNDS), help="of samples  [default: 9]")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="of the inputs  [default: fresh, recorded]")
-@click.option("--output", type=click.Path(path_type=Path), help="JSON lines  [default: a new file in runs/]")
+@click.option(
+    "--rounds", type=click.IntRange(2, MOST_ROUNDS), help="how often every step is timed, in turn  [default: 9]"
+)
+@seed_option
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="the file that results are added to, as JSON lines  [default: a new file in runs/]",
+)
 def ladder(
     name: str | None, recorded: bool, record: Path | None, rounds: int | None, seed: int | None, output: Path | None
 ) -> None:
-    """Compile, verify and time the steps of a ladder beside each other, and say what each step changed.
+    """Measure the steps of a ladder beside each other, and show what each step changed.
 
-    Without a NAME the ladders that there are. A ladder is one of these, or a file in the form of results/ladder-*.yaml.
-    Without a GPU its steps are compiled and verified on the CPU.
+    A ladder retells how a text tuned its kernel, a schedule for each step. NAME is one of them, or a file in the form of
+    results/ladder-*.yaml; without it the command lists them. Without a GPU the steps are compiled, and their numbers are
+    checked on the CPU.
     """
     from tl_attention.files.ladder_file import ladder_names, load_ladder, record_name
 

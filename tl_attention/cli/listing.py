@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tl_attention.cli.command import command
 from tl_attention.cli.errors import Problems
 from tl_attention.cli.schedules import all_option, schedules_argument, texts_of, told_apart
 from tl_attention.errors import printable
@@ -25,12 +26,22 @@ LONGEST_NAME = 36
 LEAST_SUMMARY = 24
 
 
-@click.command("list")
+@command(
+    "list",
+    examples={
+        "list": "the schedules at the top of schedules/",
+        "list --all": "the experiments and ladders too",
+        "list best mine.yaml": "these two",
+    },
+)
 @schedules_argument
 @all_option
-@click.option("--labels", is_flag=True, help="each name with its label, and nothing else")
+@click.option("--labels", is_flag=True, help="show each name with its label, and nothing else")
 def list_command(schedules: tuple[str, ...], every: bool, labels: bool) -> None:
-    """The schedules that ship, or those named: what each is, and its recorded times (those at the top by default)."""
+    """Show the schedules that ship, with what each is for and its recorded times.
+
+    Without a SCHEDULE it shows those at the top of schedules/. Times of one table were recorded in one run.
+    """
     problems = Problems()
     found: list[Named] = []
     for text in texts_of(schedules, every):

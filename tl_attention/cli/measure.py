@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -12,12 +13,15 @@ from typing import Any
 import click
 
 from tl_attention.cli.arch import arch_option, card_for, of_card, say_not_launched
+from tl_attention.cli.command import command
 from tl_attention.cli.errors import naming, say
 from tl_attention.cli.problem import (
     MOST_ROUNDS,
     causal_option,
     lse_option,
-    shape_option,
+    seed_option,
+    shape_for,
+    shape_of_schedule,
     sinks_option,
     softcap_option,
     window_option,
@@ -45,13 +49,13 @@ def stamp() -> str:
 def run_options(command: Any) -> Any:
     """The options that `run` and `bench` share."""
     options: list[Any] = [
-        shape_option,
+        shape_of_schedule,
         click.option(
             "--dtype",
             "dtypes",
             multiple=True,
             type=click.Choice(sorted(DTYPE_NAMES)),
-            help="may be given twice  [default: fp16 for run, fp16 and bf16 for bench]",
+            help="the inputs' dtype; may be given twice  [default: fp16 for run, fp16 and bf16 for bench]",
         ),
         causal_option,
         window_option,
@@ -63,41 +67,76 @@ def run_options(command: Any) -> Any:
             type=click.Choice(["runtime", "fixed", "both"]),
             default="runtime",
             show_default=True,
-            help="sizes read at run time, or compiled for exactly this shape",
+            help="the kernel reads the sizes at run time, or is compiled for exactly this shape",
         ),
-        click.option("--rounds", type=click.IntRange(1, MOST_ROUNDS), default=5, show_default=True),
-        click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="of the inputs  [default: fresh, recorded]"),
+        click.option(
+            "--rounds",
+            type=click.IntRange(1, MOST_ROUNDS),
+            default=5,
+            show_default=True,
+            help="how often every kernel is timed, in turn",
+        ),
+        seed_option,
         arch_option,
-        click.option("--output", type=click.Path(path_type=Path), help="JSON lines  [default: a new file in runs/]"),
+        click.option(
+            "--output",
+            type=click.Path(path_type=Path),
+            help="the file that results are added to, as JSON lines  [default: a new file in runs/]",
+        ),
     ]
     for option in reversed(options):
         command = option(command)
     return command
 
 
-@click.command()
+@command(
+    # What is left over is told below.
+    context_settings={"allow_extra_args": True},
+    examples={
+        "run best": "the default problem, in fp16",
+        "run mine.yaml --causal --dtype bf16": "a file of yours, with a causal mask",
+        "run d64 --shape 1,16,4096,64": "another problem",
+    },
+)
 @schedule_argument
 @run_options
-def run(schedule: str, card: Card | None, **options: Any) -> None:
-    """Compile, verify and time one schedule; without a GPU compile it and verify it on the CPU."""
+@click.pass_context
+def run(context: click.Context, /, schedule: str, card: Card | None, **options: Any) -> None:
+    """Compile, verify and time one schedule.
+
+    Without a GPU the kernel is compiled, its numbers are checked on the CPU, and nothing is timed. The last lines show
+    the loop of the machine code.
+    """
+    if context.args:
+        given = [schedule, *context.args]
+        names = " ".join(map(shlex.quote, given))
+        raise InputError(f"run: {len(given)} schedules, expected one; `tl-attention bench {names}` measures several")
     _measure([schedule], card, command="run", default_dtypes=("fp16",), with_peers=False, **options)
 
 
-@click.command()
+@command(
+    examples={
+        "bench": "the schedules at the top of schedules/",
+        "bench best mine.yaml --causal": "these two, with a causal mask",
+        "bench experiments --no-peers": "a folder, and no peers beside it",
+    }
+)
 @schedules_argument
 @run_options
-@click.option("--every", is_flag=True, help="every schedule at the top, also where there is no GPU")
-@click.option("--peers/--no-peers", default=True, show_default=True, help="cuDNN, FlashAttention-2 and -3 beside ours")
+@click.option("--every", is_flag=True, help="take every schedule at the top, also where there is no GPU")
+@click.option(
+    "--peers/--no-peers", default=True, show_default=True, help="measure cuDNN, FlashAttention-2 and -3 beside them"
+)
 @click.option(
     "--share",
     type=click.Path(path_type=Path),
     help="write the rows to this file too, without anything that says whose machine it is, to be sent to the project",
 )
 def bench(schedules: tuple[str, ...], every: bool, peers: bool, card: Card | None, **options: Any) -> None:
-    """Compile, verify and time many schedules, ranked.
+    """Compile, verify and time several schedules, and rank them beside cuDNN and FlashAttention.
 
-    By default those at the top of the shipped ones; without a GPU, where they are compiled and verified on the CPU,
-    only seed, fa3_overlap, best and best_causal, unless --every is given.
+    Without a SCHEDULE it takes those at the top of schedules/. Without a GPU it compiles them and checks their numbers on
+    the CPU, and takes only seed, fa3_overlap, best and best_causal, unless --every is given.
     """
     if every and schedules:
         raise InputError(f"--every takes every schedule at the top, expected no others beside it, found {schedules[0]}")
@@ -123,7 +162,7 @@ def _measure(
     command: str,
     default_dtypes: Iterable[str],
     with_peers: bool,
-    shape: str,
+    shape: str | None,
     dtypes: Sequence[str],
     causal: bool,
     window: str,
@@ -139,8 +178,10 @@ def _measure(
     # A mistake in any file or size is told before the first slow import.
     asked, on = resolve_all(texts), card_for(card)
     problem: dict[str, Any] = {"causal": causal, "window": window, "softcap": softcap, "sinks": sinks, "lse": lse}
-    shapes = [AttentionShape.parse(shape, dtype=dtype, **problem) for dtype in dtypes or default_dtypes]
-    schedules = meant_for(of_card(asked, on), shapes[0].head_size)
+    runnable = of_card(asked, on)
+    sizes_text = shape_for(shape, runnable)
+    shapes = [AttentionShape.parse(sizes_text, dtype=dtype, **problem) for dtype in dtypes or default_dtypes]
+    schedules = meant_for(runnable, shapes[0].head_size)
     if command == "run":
         from tl_attention.lowering.preflight import refuse_unless_safe
 

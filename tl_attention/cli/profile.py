@@ -10,11 +10,13 @@ import click
 
 from tl_attention import shipped
 from tl_attention.cli.arch import card_for, of_card
+from tl_attention.cli.command import command
 from tl_attention.cli.errors import naming
 from tl_attention.cli.measure import RUNS, stamp
-from tl_attention.cli.problem import causal_option, shape_option
+from tl_attention.cli.problem import causal_option, seed_option, shape_for, shape_of_schedule
 from tl_attention.cli.schedules import meant_for, resolve_all, schedules_argument, texts_of
 from tl_attention.errors import InputError, printable
+from tl_attention.files.named import Named
 from tl_attention.hardware.card import KNOWN, Card
 from tl_attention.hardware.device import visible_gpus
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
@@ -26,28 +28,45 @@ if TYPE_CHECKING:
 PEERS = ("fa3", "cudnn", "flash2")
 
 
-@click.command()
+@command(
+    examples={
+        "profile best seed": "count what two kernels do",
+        "profile best --theory": "what theory says, without a GPU",
+        "profile --recorded": "the record that ships",
+    }
+)
 @schedules_argument
-@shape_option
-@click.option("--dtype", type=click.Choice(sorted(DTYPE_NAMES)), default="fp16", show_default=True)
+@shape_of_schedule
+@click.option(
+    "--dtype", type=click.Choice(sorted(DTYPE_NAMES)), default="fp16", show_default=True, help="the inputs' dtype"
+)
 @causal_option
 @click.option(
     "--sizes",
     type=click.Choice(["runtime", "fixed"]),
     default="runtime",
     show_default=True,
-    help="sizes read at run time, or compiled for exactly this shape",
+    help="the kernel reads the sizes at run time, or is compiled for exactly this shape",
 )
-@click.option("--peers", default="", help=f"beside them, separated by commas: {', '.join(PEERS)}")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="of the inputs  [default: fresh, recorded]")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=1), help="seconds for ncu  [default: by kernels]")
-@click.option("--output", type=click.Path(path_type=Path), help="JSON lines  [default: a new file in runs/]")
-@click.option("--theory", "is_theory", is_flag=True, help="what theory says, and profile nothing")
+@click.option("--peers", default="", help=f"profile these peers too, separated by commas: {', '.join(PEERS)}")
+@seed_option
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    help="the seconds after which ncu is ended  [default: by the number of kernels]",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="the file that results are added to, as JSON lines  [default: a new file in runs/]",
+)
+@click.option("--theory", "is_theory", is_flag=True, help="show what theory says, and profile nothing")
 @click.option("--of", "record", type=click.Path(path_type=Path), help="show this record, and profile nothing")
 @click.option("--recorded", is_flag=True, help="show the record that ships, and profile nothing")
 def profile(
     schedules: tuple[str, ...],
-    shape: str,
+    shape: str | None,
     dtype: str,
     causal: bool,
     sizes: str,
@@ -59,10 +78,11 @@ def profile(
     record: Path | None,
     recorded: bool,
 ) -> None:
-    """Count with NVIDIA's ncu what kernels do, each counter beside what theory says of it.
+    """Count with NVIDIA's ncu what kernels do, and show each counter beside what theory says of it.
 
-    Each runs once as a warm-up and once under ncu, in one process, at the clocks that there are: a duration is not that of
-    `bench`. Of a peer that launches several kernels the longest counts. A record is shown of the named schedules, or of all.
+    Every kernel runs once as a warm-up and once under ncu, in one process. The clocks are not fixed, so a duration differs
+    from that of `bench`. Of a peer that launches several kernels the longest one counts. --of and --recorded show the rows
+    of the named schedules, or all rows.
     """
     if sum([is_theory, bool(record), recorded]) > 1:
         raise InputError("--theory, --of and --recorded: expected one of them")
@@ -73,9 +93,9 @@ def profile(
     if not schedules:
         raise InputError("profile: no schedule, expected the name or file of one, such as best")
     on = card_for(None)
-    problem = AttentionShape.parse(shape, dtype=dtype, causal=causal)
-    names = _peers(peers)
-    candidates = _candidates(schedules, problem, sizes == "fixed", on)
+    names, found = _peers(peers), of_card(resolve_all(texts_of(schedules)), on)
+    problem = AttentionShape.parse(shape_for(shape, found), dtype=dtype, causal=causal)
+    candidates = _candidates(found, problem, sizes == "fixed", on)
     from tl_attention.measure import profile
     from tl_attention.measure.candidate import Candidate
 
@@ -110,12 +130,12 @@ def _peers(text: str) -> list[str]:
     return names
 
 
-def _candidates(schedules: Sequence[str], problem: AttentionShape, is_fixed: bool, on: Card) -> list[Candidate]:
+def _candidates(schedules: Sequence[Named], problem: AttentionShape, is_fixed: bool, on: Card) -> list[Candidate]:
     """Those that are meant for the problem, proved safe on the card."""
     from tl_attention.lowering.preflight import refuse_unless_safe
     from tl_attention.measure.candidate import Candidate
 
-    found = meant_for(of_card(resolve_all(texts_of(schedules)), on), problem.head_size)
+    found = meant_for(schedules, problem.head_size)
     for named in found:
         with naming(named):
             refuse_unless_safe(named.schedule, problem.head_size, on)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tl_attention.cli.command import command
+from tl_attention.cli.measure import RUNS
 from tl_attention.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
     from tl_attention.leaderboard.results import Evaluation
     from tl_attention.measure.cell_records import CellRow
     from tl_attention.measure.records import Row
+
+
+# What `profile` wrote it shows itself: `tl-attention profile --of FILE`.
+OTHER_KIND = "profile-"
 
 
 @dataclass
@@ -28,25 +34,36 @@ class _Recorded:
     bad: list[str] = field(default_factory=list)
 
 
-@click.command()
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--markdown", is_flag=True, help="tables in Markdown, all columns unless --columns says otherwise")
+@command(
+    examples={
+        "report": "the newest record in runs/",
+        "report mine.jsonl --columns schedule,ms,ratio": "three columns of another one",
+        "report results/bench-h200-L.jsonl --markdown": "tables to paste into a page",
+    }
+)
+@click.argument("results", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--markdown", is_flag=True, help="print the tables in Markdown, with all columns unless --columns says otherwise"
+)
 @click.option(
     "--columns",
-    help="of rows of run and bench, separated by commas: schedule, sizes, status, ms, tflops, "
+    help="the columns of the rows of run and bench, separated by commas: schedule, sizes, status, ms, tflops, "
     "matmul, ratio, error, registers, stack, shared, code  [default: those that fit]",
 )
-@click.option("--loops", is_flag=True, help="the loops of each kernel's machine code too, as run shows them")
-@click.option("--baseline", help="what the ratio is relative to: a peer or schedule  [default: cudnn where present]")
+@click.option("--loops", is_flag=True, help="show the loops of each kernel's machine code too, as run does")
+@click.option(
+    "--baseline", help="the peer or schedule that ratios are relative to  [default: cudnn, where there is a row of it]"
+)
 def report(results: tuple[Path, ...], markdown: bool, columns: str | None, loops: bool, baseline: str | None) -> None:
-    """The tables of recorded rows, one for each run and problem; of cells one for each run.
+    """Show recorded rows as tables, those of the newest file in runs/ where no file is named.
 
-    A line that is no row, half of one for instance, is named on stderr and skipped: that does not change the exit
-    code, which is 0 if there was anything to show.
+    There is a table for each run and problem, and for the cells of `compare` one for each run. A line that is not a row is
+    named on stderr and skipped. The exit code is 0 if there was anything to show.
     """
     from tl_attention.show.report import PEER_BASELINE, by_problem, check_baseline, parse_columns
 
     chosen = parse_columns(columns)
+    results = results or (_newest(),)
     recorded = _read(results)
     evaluated = [name for group in recorded.evaluations.values() for name, _ in group]
     if not recorded.rows and not recorded.cells and not evaluated:
@@ -68,6 +85,18 @@ def report(results: tuple[Path, ...], markdown: bool, columns: str | None, loops
         _show_cells(recorded.cells, markdown)
     for (heading, _), group in recorded.evaluations.items():
         _show_evaluations(heading, group, markdown, baseline or PEER_BASELINE)
+
+
+def _newest() -> Path:
+    """The newest record in runs/, which a line on stderr names. Raises InputError where there is none."""
+    found = [path for path in RUNS.glob("*.jsonl") if not path.name.startswith(OTHER_KIND) and path.is_file()]
+    if not found:
+        raise InputError(
+            f"report: no record in {RUNS}/, expected a file that `tl-attention run` or `bench` has written"
+        )
+    newest = max(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    click.echo(printable(f"{newest}, the newest of {len(found)} in {RUNS}/"), err=True)
+    return newest
 
 
 def _read(paths: Sequence[Path]) -> _Recorded:

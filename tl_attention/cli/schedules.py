@@ -11,6 +11,7 @@ from typing import get_args
 import click
 
 from tl_attention.cli.arch import arch_option, card_for, of_card
+from tl_attention.cli.command import command
 from tl_attention.cli.errors import Problems, naming
 from tl_attention.cli.head_dim import HEAD_SIZE
 from tl_attention.errors import printable
@@ -22,7 +23,7 @@ from tl_attention.schedule.dialect import Model
 
 schedule_argument = click.argument("schedule")
 schedules_argument = click.argument("schedules", nargs=-1)
-all_option = click.option("--all", "every", is_flag=True, help="those that ship in folders too, such as experiments")
+all_option = click.option("--all", "every", is_flag=True, help="take the schedules in folders too, such as experiments")
 
 
 def texts_of(arguments: Sequence[str], every: bool = False) -> list[str]:
@@ -59,13 +60,22 @@ def meant_for(schedules: Sequence[Named], size: HeadSize) -> list[Named]:
     return meant
 
 
-@click.command()
+@command(
+    examples={
+        "check mine.yaml": "at the head sizes that the file is meant for",
+        "check best --head-dim 256": "at another head size",
+        "check --all": "every schedule that ships",
+    }
+)
 @schedules_argument
 @all_option
-@click.option("--head-dim", type=HEAD_SIZE, help="[default: those that each schedule is meant for]")
+@click.option("--head-dim", type=HEAD_SIZE, help="the head size  [default: each size that a schedule is meant for]")
 @arch_option
 def check(schedules: tuple[str, ...], every: bool, head_dim: HeadSize | None, card: Card | None) -> None:
-    """Prove schedules safe, or refuse them with the dependence or limit that they break (all at the top by default)."""
+    """Prove that schedules are safe, or say which dependence or limit each of them breaks.
+
+    It compiles nothing and needs no GPU. Without a SCHEDULE it checks those at the top of schedules/.
+    """
     problems, texts = Problems(), texts_of(schedules, every)
     if card is not None and not schedules:
         texts = [named.text for named in of_card(resolve_all(texts), card)]
@@ -93,18 +103,27 @@ def prove(named: Named, head_dims: Sequence[HeadSize], card: Card) -> None:
             check_limits(named.schedule, head_dim, card)
 
 
-@click.command()
+@command(
+    examples={
+        "explain best": "one that ships",
+        "explain mine.yaml --head-dim 64": "a file of yours, with a narrower head",
+        "explain seed --model asynchronous": "the same order with work in flight",
+    }
+)
 @schedule_argument
 @click.option(
     "--model",
     type=click.Choice(get_args(Model)),
-    help="synchronous: every product waited for at once; asynchronous: products and loads in flight; by default the "
-    "lowering's own",
+    help="synchronous waits for every product at once; asynchronous keeps products and loads in flight  [default: as "
+    "the schedule's lowering runs it]",
 )
-@click.option("--head-dim", type=HEAD_SIZE, help="[default: those that the file is meant for]")
+@click.option("--head-dim", type=HEAD_SIZE, help="the head size  [default: the largest that the schedule is meant for]")
 @arch_option
 def explain(schedule: str, model: Model | None, head_dim: HeadSize | None, card: Card | None) -> None:
-    """What it takes of the SM, its options, and prologue, steady state and epilogue: who waits for whom."""
+    """Show what a schedule does: what it takes of an SM, its options, and who waits for whom in an iteration.
+
+    The last lines say what is proved of it.
+    """
     from tl_attention.lowering.preflight import check_card, verdicts
     from tl_attention.show.explain import explain as text
 
@@ -112,15 +131,18 @@ def explain(schedule: str, model: Model | None, head_dim: HeadSize | None, card:
     head_dims, on = named.head_dims if head_dim is None else (head_dim,), card_for(card, named)
     with naming(named):
         check_card(named.schedule, on)
-        click.echo(text(named.schedule, model, max(head_dims, key=sizes_of), on))
+        click.echo(text(named.schedule, model, max(head_dims, key=sizes_of), on, printable(named.in_words)))
         for verdict in verdicts(named.schedule, model, head_dims, on):
             click.echo(verdict)
 
 
-@click.command()
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="a file  [default: stdout]")
+@command(examples={"schema": "to stdout", "schema --output schedule.schema.json": "to a file"})
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="the file to write  [default: stdout]")
 def schema(output: Path | None) -> None:
-    """The JSON Schema with which editors complete and check schedule files."""
+    """Print the JSON Schema with which editors complete and check schedule files.
+
+    The first line of a schedule file names it: see any file of schedules/.
+    """
     from tl_attention.files.schema import json_schema
 
     if output is None:

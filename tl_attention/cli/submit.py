@@ -6,10 +6,12 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
 
+from tl_attention.cli.command import command
 from tl_attention.cli.errors import naming
 from tl_attention.cli.measure import FAILED, RUNS
 from tl_attention.errors import InputError, printable
@@ -20,7 +22,13 @@ DEFAULT_OUTPUT = Path("leaderboard_submit.py")
 FILE = click.Path(path_type=Path)
 
 
-@click.command()
+@command(
+    examples={
+        "submit best": f"pack it into {DEFAULT_OUTPUT}",
+        f"submit --check {DEFAULT_OUTPUT}": "pack it again, and compare",
+        "submit --evaluate best mine.yaml": "run both as the leaderboard does",
+    }
+)
 @click.argument("files", nargs=-1, required=True)
 @click.option(
     "-o",
@@ -28,14 +36,30 @@ FILE = click.Path(path_type=Path)
     type=FILE,
     help=f"the packed file  [default: {DEFAULT_OUTPUT}]; with --evaluate the JSON lines  [default: a new one in {RUNS}/]",
 )
-@click.option("--check", is_flag=True, help="pack the schedule that a submission carries again, and compare")
+@click.option(
+    "--check", is_flag=True, help="pack again the schedule that a packed file carries, and compare the two files"
+)
 @click.option("--evaluate", is_flag=True, help="run schedules or submission files as the leaderboard does")
 @click.option("--against", type=click.Choice(["cudnn"]), help="with --evaluate: run this baseline too")
-@click.option("--lines", type=FILE, help="with --evaluate: a file of test lines  [default: the leaderboard's three]")
-@click.option("--mode", type=click.Choice(["test", "benchmark"]), help="with --evaluate  [default: benchmark]")
-@click.option("--device", type=click.Choice(["cuda", "cpu"]), help="with --evaluate; cpu tries the harness only")
+@click.option(
+    "--lines", type=FILE, help="with --evaluate: the file of test lines to run  [default: the leaderboard's three]"
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["test", "benchmark"]),
+    help="with --evaluate: whether outputs are checked only, or timed too  [default: benchmark]",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cuda", "cpu"]),
+    help="with --evaluate: where files run; cpu tries the harness only  [default: cuda]",
+)
 def submit(files: tuple[str, ...], output: Path | None, check: bool, evaluate: bool, **options: Any) -> None:
-    """Pack a schedule for the leaderboard, --check a packed file, or --evaluate schedules and files under its contract."""
+    """Pack a schedule into one file for the leaderboard, check such a file, or run it under the leaderboard's rules.
+
+    FILES is a schedule to pack. With --check it is a packed file. With --evaluate it is any number of schedules and
+    submission files.
+    """
     stray = next((name for name, value in options.items() if value is not None), None)
     if check and evaluate:
         raise InputError("--check packs again and --evaluate runs: expected one of them")
@@ -56,14 +80,13 @@ def submit(files: tuple[str, ...], output: Path | None, check: bool, evaluate: b
 
 def _pack(text: str, output: Path) -> Path:
     """Write the submission of a schedule, given by name or file."""
-    from tl_attention.leaderboard import submission
-
     # Any other file may be a schedule, whatever its name: `resolve` says what it is not.
     if _is_submission(text) and text.endswith(".py"):
         raise InputError(f"{text}: expected a schedule's name or file; a submission file is run with --evaluate")
     named = resolve(text)
     if named.file is None:
         raise InputError(f"{text}: no name for the submission, expected a schedule's name or file")
+    submission = _submission()
     named.refuse_unmeant(submission.VARIANT.head_dim)
     with naming(named):
         submission.write(named.name, named.schedule, output)
@@ -72,13 +95,21 @@ def _pack(text: str, output: Path) -> Path:
 
 def _check(path: Path) -> bool:
     """Say whether a file is what its schedule packs to."""
-    from tl_attention.leaderboard.submission import check
-
-    carried, made_again, line = check(path)
+    carried, made_again, line = _submission().check(path)
     cubins = "the cubins are the same" if carried == made_again else "the cubins differ"
     text = f"the text differs from line {line} on" if line else "and so is every other byte"
     click.echo(f"cubin carried     {carried}\ncubin made again  {made_again}\n{cubins}, {text}")
     return carried == made_again and not line
+
+
+def _submission() -> ModuleType:
+    """What packs. Raises InputError where something that it needs is missing."""
+    from tl_attention.leaderboard.needed import check_all_there
+
+    check_all_there()
+    from tl_attention.leaderboard import submission
+
+    return submission
 
 
 def _evaluate(files: list[str], output: Path | None, **options: Any) -> bool:

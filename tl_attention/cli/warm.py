@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tl_attention.cli.arch import arch_option, of_card
+from tl_attention.cli.command import command
 from tl_attention.cli.errors import Problems, say
 from tl_attention.cli.head_dim import HEAD_SIZE
-from tl_attention.cli.problem import lse_option, sinks_option, softcap_option, window_option
+from tl_attention.cli.problem import (
+    DEFAULT_HEAD_SIZE,
+    head_size_for,
+    lse_option,
+    sinks_option,
+    softcap_option,
+    window_option,
+)
 from tl_attention.cli.schedules import meant_for, prove, resolve_all, schedules_argument, texts_of
 from tl_attention.errors import InputError, printable
 from tl_attention.files.defaults import default_schedules
@@ -32,28 +40,50 @@ MOST_KEYS = 2**30
 MOST_SMS = 1024
 
 
-@click.command()
+@command(
+    examples={
+        "warm --head-dim 64 --dtype bf16": "the kernels that attention() takes by default",
+        "warm mine.yaml --causal --lse": "a file of yours, for training",
+        "warm --arch sm_80 --sms 108": "for another machine with an A100",
+    }
+)
 @schedules_argument
-@click.option("--head-dim", "sizes", multiple=True, type=HEAD_SIZE, help="may be given several times  [default: 128]")
+@click.option(
+    "--head-dim",
+    "sizes",
+    multiple=True,
+    type=HEAD_SIZE,
+    help="a head size; may be given several times  [default: that of each SCHEDULE, 128 without any]",
+)
 @click.option(
     "--dtype",
     "dtypes",
     multiple=True,
     type=click.Choice(sorted(DTYPE_NAMES)),
-    help="may be given twice  [default: fp16 and bf16]",
+    help="the dtype of calls; may be given twice  [default: fp16 and bf16]",
 )
-@click.option("--causal/--no-causal", default=None, help="[default: both]")
+@click.option("--causal/--no-causal", default=None, help="calls with a causal mask, or without one  [default: both]")
 @window_option
 @click.option(
-    "--group", type=click.IntRange(min=1), default=1, show_default=True, help="heads of Q for each of K and V"
+    "--group",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="how many heads of Q share a head of K and V",
 )
 @softcap_option
 @sinks_option
 @lse_option
-@click.option("--strided", is_flag=True, help="for views, and layout bshd: any strides instead of contiguous tensors")
+@click.option(
+    "--strided",
+    is_flag=True,
+    help="for calls with views or layout bshd: tensors of any strides, instead of contiguous ones",
+)
 @arch_option
 @click.option(
-    "--sms", type=click.IntRange(1, MOST_SMS), help="of the GPU  [default: as the one here has, else the card]"
+    "--sms",
+    type=click.IntRange(1, MOST_SMS),
+    help="how many SMs the GPU has  [default: those of the GPU here, or of the card]",
 )
 def warm(
     schedules: tuple[str, ...],
@@ -66,22 +96,23 @@ def warm(
     sms: int | None,
     **options: Any,
 ) -> None:
-    """Compile kernels ahead into the cache, from which attention() then takes them at once. Needs no GPU.
+    """Compile kernels ahead of time, so that the first attention() call of a process finds them. It needs no GPU.
 
-    By default those that attention() takes where no schedule is named, for whatever lengths; a kernel serves all.
-    Options say for which calls: with --lse they are those that return the LSE, or have a gradient, and so on.
+    Without a SCHEDULE these are the kernels that attention() takes by default. A kernel serves all batches, heads and
+    lengths. The options say for which calls: --lse, for instance, is for calls that return the LSE or have a gradient.
     """
     # A mistake in any file or option is told before the first slow import.
     on = card or card_at_hand()
     asked = of_card(resolve_all(texts_of(schedules)), on) if schedules else []
     masks = dict.fromkeys(masked(is_causal, _window(window)) for is_causal in _each(causal, (False, True)))
+    own_sizes = [head_size_for([named]) for named in asked] or [DEFAULT_HEAD_SIZE]
     shapes = [
         _any_lengths(size, mask=mask, dtype=parse_dtype(dtype), **options)
-        for size in dict.fromkeys(sizes or (128,))
+        for size in dict.fromkeys(sizes or own_sizes)
         for dtype in dict.fromkeys(dtypes or ("fp16", "bf16"))
         for mask in masks
     ]
-    wanted = [(named, shape) for shape in shapes for named in _named(asked, shape, on)]
+    wanted = [(named, shape) for shape in shapes for named in _named(asked, shape, on, bool(sizes))]
     problems = Problems()
     # Only head sizes matter here.
     for (_, size), named in {(named.text, shape.head_size): named for named, shape in wanted}.items():
@@ -130,9 +161,12 @@ def _any_lengths(size: HeadSize, *, group: int, **fields: Any) -> AttentionShape
     return AttentionShape(1, group, 1, 1, head_dim, head_dim_v=head_dim_v, heads_kv=1, **fields)
 
 
-def _named(asked: Sequence[Named], shape: AttentionShape, card: Card) -> list[Named]:
-    if asked:
+def _named(asked: Sequence[Named], shape: AttentionShape, card: Card, sizes_given: bool) -> list[Named]:
+    """The schedules for the shape: those asked for, each at its own head size unless sizes are given, or the default."""
+    if asked and sizes_given:
         return meant_for(asked, shape.head_size)
+    if asked:
+        return [named for named in asked if head_size_for([named]) == shape.head_size]
     return [resolve(name) for name in default_schedules(shape, card.arch)]
 
 

@@ -7,7 +7,15 @@ from dataclasses import replace
 import click
 
 from tl_attention.cli.arch import arch_option, card_for
-from tl_attention.cli.problem import causal_option, lse_option, shape_option, softcap_option, window_option
+from tl_attention.cli.command import command
+from tl_attention.cli.problem import (
+    DEFAULT_SHAPE,
+    causal_option,
+    lse_option,
+    shape_option,
+    softcap_option,
+    window_option,
+)
 from tl_attention.files.default_rule import Case
 from tl_attention.files.defaults import defaults
 from tl_attention.hardware.card import Card
@@ -16,16 +24,27 @@ from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 from tl_attention.problem.window import masked, parse_window
 
 
-@click.command()
-@shape_option
-@click.option("--dtype", default="fp16", show_default=True, type=click.Choice(sorted(DTYPE_NAMES)))
+@command(
+    examples={
+        "which --causal": "the default problem with a causal mask",
+        "which --shape 1,32/8,4096,64 --dtype bf16": "grouped heads, head_dim 64",
+        "which --arch sm_86": "on an RTX 3090",
+    }
+)
+@shape_option(DEFAULT_SHAPE, default=DEFAULT_SHAPE)
+@click.option(
+    "--dtype", default="fp16", show_default=True, type=click.Choice(sorted(DTYPE_NAMES)), help="the inputs' dtype"
+)
 @causal_option
 @window_option
 @softcap_option
 @lse_option
 @arch_option
 def which(shape: str, dtype: str, causal: bool, window: str, softcap: float, lse: bool, card: Card | None) -> None:
-    """Which schedule attention() takes for a problem where none is named, and why."""
+    """Show which schedule attention() takes for a call that names none, and why.
+
+    Below it are the rules above that one, each with the first condition that the call does not meet.
+    """
     problem = _computed(AttentionShape.parse(shape, dtype=dtype, softcap=softcap, lse=lse), causal, window)
     case = Case.of(problem, card_for(card).arch)
     found = defaults()

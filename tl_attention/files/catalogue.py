@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from tl_attention import shipped
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, printable
 
 SUFFIX = ".yaml"
 SUFFIXES = (SUFFIX, ".yml")
@@ -42,9 +42,13 @@ def path_of(name: str) -> Path | None:
     return path if NAME.fullmatch(name) and os.path.isfile(path) else None
 
 
-def unknown(text: str) -> InputError:
-    """That no schedule has this name, with those that come closest."""
+def unknown(text: str, folder: Path = Path()) -> InputError:
+    """That no schedule has this name, with the file in the folder that may be meant, or the names that come closest."""
     found = f"no schedule is named {text[:60]!r}"
+    if file := next(
+        (f"{text}{suffix}" for suffix in SUFFIXES if text and os.path.isfile(folder / f"{text}{suffix}")), ""
+    ):
+        return InputError(f"{found}: did you mean the file {printable(file)}?")
     close = closest(text)
     if not close:
         return InputError(f"{found}, expected a name that `tl-attention list` shows, a file NAME{SUFFIX} or a label")

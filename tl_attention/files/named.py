@@ -40,6 +40,13 @@ class Named:
     file: ScheduleFile | None = None
 
     @property
+    def in_words(self) -> str:
+        """The name and the file's summary, or what the file changes in its base; nothing for a label."""
+        if self.file is None:
+            return "" if LABEL.match(self.text) else self.text
+        return f"{self.name}: {self.file.summary or self.file.changes or 'its file has no summary'}"
+
+    @property
     def meant_for(self) -> str:
         """The head sizes in words."""
         return f"is meant for {named_head_dims(self.head_dims)}"
@@ -76,6 +83,11 @@ def resolve(what: str | Path) -> Named:
             _kept.clear()
         kept = _kept[text] = _resolved(text)
     return kept
+
+
+def load(what: str | Path) -> Schedule:
+    """The schedule of a name that ships, or in a file. Raises InputError as `resolve` does."""
+    return resolve(what).schedule
 
 
 def expand(text: str) -> list[str]:

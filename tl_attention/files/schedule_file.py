@@ -82,6 +82,13 @@ class ScheduleFile:
     def path(self) -> Path:
         return self.sources[0].path
 
+    @property
+    def changes(self) -> str:
+        """What the file changes in its base, in words; nothing without a base."""
+        fields = self.sources[0].fields
+        keys = " and ".join(", ".join(key for key in fields if key not in FILE_KEYS).rsplit(", ", 1))
+        return f"{fields['base']} {f'with another {keys}' if keys else 'unchanged'}" if "base" in fields else ""
+
     def blamed(self, key: KeyPath, message: str, kind: str = "", others: tuple[KeyPath, ...] = ()) -> str:
         """`file:line: kind: key: message`, at the line of this file, or of its base key if a base has the key.
 
@@ -138,7 +145,7 @@ def _base_path(file: YamlFile, where: str) -> Path:
     if not text.endswith(catalogue.SUFFIXES):
         path = catalogue.path_of(text)
         if path is None:
-            raise InputError(f"{where}{catalogue.unknown(text)}")
+            raise InputError(f"{where}{catalogue.unknown(text, file.path.parent)}")
         return path
     path = file.path.parent / text
     if not os.path.isfile(path):

@@ -28,8 +28,8 @@ OPTIONS = (
 )
 
 
-def build(source: str, options: tuple[str, ...]) -> bytes:
-    """The machine code of a CUDA source for sm_90a. Imports tilelang, for its headers.
+def build(source: str, options: tuple[str, ...]) -> tuple[bytes, str]:
+    """The machine code of a CUDA source for sm_90a, and what NVRTC says of it. Imports tilelang, for its headers.
 
     Raises InputError where NVRTC or the toolkit's headers are missing or of another version, or the source is refused.
     """
@@ -44,10 +44,10 @@ def build(source: str, options: tuple[str, ...]) -> bytes:
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None)
     try:
         failed = nvrtc.nvrtcCompileProgram(program, len(arguments), (ctypes.c_char_p * len(arguments))(*arguments))
+        log = _read(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
         if failed:
-            log = _read(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
             raise InputError(f"NVRTC {VERSION} cannot compile the generated CUDA: {first_error(log)}")
-        return _read(nvrtc, program, "CUBIN")
+        return _read(nvrtc, program, "CUBIN"), log
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 

@@ -19,6 +19,7 @@ from string import Template
 import yaml
 
 from tl_attention.build.compile import compile_kernel
+from tl_attention.build.compiler_errors import serialised_because
 from tl_attention.build.generation import target
 from tl_attention.build.sass import check_not_serialised, read_loops
 from tl_attention.errors import InputError, ScheduleRefused
@@ -27,6 +28,7 @@ from tl_attention.leaderboard import cubin
 from tl_attention.leaderboard.contract import FORBIDDEN_WORD, MAX_BYTES, read_submission
 from tl_attention.leaderboard.device_code import constants
 from tl_attention.leaderboard.launch_text import launch_text
+from tl_attention.leaderboard.needed import RUFF
 from tl_attention.leaderboard.program import program_text
 from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.preflight import refuse_unless_safe
@@ -38,8 +40,6 @@ from tl_attention.schedule.schedule import Schedule
 TEMPLATE = Path(__file__).parent / "templates" / "submission.py.in"
 # The leaderboard's only problem.
 VARIANT = Variant(head_dim=128, dtype="float16")
-# What formats a file: other releases may do so in another way.
-RUFF = "0.17.6"
 WIDTH = 120
 FORMAT = ("format", "--isolated", f"--line-length={WIDTH}", "--config=format.skip-magic-trailing-comma=true", "-")
 
@@ -60,9 +60,9 @@ def pack(name: str, schedule: Schedule) -> str:
         )
     compiled = compile_kernel(schedule, VARIANT)
     options = (*cubin.OPTIONS, *(["--use_fast_math"] if lowering.pass_configs.get(FAST_MATH) else []))
-    machine_code = cubin.build(compiled.source, options)
+    machine_code, log = cubin.build(compiled.source, options)
     try:
-        check_not_serialised(read_loops(machine_code))
+        check_not_serialised(read_loops(machine_code), lambda: serialised_because(log))
     except ScheduleRefused as refusal:
         raise ScheduleRefused(f"in NVRTC {cubin.VERSION}'s machine code {refusal}") from None
     keys = schedule.model_dump(mode="json", exclude_defaults=True)

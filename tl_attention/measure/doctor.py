@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,6 @@ from tl_attention.measure.environment import commit, gpu, package
 # What generated kernels include: by wgmma and TMA on Hopper, by mma.sync and cp.async on the others.
 ON_HOPPER, ELSEWHERE = ("instruction/wgmma", "copy_sm90", "reduce"), ("instruction/mma", "ldsm", "copy", "reduce")
 TRIAL_TIMEOUT_S = 300
-HOST_COMPILERS = ("g++", "clang++", "c++")
 UNKNOWN = "unknown: NVML does not answer"
 
 
@@ -103,12 +101,12 @@ def _gpu(torch_cuda: str | None) -> Iterator[Fact]:
 
 
 def _compilers(torch_cuda: str | None) -> Iterator[Fact]:
-    host = _host_compiler()
-    yield Fact("C++ compiler", host or "none", fault="" if host else "nvcc needs one: apt-get install g++")
+    host = toolchain.host_compiler()
+    yield Fact("C++ compiler", host or "none", fault="" if host else toolchain.NO_HOST_COMPILER)
     try:
         nvcc = toolchain.chosen(torch_cuda)
     except InputError as error:
-        yield Fact("nvcc", "none that can compile", fault=str(error))
+        yield Fact("nvcc", "none that can compile", fault=str(error).removesuffix(toolchain.SEE_DOCTOR))
         return
     known = gpu()
     fault = hint = ""
@@ -125,16 +123,6 @@ def _compilers(torch_cuda: str | None) -> Iterator[Fact]:
             yield Fact("", f"not used: {other.version}, {other.source}: {other.home}{_because(other)}")
     if host:
         yield _trial(nvcc, host)
-
-
-def _host_compiler() -> str | None:
-    """The one that TileLang hands to nvcc: CXX's, CC's, or the first on the PATH."""
-    try:
-        from tilelang.contrib.cc import get_cplus_compiler
-    except Exception:
-        return next((path for name in HOST_COMPILERS if (path := shutil.which(name))), None)
-    named = get_cplus_compiler()
-    return named and shutil.which(named)
 
 
 def _because(nvcc: Nvcc) -> str:

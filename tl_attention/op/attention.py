@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from tl_attention.op import arguments, operator
 from tl_attention.op.in_memory import BHSD, other_way, placed
 from tl_attention.op.kernels import kernel_of, schedule_of, sms_of
 from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of, launch
+from tl_attention.op.unknown import unknown_argument
 from tl_attention.schedule.schedule import Schedule
 
 # What calls of this process have left.
@@ -61,6 +62,7 @@ def attention(
     out: Tensor | None = None,
     schedule: Schedule | str | Path | None = None,
     specialize: bool = False,
+    **unknown: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale q k^T) v on the current CUDA stream of q's device.
 
@@ -98,8 +100,10 @@ def attention(
 
     Returns: the output (batch, heads, seq_q, head_dim_v), q's dtype, contiguous in its layout, or `out`.
     Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused, one of them, for a schedule
-        that cannot run.
+        that cannot run; one that is a TypeError too for a keyword that is none of these.
     """
+    if unknown:
+        raise unknown_argument(unknown, Options.__annotations__ | {"return_lse": bool})
     key = None
     if not is_dynamo_compiling():
         try:

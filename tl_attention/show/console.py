@@ -171,6 +171,6 @@ def show(rows: Sequence[Row], path: Path, loops: bool = False) -> None:
     output = Output()
     not_timed = [row for row in rows if row.status in NOT_TIMED]
     if elsewhere := recorded_lines(not_timed, recorded.rows()) if not_timed else []:
-        output.say("recorded on another machine, with the same generated code and problem:")
+        output.say("recorded on another machine, for the same generated CUDA and the same problem:")
         output.say(*(f"  {line}" for line in elsewhere))
     output.say(f"{counted(len(rows), 'row')} in {path}")

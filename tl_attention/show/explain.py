@@ -35,22 +35,27 @@ SAID = {
 }
 
 
-def explain(schedule: Schedule, model: Model | None = None, head_dim: HeadSize = 128, card: Card = HOPPER) -> str:
+def explain(
+    schedule: Schedule, model: Model | None = None, head_dim: HeadSize = 128, card: Card = HOPPER, opening: str = ""
+) -> str:
     """What the schedule takes of an SM of the card, its options, and its Program, in the lowering's own model by default.
 
-    The Program comes as prologue, steady state and epilogue. Raises ScheduleRefused where none can be derived.
+    `opening` says in words what it is, and comes first. The Program comes as prologue, steady state and epilogue. Raises
+    ScheduleRefused where none can be derived.
     """
+    what = f"lowering {schedule.lowering}: {schedule.dialect.words}"
+    first, label = f"{opening}\n{what}" if opening else what, f"label: {schedule.label}"
     if not schedule.has_program:
         return (
-            f"{schedule.label}\n\n{_resources(schedule, head_dim, card)}\n\n"
-            f"lowering {schedule.lowering}: {schedule.dialect.words}; num_stages is {schedule.num_stages}.\n"
+            f"{first}; num_stages is {schedule.num_stages}.\n\n{_resources(schedule, head_dim, card)}\n\n{label}\n\n"
             "There is no Program to prove or to show; the kernel is verified on the GPU only.\n"
         )
     program = derive(schedule, model)
     parts = [
-        schedule.label,
+        first,
         f"{_heading(schedule, program)}\n{_resources(schedule, head_dim, card)}",
         _options(schedule),
+        label,
         *program_parts(schedule, program),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

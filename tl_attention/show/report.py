@@ -200,7 +200,7 @@ def recorded_lines(rows: Sequence[Row], recorded: Sequence[Row]) -> list[str]:
             lines.append(
                 printable(
                     f"{_who([row], rows)}: {found.median_ms:.3f} ms{name}, {_number(found.tflops)} TFLOPS "
-                    f"({found.device}, {found.measured_in[:10]})"
+                    f"({found.device}, {found.measured_in[:10]}){_other_machine_code(row, found)}"
                 )
             )
     return lines
@@ -213,6 +213,17 @@ def recorded_for(row: Row, recorded: Sequence[Row]) -> Row | None:
     return next(
         (r for r in recorded if r.fingerprint == row.fingerprint and r.arch == row.arch and r.shape == row.shape), None
     )
+
+
+def _other_machine_code(row: Row, found: Row) -> str:
+    """Both compilers, where they made other machine code of the same CUDA, or may have: an old record does not say."""
+    compilers = [
+        f"nvcc {of.nvcc} with ptxas {of.ptxas}" if of.nvcc else "an unrecorded compiler" for of in (found, row)
+    ]
+    codes = (found.machine_code, row.machine_code)
+    same = codes[0] == codes[1] if all(codes) else compilers[0] == compilers[1]
+    verb = "differs" if all(codes) else "may differ"
+    return "" if same else f"; the machine code {verb}: {compilers[0]} made it there, {compilers[1]} here"
 
 
 def _who(group: Sequence[Row], rows: Sequence[Row]) -> str:

@@ -1,0 +1,220 @@
+"""The words of the command line: help in groups with examples that work, and mistakes that are told with what to type."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import click
+import pytest
+
+from tl_attention.build import generation, toolchain
+from tl_attention.cli import main
+from tl_attention.cli.command import Command
+from tl_attention.errors import InputError
+from tl_attention.files.named import expand, resolve
+from tl_attention.leaderboard import needed
+from tl_attention.measure import bench
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = {name: command for name, command in main.commands.items() if isinstance(command, Command)}
+EXAMPLES = [(name, example) for name, command in COMMANDS.items() for example in command.examples]
+# What the examples call a file of the reader's own.
+MINE = ("mine.yaml", "mine.jsonl")
+CONFIGURATION = "(128, 64, 64, 4): async+eager+swizzled+load_0_2_0_fragments+buffer+opt_softmax"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """An empty folder, in which the test runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_help_lists_every_command_once_in_a_group_with_its_whole_description_and_an_example(cli) -> None:
+    shown = cli("--help").stdout
+    one_line = " ".join(shown.split())
+    assert set(COMMANDS) == set(main.commands) and "..." not in re.sub(r"\[ARGS\]\.\.\.", "", shown)
+    assert [command for group in main.groups.values() for command in group] == [*COMMANDS.values()]
+    for heading in main.groups:
+        assert f"\n{heading}:\n" in shown
+    for name, command in COMMANDS.items():
+        start = f"{name} {command.summary} $ {next(iter(command.examples))}"
+        assert command.summary.endswith((".", ")")) and one_line.count(start) == 1, start
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_has_sentences_examples_and_words_for_each_option(name, cli) -> None:
+    shown = cli(name, "--help").stdout
+    assert shown.index("Options:") < shown.index("\nExamples:\n  tl-attention ")
+    paragraphs = [text for text in (COMMANDS[name].help or "").split("\n\n") if text]
+    assert paragraphs and all(text[0].isupper() or text[0] in "`-" for text in map(str.strip, paragraphs))
+    assert all(text.rstrip().endswith(".") for text in paragraphs)
+    for option in COMMANDS[name].params:
+        assert not isinstance(option, click.Option) or (option.help and not option.help.startswith(("[", "of ")))
+
+
+@pytest.mark.parametrize("name,example", EXAMPLES, ids=[example for _, example in EXAMPLES])
+def test_an_example_is_a_command_that_can_be_typed(name, example) -> None:
+    program, command, *arguments = shlex.split(example)
+    assert (program, command) == ("tl-attention", name)
+    given = COMMANDS[name].make_context(name, arguments).params
+    texts = [given[key] for key in ("schedule", "a", "b") if key in given]
+    for text in [*texts, *given.get("schedules", ())]:
+        assert text in MINE or [resolve(one) for one in expand(text)]
+    for path in given.get("results", ()):
+        assert path.name in MINE or (ROOT / path).is_file()
+
+
+MISTAKES = {
+    "run of two": (
+        ["run", "best", "my file.yaml"],
+        "run: 2 schedules, expected one; `tl-attention bench best 'my file.yaml'`",
+    ),
+    "run of three": (
+        ["run", "a", "b", "c"],
+        "run: 3 schedules, expected one; `tl-attention bench a b c` measures several",
+    ),
+    "no record": (
+        ["report"],
+        "report: no record in runs/, expected a file that `tl-attention run` or `bench` has written",
+    ),
+    "a name beside its file": (["check", "mine"], "no schedule is named 'mine': did you mean the file mine.yaml?"),
+    "the other suffix": (["explain", "other"], "no schedule is named 'other': did you mean the file other.yml?"),
+    "a file in a folder": (
+        ["run", "sub/deep"],
+        "no schedule is named 'sub/deep': did you mean the file sub/deep.yaml?",
+    ),
+    "as a base": (
+        ["check", "on.yaml"],
+        "on.yaml:1: base: no schedule is named 'mine': did you mean the file mine.yaml?",
+    ),
+    "beside no file": (
+        ["check", "nine"],
+        "no schedule is named 'nine', expected a name that `tl-attention list` shows",
+    ),
+    "another arch": (["check", "best", "--arch", "sm_91"], "'sm_91' is not one of 'sm_80', 'sm_86', 'sm_89', 'sm_90a'"),
+    "an arch with a letter too many": (["check", "best", "--arch", "sm_80a"], "'sm_80a' is not one of"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_with_what_to_type(name, error_of, here) -> None:
+    (here / "sub").mkdir()
+    for file in ("mine.yaml", "other.yml", "sub/deep.yaml"):
+        shutil.copy(ROOT / "schedules/seed.yaml", file)
+    Path("on.yaml").write_text("base: mine\n")
+    arguments, words = MISTAKES[name]
+    assert words in error_of(*arguments)
+
+
+def test_the_plain_name_of_an_arch_is_the_one_that_kernels_are_compiled_for(cli) -> None:
+    results = [cli("which", "--arch", arch).stdout for arch in ("sm_90", "sm_90a", "sm_80")]
+    assert results[0] == results[1] != results[2]
+
+
+def test_report_takes_the_newest_record_and_says_which(cli, here) -> None:
+    (here / "runs").mkdir()
+    line = (ROOT / "results/bench-h200-L.jsonl").read_text().splitlines()[0]
+    for age, name in enumerate(("run-b.jsonl", "run-a.jsonl", "profile-c.jsonl", "note.txt")):
+        Path("runs", name).write_text(f"{line}\n")
+        os.utime(Path("runs", name), ns=(age, age))
+    result = cli("report")
+    assert (result.exit_code, result.stderr) == (0, "runs/run-a.jsonl, the newest of 2 in runs/\n")
+    assert result.stdout == cli("report", "runs/run-a.jsonl").stdout and not cli("report", "runs/run-a.jsonl").stderr
+
+
+@pytest.mark.parametrize(
+    "arguments,size,names",
+    [
+        (["run", "d256"], "256", ["d256"]),
+        (["run", "d192_128"], "192/128", ["d192_128"]),
+        (["run", "short_wide"], "192", ["short_wide"]),
+        (["run", "short"], "128", ["short"]),
+        (["run", "best"], "128", ["best"]),
+        (["bench", "d64", "d64_causal"], "64", ["d64", "d64_causal"]),
+        (["bench", "d64", "best"], "128", ["best"]),
+        (["bench", "d64", "d256"], "64", ["d64"]),
+    ],
+)
+def test_the_head_size_is_that_of_the_schedules_file(arguments, size, names, cli, here, monkeypatch) -> None:
+    asked: list = []
+    monkeypatch.setattr(bench, "measure", lambda candidates, *others: asked.extend(candidates) or [])
+    cli(*arguments, "--dtype", "fp16")
+    assert [(str(one.shape.head_size), one.name) for one in asked] == [(size, name) for name in names]
+
+
+def test_so_it_is_where_nothing_is_measured(cli) -> None:
+    assert cli("check", "d64").stdout == "d64: proved safe at head_dim 64\n"
+    assert "tile: 192 queries x 112 keys, head_dim 96\n" in cli("explain", "d96").stdout
+    assert cli("profile", "d64", "--theory").stdout.startswith("d64 (runtime), (4, 64, 8192, 64) float16, theory")
+
+
+OPENINGS = {
+    "seed": ("seed", "seed: the schedule that led the leaderboard"),
+    "a file": ("mine.yaml", "mine: mine, for a test"),
+    "a file without a summary": ("on.yaml", "on: mine.yaml with another block_N and threads"),
+    "a file that changes nothing": ("same.yaml", "same: best unchanged"),
+    "a whole file without a summary": ("whole.yaml", "whole: its file has no summary"),
+    "a configuration": (CONFIGURATION, CONFIGURATION),
+}
+
+
+@pytest.mark.parametrize("name", OPENINGS)
+def test_explain_opens_with_what_the_schedule_is(name, cli, here) -> None:
+    whole = (ROOT / "schedules/seed.yaml").read_text()
+    Path("mine.yaml").write_text("base: seed\nsummary: mine, for a test\n")
+    Path("on.yaml").write_text("base: mine.yaml\nblock_N: 64\nthreads: 256\n")
+    Path("same.yaml").write_text("base: best\n")
+    Path("whole.yaml").write_text(re.sub(r"^summary:.*\n", "", whole, flags=re.MULTILINE))
+    text, opening = OPENINGS[name]
+    result = cli("explain", text)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    schedule = resolve(text).schedule
+    assert lines[:3] == [opening, f"lowering {schedule.lowering}: {schedule.dialect.words}", ""]
+    assert lines.count(f"label: {schedule.label}") == 1
+
+
+def test_explain_of_a_label_does_not_open_with_it(cli) -> None:
+    label = resolve("best").schedule.label
+    lines = cli("explain", label).stdout.splitlines()
+    assert lines[0].startswith("lowering warp_specialized: ") and f"label: {label}" in lines
+
+
+def test_where_a_compiler_is_missing_the_error_points_to_doctor(monkeypatch) -> None:
+    monkeypatch.setattr(toolchain, "_homes", lambda: iter(()))
+    with pytest.raises(
+        InputError, match=r"^nvcc: none that can compile in .*; `tl-attention doctor` shows all that is missing$"
+    ):
+        toolchain.chosen(None)
+    monkeypatch.setattr(toolchain, "host_compiler", lambda: None)
+    for name in ("CXX", "CC"):
+        monkeypatch.delenv(name, raising=False)
+    words = r"^C\+\+ compiler: none of g\+\+, clang\+\+, c\+\+ is on the PATH; nvcc needs one: apt-get install g\+\+; `tl-attention"
+    with pytest.raises(InputError, match=words):
+        toolchain.check_host_compiler()
+    monkeypatch.setenv("CXX", "g++-99")
+    with pytest.raises(InputError, match=r"^C\+\+ compiler: CXX=g\+\+-99 is none; nvcc needs one"):
+        toolchain.check_host_compiler()
+    assert generation.check_host_compiler is toolchain.check_host_compiler
+
+
+def test_submit_says_all_that_is_missing_at_once(error_of, here, monkeypatch) -> None:
+    there = {"ruff": "0.1.0", "libcst": None, "nvidia-cuda-nvrtc-cu12": None}
+    real = needed.package
+    monkeypatch.setattr(needed, "package", lambda name: there[name] if name in there else real(name))
+    command = "`pip install nvidia-cuda-nvrtc-cu12==12.9.86 ruff==0.17.6 'libcst>=1.8,<2'` (here is ruff 0.1.0)"
+    for arguments in (["submit", "best"], ["submit", "--check", "packed.py"]):
+        assert error_of(*arguments) == f"submit: missing packages: {command}"
+
+    def missing(name: str) -> str:
+        raise InputError(f"{name} was not found")
+
+    monkeypatch.setattr(needed, "tool", missing)
+    monkeypatch.setattr(toolchain, "_homes", lambda: iter(()))
+    tools = "missing tools: nvcc, cuobjdump, nvdisasm; `tl-attention doctor` shows all that is missing"
+    assert error_of("submit", "best") == f"submit: missing packages: {command}; {tools}"
