@@ -78,6 +78,6 @@ def test_the_picture_has_a_bar_for_each_cell_between_its_speed_and_1() -> None:
 def test_page_and_picture_are_those_of_the_record() -> None:
     """Once results/ has the record."""
     if cells_page.RECORD.exists():
-        rows, page = cells_page.read(), cells_page.PAGE.read_text()
+        rows, page = cells_page.read_all(), cells_page.PAGE.read_text()
         assert cells_page.with_section(page, cells_page.section(rows)) == page, "python tools/cells_page.py makes it"
         assert cells_page.PICTURE.read_text() == chart(rows)

@@ -64,26 +64,3 @@ def test_a_page_says_what_the_text_and_what_this_project_measured_on() -> None:
         assert ladder.source in page and ladder.method in page and "NVIDIA H200" in page and ladder.story in page
         for step in ladder.steps:
             assert f"### {step.name}: {step.idea}" in page and step.why in page
-
-
-def test_what_the_readme_shows_is_the_record(cli, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "96")
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    shown_there = (
-        readme[readme.index("    $ tl-attention ladder rtx5090 --recorded") :].partition("\n\n")[0].splitlines()[1:]
-    )
-    printed = cli("ladder", "rtx5090", "--recorded").stdout.splitlines()
-    missing = [line for line in shown_there if line.strip() != "..." and line[4:].rstrip() not in printed]
-    assert len(shown_there) == 12 and not missing
-
-
-def test_what_the_readme_says_of_exponentials_is_the_record() -> None:
-    cells = ladder_extras.read_cells(ladder_extras.GRID)
-    gains = []
-    for cell in cells:
-        [emulated] = [peer for peer in cell.peers if peer.startswith("ours:")]
-        speed = cell.speed(emulated, "ours")
-        assert speed is not None
-        gains.append(100 * (1 - speed.ratio))
-    readme = " ".join((Path(__file__).parents[1] / "README.md").read_text().split())
-    assert f"`best` {min(gains):.0f} to {max(gains):.0f} % slower on an H200 ({len(cells)} problems)" in readme

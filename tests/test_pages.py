@@ -57,8 +57,3 @@ def test_the_parts_of_schedules_shown_are_those_that_ship(page) -> None:
 def test_the_statements_are_those_of_the_loop() -> None:
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \| `(.*)` \|$", READING.read_text(), re.MULTILINE)
     assert rows == [(str(n), statement.name, statement.formula) for n, statement in enumerate(SOURCE.statements)]
-
-
-def test_the_number_of_the_first_page_is_the_readmes() -> None:
-    paragraph = re.search(r"^\*\*One number:\*\*.*?(?=\n\n)", INDEX.read_text(), re.MULTILINE | re.DOTALL)
-    assert paragraph and " ".join(paragraph[0].split()) in " ".join((ROOT / "README.md").read_text().split())

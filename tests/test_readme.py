@@ -16,6 +16,7 @@ from tl_attention.cli import main
 from tl_attention.leaderboard.device_code import read_device_code
 from tl_attention.measure.records import Row, read_rows
 from tl_attention.show.console import show_tables
+from tl_attention.show.report import PEER_NAMES
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tools"))
@@ -31,20 +32,43 @@ def test_the_page_of_results_is_made_from_the_records() -> None:
     assert results_page.PAGE.read_text() == results_page.page(), "python tools/results_page.py makes it again"
 
 
-def test_the_lowest_speeds_are_those_of_the_record() -> None:
-    rows, text = cells_page.read(), " ".join(README.split())
+def test_it_is_short_enough_to_be_read() -> None:
+    assert len(README.splitlines()) <= 160 and len(README.split()) <= 1800
 
-    def lowest(*groups: str) -> str:
-        speeds = [speed for row in rows if row.group in groups and (speed := row.speed("ours", "fa3"))]
-        return f"{min(speed.ratio for speed in speeds):.3f}"
 
-    up_to_192 = lowest("d64", "d96", "d128", "grouped", "d192", "d192_128", "L")
-    assert f"up to head_dim 192 at least {up_to_192} of FlashAttention-3, at 256 at least {lowest('d256')} (" in text
-    assert f"with a softcap and a causal mask at least {lowest('softcap')}." in text
-    lse = {row.cell: speed.ratio for row in rows if (speed := row.speed("ours", "without_lse"))}
-    assert f"{1 - lse.pop('lse-1k-causal'):.1%}".replace("%", " %") in text and all(
-        ratio > 0.995 for ratio in lse.values()
-    )
+# What a page says at the first place where it has the term.
+TERMS = {
+    "README.md": {
+        "schedule": "a YAML file, called a\n*schedule*: it says in which order",
+        "sinks": "sinks (learned logits that only enter the softmax's denominator)",
+        "LSE": "the LSE is each row's log of the sum of exponentials",
+        "peer": "A *peer* is another implementation that is timed beside ours",
+        "KV block": "KV blocks: tiles of keys and values",
+        "stage": "`stage` s means that in iteration t the group works on KV block t - s",
+        "producer": "A load with -1 is a *producer*:\nit runs ahead",
+    },
+    "docs/schedules.md": {
+        "Program": "the Program (the list of operations that\nfollows from the schedule)",
+        "KV block": "KV blocks (tiles of keys and values)",
+        "producer": "*producer*, which is a load that runs ahead of the loop",
+    },
+    "docs/proof.md": {
+        "Program": "a *Program*: the list of operations of one iteration",
+        "producer": "the *producer* warp that loads",
+        "consumer": "the *consumer* warpgroups that compute",
+    },
+    "docs/CARDS.md": {"fragments": "which load fragments (8 x 8 pieces of a tile in registers)"},
+}
+
+
+@pytest.mark.parametrize("page", TERMS)
+def test_a_term_is_explained_where_it_first_stands(page) -> None:
+    text = (ROOT / page).read_text()
+    for term, words in TERMS[page].items():
+        assert words in text, term
+        # Words of code and of links, as `num_stages` and schedules.md, are not the term's.
+        first = re.search(rf"(?<![\w/_-]){term}s?(?![\w./_:-]*\w)", text)
+        assert first and text.index(words) <= first.start() < text.index(words) + len(words), term
 
 
 def test_the_page_for_pytorch_users_has_the_rules_and_the_records() -> None:
@@ -67,21 +91,15 @@ def timed(record: str, dtype: str, name: str) -> Row:
     return next(r for r in rows if (r.name, r.problem["dtype"]) == (name, dtype) and r.sizes in ("runtime", "peer"))
 
 
-def test_the_headline_is_the_records():
-    def speeds(record: str, dtype: str, name: str, peer: str) -> tuple[str, str]:
-        """10th percentiles, and medians."""
-        ours, theirs = timed(record, dtype, name), timed(record, dtype, peer)
-        return f"{theirs.p10_ms / ours.p10_ms:.2f}", f"{theirs.median_ms / ours.median_ms:.2f}"
-
-    text = " ".join(README.split())
-    best = timed("bench-h200-L.jsonl", "bfloat16", "best")
-    assert f"head_dim 128, where it takes {best.median_ms:.2f} ms ({best.tflops:.0f} TFLOPS)" in text
-    p10, median = speeds("bench-h200-L.jsonl", "bfloat16", "best", "fa3")
-    assert f"**{p10} x the speed of FlashAttention-3** in bf16" in text and f"of medians it is {median}." in text
-    p10, _ = speeds("bench-h200-L-causal.jsonl", "bfloat16", "best_causal", "fa3")
-    assert f"With a causal mask `best_causal` has {p10}." in text
-    p10, _ = speeds("bench-h200-L.jsonl", "float16", "best", "cudnn")
-    assert f"of whose speed `best` has {p10} x." in text
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_one_number_is_the_records(page) -> None:
+    """The median of paired ratios, their range and their number."""
+    text = " ".join((ROOT / page).read_text().split())
+    full, causal = (row.speed("ours", "fa3") for row in cells_page.read() if row.group == "L")
+    assert f"`best` has **{full.ratio:.3f}x the speed of FlashAttention-3** in bf16 at batch 4, 64 heads, 8192" in text
+    lowest, highest = min(full.ratios), max(full.ratios)
+    assert f"the median of {len(full.ratios)} ratios, which range from {lowest:.3f} to {highest:.3f}." in text
+    assert f"With a causal mask the median is {causal.ratio:.3f}." in text
 
 
 def test_the_first_output_is_the_records(monkeypatch, capsys):
@@ -94,14 +112,17 @@ def test_the_first_output_is_the_records(monkeypatch, capsys):
         # The README cuts these off.
         start = next(cut for cut in README.splitlines() if cut.startswith(line[:40]))
         assert start.endswith(" ...") and line.startswith(start.removesuffix(" ...")), start
-    assert f"its largest error is {row.error_max_abs / row.error_max_abs_budget:.2f} of what it may be" in README
-    assert f"It reaches {row.percent_of_matmul:.1f} % of the rate" in README
+    share = row.error_max_abs / row.error_max_abs_budget
+    assert f"the largest error is {share:.0%} of the allowed error".replace("%", " %") in README
+    assert f"The kernel has {row.percent_of_matmul:.1f} % of the rate" in README
 
 
-def test_the_grid_is_the_records() -> None:
-    rows = read_rows(ROOT / "results/grid-h200.jsonl")
+def test_the_tables_are_the_records() -> None:
+    rows = cells_page.read(cells_page.GRID)
     assert results_page.grid_table(rows) in README
     assert results_page.grid_mean(rows) in " ".join(README.split())
+    others = [row for row in cells_page.divided(cells_page.read_all())[0] if row.shape.head_size != 128]
+    assert cells_page.over_lengths(others, {"fa3": PEER_NAMES["fa3"]}) in README
 
 
 @pytest.mark.parametrize(
@@ -143,24 +164,35 @@ def test_the_submission_evaluated_is_the_one_here():
 def test_the_submissions_times_are_the_records() -> None:
     lines = (ROOT / "results/evaluate-h200.jsonl").read_text().splitlines()
     best = {row["name"]: f"{row['rows'][-1]['timing']['best_ms']:.2f}" for row in map(json.loads, lines)}
-    text = " ".join(README.split())
+    text = " ".join((ROOT / "docs/leaderboard.md").read_text().split())
     ours = [best[f"leaderboard_submit{way}"] for way in ("", "_cubin")]
-    assert "takes {} ms by TileLang, {} from the machine code".format(*ours) in text
-    assert f"and {best['cudnn']} with cuDNN" in text
+    assert "takes {} ms by TileLang, {} ms from the machine code".format(*ours) in text
+    assert f"and {best['cudnn']} ms with cuDNN" in text
+
+
+PROOF = (ROOT / "docs/proof.md").read_text()
 
 
 def test_the_steady_state_shown_is_the_one_explained():
     text = CliRunner().invoke(main, ["explain", str(ROOT / "schedules/seed.yaml")]).output
     steady = text[text.index("Steady state") : text.index("Prologue")].rstrip()
-    assert steady.replace("\n", "\n    ") in README
+    assert steady.replace("\n", "\n    ") in PROOF
 
 
-def test_the_refusal_shown_is_what_check_prints(tmp_path):
-    mine = (
-        (ROOT / "schedules/seed.yaml")
-        .read_text()
-        .replace("[-1,    0,      3,                              1,      -1,    2]", "[-1, 0, 1, 2, -1, 3]")
-    )
-    (tmp_path / "mine.yaml").write_text(mine)
-    output = CliRunner().invoke(main, ["check", str(tmp_path / "mine.yaml")]).output
-    assert f"\n    {output.splitlines()[0].replace(f'{tmp_path}/', '')}\n" in README
+def test_the_refusals_shown_are_what_check_prints(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seed = (ROOT / "schedules/seed.yaml").read_text()
+    order = re.search(r"^order: (.*)$", seed, re.MULTILINE)[1]
+    shown = README.partition("    $ cat mine.yaml\n")[2].partition("    $ tl-attention check mine.yaml\n")[0]
+    files = {README: shown.replace("    ", ""), PROOF: seed.replace(order, "[-1, 0, 1, 2, -1, 3]")}
+    for page, text in files.items():
+        Path("mine.yaml").write_text(text)
+        output = CliRunner().invoke(main, ["check", "mine.yaml"]).output
+        assert f"    $ tl-attention check mine.yaml\n    {output}" in page
+    mended = re.search(r"With `(stage: .*)` it is proved safe", README)[1]
+    Path("mine.yaml").write_text(f"{files[README]}{mended}\n")
+    assert "mine.yaml: proved safe" in CliRunner().invoke(main, ["check", "mine.yaml"]).output
+
+
+def test_the_schedule_shown_ships() -> None:
+    assert README.partition("```yaml\n")[2].partition("```")[0] in (ROOT / "schedules/best.yaml").read_text()

@@ -15,6 +15,7 @@ from cells_chart import chart
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow, parse_cell
 from tl_attention.measure.records import Measured, read_lines
+from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.show.cells import binding_peer
 from tl_attention.show.report import PEER_NAMES
@@ -22,6 +23,8 @@ from tl_attention.show.text_table import markdown
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "results/cells-h200.jsonl"
+# Of head_dim 128, over more lengths.
+GRID = ROOT / "results/grid-h200.jsonl"
 PAGE = ROOT / "docs/PYTORCH.md"
 PICTURE = ROOT / "docs/speed.svg"
 BEGIN, END = "<!-- speed -->", "<!-- end of speed -->"
@@ -32,6 +35,14 @@ NAMES = {**PEER_NAMES, "unmasked": "our rate without a mask", "without_lse": "ou
 def read(path: Path = RECORD) -> list[CellRow]:
     """The cells of a record."""
     return [parse_cell(line, where) for where, line in read_lines(path)]
+
+
+def read_all() -> list[CellRow]:
+    """The cells of the record and, at the same lengths and in the same dtype, those of the grid; the smallest head first."""
+    cells = read()
+    lengths, dtype = {row.shape.seq_kv for row in divided(cells)[0]}, cells[0].shape.dtype
+    grid = [row for row in read(GRID) if row.shape.seq_kv in lengths and row.shape.dtype == dtype]
+    return sorted([*cells, *grid], key=lambda row: (bool(row.shape.softcap), sizes_of(row.shape.head_size)))
 
 
 def section(rows: Sequence[CellRow]) -> str:
@@ -136,7 +147,7 @@ def _length(seq: int) -> str:
 
 
 if __name__ == "__main__":
-    found = read(Path(sys.argv[1]) if len(sys.argv) > 1 else RECORD)
+    found = read(Path(sys.argv[1])) if len(sys.argv) > 1 else read_all()
     if not PAGE.exists() or BEGIN not in PAGE.read_text():
         print(section(found))
         sys.exit(f"{PAGE}: no marker {BEGIN!r}, so the section is printed only")

@@ -10,8 +10,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
 
-from cells_page import NAMES, RECORD, read
-from results_page import GRID, ratios
+from cells_page import GRID, NAMES, RECORD, read
+from results_page import ratios
 
 from tl_attention.files.default_rule import NONE_YET, Case
 from tl_attention.files.defaults import FILE, defaults

@@ -23,7 +23,6 @@ PAGE = ROOT / "docs/results.md"
 COLUMNS = ("schedule", "sizes", "status", "ms", "tflops", "matmul", "ratio", "error", "registers", "stack", "code")
 BENCHES = ("bench-h200-L.jsonl", "bench-h200-L-causal.jsonl")
 EVALUATIONS = ("evaluate-h200.jsonl", "evaluate-cold-h200.jsonl")
-GRID = RESULTS / "grid-h200.jsonl"
 # Of the grid: dtype and peer of each pair of lines, without and with a causal mask.
 GRID_LINES = (("bfloat16", "fa3"), ("bfloat16", "cudnn"), ("float16", "cudnn"))
 SHORT = {"bfloat16": "bf16", "float16": "fp16"}
@@ -73,12 +72,12 @@ def benches() -> Iterator[str]:
 
 def grid() -> Iterator[str]:
     """Speed against the peers over lengths, 32768 tokens each."""
-    rows = cells_page.read(GRID)
+    rows = cells_page.read(cells_page.GRID)
     yield "## Over lengths\n"
     yield f"{grid_table(rows)}\n"
     yield (
         "Each number is the median, over rounds, of a peer's time divided by ours in the same round, so above 1 is faster. "
-        f"`results/{GRID.name}`, commit {rows[0].commit}: {rows[0].method}. {grid_mean(rows)}\n"
+        f"`results/{cells_page.GRID.name}`, commit {rows[0].commit}: {rows[0].method}. {grid_mean(rows)}\n"
     )
 
 
