@@ -64,43 +64,46 @@ def attention(
     specialize: bool = False,
     **unknown: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """softmax(scale q k^T) v on the current CUDA stream of q's device.
+    """Compute softmax(scale q k^T) v on the current CUDA stream of q's device.
 
-    q is (batch, heads, seq_q, head_dim), k (batch, heads_kv, seq_kv, head_dim), v (batch, heads_kv, seq_kv, head_dim_v),
-    all fp16 or all bf16, on one GPU. Lengths are any, 0 too. Head h takes k's and v's h // (heads / heads_kv).
-    head_dim and head_dim_v are multiples of 8 up to 256. Products accumulate in fp32. A GPU that is not Hopper has the cases
-    that files/defaults.yaml names for it.
+    q is (batch, heads, seq_q, head_dim), k is (batch, heads_kv, seq_kv, head_dim) and v is (batch, heads_kv, seq_kv,
+    head_dim_v). All three are fp16 or all three are bf16, and they lie on one GPU. Lengths may be anything, 0 included.
+    heads is a multiple of heads_kv: head h of q uses head h // (heads / heads_kv) of k and v. head_dim and head_dim_v are
+    multiples of 8 up to 256. Products accumulate in fp32. GPUs other than Hopper support the cases that
+    files/defaults.yaml names for them.
 
-    Strides are read, nothing is copied: views run as they lie if the last dimension is contiguous, and the address and
-    the stride of every other dimension longer than 1 are multiples of 16 bytes, and not 0. Others are refused.
+    Nothing is copied: views are read as they lie. The last dimension must be contiguous, and the address and the stride
+    of every other dimension longer than 1 must be multiples of 16 bytes and not 0.
 
-    A call is checked in full once for its sizes, strides and options; later ones are launched by what it left.
+    The first call with certain sizes, strides and options is checked in full; later calls like it take a short way.
 
-    Queries and keys end together: query i stands at key i + seq_kv - seq_q. One that sees no key gives 0.
+    Queries and keys end together: query i stands at key i + seq_kv - seq_q. A query that sees no key gives 0.
 
     Args:
-        causal: a query sees no key after its own.
-        scale: factor of the scores, 2^-126 to 2.35e38; 1 / sqrt(head_dim) by default.
-        window_size: (left, right), how many keys a query sees before and after its own; -1 is open. With causal the
-            intersection.
-        softcap: scores become softcap * tanh(score / softcap), after the scale and before the mask; 0 is off.
-        sinks: (heads,) fp32, one more score of each row of a head, neither scaled nor capped, of a key without a value.
+        causal: hide the keys after a query's own.
+        scale: the factor of the scores, from 2^-126 to 2.35e38; 1 / sqrt(head_dim) by default.
+        window_size: (left, right), the number of keys that a query sees before and after its own; -1 means all. With
+            causal, a query sees the keys that both allow.
+        softcap: turn each score into softcap * tanh(score / softcap), after the scale and before the mask; 0 means off.
+        sinks: fp32 of shape (heads,): one more score in each row of a head, which is neither scaled nor capped and has
+            no value, so it only enters the denominator.
         layout: "bhsd" as above, or "bshd" where q, k, v and the output are (batch, seq, heads, head_dim).
-        return_lse: return (output, LSE): of each row the natural logarithm of the sum of exp(score), its sink included;
-            fp32 (batch, heads, seq_q), -inf for a row that sees no key and has no sink.
-        out: the tensor that the output is written to, and returned; strided as the inputs may be. It shares no element
-            with them, nor with sinks.
-        schedule: the name of a schedule that ships (`tl-attention list`), a file, a label or a Schedule; by default
-            that of the case, as `tl-attention which` shows. A file is read again only when it has changed.
-        specialize: compile for exactly these sizes instead of for all.
+        return_lse: return (output, LSE). The LSE (log-sum-exp) is each row's natural logarithm of the sum of exp(score),
+            its sink included: fp32 of shape (batch, heads, seq_q), -inf for a row that sees no key and has no sink.
+        out: a tensor to write the output to, which is also returned. It may be strided as the inputs may, and must not
+            share an element with them or with sinks.
+        schedule: a name (`tl-attention list` shows them), a file, a label or a Schedule. By default the case decides, as
+            `tl-attention which` shows. A file is read again only after it has changed.
+        specialize: compile for exactly these sizes instead of for all sizes.
 
-    Under torch.compile and torch.export it is the operator `torch.ops.tl_attention.forward`, which takes neither `out`
-    nor a Schedule. So it is where an input requires a gradient: PyTorch's FlashAttention backward gives those of q, k and
-    v for equal head sizes without softcap, sinks and return_lse. Rows that see no key give 0.
+    Under torch.compile and torch.export, and where an input requires a gradient, the call is the operator
+    `torch.ops.tl_attention.forward`, which takes neither `out` nor a Schedule. Gradients of q, k and v use PyTorch's
+    FlashAttention backward, which needs equal head sizes and no softcap, sinks or return_lse. Rows that see no key have a
+    gradient of 0.
 
-    Returns: the output (batch, heads, seq_q, head_dim_v), q's dtype, contiguous in its layout, or `out`.
-    Raises: InputError (a ValueError) for anything that is not supported; ScheduleRefused, one of them, for a schedule
-        that cannot run; one that is a TypeError too for a keyword that is none of these.
+    Returns: the output (batch, heads, seq_q, head_dim_v) in q's dtype, contiguous in its layout, or `out`.
+    Raises: InputError (a ValueError) for anything that is not supported. A schedule that cannot run raises
+        ScheduleRefused, an unknown keyword an error that is a TypeError as well; both are InputErrors.
     """
     if unknown:
         raise unknown_argument(unknown, Options.__annotations__ | {"return_lse": bool})
