@@ -108,6 +108,8 @@ def need_of(keys: Keys, key: KeyPath, value: tuple[Any] | None, is_in_base: bool
     if key == ("group",) and value[0]:
         before, after = ([name for group in groups for name in group] for groups in (keys.group, value[0]))
         gone, come = ([name for name in one if name not in other] for one, other in ((before, after), (after, before)))
+        if not come:
+            return f"`group` without {listed(gone)}" if gone else "another `group`"
         instead = f" in place of {listed(gone)}" if gone else ""
         return f"`group` with {listed(come)}{instead}"
     return key, _as_given(value[0], key)
