@@ -15,12 +15,17 @@ SOFTMAX = "[3, 4, 5, 6, 7, 8, 9, 10, 11]"
 # Replace this in the seed schedule, by this; then the line of the file and what the message says.
 MISTAKES = {
     # Words that are no YAML, or more than a schedule needs.
-    "no colon": ("block_M: 128", "block_M 128", 4, ["not YAML", "key: value"]),
-    "no space after the colon": ("block_M: 128", "block_M:128", 4, ["not YAML", "key: value"]),
-    "a tab": ("block_M: 128", "block_M:\t128", 4, ["not YAML", "'\\t'"]),
-    "indented": ("block_N", "  block_N", 5, ["not YAML", "mapping values"]),
-    "bracket not closed": ("[14]]", "[14]", 10, ["not YAML", "']'", "starts on line 9"]),
-    "quote not closed": ("pipelined", '"pipelined', 12, ["not YAML", "end of stream", "starts on line 3"]),
+    "no colon": ("block_M: 128", "block_M 128", 4, ["not YAML", "no colon behind block_M, expected `block_M: 128`"]),
+    "no space after the colon": (
+        "block_M: 128",
+        "block_M:128",
+        4,
+        ["not YAML", "no space behind the colon of block_M"],
+    ),
+    "a tab": ("block_M: 128", "block_M:\t128", 4, ["not YAML", "a tab ('\\t')", "replace it by spaces"]),
+    "indented": ("block_N", "  block_N", 5, ["not YAML", "block_N is indented, but the key on line 4"]),
+    "bracket not closed": ("[14]]", "[14]", 9, ["not YAML", "the bracket [ is not closed"]),
+    "quote not closed": ("pipelined", '"pipelined', 3, ["not YAML", 'the quote " is not closed']),
     "python object": ("pipelined", "!!python/object/apply:os.system [id]", 3, ["tags", "os.system"]),
     "tag": ("256", "!!int 256", 6, ["tags are not allowed", "!!int"]),
     "anchor": ("256", "&threads 256", 6, ["anchors and aliases", "'threads'"]),
@@ -38,7 +43,7 @@ MISTAKES = {
     "case of a key": ("block_M", "block_m", 4, ["block_m: unknown key", "did you mean block_M?"]),
     "misspelt key": ("num_stages", "num_stage", 7, ["num_stage: unknown key", "did you mean num_stages?"]),
     "missing key": ("threads: 256\n", "", 2, ["threads: the key is missing"]),
-    "missing order": (ORDER, "", 2, ["order: missing or empty", "lowering pipelined needs it"]),
+    "missing order": (ORDER, "", 2, ["order: the key is missing: add `base: seed`"]),
     "empty order": (ORDER, "order: []", 10, ["order: missing or empty"]),
     "escape sequence in a key": ("", '"\\e[31mred": 1\n', 12, ["\\x1b[31mred: unknown key"]),
     # Types of values.

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 
 class InputError(ValueError):
-    """Bad input: one line that says what was wrong, what was expected, and where."""
+    """Bad input. Each line of the message says what was wrong, what was expected, and where.
+
+    `lines` has the lines apart: a file can have several mistakes.
+    """
+
+    def __init__(self, *lines: str):
+        super().__init__("\n".join(lines))
+        self.lines = lines
 
 
 class ScheduleRefused(InputError):

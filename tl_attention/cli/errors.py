@@ -1,4 +1,4 @@
-"""Bad input in one line: `error: what was wrong, what was expected, where` on stderr, and exit code 2."""
+"""Bad input, one line a mistake: `error: what was wrong, what was expected, where` on stderr, and exit code 2."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Ended(SystemExit):
 
 
 class OneLineErrors(click.Group):
-    """A group of commands whose every kind of bad input ends in one line on stderr and exit code 2."""
+    """A group of commands whose every kind of bad input ends in one line a mistake on stderr, and exit code 2."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         try:
             with _ended_by_signals():
                 code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except InputError as error:
-            fail(str(error))
+            fail(*error.lines)
         except click.ClickException as error:
             fail(f"{error.format_message()} (see --help)")
         except (click.Abort, KeyboardInterrupt):
@@ -103,19 +103,20 @@ def _say_interrupted(code: str | int | None) -> NoReturn:
     sys.exit(code)
 
 
-def say(message: str) -> None:
-    """One error line on stderr, whatever the message or a file's name holds."""
-    click.echo(f"error: {printable(' '.join(message.split()))}", err=True)
+def say(*messages: str) -> None:
+    """One error line for each message on stderr, whatever the message or a file's name holds."""
+    for message in messages:
+        click.echo(f"error: {printable(' '.join(message.split()))}", err=True)
 
 
-def fail(message: str) -> NoReturn:
-    """One error line, then exit code 2."""
-    say(message)
+def fail(*messages: str) -> NoReturn:
+    """One error line for each message, then exit code 2."""
+    say(*messages)
     sys.exit(2)
 
 
 class Problems:
-    """Of several schedules, one error line for each that has one; those after it are still looked at."""
+    """Of several schedules, the error lines of each that has any; those after it are still looked at."""
 
     def __init__(self) -> None:
         self.schedules = 0
@@ -129,7 +130,7 @@ class Problems:
             yield
         except InputError as error:
             self.found += 1
-            say(str(error))
+            say(*error.lines)
 
     def finish(self) -> None:
         """Exit with code 2 if there was a problem, and with a count if there were several schedules."""

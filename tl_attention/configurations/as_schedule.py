@@ -5,7 +5,8 @@ from __future__ import annotations
 from tl_attention.configurations.configuration import STEP, STEP_COLUMNS, WHOLE, Configuration
 from tl_attention.errors import InputError
 from tl_attention.loop.table import chunk_names
-from tl_attention.schedule.key_errors import dotted, first_error
+from tl_attention.schedule.key_errors import first_error
+from tl_attention.schedule.key_words import dotted
 from tl_attention.schedule.options import KernelOptions, SoftmaxOptions, Split, Waits
 from tl_attention.schedule.schedule import Schedule
 

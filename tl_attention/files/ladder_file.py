@@ -19,7 +19,7 @@ from tl_attention.files import yaml_text
 from tl_attention.files.named import Named, resolve
 from tl_attention.files.yaml_text import YamlFile, blamed, checked
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
-from tl_attention.schedule.key_errors import KeyPath
+from tl_attention.schedule.key_words import KeyPath
 
 START, SUFFIX = "ladder-", ".yaml"
 Text = Annotated[str, Field(min_length=1)]

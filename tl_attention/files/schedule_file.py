@@ -1,7 +1,7 @@
 """Schedules as YAML files: whole, or `base: best` and only the keys that differ from it.
 
-Of a base, mappings merge key by key, lists and plain values replace, and an explicit null returns an optional key to
-its default. Every error names the file, the line and the key, also where a base has it.
+Of a base, mappings merge key by key, lists and plain values replace. An explicit null returns an optional key to its
+default, with a base or without. Every error names the file, the line and the key, also where a base has it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pydantic_core import PydanticCustomError
 
 from tl_attention.errors import InputError
 from tl_attention.files import catalogue, yaml_text
+from tl_attention.files.blame import all_mistakes, blamed
 from tl_attention.files.yaml_text import Stamp, YamlFile
 from tl_attention.problem.head_dims import DEFAULT_HEAD_DIMS, HeadSize, TileSize
-from tl_attention.schedule.key_errors import KeyPath, dotted, first_error, model_of, shown
+from tl_attention.schedule.key_words import KeyPath, line_of, model_of, shown
 from tl_attention.schedule.schedule import Schedule
 
 MOST_BASES = 4
@@ -95,7 +96,18 @@ class ScheduleFile:
         Of several keys, the one to blame is the first that stands in the outermost file with any of them.
         """
         written = (path for source in self.sources for path in (key, *others) if source.has(path) == len(path))
-        return _blamed(self.sources, next(written, key) if key else key, message, kind)
+        found = next(written, key) if key else key
+        return blamed(self.sources, found, message + self._unmeant(found), kind)
+
+    def _unmeant(self, key: KeyPath) -> str:
+        """That the base is meant for some head sizes, where only these may be why its key is wrong."""
+        own, *bases = self.sources
+        meant = next((base.fields["head_dims"] for base in bases if "head_dims" in base.fields), None)
+        if own.gives(key) or own.gives(("head_dims",)) or not meant:
+            return ""
+        return (
+            f"; base {own.fields['base']} is meant for other head sizes, write `{line_of(('head_dims',), meant)}` too"
+        )
 
 
 def load(path: str | Path) -> Schedule:
@@ -104,14 +116,16 @@ def load(path: str | Path) -> Schedule:
 
 
 def load_file(path: str | Path) -> ScheduleFile:
-    """Read one schedule and what its file says about it. Raises InputError with `file:line: key: message`."""
-    sources = _with_bases(yaml_text.read(Path(path)))
-    own = {key: value for key, value in sources[0].fields.items() if key in FILE_KEYS}
+    """Read one schedule and what its file says about it. Raises InputError with `file:line: key: message` a mistake."""
+    sources = _with_bases(yaml_text.read_faulty(Path(path)))
+    own = {key: value for key, value in sources[0].fields.items() if key in FILE_KEYS and value is not None}
+    fields = _merged(sources) | own
+    if sources[0].faults:
+        raise all_mistakes(sources, fields, ScheduleKeys)
     try:
-        keys = ScheduleKeys(**_merged(sources) | own)
-    except ValueError as error:
-        key, message = first_error(error, ScheduleKeys)
-        raise InputError(_blamed(sources, key, message)) from None
+        keys = ScheduleKeys(**fields)
+    except ValueError:
+        raise all_mistakes(sources, fields, ScheduleKeys) from None
     schedule = Schedule(**{name: getattr(keys, name) for name in Schedule.model_fields})
     return ScheduleFile(schedule, keys.summary, keys.head_dims, sources)
 
@@ -141,7 +155,8 @@ def _read(path: Path, as_of: Stamp | None) -> YamlFile:
 def _base_path(file: YamlFile, where: str) -> Path:
     text = file.fields["base"]
     if not isinstance(text, str) or not text:
-        raise InputError(f"{where}expected a schedule's name or a file, such as best, found {shown(text)}")
+        has_none = ": base has no default, remove the line where there is none" if text is None else ""
+        raise InputError(f"{where}expected a schedule's name or a file, such as best, found {shown(text)}{has_none}")
     if not text.endswith(catalogue.SUFFIXES):
         path = catalogue.path_of(text)
         if path is None:
@@ -149,14 +164,16 @@ def _base_path(file: YamlFile, where: str) -> Path:
         return path
     path = file.path.parent / text
     if not os.path.isfile(path):
-        raise InputError(f"{where}{path} is no file, expected one relative to {file.path}, or a schedule's name")
+        name = os.path.splitext(os.path.basename(text))[0]
+        guess = f": did you mean `base: {name}`?" if catalogue.path_of(name) else ""
+        raise InputError(f"{where}{path} is no file, expected one relative to {file.path}, or a schedule's name{guess}")
     return path
 
 
 def _merged(sources: tuple[YamlFile, ...]) -> dict[str, Any]:
     """The schedule's keys: those of the last base, changed by each file before it."""
-    *before, last = ({k: v for k, v in source.fields.items() if k not in FILE_KEYS} for source in sources)
-    return functools.reduce(lambda base, own: _merge(base, own, Schedule), reversed(before), last)
+    found = [{k: v for k, v in source.fields.items() if k not in FILE_KEYS} for source in sources]
+    return functools.reduce(lambda base, own: _merge(base, own, Schedule), reversed(found), {})
 
 
 def _merge(base: dict[str, Any], own: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
@@ -171,17 +188,3 @@ def _merge(base: dict[str, Any], own: dict[str, Any], model: type[BaseModel]) ->
         else:
             merged[key] = value
     return merged
-
-
-def _blamed(sources: tuple[YamlFile, ...], key: KeyPath, message: str, kind: str = "") -> str:
-    """The outermost file that has all of the key, or else the most of it, has the line."""
-    file = sources[0]
-    if not key:
-        return f"{file.path}: {kind}{message}"
-    index = max(range(len(sources)), key=lambda i: sources[i].has(key))
-    name = "" if message.startswith(dotted(key)) else dotted(key)
-    if index == 0:
-        return f"{file.path}:{file.line(key)}: {kind}{name}{message}"
-    base = sources[index - 1].fields["base"]
-    where = f"from base {base}, line {sources[index].line(key)}"
-    return f"{file.path}:{file.line(('base',))}: {kind}{name}{message} ({where})"

@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from tl_attention.files.schedule_file import FILE_KEYS, ScheduleKeys
+from tl_attention.files.schedule_file import ScheduleKeys
 from tl_attention.schedule.dialect import dialects
-from tl_attention.schedule.key_errors import model_of
+from tl_attention.schedule.key_words import model_of
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.rule import Implying, Keywords, Rule, Where, is_so
 from tl_attention.schedule.rules import rules_of
@@ -26,7 +26,7 @@ NULL = {"type": "null"}
 def json_schema() -> str:
     """The JSON Schema of a schedule file, as committed beside the schedules.
 
-    A file with a base has some of the keys, and may give null for one that has a default; what a whole file needs
+    A file may give null for a key that has a default. A file with a base has some of the keys; what a whole file needs
     besides stands under `else`.
     """
     schema = ScheduleKeys.model_json_schema(schema_generator=_UntitledKeys)
@@ -50,10 +50,9 @@ def _loosened(model: Schema, models: dict[str, Schema]) -> Schema:
         choices = entry.get("anyOf", [entry])
         inner = next((choice["$ref"].rpartition("/")[2] for choice in choices if "$ref" in choice), None)
         of_key = _loosened(models[inner], models) if inner else {}
-        if "default" in entry and NULL not in choices and key not in FILE_KEYS:
+        if "default" in entry and NULL not in choices:
             said = {word: entry.pop(word) for word in ("default", "description")}
             model["properties"][key] = {"anyOf": [entry, NULL], **said}
-            of_key["not"] = NULL
         if of_key:
             whole[key] = of_key
     return must | ({"properties": whole} if whole else {})

@@ -1,7 +1,7 @@
 """A file of plain YAML as keys and values, with the line of each: what schedule files and defaults.yaml are read by.
 
-Plain: one document, no tags, anchors or aliases, little nesting, decimal numbers, no key twice. Each mistake is an
-InputError that begins with `file:line`.
+Plain: one document, no tags, anchors or aliases, little nesting, decimal numbers, no key twice. Each mistake is a line
+of an InputError that begins with `file:line`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import yaml
 
 from tl_attention.errors import InputError
 from tl_attention.files import user_file
-from tl_attention.schedule.key_errors import KeyPath, dotted, first_error, shown
+from tl_attention.files.yaml_words import no_colon, not_yaml
+from tl_attention.schedule.key_errors import first_error
+from tl_attention.schedule.key_words import KeyPath, dotted, shown
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -51,13 +53,23 @@ def _stamp(status: os.stat_result) -> Stamp:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """A mistake in a key's text: its line, the key, and the words that name the key."""
+
+    line: int
+    key: KeyPath
+    message: str
+
+
+@dataclass(frozen=True)
 class YamlFile:
-    """The keys of one file, nested as they stand in it, and the file's stamp when it was read."""
+    """The keys of one file, nested as they stand in it, the file's stamp when it was read, and the faults of its text."""
 
     path: Path
     fields: dict[str, Any]
     node: yaml.MappingNode
     stamp: Stamp
+    faults: tuple[Fault, ...] = ()
 
     def line(self, key: KeyPath) -> int:
         """The line of the innermost part of `key` that the file has; the first line with a key if it has none."""
@@ -66,6 +78,14 @@ class YamlFile:
     def has(self, key: KeyPath) -> int:
         """How many parts of `key`, from the first, the file has."""
         return self._find(key)[1]
+
+    def gives(self, key: KeyPath) -> bool:
+        """Whether the file says what the key is: it has all of it, or returns what is above it to the default by a null."""
+        depth = self.has(key)
+        value: Any = self.fields
+        for part in key[:depth]:
+            value = value.get(part) if isinstance(value, dict) else True
+        return depth == len(key) or (depth > 0 and not isinstance(value, dict))
 
     def _find(self, key: KeyPath) -> tuple[int, int]:
         node: yaml.Node = self.node
@@ -100,12 +120,30 @@ def blamed(file: YamlFile, key: KeyPath, message: str) -> InputError:
 
 
 def read(path: Path) -> YamlFile:
-    """Read one file. Raises InputError with `file:line: message`."""
+    """Read one file. Raises InputError with `file:line: message` for each mistake of its text."""
+    file = read_faulty(path)
+    if file.faults:
+        raise InputError(*(f"{path}:{fault.line}: {fault.message}" for fault in file.faults))
+    return file
+
+
+def read_faulty(path: Path) -> YamlFile:
+    """Read one file that may have faults, keys that cannot be read as what they should be; other mistakes raise."""
     text, as_of = _text(path)
     node = _compose(text, path)
     if not isinstance(node, yaml.MappingNode):
-        raise InputError(f"{path}:{node.start_mark.line + 1}: expected a mapping of keys, such as block_M: 128")
-    return YamlFile(path, _construct(node, path), node, as_of)
+        where = f"{path}:{node.start_mark.line + 1}: "
+        raise InputError(f"{where}expected a mapping of keys, such as block_M: 128{_instead(node)}")
+    faults: list[Fault] = []
+    return YamlFile(path, _construct(node, faults), node, as_of, tuple(faults))
+
+
+def _instead(node: yaml.Node) -> str:
+    """What a file without keys may have meant by what it has."""
+    if isinstance(node, yaml.SequenceNode):
+        return ", found a list: remove the dashes or the brackets around the keys"
+    words = no_colon(node.value) if isinstance(node, yaml.ScalarNode) and "\n" not in node.value else ""
+    return f": {words}" if words.startswith(("no ", "`=`")) and " " in node.value else ""
 
 
 def _text(path: Path) -> tuple[str, Stamp]:
@@ -144,7 +182,8 @@ def _compose(text: str, path: Path) -> yaml.Node:
                 raise InputError(f"{where}: tags are not allowed, found {tag.replace(YAML_TAG, '!!')[:60]!r}")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
-        raise InputError(f"{path}:{_not_yaml(error)}") from None
+        line, words = not_yaml(error, text)
+        raise InputError(f"{path}:{line}: not YAML: {words}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise InputError(f"{path}:{line}: not a text file: character {error.character:#x} is not allowed") from None
@@ -153,19 +192,7 @@ def _compose(text: str, path: Path) -> yaml.Node:
     return node
 
 
-def _not_yaml(error: yaml.MarkedYAMLError) -> str:
-    """`line: not YAML: problem`, at the line that an editor would mark."""
-    problem, mark = error.problem or error.context, error.problem_mark or error.context_mark
-    began = error.context_mark
-    if error.context == "while scanning a simple key" and began:
-        # PyYAML notices a missing colon only on the line after it.
-        return f"{began.line + 1}: not YAML: expected `key: value`, a colon and a space"
-    if began and mark and began.line != mark.line:
-        problem = f"{problem} ({error.context} that starts on line {began.line + 1})"
-    return f"{mark.line + 1 if mark else 1}: not YAML: {problem}"
-
-
-def _construct(node: yaml.MappingNode, path: Path, above: KeyPath = ()) -> dict[str, Any]:
+def _construct(node: yaml.MappingNode, faults: list[Fault], above: KeyPath = ()) -> dict[str, Any]:
     """The keys of a mapping, and of the mappings in it, each once. `_compose` has bounded the nesting."""
     fields: dict[str, Any] = {}
     lines: dict[str, int] = {}
@@ -173,39 +200,43 @@ def _construct(node: yaml.MappingNode, path: Path, above: KeyPath = ()) -> dict[
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode) or key.tag != f"{YAML_TAG}str":
             found = shown(key.value) if isinstance(key, yaml.ScalarNode) else "a list or a mapping"
-            raise InputError(f"{path}:{line}: a key must be a word, such as block_M, found {found}")
+            faults.append(Fault(line, (*above, found), f"a key must be a word, such as block_M, found {found}"))
+            continue
         name = (*above, key.value)
         if key.value in lines:
-            raise InputError(f"{path}:{line}: {dotted(name)}given on line {lines[key.value]} already")
+            faults.append(Fault(line, name, f"{dotted(name)}given on line {lines[key.value]} already"))
+            continue
         lines[key.value] = line
-        fields[key.value] = _below(value, path, name)
+        fields[key.value] = _below(value, faults, name)
     return fields
 
 
-def _below(node: yaml.Node, path: Path, name: KeyPath) -> Any:
+def _below(node: yaml.Node, faults: list[Fault], name: KeyPath) -> Any:
     """What a key, or an entry of a list of mappings, holds."""
     if isinstance(node, yaml.MappingNode):
-        return _construct(node, path, name)
+        return _construct(node, faults, name)
     if isinstance(node, yaml.SequenceNode) and any(isinstance(entry, yaml.MappingNode) for entry in node.value):
-        return [_below(entry, path, (*name, number)) for number, entry in enumerate(node.value)]
-    return _value(node, path, dotted(name))
+        return [_below(entry, faults, (*name, number)) for number, entry in enumerate(node.value)]
+    return _value(node, faults, name)
 
 
-def _value(node: yaml.Node, path: Path, name: str) -> Any:
+def _value(node: yaml.Node, faults: list[Fault], name: KeyPath) -> Any:
+    """What the node holds; None where it has a fault."""
     for scalar in _scalars(node):
         if scalar.tag in DECIMAL:
             form, words = DECIMAL[scalar.tag]
             if not form.fullmatch(scalar.value):
-                where = f"{path}:{scalar.start_mark.line + 1}"
-                raise InputError(f"{where}: {name}{scalar.value[:40]!r} is not a decimal {words}")
+                message = f"{dotted(name)}{scalar.value[:40]!r} is not a decimal {words}"
+                faults.append(Fault(scalar.start_mark.line + 1, name, message))
+                return None
     try:
         return yaml.SafeLoader("").construct_document(node)
     except (yaml.YAMLError, ValueError, OverflowError):
         # Scalars that only look like a date, a number or a merge key.
         found = shown(node.value) if isinstance(node, yaml.ScalarNode) else "one in this list"
-        raise InputError(
-            f"{path}:{node.start_mark.line + 1}: {name}a value that YAML cannot read, found {found}"
-        ) from None
+        message = f"{dotted(name)}a value that YAML cannot read, found {found}"
+        faults.append(Fault(node.start_mark.line + 1, name, message))
+        return None
 
 
 def _scalars(node: yaml.Node) -> list[yaml.ScalarNode]:

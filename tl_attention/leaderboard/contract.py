@@ -11,7 +11,8 @@ from pydantic.dataclasses import dataclass
 from tl_attention.errors import InputError
 from tl_attention.files import user_file
 from tl_attention.measure.records import MOST_BYTES, read_lines
-from tl_attention.schedule.key_errors import dotted, first_error
+from tl_attention.schedule.key_errors import first_error
+from tl_attention.schedule.key_words import dotted
 
 MAX_BYTES = 1_000_000
 # One server rejects a file that has it anywhere, in any case.

@@ -19,7 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from tl_attention.errors import printable
 from tl_attention.leaderboard.results import Outcome
 from tl_attention.leaderboard.stop_rule import MAX_REPEATS
-from tl_attention.schedule.key_errors import dotted, first_error
+from tl_attention.schedule.key_errors import first_error
+from tl_attention.schedule.key_words import dotted
 
 LOG_BYTES = 4000
 MESSAGE_BYTES = 65_536

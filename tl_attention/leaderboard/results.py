@@ -12,7 +12,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from tl_attention.errors import InputError
 from tl_attention.leaderboard.contract import TestLine
 from tl_attention.leaderboard.stop_rule import stop_reason
-from tl_attention.schedule.key_errors import dotted, first_error
+from tl_attention.schedule.key_errors import first_error
+from tl_attention.schedule.key_words import dotted
 
 Milliseconds = Annotated[float, Field(gt=0)]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from tl_attention.loop.attention import FRAGMENTS
 from tl_attention.loop.table import Table, whole
 from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
+from tl_attention.schedule.options import CHUNK_UNIT
 from tl_attention.schedule.rule import Rule
 from tl_attention.schedule.rules import parts
 
@@ -18,6 +20,7 @@ MASKED_BLOCKS_COME_FIRST = Rule(
         "masked"
     ),
     needs={"kv_order": {"const": "descending"}},
+    why=lambda s: "blocks that need a mask come first, and only they are masked",
 )
 
 
@@ -28,32 +31,61 @@ def fused_statements_are_in_one_group(table: Table) -> Check:
         group_of = {name: index for index, group in enumerate(s.group) for name in group}
         for name, partner in {**table.fused, "mask": "mma0"}.items():
             partner = partner if partner in group_of else f"{partner}.0"
-            if group_of[name] != group_of[partner]:
+            # One that is in no group is told already.
+            if name in group_of and partner in group_of and group_of[name] != group_of[partner]:
                 raise RuleBroken(
-                    f"{name} is part of {partner} in this lowering, expected both in one group", "group", group_of[name]
+                    f"{name} is part of {partner} in this lowering, expected both in one group",
+                    *("group", group_of[name]),
+                    others=(("lowering",),),
                 )
 
     return check
 
 
-def chunks_have_all_keys(*names: str) -> Check:
+def chunks_have_all_keys(*names: str) -> tuple[Check, ...]:
     """Those of these statements, whose columns are the block's keys."""
+    return tuple(map(_chunks_have_all_keys, names))
 
+
+def _chunks_have_all_keys(name: str) -> Check:
     def check(s: Keys) -> None:
-        for name in names:
-            widths = s.split.columns(name)
-            if widths and sum(widths) != s.block_N:
-                raise RuleBroken(f"{sum(widths)} columns in total, expected block_N {s.block_N}", "split", name)
+        widths = s.split.columns(name)
+        if widths and sum(widths) != s.block_N:
+            raise RuleBroken(
+                f"{sum(widths)} columns in total, expected block_N {s.block_N}",
+                *("split", name),
+                others=(("block_N",),),
+                why=f"the columns of split.{name} add up to {sum(widths)}, expected block_N {s.block_N}",
+                offers={("split", name): rewidened(widths, s.block_N), ("block_N",): sum(widths)},
+            )
 
     return check
+
+
+def rewidened(widths: tuple[int, ...], total: int) -> tuple[int, ...] | None:
+    """So many chunks of `total` columns, the first ones as they are where the others still have some; None if too many."""
+    found: list[int] = []
+    left = total
+    for behind in range(len(widths) - 1, 0, -1):
+        most = left - behind * CHUNK_UNIT
+        found.append(min(widths[len(found)], most))
+        left -= found[-1]
+    return (*found, left) if min(*found, left) >= CHUNK_UNIT else None
 
 
 ROW_SUMS_IN_CHUNKS_ARE_PER_THREAD = Rule(
     "split.row_sum",
     lambda s: "split, expected softmax.row_sum: thread (a row is reduced as a whole)",
+    why=lambda s: "a row is reduced as a whole",
     given={"split.row_sum": {"type": "array"}},
     needs={"softmax.row_sum": {"const": "thread"}},
 )
+
+
+def _near(name: str, s: Keys) -> str | None:
+    """The chunk that is nearest to one that is not there, or the whole statement."""
+    chunks = [statement for statement in s.statements if whole(statement) == whole(name)]
+    return chunks[-1] if chunks else None
 
 
 def places_exist(unnamed: Collection[str]) -> Check:
@@ -63,7 +95,13 @@ def places_exist(unnamed: Collection[str]) -> Check:
         for key in ("wait_before", "release_before"):
             for what, name in getattr(s, key):
                 if name is not None and name not in s.statements:
-                    raise RuleBroken(f"no statement {name} in this schedule: {parts(s, whole(name))}", key, what)
+                    raise RuleBroken(
+                        f"no statement {name} in this schedule: {parts(s, whole(name))}",
+                        *(key, what),
+                        others=(("split", FRAGMENTS.get(whole(name), whole(name))), ("lowering",)),
+                        why=f"{key}.{what} names {name}, and {parts(s, whole(name))}",
+                        offers={(key, what): _near(name, s)},
+                    )
                 if name in unnamed:
                     raise RuleBroken(f"{name} has no place of its own here, expected another statement", key, what)
 

@@ -23,6 +23,10 @@ BLAMED = (
     ("num_stages",),
     ("kernel",),
     ("kv_order",),
+    ("split",),
+    ("softmax",),
+    ("block_N",),
+    ("block_M",),
     ("lowering",),
 )
 

@@ -17,7 +17,7 @@ from tl_attention.measure.cell import Cell, check_peer, schedule_for
 from tl_attention.problem.head_dims import SUPPORTED, HeadSize, parse_head_size, sizes_of
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 from tl_attention.problem.window import OPEN, masked
-from tl_attention.schedule.key_errors import KeyPath
+from tl_attention.schedule.key_words import KeyPath
 
 
 def _head_size(value: object) -> HeadSize:

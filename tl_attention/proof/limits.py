@@ -97,8 +97,8 @@ def check_fits(schedule: Schedule, size: HeadSize, takes: Resources, card: Card 
     if widths and sum(widths) != columns_v:
         raise ScheduleRefused(
             f"split.rescale: {' + '.join(map(str, widths))} = {sum(widths)} columns, expected head_dim {columns_v}",
-            "split",
-            "rescale",
+            *("split", "rescale"),
+            others=(("head_dims",),),
         )
     _check_registers(schedule, takes, card)
     _check_product(schedule, takes, card)

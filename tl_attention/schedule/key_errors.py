@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
-from typing import Any, get_args
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import BaseModel
 
-KeyPath = tuple[str | int, ...]
-FOUND_CHARACTERS = 40
+from tl_attention.schedule.key_words import KeyPath, shown
+from tl_attention.schedule.unknown_key import meant, unknown
 
 
 class RuleBroken(ValueError):
-    """A rule between keys is broken; `key` is the path to blame, such as ("order", 2)."""
+    """A rule between keys is broken.
 
-    def __init__(self, message: str, *key: str | int):
-        super().__init__(message)
-        self.key = key
+    `key` is the path to blame, such as ("order", 2), and `others` are the other keys of the rule. A file that changes one
+    of these blames it instead: `why` says then what is wrong. `advice` is what to do about `key`, and `offers` are values
+    of keys that would work.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *key: str | int,
+        others: tuple[KeyPath, ...] = (),
+        why: str = "",
+        advice: str = "",
+        offers: Mapping[KeyPath, Any] | None = None,
+    ):
+        super().__init__(f"{reason}, {advice}" if advice else reason)
+        self.reason, self.advice, self.why = reason, advice, why or reason
+        self.key, self.others = key, others
+        self.offers = offers or {}
 
 
 def first_error(error: ValueError, model: type[BaseModel] | None = None) -> tuple[KeyPath, str]:
@@ -26,40 +40,21 @@ def first_error(error: ValueError, model: type[BaseModel] | None = None) -> tupl
     if details is None:
         return getattr(error, "key", ()), str(error)
     # A mistyped key is also a missing one: the name that the file has is the one to show.
-    found = sorted(details(), key=lambda detail: detail["type"] != "extra_forbidden")[0]
-    cause = found.get("ctx", {}).get("error")
+    return key_and_message(sorted(details(), key=lambda detail: detail["type"] != "extra_forbidden")[0], model)
+
+
+def key_and_message(detail: Any, model: type[BaseModel] | None = None) -> tuple[KeyPath, str]:
+    """(key path, message) of one of pydantic's objections."""
+    key, cause = detail["loc"], detail.get("ctx", {}).get("error")
     if isinstance(cause, RuleBroken):
         return cause.key, str(cause)
-    if found["type"] == "missing":
-        return found["loc"], "the key is missing"
-    if found["type"] == "extra_forbidden":
-        return found["loc"], f"unknown key, {_one_of(str(found['loc'][-1]), _keys(model, found['loc'][:-1]))}"
-    if found["type"] == "statement":
-        return found["loc"], found["msg"]
-    return found["loc"], f"{_expected(found)}, found {shown(found['input'])}"
-
-
-def dotted(key: KeyPath) -> str:
-    """("order", 2) -> `order[2]: `."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
-    return f"{text.removeprefix('.')}: " if text else ""
-
-
-def shown(value: Any) -> str:
-    """A value as a YAML file would spell it, shortened."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return "nothing"
-    if isinstance(value, dict):
-        return "a mapping of keys"
-    if isinstance(value, (list, tuple)):
-        return _short(f"the list [{', '.join(shown(item) for item in value[:FOUND_CHARACTERS])}]")
-    return _short(repr(value) if isinstance(value, (str, float)) else str(value))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= FOUND_CHARACTERS else f"{text[:FOUND_CHARACTERS]}..."
+    if detail["type"] == "missing":
+        return key, "the key is missing"
+    if detail["type"] == "extra_forbidden":
+        return key, unknown(key, detail["input"], model)
+    if detail["type"] == "statement":
+        return key, detail["msg"]
+    return key, f"{_expected(detail)}, found {shown(detail['input'])}{meant(detail['loc'], detail['input'], model)}"
 
 
 def _expected(detail: dict[str, Any]) -> str:
@@ -73,9 +68,9 @@ def _expected(detail: dict[str, Any]) -> str:
         "float_type": "expected a number, such as 8.0 or 1.0e-5",
         "bool_type": "expected true or false",
         "model_type": "expected a mapping of keys",
-        "tuple_type": "expected a list, such as [0, 1]",
-        "too_short": f"expected at least {context.get('min_length')} entries",
-        "too_long": f"expected at most {context.get('max_length')} entries",
+        "tuple_type": "expected a list",
+        "too_short": f"expected at least {_entries(context.get('min_length'))}",
+        "too_long": f"expected at most {_entries(context.get('max_length'))}",
         "greater_than": f"expected more than {context.get('gt', 0):g}",
         "greater_than_equal": f"expected at least {context.get('ge')}",
         "less_than_equal": f"expected at most {context.get('le')}",
@@ -86,28 +81,5 @@ def _expected(detail: dict[str, Any]) -> str:
     return words.get(detail["type"], f"{message[:1].lower()}{message[1:]}")
 
 
-def model_of(annotation: Any) -> type[BaseModel] | None:
-    """The model that a key's value is, where it is one: its keys are nested below it."""
-    choices = (choice for choice in (annotation, *get_args(annotation)) if isinstance(choice, type))
-    return next((choice for choice in choices if issubclass(choice, BaseModel)), None)
-
-
-def _keys(model: type[BaseModel] | None, path: KeyPath) -> tuple[str, ...]:
-    """The keys of the model that a path leads to; a list's place leads to what it is a list of."""
-    for part in path:
-        if isinstance(part, int):
-            continue
-        model = model_of(model.model_fields[part].annotation) if model else None
-    return tuple(model.model_fields) if model else ()
-
-
-def suggestion(text: str, choices: Sequence[str]) -> str:
-    """`did you mean mma1? `, or nothing where no choice is spelled much like the text."""
-    by_lower = {choice.lower(): choice for choice in choices}
-    close = difflib.get_close_matches(text.lower(), by_lower, n=1, cutoff=0.7)
-    return f"did you mean {by_lower[close[0]]}? " if close else ""
-
-
-def _one_of(key: str, keys: Sequence[str]) -> str:
-    guess = suggestion(key, keys)
-    return f"{guess}{'E' if guess else 'e'}xpected one of {', '.join(keys)}"
+def _entries(count: int | None) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"

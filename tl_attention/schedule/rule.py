@@ -23,17 +23,23 @@ Where = Mapping[str, Keywords]
 class Rule:
     """Where the keys are as `given`, they must be as in `needs`; `told` says of one that breaks it what is wrong.
 
-    `blamed` is the key at which that is told.
+    `blamed` is the key at which that is told, and `advice` is what to do about that key. `why` is what is wrong where
+    another key of the rule is changed.
     """
 
     blamed: str
     told: Callable[[Keys], str]
     needs: Where
     given: Where = field(default_factory=dict)
+    advice: Callable[[Keys], str] = lambda s: ""
+    why: Callable[[Keys], str] = lambda s: ""
 
     def __call__(self, s: Keys) -> None:
         if holds(s, self.given) and not holds(s, self.needs):
-            raise RuleBroken(self.told(s), *self.blamed.split("."))
+            others = tuple(tuple(path.split(".")) for path in (*self.needs, *self.given) if path != self.blamed)
+            raise RuleBroken(
+                self.told(s), *self.blamed.split("."), others=others, advice=self.advice(s), why=self.why(s)
+            )
 
 
 @dataclass(frozen=True, eq=False)

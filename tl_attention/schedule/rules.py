@@ -8,9 +8,10 @@ from tl_attention.loop.attention import FRAGMENTS, IN_CHUNKS, NAMES, NUMBER, SOU
 from tl_attention.loop.table import whole
 from tl_attention.schedule.dialect import Check, Dialect, dialects
 from tl_attention.schedule.key_errors import RuleBroken
+from tl_attention.schedule.key_words import KeyPath
 from tl_attention.schedule.keys import PRODUCER, Keys
 from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS, OPTIONS
-from tl_attention.schedule.rule import Rule, implies
+from tl_attention.schedule.rule import Implying, Rule, implies
 from tl_attention.schedule.statement_name import MOST_CHUNKS
 
 KEYS_OF_ORDER = ("group", "order", "stage")
@@ -33,27 +34,42 @@ def rules_of(dialect: Dialect) -> tuple[Check, ...]:
 
 
 ORDER_GIVEN = tuple(
-    Rule(key, lambda s: f"missing or empty, lowering {s.lowering} needs it", needs={key: {"minItems": 1}})
+    Rule(
+        key,
+        lambda s: f"missing or empty, lowering {s.lowering} needs it",
+        # A null is no array.
+        needs={key: {"type": "array", "minItems": 1}},
+        why=lambda s: f"lowering {s.lowering} orders the loop by them",
+    )
     for key in KEYS_OF_ORDER
 )
 
 
 def _order_left_out(key: str) -> Rule:
-    def told(s: Keys) -> str:
-        return f"lowering {s.lowering} leaves the order to the compiler, remove {key!r}"
-
-    return Rule(key, told, needs={key: {"maxItems": 0}})
+    return Rule(
+        key,
+        lambda s: f"lowering {s.lowering} leaves the order to the compiler",
+        needs={key: {"maxItems": 0}},
+        # The first of those that are there is told.
+        given={before: {"maxItems": 0} for before in KEYS_OF_ORDER[: KEYS_OF_ORDER.index(key)]},
+        advice=lambda s: f"remove {' and '.join(name for name in KEYS_OF_ORDER if getattr(s, name))}",
+    )
 
 
 def _option_left_out(path: str) -> Rule:
     def told(s: Keys) -> str:
-        takers = " or ".join(dialect.name for dialect in dialects() if dialect.takes(path))
-        return f"only lowering {takers} takes it, remove it from lowering {s.lowering}"
+        return f"only lowering {' or '.join(dialect.name for dialect in dialects() if dialect.takes(path))} takes it"
+
+    def advice(s: Keys) -> str:
+        return f"remove it from lowering {s.lowering}"
+
+    def why(s: Keys) -> str:
+        return f"lowering {s.lowering} takes only the default there"
 
     key, _, name = path.partition(".")
-    if not name:
-        return Rule(path, told, needs={path: {"maxProperties": 0}})
-    return Rule(path, told, needs={path: {"const": OPTIONS[key].model_fields[name].default}})
+    whole = {"maxProperties": 0}
+    needs = {"const": OPTIONS[key].model_fields[name].default} if name else whole
+    return Rule(path, told, needs={path: needs}, advice=advice, why=why)
 
 
 ORDER_LEFT_OUT = tuple(map(_order_left_out, KEYS_OF_ORDER))
@@ -72,12 +88,36 @@ def _groups_partition_the_statements(s: Keys) -> None:
                 where = "twice" if seen[name] == index else f"in group {seen[name]} already"
                 raise RuleBroken(f"statement {_named(name)} is {where}", "group", index)
             if name not in statements:
-                raise RuleBroken(f"no statement {name} in this schedule: {parts(s, whole(name))}", "group", index)
+                raise RuleBroken(
+                    f"no statement {name} in this schedule: {parts(s, whole(name))}",
+                    *("group", index),
+                    others=_cut_by(name),
+                    offers={("group",): recut_groups(s)},
+                )
             seen[name] = index
     missing = [name for name in statements if name not in seen]
     if s.group and missing:
         named = ", ".join(map(_named, missing))
-        raise RuleBroken(f"in no group: {named}; expected each of the {len(statements)} statements in one", "group")
+        raise RuleBroken(
+            f"in no group: {named}; expected each of the {len(statements)} statements in one",
+            "group",
+            others=tuple(key for name in missing for key in _cut_by(name)),
+            offers={("group",): recut_groups(s)},
+        )
+
+
+def _cut_by(name: str) -> tuple[KeyPath, ...]:
+    """The keys that say whether there is such a statement, or chunk."""
+    options = [("kernel", "q_operand")] if name == "frag_q" else []
+    return ("split", FRAGMENTS.get(whole(name), whole(name))), *options, ("lowering",)
+
+
+def recut_groups(s: Keys) -> tuple[tuple[str, ...], ...]:
+    """The groups with the chunks that `split` makes, all of a statement's where its first one stood."""
+    chunks: dict[str, list[str]] = {}
+    for name in s.statements:
+        chunks.setdefault(whole(name), []).append(name)
+    return tuple(tuple(part for name in group for part in chunks.pop(whole(name), ())) for group in s.group)
 
 
 def parts(s: Keys, name: str) -> str:
@@ -95,11 +135,13 @@ def _named(name: str) -> str:
     return f"{name} ({NUMBER[name]})" if name in NUMBER else name
 
 
-@implies({key: {"maxItems": MOST_GROUPS} for key in ("order", "stage")})
-def _one_entry_per_group(s: Keys) -> None:
-    for key in ("order", "stage"):
+def _one_entry_per_group(key: str) -> Implying:
+    def check(s: Keys) -> None:
         if len(getattr(s, key)) != len(s.group):
-            raise RuleBroken(f"{len(getattr(s, key))} entries, expected one per group, {len(s.group)}", key)
+            found = f"{len(getattr(s, key))} entries, expected one per group, {len(s.group)}"
+            raise RuleBroken(found, key, others=(("group",),), why=f"{key} has {found}")
+
+    return implies({key: {"maxItems": MOST_GROUPS}})(check)
 
 
 def _producers_are_single_loads(s: Keys) -> None:
@@ -107,12 +149,17 @@ def _producers_are_single_loads(s: Keys) -> None:
     for index, (group, order, stage) in enumerate(zip(s.group, s.order, s.stage)):
         if (order == PRODUCER) != (stage == PRODUCER):
             key = "order" if order == PRODUCER else "stage"
-            raise RuleBroken(f"-1 for {'+'.join(group)}, expected -1 in both order and stage or in neither", key, index)
+            raise RuleBroken(
+                f"-1 for {'+'.join(group)}, expected -1 in both order and stage or in neither",
+                *(key, index),
+                others=(("stage",) if key == "order" else ("order",), ("group",)),
+                why=f"{key}[{index}] is -1 for {'+'.join(group)}, expected -1 in both order and stage or in neither",
+            )
         if order == PRODUCER and (len(group) != 1 or group[0] not in loads):
             raise RuleBroken(
                 f"-1 marks a producer, which is exactly one load ({' or '.join(loads)}), found {'+'.join(group)}",
-                "order",
-                index,
+                *("order", index),
+                others=(("stage",), ("group",)),
             )
 
 
@@ -142,7 +189,7 @@ def _stages_have_no_gap(s: Keys) -> None:
 
 OF_EVERY_LOWERING: tuple[Check, ...] = (
     _groups_partition_the_statements,
-    _one_entry_per_group,
+    *map(_one_entry_per_group, ("order", "stage")),
     _producers_are_single_loads,
     _order_is_a_permutation,
     _stages_have_no_gap,

@@ -14,7 +14,8 @@ from pydantic import model_validator
 from tl_attention.errors import InputError
 from tl_attention.loop.attention import NAMES, NUMBER
 from tl_attention.loop.table import whole
-from tl_attention.schedule.key_errors import dotted, first_error
+from tl_attention.schedule.key_errors import first_error
+from tl_attention.schedule.key_words import dotted
 from tl_attention.schedule.keys import PRODUCER, Keys
 from tl_attention.schedule.option_label import options_from_label, options_label
 from tl_attention.schedule.rules import rules_of

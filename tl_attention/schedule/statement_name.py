@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from tl_attention.loop.attention import IN_CHUNKS, NAMES, NUMBER
-from tl_attention.schedule.key_errors import shown, suggestion
+from tl_attention.schedule.key_words import shown, suggestion
 
 MOST_CHUNKS = 16
 CHUNK = re.compile(rf"({'|'.join(IN_CHUNKS)})\.([0-9]|1[0-5])")

@@ -9,7 +9,7 @@ from pydantic import GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema
 
-from tl_attention.schedule.key_errors import shown
+from tl_attention.schedule.key_words import shown
 
 
 class Words:

@@ -15,7 +15,7 @@ from tl_attention.errors import InputError
 from tl_attention.hardware.card import Card
 from tl_attention.program.derivation import derive
 from tl_attention.proof.limits import of_another
-from tl_attention.schedule.key_errors import dotted
+from tl_attention.schedule.key_words import dotted
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.explain import program_parts
 

@@ -26,6 +26,7 @@ def resources(schedule: Schedule, size: HeadSize, card: Card) -> Resources:
             f"head_dim {size}, which lowering {schedule.lowering} does not compute, expected one of "
             f"{', '.join(map(str, HEAD_DIMS))}",
             "lowering",
+            others=(("head_dims",),),
         )
     _check_split(schedule, columns)
     _check_copies(schedule, columns)
@@ -66,8 +67,8 @@ def _check_split(schedule: Schedule, head_dim: int) -> None:
     if widths and sum(widths) != head_dim:
         raise ScheduleRefused(
             f"split.mma0: {' + '.join(map(str, widths))} = {sum(widths)} columns, expected head_dim {head_dim}",
-            "split",
-            "mma0",
+            *("split", "mma0"),
+            others=(("head_dims",),),
         )
 
 

@@ -43,8 +43,8 @@ def _places_say_how_many_buffers(s: Keys) -> None:
         if getattr(s.kernel, key) is not None and load not in s.producers:
             raise RuleBroken(
                 f"{load} has a position, which says how many buffers it fills: expected -1 for it, or no {key}",
-                "kernel",
-                key,
+                *("kernel", key),
+                others=(("order",), ("stage",), ("group",), ("lowering",)),
             )
 
 
@@ -55,7 +55,7 @@ RULES: tuple[Check, ...] = (
     MASKED_BLOCKS_COME_FIRST,
     fused_statements_are_in_one_group(TABLE),
     # The columns of rescale and of mma0 are head_dim's: see limits.py.
-    chunks_have_all_keys("exp", "row_sum", "cast", "mma1"),
+    *chunks_have_all_keys("exp", "row_sum", "cast", "mma1"),
     _places_say_how_many_buffers,
     places_exist((*TABLE.fused, *TABLE.moved)),
 )

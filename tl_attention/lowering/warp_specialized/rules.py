@@ -18,6 +18,8 @@ from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.rule import Rule
 
+# The most registers that a schedule can give a thread.
+MOST_MOVED = 240
 ROWS_HAVE_REGISTERS = Rule(
     "block_M",
     lambda s: f"{s.block_M}, expected at most 192: the registers of 3 warpgroups and a producer",
@@ -28,7 +30,11 @@ ROWS_HAVE_REGISTERS = Rule(
 def _every_load_is_a_producers(s: Keys) -> None:
     placed = [load for load in TABLE.loads if load not in s.producers]
     if placed:
-        raise RuleBroken(f"{placed[0]} has a position, expected -1: a producer warp issues every load", "order")
+        raise RuleBroken(
+            f"{placed[0]} has a position, expected -1: a producer warp issues every load",
+            "order",
+            others=(("stage",), ("group",), ("lowering",)),
+        )
 
 
 def _the_polynomial_has_exponentials(s: Keys) -> None:
@@ -38,9 +44,9 @@ def _the_polynomial_has_exponentials(s: Keys) -> None:
         raise RuleBroken(
             f"{polynomial.first}, expected at most {exponentials - 1}: a thread computes block_N / 2 = {exponentials} "
             "exponentials of a block",
-            "softmax",
-            "exp2_polynomial",
-            "first",
+            *("softmax", "exp2_polynomial", "first"),
+            others=(("block_N",),),
+            offers={("softmax", "exp2_polynomial", "first"): exponentials - 1},
         )
 
 
@@ -48,6 +54,9 @@ ONE_BLOCK_TAKES_A_TILE = Rule(
     "kernel.tile_scheduler",
     lambda s: (
         "dynamic takes tiles for one block, expected with cluster: 1 (blocks of a cluster need the same tile pair)"
+    ),
+    why=lambda s: (
+        "a tile scheduler that is dynamic takes tiles for one block, those of a cluster need the same tile pair"
     ),
     given={"kernel.tile_scheduler": {"const": "dynamic"}},
     needs={"kernel.cluster": {"const": 1}},
@@ -79,19 +88,19 @@ def _registers_fit_the_block(s: Keys) -> None:
     launched = HOPPER.registers_available(threads, blocks)
     shared = "" if blocks == 1 else f" and {blocks} blocks on an SM"
     if not loads <= launched <= computes:
+        fits = f"the first at least {launched} and the second at most {launched}" if launched <= MOST_MOVED else "none"
         raise RuleBroken(
-            f"[{computes}, {loads}], expected at least {launched} and at most {launched}: with block_M {s.block_M}"
-            f"{shared} a thread is launched with {launched}",
-            "kernel",
-            "registers",
+            f"[{computes}, {loads}], expected {fits}: with block_M {s.block_M}{shared} a thread is launched with {launched}",
+            *("kernel", "registers"),
+            others=(("kernel", "blocks_per_sm"), ("block_M",), ("threads",)),
         )
     total, available = s.threads * computes + WARPGROUP * loads, threads * launched
     if total > available:
         raise RuleBroken(
             f"[{computes}, {loads}] take {total:,} registers, the block is launched with {available:,}: {s.threads} "
             f"threads that compute and {WARPGROUP} of the producer, with {launched} each",
-            "kernel",
-            "registers",
+            *("kernel", "registers"),
+            others=(("kernel", "blocks_per_sm"), ("block_M",), ("threads",)),
         )
 
 
@@ -103,7 +112,7 @@ RULES: tuple[Check, ...] = (
     MASKED_BLOCKS_COME_FIRST,
     fused_statements_are_in_one_group(TABLE),
     # The columns of rescale are head_dim's: see limits.py.
-    chunks_have_all_keys("exp", "row_sum", "cast"),
+    *chunks_have_all_keys("exp", "row_sum", "cast"),
     ROW_SUMS_IN_CHUNKS_ARE_PER_THREAD,
     places_exist((*TABLE.fused, *TABLE.moved, *TABLE.loads)),
     _the_polynomial_has_exponentials,

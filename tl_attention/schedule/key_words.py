@@ -1,0 +1,82 @@
+"""Keys and values in words: paths with dots, what was found, what a file would have, and the name that was meant."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+KeyPath = tuple[str | int, ...]
+FOUND_CHARACTERS = 40
+LINE_CHARACTERS = 80
+# Text that needs no quotes.
+PLAIN = re.compile(r"[\w.+-]+")
+
+
+def dotted(key: KeyPath) -> str:
+    """("order", 2) -> `order[2]: `."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
+    return f"{text.removeprefix('.')}: " if text else ""
+
+
+def shown(value: Any) -> str:
+    """A value as a YAML file would spell it, shortened."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "a mapping of keys"
+    if isinstance(value, (list, tuple)):
+        return _short(f"the list [{', '.join(shown(item) for item in value[:FOUND_CHARACTERS])}]")
+    return _short(repr(value) if isinstance(value, (str, float)) else str(value))
+
+
+def spelled(value: Any) -> str:
+    """A value as a line of a YAML file has it, in full; what is not there is null."""
+    if isinstance(value, BaseModel):
+        value = {name: inner for name, inner in value if inner != type(value).model_fields[name].default} or None
+    if value is None:
+        return "null"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {spelled(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(spelled, value))}]"
+    if isinstance(value, bool) or (isinstance(value, str) and not PLAIN.fullmatch(value)):
+        return shown(value)
+    return str(value)
+
+
+def line_of(key: KeyPath, value: Any) -> str:
+    """The line that gives the key this value, `kernel: {output: tma}`, with dots for a value that is long."""
+    if len(spelled(value)) > LINE_CHARACTERS:
+        value = "..."
+    for part in reversed(key[1:]):
+        value = {part: value}
+    return f"{key[0]}: {spelled(value)}"
+
+
+def listed(texts: Sequence[str]) -> str:
+    """`a, b and c`."""
+    *others, last = texts
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= FOUND_CHARACTERS else f"{text[:FOUND_CHARACTERS]}..."
+
+
+def model_of(annotation: Any) -> type[BaseModel] | None:
+    """The model that a key's value is, where it is one: its keys are nested below it."""
+    choices = (choice for choice in (annotation, *get_args(annotation)) if isinstance(choice, type))
+    return next((choice for choice in choices if issubclass(choice, BaseModel)), None)
+
+
+def suggestion(text: str, choices: Sequence[str]) -> str:
+    """`did you mean mma1? `, or nothing where no choice is spelled much like the text."""
+    by_lower = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(text.lower(), by_lower, n=1, cutoff=0.7)
+    return f"did you mean {by_lower[close[0]]}? " if close else ""
