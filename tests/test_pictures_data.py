@@ -224,22 +224,22 @@ def test_a_ladder_has_its_rates_gains_and_gaps(tmp_path) -> None:
         "150",
         "+100.0 %",
         "+50.0 %",
-        "on 1",
+        "over 1",
         "kernel",
         "refused",
         "FlashAttention-2, 250 TFLOPS",
     ):
         assert text in said, text
-    assert "on 2" not in said, "the one before needs no number"
+    assert "over 2" not in said, "the one before needs no number"
     assert any(text == "4. four: three buffers" for text in said)
-    assert any("nobody; by hand" in text for text in said)
+    assert any("nobody; it measured on by hand" in text for text in said)
 
 
 def test_a_gain_has_a_sign_and_none_of_less_than_a_thousandth(tmp_path) -> None:
     found = some(tmp_path)
     rows = rows_of(found, RATES, {"two": 0.9, "four": 0.9999})
     assert list(ladder.gain(found.step("two"), rows["two"], found)) == ["\N{MINUS SIGN}10.0 %"]
-    assert list(ladder.gain(found.step("four"), rows["four"], found)) == ["0.0 %", "on 1"]
+    assert list(ladder.gain(found.step("four"), rows["four"], found)) == ["0.0 %", "over 1"]
     assert list(ladder.gain(found.step("one"), rows["one"], found)) == []
 
 
@@ -267,11 +267,11 @@ def test_a_single_figure_is_said_in_words_and_another_unit_is_refused(tmp_path) 
     found = some(tmp_path, "ms", None)
     rows = rows_of(found, RATES, GAINS)
     assert beside(found, rows) is None
-    assert only_figure(found, rows) == "Its one figure is 50 ms, of step 2; here 0.5 ms."
+    assert only_figure(found, rows) == "The text has one figure, 50 ms for step 2; here that step has 0.5 ms."
     with pytest.raises(InputError, match="ladder some: the unit 'furlongs' is none that pictures can draw"):
         beside(some(tmp_path, "furlongs"), rows)
     assert figures_of_peers(found) == ""
-    assert figures_of_peers(some(tmp_path, "ms", peer=97.2)) == "Its peers there: FlashAttention-2 97.2 ms."
+    assert figures_of_peers(some(tmp_path, "ms", peer=97.2)) == "The text has FlashAttention-2 at 97.2 ms."
 
 
 def test_a_record_without_a_timed_step_is_refused(tmp_path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import WIDTHS, browser, faults
+from browser import SCHEMES, WIDTHS, browser, faults
 from site_pages import ARGUMENTS, ROOT, Page, build, build_once, dead_links, markdown_of, tables_of
 from tiers import exhaustive
 
@@ -82,15 +82,24 @@ def test_a_link_that_leads_nowhere_is_an_error(link, tmp_path) -> None:
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_browser_shows_every_page(site, driver, width) -> None:
+def test_a_browser_shows_every_page(site, driver, width, scheme) -> None:
     pages = markdown_of(site)
     assert sum(len(tables_of(source.read_text())) for source in pages.values()) > 20
     assert sum(source.read_text().count("](pictures/") for source in pages.values()) > 1
     found = [
-        fault for page, source in pages.items() for fault in faults(driver, page, width, tables_of(source.read_text()))
+        fault
+        for page, source in pages.items()
+        for fault in faults(driver, page, width, tables_of(source.read_text()), scheme)
     ]
     assert found == []
+
+
+WIDE = (
+    '<div style="{}; background: linear-gradient({}, transparent) local, linear-gradient({}, transparent) scroll">'
+    '<div style="width: 1300px">wide</div></div>'
+)
 
 
 @pytest.mark.browser
@@ -103,8 +112,23 @@ def test_a_browser_shows_every_page(site, driver, width) -> None:
         ("<table><tr><th>a</th></tr><tr><td>1</td></tr></table>", [3], "tables of [2] rows"),
         ("<table><tr><th>a</th></tr><tr hidden><td>1</td></tr></table>", [2], "1 not seen"),
         ('<div style="width: 1300px">wide</div>', [], "pixels scroll sideways"),
+        (WIDE.format("overflow: auto", "#fff", "#888"), [], None),
+        (WIDE.format("overflow: auto", "#fff", "#eee"), [], "is wider than its box, and nothing says so"),
+        (WIDE.format("overflow: hidden", "#fff", "#888"), [], "is wider than its box, and nothing says so"),
+        ('<div style="overflow: auto"><div style="width: 1300px">wide</div></div>', [], "nothing says so"),
     ],
-    ids=["good", "no picture", "no rows", "a row less", "a hidden row", "too wide"],
+    ids=[
+        "good",
+        "no picture",
+        "no rows",
+        "a row less",
+        "a hidden row",
+        "too wide",
+        "shadow",
+        "pale",
+        "cut",
+        "no shadow",
+    ],
 )
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_page_with_a_fault_is_seen(driver, width, body, tables, fault, tmp_path) -> None:
@@ -112,3 +136,14 @@ def test_a_page_with_a_fault_is_seen(driver, width, body, tables, fault, tmp_pat
     page.write_text(f"<!doctype html><html><body>{body}</body></html>")
     found = list(faults(driver, page, width, tables))
     assert len(found) == (fault is not None) and all(fault in one for one in found)
+
+
+@pytest.mark.browser
+def test_letters_of_a_picture_that_are_too_small_are_seen(driver, tmp_path) -> None:
+    svg = '<svg xmlns="http://www.w3.org/2000/svg" width="1000" height="9"><text y="9" font-size="{}">a</text></svg>'
+    for size in (12, 20):
+        (tmp_path / f"{size}.svg").write_text(svg.format(size))
+    page = tmp_path / "page.html"
+    page.write_text('<img src="12.svg" width="600"><img src="20.svg" width="600">')
+    [found] = faults(driver, page, max(WIDTHS), [])
+    assert found.endswith("12.svg has letters of 7.2 pixels, expected at least 9")
