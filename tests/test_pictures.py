@@ -70,7 +70,7 @@ def test_a_picture_says_where_when_and_from_what(name) -> None:
     assert "NVIDIA H200" in said and re.search(r"\b20\d\d-\d\d-\d\d\b", said)
     assert all(f"results/{record}" in said for record in picture.records)
     assert re.search(r"128\)|head_dim", said), "the problem"
-    assert re.search(r"TFLOPS|part of|, %", said), "the unit"
+    assert re.search(r"TFLOPS|divided by|allowed error|, %", said), "the unit"
 
 
 def test_colours_are_those_of_the_style_in_a_png_too() -> None:

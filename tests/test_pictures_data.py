@@ -249,17 +249,23 @@ def test_steps_that_are_alike_get_an_axis_of_their_own() -> None:
     assert 280 < low < 290 and 300 < high < 310
 
 
-@pytest.mark.parametrize(("unit", "first", "ours", "text"), [
-    ("'% of the speed of light'", 90.0, (25.0, 50.0, None, 37.5, None), (90.0, 50.0, None, None, None)),
-    ("'% of the reference'", 90.0, (40.0, 80.0, None, 60.0, None), (90.0, 50.0, None, None, None)),
+OF_PEER, OF_FIRST = (40.0, 80.0, None, 60.0, None), (100.0, 200.0, None, 150.0, None)
+
+
+@pytest.mark.parametrize(("unit", "first", "peer", "ours", "text"), [
+    # Where the text has a figure for the peer, the peer is 100 % on both cards.
+    ("'% of the speed of light'", 64.0, 80.0, OF_PEER, (80.0, 62.5, None, None, None)),
+    ("'% of the reference'", 90.0, 100.0, OF_PEER, (90.0, 50.0, None, None, None)),
     # A step of half the time is twice as fast.
-    ("ms", 100.0, (100.0, 200.0, None, 150.0, None), (100.0, 200.0, None, None, None)),
-    ("TFLOPS", 100.0, (100.0, 200.0, None, 150.0, None), (100.0, 50.0, None, None, None)),
+    ("ms", 100.0, 100.0, OF_PEER, (100.0, 200.0, None, None, None)),
+    ("ms", 100.0, None, OF_FIRST, (100.0, 200.0, None, None, None)),
+    ("TFLOPS", 100.0, None, OF_FIRST, (100.0, 50.0, None, None, None)),
 ])  # fmt: skip
-def test_the_texts_figures_stand_beside_ours_in_percent_of_the_same(unit, first, ours, text, tmp_path) -> None:
-    found = some(tmp_path, unit, first)
+def test_the_texts_figures_stand_beside_ours_in_percent_of_the_same(unit, first, peer, ours, text, tmp_path) -> None:
+    found = some(tmp_path, unit, first, peer)
     compared = beside(found, rows_of(found, RATES, GAINS))
     assert compared and compared.ours == ours and compared.text == text
+    assert compared.unit.startswith(f"Speed in percent of {'FlashAttention-2' if peer else 'step 1'}, each")
     assert only_figure(found, rows_of(found, RATES, GAINS)) == ""
 
 

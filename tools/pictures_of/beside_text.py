@@ -21,31 +21,31 @@ class Beside:
 
 
 def beside(ladder: Ladder, rows: Mapping[str, Row]) -> Beside | None:
-    """The text's figures and ours, in percent of the same: of the ladder's first peer on each card, where the text has a
-    figure for it, else of the first step that has one. None of a text with a single figure, which is compared with nothing.
+    """The text's figures and ours, both in percent of the speed of one thing, each on its own card.
 
-    Raises InputError for a unit that pictures cannot draw.
+    That is the ladder's first peer where the text has a figure for it, else the first step that has one. None of a text with
+    a single figure, for which `only_figure` has the words. Raises InputError for a unit that pictures cannot draw.
     """
-    speed = _speed(ladder)
-    peer, figure = next(iter(ladder.peers.items()), ("", None))
-    if figure and peer in rows and rows[peer].tflops:
-        of, words, text = rows[peer].tflops, NAMES.get(peer, peer), figure
-    else:
-        first = next((step for step in ladder.steps if step.text and step.name in rows), None)
-        if first is None or first.text is None or sum(step.text is not None for step in ladder.steps) < 2:
-            return None
-        of, words, text = rows[first.name].tflops, f"step {ladder.steps.index(first) + 1}", first.text
+    speed, figures = _speed(ladder), [step for step in ladder.steps if step.text]
+    if len(figures) < 2:
+        return None
+    name, of = next(iter(ladder.peers.items()), ("", None))
+    words = NAMES.get(name, name)
+    if not of or name not in rows:
+        first = next((step for step in figures if step.name in rows), figures[0])
+        name, of, words = first.name, first.text, f"step {ladder.steps.index(first) + 1}"
+    hundred = rows[name].tflops if name in rows else None
     return Beside(
         f"Speed in percent of {words}, each on its own card",
-        tuple(_share(rows[step.name].tflops, of) if step.name in rows else None for step in ladder.steps),
-        tuple(_share(speed(step.text), speed(text)) if step.text else None for step in ladder.steps),
+        tuple(_share(rows[step.name].tflops, hundred) if step.name in rows else None for step in ladder.steps),
+        tuple(_share(speed(step.text), speed(of)) if step.text and of else None for step in ladder.steps),
     )
 
 
 def only_figure(ladder: Ladder, rows: Mapping[str, Row]) -> str:
     """The words for a text's only figure, which `beside` leaves out."""
     figures = [step for step in ladder.steps if step.text]
-    if len(figures) != 1 or ladder.unit.startswith("%"):
+    if len(figures) != 1:
         return ""
     step = figures[0]
     row = rows.get(step.name)
