@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,10 @@ import pytest
 from browser import SCHEMES, WIDTHS, browser, faults
 from site_pages import ARGUMENTS, ROOT, Page, build, build_once, dead_links, markdown_of, tables_of
 from tiers import exhaustive
+
+sys.path.append(str(ROOT / "tools"))
+
+from pictures_of.layout import Box
 
 pytestmark = exhaustive
 # Every page that a reader can be sent to from the outside.
@@ -147,3 +154,26 @@ def test_letters_of_a_picture_that_are_too_small_are_seen(driver, tmp_path) -> N
     page.write_text('<img src="12.svg" width="600"><img src="20.svg" width="600">')
     [found] = faults(driver, page, max(WIDTHS), [])
     assert found.endswith("12.svg has letters of 7.2 pixels, expected at least 9")
+
+
+WORDS = """
+return [...document.querySelectorAll("text")].map(text => [text.textContent, text.getBBox()])
+    .map(([words, box]) => [words, box.x, box.y, box.x + box.width, box.y + box.height])
+    .concat([...document.querySelectorAll("rect")].map(rect => ["", rect.getBBox()])
+        .map(([words, box]) => [words, box.x, box.y, box.x + box.width, box.y + box.height]))
+"""
+
+
+@pytest.mark.browser
+def test_words_of_the_picture_drawn_by_hand_stay_in_their_boxes(driver) -> None:
+    driver.get((ROOT / "docs/life-of-a-block.svg").as_uri())
+    found = [(words, Box(words, 0, *box)) for words, *box in driver.execute_script(WORDS)]
+    texts, rects = [box for words, box in found if words], [box for words, box in found if not words]
+    assert len(texts) > 60 and len(rects) > 20
+    # Lines below each other share the room of what hangs down.
+    assert not [(a.text, b.text) for a, b in combinations(texts, 2) if a.overlaps(replace(b, top=b.top + 4))]
+    assert not [text.text for text in texts for rect in rects if text.overlaps(rect) and not inside(text, rect)]
+
+
+def inside(text: Box, rect: Box) -> bool:
+    return rect.left <= text.left and text.right <= rect.right and rect.top <= text.top and text.bottom <= rect.bottom
