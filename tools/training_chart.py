@@ -55,14 +55,20 @@ def drawn(runs: Sequence[TrainingRun]) -> Figure:
     sheet.legend(0, [Line2D([], [], label=names[name], **style) for name, style in CURVES.items()])
     sheet.legend(lower, [Line2D([], [], label=name, **style) for name, style in DISTANCES.items()])
     width = (WIDTH - LEFT - MARGIN - (len(seeds) - 1) * GAP) / len(seeds)
-    panels = []
+    upper_ends = ends([loss for seed in seeds for curve in seed.smooth.values() for loss in curve] or [0.0], 0.5)
+    logs = [math.log10(value) for seed in seeds for value in (*seed.apart, *seed.allowed) if value > SMALLEST]
+    lower_ends = [10.0**end for end in ends(logs or [-1.0], 1.0)]
     for number, seed in enumerate(seeds):
         left = LEFT + number * (width + GAP)
-        panels.append([sheet.axes(left, top, width, HEIGHT) for top in (LEGEND + SEED, lower + LEGEND)])
-        losses(panels[-1][0], seed)
-        distances(panels[-1][1], seed)
-    for row, words in zip(zip(*panels), ("loss", "distance of the losses")):
-        same_scale(row, words)
+        for top, draw, limits in ((LEGEND + SEED, losses, upper_ends), (lower + LEGEND, distances, lower_ends)):
+            axes = sheet.axes(left, top, width, HEIGHT)
+            draw(axes, seed)
+            axes.set_ylim(*limits)
+            axes.grid(axis="y")
+            axes.minorticks_off()
+            if number:
+                axes.tick_params(labelleft=False)
+                axes.set_ylabel("")
     return sheet.figure
 
 
@@ -70,6 +76,7 @@ def losses(axes: Axes, seed: Judged) -> None:
     """A curve for each attention."""
     for name, style in CURVES.items():
         axes.plot(_steps(seed.smooth[name]), seed.smooth[name], **style)
+    axes.set_ylabel("loss")
     axes.set_title(f"seed {seed.seed}{'' if seed.ok else ', FAILED'}", loc="left")
 
 
@@ -79,6 +86,7 @@ def distances(axes: Axes, seed: Judged) -> None:
         axes.plot(_steps(values), [max(value, SMALLEST) for value in values], **style)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"1e{math.log10(value):.0f}")
+    axes.set_ylabel("distance of the losses")
     axes.set_xlabel("step")
 
 
@@ -86,21 +94,6 @@ def _steps(values: Sequence[float]) -> range:
     return range(SMOOTHED_OVER, SMOOTHED_OVER + len(values))
 
 
-def same_scale(row: Sequence[Axes], words: str) -> None:
-    """The ends of all axes of a row are round numbers about the curves of all, and the first has the numbers."""
-    values = [value for axes in row for line in axes.lines for value in line.get_ydata() if value > SMALLEST] or [
-        0.1,
-        1.0,
-    ]
-    if row[0].get_yscale() == "log":
-        low, high = (
-            10.0 ** to(math.log10(value)) for to, value in ((math.floor, min(values)), (math.ceil, max(values)))
-        )
-    else:
-        low, high = math.floor(2 * min(values)) / 2, math.ceil(2 * max(values)) / 2
-    for axes in row:
-        axes.set_ylim(low, high)
-        axes.grid(axis="y")
-        axes.minorticks_off()
-        axes.tick_params(labelleft=axes is row[0])
-    row[0].set_ylabel(words)
+def ends(values: Sequence[float], by: float) -> tuple[float, float]:
+    """Those of an axis with room for all values: multiples of a number."""
+    return by * math.floor(min(values) / by), by * (math.floor(max(values) / by) + 1)

@@ -30,7 +30,7 @@ INSIDE = WIDTH - LEFT - RIGHT
 ONE_COLUMN, NAME_LINES = 7, 2
 # The two series of the panel.
 SERIES: dict[str, dict[str, Any]] = {
-    "here": {"color": COLOURS[OURS], "marker": "o", "markersize": 6, "linewidth": 2},
+    "measured here": {"color": COLOURS[OURS], "marker": "o", "markersize": 6, "linewidth": 2},
     "the text, on its own card": {
         "color": "#c2410c", "marker": "s", "markersize": 6, "markerfacecolor": PAPER, "markeredgewidth": 1.4,
         "linewidth": 1.4, "linestyle": (0, (4, 2)),
@@ -41,8 +41,8 @@ FILL = "#dbe4ee"
 ALIKE = 0.7
 ABOUT = (
     "Problem {shape}, {sizes}. A step is as high as its rate, the median TFLOPS of its two matrix products. The number above "
-    "is its gain over the step before, or over the step that is named there, as the median of paired ratios. On the right axis "
-    "100 % is the rate of a {product} in the same run, {rate:.0f} TFLOPS."
+    "is its gain over the step before, or over the step whose number stands there, as the median of paired ratios. On the right "
+    "axis 100 % is the rate of a {product} in the same run, {rate:.0f} TFLOPS."
 )
 NOT_FROM_0 = " The axes do not begin at 0."
 
@@ -164,7 +164,7 @@ def peer_styles(rows: Mapping[str, Row]) -> Iterator[tuple[str, Style]]:
 
 def peer_lines(rows: Mapping[str, Row]) -> list[Artist]:
     """The stairs' legend, with the peers' rates."""
-    steps = Line2D([], [], color=COLOURS[OURS], linewidth=3, label="a step, here")
+    steps = Line2D([], [], color=COLOURS[OURS], linewidth=3, label="a step, measured here")
     peers = [
         Line2D([], [], **line, label=f"{NAMES[name]}, {rows[name].tflops:.0f} TFLOPS")
         for name, line in peer_styles(rows)
