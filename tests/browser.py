@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 # Of a computer and of a telephone.
 WIDTHS, HEIGHT = (1280, 400), 900
+SCHEMES = ("light", "dark")
+# Pixels of the smallest letters of a picture on a computer's screen.
+LETTERS = 9
+# How far the colours of a shadow and of the paper below it are apart, of 255.
+SEEN_SHADOW = 50
 # As root in a container: no sandbox, and little shared memory.
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 PATIENCE = 60
@@ -21,6 +28,10 @@ return {
     empty: [...document.querySelectorAll("table tr")].filter(row => !row.offsetHeight).length,
     width: document.documentElement.scrollWidth,
     inner: window.innerWidth,
+    shown: [...document.images].map(image => [image.src, image.clientWidth / image.naturalWidth]),
+    wide: [...document.querySelectorAll("body *")].filter(box => box.clientWidth > 1 && box.scrollWidth > box.clientWidth + 1)
+        .map(box => [box, getComputedStyle(box)])
+        .map(([box, style]) => [box.outerHTML.slice(0, 60), style.overflowX, style.backgroundAttachment, style.backgroundImage]),
 }
 """
 
@@ -42,13 +53,15 @@ def browser() -> Iterator[Any]:
         driver.quit()
 
 
-def faults(driver: Any, page: Path, width: int, tables: Sequence[int]) -> Iterator[str]:
+def faults(driver: Any, page: Path, width: int, tables: Sequence[int], scheme: str = "light") -> Iterator[str]:
     """What is wrong with a page of so many pixels, whose tables should have so many rows, headers included."""
     from selenium.webdriver.support.ui import WebDriverWait
 
     # A window cannot be as narrow as a telephone.
     size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    preferred = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", preferred)
     driver.get(page.as_uri())
     WebDriverWait(driver, PATIENCE).until(lambda driver: driver.execute_script(LOADED, page.as_uri()))
     seen = driver.execute_script(SEEN)
@@ -59,3 +72,27 @@ def faults(driver: Any, page: Path, width: int, tables: Sequence[int]) -> Iterat
         yield f"{page.name}: tables of {seen['tables']} rows, {seen['empty']} not seen, expected {list(tables)}"
     if seen["width"] > width:
         yield f"{page.name}: {seen['width']} pixels scroll sideways in {width}"
+    for box, overflow, attachment, image in seen["wide"]:
+        if overflow not in ("auto", "scroll") or not has_shadow(attachment, image):
+            yield f"{page.name}: {box} is wider than its box, and nothing says so"
+    for address, scale in seen["shown"] if width == max(WIDTHS) else []:
+        if scale and address.endswith(".svg") and (least := scale * letters(address)) < LETTERS:
+            yield f"{page.name}: {address} has letters of {least:.1f} pixels, expected at least {LETTERS}"
+
+
+def has_shadow(attachment: str, image: str) -> bool:
+    """Whether covers move with what a box holds, above shadows that do not, and of a colour that is seen on the paper."""
+    colours = [tuple(map(int, found)) for found in re.findall(r"rgb\((\d+), (\d+), (\d+)\)", image)]
+    if not colours or not {"local", "scroll"} <= set(attachment.split(", ")):
+        return False
+    return max(abs(paper - shadow) for paper, shadow in zip(colours[0], colours[-1])) > SEEN_SHADOW
+
+
+def letters(address: str) -> float:
+    """Pixels of the smallest letters of an SVG: of text, or of outlines, a hundredth of whose points is how they are scaled."""
+    svg = Path(unquote(urlsplit(address).path)).read_text()
+    of_text = [
+        float(size) for size in re.findall(r'font-size="([\d.]+)"|font:[^;"]*?([\d.]+)px', svg) for size in size if size
+    ]
+    of_outlines = [float(scale) * 100 * 4 / 3 for scale in re.findall(r"scale\(([\d.]+) -[\d.]+\)", svg)]
+    return min(of_text + of_outlines, default=float("inf"))

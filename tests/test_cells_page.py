@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from itertools import pairwise
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
+from matplotlib.patches import Rectangle
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 import cells_page
-from cells_chart import chart
+from cells_chart import chart, drawn
+from pictures_of.layout import boxes, faults
+from pictures_of.style import SMALL, styled
 
 from tl_attention.measure.cell_records import CellRow, Timed
 from tl_attention.measure.records import problem_of
@@ -62,17 +66,25 @@ def test_the_section_takes_the_place_of_the_old_one() -> None:
 
 
 def test_the_picture_has_a_bar_for_each_cell_between_its_speed_and_1() -> None:
-    tree = ElementTree.fromstring(chart(ROWS))
-    bars = [rect for rect in tree.findall(".//{*}rect") if rect.find("{*}title") is not None]
-    assert [bar.find("{*}title").text for bar in bars] == [
-        f"{r.cell}: {r.speed('ours', 'fa3').ratio:.3f}" for r in ROWS
-    ]
-    slow, fast = bars[1], bars[2]
-    place = {bar: (float(bar.get("y")), float(bar.get("y")) + float(bar.get("height"))) for bar in (slow, fast)}
-    assert place[fast][1] == place[slow][0], "both begin at 1"
-    assert (float(fast.get("height")), float(slow.get("height"))) == pytest.approx((126, 114))
-    inside = [float(bar.get("y")) + float(bar.get("height")) <= float(tree.get("height")) for bar in bars]
-    assert all(inside) and chart([]).endswith("</svg>\n")
+    with styled():
+        [axes] = drawn(ROWS).axes
+    bars = [bar for bar in axes.patches if isinstance(bar, Rectangle)]
+    assert [bar.get_y() for bar in bars] == [1] * len(ROWS)
+    assert [1 + bar.get_height() for bar in bars] == pytest.approx([r.speed("ours", "fa3").ratio for r in ROWS])
+    low, high = axes.get_ylim()
+    assert (low, high) == pytest.approx((0.8, 1.3))
+    # Those with a mask have a colour of their own, and none lies on another.
+    assert [bar.get_facecolor() == bars[0].get_facecolor() for bar in bars] == [True, False, True, False, True]
+    places = sorted(bar.get_x() for bar in bars)
+    assert all(b - a >= 0.99 * bars[0].get_width() for a, b in pairwise(places))
+
+
+def test_the_picture_has_a_title_the_card_and_the_date_and_its_letters_can_be_read() -> None:
+    with styled():
+        figure = drawn(cells_page.read())
+    said = [box.text for box in boxes(figure)]
+    assert faults(figure, SMALL) == [] and "Speed of tl-attention beside FlashAttention-3" in said
+    assert any(re.match(r"Measured on one NVIDIA H\d00.*, 20\d\d-\d\d-\d\d", text) for text in said)
 
 
 def test_page_and_picture_are_those_of_the_record() -> None:

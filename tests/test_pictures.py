@@ -22,6 +22,8 @@ import pictures  # noqa: E402
 from pictures_of import grid, panels, sheet, style  # noqa: E402
 from pictures_of.layout import boxes, faults  # noqa: E402
 
+from tl_attention.measure.records import read_rows  # noqa: E402
+
 RESULTS, FOLDER = pictures.RESULTS, pictures.FOLDER
 MOST_BYTES = 3_000_000
 OURS = {f"{name}.{kind}" for name in pictures.PICTURES for kind in ("svg", "png")}
@@ -70,7 +72,7 @@ def test_a_picture_says_where_when_and_from_what(name) -> None:
     assert "NVIDIA H200" in said and re.search(r"\b20\d\d-\d\d-\d\d\b", said)
     assert all(f"results/{record}" in said for record in picture.records)
     assert re.search(r"128\)|head_dim", said), "the problem"
-    assert re.search(r"TFLOPS|part of|, %", said), "the unit"
+    assert re.search(r"TFLOPS|divided by|allowed error|, %", said), "the unit"
 
 
 def test_colours_are_those_of_the_style_in_a_png_too() -> None:
@@ -99,6 +101,16 @@ def test_a_machines_own_settings_do_not_matter(tmp_path) -> None:
     ):
         svg, _ = sheet.save(pictures.PICTURES["lengths"].drawn(RESULTS), tmp_path, "lengths")
     assert svg.read_bytes() == (FOLDER / "lengths.svg").read_bytes()
+
+
+def test_the_picture_drawn_by_hand_has_a_title_the_card_and_the_date_of_the_record_that_its_numbers_are_of() -> None:
+    svg = (ROOT / "docs/life-of-a-block.svg").read_text()
+    row = next(row for row in read_rows(RESULTS / "bench-h200-L.jsonl") if row.name == "best")
+    loop = row.loops[0]
+    assert f"{loop.product_waits[-1]} of {loop.exponentials} MUFU.EX2, then" in svg
+    assert f"of {loop.counts['HGMMA']} in the loop" in svg
+    assert f"TileLang {row.versions['tilelang']}, nvcc {row.nvcc}, {row.device}, {row.run[:10]}" in svg
+    assert "The life of a KV block, from YAML to machine code</text>" in svg
 
 
 # --- the command -----------------------------------------------------------------------------------------------

@@ -224,22 +224,22 @@ def test_a_ladder_has_its_rates_gains_and_gaps(tmp_path) -> None:
         "150",
         "+100.0 %",
         "+50.0 %",
-        "on 1",
+        "over 1",
         "kernel",
         "refused",
         "FlashAttention-2, 250 TFLOPS",
     ):
         assert text in said, text
-    assert "on 2" not in said, "the one before needs no number"
+    assert "over 2" not in said, "the one before needs no number"
     assert any(text == "4. four: three buffers" for text in said)
-    assert any("nobody; by hand" in text for text in said)
+    assert any("nobody; it measured on by hand" in text for text in said)
 
 
 def test_a_gain_has_a_sign_and_none_of_less_than_a_thousandth(tmp_path) -> None:
     found = some(tmp_path)
     rows = rows_of(found, RATES, {"two": 0.9, "four": 0.9999})
     assert list(ladder.gain(found.step("two"), rows["two"], found)) == ["\N{MINUS SIGN}10.0 %"]
-    assert list(ladder.gain(found.step("four"), rows["four"], found)) == ["0.0 %", "on 1"]
+    assert list(ladder.gain(found.step("four"), rows["four"], found)) == ["0.0 %", "over 1"]
     assert list(ladder.gain(found.step("one"), rows["one"], found)) == []
 
 
@@ -249,17 +249,23 @@ def test_steps_that_are_alike_get_an_axis_of_their_own() -> None:
     assert 280 < low < 290 and 300 < high < 310
 
 
-@pytest.mark.parametrize(("unit", "first", "ours", "text"), [
-    ("'% of the speed of light'", 90.0, (25.0, 50.0, None, 37.5, None), (90.0, 50.0, None, None, None)),
-    ("'% of the reference'", 90.0, (40.0, 80.0, None, 60.0, None), (90.0, 50.0, None, None, None)),
+OF_PEER, OF_FIRST = (40.0, 80.0, None, 60.0, None), (100.0, 200.0, None, 150.0, None)
+
+
+@pytest.mark.parametrize(("unit", "first", "peer", "ours", "text"), [
+    # Where the text has a figure for the peer, the peer is 100 % on both cards.
+    ("'% of the speed of light'", 64.0, 80.0, OF_PEER, (80.0, 62.5, None, None, None)),
+    ("'% of the reference'", 90.0, 100.0, OF_PEER, (90.0, 50.0, None, None, None)),
     # A step of half the time is twice as fast.
-    ("ms", 100.0, (100.0, 200.0, None, 150.0, None), (100.0, 200.0, None, None, None)),
-    ("TFLOPS", 100.0, (100.0, 200.0, None, 150.0, None), (100.0, 50.0, None, None, None)),
+    ("ms", 100.0, 100.0, OF_PEER, (100.0, 200.0, None, None, None)),
+    ("ms", 100.0, None, OF_FIRST, (100.0, 200.0, None, None, None)),
+    ("TFLOPS", 100.0, None, OF_FIRST, (100.0, 50.0, None, None, None)),
 ])  # fmt: skip
-def test_the_texts_figures_stand_beside_ours_in_percent_of_the_same(unit, first, ours, text, tmp_path) -> None:
-    found = some(tmp_path, unit, first)
+def test_the_texts_figures_stand_beside_ours_in_percent_of_the_same(unit, first, peer, ours, text, tmp_path) -> None:
+    found = some(tmp_path, unit, first, peer)
     compared = beside(found, rows_of(found, RATES, GAINS))
     assert compared and compared.ours == ours and compared.text == text
+    assert compared.unit.startswith(f"Speed in percent of {'FlashAttention-2' if peer else 'step 1'}, each")
     assert only_figure(found, rows_of(found, RATES, GAINS)) == ""
 
 
@@ -267,11 +273,11 @@ def test_a_single_figure_is_said_in_words_and_another_unit_is_refused(tmp_path) 
     found = some(tmp_path, "ms", None)
     rows = rows_of(found, RATES, GAINS)
     assert beside(found, rows) is None
-    assert only_figure(found, rows) == "Its one figure is 50 ms, of step 2; here 0.5 ms."
+    assert only_figure(found, rows) == "The text has one figure, 50 ms for step 2; here that step has 0.5 ms."
     with pytest.raises(InputError, match="ladder some: the unit 'furlongs' is none that pictures can draw"):
         beside(some(tmp_path, "furlongs"), rows)
     assert figures_of_peers(found) == ""
-    assert figures_of_peers(some(tmp_path, "ms", peer=97.2)) == "Its peers there: FlashAttention-2 97.2 ms."
+    assert figures_of_peers(some(tmp_path, "ms", peer=97.2)) == "The text has FlashAttention-2 at 97.2 ms."
 
 
 def test_a_record_without_a_timed_step_is_refused(tmp_path) -> None:

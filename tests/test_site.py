@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import WIDTHS, browser, faults
+from browser import SCHEMES, WIDTHS, browser, faults
 from site_pages import ARGUMENTS, ROOT, Page, build, build_once, dead_links, markdown_of, tables_of
 from tiers import exhaustive
+
+sys.path.append(str(ROOT / "tools"))
+
+from pictures_of.layout import Box
 
 pytestmark = exhaustive
 # Every page that a reader can be sent to from the outside.
@@ -82,15 +89,24 @@ def test_a_link_that_leads_nowhere_is_an_error(link, tmp_path) -> None:
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_browser_shows_every_page(site, driver, width) -> None:
+def test_a_browser_shows_every_page(site, driver, width, scheme) -> None:
     pages = markdown_of(site)
     assert sum(len(tables_of(source.read_text())) for source in pages.values()) > 20
     assert sum(source.read_text().count("](pictures/") for source in pages.values()) > 1
     found = [
-        fault for page, source in pages.items() for fault in faults(driver, page, width, tables_of(source.read_text()))
+        fault
+        for page, source in pages.items()
+        for fault in faults(driver, page, width, tables_of(source.read_text()), scheme)
     ]
     assert found == []
+
+
+WIDE = (
+    '<div style="{}; background: linear-gradient({}, transparent) local, linear-gradient({}, transparent) scroll">'
+    '<div style="width: 1300px">wide</div></div>'
+)
 
 
 @pytest.mark.browser
@@ -103,8 +119,23 @@ def test_a_browser_shows_every_page(site, driver, width) -> None:
         ("<table><tr><th>a</th></tr><tr><td>1</td></tr></table>", [3], "tables of [2] rows"),
         ("<table><tr><th>a</th></tr><tr hidden><td>1</td></tr></table>", [2], "1 not seen"),
         ('<div style="width: 1300px">wide</div>', [], "pixels scroll sideways"),
+        (WIDE.format("overflow: auto", "#fff", "#888"), [], None),
+        (WIDE.format("overflow: auto", "#fff", "#eee"), [], "is wider than its box, and nothing says so"),
+        (WIDE.format("overflow: hidden", "#fff", "#888"), [], "is wider than its box, and nothing says so"),
+        ('<div style="overflow: auto"><div style="width: 1300px">wide</div></div>', [], "nothing says so"),
     ],
-    ids=["good", "no picture", "no rows", "a row less", "a hidden row", "too wide"],
+    ids=[
+        "good",
+        "no picture",
+        "no rows",
+        "a row less",
+        "a hidden row",
+        "too wide",
+        "shadow",
+        "pale",
+        "cut",
+        "no shadow",
+    ],
 )
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_page_with_a_fault_is_seen(driver, width, body, tables, fault, tmp_path) -> None:
@@ -112,3 +143,37 @@ def test_a_page_with_a_fault_is_seen(driver, width, body, tables, fault, tmp_pat
     page.write_text(f"<!doctype html><html><body>{body}</body></html>")
     found = list(faults(driver, page, width, tables))
     assert len(found) == (fault is not None) and all(fault in one for one in found)
+
+
+@pytest.mark.browser
+def test_letters_of_a_picture_that_are_too_small_are_seen(driver, tmp_path) -> None:
+    svg = '<svg xmlns="http://www.w3.org/2000/svg" width="1000" height="9"><text y="9" font-size="{}">a</text></svg>'
+    for size in (12, 20):
+        (tmp_path / f"{size}.svg").write_text(svg.format(size))
+    page = tmp_path / "page.html"
+    page.write_text('<img src="12.svg" width="600"><img src="20.svg" width="600">')
+    [found] = faults(driver, page, max(WIDTHS), [])
+    assert found.endswith("12.svg has letters of 7.2 pixels, expected at least 9")
+
+
+WORDS = """
+return [...document.querySelectorAll("text")].map(text => [text.textContent, text.getBBox()])
+    .map(([words, box]) => [words, box.x, box.y, box.x + box.width, box.y + box.height])
+    .concat([...document.querySelectorAll("rect")].map(rect => ["", rect.getBBox()])
+        .map(([words, box]) => [words, box.x, box.y, box.x + box.width, box.y + box.height]))
+"""
+
+
+@pytest.mark.browser
+def test_words_of_the_picture_drawn_by_hand_stay_in_their_boxes(driver) -> None:
+    driver.get((ROOT / "docs/life-of-a-block.svg").as_uri())
+    found = [(words, Box(words, 0, *box)) for words, *box in driver.execute_script(WORDS)]
+    texts, rects = [box for words, box in found if words], [box for words, box in found if not words]
+    assert len(texts) > 60 and len(rects) > 20
+    # Lines below each other share the room of what hangs down.
+    assert not [(a.text, b.text) for a, b in combinations(texts, 2) if a.overlaps(replace(b, top=b.top + 4))]
+    assert not [text.text for text in texts for rect in rects if text.overlaps(rect) and not inside(text, rect)]
+
+
+def inside(text: Box, rect: Box) -> bool:
+    return rect.left <= text.left and text.right <= rect.right and rect.top <= text.top and text.bottom <= rect.bottom

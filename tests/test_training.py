@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 import torch
 from click.testing import CliRunner
+from matplotlib.axes import Axes
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 
 import train_beside
 import training_page
+from pictures_of.layout import boxes, faults
+from pictures_of.style import SMALL, styled
 from tiers import sampled
 from training import BLOCK, MOST, SMOOTHED_OVER, TrainingRun, judged, parse_training, smoothed
 from training_chart import chart
+from training_chart import drawn as picture
 from transformer_block import PYTORCHS
 
 from tl_attention.errors import InputError
@@ -32,7 +36,13 @@ STEPS = 60
 
 
 def run(attention: str, seed: int, losses: list[float], **fields) -> TrainingRun:
-    given = {"steps": len(losses), "block_s": (9.0, 5.0, 0.5, 0.25, 0.5), "versions": {"torch": "2"}, "run": "now"}
+    given = {
+        "steps": len(losses),
+        "block_s": (9.0, 5.0, 0.5, 0.25, 0.5),
+        "versions": {"torch": "2"},
+        "run": "now",
+        "device": "H200",
+    }
     return TrainingRun(attention, problem_of(SHAPE), 2, 1e-3, losses=tuple(losses), seed=seed, **given | fields)
 
 
@@ -98,7 +108,7 @@ def test_a_loss_that_is_not_finite_fails_and_is_shown(broken, kept) -> None:
     first, second = judged(runs)
     assert first.verdict == f"seed 1: FAILED: the loss of {broken} is not finite at step {kept + 1}" and not first.ok
     assert second.ok or broken == "flash2"
-    assert ElementTree.fromstring(chart([first, second])) is not None and training_page.section(runs)
+    assert panels(runs)[0].get_title("left") == "seed 1, FAILED" and training_page.section(runs)
 
 
 @pytest.mark.parametrize("runs, error", [
@@ -131,28 +141,39 @@ def test_the_section_has_the_losses_the_rates_and_the_verdicts() -> None:
     assert [line for line in lines if line.startswith("- seed ")] == [f"- {seed.verdict}" for seed in judged(runs)]
 
 
+def panels(runs: list[TrainingRun]) -> list[Axes]:
+    """Those of the picture: losses and distances of a seed after each other."""
+    with styled():
+        figure = picture(runs)
+    assert faults(figure, SMALL) == []
+    return figure.axes
+
+
 def test_the_picture_has_all_curves_inside_of_their_panels() -> None:
-    found = judged([*drawn(1), *drawn(2), *drawn(3, ours=5.0)])
-    tree = ElementTree.fromstring(chart(found))
-    curves = tree.findall(".//{*}polyline")
-    assert [curve.find("{*}title").text for curve in curves] == 3 * [
-        "loss, SDPA's flash", "loss, SDPA's cuDNN", "loss, ours", "allowed", "ours from flash's",
-    ]  # fmt: skip
-    width, height = (float(tree.get(side)) for side in ("width", "height"))
-    places = [[tuple(map(float, place.split(","))) for place in curve.get("points").split()] for curve in curves]
-    assert all(len(of_curve) == 41 for of_curve in places)
-    assert all(0 <= x <= width and 0 <= y <= height for of_curve in places for x, y in of_curve)
-    # Losses fall, and ours lies below what is allowed, except in the last panel.
-    for number in range(3):
-        loss, allowed, apart = (places[5 * number + of] for of in (2, 3, 4))
-        assert loss[0][1] < loss[-1][1]
-        assert all((b[1] > a[1]) == (number < 2) for a, b in zip(allowed, apart, strict=True))
-    assert "seed 3, FAILED" in chart(found) and chart([]).endswith("</svg>\n")
+    runs = [*drawn(1), *drawn(2), *drawn(3, ours=5.0)]
+    found, seeds = panels(runs), judged(runs)
+    assert [axes.get_title("left") for axes in found[::2]] == ["seed 1", "seed 2", "seed 3, FAILED"]
+    for upper, lower, seed in zip(found[::2], found[1::2], seeds, strict=True):
+        curves = [list(line.get_ydata()) for line in (*upper.lines, *lower.lines)]
+        assert curves == [*(seed.smooth[name] for name in ("ours", "flash2", "cudnn")), seed.apart, seed.allowed]
+        for axes in (upper, lower):
+            low, high = axes.get_ylim()
+            assert (low, high) == found[axes is lower].get_ylim(), "all seeds have one scale"
+            assert all(low <= value <= high for line in axes.lines for value in line.get_ydata())
 
 
-def test_a_difference_of_nothing_is_drawn_at_the_edge() -> None:
+def test_a_difference_of_nothing_is_drawn_below_the_axis() -> None:
     runs = [run(name, seed, [2.0 + seed] * STEPS) for seed in (1, 2) for name in ("ours", "flash2", "cudnn")]
-    assert all(seed.ok for seed in judged(runs)) and "nan" not in chart(judged(runs))
+    assert all(seed.ok for seed in judged(runs))
+    assert all(line.get_ydata()[0] < axes.get_ylim()[0] for axes in panels(runs)[1::2] for line in axes.lines)
+
+
+def test_the_picture_of_the_record_has_a_title_the_card_and_the_date() -> None:
+    with styled():
+        figure = picture(training_page.read())
+    said = [box.text for box in boxes(figure)]
+    assert faults(figure, SMALL) == [] and "Training with tl-attention" in said
+    assert any(re.match(r"Measured on one NVIDIA H\d00.*, 20\d\d-\d\d-\d\d", text) for text in said)
 
 
 def test_page_and_picture_are_those_of_the_record() -> None:
@@ -163,7 +184,7 @@ def test_page_and_picture_are_those_of_the_record() -> None:
         assert training_page.with_section(page, made, training_page.BEGIN, training_page.END) == page, (
             "python tools/training_page.py makes it"
         )
-        assert training_page.PICTURE.read_text() == chart(judged(runs))
+        assert training_page.PICTURE.read_text() == chart(runs)
     assert training_page.BEGIN in training_page.PAGE.read_text()
 
 

@@ -1,82 +1,93 @@
-"""Speed beside FlashAttention-3 as bars, an SVG: a group of bars for each head size, one for each length and mask."""
+"""Speed beside FlashAttention-3 as bars, an SVG: a group of bars for each kind of problem, a pair for each length."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Iterable, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from pictures_of.panels import length
+from pictures_of.picture import measured
+from pictures_of.sheet import MARGIN, WIDTH, Sheet, svg_of
+from pictures_of.style import NAMES, SHORT, SMALL, TEXT, styled
 
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.problem.mask import CAUSAL
 
-# Pixels: of a bar, between groups, of the margins, and for each tenth of speed.
-BAR, GAP, LEFT, TOP, BOTTOM, TENTH = 14, 26, 48, 44, 30, 60
-FULL_COLOUR, CAUSAL_COLOUR, LINE, TEXT = "#4878a8", "#e09040", "#999", "#444"
-Bar = tuple[CellRow, float]
+# Pixels: the axes, what is left of them and below, and the lines of words there.
+HEIGHT, LEFT, LEGEND, BELOW, LINE = 260, 84, 30, 74, 16
+# Of the room of a length: a bar, and what is between groups.
+BAR, GAP = 0.42, 0.7
+MASKS = {"no mask": "#4878a8", "causal mask": "#e09040"}
+ABOUT = (
+    "A bar above 1.0 means that tl-attention is faster than {peer}: at 1.1 it is 1.1 times as fast. Each bar is the median of "
+    "{rounds} ratios of times that were measured beside each other in one process, in {dtype}. The batch is {tokens} / length."
+)
 
 
-@dataclass(frozen=True)
-class Scale:
-    """Speeds from `lowest` to `highest`, in tenths."""
-
-    lowest: int
-    highest: int
-
-    @classmethod
-    def of(cls, speeds: Sequence[float]) -> Scale:
-        """That has room for them, and for a tenth above and below 1."""
-        return cls(min(9, math.floor(min(speeds) * 10)), max(11, math.ceil(max(speeds) * 10)))
-
-    def y(self, speed: float) -> float:
-        """Its place from above."""
-        return TOP + TENTH * (self.highest - 10 * speed)
-
-    @property
-    def bottom(self) -> float:
-        """The place of the lowest."""
-        return self.y(self.lowest / 10)
+def chart(rows: Sequence[CellRow], peer: str = "fa3") -> str:
+    """The SVG of all cells that were timed beside the peer."""
+    with styled():
+        return svg_of(drawn(rows, peer))
 
 
-def chart(rows: Sequence[CellRow], peer: str = "fa3", name: str = "FlashAttention-3") -> str:
-    """The picture of all cells that were timed beside the peer, group by group; bars begin at 1, which is its speed."""
-    groups: dict[str, list[Bar]] = {}
+def drawn(rows: Sequence[CellRow], peer: str = "fa3") -> Figure:
+    """The picture; bars begin at 1, which is the peer's speed."""
+    rows = [row for row in rows if row.speed(OURS, peer)]
+    about = ABOUT.format(
+        peer=NAMES[peer],
+        rounds=_all(len(row.ours.rounds_ms) for row in rows),
+        dtype=_all(SHORT[row.shape.dtype] for row in rows),
+        tokens=_all(row.shape.batch * row.shape.seq_kv for row in rows),
+    )
+    sheet = Sheet(f"Speed of tl-attention beside {NAMES[peer]}", about, measured(rows), LEGEND + HEIGHT + BELOW)
+    sheet.legend(0, [Patch(color=colour, label=name) for name, colour in MASKS.items()])
+    axes = sheet.axes(LEFT, LEGEND, WIDTH - LEFT - MARGIN, HEIGHT)
+    for line, words in enumerate(("length", "head_dim", "heads")):
+        sheet.text(MARGIN, sheet.top + LEGEND + HEIGHT + 4 + line * LINE, words, SMALL)
+    groups: dict[str, list[CellRow]] = {}
     for row in rows:
-        if speed := row.speed(OURS, peer):
-            groups.setdefault(row.group, []).append((row, speed.ratio))
-    scale = Scale.of([speed for found in groups.values() for _, speed in found] or [1.0])
-    width = LEFT + sum(len(found) * BAR + GAP for found in groups.values())
-    height = scale.bottom + BOTTOM
-    body = [*_lines(scale, width), *_bars(scale, list(groups.values())), *_legend(name)]
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:g}" font-family="sans-serif" '
-    paper = f'<rect width="{width}" height="{height:g}" fill="#ffffff"/>'
-    return "\n".join([f'{head}font-size="12" fill="{TEXT}">', paper, *body, "</svg>\n"])
+        groups.setdefault(row.group, []).append(row)
+    left = GAP / 2
+    for cells in groups.values():
+        left = group(axes, left, cells, peer) + GAP
+    speeds = [found.ratio for row in rows if (found := row.speed(OURS, peer))]
+    axes.axhline(1, color=TEXT, linewidth=1.4)
+    axes.set_xlim(0, left - GAP / 2)
+    axes.set_ylim(min(0.9, math.floor(10 * min(speeds)) / 10), max(1.1, math.ceil(10 * max(speeds)) / 10))
+    axes.set_xticks([])
+    axes.set_ylabel(f"speed / speed of {NAMES[peer]}")
+    axes.grid(axis="y")
+    return sheet.figure
 
 
-def _lines(scale: Scale, width: int) -> Iterator[str]:
-    for tenth in range(scale.lowest, scale.highest + 1):
-        y = scale.y(tenth / 10)
-        yield f'<path d="M{LEFT} {y:g}H{width}" stroke="{LINE}" stroke-width="{2 if tenth == 10 else 0.5}"/>'
-        yield f'<text x="{LEFT - 8}" y="{y + 4:g}" text-anchor="end">{tenth / 10:.1f}</text>'
+def group(axes: Axes, left: float, cells: Sequence[CellRow], peer: str) -> float:
+    """The bars of one group and the words below them; where it ends."""
+    lengths = sorted({row.shape.seq_kv for row in cells})
+    for row in cells:
+        causal = row.shape.mask == CAUSAL
+        at = left + lengths.index(row.shape.seq_kv) + 0.5 + (causal - 0.5) * BAR
+        if found := row.speed(OURS, peer):
+            axes.bar(at, found.ratio - 1, BAR, 1, color=list(MASKS.values())[causal])
+    shape = cells[0].shape
+    heads = str(shape.heads) if shape.group == 1 else f"{shape.heads} on {shape.heads_kv}"
+    also = f"softcap {shape.softcap:g}" if shape.softcap else f"{shape.seq_q} queries" * (shape.seq_q != shape.seq_kv)
+    for at, seq in enumerate(lengths):
+        _below(axes, left + at + 0.5, 0, length(seq))
+    for line, words in enumerate((str(shape.head_size), heads, also), 1):
+        _below(axes, left + len(lengths) / 2, line, words)
+    return left + len(lengths)
 
 
-def _bars(scale: Scale, groups: Sequence[Sequence[Bar]]) -> Iterator[str]:
-    x = LEFT + GAP // 2
-    for group in groups:
-        for number, (row, speed) in enumerate(group):
-            top, bottom = sorted((scale.y(speed), scale.y(1.0)))
-            colour = CAUSAL_COLOUR if row.shape.mask == CAUSAL else FULL_COLOUR
-            place = f'x="{x + number * BAR}" y="{top:.1f}" width="{BAR - 2}" height="{bottom - top:.1f}"'
-            yield f'<rect {place} fill="{colour}"><title>{escape(row.cell)}: {speed:.3f}</title></rect>'
-        middle, text = x + len(group) * BAR / 2, escape(group[0][0].group)
-        yield f'<text x="{middle:g}" y="{scale.bottom + 18:g}" text-anchor="middle">{text}</text>'
-        x += len(group) * BAR + GAP
+def _below(axes: Axes, x: float, line: int, words: str) -> None:
+    axes.annotate(
+        words, (x, 0), xycoords=axes.get_xaxis_transform(), xytext=(0, -3 - 0.75 * line * LINE), textcoords="offset points",
+        ha="center", va="top", fontsize=SMALL,
+    )  # fmt: skip
 
 
-def _legend(name: str) -> Iterator[str]:
-    yield f'<text x="{LEFT}" y="16">speed as a part of that of {escape(name)}; in each group from short to long</text>'
-    for number, (text, colour) in enumerate((("without a mask", FULL_COLOUR), ("causal", CAUSAL_COLOUR))):
-        x = LEFT + number * 130
-        yield f'<rect x="{x}" y="23" width="10" height="10" fill="{colour}"/>'
-        yield f'<text x="{x + 15}" y="32">{text}</text>'
+def _all(found: Iterable[object]) -> str:
+    return " or ".join(sorted({str(one) for one in found}))

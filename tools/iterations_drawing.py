@@ -130,12 +130,12 @@ class Picture:
 
     def _foot(self) -> None:
         """What the boxes of the buffers mean."""
-        y, keys = self.tops[-1] + 15, (("white", "a block on its way"), (SHADES[1], "there, until it is released"))
+        y, keys = self.tops[-1] + 15, (("white", "a KV block is loading"), (SHADES[1], "loaded, until it is released"))
         for n, (color, what) in enumerate(keys):
             x = self.left + n * 150
             self._box(x, y, 22, 14, color, hatch="" if n else HATCH)
             self._text(x + 28, y + 7, what, SMALL, ha="left")
-        self._text(MARGIN, y + 7, "From above in order, not to scale.", SMALL, ha="left", color=FAINT)
+        self._text(MARGIN, y + 7, "Time runs down, not to scale.", SMALL, ha="left", color=FAINT)
 
     def _named_box(self, x: float, width: float, start: int, end: int, name: str, **style: Any) -> None:
         """From the middle of one row to that of another, as far as they are shown; with its name where there is room."""

@@ -61,10 +61,10 @@ def tiles(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     """What whole tiles of fragments, and steps of them, take of the registers."""
     yield "## What tiles take"
     yield (
-        "The text's reason for cutting tiles into steps is this table, of kernels 3 and 4 at five tiles; here compiled for "
-        "the same card as above and not timed. What is refused is refused before it is compiled: accumulators, a Q that stays "
-        "and one step of K are alive at the same time, and do not fit the registers that a thread can have. nvcc compiled "
-        "such kernels for the text, and spilled."
+        "This table is the text's reason for cutting tiles into steps: it has kernels 3 and 4 at five tiles. Here they were "
+        "compiled for the card above, and not timed. Some are refused before they are compiled, because accumulators, a Q that "
+        "stays in registers and one step of K are alive at the same time and do not fit the registers of a thread. For the "
+        "text nvcc compiled such kernels, and they spilled."
     )
     yield markdown(shown.TILE_HEADINGS, shown.tile_lines(ladder, shown.tiles_by_name(rows, ladder)))
     yield from ladder_profile.stalls(ladder)
@@ -74,9 +74,9 @@ def counted_and_chosen(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     """The softmax's instructions before and after, and the choice."""
     yield "## Floating-point instructions of the softmax"
     yield (
-        "Of a thread, and so of a warp, for one KV block: by formula, and counted in the steady loop of the machine code. "
-        "The text counts them by formula too and has 11.1 % fewer; what a share is of depends on what else is counted, such "
-        "as the rescale of the output."
+        "The table has the instructions of a thread, and so of a warp, for one KV block: by formula, and counted in the steady "
+        "loop of the machine code. The text also counts by formula, and kernel 6 has 11.1 % fewer there. The percentage depends "
+        "on what else is counted, such as the rescale of the output."
     )
     names = ("kernel 5", "kernel 6")
     steps = shown.by_name(rows, ladder)
@@ -95,13 +95,16 @@ def counted_and_chosen(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     if best:
         yield "## The choice"
         yield (
-            "The text's space, all of it eager and swizzled: 64 or 128 rows, 32 or 64 keys, fragments of Q, K and V whole or "
-            "in steps, a buffer for the next step or none, the softmax as in kernel 5 or 6; a buffer where nothing comes in steps is "
-            "none, which leaves 120 of 128. A name in the text's notation is "
-            "the name of a schedule here: `tl-attention run '(128, 64, 64, 4): "
+            "The text searches a space of 128 kernels, all of them eager and swizzled. A kernel has 64 or 128 rows and 32 or 64 "
+            "keys, it loads fragments of Q, K and V whole or in steps, it has a buffer for the next step or none, and it has "
+            "the softmax of kernel 5 or of kernel 6. A buffer changes nothing where nothing comes in steps, which leaves 120 "
+            "kernels. A name in the text's notation is also the name of a schedule here: `tl-attention run '(128, 64, 64, 4): "
             "async+eager+swizzled+load_0_2_0_fragments+buffer+opt_softmax'`."
         )
-        yield f"{configurations.counted(of_each)}. The best of each tile, timed beside each other, and the text's:"
+        yield (
+            f"{configurations.counted(of_each)}. The table has the best kernel of each tile and the text's choice, timed "
+            "beside each other:"
+        )
         yield markdown(configurations.HEADINGS, configurations.best_of_tiles(best))
 
 
@@ -120,9 +123,9 @@ def grid(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     row = cells[0]
     yield "## The text's grid"
     yield (
-        f"Its 48 problems of 32768 tokens, head_dim 128, on one {row.device}, {row.run[:10]}, "
-        f"[the record](../../results/{GRID.name}): {row.method}. What every 10th exponential by polynomial gains here, in "
-        "percent of speed, and behind it in brackets what the text's change gained there."
+        f"The text has 48 problems of 32768 tokens with head_dim 128. They were measured here on one {row.device} on "
+        f"{row.run[:10]} ([the record](../../results/{GRID.name}): {row.method}). The first number of a cell is the gain here, in "
+        "percent of speed, of computing every 10th exponential by polynomial. The number in brackets is the gain in the text."
     )
     lengths = sorted({cell.shape.seq_kv for cell in cells})
     groups: dict[Key, dict[int, CellRow]] = {}
@@ -131,13 +134,16 @@ def grid(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     headings = ("problem", *(f"{length // 1024}k" for length in lengths))
     yield markdown(headings, [_gains(key, of, lengths) for key, of in groups.items()])
     yield "![TFLOPS over length beside the peers](../pictures/lengths.svg)"
-    yield "The speed of ours, all exponentials by the hardware, beside each peer: the geometric mean over lengths, and the lowest."
+    yield (
+        "The next table has the speed of tl-attention, with all exponentials by the hardware, divided by that of each peer: the "
+        "geometric mean over the lengths and, in brackets, the lowest."
+    )
     yield markdown(("problem", *PEER_NAMES.values()), [_beside(key, of) for key, of in groups.items()])
-    yield "![The same, cell by cell](../pictures/grid.svg)"
+    yield "![The speed beside each peer, cell by cell](../pictures/grid.svg)"
     yield "## Not here"
     yield (
-        "The text also traced how long each role works and waits in an iteration (softmax 3091 ns, a product 1712 ns). That "
-        "takes a timeline of the roles, which this project does not have yet."
+        "The text also traced how long each role works and waits in an iteration (softmax 3091 ns, a product 1712 ns). A trace "
+        "needs a timeline of the roles, which this project does not have yet."
     )
 
 

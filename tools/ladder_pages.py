@@ -24,21 +24,23 @@ NOTHING = "-"
 
 INDEX = """# Ladders
 
-Five texts taught this subject one step at a time, each with its own kernel, card and baseline. Here each of their steps is
-a schedule, a YAML file, and all steps of a ladder were compiled, proved, checked against fp64 and then timed beside each
-other in one process on one card. The difference of two files is the lesson, and the table says what it is worth.
+Five texts teach attention kernels one step at a time, each with its own kernel, card and baseline. Here each of their
+steps is a schedule, which is a YAML file. All steps of a ladder were compiled, proved, checked against fp64 and then timed
+beside each other, in one process on one card. The difference between two files is the lesson, and the table says what the
+difference is worth.
 
-    tl-attention ladder                          # which there are
-    tl-attention ladder rtx5090                  # run one; --recorded shows the record instead
+    tl-attention ladder                          # lists the ladders
+    tl-attention ladder rtx5090                  # runs one; --recorded shows its record instead
     tl-attention diff ladders/rtx5090/v3 ladders/rtx5090/v4
 
 Climb them in this order.
 """
 COLUMNS = (
-    "Columns: the time of a call with its 10th and 90th percentile; TFLOPS of the two products; its share of the rate of a "
-    "plain product of the same run; the speed against the first peer by medians, and against the step before, or the one that is named (the median of ratios taken "
-    "round by round); registers of a thread at launch, bytes that it spills, shared memory of a block and warps that an SM "
-    "holds; and the text's own figure, in {unit}, from another card: {method}."
+    "`ms` is the median time of a call, with its 10th and 90th percentile. `TFLOPS` counts the two matrix products, and `% of "
+    "product` compares this rate with that of a plain product in the same run. `text` is the text's own figure, in {unit}, from "
+    "another card: {method}. The speed against the first peer is a ratio of medians. The speed against the step before, or "
+    "against the step that is named, is the median of paired ratios. The last columns are the registers of a thread at launch, "
+    "the bytes that a thread spills, the shared memory of a thread block, and the warps that an SM holds."
 )
 
 
@@ -65,8 +67,8 @@ def page(ladder: Ladder, record: Sequence[Row]) -> str:
     parts = [
         f"# {capital(ladder.title)}\n\n{MADE}",
         ladder.story,
-        f"The text: {ladder.source}. {where(ladder, rows)}",
-        f"![The steps of this ladder as a staircase, in TFLOPS](../pictures/ladder-{ladder.name}.svg)",
+        f"The text is {ladder.source}. {where(ladder, rows)}",
+        f"![The rate of each step of this ladder, in TFLOPS](../pictures/ladder-{ladder.name}.svg)",
         "## All steps",
         markdown(shown.headings(ladder), shown.lines(ladder, rows)),
         COLUMNS.format(unit=ladder.unit, method=ladder.method),
@@ -84,19 +86,20 @@ def where(ladder: Ladder, rows: Mapping[str, Row]) -> str:
     sizes = "compiled for exactly this problem" if ladder.fixed else "sizes read at run time"
     record = f"[the record](../../results/{record_of(ladder.name).name})"
     return (
-        f"Here: {ladder.shape}, {sizes}, on one {row.device} ({row.power_limit_w:.0f} W), {row.run[:10]}, {versions}, nvcc "
-        f"{row.nvcc}; {row.method}. 100 % is the rate of {plain(ladder, row)} in the same run. Commit {row.commit}, {record}."
+        f"Everything below was measured here: problem {ladder.shape}, {sizes}, on one {row.device} ({row.power_limit_w:.0f} W) "
+        f"on {row.run[:10]}, with {versions}, nvcc {row.nvcc}, at commit {row.commit} ({record}). The method is: {row.method}. "
+        f"{plain(ladder, row)}"
     )
 
 
 def plain(ladder: Ladder, row: Row) -> str:
-    """The plain product, and how fast it was."""
+    """What the plain product is, and how fast it was."""
     what = (
         "a product of two matrices of 8192 x 8192"
         if ladder.product == "matmul"
-        else "a loop of nothing but mma.sync m16n8k16 on registers, of all SMs and at least 0.2 s,"
+        else "a loop of mma.sync m16n8k16 on registers and nothing else, which keeps all SMs busy for at least 0.2 s"
     )
-    return f"{what} {row.matmul_tflops:.0f} TFLOPS"
+    return f"The plain product is {what}. It reached {row.matmul_tflops:.0f} TFLOPS in the same run."
 
 
 def step_lines(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
@@ -115,13 +118,13 @@ def worth(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
     row = rows.get(step.name)
     if row is None or row.median_ms is None or row.tflops is None:
         return
-    share = f"{row.tflops:.0f} TFLOPS, {row.percent_of_matmul:.1f} % of the plain product's"
+    share = f"{row.tflops:.0f} TFLOPS, which is {row.percent_of_matmul:.1f} % of the plain product"
     if row.against is None or step.against is None:
         yield share
         return
     interval = row.against.interval
-    between = f" (95 %: {1 / interval[1]:.3f} to {1 / interval[0]:.3f})" if interval else ""
-    yield f"{share}; {1 / row.against.ratio:.3f} x the speed of {step.against}{between}"
+    between = f" (95 % interval: {1 / interval[1]:.3f} to {1 / interval[0]:.3f})" if interval else ""
+    yield f"{share}, and {1 / row.against.ratio:.3f} x the speed of {step.against}{between}"
 
 
 # --- all of them -----------------------------------------------------------------------------------------------
@@ -135,10 +138,10 @@ def index(ladders: list[Ladder], records: Mapping[str, Mapping[str, Row]]) -> st
     )
     headings = (
         "text",
-        "what it reached, on its card",
+        "what it reached on its own card",
         "the same step here",
-        "beside",
-        "the ladder's fastest step here",
+        "that step beside its peers here",
+        "the fastest step here",
     )
     lines = [headline(found, records[found.name]) for found in ladders]
     toctree = "```{toctree}\n:hidden:\n\n" + "\n".join(found.name for found in ladders) + "\n```"

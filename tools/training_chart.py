@@ -3,97 +3,97 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from training import NAMES, SMOOTHED_OVER, Judged
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from pictures_of.picture import measured
+from pictures_of.sheet import MARGIN, WIDTH, Sheet, svg_of
+from pictures_of.style import COLOURS, DASHES, Style, styled
+from training import MOST, NAMES, SMOOTHED_OVER, Judged, TrainingRun, judged
 
 from tl_attention.measure.cell import OURS
+from tl_attention.measure.records import shape_of
 
-# Pixels: of a seed's panel, between them, of the margins.
-WIDTH, HEIGHT, GAP, LEFT, TOP, BETWEEN, BOTTOM = 300, 150, 24, 60, 58, 40, 34
-COLOURS = {OURS: "#c04030", "flash2": "#4878a8", "cudnn": "#60a060"}
-ALLOWED, LINE, TEXT = "#e09040", "#999", "#444"
-# Dashes let the curves below show, which lie on each other.
-DASHES = {OURS: "2 6", "flash2": "none", "cudnn": "7 5"}
-# What a difference of 0 is drawn as, where all are.
+# Pixels: a panel, what is between panels, left of them, above and below.
+HEIGHT, GAP, LEFT, LEGEND, SEED, BELOW = 170, 16, 70, 30, 20, 40
+# Ours is the widest of the curves that lie on each other, and the lowest.
+CURVES: dict[str, Style] = {
+    name: {"color": COLOURS[name], "linestyle": DASHES[name], "linewidth": 3.0 if name == OURS else 1.4}
+    for name in NAMES
+}
+DISTANCES: dict[str, Style] = {
+    "tl-attention from SDPA's flash": {"color": COLOURS[OURS], "linewidth": 1.6},
+    "the limit": {"color": "#c2410c", "linewidth": 1.6, "linestyle": (0, (5, 2))},
+}
+# What a difference of 0 is drawn as, where all are, below the axis.
 SMALLEST = 1e-9
+ABOUT = (
+    "The same model is trained with three attentions: {layers} layers, attention on {shape}, {steps} steps. Above are the "
+    "losses, as means of {over} steps; the three curves lie on each other. Below is how far the loss with tl-attention is from "
+    "the loss with {flash}. The limit is {most:g} times the largest distance between {flash} and {cudnn} up to that step."
+)
 
 
-@dataclass(frozen=True)
-class Axis:
-    """Values from `low` to `high`, which lie at `bottom` and HEIGHT above; of a logarithm where it is one."""
-
-    low: float
-    high: float
-    bottom: float
-    label: Callable[[float], str]
-
-    def y(self, value: float) -> float:
-        """Its place from above."""
-        return self.bottom - HEIGHT * (value - self.low) / (self.high - self.low)
+def chart(runs: Sequence[TrainingRun]) -> str:
+    """The SVG of a record."""
+    with styled():
+        return svg_of(drawn(runs))
 
 
-def chart(seeds: Sequence[Judged]) -> str:
+def drawn(runs: Sequence[TrainingRun]) -> Figure:
     """The picture: a column for each seed, all of the same two scales."""
-    steps = max((len(seed.apart) for seed in seeds), default=0)
-    losses = [loss for seed in seeds for smooth in seed.smooth.values() for loss in smooth] or [0.0]
-    top = Axis(math.floor(2 * min(losses)) / 2, math.floor(2 * max(losses)) / 2 + 0.5, TOP + HEIGHT, "{:.1f}".format)
-    logs = [_log(value) for seed in seeds for value in (*seed.apart, *seed.allowed) if value > SMALLEST] or [-1.0]
-    low = Axis(math.floor(min(logs)), math.floor(max(logs)) + 1, top.bottom + BETWEEN + HEIGHT, "1e{:.0f}".format)
-    width, height = LEFT + len(seeds) * (WIDTH + GAP), low.bottom + BOTTOM
-    body = [*_legend(), *_scale(top, 0.5, width), *_scale(low, 1.0, width)]
+    seeds, first = judged(runs), runs[0]
+    about = ABOUT.format(
+        layers=first.layers, shape=shape_of(first.problem), steps=first.steps, over=SMOOTHED_OVER, most=MOST,
+        flash=NAMES["flash2"], cudnn=NAMES["cudnn"],
+    )  # fmt: skip
+    sheet = Sheet("Training with tl-attention", about, measured(runs), 2 * (LEGEND + HEIGHT + BELOW) + SEED)
+    lower = LEGEND + SEED + HEIGHT + BELOW
+    names = {**NAMES, OURS: "tl-attention"}
+    sheet.legend(0, [Line2D([], [], label=names[name], **style) for name, style in CURVES.items()])
+    sheet.legend(lower, [Line2D([], [], label=name, **style) for name, style in DISTANCES.items()])
+    width = (WIDTH - LEFT - MARGIN - (len(seeds) - 1) * GAP) / len(seeds)
+    upper_ends = ends([loss for seed in seeds for curve in seed.smooth.values() for loss in curve] or [0.0], 0.5)
+    logs = [math.log10(value) for seed in seeds for value in (*seed.apart, *seed.allowed) if value > SMALLEST]
+    lower_ends = [10.0**end for end in ends(logs or [-1.0], 1.0)]
     for number, seed in enumerate(seeds):
-        left = LEFT + number * (WIDTH + GAP)
-        body += _panel(seed, left, steps, top, low)
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:g}" font-family="sans-serif" '
-    paper = f'<rect width="{width}" height="{height:g}" fill="#ffffff"/>'
-    return "\n".join([f'{head}font-size="12" fill="{TEXT}">', paper, *body, "</svg>\n"])
+        left = LEFT + number * (width + GAP)
+        for top, draw, limits in ((LEGEND + SEED, losses, upper_ends), (lower + LEGEND, distances, lower_ends)):
+            axes = sheet.axes(left, top, width, HEIGHT)
+            draw(axes, seed)
+            axes.set_ylim(*limits)
+            axes.grid(axis="y")
+            axes.minorticks_off()
+            if number:
+                axes.tick_params(labelleft=False)
+                axes.set_ylabel("")
+    return sheet.figure
 
 
-def _log(value: float) -> float:
-    return math.log10(max(value, SMALLEST))
+def losses(axes: Axes, seed: Judged) -> None:
+    """A curve for each attention."""
+    for name, style in CURVES.items():
+        axes.plot(_steps(seed.smooth[name]), seed.smooth[name], **style)
+    axes.set_ylabel("loss")
+    axes.set_title(f"seed {seed.seed}{'' if seed.ok else ', FAILED'}", loc="left")
 
 
-def _scale(axis: Axis, by: float, width: float) -> Iterator[str]:
-    for number in range(round((axis.high - axis.low) / by) + 1):
-        value = axis.low + number * by
-        y = axis.y(value)
-        yield f'<path d="M{LEFT} {y:g}H{width - GAP}" stroke="{LINE}" stroke-width="0.5"/>'
-        yield f'<text x="{LEFT - 8}" y="{y + 4:g}" text-anchor="end">{axis.label(value)}</text>'
+def distances(axes: Axes, seed: Judged) -> None:
+    """How far ours lies from flash's, and how far it may."""
+    for values, style in zip((seed.apart, seed.allowed), DISTANCES.values()):
+        axes.plot(_steps(values), [max(value, SMALLEST) for value in values], **style)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"1e{math.log10(value):.0f}")
+    axes.set_ylabel("distance of the losses")
+    axes.set_xlabel("step")
 
 
-def _panel(seed: Judged, left: float, steps: int, top: Axis, low: Axis) -> Iterator[str]:
-    for name in sorted(seed.smooth, key=lambda name: name == OURS):
-        yield _curve(seed.smooth[name], left, steps, top, COLOURS[name], f"loss, {NAMES[name]}", DASHES[name])
-    logs = [[_log(value) for value in values] for values in (seed.allowed, seed.apart)]
-    yield _curve(logs[0], left, steps, low, ALLOWED, "allowed")
-    yield _curve(logs[1], left, steps, low, COLOURS[OURS], "ours from flash's")
-    verdict = "" if seed.ok else ", FAILED"
-    last = SMOOTHED_OVER + steps - 1
-    yield f'<text x="{left + WIDTH / 2:g}" y="{low.bottom + 24:g}" text-anchor="middle">seed {seed.seed}{verdict}</text>'
-    yield f'<text x="{left}" y="{low.bottom + 24:g}">{SMOOTHED_OVER}</text>'
-    yield f'<text x="{left + WIDTH}" y="{low.bottom + 24:g}" text-anchor="end">{last}</text>'
+def _steps(values: Sequence[float]) -> range:
+    return range(SMOOTHED_OVER, SMOOTHED_OVER + len(values))
 
 
-def _curve(
-    values: Sequence[float], left: float, steps: int, axis: Axis, colour: str, title: str, dash: str = "none"
-) -> str:
-    # What lies below the scale is drawn on its edge: a difference of 0 has no logarithm.
-    places = [
-        f"{left + WIDTH * n / max(steps - 1, 1):.1f},{min(axis.y(value), axis.bottom):.1f}"
-        for n, value in enumerate(values)
-    ]
-    style = f'fill="none" stroke="{colour}" stroke-width="1.6" stroke-dasharray="{dash}"'
-    return f'<polyline points="{" ".join(places)}" {style}><title>{title}</title></polyline>'
-
-
-def _legend() -> Iterator[str]:
-    yield (
-        f'<text x="{LEFT}" y="16">loss, means of {SMOOTHED_OVER} steps (above), and how far ours lies from that of '
-        "SDPA's flash (below), step by step</text>"
-    )
-    named = [*((NAMES[name], colour) for name, colour in COLOURS.items()), ("allowed", ALLOWED)]
-    for number, (text, colour) in enumerate(named):
-        x = LEFT + number * 120
-        yield f'<rect x="{x}" y="27" width="10" height="10" fill="{colour}"/><text x="{x + 15}" y="36">{text}</text>'
+def ends(values: Sequence[float], by: float) -> tuple[float, float]:
+    """Those of an axis with room for all values: multiples of a number."""
+    return by * math.floor(min(values) / by), by * (math.floor(max(values) / by) + 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -19,10 +19,12 @@ MASKS = ("unmasked", "causal", "window")
 # Pixels.
 LANE, GAP, LABELS, LEGEND, BELOW, AFTER = 11, 9, 190, 54, 44, 112
 ABOUT = (
-    "The largest error of an element against fp64, as a part of what it may be: twice that of PyTorch's attention in the same "
-    "precision (of forward and backward: the norm of the worst of four errors, and FlashAttention-2's). A mark for each verified "
-    "output, a line from the least to the largest of them; what lies right of 1 is refused."
+    "Each mark is a verified output, and what lies right of the line at 1 is refused. An output may have twice the largest error "
+    "that PyTorch's attention has in the same precision, against fp64. Gradients may be twice as far from fp64 as those of "
+    "FlashAttention-2, in norm, at the worst of four tensors."
 )
+# What the errors of outputs and of gradients are parts of: each has an axis of its own.
+AXES = {False: "largest error of the output / the allowed error", True: "error of the gradients / their allowed error"}
 
 
 def draw(results: Path) -> Figure:
@@ -36,34 +38,49 @@ def of_shares(found: Sequence[Share], records: Sequence[str]) -> Figure:
     """That of some of them."""
     kinds = sorted({share.kind for share in found}, key=_place)
     lanes = {kind: [name for name in NAMES if any((s.of, s.kind) == (name, kind) for s in found)] for kind in kinds}
-    height = sum(len(names) * LANE + GAP for names in lanes.values())
-    foot = f"{measured([share.line for share in found], *records)} {len(found)} verified outputs."
-    sheet = Sheet("Error against its budget", ABOUT, foot, LEGEND + height + BELOW)
+    heights = {axis: sum(_height(lanes[kind]) for kind in kinds if kind.gradients == axis) for axis in AXES}
+    foot = f"{measured([share.line for share in found], *records)} These are {len(found)} verified outputs."
+    sheet = Sheet(
+        "Errors and what is allowed", ABOUT, foot, LEGEND + sum(height + BELOW for height in heights.values())
+    )
     names = [name for name in NAMES if any(share.of == name for share in found)]
     sheet.legend(2, [Line2D([], [], **style(name), label=NAMES[name]) for name in names])
-    axes = sheet.axes(LABELS, LEGEND, WIDTH - LABELS - AFTER, height)
     sheet.text(LABELS - 6, sheet.top + LEGEND - 20, "dtype, mask, head_dim", ha="right")
-    sheet.text(WIDTH - AFTER + 2, sheet.top + LEGEND - 20, "ours: most (n)")
-    most = max(1.0, max((share.value for share in found), default=0.0))
+    sheet.text(WIDTH - AFTER + 2, sheet.top + LEGEND - 20, "ours: largest (n)")
+    top = LEGEND
+    for axis, height in heights.items():
+        if height:
+            axes = sheet.axes(LABELS, top, WIDTH - LABELS - AFTER, height)
+            panel(axes, {kind: lanes[kind] for kind in kinds if kind.gradients == axis}, found)
+            axes.set_xlabel(AXES[axis])
+        top += height + BELOW
+    return sheet.figure
+
+
+def _height(names: Sequence[str]) -> int:
+    return len(names) * LANE + GAP
+
+
+def panel(axes: Axes, lanes: Mapping[Kind, Sequence[str]], found: Sequence[Share]) -> None:
+    """The lanes of kinds whose errors are parts of the same."""
+    most = max(1.0, *(share.value for share in found))
     top = 0.0
     centres = []
     for kind, names in lanes.items():
         for number, name in enumerate(names):
             values = sorted(share.value for share in found if (share.of, share.kind) == (name, kind))
             lane(axes, top + GAP / 2 + (number + 0.5) * LANE, name, values)
-        centres.append(top + (GAP + len(names) * LANE) / 2)
+        centres.append(top + _height(names) / 2)
         ours = [share.value for share in found if (share.of, share.kind) == (OURS, kind)]
         label(axes, most, centres[-1], ours)
-        top += len(names) * LANE + GAP
+        top += _height(names)
         axes.axhline(top, color=LINE, linewidth=0.5)
     axes.axvline(1, color=TEXT, linewidth=1.6)
     axes.set_xlim(0, 1.03 * most)
-    axes.set_ylim(height, 0)
-    axes.set_yticks(centres, [words(kind) for kind in kinds])
+    axes.set_ylim(top, 0)
+    axes.set_yticks(centres, list(map(words, lanes)))
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("largest error / budget; the line at 1 is the budget")
     axes.grid(axis="x")
-    return sheet.figure
 
 
 def _place(kind: Kind) -> tuple[object, ...]:
@@ -74,7 +91,7 @@ def _place(kind: Kind) -> tuple[object, ...]:
 
 def words(kind: Kind) -> str:
     """`bf16, causal, 192/128`."""
-    return f"{'gradients, ' * kind.gradients}{SHORT[kind.dtype]}, {kind.mask}, {kind.head_size}"
+    return f"{SHORT[kind.dtype]}, {kind.mask}, {kind.head_size}"
 
 
 def lane(axes: Axes, place: float, name: str, values: Sequence[float]) -> None:

@@ -29,9 +29,9 @@ COLOURS = (
 # Pixels.
 CELL, NAMED, LEGEND, BETWEEN, LABELS = 24, 40, 48, 26, 172
 ABOUT = (
-    "Speed of tl-attention as a part of the peer's, above 1 is faster: {problem}, by queries and keys. The median of the "
-    "ratios of {rounds} rounds; above each map the geometric mean, the lowest and the highest. A black corner: slower than the "
-    "peer. FlashAttention-3's wheel has no fp16."
+    "Each value is the speed of tl-attention divided by that of a peer: above 1 tl-attention is faster. It is the median ratio "
+    "of {rounds} paired rounds, at {problem}; a column is a number of queries and keys. Above each map are the geometric mean, "
+    "the lowest and the highest value. A black corner marks a value below 1. FlashAttention-3's wheel has no fp16."
 )
 
 
@@ -50,7 +50,7 @@ def of_rows(rows: Sequence[CellRow], record: str) -> Figure:
     high = NAMED + len(series) * CELL + 22
     about = ABOUT.format(problem=problem(rows), rounds=len(rows[0].ours.rounds_ms))
     total = LEGEND + math.ceil(len(maps) / 2) * high
-    sheet = Sheet("Speed beside the peers, cell by cell", about, measured(rows, record), total)
+    sheet = Sheet("Speed of tl-attention beside its peers", about, measured(rows, record), total)
     legend(sheet)
     width = (WIDTH - 2 * MARGIN - LABELS - BETWEEN) / 2
     for number, name in enumerate(maps):

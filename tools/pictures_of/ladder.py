@@ -30,8 +30,8 @@ INSIDE = WIDTH - LEFT - RIGHT
 ONE_COLUMN, NAME_LINES = 7, 2
 # The two series of the panel.
 SERIES: dict[str, dict[str, Any]] = {
-    "here": {"color": COLOURS[OURS], "marker": "o", "markersize": 6, "linewidth": 2},
-    "the text, on its card": {
+    "measured here": {"color": COLOURS[OURS], "marker": "o", "markersize": 6, "linewidth": 2},
+    "the text, on its own card": {
         "color": "#c2410c", "marker": "s", "markersize": 6, "markerfacecolor": PAPER, "markeredgewidth": 1.4,
         "linewidth": 1.4, "linestyle": (0, (4, 2)),
     },
@@ -40,10 +40,11 @@ FILL = "#dbe4ee"
 # Where the slowest has at least this part of the fastest's rate the axis begins below it: all would look alike.
 ALIKE = 0.7
 ABOUT = (
-    "{shape}, {sizes}. TFLOPS of the two products, by medians. Above a step is its gain over the one before, or over the one "
-    "whose number is there: the median of ratios of rounds. 100 % is the rate of a {product} in the same run, {rate:.0f} TFLOPS."
+    "Problem {shape}, {sizes}. A step is as high as its rate, the median TFLOPS of its two matrix products. The number above "
+    "is its gain over the step before, or over the step whose number stands there, as the median of paired ratios. On the right "
+    "axis 100 % is the rate of a {product} in the same run, {rate:.0f} TFLOPS."
 )
-NOT_FROM_0 = " The axis does not begin at 0."
+NOT_FROM_0 = " The axes do not begin at 0."
 
 
 def draw(ladder: Ladder, results: Path) -> Figure:
@@ -66,7 +67,7 @@ def of_rows(ladder: Ladder, rows: Mapping[str, Row], record: str) -> Figure:
         product=PRODUCTS[ladder.product],
         rate=product,
     )
-    text = f"The text: {ladder.source}; {ladder.method}."
+    text = f"The text is {ladder.source}; it measured on {ladder.method}."
     foot = " ".join([measured(rows.values(), record), text, only_figure(ladder, rows), figures_of_peers(ladder)])
     title = f"Ladder {ladder.name}: {ladder.title}"
     drawn = LEGEND + STAIRS + BELOW + (LEGEND + PANEL + BELOW if compared else 0)
@@ -76,7 +77,7 @@ def of_rows(ladder: Ladder, rows: Mapping[str, Row], record: str) -> Figure:
     axes = sheet.axes(LEFT, LEGEND, INSIDE, STAIRS)
     stairs(axes, ladder, rows, low)
     axes.set_ylim(low, high)
-    share_of_product(axes, product)
+    share_of_product(axes, product, PRODUCTS[ladder.product])
     number(axes, ladder.steps)
     if compared:
         sheet.legend(LEGEND + STAIRS + BELOW, series_lines())
@@ -145,7 +146,7 @@ def gain(step: Step, row: Row, ladder: Ladder) -> Iterator[str]:
     yield f"{percent:+.1f} %".replace("-", "\N{MINUS SIGN}") if percent else "0.0 %"
     measured_steps = [found.name for found in ladder.measured]
     if measured_steps.index(step.name) != measured_steps.index(step.against) + 1:
-        yield f"on {[found.name for found in ladder.steps].index(step.against) + 1}"
+        yield f"over {[found.name for found in ladder.steps].index(step.against) + 1}"
 
 
 def _why_not(step: Step, row: Row | None) -> str:
@@ -163,7 +164,7 @@ def peer_styles(rows: Mapping[str, Row]) -> Iterator[tuple[str, Style]]:
 
 def peer_lines(rows: Mapping[str, Row]) -> list[Artist]:
     """The stairs' legend, with the peers' rates."""
-    steps = Line2D([], [], color=COLOURS[OURS], linewidth=3, label="a step, here")
+    steps = Line2D([], [], color=COLOURS[OURS], linewidth=3, label="a step, measured here")
     peers = [
         Line2D([], [], **line, label=f"{NAMES[name]}, {rows[name].tflops:.0f} TFLOPS")
         for name, line in peer_styles(rows)
@@ -171,7 +172,7 @@ def peer_lines(rows: Mapping[str, Row]) -> list[Artist]:
     return [steps, *peers]
 
 
-def share_of_product(axes: Axes, product: float) -> None:
+def share_of_product(axes: Axes, product: float, words: str) -> None:
     """The axis on the right."""
 
     def share(rate: Any) -> Any:
@@ -181,7 +182,7 @@ def share_of_product(axes: Axes, product: float) -> None:
         return share * product / 100
 
     if product:
-        axes.secondary_yaxis("right", functions=(share, rate)).set_ylabel("% of the plain product")
+        axes.secondary_yaxis("right", functions=(share, rate)).set_ylabel(f"% of the {words}")
 
 
 # --- the text's figures ----------------------------------------------------------------------------------------
@@ -207,7 +208,6 @@ def panel(sheet: Sheet, top: float, steps: Sequence[Step], compared: Beside) -> 
     drawn = [value for of in series for value in of if value is not None]
     room = max(drawn) - min(drawn) or 1.0
     axes.set_ylim(min(drawn) - 0.3 * room, max(drawn) + 0.3 * room)
-    axes.set_ylabel("%")
     axes.set_title(compared.unit, loc="right", fontsize=NORMAL)
     axes.grid(axis="y")
     number(axes, steps)

@@ -21,8 +21,8 @@ from tl_attention.measure.cell_records import CellRow
 # Pixels.
 COLUMNS, PANEL, BETWEEN, LEFT, LEGEND, BELOW = 4, 250, 14, 60, 30, 72
 ABOUT = (
-    "TFLOPS of the two products, masked pairs left out, over queries and keys: {problem}. The median of {rounds} rounds; "
-    "the axis does not begin at 0. FlashAttention-3's wheel has no fp16."
+    "The rate is that of the two matrix products, in TFLOPS, and does not count what a mask hides. Each mark is the median of "
+    "{rounds} rounds, at {problem}. The axis does not begin at 0. FlashAttention-3's wheel has no fp16."
 )
 
 
@@ -38,7 +38,7 @@ def of_rows(rows: Sequence[CellRow], record: str) -> Figure:
     lines = math.ceil(len(panels) / COLUMNS)
     about = ABOUT.format(problem=problem(rows), rounds=len(rows[0].ours.rounds_ms))
     height = LEGEND + lines * (PANEL + BELOW)
-    sheet = Sheet("Speed over length", about, measured(rows, record), height)
+    sheet = Sheet("Speed by length of the sequence", about, measured(rows, record), height)
     names = [name for name in NAMES if any(row.entry(name) for row in rows)]
     sheet.legend(0, [Line2D([], [], **style(name), label=NAMES[name]) for name in names])
     rates = [entry.tflops for row in rows for name in names if (entry := row.entry(name)) and entry.tflops]

@@ -38,9 +38,9 @@ LINE_HEIGHT, NAMES_WIDTH, LEGEND, NAMED, BELOW, BETWEEN = 17, 158, 40, 24, 44, 2
 TRUE, FALSE = COLOURS[OURS], COLOURS["fa3"]
 PREDICTED, WIDENED = "#8a8a8a", "#e2e2e2"
 ABOUT = (
-    "One thing changed at a time: the speed that was predicted before the first run, in percent of that of the schedule that "
-    "was changed, beside the one that was measured (10th percentiles). A prediction came true if the speed lies within its "
-    f"interval widened by {100 * NOISE:g} % on both sides, the noise of a run."
+    "Each experiment changes one thing in the schedule that is named above. Bars show the change of speed that was predicted "
+    "before the first run, and marks show what was measured (10th percentiles). A prediction came true if the measured change "
+    f"lies in the bar, widened by the noise of a run: {100 * NOISE:g} % on both sides."
 )
 
 
@@ -50,9 +50,12 @@ def draw(results: Path) -> Figure:
     rows = [read_rows(results / page.record) for page in PAGES]
     count = max(map(len, found))
     foot = measured([row for of in rows for row in of], *(page.record for page in PAGES))
-    foot += f" The predictions in words: {' and '.join(f'results/{page.page}' for page in PAGES)}."
+    foot += f" The predictions are in words in {' and '.join(f'results/{page.page}' for page in PAGES)}."
     sheet = Sheet(
-        "Prediction and outcome of the experiments", ABOUT, foot, LEGEND + NAMED + count * LINE_HEIGHT + BELOW
+        "Predictions of the experiments, and what was measured",
+        ABOUT,
+        foot,
+        LEGEND + NAMED + count * LINE_HEIGHT + BELOW,
     )
     sheet.legend(2, legend())
     width = (WIDTH - 2 * MARGIN - BETWEEN) / len(PAGES) - NAMES_WIDTH
@@ -106,8 +109,8 @@ def mark(came_true: bool) -> Style:
 def legend() -> list[Artist]:
     """What marks and bars are."""
     return [
-        Line2D([], [], **mark(True), label="measured, came true"),
-        Line2D([], [], **mark(False), label="measured, did not"),
+        Line2D([], [], **mark(True), label="measured, as predicted"),
+        Line2D([], [], **mark(False), label="measured, not as predicted"),
         Patch(facecolor=PREDICTED, label="predicted"),
         Patch(facecolor=WIDENED, label=f"widened by {100 * NOISE:g} %"),
     ]

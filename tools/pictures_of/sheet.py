@@ -97,12 +97,18 @@ def wrapped(text: str, size: float, width: float, weight: str = "normal") -> lis
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Writes NAME.svg and NAME.png, without dates and versions, and says where."""
     svg, png = folder / f"{name}.svg", folder / f"{name}.png"
+    svg.write_text(svg_of(figure))
     with styled():
-        svg.write_text(_short(_saved(figure, "svg", metadata=UNDATED).getvalue().decode()))
         drawn = Image.open(_saved(figure, "png", dpi=INCH * PNG_SCALE)).convert("RGB")
     # By the others of Pillow's methods colours of small areas turn grey.
     drawn.quantize(PNG_COLOURS, Image.Quantize.MAXCOVERAGE).save(png, optimize=True)
     return [svg, png]
+
+
+def svg_of(figure: Figure) -> str:
+    """The text of an SVG, the same on each machine."""
+    with styled():
+        return _short(_saved(figure, "svg", metadata=UNDATED).getvalue().decode())
 
 
 def _saved(figure: Figure, kind: str, **options: Any) -> BytesIO:
