@@ -1,4 +1,23 @@
-"""FlashAttention forward for H100-class GPUs in TileLang, whose pipeline schedule is a YAML file."""
+"""FlashAttention's forward pass for H100-class GPUs, written in TileLang. Its pipeline schedule is a YAML file.
+
+    from tl_attention import attention
+
+    out = attention(q, k, v, causal=True)  # (batch, heads, seq, head_dim), fp16 or bf16, on a GPU
+
+The package exports
+
+    attention              computes attention of tensors on a GPU, with a gradient where one is needed
+    merge                  combines the outputs and LSEs of attention over parts of the keys
+    register_sdpa          lets torch.nn.functional.scaled_dot_product_attention run on these kernels
+    register_transformers  lets a Hugging Face model run on them
+    load_schedule          reads a schedule, for `attention(..., schedule=...)`
+    Schedule               is one schedule: its keys, checked
+    InputError             is raised for bad input; it is a ValueError
+    ScheduleRefused        is raised for a schedule that cannot run; it is an InputError
+
+`help(tl_attention.attention)` has shapes, dtypes, layouts and errors. A kernel is compiled by the first call that needs it.
+Importing the package imports neither torch nor TileLang: the exports import them when they are first used.
+"""
 
 from typing import Any
 

@@ -1,12 +1,16 @@
-"""The two errors that this package raises for its callers, and how text of theirs is shown."""
+"""The two errors that this package raises for its callers, and how an error shows a caller's value."""
 
 from __future__ import annotations
 
 
 class InputError(ValueError):
-    """Bad input. Each line of the message says what was wrong, what was expected, and where.
+    """Bad input: an argument, a file or a machine that cannot do what was asked. It is a ValueError.
 
-    `lines` has the lines apart: a file can have several mistakes.
+    Each line of the message says what was wrong, what was expected, and where. A file can have several mistakes: then the
+    message has a line for each.
+
+    Attributes:
+        lines: the lines of the message, a tuple of str.
     """
 
     def __init__(self, *lines: str):
@@ -15,10 +19,12 @@ class InputError(ValueError):
 
 
 class ScheduleRefused(InputError):
-    """A well-formed schedule that cannot run: the dependence or the limit that it breaks.
+    """A well-formed schedule that cannot run. The message names the dependence or the limit that it breaks.
 
-    `key` is the path of the schedule's key to blame, such as ("split", "exp"); a file's line is found by it. `others`
-    are those that may be at fault as well, the likelier first: of a file with a base, only what it changes is.
+    Attributes:
+        key: the path of the schedule's key to blame, such as ("split", "exp"). It is empty if no single key is to blame.
+        others: the paths of other keys that may be at fault, the likeliest first.
+        lines: the lines of the message, a tuple of str.
     """
 
     def __init__(self, reason: str, *key: str | int, others: tuple[tuple[str | int, ...], ...] = ()):

@@ -1,7 +1,7 @@
-"""What a user calls a schedule, resolved: the name of one that ships, a file, a configuration's notation, or a label.
+"""Finds the schedule that a text means: the name of one that ships, a file, a configuration's notation, or a label.
 
-The second call costs a few microseconds: what was resolved is kept while the files that it was read from, bases too,
-stay as they were.
+A second call with the same text takes a few microseconds: the result is kept until one of its files, bases included,
+changes.
 """
 
 from __future__ import annotations
@@ -71,10 +71,11 @@ _kept: dict[str, Named] = {}
 
 
 def resolve(what: str | Path) -> Named:
-    """The schedule of this name, in this file, of this configuration or of this label.
+    """Find the schedule with this name, in this file, of this configuration or with this label.
 
-    A name that ships is that schedule, wherever the call is made; text that ends in .yaml or .yml, and any other that
-    is a file, is read; else text that begins with ( is the notation of a configuration. Raises InputError that says where the mistake is, or which names come closest.
+    A name that ships comes first, whatever the current folder holds. Text that ends in .yaml or .yml, or that is the path
+    of a file, is read. Other text that begins with ( is the notation of a configuration. Raises InputError that says where
+    the mistake is, or which names come closest.
     """
     text = what if isinstance(what, str) else os.fspath(what)
     kept = _kept.get(text)
@@ -86,7 +87,20 @@ def resolve(what: str | Path) -> Named:
 
 
 def load(what: str | Path) -> Schedule:
-    """The schedule of a name that ships, or in a file. Raises InputError as `resolve` does."""
+    """Read a schedule, for `attention(..., schedule=...)`. It is exported as `tl_attention.load_schedule`.
+
+    A file is read again only after it, or a file that it names as its base, has changed.
+
+    Args:
+        what: the name of a schedule that ships (`tl-attention list` shows them), the path of a file NAME.yaml or NAME.yml,
+            a label as `Schedule.label` gives it, or the notation of a configuration, which begins with "(". A name that
+            ships goes before a file of the same name.
+
+    Returns: the Schedule. Its keys obey every rule between keys; whether it is safe and fits the GPU is checked when
+        `attention` first uses it.
+    Raises: InputError (a ValueError) with a line for each mistake, which names the file and the line, or with the names
+        that come closest.
+    """
     return resolve(what).schedule
 
 

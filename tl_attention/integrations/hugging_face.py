@@ -1,8 +1,8 @@
-"""Transformers' models on this package's kernels: an attention and, under the same name, what makes its masks.
+"""Transformers' models on this package's kernels: an attention function and, under the same name, one that makes masks.
 
-Transformers asks for a mask once for a model, and hands it to the attention of each layer. None stands for a causal mask
-whose queries and keys end together, or for no mask where a layer is not causal. A window's mask is a tensor, on which its
-size is noted. Any other tensor is not looked at: SDPA takes it.
+Transformers makes a mask once for a model, and passes it to the attention of each layer. None stands for a causal mask
+whose queries and keys end together, or for no mask where a layer is not causal. The mask of a window is a tensor that
+carries the window's size as an attribute. A layer with any other tensor as its mask runs on SDPA.
 """
 
 from __future__ import annotations
@@ -30,12 +30,17 @@ WITHOUT_EFFECT = ("position_ids", "cache_position", "num_items_in_batch")
 
 
 def register_transformers() -> str:
-    """Make the kernels known to Transformers as "tl_attention", and return that name. No model changes yet.
+    """Register the kernels with Transformers under the name "tl_attention", and return that name.
 
-    `model.set_attn_implementation(name)`, or `from_pretrained(..., attn_implementation=name)`, switches one. They run
-    causal and full attention, cached generation, windows, softcap and sinks. All else is SDPA's, with one warning for
-    each case: padding, static caches, dropout, tensors that `attention` refuses. What SDPA lacks too is an InputError.
-    Raises InputError where Transformers is not installed.
+    Registering changes no model yet. `model.set_attn_implementation(name)`, or
+    `from_pretrained(..., attn_implementation=name)`, switches a model to the kernels. They run causal and full attention,
+    cached generation, windows, softcap and sinks, on fp16 and bf16 tensors on a GPU.
+
+    SDPA runs all other cases: padding, static caches, dropout, and tensors that `attention` refuses. A warning says so once
+    for each case. A layer with softcap or sinks in such a case raises InputError, because SDPA has neither.
+
+    Returns: "tl_attention".
+    Raises: InputError (a ValueError) if Transformers is not installed.
     """
     try:
         from transformers import AttentionInterface, AttentionMaskInterface

@@ -1,7 +1,7 @@
 """SDPA on this package's kernels: a provider for torch.nn.attention's registry of flash implementations.
 
-While it is active, the forwards of aten's flash attention on CUDA are `attention`. The backwards stay PyTorch's own,
-FlashAttention-2's: they begin from the output and the LSE that a forward returns.
+While it is active, `attention` replaces the forward pass of aten's flash attention on CUDA. The backward pass stays
+PyTorch's FlashAttention-2, which starts from the output and the LSE that the forward pass returns.
 """
 
 from __future__ import annotations
@@ -22,13 +22,19 @@ from tl_attention.problem.window import OPEN
 
 
 def register_sdpa() -> str:
-    """Make the kernels known to torch.nn.attention as "tl_attention", and return that name. Nothing else changes.
+    """Register the kernels with torch.nn.attention under the name "tl_attention", and return that name.
 
-    `torch.nn.attention.activate_flash_attention_impl(name)` then has F.scaled_dot_product_attention of fp16 and bf16
-    tensors on a GPU run on them, training included, and switches cuDNN off in SDPA, which PyTorch prefers there.
-    `restore_flash_attention_impl()` undoes both. Where PyTorch does not choose flash, such as for a mask that is a tensor,
-    its other backends run as before. What the kernels do not have raises InputError (a ValueError): dropout, a causal
-    mask with seq_q != seq_kv, sequences packed without padding.
+    Registering changes no call yet. `torch.nn.attention.activate_flash_attention_impl(name)` makes
+    F.scaled_dot_product_attention run on the kernels for fp16 and bf16 tensors (batch, heads, seq, head_dim) on a GPU,
+    training included. It also switches cuDNN off in SDPA, because PyTorch would prefer cuDNN.
+    `torch.nn.attention.restore_flash_attention_impl()` undoes both.
+
+    PyTorch still chooses the backend of each call. Where it does not choose flash, for example because the mask is a
+    tensor, its other backends run as before.
+
+    Returns: "tl_attention".
+    Raises: nothing itself. A call of SDPA on these kernels raises InputError (a ValueError) for dropout, for a causal mask
+        with seq_q != seq_kv, for sequences packed without padding, and for whatever `attention` does not support.
     """
     register_flash_attention_impl(NAME, register_fn=Active)
     return NAME

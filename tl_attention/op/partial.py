@@ -1,4 +1,4 @@
-"""`merge(outputs, lses)`: attention over parts of the keys, put together as if it had been over all of them."""
+"""`merge(outputs, lses)` combines attention over parts of the keys into attention over all of them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ from tl_attention.errors import InputError
 
 
 def merge(outputs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
-    """(output, LSE) of attention over all keys, from those over parts of them.
+    """Combine attention over parts of the keys into attention over all keys.
 
-    `outputs` (parts, batch, heads, seq, head_dim), each normalised over its own part, `lses` (parts, batch, heads, seq)
-    the natural logarithms of the parts' sums, fp32, as `attention(..., return_lse=True)` gives both. The output has the
-    dtype of `outputs`, the LSE is fp32; in between all is fp32. A row that no part sees a key for gets 0 and -inf. Parts
-    whose LSE is +inf, a sum beyond fp32, outweigh all others: the row gets the mean of their outputs, and +inf.
+    Each part is what `attention(..., return_lse=True)` returns for some of the keys: `torch.stack` the outputs and the
+    LSEs. All computation is in fp32, on the device of the inputs. Gradients pass through.
+
+    Args:
+        outputs: (parts, batch, heads, seq, head_dim), of any floating-point dtype; each part is normalised by the sum of
+            its own exponentials. There is at least one part.
+        lses: (parts, batch, heads, seq), fp32: the natural logarithm of each row's sum of exponentials in a part.
+
+    Returns: the output (batch, heads, seq, head_dim) in the dtype of `outputs`, and the LSE (batch, heads, seq) in fp32.
+        A row that sees no key in any part gets 0, and the LSE -inf. A part whose LSE is +inf has a sum that overflows
+        fp32 and outweighs the others: the row gets the mean of the outputs of such parts, and the LSE +inf.
+    Raises: InputError (a ValueError) if shapes, dtypes or devices do not fit together.
     """
     _check(outputs, lses)
     # A constant to autograd: whatever is subtracted, the result is the same.

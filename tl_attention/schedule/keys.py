@@ -25,13 +25,13 @@ Position = Annotated[StrictInt, Field(ge=PRODUCER)]
 
 
 class Keys(BaseModel):
-    """One schedule: tile, threads, ring depth, and the order, stage and group of the loop's statements.
+    """One schedule: tile, threads, number of buffers, and the group, order and stage of the loop's statements.
 
-    `group` partitions the 15 statements (names or numbers 0 to 14 in source order), or the chunks that `split` makes
-    of them. `order` and `stage` have one entry per group. A group of stage s works on KV block t - s in steady-state
-    iteration t; `order` is its position in the iteration. `-1` in both marks a producer group: one load, run ahead by
-    `num_stages` buffers. `lowering: inferred` leaves order, stage and group to the compiler; `warp_specialized` adds a
-    producer warpgroup, and takes the keys from `kernel` to `release_before`.
+    `group` partitions the 15 statements (by name, or by number 0 to 14 in source order), or the chunks that `split` makes
+    of them. `order` and `stage` have one entry for each group. A group of stage s works on KV block t - s in steady-state
+    iteration t, and `order` is its position in that iteration. `-1` in both marks a producer group: one load, which runs
+    ahead by `num_stages` buffers. `lowering: inferred` leaves order, stage and group to the compiler. `warp_specialized`
+    adds a producer warpgroup, and takes the keys from `kernel` to `release_before`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", title="tl-attention schedule")
@@ -49,7 +49,7 @@ class Keys(BaseModel):
         ),
     ]
     num_stages: Annotated[
-        StrictInt, Field(ge=1, le=8, description="buffers of K_shared and of V_shared that each producer group fills")
+        StrictInt, Field(ge=1, le=8, description="buffers of K_shared, and of V_shared, that each producer group fills")
     ]
     group: Annotated[
         tuple[tuple[StatementName, ...], ...],
@@ -97,19 +97,19 @@ class Keys(BaseModel):
 
     @property
     def has_program(self) -> bool:
-        """Whether this schedule orders the loop itself."""
+        """Whether this schedule orders the loop itself, so that there is a Program to prove and to show."""
         return self.dialect.model is not None
 
     @property
     def dialect(self) -> Dialect:
-        """What the schedule's lowering lets it say."""
+        """Which keys and statements the schedule's lowering has."""
         return dialect_of(self.lowering)
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """The statements that the groups partition, or the chunks that `split` makes of them.
+        """The statements, or the chunks that `split` makes of them, that the groups partition.
 
-        The 15 of the source, and those that the lowering's loop has besides.
+        They are the 15 of the source, and the statements that only the lowering's loop has.
         """
         absent = self.dialect.absent(self)
         names = (name for name in (*SOURCE.names, *self.dialect.own_statements) if name not in absent)
@@ -117,7 +117,7 @@ class Keys(BaseModel):
 
     @property
     def table(self) -> Table:
-        """The statements of the lowering's kernel, chunks as `split` says."""
+        """The statements of the lowering's kernel with what they read and write, cut into chunks as `split` says."""
         base, absent = self.dialect.table, self.dialect.absent(self)
         if absent:
             base = replace(base, statements=tuple(s for s in base.statements if s.name not in absent))
@@ -128,22 +128,22 @@ class Keys(BaseModel):
         return in_slots(table, [(name, stage) for names, stage in self.emission for name in names])
 
     def buffers(self, load: str) -> int:
-        """Buffers that a producer group's load fills."""
+        """How many buffers a producer group's load, "load_k" or "load_v", fills."""
         own = {"load_k": self.kernel.k_stages, "load_v": self.kernel.v_stages}[load]
         return self.num_stages if own is None else own
 
     @property
     def producers(self) -> tuple[str, ...]:
-        """Loads that run ahead, in the order in which the producer issues them."""
+        """The loads that run ahead, in the order in which the producer issues them."""
         return tuple(g[0] for g, order in zip(self.group, self.order) if order == PRODUCER)
 
     @property
     def emission(self) -> tuple[tuple[tuple[str, ...], int], ...]:
-        """(statements, stage) of each ordered group, in the order of the steady state."""
+        """(statements, stage) of each group that is not a producer, in the order of the steady state."""
         placed = [(order, g, stage) for g, order, stage in zip(self.group, self.order, self.stage) if order != PRODUCER]
         return tuple((g, stage) for _, g, stage in sorted(placed, key=lambda entry: entry[0]))
 
     @property
     def depth(self) -> int:
-        """Pipeline stages of the ordered groups."""
+        """How many pipeline stages the groups use, producers not counted."""
         return 1 + max((stage for _, stage in self.emission), default=0)

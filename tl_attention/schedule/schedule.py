@@ -1,7 +1,7 @@
-"""`Schedule`: the frozen description of one kernel.
+"""`Schedule` is the frozen description of one kernel.
 
-The rules that it meets by itself are in `rules.py`, those that need the problem or the device in `limits.py`;
-dependences are proved in `legality.py`.
+`rules.py` has the rules between its keys. The limits of a problem and a GPU are in proof/limits.py, and proof/legality.py
+proves the dependences.
 """
 
 from __future__ import annotations
@@ -22,7 +22,31 @@ from tl_attention.schedule.rules import rules_of
 
 
 class Schedule(Keys):
-    """One schedule: keys that obey every rule of its lowering."""
+    """One schedule: keys that obey every rule of its lowering. It is frozen and hashable, and equal keys make equal ones.
+
+    Read one with `load_schedule(name_or_file)` or `Schedule.from_label(label)`, or give the keys of a schedule file as
+    keyword arguments. A key that the file may leave out has the same default here. Keys with a dot in a message, such as
+    kernel.cluster, are attributes of an attribute: `schedule.kernel.cluster`.
+
+    Attributes:
+        lowering: which code generator makes the kernel: "inferred", "pipelined", "warp_specialized" or "mma_sync".
+        block_M: query rows of one tile.
+        block_N: keys of one KV block.
+        threads: threads that compute; a producer warpgroup comes on top.
+        num_stages: buffers of K, and of V, in shared memory.
+        group: a tuple of groups; a group is a tuple of statement names, which stand together in the loop.
+        order: for each group its position in an iteration; -1 marks a producer, a load that runs ahead.
+        stage: for each group how many iterations it lags: in iteration t it works on KV block t - stage. -1 as in order.
+        kv_order: "ascending" or "descending", the order in which KV blocks are visited.
+        kernel: how the kernel uses the GPU, such as clusters and operands.
+        softmax: how the softmax is computed.
+        split: statements that are cut into chunks of columns.
+        wait_before: statements before which a product is waited for.
+        release_before: statements before which a buffer is released.
+
+    Raises: pydantic.ValidationError (a ValueError) for keys that break a rule. `load_schedule` and `from_label` raise
+        InputError instead, which names the line or the label.
+    """
 
     @model_validator(mode="after")
     def _obeys_every_rule(self) -> Schedule:
@@ -32,10 +56,12 @@ class Schedule(Keys):
 
     @property
     def label(self) -> str:
-        """The schedule in one word; `Schedule.from_label` reads it back.
+        """The schedule as one word without spaces, which `Schedule.from_label` reads back. Equal labels mean equal keys.
 
-        Each group is its statement numbers, then `p` for a producer or `o<order>s<stage>`. Options that are not the
-        default follow, each after a `~`.
+        It names the lowering, the tile, `t` and the threads, `n` and the stages, and `desc` for a descending kv_order. Each
+        group follows as the numbers of its statements and `p` for a producer, or `o<order>s<stage>`. Options that are not
+        the default come last, each behind a `~`. An example is
+        pipelined_128x128_t256_n2_0p_1-2o0s0_3-11o3s0_12o1s1_13p_14o2s1.
         """
         parts = [self.lowering, f"{self.block_M}x{self.block_N}", f"t{self.threads}", f"n{self.num_stages}"]
         if self.kv_order == "descending":
@@ -47,7 +73,11 @@ class Schedule(Keys):
 
     @classmethod
     def from_label(cls, label: str) -> Schedule:
-        """The schedule whose `label` this is. Raises InputError."""
+        """Return the schedule that has this label.
+
+        Raises InputError (a ValueError) for text that is no label, for keys that break a rule, and for a label that is not
+        spelled as `label` spells it.
+        """
         order_part, *option_parts = label.split("~")
         head = re.fullmatch(rf"([a-z_]+?)_({N})x({N})_t({N})_n({N})(_desc)?((?:_[^_]+)*)", order_part)
         if head is None:
