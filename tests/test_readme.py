@@ -71,11 +71,12 @@ def test_a_term_is_explained_where_it_first_stands(page) -> None:
         assert first and text.index(words) <= first.start() < text.index(words) + len(words), term
 
 
-def test_the_page_for_pytorch_users_has_the_rules_and_the_records() -> None:
-    page = pytorch_page.PAGE.read_text()
-    assert pytorch_page.filled(page) == page, "python tools/pytorch_page.py makes it again"
-    with pytest.raises(ValueError, match="expected one <!-- defaults --> and one <!-- end of defaults -->"):
-        pytorch_page.filled(page.replace("<!-- defaults -->", ""))
+def test_the_pages_for_pytorch_users_have_the_rules_and_the_records() -> None:
+    for path in pytorch_page.PARTS:
+        page = path.read_text()
+        assert pytorch_page.filled(path, page) == page, "python tools/pytorch_page.py makes it again"
+    with pytest.raises(ValueError, match="expected one <!-- host --> and one <!-- end of host -->"):
+        pytorch_page.filled(path, page.replace("<!-- host -->", ""))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What `attention` refuses: one line each, the words of docs/PYTORCH.md, before a kernel is compiled. No GPU needed."""
+"""What `attention` refuses: one line each, the words of docs/pytorch-reference.md, before a kernel is compiled. No GPU needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tl_attention import InputError, ScheduleRefused, attention
 from tl_attention.build import generation, library
 from tl_attention.op import arguments, kernels
 
-PAGE = (Path(__file__).parents[1] / "docs/PYTORCH.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs/pytorch-reference.md").read_text()
 
 
 def half(*size: int, dtype: torch.dtype = torch.float16, **options: Any) -> torch.Tensor:

@@ -63,7 +63,7 @@ def test_smoothing_gives_the_mean_of_each_20_in_a_row() -> None:
 def test_up_to_twice_the_difference_of_flash_and_cudnn_is_allowed(ours) -> None:
     found = judged([*drawn(1, ours), *drawn(2, ours)])
     assert [seed.ok for seed in found] == [True, True] and [seed.seed for seed in found] == [1, 2]
-    assert f"seed 1: ok: from flash's at most {abs(ours) / MOST:.2f} of what is allowed" in found[0].verdict
+    assert f"seed 1: ok: our loss is at most {abs(ours) / MOST:.2f} of the allowed distance from flash's" in found[0].verdict
     # Of waves that cancel each other nothing is left of the means, but what is apart does not cancel.
     assert len(found[0].apart) == STEPS - SMOOTHED_OVER + 1
     assert found[0].apart[0] == pytest.approx(abs(ours) * 1e-5 * 10.5, abs=1e-12)
@@ -77,8 +77,8 @@ def test_more_is_not_even_at_one_step() -> None:
     spoilt[29] += 0.02
     found = judged([replace(runs[0], losses=tuple(spoilt)), *runs[1:]])
     assert found[0].outside == list(range(30, 50)) and not found[0].ok and found[1].ok
-    assert found[0].verdict.startswith("seed 1: FAILED: at step 30 0.00")
-    assert "as at 20 of 41 steps" in found[0].verdict
+    assert found[0].verdict.startswith("seed 1: FAILED: at step 30 our loss is 0.00")
+    assert "20 of 41 steps are too far" in found[0].verdict
 
 
 def test_what_is_allowed_is_the_largest_difference_so_far_and_not_that_of_the_step() -> None:
@@ -98,7 +98,7 @@ def test_an_end_outside_of_the_seeds_range_fails() -> None:
     others = [run(name, 2, [2.1] * STEPS) for name in ("ours", "flash2", "cudnn")]
     first, second = judged([*runs, *others])
     assert not first.outside and not first.ends_within and not first.ok and second.ok
-    assert "ends OUTSIDE of the 0.1 that seeds differ by" in first.verdict
+    assert "the ends differ by 0.20000, OUTSIDE of the 0.1 that seeds differ by" in first.verdict
 
 
 @pytest.mark.parametrize("broken", ["ours", "flash2", "cudnn"])

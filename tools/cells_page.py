@@ -1,4 +1,4 @@
-"""Makes the tables of speed in docs/PYTORCH.md, and docs/speed.svg, from the record: `python tools/cells_page.py`.
+"""Makes the tables of speed in docs/pytorch-measurements.md, and docs/speed.svg, from the record: `python tools/cells_page.py`.
 
 They stand between two markers. A test holds page and picture to the record.
 """
@@ -17,6 +17,7 @@ from tl_attention.measure.cell_records import CellRow, parse_cell
 from tl_attention.measure.records import Measured, read_lines
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL
+from tl_attention.problem.shape import AttentionShape
 from tl_attention.show.cells import binding_peer
 from tl_attention.show.report import PEER_NAMES
 from tl_attention.show.text_table import markdown
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "results/cells-h200.jsonl"
 # Of head_dim 128, over more lengths.
 GRID = ROOT / "results/grid-h200.jsonl"
-PAGE = ROOT / "docs/PYTORCH.md"
+PAGE = ROOT / "docs/pytorch-measurements.md"
 PICTURE = ROOT / "docs/speed.svg"
 BEGIN, END = "<!-- speed -->", "<!-- end of speed -->"
 PEERS = {name: PEER_NAMES[name] for name in ("fa3", "cudnn")}
@@ -52,19 +53,21 @@ def section(rows: Sequence[CellRow]) -> str:
     if of_lengths:
         parts.append(f"{over_lengths(of_lengths)}\n")
     if others:
-        parts.append(f"{markdown(('case', 'problem', 'ms', 'speed', 'of'), list(map(alone, others)))}\n")
+        parts.append(f"{markdown(("problem: batch, heads, length, head_dim", "ms", "speed", "beside"), list(map(alone, others)))}\n")
     if later := "".join(f"{words}\n" for words in other_runs(rows)):
         parts.append(later)
     return "\n".join([*parts, END])
 
 
 def other_runs(rows: Sequence[CellRow]) -> Iterator[str]:
-    """Which cells are of another run than the first, in whose words all stand."""
-    runs: dict[tuple[str | None, ...], list[str]] = {}
+    """Which lines come from another run than the first, whose date and commit stand above the table."""
+    runs: dict[tuple[str | None, ...], dict[str, None]] = {}
     for row in rows:
-        runs.setdefault((row.device, row.run, row.commit), []).append(row.cell)
-    for (device, run, commit), cells in list(runs.items())[1:]:
-        yield f"Of another run, {device}, {run}, commit {commit}: {', '.join(cells)}."
+        of_run = runs.setdefault((row.device, row.run, row.commit), {})
+        softcap = f"softcap {row.shape.softcap:g}" if row.shape.softcap else "no softcap"
+        of_run[f"head_dim {row.shape.head_size} with {heads_of(row.shape)} heads and {softcap}"] = None
+    for (device, run, commit), lines in list(runs.items())[1:]:
+        yield f"The lines of {' and of '.join(lines)} are from another run: {device}, {run}, commit {commit}."
 
 
 def divided(rows: Sequence[CellRow]) -> tuple[list[CellRow], list[CellRow]]:
@@ -78,8 +81,8 @@ def divided(rows: Sequence[CellRow]) -> tuple[list[CellRow], list[CellRow]]:
 def about_lengths(row: CellRow) -> str:
     """What was measured, where and how."""
     return (
-        f"Speed as a part of the peer's, above 1 is faster: the median over rounds of the ratio of times, {row.shape.dtype}, "
-        f"{row.shape.batch * row.shape.seq_kv} tokens where lengths stand beside each other. {measured_on(row)}"
+        f"All speeds are in {row.shape.dtype}. Where lengths stand beside each other, the batch is "
+        f"{row.shape.batch * row.shape.seq_kv} / length. {measured_on(row)}"
     )
 
 
@@ -94,7 +97,7 @@ def measured_on(row: Measured) -> str:
 def over_lengths(rows: Sequence[CellRow], peers: Mapping[str, str] = PEERS) -> str:
     """The table of cells of several lengths: a column for each peer and length, and the geometric mean against the first."""
     lengths = sorted({row.shape.seq_kv for row in rows})
-    columns = [f"{name}, {_length(seq)}" for name in peers.values() for seq in lengths]
+    columns = [f"{name}, {length(seq)}" for name in peers.values() for seq in lengths]
     headings = ["head_dim", "heads", "", *columns, f"mean / {next(iter(peers.values()))}"]
     return markdown(headings, list(_grid(rows, lengths, peers)))
 
@@ -106,12 +109,16 @@ def _grid(rows: Sequence[CellRow], lengths: Sequence[int], peers: Mapping[str, s
         lines.setdefault((row.group, row.shape.mask == CAUSAL), {})[row.shape.seq_kv] = row
     for of_line in lines.values():
         shape = next(iter(of_line.values())).shape
-        heads = f"{shape.heads}" if shape.group == 1 else f"{shape.heads} on {shape.heads_kv}"
         what = [*["causal"] * (shape.mask == CAUSAL), *[f"softcap {shape.softcap:g}"] * bool(shape.softcap)]
         found = [_speed(of_line.get(seq), peer) for peer in peers for seq in lengths]
         against = [speed for seq in lengths if (speed := _speed(of_line.get(seq), next(iter(peers))))]
         mean = f"{geometric_mean(against):.3f}" if against else ""
-        yield [str(shape.head_size), heads, ", ".join(what), *("" if x is None else f"{x:.3f}" for x in found), mean]
+        yield [str(shape.head_size), heads_of(shape), ", ".join(what), *("" if x is None else f"{x:.3f}" for x in found), mean]
+
+
+def heads_of(shape: AttentionShape) -> str:
+    """`16`, or `40 on 8` where 40 heads share the keys and values of 8."""
+    return str(shape.heads) if shape.group == 1 else f"{shape.heads} on {shape.heads_kv}"
 
 
 def alone(row: CellRow) -> list[str]:
@@ -120,7 +127,6 @@ def alone(row: CellRow) -> list[str]:
     speed, ms = _speed(row, peer) if peer else None, row.ours.median_ms
     visited = f", which visits {row.visited:.2f} x the visible pairs" * (peer == "unmasked") if row.visited else ""
     return [
-        row.cell,
         f"{row.shape}{visited}",
         row.ours.status if ms is None else f"{ms:.3f}",
         "" if speed is None else f"{speed:.3f}",
@@ -142,7 +148,7 @@ def _speed(row: CellRow | None, peer: str) -> float | None:
     return found.ratio if found else None
 
 
-def _length(seq: int) -> str:
+def length(seq: int) -> str:
     return f"{seq // 1024}k" if seq % 1024 == 0 else str(seq)
 
 

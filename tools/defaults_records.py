@@ -10,13 +10,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
 
-from cells_page import GRID, NAMES, RECORD, read
+from cells_page import GRID, NAMES, RECORD, length, read
 from results_page import ratios
 
 from tl_attention.files.default_rule import NONE_YET, Case
 from tl_attention.files.defaults import FILE, defaults
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
+from tl_attention.problem.mask import CAUSAL
 from tl_attention.show.cells import binding_peer
 
 # The schedules of the grid of lengths in both dtypes, and whether it is causal there.
@@ -49,13 +50,18 @@ def of_grid(rows: Sequence[CellRow], causal: bool) -> str:
 
 
 def of_cells(rows: Sequence[CellRow]) -> str:
-    """Each cell's speed beside the peer that it is shown with."""
-    speeds: dict[str, list[str]] = {}
+    """Each cell's speed beside the peer that it is shown with, and its number of keys."""
+    speeds: dict[str, list[tuple[str, str]]] = {}
     for row in rows:
         peer = binding_peer(row)
         if peer and (speed := row.speed(OURS, peer)):
-            speeds.setdefault(NAMES[peer], []).append(f"{speed.ratio:.3f} ({row.cell})")
-    words = (f"{', '.join(of_peer)} x {peer}" for peer, of_peer in speeds.items())
+            causal = ", causal" if row.shape.mask == CAUSAL else ""
+            speeds.setdefault(f"{NAMES[peer]}{causal}", []).append((f"{speed.ratio:.3f}", length(row.shape.seq_kv)))
+    words = []
+    for words_of_peer, found in speeds.items():
+        peer, causal, _ = words_of_peer.partition(", causal")
+        ratios_of, lengths = (" and ".join(", ".join(of).rsplit(", ", 1)) for of in zip(*found, strict=True))
+        words.append(f"{ratios_of} x {peer} at {lengths} keys{causal}")
     return f"{RECORD.name} says {'; '.join(words)}" if speeds else NONE_YET
 
 

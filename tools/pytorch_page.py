@@ -1,6 +1,6 @@
-"""Fills the parts of docs/PYTORCH.md that come from data: `python tools/pytorch_page.py`. A test holds the page to it.
+"""Fills what comes from data in docs/pytorch-reference.md and docs/pytorch-measurements.md: `python tools/pytorch_page.py`.
 
-A part stands between `<!-- NAME -->` and `<!-- end of NAME -->`.
+A part stands between `<!-- NAME -->` and `<!-- end of NAME -->`. A test holds the pages to the data.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from cells_page import about_lengths, measured_on, over_lengths, read
+from cells_page import PAGE as MEASUREMENTS
+from cells_page import ROOT, about_lengths, measured_on, over_lengths, read
 
 from tl_attention.files.defaults import defaults
 from tl_attention.measure.cell import OURS
 from tl_attention.show.text_table import markdown
 
-ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs/PYTORCH.md"
+REFERENCE = ROOT / "docs/pytorch-reference.md"
 BACKWARD, HOST, OPERATOR = (ROOT / f"results/{name}-h200.jsonl" for name in ("backward", "host", "operator"))
 SDPA = {"flash2": "SDPA's flash", "cudnn": "SDPA's cuDNN"}
 
@@ -69,19 +69,23 @@ def operator() -> str:
     return f"{about}\n\n{markdown(headings, lines)}"
 
 
-PARTS: dict[str, Callable[[], str]] = {"defaults": rules, "backward": backward, "host": host, "operator": operator}
+PARTS: dict[Path, dict[str, Callable[[], str]]] = {
+    REFERENCE: {"defaults": rules},
+    MEASUREMENTS: {"backward": backward, "host": host, "operator": operator},
+}
 
 
-def filled(page: str) -> str:
-    """The page with its parts made anew. Raises ValueError where one has no place, or several."""
-    for name, part in PARTS.items():
+def filled(path: Path, page: str) -> str:
+    """The text of a page with its parts made anew. Raises ValueError where a part has no place, or several."""
+    for name, part in PARTS[path].items():
         start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
         if page.count(start) != 1 or page.count(end) != 1:
-            raise ValueError(f"{PAGE}: expected one {start.strip()} and one {end}")
+            raise ValueError(f"{path}: expected one {start.strip()} and one {end}")
         before, _, rest = page.partition(start)
         page = f"{before}{start}\n{part()}\n\n{end}{rest.partition(end)[2]}"
     return page
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text()))
+    for path in PARTS:
+        path.write_text(filled(path, path.read_text()))

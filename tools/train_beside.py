@@ -4,7 +4,7 @@
 
 The model is that of examples/transformer_block.py, larger. A line for each seed and attention is recorded as it comes,
 with the loss of every step; then each seed is judged (tools/training.py), and the exit code is 1 if one fails.
-`python tools/training_page.py` makes the section of docs/PYTORCH.md and its picture from the record. It takes about
+`python tools/training_page.py` makes the section of docs/pytorch-measurements.md and its picture from the record. It takes about
 70 s on an H200, and no network.
 """
 

@@ -55,13 +55,13 @@ def smoothed(losses: Sequence[float], over: int = SMOOTHED_OVER) -> list[float]:
 
 @dataclass(frozen=True)
 class Judged:
-    """One seed. The lists have an entry for each step from SMOOTHED_OVER on.
+    """The judgement of one seed. The lists have an entry for each step from SMOOTHED_OVER on.
 
-    `smooth` are the losses of each attention. `apart` is how far ours lies from flash's, the difference of each step
-    without its sign, smoothed; `allowed` is how far it may: MOST times the largest that flash's lies from cuDNN's up to
-    that step. `of_means` is the largest part of what is allowed where losses are smoothed before they are subtracted:
-    their differences cancel then, those of flash and cuDNN too, so it is told and not judged. `spread` is how far apart
-    flash's seeds end. `broken` says which attention's loss is not finite, and where.
+    `smooth` has the smoothed losses of each attention. `apart` is the smoothed absolute difference of our loss and flash's;
+    `allowed` is MOST times the largest one of flash and cuDNN up to that step. `of_means` is the largest apart / allowed
+    where losses are smoothed before they are subtracted; it is reported and not judged, as such differences cancel, those
+    of flash and cuDNN too. `spread` is how far apart flash's seeds end. `broken` says which attention's loss is not finite,
+    and where.
     """
 
     seed: int
@@ -89,24 +89,25 @@ class Judged:
 
     @property
     def verdict(self) -> str:
-        """In a line."""
+        """The judgement in a line."""
         if self.broken:
             return f"seed {self.seed}: FAILED: {self.broken}"
-        ends = {name: f"{losses[-1]:.5f}" for name, losses in self.smooth.items()}
-        return f"seed {self.seed}: {'ok' if self.ok else 'FAILED'}: {self._said()}: " + ", ".join(
-            f"{ends[name]} {words}" for name, words in NAMES.items()
-        )
+        return f"seed {self.seed}: {'ok' if self.ok else 'FAILED'}: {self._said()}"
 
     def _said(self) -> str:
         if outside := self.outside:
             first, at = outside[0], outside[0] - SMOOTHED_OVER
             of_all = f"{len(outside)} of {len(self.apart)} steps"
-            said = f"at step {first} {self.apart[at]:.2g} from flash's, expected at most {self.allowed[at]:.2g}, as at {of_all}"
+            said = (
+                f"at step {first} our loss is {self.apart[at]:.2g} from flash's, expected at most {self.allowed[at]:.2g}; "
+                f"{of_all} are too far"
+            )
         else:
-            said = f"from flash's at most {_part(self.apart, self.allowed):.2f} of what is allowed"
-        near = "within" if self.ends_within else "OUTSIDE of"
+            said = f"our loss is at most {_part(self.apart, self.allowed):.2f} of the allowed distance from flash's"
+        end = abs(self.smooth[OURS][-1] - self.smooth[FLASH][-1])
         return (
-            f"{said} (of smoothed losses {self.of_means:.2f}); ends {near} the {self.spread:.2g} that seeds differ by"
+            f"{said} (not judged: {self.of_means:.2f} with smoothed losses); the ends differ by {end:.5f}, "
+            f"{'within' if self.ends_within else 'OUTSIDE of'} the {self.spread:.2g} that seeds differ by"
         )
 
 

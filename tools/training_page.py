@@ -1,4 +1,4 @@
-"""Makes the section of docs/PYTORCH.md on training, and docs/training.svg, from the record.
+"""Makes the section of docs/pytorch-measurements.md on training, and docs/training.svg, from the record.
 
     python tools/training_page.py
 
