@@ -63,7 +63,10 @@ def test_smoothing_gives_the_mean_of_each_20_in_a_row() -> None:
 def test_up_to_twice_the_difference_of_flash_and_cudnn_is_allowed(ours) -> None:
     found = judged([*drawn(1, ours), *drawn(2, ours)])
     assert [seed.ok for seed in found] == [True, True] and [seed.seed for seed in found] == [1, 2]
-    assert f"seed 1: ok: our loss is at most {abs(ours) / MOST:.2f} of the allowed distance from flash's" in found[0].verdict
+    assert (
+        f"seed 1: ok: our loss is at most {abs(ours) / MOST:.2f} of the allowed distance from flash's"
+        in found[0].verdict
+    )
     # Of waves that cancel each other nothing is left of the means, but what is apart does not cancel.
     assert len(found[0].apart) == STEPS - SMOOTHED_OVER + 1
     assert found[0].apart[0] == pytest.approx(abs(ours) * 1e-5 * 10.5, abs=1e-12)

@@ -21,7 +21,7 @@ Importing the package imports neither torch nor TileLang: the exports import the
 
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "InputError",
     "Schedule",

@@ -53,7 +53,8 @@ def section(rows: Sequence[CellRow]) -> str:
     if of_lengths:
         parts.append(f"{over_lengths(of_lengths)}\n")
     if others:
-        parts.append(f"{markdown(("problem: batch, heads, length, head_dim", "ms", "speed", "beside"), list(map(alone, others)))}\n")
+        headings = ("problem: batch, heads, length, head_dim", "ms", "speed", "beside")
+        parts.append(f"{markdown(headings, list(map(alone, others)))}\n")
     if later := "".join(f"{words}\n" for words in other_runs(rows)):
         parts.append(later)
     return "\n".join([*parts, END])
@@ -113,7 +114,13 @@ def _grid(rows: Sequence[CellRow], lengths: Sequence[int], peers: Mapping[str, s
         found = [_speed(of_line.get(seq), peer) for peer in peers for seq in lengths]
         against = [speed for seq in lengths if (speed := _speed(of_line.get(seq), next(iter(peers))))]
         mean = f"{geometric_mean(against):.3f}" if against else ""
-        yield [str(shape.head_size), heads_of(shape), ", ".join(what), *("" if x is None else f"{x:.3f}" for x in found), mean]
+        yield [
+            str(shape.head_size),
+            heads_of(shape),
+            ", ".join(what),
+            *("" if x is None else f"{x:.3f}" for x in found),
+            mean,
+        ]
 
 
 def heads_of(shape: AttentionShape) -> str:
