@@ -292,7 +292,6 @@ def test_bench_tells_every_bad_file_before_it_starts(cli, tmp_path, seed_path) -
 def test_a_pipe_is_read_where_it_has_a_writer_and_not_waited_for_where_it_has_none(cli, error_of, tmp_path, seed_path):
     pipe = tmp_path / "pipe.yaml"
     os.mkfifo(pipe)
-    # The writer waits for a reader, and so would the reader for a writer.
     assert error_of("check", pipe) == f"{pipe}: a pipe or device with nothing in it, expected a file"
     write_end = os.open(pipe, os.O_RDWR)
     writer = threading.Timer(0.3, lambda: (os.write(write_end, seed_path.read_bytes()), os.close(write_end)))

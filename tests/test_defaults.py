@@ -145,7 +145,7 @@ MISTAKES = {
     ),
     "head size": ("[96]", "[100]", 12, "rules[2].head_dims[0]: expected 64, 96, 128, 192, '192/128' or 256, found 100"),
     "head size twice": ("[96]", "[96, 96]", 12, "rules[2].head_dims: expected each once"),
-    "no head size": ("[96]", "[]", 12, "rules[2].head_dims: expected at least 1 entries"),
+    "no head size": ("[96]", "[]", 12, "rules[2].head_dims: expected at least 1 entry"),
     "dtype": (
         "seq_q: up to 64",
         "dtypes: [fp16]",

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tl_attention import __version__
 from tl_attention.cli import main
 from tl_attention.leaderboard.device_code import read_device_code
 from tl_attention.measure.records import Row, read_rows
@@ -30,6 +31,11 @@ README = (ROOT / "README.md").read_text()
 
 def test_the_page_of_results_is_made_from_the_records() -> None:
     assert results_page.PAGE.read_text() == results_page.page(), "python tools/results_page.py makes it again"
+
+
+def test_the_changelog_begins_with_this_version_and_its_date() -> None:
+    versions = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert re.fullmatch(rf"{re.escape(__version__)}, \d{{4}}-\d\d-\d\d", versions[0])
 
 
 def test_it_is_short_enough_to_be_read() -> None:
@@ -57,6 +63,12 @@ TERMS = {
         "producer": "the *producer* warp that loads",
         "consumer": "the *consumer* warpgroups that compute",
     },
+    "docs/pytorch.md": {
+        "sink": "sinks=scores)  # one score per head that only enters the softmax's denominator: a *sink*",
+        "LSE": "The *LSE* (log-sum-exp) is each row's logarithm of the softmax's denominator",
+    },
+    "docs/pytorch-reference.md": {"LSE": "the *LSE* too: each row's natural logarithm of the sum of exp(score)"},
+    "docs/pytorch-measurements.md": {"peer": "A *peer* is\nanother implementation that is timed beside ours"},
     "docs/CARDS.md": {"fragments": "which load fragments (8 x 8 pieces of a tile in registers)"},
 }
 
