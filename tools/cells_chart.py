@@ -48,9 +48,11 @@ def drawn(rows: Sequence[CellRow], peer: str = "fa3") -> Figure:
     axes = sheet.axes(LEFT, LEGEND, WIDTH - LEFT - MARGIN, HEIGHT)
     for line, words in enumerate(("length", "head_dim", "heads")):
         sheet.text(MARGIN, sheet.top + LEGEND + HEIGHT + 4 + line * LINE, words, SMALL)
-    groups: dict[str, list[CellRow]] = {}
+    groups: dict[tuple[object, ...], list[CellRow]] = {}
     for row in rows:
-        groups.setdefault(row.group, []).append(row)
+        shape = row.shape
+        kind = (shape.head_size, shape.heads, shape.heads_kv, shape.softcap, shape.seq_q == shape.seq_kv)
+        groups.setdefault(kind, []).append(row)
     left = GAP / 2
     for cells in groups.values():
         left = group(axes, left, cells, peer) + GAP
