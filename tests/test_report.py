@@ -91,6 +91,18 @@ def test_the_ratio_is_relative_to_the_named_baseline(cli, record) -> None:
     assert column(text, "speed / seed") == ["1.143", "1.000", "0.800", "0.571", ""]
 
 
+def test_rows_of_one_run_are_compared_round_by_round() -> None:
+    """The medians say 0.5; in each round but one the seed was as fast."""
+    seed = row("seed", 20.0, rounds_ms=(10.0, 20.0, 30.0))
+    peer = row("cudnn", 10.0, rounds_ms=(10.0, 20.0, 6.0))
+    assert seed.speed(peer) == 1.0 and column(markdown_table([seed, peer], ("ratio",)), "speed / cudnn") == [
+        "1.000",
+        "1.000",
+    ]
+    assert seed.speed(replace(peer, run="tuesday")) == seed.speed(replace(peer, rounds_ms=())) == 0.5
+    assert seed.speed(row("cudnn", status="refused")) is None
+
+
 def test_without_the_default_baseline_the_ratio_is_empty() -> None:
     text = markdown_table([entry for entry in ROWS if entry.name != "cudnn"], ("schedule", "ratio"))
     assert set(column(text, "speed / cudnn")) == {""}

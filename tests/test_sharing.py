@@ -34,6 +34,7 @@ FIELDS = {
         "p10_ms",
         "p90_ms",
         "n",
+        "rounds_ms",
         "tflops",
         "product",
         "matmul_tflops",

@@ -155,9 +155,9 @@ def headline(ladder: Ladder, rows: Mapping[str, Row]) -> tuple[str, ...]:
     """The text's best known figure and the row of that step."""
     row = rows[ladder.headline.name]
     beside = "; ".join(
-        f"{rows[peer].median_ms / row.median_ms:.3f} x {PEER_NAMES[peer]}"  # type: ignore[operator]
+        f"{speed:.3f} x {PEER_NAMES[peer]}"
         for peer in ladder.peers
-        if peer in rows and rows[peer].median_ms and row.median_ms
+        if peer in rows and (speed := row.speed(rows[peer]))
     )
     least = min(rows[step.name].median_ms or math.inf for step in ladder.measured)
     # The first that is as fast as the fastest, but for what the clock does.

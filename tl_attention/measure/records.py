@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -75,6 +76,7 @@ class Row(Measured):
     """One candidate on one problem. Times in milliseconds; `percent_of_matmul` against the rate of the same run's
     plain product, which `product` names: matmul, or mma_sync for nothing but that instruction on registers.
 
+    `rounds_ms` has the median of each round's calls: rows of one run are compared round by round.
     `fingerprint` names the generated code, `machine_code` what ptxas made of it: several may be one there.
     `against` is set of a candidate that was sampled against an incumbent, `known_from` names the run where that was not
     done anew.
@@ -102,6 +104,7 @@ class Row(Measured):
     p10_ms: float | None = None
     p90_ms: float | None = None
     n: int = 0
+    rounds_ms: tuple[float, ...] = ()
     tflops: float | None = None
     product: str = "matmul"
     matmul_tflops: float | None = None
@@ -114,6 +117,18 @@ class Row(Measured):
     def measured_in(self) -> str:
         """The run whose times these are."""
         return self.known_from or self.run
+
+    def speed(self, reference: Row) -> float | None:
+        """The median, over rounds, of the reference's time divided by this row's; None of what was not timed.
+
+        Of rows without rounds, which records from before 0.2.0 have, it is the quotient of the medians.
+        """
+        if not self.median_ms or not reference.median_ms:
+            return None
+        if self.measured_in != reference.measured_in or len(self.rounds_ms) != len(reference.rounds_ms):
+            return reference.median_ms / self.median_ms
+        pairs = zip(reference.rounds_ms, self.rounds_ms, strict=True)
+        return statistics.median([theirs / ours for theirs, ours in pairs] or [reference.median_ms / self.median_ms])
 
     @property
     def shape(self) -> AttentionShape:
@@ -235,6 +250,7 @@ def parse_row(line: bytes, where: str) -> Row:
         ("median_ms", row.median_ms is None or None not in (row.p10_ms, row.p90_ms), "p10_ms and p90_ms beside it"),
         ("registers", row.registers is None or row.registers > 0, "more than 0"),
         ("shared_bytes", row.shared_bytes is None or row.shared_bytes >= 0, "at least 0"),
+        ("rounds_ms", min(row.rounds_ms, default=1) > 0, "times above 0"),
         ("against", row.against is None or min(row.against.ratios, default=0) > 0, "ratios above 0"),
     ):
         if not is_good:

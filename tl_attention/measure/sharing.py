@@ -24,6 +24,7 @@ KEPT = (
         "p10_ms",
         "p90_ms",
         "n",
+        "rounds_ms",
         "tflops",
         "product",
         "matmul_tflops",

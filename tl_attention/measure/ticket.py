@@ -50,6 +50,7 @@ def times(
     plain = timing.tflops(products.flops(product), of_product.timing.median_ms) if of_product else None
     return {
         **asdict(found),
+        "rounds_ms": tuple(round(ms, 6) for ms in samples.medians_ms),
         "tflops": rate,
         "product": product,
         "matmul_tflops": plain,

@@ -121,7 +121,7 @@ def _line(
         _number(row.tflops),
         _number(row.percent_of_matmul, 1),
         figure,
-        _number(peer.median_ms / row.median_ms if peer and peer.median_ms and row.median_ms else None, 3),
+        _number(row.speed(peer) if peer else None, 3),
         _gain(row, against, ladder),
         _number(row.registers),
         _number(row.stack_bytes),

@@ -245,6 +245,5 @@ def _who(group: Sequence[Row], rows: Sequence[Row]) -> str:
 
 
 def _ratio(row: Row, reference: Row | None) -> str:
-    if reference is None or not row.median_ms or not reference.median_ms:
-        return ""
-    return f"{reference.median_ms / row.median_ms:.3f}"
+    speed = row.speed(reference) if reference else None
+    return "" if speed is None else f"{speed:.3f}"
