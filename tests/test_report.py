@@ -35,22 +35,14 @@ def row(name: str, ms: float | None = None, **fields: Any) -> Row:
 
 ROWS = [
     row(
-        "seed",
-        16.0,
-        error_max_abs=3e-5,
-        error_max_abs_budget=1e-4,
-        registers=255,
-        stack_bytes=0,
-        shared_bytes=163840,
-        fingerprint="897102b67f40",
-        percent_of_matmul=70.04,
-        matmul_tflops=712.0,
+        "seed", 16.0, error_max_abs=3e-5, error_max_abs_budget=1e-4, registers=255, stack_bytes=0, shared_bytes=163840,
+        fingerprint="897102b67f40", percent_of_matmul=70.04, matmul_tflops=712.0,
     ),
     row("wide", status="refused", reason="needs 294,912 bytes"),
     row("cudnn", 14.0),
     row("flash2", 28.0),
     row("late", 20.0, fingerprint="897102b67f40", same_code_as="seed"),
-]
+]  # fmt: skip
 
 
 @pytest.fixture
