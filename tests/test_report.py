@@ -84,7 +84,6 @@ def test_the_ratio_is_relative_to_the_named_baseline(cli, record) -> None:
 
 
 def test_rows_of_one_run_are_compared_round_by_round() -> None:
-    """The medians say 0.5; in each round but one the seed was as fast."""
     seed = row("seed", 20.0, rounds_ms=(10.0, 20.0, 30.0))
     peer = row("cudnn", 10.0, rounds_ms=(10.0, 20.0, 6.0))
     assert seed.speed(peer) == 1.0 and column(markdown_table([seed, peer], ("ratio",)), "speed / cudnn") == [
