@@ -13,7 +13,7 @@ sys.path.append(str(ROOT / "tools"))
 
 import pictures  # noqa: E402
 from cells_page import read  # noqa: E402
-from pictures_of import grid, ladder, lengths, outcomes, predictions, style  # noqa: E402
+from pictures_of import grid, ladder, lengths, outcomes, style  # noqa: E402
 from pictures_of.beside_text import beside, figures_of_peers, only_figure  # noqa: E402
 from pictures_of.budget import Kind, shares  # noqa: E402
 from pictures_of.layout import boxes, faults  # noqa: E402
@@ -82,12 +82,10 @@ def test_the_values_of_a_map_are_the_speeds_of_its_cells() -> None:
 # --- predictions -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", predictions.PAGES, ids=lambda page: page.base)
-def test_every_prediction_is_read_and_speeds_are_those_of_the_page(page) -> None:
-    table = [line for line in (RESULTS / page.page).read_text().splitlines() if line.startswith("|")][2:]
-    speeds = {(cells := [cell.strip() for cell in line.split("|")])[1]: float(cells[5]) for line in table}
-    found = outcomes.outcomes(RESULTS / page.page, RESULTS / page.record, page.base)
-    assert {one.name: round(one.speed, 3) for one in found} == speeds
+@pytest.mark.parametrize("experiments", outcomes.EXPERIMENTS, ids=lambda experiments: experiments.base)
+def test_every_prediction_is_read_and_each_of_them_has_a_speed(experiments) -> None:
+    found = outcomes.outcomes(experiments)
+    assert {one.name for one in found} == {path.stem for path in experiments.folder.glob("*.yaml")}
     assert [one.speed for one in found] == sorted((one.speed for one in found), reverse=True)
     assert all(0.9 < one.predicted.low <= one.predicted.high < 1.1 for one in found)
     assert 0 < sum(one.came_true for one in found) < len(found)
@@ -128,13 +126,15 @@ def test_a_prediction_comes_true_within_noise_of_its_interval() -> None:
 
 
 def test_an_experiment_that_was_not_timed_is_refused(tmp_path) -> None:
-    page = tmp_path / "experiments.md"
-    page.write_text("| schedule | prediction |\n| --- | --- |\n| nothing | 1 % slower: why. |\n")
-    with pytest.raises(InputError, match=r"nothing was not timed, expected a row for each line of experiments.md"):
-        outcomes.outcomes(page, RESULTS / predictions.PAGES[0].record, "best")
-    page.write_text("no table\n")
-    with pytest.raises(InputError, match="no table that has a column 'prediction'"):
-        outcomes.predictions(page)
+    experiments = outcomes.EXPERIMENTS[0]._replace(folder=tmp_path)
+    experiments.path("nothing").write_text("# Prediction: 1 % slower: why.\nbase: best\n")
+    with pytest.raises(
+        InputError, match=r"experiments-h200.jsonl: nothing was not timed, expected a row for each file"
+    ):
+        outcomes.outcomes(experiments)
+    experiments.path("nothing").write_text("base: best\n")
+    with pytest.raises(InputError, match="nothing.yaml: no line `# Prediction"):
+        outcomes.predictions(tmp_path)
 
 
 # --- errors ----------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tools"))
 
 import cells_page  # noqa: E402
+import experiments_page  # noqa: E402
 import pytorch_page  # noqa: E402
 import results_page  # noqa: E402
 
@@ -138,18 +139,10 @@ def test_the_tables_are_the_records() -> None:
     assert cells_page.over_lengths(others, {"fa3": PEER_NAMES["fa3"]}) in README
 
 
-@pytest.mark.parametrize(
-    "folder,record,digits",
-    [("experiments", "experiments-h200", 2), ("experiments/causal", "experiments-causal-h200", 3)],
-)
-def test_every_experiment_has_its_prediction_and_outcome(folder, record, digits):
-    text = (ROOT / f"results/{record}.md").read_text()
-    rows = {row.name: row for row in read_rows(ROOT / f"results/{record}.jsonl")}
-    for path in sorted((ROOT / "schedules" / folder).glob("*.yaml")):
-        prediction = re.search(r"^# Prediction: (.*)$", path.read_text(), re.MULTILINE)[1]
-        median = rows[path.stem].median_ms
-        outcome = f"{median:.{digits}f}, " if median else rows[path.stem].status
-        assert re.search(rf"^\| {path.stem} \|.*\| {re.escape(prediction)} \| {re.escape(outcome)}", text, re.MULTILINE)
+def test_the_page_of_experiments_is_made_from_their_files_and_records() -> None:
+    assert experiments_page.PAGE.read_text() == experiments_page.page().rstrip() + "\n", (
+        "python tools/experiments_page.py"
+    )
 
 
 def test_the_counters_shown_are_the_records():

@@ -20,6 +20,7 @@ from tl_attention.show.text_table import markdown
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PAGE = ROOT / "docs/results.md"
+BASELINE = "best"
 COLUMNS = ("schedule", "sizes", "status", "ms", "tflops", "matmul", "ratio", "error", "registers", "stack", "code")
 BENCHES = ("bench-h200-L.jsonl", "bench-h200-L-causal.jsonl")
 EVALUATIONS = ("evaluate-h200.jsonl", "evaluate-cold-h200.jsonl")
@@ -29,45 +30,59 @@ SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 
 HEAD = """# Results
 
-Made by `python tools/results_page.py` from the records in `results/`, which have every row's versions, driver, power
-limit, commit, seed and method. Nothing here was measured on an H100.
+Each question has one record in `results/`, with the card, date, versions, commit, seed and method of every row. All of them
+are from one H200 each; nothing was measured on an H100 yet. Times of different tables were taken in different runs: compare
+times within a table only, because the card runs at its power limit.
 
-Columns: "% of matmul" is against an 8192^3 product timed in the same run. "max error / budget" is the largest error of
-an element as a share of its budget, twice that of PyTorch's attention in the same precision, at the worst of the shapes
-that were verified. "stack B" is bytes of stack per thread, where registers spill to. `code` names the generated device
-code. The card is power-limited: times are compared within a table only.
+| question | where | record |
+| --- | --- | --- |
+| How fast is it beside FlashAttention-3 and cuDNN, over lengths? | [below](#over-lengths) | `grid-h200.jsonl` |
+| And over head sizes, masks, softcap and problem L? | [PyTorch measurements](pytorch-measurements.md#speed) | `cells-h200.jsonl` |
+| Which schedule is the fastest? | [below](#schedules-beside-each-other-on-problem-l) | `bench-h200-L.jsonl`, `bench-h200-L-causal.jsonl` |
+| What is each choice in `best` worth? | [experiments](experiments.md) | `experiments-h200.jsonl`, `experiments-causal-h200.jsonl` |
+| What is each step of five tutorials worth? | [ladders](ladders/index.md) | `ladder-*-h200.jsonl` |
+| How fast is the submission under the leaderboard's rules? | [below](#the-submission-under-the-leaderboards-contract) | `evaluate-h200.jsonl` |
+| What does a call cost, does a model train, and how fast is the backward pass? | [PyTorch measurements](pytorch-measurements.md) | `host-`, `operator-`, `training-`, `backward-h200.jsonl` |
+| What does the hardware do meanwhile? | [counters](../results/counters-h200.md) | `counters-h200.csv`, `profile-h200.jsonl` |
+| And on other cards? | [other cards](CARDS.md) | `cells-mma-h200.jsonl`, `bench-mma-h200-L.jsonl`, `cards.jsonl` |
+
+`python tools/results_page.py` makes this page.
 """
-FOOT = """## Pictures, ladders, experiments and counters
+OF_BENCHES = """## Schedules beside each other, on problem L
+
+Problem L has batch 4, 64 heads, 8192 queries and keys, and head_dim 128. *speed / best* is the median, over rounds, of
+`best`'s time divided by the row's time in the same round. A round of all rows takes seconds, in which the clock moves, so
+differences below 2 % say little here; the tables beside the peers have shorter rounds.
+
+- *fixed* rows are compiled for exactly these sizes, *runtime* rows for all sizes.
+- *% of matmul* compares the rate with a plain product of 8192 x 8192 x 8192 in the same run.
+- *max error / budget* is the largest error of an element as a share of the allowed error, which is twice the error of
+  PyTorch's attention in the same precision, at the worst of the shapes that were verified.
+- *stack B* is bytes of stack per thread, into which registers spill. *code* names the generated device code.
+"""
+FOOT = """## Pictures
 
 ![Speed over length](pictures/lengths.svg)
 
 ![Speed beside the peers, cell by cell](pictures/grid.svg)
 
-![Prediction and outcome of the experiments](pictures/predictions.svg)
-
 ![Error against its budget](pictures/errors.svg)
-
-- [Ladders](ladders/index.md): what each optimisation of five texts is worth here, step by step.
-- [experiments-h200.md](../results/experiments-h200.md), [causal](../results/experiments-causal-h200.md): one thing
-  changed at a time, each prediction beside its outcome.
-- [counters-h200.md](../results/counters-h200.md): what ncu counts in `best`, `best_causal` and FlashAttention-3.
 """
 
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *benches(), *grid(), *evaluations(), FOOT])
+    return "\n".join([HEAD, *grid(), OF_BENCHES, *benches(), *evaluations(), FOOT])
 
 
 def benches() -> Iterator[str]:
     """One table for each problem of the benches."""
-    yield "## Problem L\n"
     for name in BENCHES:
         for rows in by_problem(read_rows(RESULTS / name)):
             row = next(row for row in rows if row.method)
             versions = ", ".join(f"{what} {version}" for what, version in row.versions.items())
             yield f"### {title(rows)}\n\n`results/{name}`, commit {row.commit}; {versions}, nvcc {row.nvcc}.\n"
-            yield f"{row.method}.\n\n{markdown_table(rows, COLUMNS, 'cudnn')}\n"
+            yield f"{row.method}.\n\n{markdown_table(rows, COLUMNS, BASELINE)}\n"
 
 
 def grid() -> Iterator[str]:
@@ -76,7 +91,7 @@ def grid() -> Iterator[str]:
     yield "## Over lengths\n"
     yield f"{grid_table(rows)}\n"
     yield (
-        "Each number is the median, over rounds, of a peer's time divided by ours in the same round, so above 1 is faster. "
+        "Each number is the median, over rounds, of the peer's time divided by ours in the same round: above 1 we are faster. "
         f"`results/{cells_page.GRID.name}`, commit {rows[0].commit}: {rows[0].method}. {grid_mean(rows)}\n"
     )
 

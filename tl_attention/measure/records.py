@@ -125,10 +125,13 @@ class Row(Measured):
         """
         if not self.median_ms or not reference.median_ms:
             return None
+        return statistics.median(self.speeds(reference) or [reference.median_ms / self.median_ms])
+
+    def speeds(self, reference: Row) -> list[float]:
+        """The reference's time divided by this row's in each round; none of rows of two runs."""
         if self.measured_in != reference.measured_in or len(self.rounds_ms) != len(reference.rounds_ms):
-            return reference.median_ms / self.median_ms
-        pairs = zip(reference.rounds_ms, self.rounds_ms, strict=True)
-        return statistics.median([theirs / ours for theirs, ours in pairs] or [reference.median_ms / self.median_ms])
+            return []
+        return [theirs / ours for theirs, ours in zip(reference.rounds_ms, self.rounds_ms, strict=True)]
 
     @property
     def shape(self) -> AttentionShape:

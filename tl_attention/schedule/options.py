@@ -1,6 +1,6 @@
 """The optional keys of a schedule: what a lowering may let it choose beyond order, stage and group.
 
-`results/experiments-h200.md` and `experiments-causal-h200.md` have what each was predicted to do, and did.
+docs/experiments.md has what each was predicted to do, and did.
 """
 
 from __future__ import annotations

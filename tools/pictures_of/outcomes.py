@@ -6,18 +6,39 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tl_attention.errors import InputError
-from tl_attention.measure.records import Row, read_rows
+from tl_attention.measure.records import read_rows
 
 # How far outside of its interval a speed may be, in both directions, and still be what was predicted: the noise.
 NOISE = 0.01
 # Of the speeds' last digit, in floating point.
 ROUNDING = 1e-9
-COLUMN = "prediction"
+PREDICTION = re.compile(r"^# Prediction: (.*)$", re.MULTILINE)
+ROOT = Path(__file__).parents[2]
+RESULTS, SCHEDULES = ROOT / "results", ROOT / "schedules"
 _AMOUNT = re.compile(r"(?P<least>[\d.]+)(?: to (?P<most>[\d.]+))? % (?P<way>slower|faster)\b")
 _SAME = re.compile(r"no difference\b")
 _AS = re.compile(r"as (?P<other>\w+)\b")
+
+
+class Experiments(NamedTuple):
+    """The schedules of a folder, each of which changes one thing in `base`, and their record in results/."""
+
+    folder: Path
+    record: str
+    base: str
+
+    def path(self, name: str) -> Path:
+        """The file of an experiment."""
+        return self.folder / f"{name}.yaml"
+
+
+EXPERIMENTS = (
+    Experiments(SCHEDULES / "experiments", "experiments-h200.jsonl", "best"),
+    Experiments(SCHEDULES / "experiments/causal", "experiments-causal-h200.jsonl", "best_causal"),
+)
 
 
 @dataclass(frozen=True)
@@ -47,36 +68,32 @@ class Outcome:
         return self.predicted.holds(self.speed)
 
 
-def outcomes(page: Path, record: Path, base: str) -> list[Outcome]:
-    """Those of a page of experiments, the fastest first; speeds are of 10th percentiles in its record.
+def outcomes(experiments: Experiments) -> list[Outcome]:
+    """The outcomes of a base's experiments, the fastest first; a speed is the median of paired ratios.
 
     Raises InputError for a prediction that cannot be read, and for an experiment that the record does not have.
     """
-    words = predictions(page)
-    times = {row.name: _p10(row, record) for row in read_rows(record) if row.p10_ms}
-    if missing := [name for name in (base, *words) if name not in times]:
-        raise InputError(f"{record}: {missing[0]} was not timed, expected a row for each line of {page.name}")
-    found = [Outcome(name, said, interval(name, words), times[base] / times[name]) for name, said in words.items()]
+    words = predictions(experiments.folder)
+    rows = {row.name: row for row in read_rows(RESULTS / experiments.record)}
+    speeds = {name: row.speed(rows[experiments.base]) for name, row in rows.items() if experiments.base in rows}
+    found = []
+    for name, said in words.items():
+        speed = speeds.get(name)
+        if speed is None:
+            raise InputError(f"{experiments.record}: {name} was not timed, expected a row for each file of its folder")
+        found.append(Outcome(name, said, interval(name, words), speed))
     return sorted(found, key=lambda outcome: -outcome.speed)
 
 
-def _p10(row: Row, record: Path) -> float:
-    if row.p10_ms is None:
-        raise InputError(f"{record}: {row.name} was not timed")
-    return row.p10_ms
-
-
-def predictions(page: Path) -> dict[str, str]:
-    """The predictions of a page's table in words, by the experiment's name. Raises InputError for a page without one."""
-    lines = [_cells(line) for line in page.read_text().splitlines() if line.startswith("|")]
-    if not lines or COLUMN not in lines[0]:
-        raise InputError(f"{page}: no table that has a column {COLUMN!r}")
-    column = lines[0].index(COLUMN)
-    return {cells[0]: cells[column] for cells in lines[2:]}
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("|\n ").split("|")]
+def predictions(folder: Path) -> dict[str, str]:
+    """The prediction in each file of a folder, by the file's name. Raises InputError for a file without one."""
+    found = {}
+    for path in sorted(folder.glob("*.yaml")):
+        said = PREDICTION.search(path.read_text())
+        if not said:
+            raise InputError(f"{path}: no line `# Prediction: ...`")
+        found[path.stem] = said[1]
+    return found
 
 
 def interval(name: str, words: Mapping[str, str]) -> Interval:

@@ -1,10 +1,9 @@
-"""What was predicted of each experiment beside what was measured, sorted by speed, a panel for each page of them."""
+"""What was predicted of each experiment beside what was measured, sorted by speed, a panel for each base."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -13,44 +12,31 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MultipleLocator
 
-from pictures_of.outcomes import NOISE, Outcome, outcomes
+from pictures_of.outcomes import EXPERIMENTS, NOISE, Outcome, outcomes
 from pictures_of.picture import Picture, measured
 from pictures_of.sheet import MARGIN, WIDTH, Sheet
 from pictures_of.style import COLOURS, LINE, PAPER, QUIET, Style
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.records import read_rows
 
-
-class Page(NamedTuple):
-    """A page of experiments, its record, and the schedule that they change."""
-
-    page: str
-    record: str
-    base: str
-
-
-PAGES = (
-    Page("experiments-h200.md", "experiments-h200.jsonl", "best"),
-    Page("experiments-causal-h200.md", "experiments-causal-h200.jsonl", "best_causal"),
-)
 # Pixels.
 LINE_HEIGHT, NAMES_WIDTH, LEGEND, NAMED, BELOW, BETWEEN = 17, 158, 40, 24, 44, 22
 TRUE, FALSE = COLOURS[OURS], COLOURS["fa3"]
 PREDICTED, WIDENED = "#8a8a8a", "#e2e2e2"
 ABOUT = (
     "Each experiment changes one thing in the schedule that is named above. Bars show the change of speed that was predicted "
-    "before the first run, and marks show what was measured (10th percentiles). A prediction came true if the measured change "
-    f"lies in the bar, widened by the noise of a run: {100 * NOISE:g} % on both sides."
+    "before the first run, and marks show what was measured (the median of paired ratios). A prediction came true if the measured "
+    f"change lies in the bar, widened by the noise of a run: {100 * NOISE:g} % on both sides."
 )
 
 
 def draw(results: Path) -> Figure:
-    """The picture of the pages and records in a folder."""
-    found = [outcomes(results / page.page, results / page.record, page.base) for page in PAGES]
-    rows = [read_rows(results / page.record) for page in PAGES]
+    """The picture of the experiments, from the records in a folder."""
+    found = [outcomes(experiments) for experiments in EXPERIMENTS]
+    rows = [read_rows(results / experiments.record) for experiments in EXPERIMENTS]
     count = max(map(len, found))
-    foot = measured([row for of in rows for row in of], *(page.record for page in PAGES))
-    foot += f" The predictions are in words in {' and '.join(f'results/{page.page}' for page in PAGES)}."
+    foot = measured([row for of in rows for row in of], *(experiments.record for experiments in EXPERIMENTS))
+    foot += " docs/experiments.md has the predictions in words."
     sheet = Sheet(
         "Predictions of the experiments, and what was measured",
         ABOUT,
@@ -58,15 +44,17 @@ def draw(results: Path) -> Figure:
         LEGEND + NAMED + count * LINE_HEIGHT + BELOW,
     )
     sheet.legend(2, legend())
-    width = (WIDTH - 2 * MARGIN - BETWEEN) / len(PAGES) - NAMES_WIDTH
+    width = (WIDTH - 2 * MARGIN - BETWEEN) / len(EXPERIMENTS) - NAMES_WIDTH
     ends = limits([one for of in found for one in of])
-    for number, (page, of, of_rows) in enumerate(zip(PAGES, found, rows)):
+    for number, (experiments, of, of_rows) in enumerate(zip(EXPERIMENTS, found, rows)):
         left = MARGIN + NAMES_WIDTH + number * (width + NAMES_WIDTH + BETWEEN)
         axes = sheet.axes(left, LEGEND + NAMED, width, len(of) * LINE_HEIGHT)
         panel(axes, of)
         axes.set_xlim(ends)
         true = sum(one.came_true for one in of)
-        sheet.text(left - NAMES_WIDTH, sheet.top + LEGEND - 12, f"{page.base}, {of_rows[0].shape}", weight="bold")
+        sheet.text(
+            left - NAMES_WIDTH, sheet.top + LEGEND - 12, f"{experiments.base}, {of_rows[0].shape}", weight="bold"
+        )
         sheet.text(left - NAMES_WIDTH, sheet.top + LEGEND + 3, f"{true} of {len(of)} came true")
     return sheet.figure
 
@@ -116,4 +104,4 @@ def legend() -> list[Artist]:
     ]
 
 
-PICTURE = Picture("predictions", tuple(name for page in PAGES for name in (page.page, page.record)), draw)
+PICTURE = Picture("predictions", tuple(experiments.record for experiments in EXPERIMENTS), draw)
