@@ -47,6 +47,19 @@ TERMS = {
         "stage": "`stage` s means that in iteration t the group works on KV block t - s",
         "producer": "A load with -1 is a *producer*:\nit runs ahead",
     },
+    "docs/first-schedule.md": {
+        "KV block": "*KV blocks*, which\nare tiles of keys and values",
+        "producer": "the *producer*, loads ahead of the loop",
+        "consumer": "The warps that compute are the *consumers*",
+        "Program": "The list of operations that `explain` shows (the *Program*)",
+    },
+    "docs/reading-a-schedule.md": {
+        "KV block": "*KV blocks*, which are tiles of `block_N` keys",
+        "producer": "A producer warp loads.** A *producer* is a warp that only loads",
+        "consumer": "The *consumers*, which\n  are the warpgroups (128 threads) that compute",
+        "cluster": "a *cluster* (thread blocks that share their loads)",
+        "lowering": "*lowering*, which is the way in which a kernel is built",
+    },
     "docs/schedules.md": {
         "Program": "the Program (the list of operations that\nfollows from the schedule)",
         "KV block": "KV blocks (tiles of keys and values)",
