@@ -49,13 +49,13 @@ TERMS = {
     },
     "docs/first-schedule.md": {
         "KV block": "*KV blocks*, which\nare tiles of keys and values",
-        "producer": "the *producer*, loads ahead of the loop",
+        "producer": "which makes them *producers*: a warp that only loads",
         "consumer": "The warps that compute are the *consumers*",
-        "Program": "The list of operations that `explain` shows (the *Program*)",
+        "Program": "The list of operations that `explain` shows\n(the *Program*)",
     },
     "docs/reading-a-schedule.md": {
         "KV block": "*KV blocks*, which are tiles of `block_N` keys",
-        "producer": "A producer warp loads.** A *producer* is a warp that only loads",
+        "producer": "makes a load a *producer*: it runs ahead of the iterations",
         "consumer": "The *consumers*, which\n  are the warpgroups (128 threads) that compute",
         "cluster": "a *cluster* (thread blocks that share their loads)",
         "lowering": "*lowering*, which is the way in which a kernel is built",
