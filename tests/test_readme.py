@@ -60,6 +60,15 @@ TERMS = {
         "cluster": "a *cluster* (thread blocks that share their loads)",
         "lowering": "*lowering*, which is the way in which a kernel is built",
     },
+    "docs/DESIGN.md": {
+        "Program": "A *Program* is the list of operations of the loop",
+        "producer": "the *producer* warp, which loads",
+        "consumer": "the *consumers*, which compute",
+        "peer": "A *peer* in this list is another implementation that is timed beside ours",
+        "cluster": "a *cluster* (thread blocks that share their loads)",
+        "LSE": "the LSE (each row's log of the sum of exponentials)",
+        "sinks": "sinks (learned logits that only enter the softmax's denominator)",
+    },
     "docs/schedules.md": {
         "Program": "the Program (the list of operations that follows from the schedule)",
         "KV block": "KV blocks (tiles of keys and values)",
