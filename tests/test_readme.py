@@ -61,7 +61,6 @@ TERMS = {
         "lowering": "*lowering*, which is the way in which a kernel is built",
     },
     "docs/DESIGN.md": {
-        "Program": "A *Program* is the list of operations of the loop",
         "producer": "the *producer* warp, which loads",
         "consumer": "the *consumers*, which compute",
         "peer": "A *peer* in this list is another implementation that is timed beside ours",
