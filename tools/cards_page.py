@@ -23,12 +23,12 @@ RUN_ON = "sm_90a"
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
 BEGIN, END = "<!-- cards -->", "<!-- end of cards -->"
-HEAD = """`python tools/cards_page.py` makes this section from `results/cards.jsonl`, which `python tools/compile_cards.py`
-makes without a GPU.
+HEAD = """Each cell of the second table has four numbers of the kernel for that card: registers per thread, bytes of stack per
+thread (registers spill to the stack), bytes of shared memory per thread block, and how many such thread blocks fit an
+SM at once. A dash means that the schedule is refused for the card, for a reason below the table.
 
-Each cell has what ptxas gave the kernel for that card: registers per thread, bytes of stack per thread (registers spill
-to the stack), bytes of shared memory per thread block, and how many such thread blocks fit an SM at once. A dash means
-that the schedule is refused for the card; the reason stands below.
+`python tools/compile_cards.py` makes the record `results/cards.jsonl` without a GPU, and `python tools/cards_page.py`
+makes this section from it.
 """
 
 
@@ -49,12 +49,13 @@ def section(rows: Sequence[Row]) -> str:
 def about(rows: Sequence[Row]) -> Iterator[str]:
     """What compiled them, and which of them have run."""
     of = {f"TileLang {row.versions['tilelang']}, nvcc {row.nvcc}, ptxas {row.ptxas}" for row in rows}
-    yield f"{'; '.join(sorted(of))}. They were compiled and never run, except on {CARDS[RUN_ON]}.\n"
+    compilers = "; ".join(sorted(of))
+    yield f"The compilers are {compilers}. Only the kernels for {CARDS[RUN_ON]} have also run, on an H200.\n"
 
 
 def limits(cards: Iterable[Card]) -> str:
     """What an SM of each card has."""
-    headings = ["card", "compute capability", "SMs", "shared memory of an SM, of a block", "threads of an SM"]
+    headings = ["card", "compute capability", "SMs", "shared memory per SM, per thread block", "threads per SM"]
     lines = [
         [
             str(card),
@@ -80,7 +81,7 @@ def table(rows: Sequence[Row], cards: Sequence[Card]) -> str:
         for what, cells in of_dtypes.items():
             same.setdefault(tuple(cells.get(card.arch, "") for card in cards), []).append(what)
         lines += [[f"`{name}`", size, ", ".join(what), *cells] for cells, what in same.items()]
-    return markdown(["schedule", "head_dim", "of", *(card.arch for card in cards)], lines)
+    return markdown(["schedule", "head_dim", "dtype, mask", *(card.arch for card in cards)], lines)
 
 
 def _place(row: Row) -> tuple[object, ...]:
