@@ -81,7 +81,8 @@ def test_setmaxnreg_moves_what_a_share_has():
     with pytest.raises(ValueError, match=r"\[240, 24\] take 33,792 registers, the block is launched with 32,768"):
         with_kernel(registers=(240, 24))
     with pytest.raises(
-        ValueError, match=r"at least 80 and at most 80: with block_M 64 and 3 blocks on an SM a thread is"
+        ValueError,
+        match=r"the first at least 80 and the second at most 80: with block_M 64 and 3 blocks on an SM a thread is",
     ):
         with_kernel(registers=(232, 96), blocks_per_sm=3)
     with pytest.raises(ValueError, match="blocks_per_sm"):

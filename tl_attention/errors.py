@@ -7,15 +7,16 @@ class InputError(ValueError):
     """Bad input: an argument, a file or a machine that cannot do what was asked. It is a ValueError.
 
     Each line of the message says what was wrong, what was expected, and where. A file can have several mistakes: then the
-    message has a line for each.
-
-    Attributes:
-        lines: the lines of the message, a tuple of str.
+    message has a line for each, and each is an argument of the error.
     """
 
-    def __init__(self, *lines: str):
-        super().__init__("\n".join(lines))
-        self.lines = lines
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines of the message."""
+        return self.args
 
 
 class ScheduleRefused(InputError):
@@ -24,7 +25,6 @@ class ScheduleRefused(InputError):
     Attributes:
         key: the path of the schedule's key to blame, such as ("split", "exp"). It is empty if no single key is to blame.
         others: the paths of other keys that may be at fault, the likeliest first.
-        lines: the lines of the message, a tuple of str.
     """
 
     def __init__(self, reason: str, *key: str | int, others: tuple[tuple[str | int, ...], ...] = ()):

@@ -31,7 +31,9 @@ def unknown(key: KeyPath, value: Any, model: type[BaseModel] | None) -> str:
         return f"unknown key: a blank that is no space stands beside {name.strip()}, remove it"
     if "." in name and (path := _dotted(name, above, model)):
         return f"unknown key: a key below another has no dot, expected `{line_of(path, value)}`"
-    if homes := [home for home in _homes(name, model) if home != above]:
+    # Statements are keys of several mappings: only the chunks of `split` are lists.
+    homes = [home for home in _homes(name, model) if home != above]
+    if homes := [home for home in homes if isinstance(value, list) or home != ("split",)]:
         return _elsewhere(name, value, homes, above)
     guess = suggestion(name, keys)
     return f"unknown key, {guess}{'E' if guess else 'e'}xpected one of {', '.join(keys)}"
