@@ -58,7 +58,7 @@ TERMS = {
         "KV block": "*KV blocks*, which are tiles of keys and values",
         "producer": "which makes them *producers*: a warp that only loads",
         "consumer": "The warps that compute are the *consumers*",
-        "Program": "The list of operations that `explain` shows (the *Program*)",
+        "Program": "the list of operations that `explain` shows (the *Program*)",
     },
     "docs/reading-a-schedule.md": {
         "KV block": "*KV blocks*, which are tiles of `block_N` keys",
