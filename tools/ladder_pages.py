@@ -67,7 +67,7 @@ def page(ladder: Ladder, record: Sequence[Row]) -> str:
     parts = [
         f"# {capital(ladder.title)}\n\n{MADE}",
         ladder.story,
-        f"The text is {ladder.source}. {where(ladder, rows)}",
+        f"The text is {cited(ladder)}. {where(ladder, rows)}",
         f"![The rate of each step of this ladder, in TFLOPS](../pictures/ladder-{ladder.name}.svg)",
         "## All steps",
         markdown(shown.headings(ladder), shown.lines(ladder, rows)),
@@ -133,7 +133,7 @@ def worth(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
 def index(ladders: list[Ladder], records: Mapping[str, Mapping[str, Row]]) -> str:
     """The way through them, and each text's headline beside what was measured here."""
     listed = "\n".join(
-        f"{number}. [{capital(found.title)}]({found.name}.md), after {found.source}. {found.story}"
+        f"{number}. [{capital(found.title)}]({found.name}.md), after {cited(found)}. {found.story}"
         for number, found in enumerate(ladders, 1)
     )
     headings = (
@@ -149,6 +149,11 @@ def index(ladders: list[Ladder], records: Mapping[str, Mapping[str, Row]]) -> st
     return "\n".join(
         [INDEX, listed, "\n## What the texts reached, and what was reached here\n", table, "", toctree, ""]
     )
+
+
+def cited(ladder: Ladder) -> str:
+    """The text by its authors and title, with its address where that is known."""
+    return f"{ladder.source}, {ladder.link}" if ladder.link else ladder.source
 
 
 def headline(ladder: Ladder, rows: Mapping[str, Row]) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ class LadderKeys(_Keys):
 
     title: Text
     source: Annotated[Text, Field(description="who wrote what")]
+    link: Annotated[str, Field(description="Markdown: where the text or its code is, if that is known")] = ""
     story: Annotated[Text, Field(description="what a student learns here")]
     headline: HeadlineKeys
     method: Annotated[Text, Field(description="the card, problem and method of the text's figures")]
@@ -112,6 +113,7 @@ class Ladder:
     name: str
     title: str
     source: str
+    link: str
     story: str
     headline: Step
     headline_text: str
@@ -167,7 +169,7 @@ def load_ladder(name: str | Path) -> Ladder:
         raise blamed(file, where, f"{keys.headline.step[:40]!r} is no step that has a schedule")
     told = {
         key: getattr(keys, key)
-        for key in ("title", "source", "story", "method", "unit", "fixed", "product", "peers", "choose")
+        for key in ("title", "source", "link", "story", "method", "unit", "fixed", "product", "peers", "choose")
     }
     return Ladder(
         path.stem.removeprefix(START),
