@@ -61,6 +61,12 @@ def test_the_grid_has_the_texts_48_problems() -> None:
 def test_a_page_says_what_the_text_and_what_this_project_measured_on() -> None:
     for name in ladder_names():
         ladder, page = load_ladder(name), PAGES[f"{name}.md"]
-        assert ladder.source in page and ladder.link in page and ladder.method in page and "NVIDIA H200" in page and ladder.story in page
+        assert (
+            ladder.source in page
+            and ladder.link in page
+            and ladder.method in page
+            and "NVIDIA H200" in page
+            and ladder.story in page
+        )
         for step in ladder.steps:
             assert f"### {step.name}: {step.idea}" in page and step.why in page
