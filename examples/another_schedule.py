@@ -1,4 +1,4 @@
-"""The same attention by other schedules: names that ship, here; a file of yours goes the same way."""
+"""`schedule=` takes the name of a shipped schedule or your own file: the output is the same attention each time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from common import compare, on_a_gpu
 
 from tl_attention import attention
 
-# `tl-attention list` shows all, `tl-attention which` the one that runs where none is named.
+# `tl-attention list` shows all names, and `tl-attention which` shows the schedule that runs if you name none.
 ON_HOPPER = ("best", "fa3_overlap", "ws_fa3_64x128", "seed")
-# Those whose products are by mma.sync, which every card from the A100 on has.
+# These schedules use mma.sync, which every card since the A100 has.
 ON_ANY_CARD = ("mma_sync", "mma_sync_small")
 
 

@@ -1,4 +1,4 @@
-"""What the examples share: they run on the GPU at hand, and compare with PyTorch."""
+"""The examples share this: it runs them on the GPU of this machine and compares their output with PyTorch's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tl_attention import InputError
 
 
 def on_a_gpu(example: Callable[[str], None]) -> None:
-    """Run an example on the GPU; where there is none, or no schedule for it, say so in one line: exit code 2."""
+    """Run an example on the GPU. Without a GPU, or without a schedule for it, print one line and exit with code 2."""
     if not torch.cuda.is_available():
         print("error: torch sees no CUDA GPU, which this example needs", file=sys.stderr)
         sys.exit(2)
@@ -23,7 +23,7 @@ def on_a_gpu(example: Callable[[str], None]) -> None:
 
 
 def compare(what: str, output: torch.Tensor, expected: torch.Tensor, tolerance: float = 2e-2) -> None:
-    """Print the largest difference, and raise AssertionError where it is more than bf16's rounding, `tolerance`."""
+    """Print the largest difference. Raise AssertionError if it exceeds `tolerance`, which allows for bf16's rounding."""
     difference = (output.float() - expected.float()).abs().max().item()
     print(f"{what}: {tuple(output.shape)} {output.dtype}, largest difference {difference:.1e}")
     torch.testing.assert_close(output.float(), expected.float(), atol=tolerance, rtol=tolerance)

@@ -1,4 +1,4 @@
-"""Prefill with grouped heads: 40 heads of Q on 8 of K and V, read where the projection wrote them, side by side."""
+"""Grouped heads: 40 heads of Q share 8 heads of K and V. The kernel reads all three from one packed projection."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def main(device: str) -> None:
     x = torch.randn(batch, seq, width, device=device, dtype=torch.bfloat16)
     weight = torch.randn((HEADS + 2 * HEADS_KV) * HEAD_DIM, width, device=device, dtype=torch.bfloat16) / width**0.5
 
-    # (batch, seq, heads, head_dim) each, views of one tensor: nothing is copied, and no head of K or V is repeated.
+    # q, k and v are views of one tensor, (batch, seq, heads, head_dim): nothing is copied, and no head is repeated.
     packed = torch.nn.functional.linear(x, weight).unflatten(2, (-1, HEAD_DIM))
     q, k, v = packed.split([HEADS, HEADS_KV, HEADS_KV], dim=2)
     output = attention(q, k, v, causal=True, layout="bshd")
 
-    # PyTorch has heads before the sequence.
+    # PyTorch expects the heads before the sequence.
     q, k, v = (part.transpose(1, 2) for part in (q, k, v))
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     compare("40 heads on 8, packed", output, expected.transpose(1, 2))

@@ -1,4 +1,4 @@
-"""A Llama of random weights, switched to the kernels by one line: the same logits as with SDPA, and some tokens."""
+"""One line switches a Llama to the kernels. Its logits stay those of SDPA, and it generates tokens."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tl_attention import register_transformers
 
 
 def main(device: str) -> None:
-    # Where Transformers is not installed this says how to install it.
+    # If Transformers is not installed, this call says how to install it.
     name = register_transformers()
     from transformers import LlamaConfig, LlamaForCausalLM
 
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": 97}
-    # Weights so large that scores are far from equal.
+    # The weights are random, and large enough to make the scores of a row differ.
     config = LlamaConfig(**heads, **sizes, initializer_range=0.1, pad_token_id=0, attn_implementation="sdpa")
     model = LlamaForCausalLM(config).to(device, torch.bfloat16).eval()
     tokens = torch.randint(1, 97, (2, 50), device=device)
@@ -24,7 +24,7 @@ def main(device: str) -> None:
 
         model.set_attn_implementation(name)
 
-        # In standard deviations, after two layers in bf16.
+        # The difference is in standard deviations, after two layers in bf16.
         compare("logits", model(tokens).logits / expected.std(), expected / expected.std(), tolerance=0.1)
         prompt = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
         longer = model.generate(**prompt, max_new_tokens=8, do_sample=False)

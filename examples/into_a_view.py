@@ -1,4 +1,4 @@
-"""Keys and values from the filled part of a cache, and the output into a part of a larger tensor: nothing is copied."""
+"""The kernel reads the filled part of a KV cache and writes into part of a larger tensor. Nothing is copied."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def main(device: str) -> None:
     k, v = cache[:, :, :, :filled]
     q = torch.randn(batch, heads, new, head_dim, device=device, dtype=torch.bfloat16)
 
-    # Each row has room for another 64 columns behind the output, which stay as they are.
+    # Each row has 64 more columns after the output. The kernel does not touch them.
     rows = torch.zeros(batch, heads, new, head_dim + 64, device=device, dtype=torch.bfloat16)
     output = attention(q, k, v, causal=True, out=rows[..., :head_dim])
     assert output.data_ptr() == rows.data_ptr() and not rows[..., head_dim:].any()
 
-    # The new queries are the last of all: query i sees keys up to i + filled - new.
+    # The new queries are the last positions of the sequence: query i sees the keys up to i + filled - new.
     visible = torch.ones(new, filled, dtype=torch.bool, device=device).tril(filled - new)
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=visible)
     compare("from a cache, into a view", output, expected)

@@ -1,4 +1,4 @@
-"""Few queries on many keys: each half of the keys by itself, with the LSE, and both merged."""
+"""Attention over two halves of the keys: `merge` combines their outputs, weighted by the LSE of each half."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def main(device: str) -> None:
     q = torch.randn(2, 8, 64, 128, device=device, dtype=torch.bfloat16)
     k, v = (torch.randn(2, 8, 4000, 128, device=device, dtype=torch.bfloat16) for _ in range(2))
 
-    # The halves are views. They may as well lie on two GPUs, or come one after the other.
+    # The halves are views here. They could also lie on two GPUs, or arrive one after the other.
     halves = [attention(q, k[:, :, part], v[:, :, part], return_lse=True) for part in (slice(2000), slice(2000, None))]
     outputs, lses = (torch.stack(parts) for parts in zip(*halves, strict=True))
     output, lse = merge(outputs, lses)

@@ -1,4 +1,4 @@
-"""A small causal transformer, trained with attention() and with PyTorch's from the same weights on the same tokens."""
+"""A small causal transformer is trained twice, with attention() and with PyTorch's, from equal weights and tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PYTORCHS = partial(scaled_dot_product_attention, is_causal=True, enable_gqa=True
 
 
 class Block(nn.Module):
-    """Attention with grouped heads, then an MLP, each added to x (batch, seq, width)."""
+    """Attention with grouped heads and an MLP, each of which is added to x (batch, seq, width)."""
 
     def __init__(self, attend: Callable[..., Tensor], heads: int, heads_kv: int, head_dim: int) -> None:
         super().__init__()
@@ -28,14 +28,14 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.RMSNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        # (batch, heads, seq, head_dim) each, views of one tensor.
+        # q, k and v are views of one tensor, (batch, heads, seq, head_dim).
         q, k, v = self.qkv(x).unflatten(2, (-1, self.head_dim)).transpose(1, 2).split(self.heads, dim=1)
         x = x + self.out(self.attend(rotated(q), rotated(k), v).transpose(1, 2).flatten(2))
         return x + self.mlp(x)
 
 
 def rotated(x: Tensor) -> Tensor:
-    """RoPE: columns in pairs, turned by an angle that grows with the position."""
+    """RoPE rotates pairs of columns by an angle that grows with the position."""
     half = x.shape[3] // 2
     position, pair = (torch.arange(n, device=x.device) for n in (x.shape[2], half))
     angle = position[:, None] * 1e4 ** -(pair / half)
@@ -44,7 +44,7 @@ def rotated(x: Tensor) -> Tensor:
 
 
 def model_of(attend: Callable[..., Tensor], layers: int, *heads: int, seed: int, device: str) -> nn.Module:
-    """(batch, seq, VOCABULARY) logits of tokens (batch, seq); `heads` are heads, heads_kv and head_dim."""
+    """A model that maps tokens (batch, seq) to logits (batch, seq, VOCABULARY); `heads`: heads, heads_kv, head_dim."""
     torch.manual_seed(seed)
     width = heads[0] * heads[2]
     blocks = (Block(attend, *heads) for _ in range(layers))
@@ -53,7 +53,7 @@ def model_of(attend: Callable[..., Tensor], layers: int, *heads: int, seed: int,
 
 
 def sequences(count: int, seq: int, seed: int) -> Tensor:
-    """Tokens (count, seq), each a function of the two before it, but for every tenth, which is any."""
+    """Tokens (count, seq): nine of ten follow from the two before them, and the tenth is random."""
     torch.manual_seed(seed)
     following = torch.randint(VOCABULARY, (VOCABULARY, VOCABULARY))
     tokens = torch.randint(VOCABULARY, (count, seq))
@@ -64,7 +64,7 @@ def sequences(count: int, seq: int, seed: int) -> Tensor:
 
 
 def losses(model: nn.Module, batches: Iterable[Tensor], rate: float = 1e-3) -> Iterator[Tensor]:
-    """The loss of each step: fp32 weights, bf16 products."""
+    """Train, and yield the loss of each step. The weights are fp32, the products bf16."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     for tokens in batches:
         with torch.autocast(tokens.device.type, torch.bfloat16):

@@ -187,7 +187,7 @@ def test_a_ladder_that_chooses_has_a_row_of_each_configuration_and_a_second_of_t
     refused = [row for row in of_each if row.status == "refused"]
     assert refused and all("load_0_" in row.name for row in refused)
     assert configurations.counted(of_each).startswith(
-        f"30 in the space: {len(refused)} refused before they were timed, "
+        f"30 in the space: {len(refused)} were refused before they were timed, "
     )
     table = configurations.best_of_tiles(best)
     assert table[0][0] == "(128, 128, 64, 4)" and table[1][1] == "text, RTX 3090" and table[1][6] == "272"

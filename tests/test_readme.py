@@ -86,8 +86,8 @@ TERMS = {
         "consumer": "the *consumer* warpgroups that compute",
     },
     "docs/pytorch.md": {
-        "sink": "sinks=scores)  # one score per head that only enters the softmax's denominator: a *sink*",
-        "LSE": "The *LSE* (log-sum-exp) is each row's logarithm of the softmax's denominator",
+        "sink": "sinks=sinks)  # per head, one logit that only enters the softmax's denominator",
+        "LSE": "The *LSE* (log-sum-exp) of a row is the logarithm of its softmax's denominator",
     },
     "docs/pytorch-reference.md": {"LSE": "the *LSE* too: each row's natural logarithm of the sum of exp(score)"},
     "docs/pytorch-measurements.md": {"peer": "A *peer* is\nanother implementation that is timed beside ours"},

@@ -61,10 +61,10 @@ def tiles(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     """What whole tiles of fragments, and steps of them, take of the registers."""
     yield "## What tiles take"
     yield (
-        "This table is the text's reason for cutting tiles into steps: it has kernels 3 and 4 at five tiles. Here they were "
-        "compiled for the card above, and not timed. Some are refused before they are compiled, because accumulators, a Q that "
-        "stays in registers and one step of K are alive at the same time and do not fit the registers of a thread. For the "
-        "text nvcc compiled such kernels, and they spilled."
+        "This table shows why the text cuts tiles of fragments into parts: it has kernels 3 and 4 at five tile sizes. Here they "
+        "were compiled for the card above, but not timed. Some are refused before they are compiled: accumulators, a Q that stays "
+        "in registers and one part of K are alive at the same time and do not fit the registers of a thread. In the text nvcc "
+        "compiled such kernels, and they spilled."
     )
     yield markdown(shown.TILE_HEADINGS, shown.tile_lines(ladder, shown.tiles_by_name(rows, ladder)))
     yield from ladder_profile.stalls(ladder)
@@ -74,9 +74,9 @@ def counted_and_chosen(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     """The softmax's instructions before and after, and the choice."""
     yield "## Floating-point instructions of the softmax"
     yield (
-        "The table has the instructions of a thread, and so of a warp, for one KV block: by formula, and counted in the steady "
-        "loop of the machine code. The text also counts by formula, and kernel 6 has 11.1 % fewer there. The percentage depends "
-        "on what else is counted, such as the rescale of the output."
+        "The table counts the instructions of a warp for one KV block, once by formula and once in the steady loop of the "
+        "machine code. The text also counts by formula: there kernel 6 has 11.1 % fewer than kernel 5. The percentage depends on "
+        "what else is counted, such as the rescale of the output."
     )
     names = ("kernel 5", "kernel 6")
     steps = shown.by_name(rows, ladder)
@@ -89,21 +89,21 @@ def counted_and_chosen(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     ]
     yield markdown(("kernel", *kinds, "all"), lines)
     before, after = (sum(one.counted.values()) for one in found)
-    yield f"Counted, kernel 6 has {100 * (before - after) / before:.1f} % fewer."
+    yield f"In the machine code kernel 6 has {100 * (before - after) / before:.1f} % fewer than kernel 5."
     yield from ladder_profile.stalls(ladder)
     of_each, best = configurations.of_record(rows)
     if best:
         yield "## The choice"
         yield (
-            "The text searches a space of 128 kernels, all of them eager and swizzled. A kernel has 64 or 128 rows and 32 or 64 "
-            "keys, it loads fragments of Q, K and V whole or in steps, it has a buffer for the next step or none, and it has "
-            "the softmax of kernel 5 or of kernel 6. A buffer changes nothing where nothing comes in steps, which leaves 120 "
-            "kernels. A name in the text's notation is also the name of a schedule here: `tl-attention run '(128, 64, 64, 4): "
+            "The text searches a space of 128 kernels, and all of them are eager and swizzled. A kernel has 128 rows or 64, and 64 "
+            "keys or 32. It loads the fragments of Q, K and V whole or in parts. It has a buffer for the next part or none, and "
+            "the softmax of kernel 5 or of kernel 6. A buffer changes nothing where no tensor comes in parts, which leaves 120 "
+            "kernels. The text's notation also names a schedule here: `tl-attention run '(128, 64, 64, 4): "
             "async+eager+swizzled+load_0_2_0_fragments+buffer+opt_softmax'`."
         )
         yield (
-            f"{configurations.counted(of_each)}. The table has the best kernel of each tile and the text's choice, timed "
-            "beside each other:"
+            f"{configurations.counted(of_each)}. The table has our fastest kernel of each tile size, all timed beside "
+            "each other, and below it the text's fastest with the text's figures:"
         )
         yield markdown(configurations.HEADINGS, configurations.best_of_tiles(best))
 
@@ -123,9 +123,10 @@ def grid(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     row = cells[0]
     yield "## The text's grid"
     yield (
-        f"The text has 48 problems of 32768 tokens with head_dim 128. They were measured here on one {row.device} on "
-        f"{row.run[:10]} ([the record](../../results/{GRID.name}): {row.method}). The first number of a cell is the gain here, in "
-        "percent of speed, of computing every 10th exponential by polynomial. The number in brackets is the gain in the text."
+        f"The text has 48 problems of 32768 tokens with head_dim 128. We measured all of them on one {row.device} on "
+        f"{row.run[:10]} ([the record](../../results/{GRID.name})). Method: {row.method}. The first number of a cell says how many "
+        "percent faster our kernel gets when every 10th exponential takes the polynomial. The number in brackets is the gain in "
+        "the text."
     )
     lengths = sorted({cell.shape.seq_kv for cell in cells})
     groups: dict[Key, dict[int, CellRow]] = {}
@@ -135,15 +136,15 @@ def grid(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     yield markdown(headings, [_gains(key, of, lengths) for key, of in groups.items()])
     yield "![TFLOPS over length beside the peers](../pictures/lengths.svg)"
     yield (
-        "The next table has the speed of tl-attention, with all exponentials by the hardware, divided by that of each peer: the "
-        "geometric mean over the lengths and, in brackets, the lowest."
+        "In the next table the hardware computes all exponentials. A number is the speed of tl-attention divided by the speed of "
+        "the peer: the geometric mean over the lengths and, in brackets, the lowest."
     )
     yield markdown(("problem", *PEER_NAMES.values()), [_beside(key, of) for key, of in groups.items()])
     yield "![The speed beside each peer, cell by cell](../pictures/grid.svg)"
     yield "## Not here"
     yield (
-        "The text also traced how long each role works and waits in an iteration (softmax 3091 ns, a product 1712 ns). A trace "
-        "needs a timeline of the roles, which this project does not have yet."
+        "The text also traces how long each role works and waits in an iteration: the softmax takes 3091 ns, and a product 1712 "
+        "ns. This project cannot record such a trace yet."
     )
 
 

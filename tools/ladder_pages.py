@@ -17,30 +17,31 @@ from tl_attention.show.text_table import markdown
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 FOLDER = ROOT / "docs/ladders"
-# As a student climbs them.
+# In the order in which a student climbs them.
 ORDER = ("rtx5090", "rtx3090", "rtx3090_tuned", "worklog", "fa4")
 MADE = "<!-- Made by `python tools/ladder_pages.py` from results/. -->\n"
 NOTHING = "-"
 
 INDEX = """# Ladders
 
-Five texts teach attention kernels one step at a time, each with its own kernel, card and baseline. Here each of their
-steps is a schedule, which is a YAML file. All steps of a ladder were compiled, proved, checked against fp64 and then timed
-beside each other, in one process on one card. The difference between two files is the lesson, and the table says what the
-difference is worth.
+Five published texts teach attention kernels one step at a time, each with its own kernel, card and baseline. A ladder here
+repeats one text: each step is a schedule (a YAML file that says in which order the statements of the attention loop run).
+All steps of a ladder were compiled, proved, checked against fp64 and timed beside each other, in one process on one card. The
+difference between two files is the lesson, and the table says what the difference is worth.
 
     tl-attention ladder                          # lists the ladders
     tl-attention ladder rtx5090                  # runs one; --recorded shows its record instead
-    tl-attention diff ladders/rtx5090/v3 ladders/rtx5090/v4
+    tl-attention diff ladders/rtx5090/v3 ladders/rtx5090/v4   # shows what a step changes
 
 Climb them in this order.
 """
 COLUMNS = (
-    "`ms` is the median time of a call, with its 10th and 90th percentile. `TFLOPS` counts the two matrix products, and `% of "
-    "product` compares this rate with that of a plain product in the same run. `text` is the text's own figure, in {unit}, from "
-    "another card: {method}. The speed against the first peer is a ratio of medians. The speed against the step before, or "
-    "against the step that is named, is the median of paired ratios. The last columns are the registers of a thread at launch, "
-    "the bytes that a thread spills, the shared memory of a thread block, and the warps that an SM holds."
+    "`ms` is the median time of a call, with its 10th and 90th percentile. `TFLOPS` counts the two matrix products of attention, "
+    "and `% of product` compares this rate with the plain product. `text` is the text's own figure, in {unit}, from another "
+    "card: {method}. `speed / {peer}` is the {ratio}. `speed / step before` is the median of paired ratios, and compares "
+    "with the step in brackets where one is named. The last columns are the registers of a thread at launch, the "
+    "bytes that a thread spills, the shared memory of a thread block, and the warps that an SM holds. A *peer* is another "
+    "implementation that is timed beside the steps."
 )
 
 
@@ -71,7 +72,7 @@ def page(ladder: Ladder, record: Sequence[Row]) -> str:
         f"![The rate of each step of this ladder, in TFLOPS](../pictures/ladder-{ladder.name}.svg)",
         "## All steps",
         markdown(shown.headings(ladder), shown.lines(ladder, rows)),
-        COLUMNS.format(unit=ladder.unit, method=ladder.method),
+        columns(ladder, rows),
         "## Step by step",
         *("\n\n".join(step_lines(step, ladder, rows)) for step in ladder.steps),
         *extras(ladder, record),
@@ -86,10 +87,17 @@ def where(ladder: Ladder, rows: Mapping[str, Row]) -> str:
     sizes = "compiled for exactly this problem" if ladder.fixed else "sizes read at run time"
     record = f"[the record](../../results/{record_of(ladder.name).name})"
     return (
-        f"Everything below was measured here: problem {ladder.shape}, {sizes}, on one {row.device} ({row.power_limit_w:.0f} W) "
-        f"on {row.run[:10]}, with {versions}, nvcc {row.nvcc}, at commit {row.commit} ({record}). The method is: {row.method}. "
-        f"{plain(ladder, row)}"
+        f"The times below are ours: problem {ladder.shape}, {sizes}, on one {row.device} ({row.power_limit_w:.0f} W) on "
+        f"{row.run[:10]}, with {versions}, nvcc {row.nvcc}, at commit {row.commit} ({record}). Method: {row.method}. "
+        f"{plain(ladder, row)} `tl-attention ladder {ladder.name}` repeats the measurement."
     )
+
+
+def columns(ladder: Ladder, rows: Mapping[str, Row]) -> str:
+    """What the columns of the table of all steps have."""
+    peer = next(iter(ladder.peers))
+    ratio = "median of paired ratios" if rows[peer].rounds_ms else "ratio of two medians"
+    return COLUMNS.format(unit=ladder.unit, method=ladder.method, peer=PEER_NAMES[peer], ratio=ratio)
 
 
 def plain(ladder: Ladder, row: Row) -> str:
@@ -97,9 +105,9 @@ def plain(ladder: Ladder, row: Row) -> str:
     what = (
         "a product of two matrices of 8192 x 8192"
         if ladder.product == "matmul"
-        else "a loop of mma.sync m16n8k16 on registers and nothing else, which keeps all SMs busy for at least 0.2 s"
+        else "a loop that does nothing but mma.sync m16n8k16 on registers, on all SMs, for at least 0.2 s"
     )
-    return f"The plain product is {what}. It reached {row.matmul_tflops:.0f} TFLOPS in the same run."
+    return f"The plain product is {what}: it reached {row.matmul_tflops:.0f} TFLOPS in the same run."
 
 
 def step_lines(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
@@ -108,7 +116,7 @@ def step_lines(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[
     if step.why:
         yield step.why
     if step.schedule:
-        yield f"`{step.schedule.name}`: [the schedule](../../schedules/{step.schedule.name}.yaml)."
+        yield f"The schedule is [`{step.schedule.name}`](../../schedules/{step.schedule.name}.yaml)."
     changed = [f"- {line}" for line in shown.changes(step, ladder, rows)]
     yield "\n".join([*changed, *(f"- {line}" for line in worth(step, ladder, rows))])
 
@@ -124,7 +132,7 @@ def worth(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
         return
     interval = row.against.interval
     between = f" (95 % interval: {1 / interval[1]:.3f} to {1 / interval[0]:.3f})" if interval else ""
-    yield f"{share}, and {1 / row.against.ratio:.3f} x the speed of {step.against}{between}"
+    yield f"{share}, and {1 / row.against.ratio:.3f}x the speed of {step.against}{between}"
 
 
 # --- all of them -----------------------------------------------------------------------------------------------
@@ -138,31 +146,27 @@ def index(ladders: list[Ladder], records: Mapping[str, Mapping[str, Row]]) -> st
     )
     headings = (
         "text",
-        "what it reached on its own card",
+        "what the text reached on its own card",
         "the same step here",
-        "that step beside its peers here",
-        "the fastest step here",
+        "speed of that step beside its peers",
+        "the fastest step here, if another",
     )
     lines = [headline(found, records[found.name]) for found in ladders]
     toctree = "```{toctree}\n:hidden:\n\n" + "\n".join(found.name for found in ladders) + "\n```"
     table = markdown(headings, lines)
-    return "\n".join(
-        [INDEX, listed, "\n## What the texts reached, and what was reached here\n", table, "", toctree, ""]
-    )
+    return "\n".join([INDEX, listed, "\n## What the texts reached, and what we reached\n", table, "", toctree, ""])
 
 
 def cited(ladder: Ladder) -> str:
     """The text by its authors and title, with its address where that is known."""
-    return f"{ladder.source}, {ladder.link}" if ladder.link else ladder.source
+    return f"{ladder.source}, see {ladder.link}" if ladder.link else ladder.source
 
 
 def headline(ladder: Ladder, rows: Mapping[str, Row]) -> tuple[str, ...]:
     """The text's best known figure and the row of that step."""
     row = rows[ladder.headline.name]
     beside = "; ".join(
-        f"{speed:.3f} x {PEER_NAMES[peer]}"
-        for peer in ladder.peers
-        if peer in rows and (speed := row.speed(rows[peer]))
+        f"{speed:.3f}x {PEER_NAMES[peer]}" for peer in ladder.peers if peer in rows and (speed := row.speed(rows[peer]))
     )
     least = min(rows[step.name].median_ms or math.inf for step in ladder.measured)
     # The first that is as fast as the fastest, but for what the clock does.

@@ -39,8 +39,8 @@ TEXT_STALLS = {
     "barrier rises from 3.66 to 4.37 % and mio_throttle from 2.18 to 2.40 %.",
     "rtx3090_tuned": "On the text's card, from kernel 6 to kernel 7, barrier falls from 4.82 to 2.72 %, mio_throttle from 2.46 to "
     "1.95 % and short_scoreboard from 1.94 to 1.70 %.",
-    "rtx5090": "The text names stalls without numbers: short_scoreboard, which is shared memory, disappears after v2, and "
-    "long_scoreboard, which is global memory, after v3.",
+    "rtx5090": "The text names stalls without numbers: short_scoreboard (shared memory) disappears with v2, and long_scoreboard (global "
+    "memory) with v3.",
 }
 
 
@@ -51,17 +51,17 @@ def bytes_of_seed_and_best() -> Iterator[str]:
     best = next(row for row in rows if row.name == BEST and row.shape == seed.shape)
     yield "## The text's profile"
     yield (
-        f"The text profiles its own schedule. The table repeats this with `tl-attention profile`, which runs ncu, on one "
-        f"{seed.device} on {seed.run[:10]} ([the record](../../results/{RECORD.name})). The text says GB and means GiB: 64 blocks "
-        "of K and of V, 32 KiB each, for 16384 thread blocks, and Q once, are 64.5 x 2^30 bytes. Its L2 hit rate is the share of "
-        "the SMs' loads that L2 has."
+        f"The text profiles its own schedule. We did the same with `tl-attention profile seed`, which runs ncu, on one "
+        f"{seed.device} on {seed.run[:10]} ([the record](../../results/{RECORD.name})). The text says GB and means GiB: each of "
+        "16384 thread blocks reads 64 KV blocks, with 32 KiB of K and 32 KiB of V each, and Q is read once. That is 64.5 x 2^30 "
+        "bytes. The L2 hit rate of the text is the share of the SMs' loads that hit in L2."
     )
     headings, lines = profile.table(seed)
     yield markdown((*headings, "text, H100"), [(*line, TEXT.get(line[0], "")) for line in lines])
     yield "## The same profile of best"
     yield (
-        "In `best` two thread blocks share each load: L2 is read once, and both blocks get the data. So the formula for reads "
-        "counts Q once, and K and V once for each pair of row tiles. The formula for what arrives counts K and V for each tile."
+        "In `best` two thread blocks share each load: L2 is read once, and both thread blocks get the data. So the theory counts K "
+        "and V once for each pair of row tiles in *read from L2*, and once for each row tile in *arrived in SMs*. Q counts once."
     )
     headings, lines = profile.traffic_table([best])
     yield markdown(headings[1:], [line[1:] for line in lines])
@@ -72,11 +72,12 @@ def dram_of_best(rows: Sequence[ProfileRow], best: ProfileRow) -> Iterator[str]:
     """Why it reads more from memory than there is, by counters."""
     yield "### Why best reads some of K and V twice"
     yield (
-        f"`best` reads {_share(best)} times the size of Q, K and V from memory, and the seed reads {_share(rows[0])} times that "
-        "size. The counters say why: the factor grows with the length of the run, and it is 1 where tiles are handed out one by "
-        "one. `best` has the static tile scheduler: each cluster knows its tiles from the beginning, and no cluster waits for "
-        "another. Some clusters are a little slower with every tile, and when the last of them asks for the K and V of a head, "
-        "L2 no longer has them. With a thread block for each tile, or with a counter, no cluster falls behind by more than a tile."
+        f"`best` reads {_share(best)} times the size of Q, K and V from memory, and `seed` reads {_share(rows[0])} times that size. "
+        "The counters say why: the factor grows with the length of the run, and it is 1 where tiles are handed out one by one. "
+        "`best` has a static tile scheduler: each cluster (two thread blocks) knows its tiles from the beginning, and no cluster "
+        "waits for another. Some clusters are a little slower and fall back with every tile. When the last cluster asks for the "
+        "K and V of a head, L2 no longer has them. With a thread block for each tile, or with a counter, no cluster falls behind "
+        "by more than a tile."
     )
     of_best = [row for row in rows if row.name == BEST]
     others = [row for row in rows if row.shape == best.shape and row.name.startswith("experiments/")]
@@ -85,8 +86,8 @@ def dram_of_best(rows: Sequence[ProfileRow], best: ProfileRow) -> Iterator[str]:
     yield markdown(headings, [_dram_line(row) for row in found])
     yield (
         "At batch 4 these reads cost little: they take 4 % of the memory's rate. At larger batches they cost power. Even where "
-        "clusters have no time to drift apart, L2 misses a third more than the size of Q, K and V: L2 has two halves, and a half "
-        "that does not have a line asks the other half before it asks memory."
+        "clusters have no time to drift apart, L2 misses a third more than the size of Q, K and V. The reason is that L2 has two "
+        "halves, and a half that lacks a line asks the other half before it asks memory."
     )
 
 
@@ -109,9 +110,9 @@ def stalls(ladder: Ladder) -> Iterator[str]:
     rows = [row for row in read_profiles(RECORD) if row.shape == ladder.shape and row.name in names]
     yield "## What warps wait for"
     yield (
-        f"The table has the percentage of all stalls, as ncu counts them on one {rows[0].device} on {rows[0].run[:10]} "
+        f"The table has each stall in percent of all stalls, counted by ncu on one {rows[0].device} on {rows[0].run[:10]} "
         f"([the record](../../results/{RECORD.name})). `barrier` is __syncthreads, `long_scoreboard` is global memory, "
-        "`short_scoreboard` is shared memory and exponentials, `mio_throttle` is the queue of ldmatrix, `math_pipe_throttle` is "
+        "`short_scoreboard` is shared memory and exponentials, `mio_throttle` is a full queue of ldmatrix, `math_pipe_throttle` is "
         "busy tensor cores, and `wait` is a fixed latency."
     )
     headings, lines = profile.stall_table(rows)

@@ -7,58 +7,68 @@ from pathlib import Path
 from statistics import geometric_mean
 
 import cells_page
+from results_answers import QUESTIONS, RESULTS, answers
+from results_answers import evaluations as evaluations_of
+from results_records import lines as lines_of
+from results_records import records
 
 from tl_attention.leaderboard import table as evaluation_table
-from tl_attention.leaderboard.results import read_evaluation
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
-from tl_attention.measure.records import parse_object, read_lines, read_rows
+from tl_attention.measure.records import read_rows
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.show.report import PEER_NAMES, by_problem, markdown_table, title
 from tl_attention.show.text_table import markdown
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "results"
 PAGE = ROOT / "docs/results.md"
 BASELINE = "best"
 COLUMNS = ("schedule", "sizes", "status", "ms", "tflops", "matmul", "ratio", "error", "registers", "stack", "code")
 BENCHES = ("bench-h200-L.jsonl", "bench-h200-L-causal.jsonl")
-EVALUATIONS = ("evaluate-h200.jsonl", "evaluate-cold-h200.jsonl")
+EVALUATIONS = {
+    "evaluate-h200.jsonl": "These are its times beside cuDNN",
+    "evaluate-cold-h200.jsonl": "The submission also passes with an empty kernel cache, where it is compiled first",
+}
 # Of the grid: dtype and peer of each pair of lines, without and with a causal mask.
 GRID_LINES = (("bfloat16", "fa3"), ("bfloat16", "cudnn"), ("float16", "cudnn"))
 SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 
 HEAD = """# Results
 
-Each question has one record in `results/`, with the card, date, versions, commit, seed and method of every row. All of them
-are from one H200 each; nothing was measured on an H100 yet. Times of different tables were taken in different runs: compare
-times within a table only, because the card runs at its power limit.
+Each question below has an answer, and each answer has its record. A record is a file of JSON lines in `results/`; each line has
+the card, driver, date, versions, commit, seed and method of its measurement. A *peer* is another implementation that is timed
+beside ours. A speed of 1.1x means that we are 1.1 times as fast: it is the median, over rounds, of the peer's time divided by
+ours in the same round. {cards}
 
-| question | where | record |
-| --- | --- | --- |
-| How fast is it beside FlashAttention-3 and cuDNN, over lengths? | [below](#over-lengths) | `grid-h200.jsonl` |
-| And over head sizes, masks, softcap and problem L? | [PyTorch measurements](pytorch-measurements.md#speed) | `cells-h200.jsonl` |
-| Which schedule is the fastest? | [below](#schedules-beside-each-other-on-problem-l) | `bench-h200-L.jsonl`, `bench-h200-L-causal.jsonl` |
-| What is each choice in `best` worth? | [experiments](experiments.md) | `experiments-h200.jsonl`, `experiments-causal-h200.jsonl` |
-| What is each step of five tutorials worth? | [ladders](ladders/index.md) | `ladder-*-h200.jsonl` |
-| How fast is the submission under the leaderboard's rules? | [below](#the-submission-under-the-leaderboards-contract) | `evaluate-h200.jsonl` |
-| What does a call cost, does a model train, and how fast is the backward pass? | [PyTorch measurements](pytorch-measurements.md) | `host-`, `operator-`, `training-`, `backward-h200.jsonl` |
-| What does the hardware do meanwhile? | [counters](../results/counters-h200.md) | `counters-h200.csv`, `profile-h200.jsonl` |
-| And on other cards? | [other cards](CARDS.md) | `cells-mma-h200.jsonl`, `bench-mma-h200-L.jsonl`, `cards.jsonl` |
+Compare times within one table only. The tables are from different runs, and the card runs at its power limit.
 
-`python tools/results_page.py` makes this page.
+## Which record answers which question
+
+Problem L has batch 4, 64 heads, 8192 queries and keys, and head_dim 128.
+
+{answers}
+
+## How to repeat a measurement
+
+Run the command on the card of the line. FILE is the file of your results.
 """
 OF_BENCHES = """## Schedules beside each other, on problem L
 
-Problem L has batch 4, 64 heads, 8192 queries and keys, and head_dim 128. *speed / best* is the median, over rounds, of
-`best`'s time divided by the row's time in the same round. A round of all rows takes seconds, in which the clock moves, so
-differences below 2 % say little here; the tables beside the peers have shorter rounds.
+Which schedule is the fastest? *speed / best* is the median, over rounds, of `best`'s time divided by the row's time in the
+same round. A round of all rows takes seconds, and the clock moves meanwhile. So differences below 2 % say little in these
+tables; the tables beside the peers have shorter rounds.
 
 - *fixed* rows are compiled for exactly these sizes, *runtime* rows for all sizes.
 - *% of matmul* compares the rate with a plain product of 8192 x 8192 x 8192 in the same run.
-- *max error / budget* is the largest error of an element as a share of the allowed error, which is twice the error of
-  PyTorch's attention in the same precision, at the worst of the shapes that were verified.
-- *stack B* is bytes of stack per thread, into which registers spill. *code* names the generated device code.
+- *max error / budget* is the largest error of an element, divided by the allowed error: twice the error of PyTorch's
+  attention in the same precision. The worst of the verified shapes counts.
+- *stack B* is the bytes of stack per thread, into which registers spill.
+- *code* names the generated device code: rows with the same name run the same code.
+- *refused* rows are schedules that the proof or the compiler refuses.
+"""
+OF_EVALUATIONS = """How fast is the submission under [the leaderboard's rules](leaderboard.md)? `leaderboard_submit` holds the program
+and TileLang compiles it; `leaderboard_submit_cubin` holds machine code. The last two columns are cuDNN's time divided by the
+row's time.
 """
 FOOT = """## Pictures
 
@@ -72,7 +82,25 @@ FOOT = """## Pictures
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *grid(), OF_BENCHES, *benches(), *evaluations(), FOOT])
+    return "\n".join(
+        [
+            HEAD.format(answers=answers(), cards=cards()),
+            *records(),
+            *grid(),
+            OF_BENCHES,
+            *benches(),
+            *evaluations(),
+            FOOT,
+        ]
+    )
+
+
+def cards() -> str:
+    """Which cards the records are of."""
+    found = sorted({line["device"] for one in QUESTIONS for record in one.records for line in lines_of(record)})
+    return (
+        f"All records are from one {found[0]}." if len(found) == 1 else f"The records are from {' and '.join(found)}."
+    )
 
 
 def benches() -> Iterator[str]:
@@ -80,20 +108,15 @@ def benches() -> Iterator[str]:
     for name in BENCHES:
         for rows in by_problem(read_rows(RESULTS / name)):
             row = next(row for row in rows if row.method)
-            versions = ", ".join(f"{what} {version}" for what, version in row.versions.items())
-            yield f"### {title(rows)}\n\n`results/{name}`, commit {row.commit}; {versions}, nvcc {row.nvcc}.\n"
-            yield f"{row.method}.\n\n{markdown_table(rows, COLUMNS, BASELINE)}\n"
+            yield f"### {title(rows)}\n\n`results/{name}`, commit {row.commit}.\n\n{markdown_table(rows, COLUMNS, BASELINE)}\n"
 
 
 def grid() -> Iterator[str]:
     """Speed against the peers over lengths, 32768 tokens each."""
     rows = cells_page.read(cells_page.GRID)
     yield "## Over lengths\n"
-    yield f"{grid_table(rows)}\n"
-    yield (
-        "Each number is the median, over rounds, of the peer's time divided by ours in the same round: above 1 we are faster. "
-        f"`results/{cells_page.GRID.name}`, commit {rows[0].commit}: {rows[0].method}. {grid_mean(rows)}\n"
-    )
+    yield f"Each number is our speed divided by the peer's, so above 1 we are faster (`results/{cells_page.GRID.name}`).\n"
+    yield f"{grid_table(rows)}\n\n{grid_mean(rows)}\n"
 
 
 def grid_table(rows: Sequence[CellRow]) -> str:
@@ -130,11 +153,12 @@ def ratios(rows: Sequence[CellRow], dtype: str, peer: str, causal: bool) -> list
 def evaluations() -> Iterator[str]:
     """What `submit --evaluate` found, a table for each record."""
     yield "## The submission under the leaderboard's contract\n"
-    for name in EVALUATIONS:
-        found = [read_evaluation(line, parse_object(line, where), where) for where, line in read_lines(RESULTS / name)]
+    yield OF_EVALUATIONS
+    for name, about in EVALUATIONS.items():
+        found = evaluations_of(name)
         baseline = "cudnn" if "cudnn" in dict(found) else None
         lines = evaluation_table.lines(found, baseline)
-        yield f"`results/{name}`: {evaluation_table.title(found[0][1])}\n"
+        yield f"{about} (`results/{name}`, {evaluation_table.title(found[0][1])}):\n"
         yield f"{markdown(evaluation_table.headings(baseline), lines)}\n"
 
 

@@ -45,8 +45,9 @@ def counted(rows: Sequence[Row]) -> str:
     same = sum(bool(row.same_code_as) for row in left_out)
     timed = sum(row.median_ms is not None for row in rows)
     return (
-        f"{len(rows)} in the space: {refused} refused before they were timed, {len(rows) - refused} compiled; of these "
-        f"{len(left_out) - same} left out for spills or room, {same} the same code as another, {timed} timed"
+        f"{len(rows)} in the space: {refused} were refused before they were timed, and {len(rows) - refused} were compiled. Among "
+        f"the compiled ones {len(left_out) - same} were left out for spills or room, {same} have the same code as another, and "
+        f"{timed} were timed"
     )
 
 
