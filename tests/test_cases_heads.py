@@ -10,7 +10,7 @@ from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import load
 from tl_attention.lowering.pipelined.generated import PipelinedProof
 from tl_attention.lowering.warp_specialized.grid_proof import grids
-from tl_attention.measure.candidate import verified_on
+from tl_attention.measure.candidate import MANY, verified_on
 from tl_attention.measure.records import Row, parse_row, problem_of
 from tl_attention.op.rows import Rows
 from tl_attention.oracle.interpret import POLICIES, interpret, verify
@@ -119,7 +119,9 @@ def test_what_a_kernel_is_verified_on_has_its_groups():
             shape = AttentionShape.parse(text, causal=causal)
             problems = verified_on(shape, fixed=False)
             assert {problem.shape.group for problem in problems} == {shape.group}
-            assert {1, 2, 3, 5, 110} == {problem.shape.heads_kv for problem in problems[:-1]}
+            many = MANY // shape.group
+            assert {1, 2, 3, 5, 110, many} == {problem.shape.heads_kv for problem in problems[:-1]}
+            assert {1, 2, 3, 4, MANY} == {problem.shape.batch for problem in problems[:-1]}
 
 
 def test_a_row_says_which_heads_are_shared():

@@ -31,7 +31,10 @@ SYNCHRONISES = {
     "arrive": (r"_empty\[.*\.arrive\(", r"expected arrive [KV]_empty\["),
     "turn": (r"__sync_thread_partial\(", r"expected sync named barrier\["),
     "pass": (r"__named_barrier_arrive\(", r"expected signal named barrier\["),
-    "products": (r"wait_wgmma<", r"expected products wait \(|line \d+: acc_\w of a product is not fenced before"),
+    "products": (
+        r"wait_wgmma<",
+        r"expected products wait \(|acc_\w+ is (?:used|written) before the wait for|is not fenced before",
+    ),
     "hold": (r"tl_attention_hold_last<", r"expected hold last exponentials\["),
 }
 

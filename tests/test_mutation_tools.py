@@ -27,6 +27,7 @@ from code_mutants.operations import DELETED, DEVICE, HOST, SWAPPED, mutants
 from code_mutants.packs import CONTROL, drawn, pack, unpacked
 from code_mutants.proving import ACCEPTED, BROKEN, REFUSED, TIMEOUT, Answer
 from code_mutants.reading import NUMBERS, Code, Verdict
+from code_mutants.rewrites import CONDITIONS, REWRITES
 from code_mutants.rows import EQUIVALENT, NOT_CPP, OTHER, SAME, TO_JUDGE, Rows, class_of
 from code_mutants.tables import table, to_judge
 from machine_code import NotCompiled
@@ -41,7 +42,7 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 
 TEXT = """void __launch_bounds__(128, 1) kernel() {
-  int a = 3;
+  int a = 4;
   sync(1);
   #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -79,16 +80,31 @@ def test_every_line_of_body_and_launch_is_deleted_once():
 
 def test_integers_of_lines_that_are_read_change_and_others_do_not():
     assert changed("+1") == [
-        "void __launch_bounds__(129, 1) kernel() {", "void __launch_bounds__(128, 2) kernel() {", "int a = 4;",
+        "void __launch_bounds__(129, 1) kernel() {", "void __launch_bounds__(128, 2) kernel() {", "int a = 5;",
         "sync(2);", "for (int i = 1; i < 2; ++i) {", "for (int i = 0; i < 3; ++i) {", "if (a < 2) {", "sync(6);",
         "sync(8);",
     ]  # fmt: skip
     # Twice 0 is 0, and twice 1 one more.
     assert changed("doubled") == [
-        "void __launch_bounds__(256, 1) kernel() {", "int a = 6;", "for (int i = 0; i < 4; ++i) {", "sync(10);",
+        "void __launch_bounds__(256, 1) kernel() {", "int a = 8;", "for (int i = 0; i < 4; ++i) {", "sync(10);",
         "sync(14);",
     ]  # fmt: skip
+    # Only where a value steers.
+    assert changed("+3") == ["int a = 7;"] and changed("-3") == ["int a = 1;"]
     assert changed("-1", HOST) == ["int32_t heads = ((int32_t)((int64_t*)attention_Q_shape)[0]);"]
+
+
+def test_lines_that_are_read_are_written_anew():
+    line = "  heads = head + 1;"
+    assert {name: len([*rewrite(line)]) for name, rewrite in REWRITES.items()} == {
+        "conditional": len(CONDITIONS), "chosen": 3, "cast": 2, "declared": 1, "typed": 0, "followed": 1
+    }  # fmt: skip
+    assert next(REWRITES["conditional"](line)).split("\n") == ["  if (((int)blockIdx.x) < 131) {", line, "  }"]
+    assert [*REWRITES["cast"](line)] == ["  heads = ((uint16_t)head) + 1;", "  heads = ((bool)head) + 1;"]
+    # A condition around a declaration would end its scope.
+    assert not [*REWRITES["conditional"]("  int heads = 1;")] and not [*REWRITES["declared"]("  int heads = 1;")]
+    assert [*REWRITES["typed"]("  int heads = 1;")] == ["  short heads = 1;"]
+    assert "load(i); __syncthreads();" in changed("followed")
 
 
 def test_statements_of_a_block_that_synchronise_are_swapped_whole():

@@ -46,10 +46,19 @@ def test_a_ternary_takes_the_least_and_groups_from_the_right():
 
 
 @pytest.mark.parametrize(
-    "text", ["((int)threadIdx.x) + 1", "((int64_t)(threadIdx.x + 1))", "(uint)threadIdx.x + (int)1"]
+    "text", ["((int)threadIdx.x) + 1", "((int64_t)(((int)threadIdx.x) + 1))", "((int)threadIdx.x) + (uint)1"]
 )
-def test_casts_change_nothing(text):
+def test_known_casts_change_nothing(text):
     assert value(text, threadIdx_x=4) == 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["(int)(uint16_t)seq_kv", "(bool)seq_kv", "(int)(seq_kv)", "(uint)threadIdx.x", "threadIdx.x + 1", "(short)4"],
+)
+def test_a_cast_that_may_change_a_value_is_refused(text):
+    with pytest.raises(SyntaxError):
+        parsed(text)
 
 
 def test_what_is_in_parentheses_and_no_type_is_no_cast():

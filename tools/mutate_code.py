@@ -4,9 +4,10 @@
     python tools/mutate_code.py table FOLDER        what came out of each kernel's mutants, and what is left to judge
     python tools/mutate_code.py pack FOLDER FILE    draws of what was accepted, for run_mutants.py
 
-A kernel's mutants are every line deleted, every two neighbouring statements that synchronise swapped, and every integer
-in a line that is read one more, one less and doubled, in the kernel's body and in the host's lines that launch it; and
-300 of the same in the other lines, drawn by a seed. Each is refused; or no C++; or equivalent: the same events, in a
+A kernel's mutants are every line deleted, every two neighbouring statements that synchronise swapped, every integer in a
+line that is read changed (by 1, 2 and 3 where it steers), and every such line rewritten with a condition, another choice,
+a cast, a declaration, another type or a second statement, in the kernel's body and in the host's lines that launch it;
+and 300 of the first three in the other lines, drawn by a seed. Each is refused; or no C++; or equivalent: the same events, in a
 line wholly read, or the same machine code; or left to the numbers, by the kind of its line; or for a person to judge.
 
 FOLDER keeps a file of JSON lines for each kernel. A run goes on where the last one ended; remove the folder when the
@@ -106,10 +107,16 @@ def main() -> None:
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="processes at a time")
 @click.option("--timeout", type=float, default=120.0, show_default=True, help="of one proof, in seconds")
 @click.option("--numbers", type=click.IntRange(0), default=300, show_default=True, help="drawn of the numbers' lines")
-@click.option("--sample", "each", type=click.IntRange(0), default=0, help="mutants of each operation  [default: all]")
+@click.option(
+    "--sample",
+    "count",
+    type=click.IntRange(0),
+    default=0,
+    help="mutants, one of each operation in turn  [default: all]",
+)
 @click.option("--proof-only", is_flag=True, help="compile nothing: what is no C++ stays where it is")
 def run(
-    folder: Path, kernels: tuple[str, ...], jobs: int, timeout: float, numbers: int, each: int, proof_only: bool
+    folder: Path, kernels: tuple[str, ...], jobs: int, timeout: float, numbers: int, count: int, proof_only: bool
 ) -> None:
     """Make all mutants and ask the proof about each."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +124,7 @@ def run(
         code = lowered(KERNELS[name])
         verdict = read(KERNELS[name].schedule, code)
         found = mutants(code, verdict, numbers, f"{SEED} {name}")
-        found = sample(found, each, f"{SEED} {name}") if each else found
+        found = sample(found, count, f"{SEED} {name}") if count else found
         rows = Rows(folder / f"{name}.jsonl")
         rows.begin(name, code, verdict, len(found))
         prove(name, code, found, rows, jobs, timeout)

@@ -8,13 +8,16 @@ from faults import (
     launch,
     loads,
     lse,
+    names,
     output,
     products,
     pshared,
     roles,
+    samples,
     sizes,
     sms,
     softcap,
+    statements,
     strides,
     tiles,
     waits,
@@ -25,4 +28,6 @@ from faults.table import LOWERINGS, Cell, Edit, Row
 __all__ = ["LOWERINGS", "TABLE", "Cell", "Edit", "Row"]
 
 THEMES = (launch, waits, roles, products, tiles, loads, output, sms, heads, sizes, softcap, strides, windows)
-TABLE: list[Row] = [row for theme in (*THEMES, pshared, fragments, lse) for row in theme.ROWS]
+TABLE: list[Row] = [
+    row for theme in (*THEMES, pshared, fragments, lse, names, statements, samples) for row in theme.ROWS
+]

@@ -58,7 +58,7 @@ ROWS = [
             r"      turn = 0;\n((?s:.*?)\n)( *tl_attention_store_p<.*)wg_2(.*\n)",
             r"      turn = 0;\n\2(0)\3\1\2wg_2\3"), P_IN_REGISTERS),
     Row("P put after its wait was left out",
-        edit("p_shared", r"expected products wait|is not fenced before", WAIT, "", which="last"), P_IN_REGISTERS),
+        edit("p_shared", "acc_o is used before the wait for the product into it", WAIT, "", which="last"), P_IN_REGISTERS),
     Row("columns of P that are not put",
         edit("p_shared", "is put P.*, expected put P", r"store_p<192, 0, 192", "store_p<192, 0, 176", which="last"), P_IN_REGISTERS),
     Row("P's tile of fewer columns",

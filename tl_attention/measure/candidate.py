@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from tl_attention.hardware.device import card_at_hand
 from tl_attention.measure.records import SizesKnown
-from tl_attention.problem.lengths import ended_by_keys
+from tl_attention.problem.lengths import edges, ends
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.tiling import ceildiv
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.problem.window import is_window
 from tl_attention.program.derivation import derive
@@ -18,6 +19,8 @@ from tl_attention.schedule.schedule import Schedule
 # With Q so many times as large a row's scores lie so far apart that a maximum which is not its own makes exponentials
 # overflow, or vanish.
 SHARP = 128.0
+# Batches, or heads.
+MANY = 2100
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ def small_ones(shape: AttentionShape, schedule: Schedule | None = None) -> list[
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
     # Many more tiles than an H200 has SMs, and short: the next one's loads come while a tile's last reads are under way.
     sizes.append((4, 110, 200, 200))
+    # Many batches, and many heads: whatever holds some bits of their numbers shows.
+    sizes += [(MANY, 1, 20, 20), (1, ceildiv(MANY, shape.group), 20, 20)]
     mask = shape.mask
     if mask.right is None:
         sizes.append((1, 2, 300, 65))
@@ -95,8 +100,8 @@ def small_ones(shape: AttentionShape, schedule: Schedule | None = None) -> list[
 def ends_of(schedule: Schedule, shape: AttentionShape) -> Iterator[Sizes]:
     """Sizes that show every way in which the schedule's loop over KV blocks begins and ends.
 
-    Prologue, epilogue and the turns of the rings make of each small number of blocks a case of its own, and of its last
-    block too: it is whole, ragged, or has a single key. Where a mask ends the loop, tiles of one problem have them all.
+    Prologue, epilogue and the turns of the rings make of each small number of blocks a case of its own, and so do its
+    last block's keys. Where a mask ends the loop, tiles of one problem have all numbers.
     """
     block_M, block_N = schedule.block_M, schedule.block_N
     if schedule.has_program:
@@ -104,8 +109,7 @@ def ends_of(schedule: Schedule, shape: AttentionShape) -> Iterator[Sizes]:
         most = program.span + max(program.buffers.values()) + 2
     else:
         most = schedule.num_stages + 4
-    for blocks in range(1, most + 1):
-        for seq_q, seq_kv in zip((block_M, block_M + 1, 1), ended_by_keys(blocks, block_N)):
-            yield Sizes(1, shape.group, seq_q if shape.mask.right is None else min(seq_q, seq_kv), seq_kv)
+    for lengths in (*ends(most, 2 * block_M, block_N), *edges(shape.mask, block_N)):
+        yield Sizes(1, shape.group, *lengths)
     if shape.mask.right is not None:
         yield Sizes(1, shape.group, most * block_N, most * block_N)

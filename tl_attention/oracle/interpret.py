@@ -20,6 +20,7 @@ from tl_attention.oracle.reference import (
 )
 from tl_attention.oracle.statements import STATEMENT_CODE
 from tl_attention.oracle.tile import Observer, Tile
+from tl_attention.problem.lengths import ragged
 from tl_attention.problem.mask import Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, row_tiles
@@ -29,8 +30,6 @@ from tl_attention.program.program import Program
 from tl_attention.schedule.options import SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
 
-# Of the keys after a query's own.
-MOST_AFTER = 2048
 # What a variant with a softcap, or with sinks, is verified at: both change the output much.
 SOFTCAP, SINK = 2.0, 5.0
 POLICIES: Mapping[str, Policy] = {"late": LATE, "early": EARLY}
@@ -99,13 +98,11 @@ def interpret(
 def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0) -> dict[str, ErrorReport]:
     """Both runs of the interpreter against fp64 on a ragged problem of several tiles: {"late": ..., "early": ...}.
 
-    With "late LSE" and "early LSE" where the variant has it. A window cuts there at both ends, unless it is so long on
-    the right that this would take too long.
+    With "late LSE" and "early LSE" where the variant has it.
     """
-    seq_q = schedule.block_M + 37 + min(variant.mask.right or 0, MOST_AFTER)
-    seq_kv = seq_q + 3 * schedule.block_N + 5 + (variant.mask.left or 0)
+    lengths = ragged(variant.mask, schedule.block_M, schedule.block_N)
     # Two heads of K and V, if heads share them.
-    sizes = Sizes(1, 1 if variant.group == 1 else 2 * variant.group, seq_q, seq_kv)
+    sizes = Sizes(1, 1 if variant.group == 1 else 2 * variant.group, *lengths)
     q, k, v = make_inputs(AttentionShape.of(variant, sizes), seed)
     options: dict[str, Any] = {"mask": variant.mask, "scale": variant.head_dim**-0.5}
     if "softcap" in variant.optional:

@@ -1,32 +1,129 @@
-"""The lengths at which a kernel is proved and verified: each way in which a tile's rows and KV blocks end.
+"""The lengths at which a kernel is proved, verified and interpreted: each way in which a tile's rows and KV blocks end.
 
 What is rounded shows at the edges of rounding: a whole number of tiles, and one more. Whatever is rounded down to nothing
-shows at a length of 1.
+shows at a length of 1. A mask's edges move with seq_kv - seq_q, so each of its residues modulo block_N is another case.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
+import numpy as np
+
+from tl_attention.problem.bounds import GRID_YZ, LARGEST, PAIRS, ROOM
 from tl_attention.problem.mask import Mask
+from tl_attention.problem.tiling import ceildiv
+
+# Rows that are masked together, at least.
+ROWS = 64
+# Beside an edge: a fault that moves it by up to three keys shows.
+NEAR = range(-2, 3)
+# Of the keys after a query's own, in an interpreter's problem.
+MOST_AFTER = 2048
+# Problems of each residue of seq_kv - seq_q.
+OF_RESIDUE = 4
+LONGEST = 1 << 24, (1 << 31) - (1 << 20)
 
 
-def ended_by_keys(blocks: int, block_N: int) -> tuple[int, int, int]:
-    """So many KV blocks: the last one whole, ragged, and with a single key."""
-    return blocks * block_N, blocks * block_N - block_N // 3, (blocks - 1) * block_N + 1
+class Lengths(NamedTuple):
+    """Of the queries and of the keys."""
+
+    seq_q: int
+    seq_kv: int
 
 
-def ended_by_mask(most: int, rows: int, block_N: int, mask: Mask) -> Iterator[tuple[int, int]]:
-    """(seq_q, seq_kv) at which the first `rows` rows see 1 to `most` KV blocks, of more than that; none for a full mask.
+def ends(most: int, rows: int, block_N: int) -> Iterator[Lengths]:
+    """1 to `most` KV blocks, the last one ragged, whole, and with a single key, of at most `rows` rows.
 
-    Code that asks for the tile's own end in one place, and for that of all keys in another, shows where they differ.
+    No query is before the first key.
     """
-    if mask.right is None:
-        return
-    seq_kv = (most + 2) * block_N
     for blocks in range(1, most + 1):
-        # The last key that the last row sees is the block's last, and the one before it the block's first.
-        for last in (blocks * block_N - 1, (blocks - 1) * block_N):
-            past_len = last + 1 - rows - mask.right
-            if past_len + mask.right >= 0:
-                yield seq_kv - past_len, seq_kv
+        whole = blocks * block_N
+        for seq_q, seq_kv in ((rows - 3, whole - block_N // 3), (rows, whole), (1, whole - block_N + 1)):
+            yield Lengths(min(seq_q, seq_kv), seq_kv)
+
+
+def edges(mask: Mask, block_N: int) -> Iterator[Lengths]:
+    """Lengths at which a mask's edges stand at, and near, the edges of KV blocks, for some of the rows; none if full.
+
+    There are so many rows that ROWS of them lie to the KV blocks in each way that there is, and keys behind all of these.
+    """
+    rows, right = math.lcm(ROWS, block_N) + ROWS, mask.right or 0
+    before = ceildiv(mask.left or 0, block_N) * block_N + block_N
+    # Keys before query 0 where a row's first key begins a block, and where its last key ends one.
+    at = [*([] if mask.left is None else [mask.left]), *([] if mask.right is None else [-1 - right])]
+    for past in dict.fromkeys((edge + near) % block_N for edge in at for near in NEAR):
+        yield Lengths(rows + right, before + past + rows + right)
+
+
+def cuts(mask: Mask, rows: int, block_N: int, together: int) -> Iterator[Lengths]:
+    """Lengths at which a window cuts the KV blocks of a first tile of `rows` rows: none where it is no window.
+
+    Every way in which an edge falls into blocks is among them: at the first and at the last key of a block and between,
+    of the tile and of its first rows, so many of which are masked `together`. One has queries before the first key.
+    """
+    if mask.left is None and not mask.right:
+        return
+    left, right = mask.left or 0, mask.right or 0
+    # Keys before the first query, modulo block_N: where the tile's first key begins a block and ends one, where the
+    # first rows' first whole block begins and their last one ends, where the tile's last key ends a block and begins one.
+    own = left - together + 1
+    at = (left, left - 1, own, own + 1, -right - 1, -right - 2, -right - rows, 1 - right - rows)
+    for edge in dict.fromkeys(edge % block_N for edge in at):
+        past = left + block_N + (edge - left) % block_N
+        seq_q = right + rows + block_N // 3
+        yield Lengths(seq_q, past + seq_q)
+    before = min(right, block_N + 3) if mask.right is not None else block_N + 3
+    seq_kv = left + right + rows
+    yield Lengths(seq_kv + before, seq_kv)
+
+
+def most_blocks(mask: Mask, rows: int, block_N: int) -> int | None:
+    """The most KV blocks that a tile of `rows` rows can have at any size; None where there is no such number."""
+    if mask.left is None or mask.right is None:
+        return None
+    return (max(rows + mask.left + mask.right, 2) - 2) // block_N + 2
+
+
+def ragged(mask: Mask, block_M: int, block_N: int) -> Lengths:
+    """Lengths of more than a row tile and three KV blocks, which an interpreter can run.
+
+    A window cuts at both ends, unless it is so long on the right that this would take too long.
+    """
+    seq_q = block_M + 37 + min(mask.right or 0, MOST_AFTER)
+    return Lengths(seq_q, seq_q + 3 * block_N + 5 + (mask.left or 0))
+
+
+class Problems(NamedTuple):
+    """The sizes of many problems: each is an array, under the name that one problem's size has."""
+
+    batch: np.ndarray
+    heads: np.ndarray
+    seq_q: np.ndarray
+    seq_kv: np.ndarray
+
+
+def drawn(mask: Mask, rows: int, block_N: int, group: int) -> Problems:
+    """Problems: every residue of seq_kv - seq_q modulo block_N, with all kinds of batches and heads.
+
+    The same for the same arguments. Tiles have `rows` rows; `group` heads of Q share one of K and V.
+    """
+    draw = np.random.default_rng(29)
+    count = OF_RESIDUE * block_N
+    past = np.arange(count) % block_N + block_N * draw.choice(
+        [0, 1, 2, 3, 7, 1000, *(longest // block_N for longest in LONGEST)], count
+    )
+    seq_q = draw.choice([1, rows - 3, rows, rows + 1, 2 * rows, 3 * rows, 9 * rows, 100 * rows, 8191 * rows], count)
+    least = 1 - seq_q if mask.right is None else np.full(count, -mask.right)
+    # Queries before the first key, where the mask lets them be.
+    past = np.where(draw.random(count) < 0.2, np.maximum(least, past - 3 * block_N), past)
+    seq_kv = seq_q + past
+    batch = draw.choice([1, 2, 5, 9, 300, 20_000, GRID_YZ], count)
+    heads = group * draw.choice([1, 2, 5, 9, 300, 3000, 20_000, GRID_YZ], count)
+    most = np.minimum(LARGEST // np.maximum(seq_q, seq_kv), GRID_YZ) // group * group
+    heads = np.maximum(np.minimum(heads, most), group)
+    tiles, pairs = (seq_q // 64 + 2) * heads, seq_q.astype(float) * seq_kv * heads
+    batch = np.minimum(batch, np.minimum((LARGEST - ROOM) // tiles, PAIRS // np.maximum(pairs, 1)))
+    return Problems(np.maximum(batch, 1).astype(int), heads, seq_q, seq_kv)

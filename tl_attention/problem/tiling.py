@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 from types import SimpleNamespace
+from typing import Any
 
 from tl_attention.problem.shape import AttentionShape
 
 
-def ceildiv(a: int, b: int) -> int:
+def ceildiv(a: Any, b: Any) -> Any:
+    """The quotient rounded up, of integers and of arrays of them."""
     return -(-a // b)
 
 

@@ -1,9 +1,8 @@
-"""Windows as users give them, and the sizes at which one cuts."""
+"""Windows as users give them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from tl_attention.errors import InputError, shown
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
@@ -63,39 +62,3 @@ def fitted(mask: Mask, seq_q: int, seq_kv: int) -> Mask:
     left = None if mask.left is not None and mask.left >= seq_kv - 1 else mask.left
     right = None if mask.right and mask.right >= seq_q - 1 else mask.right
     return Mask(left, right)
-
-
-class Lengths(NamedTuple):
-    """Of the queries and of the keys."""
-
-    seq_q: int
-    seq_kv: int
-
-
-def cuts(mask: Mask, rows: int, block_N: int, together: int) -> Iterator[Lengths]:
-    """Lengths at which a window cuts the KV blocks of a first tile of `rows` rows: none where it is no window.
-
-    Every way in which an edge falls into blocks is among them: at the first and at the last key of a block and between,
-    of the tile and of its first rows, so many of which are masked `together`. One has queries before the first key.
-    """
-    if mask.left is None and not mask.right:
-        return
-    left, right = mask.left or 0, mask.right or 0
-    # Keys before the first query, modulo block_N: where the tile's first key begins a block and ends one, where the
-    # first rows' first whole block begins and their last one ends, where the tile's last key ends a block and begins one.
-    own = left - together + 1
-    edges = (left, left - 1, own, own + 1, -right - 1, -right - 2, -right - rows, 1 - right - rows)
-    for edge in dict.fromkeys(edge % block_N for edge in edges):
-        past = left + block_N + (edge - left) % block_N
-        seq_q = right + rows + block_N // 3
-        yield Lengths(seq_q, past + seq_q)
-    before = min(right, block_N + 3) if mask.right is not None else block_N + 3
-    seq_kv = left + right + rows
-    yield Lengths(seq_kv + before, seq_kv)
-
-
-def most_blocks(mask: Mask, rows: int, block_N: int) -> int | None:
-    """The most KV blocks that a tile of `rows` rows can have at any size; None where there is no such number."""
-    if mask.left is None or mask.right is None:
-        return None
-    return (max(rows + mask.left + mask.right, 2) - 2) // block_N + 2

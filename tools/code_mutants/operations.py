@@ -1,20 +1,34 @@
-"""The mutants of generated code: a line deleted, two neighbouring statements swapped, an integer changed."""
+"""The mutants of generated code: a line deleted, two neighbouring statements swapped, an integer changed, a line rewritten.
+
+What is rewritten is a line that is read: it runs under a condition, or has a cast, a declaration or another type more.
+"""
 
 from __future__ import annotations
 
+import itertools
+import operator
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from code_mutants.reading import Code, Verdict, is_numbers, reads_of_launch, synchronises
+from code_mutants.rewrites import REWRITES
 from code_mutants.statements import Span, neighbours
 
 DEVICE, HOST = "source", "host_source"
 DELETED, SWAPPED = "deleted", "swapped"
-CHANGES = {"+1": lambda value: value + 1, "-1": lambda value: value - 1, "doubled": lambda value: 2 * value}
-OPERATIONS = (DELETED, SWAPPED, *CHANGES)
+CHANGES: dict[str, Callable[[int], int]] = {
+    **{f"{by:+}": partial(operator.add, by) for by in (1, -1, 2, -2, 3, -3)},
+    "doubled": partial(operator.mul, 2),
+}
+# Of lines that no loop, condition or variable is in.
+FEW = ("+1", "-1", "doubled")
+OPERATIONS = (DELETED, SWAPPED, *CHANGES, *REWRITES)
 CONTEXT = 40
+# What steers: a loop, a condition, an integer.
+CONTROL = ("integer", "control")
 COMMENT = re.compile(r"/\*.*?\*/|//.*")
 INTEGER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
@@ -23,7 +37,8 @@ INTEGER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 class Mutant:
     """One change of one part of the code. Lines count from 0, and so do columns.
 
-    `place` is the column of the integer that changes; `first` and `second` are the statements that change places.
+    `place` is the column of the integer that changes, or the number of the rewriting; `first` and `second` are the
+    statements that change places.
     `kind` is what the changed line is read as, `drawn` whether it is one of those drawn of the numbers' lines.
     """
 
@@ -44,7 +59,9 @@ class Mutant:
     def of(self, code: Code) -> Code:
         """The code with the change."""
         lines = getattr(code, self.part).split("\n")
-        if self.spans:
+        if self.operation in REWRITES:
+            lines[self.line] = self._rewritten(lines[self.line])
+        elif self.spans:
             first, second = self.spans
             between = lines[first.stop : second.start]
             lines[first.start : second.stop] = [
@@ -64,6 +81,9 @@ class Mutant:
         assert match, f"no integer in column {self.place} of {line!r}"
         return f"{line[: match.start()]}{CHANGES[self.operation](int(match[0]))}{line[match.end() :]}"
 
+    def _rewritten(self, line: str) -> str:
+        return [*REWRITES[self.operation](line)][self.place]
+
     def shown(self, code: Code) -> str:
         """The change in a line of text."""
         lines = getattr(code, self.part).split("\n")
@@ -72,6 +92,8 @@ class Mutant:
         line = lines[self.line]
         if self.operation == DELETED:
             return line.strip()
+        if self.operation in REWRITES:
+            return f"{line.strip()[: 2 * CONTEXT]}  ->  {self._rewritten(line).strip()[: 2 * CONTEXT]}"
         changed = self._changed(line)
         start, stop = max(0, self.place - CONTEXT), self.place + CONTEXT
         return f"{line[start:stop].strip()}  ->  {changed[start:stop].strip()}"
@@ -93,6 +115,7 @@ def mutants(code: Code, verdict: Verdict, numbers: int, seed: str) -> list[Mutan
     found = [Mutant(DEVICE, DELETED, line, verdict.kinds[line]) for line in body if lines[line].strip()]
     found += _swaps(lines, verdict.kinds)
     found += [mutant for line in read for mutant in _integers(DEVICE, line, lines[line], verdict.kinds[line])]
+    found += [mutant for line in read for mutant in _rewrites(line, lines[line], verdict.kinds[line])]
     launch = code.host_source.split("\n")
     for line in reads_of_launch(launch):
         found += [Mutant(HOST, DELETED, line, "launch"), *_integers(HOST, line, launch[line], "launch")]
@@ -131,21 +154,29 @@ def _swaps(lines: Sequence[str], kinds: Sequence[str]) -> Iterator[Mutant]:
             yield Mutant(DEVICE, SWAPPED, pair[0].start, kinds[line], spans=pair)
 
 
+def _rewrites(line: int, text: str, kind: str) -> Iterator[Mutant]:
+    for operation, rewrite in REWRITES.items():
+        for place, _ in enumerate(rewrite(text)):
+            yield Mutant(DEVICE, operation, line, kind, place)
+
+
 def _integers(part: str, line: int, text: str, kind: str) -> Iterator[Mutant]:
     bare = COMMENT.sub(lambda comment: " " * len(comment[0]), text)
     for match in INTEGER.finditer(bare):
-        for operation, change in CHANGES.items():
+        for operation in CHANGES if kind.startswith(CONTROL) else FEW:
+            change = CHANGES[operation]
             if change(int(match[0])) != int(match[0]):
                 yield Mutant(part, operation, line, kind, place=match.start())
 
 
 def sample(found: Sequence[Mutant], count: int, seed: str) -> list[Mutant]:
-    """So many of each operation on each part of the code, and of those drawn of the numbers' lines."""
-    groups: dict[tuple[str, str, bool], list[Mutant]] = {}
-    for mutant in found:
-        groups.setdefault((mutant.part, mutant.operation, mutant.drawn), []).append(mutant)
+    """So many, one of each operation on each part of the code in turn; what is drawn of the numbers' lines is a part."""
     generator = random.Random(seed)
-    return [mutant for group in groups.values() for mutant in generator.sample(group, min(count, len(group)))]
+    groups: dict[tuple[str, str, bool], list[Mutant]] = {}
+    for mutant in generator.sample(found, len(found)):
+        groups.setdefault((mutant.part, mutant.operation, mutant.drawn), []).append(mutant)
+    turns = itertools.zip_longest(*(groups[key] for key in sorted(groups)))
+    return [mutant for turn in turns for mutant in turn if mutant][:count]
 
 
 def _distinct(code: Code, found: Sequence[Mutant]) -> Iterator[Mutant]:

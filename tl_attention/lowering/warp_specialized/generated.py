@@ -27,11 +27,11 @@ from tl_attention.lowering.warp_specialized.grid_proof import GridProof, grids, 
 from tl_attention.lowering.warp_specialized.loaded import Loaded, left_out, loaded_tiles
 from tl_attention.lowering.warp_specialized.resources import split_registers
 from tl_attention.lowering.warp_specialized.roles import Roles
-from tl_attention.problem.lengths import ended_by_keys
+from tl_attention.lowering.warp_specialized.sampled import check_samples
+from tl_attention.problem.lengths import cuts, ends
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import INTEGERS, kv_blocks
 from tl_attention.problem.variant import Sizes
-from tl_attention.problem.window import cuts
 from tl_attention.program.program import Program
 from tl_attention.proof.events import Event, Process
 from tl_attention.proof.generated.parts import Expected
@@ -113,11 +113,8 @@ class RolesProof(Proof):
     def sizes(self) -> Iterator[Sizes]:
         block_N, rows = self.schedule.block_N, self.rows
         heads = whole_groups(TILES * workers(self.schedule, self.code.variant), self.code.variant)
-        for blocks in range(1, self.program.span + 3):
-            whole, ragged, one_more = ended_by_keys(blocks, block_N)
-            for seq_q, seq_kv in ((rows - 3, ragged), (rows, whole), (1, one_more)):
-                yield Sizes(1, heads, min(seq_q, seq_kv), seq_kv)
-        for lengths in cuts(self.code.variant.mask, rows, block_N, ROWS):
+        loops = ends(self.program.span + 2, rows, block_N)
+        for lengths in (*loops, *cuts(self.code.variant.mask, rows, block_N, ROWS)):
             yield Sizes(1, heads, *lengths)
         # So long that no number of the code is longer. In batches, as heads times keys are bounded.
         yield Sizes(heads // self.code.variant.group, self.code.variant.group, 5, MOST_KEYS)
@@ -127,6 +124,9 @@ class RolesProof(Proof):
 
     def check_grid(self, sizes: Sizes) -> None:
         GridProof(self, self.roles, sizes).check()
+
+    def check_samples(self) -> None:
+        check_samples(self, self.roles)
 
     def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
         run, expected = self._run(sizes, start, tile), self.expected(sizes)

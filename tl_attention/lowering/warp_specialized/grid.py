@@ -5,7 +5,7 @@ Of each loop over KV blocks the first and the last iteration run, so the first a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -53,54 +53,6 @@ class GridTiles:
                     target = found.at.setdefault((name, int(group)), np.full((turns, len(found.blocks), 3), NONE))
                     target[seen.turn, run.threads.place[seen.threads[mine]]] = values[mine]
         return found
-
-    @classmethod
-    def trips(cls, run: Run, turns: int, loops: Collection[int]) -> np.ndarray:
-        """(turn, block, warpgroup): how many iterations the loops of these lines have together."""
-        found = np.zeros((turns, len(run.threads.blocks), run.threads.ys), dtype=np.int64)
-        for seen in run.seen:
-            if seen.kind == "loop" and seen.line in loops:
-                where = (seen.turn, run.threads.place[seen.threads], run.threads.y[seen.threads])
-                found[where] += np.maximum(seen.values["value"], 0)
-        return found
-
-    def check_masks(
-        self, trips: np.ndarray, behind: np.ndarray, shape: AttentionShape, rows: int, block_N: int, ahead: int
-    ) -> None:
-        """Raise Unsafe if an iteration without a mask runs for a KV block that needs one.
-
-        `trips` is how many run without, `behind` with one after them; the last of all would work on the block before
-        the tile's first, `ahead` of it. A cluster's tile has `rows` rows.
-        """
-        tiles, mask = self.at["Q", 0], shape.mask
-        first = mask.first_block(tiles[..., 0] // rows * rows + shape.past_len, block_N, ARRAYS)
-        for group in range(trips.shape[2] - 1):
-            row = tiles[..., 0] + ROWS * group
-            own_key = row + shape.past_len
-            begin = first - ahead + behind[..., group]
-            wrong = begin + trips[..., group] > mask.end_whole(shape.seq_kv // block_N, own_key, block_N, ARRAYS)
-            wrong |= begin < mask.first_whole(own_key + ROWS, block_N, ARRAYS)
-            wrong &= (tiles[..., 0] != NONE) & (row < shape.seq_q) & (trips[..., group] > 0)
-            if wrong.any():
-                turn, block = np.argwhere(wrong)[0]
-                raise Unsafe(
-                    f"tile {turn} of block {block}: {trips[turn, block, group]} KV blocks of warpgroup {group} without "
-                    "a mask, some of whose keys are hidden"
-                )
-
-    def check_lengths(
-        self, trips: np.ndarray, shape: AttentionShape, rows: int, block_N: int, least: int, more: int
-    ) -> None:
-        """Raise Unsafe unless loops over a tile's KV blocks have so many iterations `more` than it has blocks."""
-        tiles = self.at["Q", 0]
-        start, end = _visited(tiles[..., 0] // rows, shape, rows, block_N, least)
-        wrong = (trips[..., :-1] != (end - start + more)[..., None]) & (tiles[..., :1] != NONE)
-        if wrong.any():
-            turn, block, group = np.argwhere(wrong)[0]
-            raise Unsafe(
-                f"tile {turn} of block {block}: {trips[turn, block, group]} iterations of warpgroup {group}, expected "
-                f"{(end - start + more)[turn, block]}"
-            )
 
     def check_sinks(self, warpgroups: int) -> None:
         """Raise Unsafe unless everybody takes the sink of its tile's head."""

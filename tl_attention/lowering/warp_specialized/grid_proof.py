@@ -5,25 +5,22 @@ Every number is one tile, every tile is taken by one block, and all roles of a b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from tl_attention.hardware.warpgroup import ROWS
-from tl_attention.lowering.loop import Loop
 from tl_attention.lowering.warp_specialized.grid import NONE, GridTiles
 from tl_attention.lowering.warp_specialized.roles import Roles
+from tl_attention.problem.lengths import cuts
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import ceildiv, row_tiles
 from tl_attention.problem.variant import Sizes, Variant
-from tl_attention.problem.window import cuts
 from tl_attention.proof.events import Event
-from tl_attention.proof.generated.nodes import Arithmetic, For, Step, every
 from tl_attention.proof.generated.proof import Proof
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
 from tl_attention.proof.generated.seen import Lengths
-from tl_attention.proof.generated.text import Kernel
 from tl_attention.proof.generated.threads import Threads
 from tl_attention.schedule.schedule import Schedule
 
@@ -148,33 +145,15 @@ class GridProof:
         )
         run.go()
         found = GridTiles.of(run, turns, proof.expected(self.sizes))
-        block_N, program = self.schedule.block_N, proof.program
         found.check(
-            self.shape, self.roles.warpgroups, self.schedule.block_M, block_N, cluster, program.least_blocks, proof.lse
+            self.shape,
+            self.roles.warpgroups,
+            self.schedule.block_M,
+            self.schedule.block_N,
+            cluster,
+            proof.program.least_blocks,
+            proof.lse,
         )
         if "Sinks" in proof.code.variant.optional:
             found.check_sinks(self.roles.warpgroups)
-        loops = kv_loops(proof.kernel)
-        plain = unmasked(loops)
-        trips = GridTiles.trips(run, turns, plain)
-        behind = GridTiles.trips(run, turns, {loop.line for loop in loops if plain and loop.line > max(plain)})
-        rows, phases = self.schedule.block_M * cluster, program.phases
-        found.check_masks(trips, behind, self.shape, rows, block_N, phases.end - Loop.of(program).mask_lag)
-        every_trip = GridTiles.trips(run, turns, {loop.line for loop in loops})
-        found.check_lengths(every_trip, self.shape, rows, block_N, program.least_blocks, phases.end - phases.steady.t)
         return run, found
-
-
-def kv_loops(kernel: Kernel) -> list[For]:
-    """The loops over KV blocks of the warpgroups that compute."""
-    loops = [node for node in every(kernel.body) if isinstance(node, For) and not node.unrolled]
-    return [
-        loop for loop in loops if any(isinstance(node, Step) and node.kind == "product" for node in every(loop.body))
-    ]
-
-
-def unmasked(loops: Iterable[For]) -> set[int]:
-    """The lines of those that hide no scores."""
-    return {
-        loop.line for loop in loops if not any(isinstance(node, Arithmetic) and node.mask for node in every(loop.body))
-    }

@@ -25,6 +25,10 @@ BARRIER_NAME = re.compile(r"\s*auto (\w+) = reinterpret_cast<Barrier\*>\(\1_mem\
 NUMBERS = re.compile(r"\s*__shared__ __align__\(16\) int (\w+)\[(\d+)\];$")
 DYNAMIC = re.compile(r"\s*extern __shared__ __align__\(1024\) uchar buf_dyn_shmem\[\];$")
 ALLOCATIONS = (BUFFER, BARRIERS, BARRIER_NAME, NUMBERS, DYNAMIC)
+# tl::GmmaDescriptor desc_b;
+MATRIX = re.compile(r"\s*tl::GmmaDescriptor (\w+);$")
+# What no arithmetic on registers has: other statements, strings, directives, and operators that change a variable.
+FOREIGN = re.compile(r"[;{}#\"'\\`@$~]|\+\+|--|//|(?<![<>=!])=(?!=)")
 # What is assigned:  acc_s[i] = ...   __1.x = ...   *(float2*)(acc_s + (i * 2)) = ...
 # ((half2*)(&__8))[0] = ...   (reinterpret_cast<__nv_bfloat162*>(&__8))[0] = ...
 TARGET = re.compile(
@@ -41,6 +45,7 @@ PURE = {
     *("__pack_half2", "__pack_nv_bfloat162", "tl_attention_exp2", "tl_attention_grew", "softmax_scale", "softcap"),
     *("threadIdx.x", "blockIdx.x", "tl::block_rank_in_cluster"),
 }
+WORD = re.compile(r"[A-Za-z_]\w*")
 IDENTIFIER = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?:::\w+)*(?:\.\w+)*")
 COMMENT, HEX_FLOAT = re.compile(r"/\*.*?\*/"), re.compile(r"0x[0-9a-f.]+p[+-]\d+f?")
 
@@ -89,14 +94,29 @@ class Declared:
         if match and self.registers.get(match[2]) == 4 * int(match[1]) and self.pure(match[3]):
             return "numbers: arithmetic"
         match = TARGET.match(text)
-        if not match or (match[1] or match[2] or match[3]) not in self.registers or not self.pure(text):
+        if not match or (match[1] or match[2] or match[3]) not in self.registers:
+            return None
+        if not (self.pure(text[: match.start(4) - len(" = ")]) and self.pure(match[4])):
             return None
         return "numbers: arithmetic"
 
     def pure(self, text: str) -> bool:
-        """Whether it reads registers and integers alone."""
-        used = IDENTIFIER.findall(HEX_FLOAT.sub("0", COMMENT.sub("", text)))
-        return all(name in self._pure or name.partition(".")[0] in self.registers for name in used)
+        """Whether it is an expression that reads registers and integers alone, and changes nothing."""
+        plain = HEX_FLOAT.sub("0", COMMENT.sub("", text))
+        used = IDENTIFIER.findall(plain)
+        return not FOREIGN.search(plain) and all(
+            name in self._pure or name.partition(".")[0] in self.registers for name in used
+        )
+
+    def registers_in(self, text: str) -> frozenset[str]:
+        """The variables in registers that a text names."""
+        return frozenset(WORD.findall(text)) & self.registers.keys()
+
+    def written_by(self, text: str) -> str:
+        """The variable in registers that a line of arithmetic writes."""
+        match = OF_ALL.match(text) or TARGET.match(text)
+        assert match
+        return match[2] if match.re is OF_ALL else match[1] or match[2] or match[3]
 
     @cached_property
     def _pure(self) -> frozenset[str]:
@@ -122,6 +142,25 @@ class Declared:
     def register(self, name: str) -> str:
         """A variable in registers that there is."""
         return _declared(name, self.registers, "variable")
+
+
+def declared_by(text: str) -> list[str]:
+    """The variables that a line declares, by their names in C++; not that of a loop, which is in the loop's block."""
+    if text.startswith("for "):
+        return []
+    return [name.format(*match.groups()) for pattern, name in DECLARATIONS if (match := pattern.match(text))]
+
+
+# Patterns of lines that declare something, and what it is called, by the pattern's groups.
+DECLARATIONS = (
+    (REGISTER, "{1}"),
+    (INTEGER, "{0}"),
+    (BUFFER, "{0}_shared"),
+    (BARRIERS, "{0}_mem"),
+    (BARRIER_NAME, "{0}"),
+    (NUMBERS, "{0}"),
+    (MATRIX, "{0}"),
+)
 
 
 def _declared(name: str, known: dict[str, int], what: str) -> str:

@@ -1,7 +1,7 @@
 """Integer expressions of generated CUDA: parsed once, evaluated in the arithmetic that is handed in.
 
 A tree is nested tuples: ("number", 3), ("name", "blockIdx_x"), ("call", "min", a, b), and (operator, operands ...) with
-C's operators. `threadIdx.x` is the name threadIdx_x, `tl::block_rank_in_cluster()` the name tl__block_rank_in_cluster.
+C's operators. `(int)threadIdx.x` is the name threadIdx_x, `tl::block_rank_in_cluster()` the name tl__block_rank_in_cluster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from types import CodeType
 from typing import Any
 
 TOKEN = re.compile(r"\s*(\d+|[A-Za-z_]\w*(?:(?:::|\.)\w+)*|&&|\|\||[<>=!]=|<<|>>|\S)")
-CASTS = {"int", "int64_t", "uint", "uint16_t", "bool"}
+# A thread's and a block's place are unsigned, and small: they are read as integers, and as nothing else.
+PLACE = re.compile(r"(?:threadIdx\.[xy]|blockIdx\.[xyz])$")
 # Binary operators from the one that binds least.
 LEVELS = (
     ("||",),
@@ -28,7 +29,10 @@ LEVELS = (
     ("+", "-"),
     ("*", "/", "%"),
 )
+SHIFTS, BITS = {"<<", ">>"}, 32
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
+# What stands behind a value, and so not behind a cast.
+AFTER_A_VALUE = {")", "]", ",", "?", ":", "*", "/", "%", *(token for level in LEVELS for token in level)}
 # What Python's own operators would say of no array, or differently from C.
 FUNCTIONS = {"/": "quotient", "%": "remainder", "&&": "both", "||": "either", "?": "select", "!": "negation"}
 # What an expression that is not one of known integers raises.
@@ -114,13 +118,16 @@ class _Tokens:
         if self.take() != token:
             raise SyntaxError(f"{token!r} is missing in {' '.join(self.tokens)[:80]!r}")
 
-    def cast(self) -> bool:
-        """Takes a cast, if one is next."""
-        found = self.next == "(" and self.tokens[self.place + 1 : self.place + 3][1:] == [")"]
-        if found and self.tokens[self.place + 1] in CASTS:
-            self.place += 3
-            return True
-        return False
+    def cast(self) -> str:
+        """Takes a cast that changes no value, if one is next, and says to which type. Raises SyntaxError for others."""
+        name, closing, cast = (*self.tokens[self.place + 1 : self.place + 4], "", "", "")[:3]
+        if self.next != "(" or closing != ")" or cast in ("", *AFTER_A_VALUE):
+            return ""
+        known = name == "int64_t" or (name == "int" and PLACE.match(cast)) or (name == "uint" and cast.isdecimal())
+        if not known:
+            raise SyntaxError(f"the cast ({name}){cast} is none that is known")
+        self.place += 3
+        return name
 
 
 def _ternary(tokens: _Tokens) -> Tree:
@@ -139,13 +146,19 @@ def _binary(tokens: _Tokens, level: int) -> Tree:
     left = _binary(tokens, level + 1)
     while tokens.next in LEVELS[level]:
         operator = tokens.take()
-        left = (operator, left, _binary(tokens, level + 1))
+        right = _binary(tokens, level + 1)
+        if operator in SHIFTS and right[0] == "number" and right[1] >= BITS:
+            raise SyntaxError(f"{operator} {right[1]} of an integer of {BITS} bits")
+        left = (operator, left, right)
     return left
 
 
 def _unary(tokens: _Tokens) -> Tree:
-    if tokens.cast():
-        return _unary(tokens)
+    cast = tokens.cast()
+    if cast:
+        place = tokens.take() if PLACE.match(tokens.next) else ""
+        inner = ("name", place.replace(".", "_")) if place else _unary(tokens)
+        return ("call", cast, inner) if cast == "int64_t" else inner
     token = tokens.take()
     if token in ("-", "!"):
         return ("negative" if token == "-" else "!", _unary(tokens))
@@ -153,9 +166,9 @@ def _unary(tokens: _Tokens) -> Tree:
         inner = _ternary(tokens)
         tokens.expect(")")
         return inner
-    if token.isdecimal():
+    if token.isdecimal() and str(int(token)) == token:
         return ("number", int(token))
-    if not re.match(r"[A-Za-z_]", token):
+    if not re.match(r"[A-Za-z_]", token) or PLACE.match(token):
         raise SyntaxError(f"{token!r} in {' '.join(tokens.tokens)[:80]!r}")
     name = token.replace("::", "__").replace(".", "_")
     return _call(name, tokens) if tokens.next == "(" else ("name", name)

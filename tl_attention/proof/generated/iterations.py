@@ -20,7 +20,7 @@ from tl_attention.proof.generated.forms import (
     form,
     form_of,
 )
-from tl_attention.proof.generated.nodes import Assign, For, If, Leave, Step, While, every
+from tl_attention.proof.generated.nodes import Assign, Declare, For, If, Leave, Step, While, every
 from tl_attention.proof.generated.refused import Unsafe
 
 # What a thread is known by.
@@ -100,6 +100,8 @@ class Iterations:
                     self._check_plain(node.line, node.expression, names)
                 elif found.kind == AFFINE and self._others(node.expression, names):
                     self.mixed.add(node.name)
+            elif isinstance(node, Declare):
+                names[node.name] = form(None)
             elif isinstance(node, Step):
                 for name in node.assigned:
                     names[name] = form(None)
@@ -240,5 +242,5 @@ def _live(nodes: Iterable[Any], read: set[str], assigned: set[str]) -> None:
         elif isinstance(node, (For, While)):
             _live(node.body, read, assigned | ({node.variable} if isinstance(node, For) else set()))
         assigned |= getattr(node, "assigned", frozenset()) if isinstance(node, (Step, For, While)) else set()
-        if isinstance(node, Assign):
+        if isinstance(node, (Assign, Declare)):
             assigned.add(node.name)

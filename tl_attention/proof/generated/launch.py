@@ -14,13 +14,15 @@ from tl_attention.proof.generated.tiles import Tile
 
 # CUDA's CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion.
 DATA_TYPES = {"float16": 6, "bfloat16": 9}
+# Types of C++ by which the kernel takes a tensor's address.
+POINTERS = {"float16": "half_t*", "bfloat16": "bfloat16_t*", "float32": "float*", "int32": "int*"}
 NO_SWIZZLE = 0
 SWIZZLES = {64: 3, 32: 2}
 L2_PROMOTIONS = range(4)
 KINDS = {"descriptor": "pointer", "address": "pointer"}
 
 
-def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter, ...]) -> None:
+def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter, ...], dtype: str) -> None:
     """The launch gives the kernel what it takes, in its order, and threads as many as it is made for."""
     names = tuple(parameter.name for parameter in parameters)
     if plan.arguments != names:
@@ -33,6 +35,10 @@ def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter,
     found = {name.removesuffix("_desc") for name, kind in taken if kind == "pointer"}
     if found != tensors:
         raise Unsafe(f"it takes {', '.join(sorted(found))}, expected {', '.join(sorted(tensors))}")
+    pointers = {p.name: POINTERS[p.dtype or dtype] for p in parameters if p.kind != "scalar"}
+    for name, pointer in kernel.signature.pointers:
+        if pointer != pointers[name]:
+            raise Unsafe(f"{name} is a {pointer}, expected {pointers[name]}")
     threads = plan.block[0] * plan.block[1] * plan.block[2]
     if threads != kernel.signature.threads:
         raise Unsafe(f"{threads} threads of a block, the kernel is made for {kernel.signature.threads}")

@@ -36,6 +36,20 @@ class Multiplied:
             names = ", ".join(sorted(self.unfenced))
             raise Unsafe(f"line {part.line}: {names} of a product is not fenced before what follows it")
 
+    def check_registers(self, part: Part) -> None:
+        """Refuse what touches the accumulators of a product in flight, or writes registers that it reads.
+
+        Until the wait for it that is undefined (PTX ISA, wgmma.mma_async: "accessing the registers").
+        """
+        touched, written = part.seen.registers
+        for product in self.in_flight if touched else ():
+            if product.accumulators in touched:
+                raise Unsafe(
+                    f"line {part.line}: {product.accumulators} is used before the wait for the product into it"
+                )
+            if product.a in written:
+                raise Unsafe(f"line {part.line}: {product.a} is written before the wait for the product that reads it")
+
     def computed(self) -> None:
         """Threads compute on registers: what was fenced is so no more."""
         self.fenced.clear()

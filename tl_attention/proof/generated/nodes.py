@@ -18,6 +18,28 @@ class Made(NamedTuple):
     changes: frozenset[str] = frozenset()
 
 
+class Registers(NamedTuple):
+    """The variables in registers that lines read or write, and those of them that they may write."""
+
+    touched: frozenset[str] = frozenset()
+    written: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, names: frozenset[str]) -> Registers:
+        """Those of a call, which may write whatever it is given."""
+        return cls(names, names)
+
+    def union(self, *others: Registers) -> Registers:
+        """All of these together."""
+        every = (self, *others)
+        return Registers(
+            frozenset().union(*(one.touched for one in every)), frozenset().union(*(one.written for one in every))
+        )
+
+
+NO_REGISTERS = Registers()
+
+
 @dataclass
 class Step:
     """A call that is read."""
@@ -27,6 +49,7 @@ class Step:
     act: Act
     assigned: frozenset[str] = frozenset()
     expressions: tuple[Expression, ...] = ()
+    registers: Registers = NO_REGISTERS
 
 
 @dataclass
@@ -34,6 +57,14 @@ class Assign:
     line: int
     name: str
     expression: Expression
+
+
+@dataclass
+class Declare:
+    """Declares a variable that has no value yet."""
+
+    line: int
+    name: str
 
 
 @dataclass
@@ -79,6 +110,7 @@ class Arithmetic:
 
     lines: tuple[int, ...]
     mask: bool = False
+    registers: Registers = NO_REGISTERS
 
 
 def every(nodes: Iterable[Any]) -> Iterator[Any]:
@@ -89,7 +121,8 @@ def every(nodes: Iterable[Any]) -> Iterator[Any]:
 
 
 def is_arithmetic(nodes: Sequence[Any]) -> bool:
-    return bool(nodes) and all(isinstance(node, Arithmetic) for node in nodes)
+    found = {type(node) for node in nodes}
+    return Arithmetic in found and found <= {Arithmetic, Declare}
 
 
 def only_numbers(nodes: Sequence[Any]) -> bool:
@@ -109,7 +142,7 @@ def joined(nodes: Sequence[Any]) -> tuple[Any, ...]:
     for node in nodes:
         last = found[-1] if found else None
         if isinstance(node, Arithmetic) and isinstance(last, Arithmetic) and node.mask == last.mask:
-            found[-1] = Arithmetic(last.lines + node.lines, node.mask)
+            found[-1] = Arithmetic(last.lines + node.lines, node.mask, last.registers.union(node.registers))
         else:
             found.append(node)
     return tuple(found)
@@ -119,7 +152,7 @@ def assigned_by(nodes: Iterable[Any]) -> frozenset[str]:
     """The variables that these may change."""
     names: set[str] = set()
     for node in nodes:
-        if isinstance(node, Assign):
+        if isinstance(node, (Assign, Declare)):
             names.add(node.name)
         else:
             names |= getattr(node, "assigned", frozenset())

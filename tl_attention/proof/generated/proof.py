@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from typing import Any
 
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.hardware.warpgroup import ROWS
+from tl_attention.problem.lengths import Problems, most_blocks
 from tl_attention.problem.variant import Sizes
-from tl_attention.problem.window import most_blocks
 from tl_attention.program.program import Program
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.calls import CALLS
+from tl_attention.proof.generated.chosen import check_equalities
 from tl_attention.proof.generated.counter import COUNTER
 from tl_attention.proof.generated.coverage import Coverage
 from tl_attention.proof.generated.host_plan import HostPlan, parse_host_source
@@ -22,9 +23,10 @@ from tl_attention.proof.generated.iterations import Iterations
 from tl_attention.proof.generated.launch import check_descriptors, check_memory, check_signature, check_strides
 from tl_attention.proof.generated.nodes import Step, every
 from tl_attention.proof.generated.parts import Expected
+from tl_attention.proof.generated.prelude import check_prelude
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.tensors import Tensor, stride_values, tensors
+from tl_attention.proof.generated.tensors import Tensor, contiguous, stride_values, tensors
 from tl_attention.proof.generated.text import Kernel, read
 from tl_attention.proof.generated.tiles import Product, Tile
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
@@ -34,8 +36,6 @@ from tl_attention.schedule.schedule import Schedule
 MOST_ITERATIONS = 4096
 # Of the longest loops that are tried; most of their iterations are left out.
 MOST_KEYS = 1 << 24
-# #include <tl_templates/cuda/barrier.h>    #ifdef ENABLE_BF16    extern "C" __global__ void attention_kernel(...);
-HEADER = re.compile(r'(?:#(?:if|include|define|undef|endif|ifdef) ?.*|extern "C" __global__ void \w+\(.*\);|)$')
 
 
 class Proof(ABC):
@@ -113,6 +113,10 @@ class Proof(ABC):
         """Raise Unsafe unless the blocks of a grid work on all of its tiles, each on the right rows of all tensors."""
 
     @abstractmethod
+    def check_samples(self) -> None:
+        """Raise Unsafe where a tile, a head, a sequence or a size decides something besides where a tile lies."""
+
+    @abstractmethod
     def check_code(self) -> None:
         """Raise Unsafe for what shows without a run."""
 
@@ -132,6 +136,8 @@ class Proof(ABC):
                 self.check_grid(self.at)
             self._check_periods(fixed is not None)
             self.at = None
+            if fixed is None:
+                self.check_samples()
             return self._verdict(fixed is not None)
         except SyntaxError as error:
             raise refusal(f"it cannot be read: {error}") from None
@@ -144,13 +150,9 @@ class Proof(ABC):
     # --- before any run ----------------------------------------------------------------------------------------
 
     def _check_frame(self) -> None:
-        prelude = self.kernel.prelude + "\n"
-        if not prelude.startswith(self.prelude):
-            raise Unsafe("what stands before the kernel is not its prelude")
-        for line in prelude.removeprefix(self.prelude).splitlines():
-            if not HEADER.match(line):
-                raise Unsafe(f"{line[:80]!r} stands before the kernel")
-        check_signature(self.kernel, self.plan, self.code.parameters)
+        check_equalities(self.kernel.body)
+        check_prelude(self.kernel, self.prelude)
+        check_signature(self.kernel, self.plan, self.code.parameters, self.code.variant.dtype)
         blocks, wanted = self.kernel.signature.blocks, self.schedule.kernel.blocks_per_sm
         if blocks != wanted:
             raise Unsafe(f"its registers are those of {blocks} blocks on an SM, expected {wanted}")
@@ -159,7 +161,7 @@ class Proof(ABC):
 
     # --- for the runs ------------------------------------------------------------------------------------------
 
-    def _shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    def _shapes(self, sizes: Any) -> dict[str, tuple[int, ...]]:
         """Dimensions of each tensor."""
         known = self.code.variant.dims(sizes)
         return {p.name: tuple(known[d] for d in p.dims) for p in self.code.parameters if len(p.dims) >= 3}
@@ -171,6 +173,23 @@ class Proof(ABC):
     def names(self, sizes: Sizes) -> dict[str, int]:
         """What is read at run time: the sizes, and the strides if they are."""
         strides = stride_values(self.code.parameters, self.tensors(sizes)) if self.code.variant.strided else {}
+        return {**sizes._asdict(), **strides}
+
+    def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
+        """The tensors of many problems; where strides are read at run time they are the same in all of them."""
+        shapes, strided = self._shapes(sizes), self.code.variant.strided
+        apart = {
+            p.name: tuple(2**20 + 8 * (5 * n + dim) for dim in range(3)) for n, p in enumerate(self.code.parameters)
+        }
+        return {
+            p.name: Tensor(shape, (*apart[p.name], 1) if strided and p.strides else contiguous(shape))
+            for p in self.code.parameters
+            if (shape := shapes.get(p.name))
+        }
+
+    def sample_names(self, sizes: Problems) -> dict[str, Any]:
+        """What many problems read at run time."""
+        strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
         return {**sizes._asdict(), **strides}
 
     def expected(self, sizes: Sizes) -> Expected:

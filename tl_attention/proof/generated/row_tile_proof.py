@@ -9,16 +9,16 @@ from itertools import product
 import numpy as np
 
 from tl_attention.hardware.warpgroup import WARP
-from tl_attention.problem.lengths import ended_by_keys, ended_by_mask
+from tl_attention.problem.lengths import cuts, drawn, ends
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.tiling import kv_blocks, row_tiles
+from tl_attention.problem.tiling import ceildiv, kv_blocks, row_tiles
 from tl_attention.problem.variant import Sizes
-from tl_attention.problem.window import cuts
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.row_tile import RowTile
 from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.samples import Comparison, Samples, kv_loops, of_threads
 from tl_attention.proof.generated.seen import Lengths
 from tl_attention.proof.generated.stream import Stream
 from tl_attention.proof.generated.threads import Threads
@@ -48,12 +48,8 @@ class RowTileProof(Proof):
         block_M, block_N = self.schedule.block_M, self.schedule.block_N
         group = self.code.variant.group
         most = self.program.span + self.iterations.period + 1
-        for blocks in range(1, most + 1):
-            whole, ragged, one_more = ended_by_keys(blocks, block_N)
-            for seq_q, seq_kv in ((2 * block_M + 5, ragged), (2 * block_M, whole), (1, one_more)):
-                yield Sizes(2, 3 * group, min(seq_q, seq_kv), seq_kv)
-        mask = self.code.variant.mask
-        for lengths in (*ended_by_mask(most, block_M, block_N, mask), *cuts(mask, block_M, block_N, block_M)):
+        cut = cuts(self.code.variant.mask, block_M, block_N, block_M)
+        for lengths in (*ends(most, 2 * block_M, block_N), *cut):
             yield Sizes(2, 3 * group, *lengths)
         # So long that no number of the code is longer.
         yield Sizes(1, group, 5, MOST_KEYS)
@@ -76,6 +72,28 @@ class RowTileProof(Proof):
     def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
         tiles = row_tiles(AttentionShape.of(self.code.variant, sizes), self.schedule.block_M)
         self._check_blocks(sizes, {(0, 0, 0), (tiles - 1, sizes.heads - 1, sizes.batch - 1)})
+
+    def check_samples(self) -> None:
+        schedule, variant = self.schedule, self.code.variant
+        block_M = schedule.block_M
+        sizes = drawn(variant.mask, block_M, schedule.block_N, variant.group)
+        tiles = ceildiv(sizes.seq_q, block_M)
+        draw = np.random.default_rng(31)
+        x, y, z = ((draw.random(len(tiles)) * of).astype(int) for of in (tiles, sizes.heads, sizes.batch))
+        row = block_M * (tiles - 1 - x if self.longest_first else x)
+        samples = Samples(
+            sizes, row, row, y, z, np.zeros_like(x), block_M, block_M, schedule.block_N, variant.group, variant.mask,
+            self.program.least_blocks, self.sample_tensors(sizes),
+        )  # fmt: skip
+        warps = tuple(range(self.kernel.signature.threads // WARP))
+        threads = Threads(np.zeros(len(x), dtype=int), 1, warps, lanes=1)
+        names = {**self.sample_names(sizes), "blockIdx_x": x, "blockIdx_y": y, "blockIdx_z": z}
+        names = of_threads(names, threads)
+        run = Run(self.kernel, threads, names, Lengths(1, ends=True), iterations=self.iterations, whole=False)
+        run.go()
+        found = Comparison(run, samples, self.iterations.period)
+        found.check()
+        found.check_loops(kv_loops(self.kernel), 1, block_M, self.program)
 
     def _check_blocks(self, sizes: Sizes, blocks: Iterable[tuple[int, int, int]]) -> None:
         shape = AttentionShape.of(self.code.variant, sizes)

@@ -18,7 +18,7 @@ from tl_attention.hardware.warpgroup import WARP
 from tl_attention.proof.generated.expression import UNREADABLE, Expression
 from tl_attention.proof.generated.forms import Core
 from tl_attention.proof.generated.iterations import Iterations
-from tl_attention.proof.generated.nodes import Arithmetic, Assign, For, If, Leave, Step, While
+from tl_attention.proof.generated.nodes import Arithmetic, Assign, Declare, For, If, Leave, Step, While
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.seen import Lengths, Seen
 from tl_attention.proof.generated.text import Kernel
@@ -154,6 +154,7 @@ class Run:
             if isinstance(node, Arithmetic):
                 self.ran.update(node.lines)
                 self.see(threads, node.lines[0], "mask" if node.mask else "arithmetic")
+                self.seen[-1].registers = node.registers
                 continue
             if node.line not in self.ran:
                 self.ran.add(node.line)
@@ -180,7 +181,14 @@ class Run:
             self.compared[line, number].add((int(np.max(above)), at))
 
     def step(self, node: Step, threads: Class) -> Class:
+        before = len(self.seen)
         node.act(self, threads, node.line)
+        for seen in self.seen[before:]:
+            seen.registers = node.registers
+        return threads
+
+    def declare(self, node: Declare, threads: Class) -> Class:
+        threads.names.pop(node.name, None)
         return threads
 
     def assign(self, node: Assign, threads: Class) -> Class:
@@ -266,5 +274,5 @@ class Run:
 
 
 Runs = Callable[[Run, Any, Class], Class | None]
-RUNS: dict[type, Runs] = {Step: Run.step, Assign: Run.assign, For: Run.loop, While: Run.repeat}
-RUNS |= {Leave: Run.leave, If: Run.branch}
+RUNS: dict[type, Runs] = {Step: Run.step, Assign: Run.assign, Declare: Run.declare, For: Run.loop}
+RUNS |= {While: Run.repeat, Leave: Run.leave, If: Run.branch}

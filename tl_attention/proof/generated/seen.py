@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tl_attention.proof.generated.nodes import NO_REGISTERS, Registers
 from tl_attention.proof.generated.threads import Value
 
 
@@ -20,6 +21,7 @@ class Seen:
     threads: np.ndarray
     values: dict[str, Value]
     turn: int
+    registers: Registers = NO_REGISTERS
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ class Stream:
     def _events(self) -> Iterator[Event]:
         gathered: list[Part] = []
         for part in self._parts():
+            self.products.check_registers(part)
             if gathered and part.seen.kind != "arithmetic" and not same_tile(gathered[0].seen, part.seen):
                 yield self.moved.event(gathered)
                 gathered = []

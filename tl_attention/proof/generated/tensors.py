@@ -37,7 +37,7 @@ class Tensor:
         """Elements from a row to the next."""
         return self.strides[ROW]
 
-    def element(self, batch: int, head: int, row: int) -> int:
+    def element(self, batch: Value, head: Value, row: Value) -> Value:
         """The first element of a row, which may be one behind the head's last."""
         return sum(place * stride for place, stride in zip((batch, head, row), self.strides))
 

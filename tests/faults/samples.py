@@ -1,0 +1,177 @@
+"""Faults that only some tiles have: a block's number, a head, a sequence or a length decides what it should not."""
+
+from __future__ import annotations
+
+from faults.table import Row, edit
+
+ONE_TILE = "it has no mbarriers"
+ALL_MASKED = "it masks every KV block"
+LATER = r"(2 <= ((int)blockIdx.x))"
+TILE, PLACE = "depends on the tile", "is not where that of other tiles is"
+BARRIER = r"^( +)__syncthreads\(\);$"
+ROWS = [
+    Row(
+        "a query that sees a future key at few lengths",
+        edit("best_causal", "with hidden keys is not masked", r"(visible = .*first_row_1 \+ seq_kv\) \+ )1", r"\g<1>2"),
+        ALL_MASKED,
+        edit(
+            "mma_sync",
+            "not masked|not as long|runs for some tiles",
+            r"(visible = .*first_row \+ seq_kv\) \+ )1",
+            r"\g<1>2",
+        ),
+    ),
+    Row(
+        "a query that sees two future keys at few lengths",
+        edit("best_causal", "with hidden keys is not masked", r"(visible = .*first_row_1 \+ seq_kv\) \+ )1", r"\g<1>3"),
+        ALL_MASKED,
+        edit(
+            "mma_sync",
+            "not masked|not as long|runs for some tiles",
+            r"(visible = .*first_row \+ seq_kv\) \+ )1",
+            r"\g<1>3",
+        ),
+    ),
+    Row(
+        "an mbarrier with other counts in later blocks",
+        edit("best", TILE, r"K_empty\[0\]\.init\((\d+)\)", rf"K_empty[0].init(\1 + {LATER})"),
+        ONE_TILE,
+    ),
+    Row(
+        "bytes announced twice in later blocks",
+        edit("best", TILE, r"expect_transaction\((\d+)\)", rf"expect_transaction(\1 + \1 * {LATER})", which="first"),
+        ONE_TILE,
+    ),
+    Row(
+        "other bytes for long queries",
+        edit(
+            "best", TILE, r"expect_transaction\((\d+)\)", r"expect_transaction(5000 < seq_q ? 64 : \1)", which="first"
+        ),
+        ONE_TILE,
+    ),
+    Row(
+        "a named barrier of more threads in later blocks",
+        edit("best", TILE, r"__named_barrier_arrive\(1, 256\)", f"__named_barrier_arrive(1, (256 + 128 * {LATER}))"),
+        ONE_TILE,
+    ),
+    Row(
+        "a release that one block leaves out",
+        edit(
+            "best",
+            "asks whether blockIdx_x equals something",
+            r"^( +)(K_empty\[.*\]\.arrive\(.*\);)$",
+            "\\1if (((int)blockIdx.x) != 131) {\n\\2\n}",
+            which="first",
+        ),
+        ONE_TILE,
+    ),
+    Row(
+        "a release that late blocks leave out",
+        edit(
+            "best",
+            "runs for some tiles alone",
+            r"^( +)(K_empty\[.*\]\.arrive\(.*\);)$",
+            "\\1if (((int)blockIdx.x) < 131) {\n\\2\n}",
+            which="first",
+        ),
+        ONE_TILE,
+    ),
+    Row(
+        "a barrier that few heads have",
+        edit(
+            "best",
+            "runs for some tiles alone",
+            r"^( +)(tl::__named_barrier_arrive\(\(2 - wg_2\), 256\);)",
+            "\\1if (head_1 < 5000) {\n\\2\n}",
+            which="first",
+        ),
+        edit(
+            "seed",
+            "runs for some tiles alone|does not run|barrier",
+            BARRIER,
+            "\\1if (((int)blockIdx.y) < 3) {\n__syncthreads();\n}",
+            which="first",
+        ),
+        edit(
+            "mma_sync",
+            "runs for some tiles alone|does not run|barrier",
+            BARRIER,
+            "\\1if (((int)blockIdx.y) < 3) {\n__syncthreads();\n}",
+            which="first",
+        ),
+    ),
+    Row(
+        "an MMA1 that clears the output in later blocks",
+        edit("best", TILE, r"\(\(blocks_3 == 1\) \? 0 : 1\)", rf"((blocks_3 == 1) ? 0 : (1 - {LATER}))", which="first"),
+        "its products take no number of a block",
+    ),
+    Row(
+        "one KV block less for many sequences",
+        edit("best_causal", "not as long", r"blocks = max\(blocks, 1\);", "blocks = max((blocks - (300 < batch)), 1);"),
+        edit(
+            "seed",
+            "not as long|is not where",
+            r"max\(\(\(\(seq_kv \+ 127\) >> 7\) - 2\), 0\)",
+            "max(((((seq_kv + 127) >> 7) - 2) - (4 < batch)), 0)",
+            which="first",
+        ),
+        edit(
+            "mma_sync",
+            "not as long|is not where",
+            r"blocks = max\(blocks, 1\);",
+            "blocks = max((blocks - (300 < batch)), 1);",
+        ),
+    ),
+    Row(
+        "the sequence modulo a power of 2",
+        edit("best", PLACE, r"int bz_2 = bz;", "int bz_2 = (bz & 1023);"),
+        edit("seed", PLACE, r"(cp_async.*Z)".replace("Z", r"\(\(int\)blockIdx\.z\)"), r"\1 & 3", which="first"),
+        edit("mma_sync", PLACE, r"(cp_async.*)\(\(int\)blockIdx\.z\)", r"\1(((int)blockIdx.z) & 3)", which="first"),
+    ),
+    Row(
+        "the head modulo a power of 2",
+        edit("best", PLACE, r"int head_2 = head;", "int head_2 = (head & 2047);"),
+        edit("seed", PLACE, r"(cp_async.*)\(\(int\)blockIdx\.y\)", r"\1(((int)blockIdx.y) & 2047)", which="first"),
+        edit("mma_sync", PLACE, r"(cp_async.*)\(\(int\)blockIdx\.y\)", r"\1(((int)blockIdx.y) & 1023)", which="first"),
+    ),
+    Row(
+        "another head for one",
+        edit(
+            "best",
+            "asks whether head equals something",
+            r"int head_2 = head;",
+            "int head_2 = (head == 1234 ? 0 : head);",
+        ),
+        edit(
+            "seed",
+            "asks whether blockIdx_y equals something",
+            r"(cp_async.*)\(\(int\)blockIdx\.y\)",
+            r"\1(((int)blockIdx.y) == 1234 ? 0 : ((int)blockIdx.y))",
+            which="first",
+        ),
+        edit(
+            "mma_sync",
+            "asks whether blockIdx_y equals something",
+            r"(cp_async.*)\(\(int\)blockIdx\.y\)",
+            r"\1(((int)blockIdx.y) == 1234 ? 0 : ((int)blockIdx.y))",
+            which="first",
+        ),
+    ),
+    Row(
+        "the sink of an early head for a late one",
+        edit("best_causal, asked", PLACE, r"Sinks\[\(\(int64_t\)(\w+)\)\]", r"Sinks[min(\1, 2000)]"),
+        edit("seed, asked", PLACE, r"Sinks\[(.*)\];", r"Sinks[min(\1, 2000)];"),
+        "it takes no sinks",
+    ),
+    Row(
+        "a softmax left out where the last KV block has one key",
+        "its arithmetic is under conditions of the loop alone",
+        edit(
+            "seed",
+            "runs for some tiles alone",
+            r"(<= \(\(seq_kv \+ )127(\) >> 7\)\) \|\| .*\{\n *\*\(float2\*\)\(scores_max_prev)",
+            r"\g<1>126\2",
+        ),
+        "its arithmetic is under conditions of the loop alone",
+    ),
+]

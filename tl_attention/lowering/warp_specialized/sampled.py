@@ -1,0 +1,76 @@
+"""Proves that all tiles of a generated warp-specialised kernel are treated alike: tiles of many problems, run at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tl_attention.hardware.warpgroup import ROWS, WARPS
+from tl_attention.lowering.warp_specialized.grid_proof import workers
+from tl_attention.lowering.warp_specialized.roles import Roles
+from tl_attention.problem.lengths import Problems, drawn
+from tl_attention.problem.tiling import ceildiv
+from tl_attention.problem.variant import Variant
+from tl_attention.proof.generated.proof import Proof
+from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.samples import Comparison, Samples, kv_loops, of_threads
+from tl_attention.proof.generated.seen import Lengths
+from tl_attention.proof.generated.threads import Threads
+from tl_attention.schedule.schedule import Schedule
+
+
+def check_samples(proof: Proof, roles: Roles) -> None:
+    """Raise Unsafe where a tile decides something besides where it lies."""
+    schedule, variant, cluster = proof.schedule, proof.code.variant, roles.cluster
+    rows = schedule.block_M * cluster
+    sizes = drawn(variant.mask, rows, schedule.block_N, variant.group)
+    row_tiles = ceildiv(sizes.seq_q, rows)
+    total = row_tiles * sizes.heads * sizes.batch
+    number = np.minimum((np.random.default_rng(31).random(len(total)) * total).astype(int), total - 1)
+    if workers(schedule, variant) == 1 and schedule.kernel.tile_scheduler != "one_tile":
+        # The code of a single worker has no block's number: it begins with the first tile.
+        number = np.zeros_like(number)
+    tile, head = placed(number, row_tiles, sizes, schedule, variant)
+    # Each for all blocks of its cluster.
+    sizes = Problems(*(np.repeat(size, cluster) for size in sizes))
+    first, head, number = (np.repeat(part, cluster) for part in (tile * rows, head, number))
+    rank = np.arange(len(first)) % cluster
+    samples = Samples(
+        sizes, first, first + rank * schedule.block_M, head % sizes.heads, head // sizes.heads, rank, rows,
+        schedule.block_M, schedule.block_N, variant.group, variant.mask, proof.program.least_blocks,
+        proof.sample_tensors(sizes),
+    )  # fmt: skip
+    threads = Threads(number * cluster + rank, roles.warpgroups + 1, tuple(range(WARPS)), lanes=1)
+    names = of_threads(proof.sample_names(sizes), threads)
+    for start in range(2):
+        run = Run(
+            proof.kernel, threads, names, Lengths(1, ends=True), cluster, {"TileCounter": (0, 0)}, proof.iterations, start,
+            whole=False, workers=workers(schedule, variant),
+        )  # fmt: skip
+        run.go()
+        found = Comparison(run, samples, proof.iterations.period)
+        found.check()
+        found.check_loops(kv_loops(proof.kernel), roles.warpgroups, ROWS, proof.program)
+
+
+def placed(
+    number: np.ndarray, row_tiles: np.ndarray, sizes: Problems, schedule: Schedule, variant: Variant
+) -> tuple[np.ndarray, np.ndarray]:
+    """(row tile, head of all batches) of the tiles with these numbers: `tiles.py`, said a second time for the proof."""
+    # Late: it imports tilelang.
+    from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, taper
+
+    heads, order = sizes.heads * sizes.batch, schedule.kernel.tile_order
+    row, head = number % row_tiles, number // row_tiles
+    if order == "tapered":
+        together = taper(variant.tile_dim, variant.tile_dim_v) * workers(schedule, variant)
+        width = np.minimum(heads, ceildiv(together, row_tiles))
+        within = number - (heads - width) * row_tiles
+        row = np.where(within < 0, row, within // width)
+        head = np.where(within < 0, head, heads - width + within % width)
+    if order == "sections":
+        columns, group = variant.tile_dim + variant.tile_dim_v, variant.group
+        section = group * np.maximum(1, np.minimum(heads // group, SECTION_BYTES // (sizes.seq_kv * columns * 2)))
+        first, within = number // (section * row_tiles) * section, number % (section * row_tiles)
+        width = np.minimum(section, heads - first)
+        row, head = within // width, first + within % width
+    return (row_tiles - 1 - row if variant.mask.grows else row), head
