@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, PAIRS, ROOM
 from tl_attention.problem.mask import Mask
 from tl_attention.problem.tiling import ceildiv
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # Rows that are masked together, at least.
 ROWS = 64
@@ -110,6 +111,9 @@ def drawn(mask: Mask, rows: int, block_N: int, group: int) -> Problems:
 
     The same for the same arguments. Tiles have `rows` rows; `group` heads of Q share one of K and V.
     """
+    # Late: light commands import this file.
+    import numpy as np
+
     draw = np.random.default_rng(29)
     count = OF_RESIDUE * block_N
     past = np.arange(count) % block_N + block_N * draw.choice(
