@@ -129,9 +129,9 @@ ASKED: dict[str, GoldenKernel] = {
     "ws_seed, asked": asked("ws_seed", Mask(1023, 0), BF16, "40/64"),
     "ws_three_stages, asked": asked("ws_three_stages", Mask(0, 0), BF16, "72/64"),
 }
-# Sizes that are fixed when it is compiled, and another number of SMs: the least of each.
+# Sizes that are fixed when the kernel is compiled, with more tiles than clusters and with fewer, and another number of SMs.
 OTHERS: dict[str, GoldenKernel] = {
-    "best, fixed": GoldenKernel("best", CAUSAL, sizes=Sizes(1, 2, 100, 200)),
+    "best, fixed": GoldenKernel("best", CAUSAL, sizes=Sizes(2, 9, 1000, 2000)),
     "mma_sync, fixed": GoldenKernel("mma_sync", CAUSAL, sizes=Sizes(1, 6, 200, 700)),
     "seed, fixed": GoldenKernel("seed", sizes=Sizes(1, 2, 100, 200)),
     "best, 114 SMs": GoldenKernel("best", sms=114),

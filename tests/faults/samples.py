@@ -38,6 +38,22 @@ ROWS = [
         ONE_TILE,
     ),
     Row(
+        "an mbarrier with other counts in later blocks, where sizes are fixed",
+        edit("best, fixed", TILE, r"K_empty\[0\]\.init\((\d+)\)", rf"K_empty[0].init(\1 + {LATER})"),
+        ONE_TILE,
+    ),
+    Row(
+        "a turn that is not passed on in later tiles, where sizes are fixed",
+        edit(
+            "best, fixed",
+            "runs for some tiles alone",
+            r"^( +)(tl::__named_barrier_arrive\(\(2 - wg_2\), 256\);)",
+            "\\1if (tile_1 < 70) {\n\\2\n}",
+            which="first",
+        ),
+        "it takes no turns",
+    ),
+    Row(
         "bytes announced twice in later blocks",
         edit("best", TILE, r"expect_transaction\((\d+)\)", rf"expect_transaction(\1 + \1 * {LATER})", which="first"),
         ONE_TILE,

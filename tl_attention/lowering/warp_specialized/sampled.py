@@ -7,12 +7,12 @@ import numpy as np
 from tl_attention.hardware.warpgroup import ROWS, WARPS
 from tl_attention.lowering.warp_specialized.grid_proof import workers
 from tl_attention.lowering.warp_specialized.roles import Roles
-from tl_attention.problem.lengths import Problems, drawn
+from tl_attention.problem.lengths import Problems
 from tl_attention.problem.tiling import ceildiv
 from tl_attention.problem.variant import Variant
 from tl_attention.proof.generated.proof import Proof
 from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.samples import Comparison, Samples, kv_loops, of_threads
+from tl_attention.proof.generated.samples import Comparison, Samples, kv_loops, numbered, of_threads
 from tl_attention.proof.generated.seen import Lengths
 from tl_attention.proof.generated.threads import Threads
 from tl_attention.schedule.schedule import Schedule
@@ -22,10 +22,7 @@ def check_samples(proof: Proof, roles: Roles) -> None:
     """Raise Unsafe where a tile decides something besides where it lies."""
     schedule, variant, cluster = proof.schedule, proof.code.variant, roles.cluster
     rows = schedule.block_M * cluster
-    sizes = drawn(variant.mask, rows, schedule.block_N, variant.group)
-    row_tiles = ceildiv(sizes.seq_q, rows)
-    total = row_tiles * sizes.heads * sizes.batch
-    number = np.minimum((np.random.default_rng(31).random(len(total)) * total).astype(int), total - 1)
+    sizes, row_tiles, number = numbered(variant, rows, schedule.block_N)
     if workers(schedule, variant) == 1 and schedule.kernel.tile_scheduler != "one_tile":
         # The code of a single worker has no block's number: it begins with the first tile.
         number = np.zeros_like(number)

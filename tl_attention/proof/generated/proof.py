@@ -136,8 +136,7 @@ class Proof(ABC):
                 self.check_grid(self.at)
             self._check_periods(fixed is not None)
             self.at = None
-            if fixed is None:
-                self.check_samples()
+            self.check_samples()
             return self._verdict(fixed is not None)
         except SyntaxError as error:
             raise refusal(f"it cannot be read: {error}") from None

@@ -9,16 +9,16 @@ from itertools import product
 import numpy as np
 
 from tl_attention.hardware.warpgroup import WARP
-from tl_attention.problem.lengths import cuts, drawn, ends
+from tl_attention.problem.lengths import cuts, ends
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.tiling import ceildiv, kv_blocks, row_tiles
+from tl_attention.problem.tiling import kv_blocks, row_tiles
 from tl_attention.problem.variant import Sizes
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.row_tile import RowTile
 from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.samples import Comparison, Samples, kv_loops, of_threads
+from tl_attention.proof.generated.samples import Comparison, Samples, kv_loops, numbered, of_threads
 from tl_attention.proof.generated.seen import Lengths
 from tl_attention.proof.generated.stream import Stream
 from tl_attention.proof.generated.threads import Threads
@@ -76,10 +76,8 @@ class RowTileProof(Proof):
     def check_samples(self) -> None:
         schedule, variant = self.schedule, self.code.variant
         block_M = schedule.block_M
-        sizes = drawn(variant.mask, block_M, schedule.block_N, variant.group)
-        tiles = ceildiv(sizes.seq_q, block_M)
-        draw = np.random.default_rng(31)
-        x, y, z = ((draw.random(len(tiles)) * of).astype(int) for of in (tiles, sizes.heads, sizes.batch))
+        sizes, tiles, number = numbered(variant, block_M, schedule.block_N)
+        x, y, z = number % tiles, number // tiles % sizes.heads, number // tiles // sizes.heads
         row = block_M * (tiles - 1 - x if self.longest_first else x)
         samples = Samples(
             sizes, row, row, y, z, np.zeros_like(x), block_M, block_M, schedule.block_N, variant.group, variant.mask,

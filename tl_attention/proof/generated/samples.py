@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.problem.lengths import Problems
+from tl_attention.problem.lengths import Problems, drawn
 from tl_attention.problem.mask import Mask
 from tl_attention.problem.tiling import ceildiv
+from tl_attention.problem.variant import Variant
 from tl_attention.program.program import Program
 from tl_attention.proof.generated.nodes import Arithmetic, For, Step, every
 from tl_attention.proof.generated.refused import Unsafe
@@ -34,6 +35,8 @@ Array = np.ndarray
 NONE = -1
 # Of the samples of one length: iterations above it count modulo the period.
 SHORT = 3
+# Of a problem of fixed sizes: so many of its first tiles, and so many between the first and the last.
+FIRST, BETWEEN = 64, 1024
 # What multiplies, and is in every loop over KV blocks of those that compute.
 PRODUCTS = ("product", "multiply")
 
@@ -230,6 +233,24 @@ class Comparison:
         sizes = ", ".join(str(int(size[place])) for size in samples.sizes)
         tile = ", ".join(str(int(part[place])) for part in (samples.row, samples.head, samples.batch))
         return f"(row, head, batch) {tile} of (batch, heads, seq_q, seq_kv) {sizes}"
+
+
+def numbered(variant: Variant, rows: int, block_N: int) -> tuple[Problems, Array, Array]:
+    """Problems, how many row tiles of `rows` rows each has, and the number of one tile of each problem's.
+
+    Where sizes are fixed there is one problem, with many of its tiles.
+    """
+    if variant.sizes is None:
+        sizes = drawn(variant.mask, rows, block_N, variant.group)
+        row_tiles = ceildiv(sizes.seq_q, rows)
+        total = row_tiles * sizes.heads * sizes.batch
+        number = np.minimum((np.random.default_rng(31).random(len(total)) * total).astype(int), total - 1)
+        return sizes, row_tiles, number
+    fixed = variant.sizes
+    total = ceildiv(fixed.seq_q, rows) * fixed.heads * fixed.batch
+    number = np.unique([*range(min(FIRST, total)), *np.linspace(0, total - 1, BETWEEN).astype(int)])
+    sizes = Problems(*(np.full(len(number), size) for size in fixed))
+    return sizes, ceildiv(sizes.seq_q, rows), number
 
 
 def kv_loops(kernel: Kernel) -> list[For]:
