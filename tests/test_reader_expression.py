@@ -19,7 +19,7 @@ PRECEDENCE = {
     "20 - 5 - 3": 12,
     "40 / 4 / 5": 2,
     "7 % 4 * 2": 6,
-    "1 << 2 + 1": 8,
+    "1 + 1 << 2": 8,
     "1 & 2 == 2": 1,
     "1 | 2 ^ 3 & 2": 1,
     "5 ^ 1 & 3": 4,
@@ -46,7 +46,13 @@ def test_a_ternary_takes_the_least_and_groups_from_the_right():
 
 
 @pytest.mark.parametrize(
-    "text", ["((int)threadIdx.x) + 1", "((int64_t)(((int)threadIdx.x) + 1))", "((int)threadIdx.x) + (uint)1"]
+    "text",
+    [
+        "((int)threadIdx.x) + 1",
+        "((int64_t)(((int)threadIdx.x) + 1))",
+        "((int)threadIdx.x) + (uint)1",
+        "((int)threadIdx.x) + (bool)1",
+    ],
 )
 def test_known_casts_change_nothing(text):
     assert value(text, threadIdx_x=4) == 5
@@ -54,7 +60,15 @@ def test_known_casts_change_nothing(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["(int)(uint16_t)seq_kv", "(bool)seq_kv", "(int)(seq_kv)", "(uint)threadIdx.x", "threadIdx.x + 1", "(short)4"],
+    [
+        "(int)(uint16_t)seq_kv",
+        "(bool)seq_kv",
+        "(int)(seq_kv)",
+        "(uint)threadIdx.x",
+        "threadIdx.x + 1",
+        "(short)4",
+        "(bool)2",
+    ],
 )
 def test_a_cast_that_may_change_a_value_is_refused(text):
     with pytest.raises(SyntaxError):
@@ -150,3 +164,10 @@ def test_a_division_by_zero_is_no_number(text, divisor):
         value(text, a=np.array([4, 5, 6]), b=divisor)
     with pytest.raises(UNREADABLE, match="by zero"):
         value(text, a=7, b=divisor)
+
+
+@pytest.mark.parametrize("by", ["-1", "32", "(0 - 1)", "seq_kv", "(int64_t)33"])
+def test_a_shift_by_anything_but_a_number_of_bits_is_refused(by):
+    assert value("a >> (int64_t)1", a=7) == value("a >> 1", a=7) == 3
+    with pytest.raises(SyntaxError, match="of an integer of 32 bits"):
+        parsed(f"seq_q >> {by}")

@@ -30,6 +30,8 @@ LEVELS = (
     ("*", "/", "%"),
 )
 SHIFTS, BITS = {"<<", ">>"}, 32
+# By a block's rank in its cluster, which is small, an integer may be shifted.
+RANK = ("name", "tl__block_rank_in_cluster")
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
 # What stands behind a value, and so not behind a cast.
 AFTER_A_VALUE = {")", "]", ",", "?", ":", "*", "/", "%", *(token for level in LEVELS for token in level)}
@@ -123,8 +125,8 @@ class _Tokens:
         name, closing, cast = (*self.tokens[self.place + 1 : self.place + 4], "", "", "")[:3]
         if self.next != "(" or closing != ")" or cast in ("", *AFTER_A_VALUE):
             return ""
-        known = name == "int64_t" or (name == "int" and PLACE.match(cast)) or (name == "uint" and cast.isdecimal())
-        if not known:
+        known = {"int64_t": True, "int": PLACE.match(cast), "uint": cast.isdecimal(), "bool": cast in ("0", "1")}
+        if not known.get(name):
             raise SyntaxError(f"the cast ({name}){cast} is none that is known")
         self.place += 3
         return name
@@ -147,8 +149,9 @@ def _binary(tokens: _Tokens, level: int) -> Tree:
     while tokens.next in LEVELS[level]:
         operator = tokens.take()
         right = _binary(tokens, level + 1)
-        if operator in SHIFTS and right[0] == "number" and right[1] >= BITS:
-            raise SyntaxError(f"{operator} {right[1]} of an integer of {BITS} bits")
+        by = right[2] if right[:2] == ("call", "int64_t") else right
+        if operator in SHIFTS and by != RANK and not (by[0] == "number" and by[1] < BITS):
+            raise SyntaxError(f"{operator} {_python(right)[:80]} of an integer of {BITS} bits")
         left = (operator, left, right)
     return left
 
