@@ -65,7 +65,7 @@ def drawn(rows: Sequence[CellRow], peer: str = "fa3") -> Figure:
 
 
 def of_card(axes: Axes, left: float, rows: Sequence[CellRow], peer: str) -> float:
-    """The groups of one card, and its name below them; where the next may begin."""
+    """Draws the groups of one card and its name below them, and says where the next card may begin."""
     groups: dict[tuple[object, ...], list[CellRow]] = {}
     for row in rows:
         shape = row.shape

@@ -36,7 +36,7 @@ NAMES = {**PEER_NAMES, "unmasked": "our rate without a mask", "without_lse": "ou
 
 
 def record(stem: str, card: str = CARD) -> Path:
-    """The file of a card's record."""
+    """Returns the file that holds a card's record."""
     return ROOT / f"results/{stem}-{card}.jsonl"
 
 
@@ -46,7 +46,7 @@ def read(path: Path) -> list[CellRow]:
 
 
 def read_all(card: str) -> list[CellRow]:
-    """The cells of a card and, at the lengths of the tables and in the same dtype, those of its grid; the smallest head first."""
+    """Reads a card's cells and, at the lengths of the tables and in the same dtype, its grid; the smallest head comes first."""
     cells = read(record("cells", card))
     dtype = cells[0].shape.dtype
     grid = [row for row in read(record("grid", card)) if row.shape.seq_kv in LENGTHS and row.shape.dtype == dtype]
@@ -54,7 +54,7 @@ def read_all(card: str) -> list[CellRow]:
 
 
 def section(rows: Sequence[CellRow]) -> str:
-    """What stands between the markers: the picture, and the tables of each card."""
+    """Writes what stands between the markers: the picture, and the tables of each card."""
     parts = [f"{BEGIN}\n", f"![Speed beside {PEERS['fa3']}]({PICTURE.name})\n"]
     for device in dict.fromkeys(row.device for row in rows):
         parts.extend(of_card([row for row in rows if row.device == device]))
@@ -62,7 +62,7 @@ def section(rows: Sequence[CellRow]) -> str:
 
 
 def of_card(rows: Sequence[CellRow]) -> Iterator[str]:
-    """The heading and the tables of one card."""
+    """Writes the heading and the tables of one card."""
     of_lengths, others = divided(rows)
     yield f"### On one {rows[0].device}\n"
     yield f"{about_lengths(rows[0])}\n"

@@ -36,7 +36,7 @@ class Record(NamedTuple):
 
 
 def of_cards(stem: str, command: str) -> tuple[Record, ...]:
-    """The records of all cards that one command makes."""
+    """Lists the records that one command makes, one for each card."""
     return tuple(Record(record(stem, card).name, command) for card in CARDS)
 
 
@@ -54,7 +54,7 @@ class Question(NamedTuple):
 
 
 def of_l(card: str, group: str, peer: str, causal: bool) -> Comparison:
-    """The speed beside a peer on problem L; the group says in which dtype."""
+    """Reads the speed beside a peer on problem L; the group says in which dtype."""
     rows = [
         row
         for row in cells_page.read(record("cells", card))
@@ -65,12 +65,12 @@ def of_l(card: str, group: str, peer: str, causal: bool) -> Comparison:
 
 
 def span(speed: Comparison) -> str:
-    """The lowest and the highest of its ratios."""
+    """Says which ratio is the lowest and which the highest."""
     return f"{min(speed.ratios):.3f} to {max(speed.ratios):.3f}"
 
 
 def one_number() -> str:
-    """What README and index say of speed: the median of each card, its range, and the medians with a causal mask."""
+    """Says how fast it is, for README and index: the median of each card, its range, and the medians with a causal mask."""
     full, causal = ({card: of_l(card, "L", "fa3", causal) for card in CARDS} for causal in (False, True))
     medians = " and ".join(
         f"{speed.ratio:.3f}x{the} on an {card.upper()}" for the, (card, speed) in zip((" the speed", ""), full.items())
@@ -86,7 +86,7 @@ def one_number() -> str:
 
 
 def problem_l() -> str:
-    """The speeds on problem L: in bf16 with their ranges, in fp16 beside cuDNN."""
+    """Gives the speeds on problem L with their ranges: in bf16 beside FlashAttention-3, in fp16 beside cuDNN."""
 
     def told(group: str, peer: str, causal: bool) -> str:
         speeds = {card.upper(): of_l(card, group, peer, causal) for card in CARDS}
@@ -100,7 +100,7 @@ def problem_l() -> str:
 
 
 def lengths() -> str:
-    """The grid, against the first peer."""
+    """Gives the range and the mean over the grid, on each card."""
     found = []
     for card in CARDS:
         ratios = [speed.ratio for row in cells_page.read(record("grid", card)) if (speed := row.speed(OURS, "fa3"))]
@@ -150,7 +150,7 @@ def ladders() -> str:
 
 
 def submission() -> str:
-    """Best and mean at the largest test, beside cuDNN, on each card."""
+    """Gives best and mean time of the largest test beside cuDNN's, on each card."""
     found = []
     for card in CARDS:
         timed = {name: of.rows[-1].timing for name, of in evaluations(record("evaluate", card).name)}

@@ -109,9 +109,7 @@ def page() -> str:
 def cards() -> str:
     """Which cards the records are of."""
     found = sorted({line["device"] for one in QUESTIONS for record in one.records for line in lines_of(record)})
-    return (
-        f"All records are from one {found[0]}." if len(found) == 1 else f"The records are from {' and '.join(found)}."
-    )
+    return f"The records are from one {' and one '.join(found)}."
 
 
 def benches() -> Iterator[str]:
@@ -131,7 +129,7 @@ def grid() -> Iterator[str]:
 
 
 def grid_table(of: Sequence[tuple[str, str]]) -> str:
-    """A line for each dtype and peer, mask and card at 16 heads, a column for each length."""
+    """Makes a line for each dtype and peer, mask and card at 16 heads, and a column for each length."""
     cells = {card: [row for row in cells_page.read(record("grid", card)) if row.shape.heads == 16] for card in CARDS}
     lengths = sorted({row.shape.seq_kv for rows in cells.values() for row in rows})
     lines = [
@@ -148,7 +146,7 @@ def grid_table(of: Sequence[tuple[str, str]]) -> str:
 
 
 def grid_mean() -> str:
-    """Against FlashAttention-3 on each card, in a sentence."""
+    """Compares all problems with FlashAttention-3, on each card, in a sentence."""
     told = []
     for card in CARDS:
         rows = cells_page.read(record("grid", card))
@@ -181,7 +179,7 @@ def evaluations() -> Iterator[str]:
 
 
 def work_log() -> str:
-    """What the ladder's text reached at the largest of the tests, on its own card."""
+    """Says what the ladder's text reached on problem L, on its own card."""
     return WORK_LOG.format(source=load_ladder("worklog").source)
 
 

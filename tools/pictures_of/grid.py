@@ -37,7 +37,7 @@ ABOUT = (
 
 
 def draw(name: str, results: Path) -> Figure:
-    """The picture of a card's record in a folder."""
+    """Draws the picture of a card's record, which lies in a folder."""
     return of_rows(read(results / name), name)
 
 
