@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def row(group: str, seq: int, causal: bool, speed: float, **fields) -> CellRow:
     return CellRow(name, group, problem_of(shape), entries, {"fa3": 0.995}, device="H200", run="now", **fields)
 
 
+ALL = [row for card in cells_page.CARDS for row in cells_page.read_all(card)]
 ROWS = [
     row("grouped", 1024, False, 1.0),
     row("grouped", 1024, True, 0.81),
@@ -51,7 +53,7 @@ def test_a_line_is_a_group_and_a_mask_and_a_column_a_peer_and_a_length() -> None
 def test_a_cell_that_was_not_timed_is_an_empty_one() -> None:
     failed = row("grouped", 4096, False, 1.0)
     bare = tuple(Timed(entry.name, entry.what, entry.flops, "crashed", "gone") for entry in failed.entries)
-    rows = [ROWS[0], CellRow("grouped-4096", "grouped", failed.problem, bare, {"fa3": 0.995})]
+    rows = [ROWS[0], CellRow("grouped-4096", "grouped", failed.problem, bare, {"fa3": 0.995}, device="H200")]
     assert "| 128 | 40 on 8 |  | 1.000 |  |  |  | 1.000 |" in cells_page.section(rows).splitlines()
 
 
@@ -81,15 +83,23 @@ def test_the_picture_has_a_bar_for_each_cell_between_its_speed_and_1() -> None:
 
 def test_the_picture_has_a_title_the_card_and_the_date_and_its_letters_can_be_read() -> None:
     with styled():
-        figure = drawn(cells_page.read())
+        figure = drawn(ALL)
     said = [box.text for box in boxes(figure)]
     assert faults(figure, SMALL) == [] and "Speed of tl-attention beside FlashAttention-3" in said
-    assert any(re.match(r"Measured on one NVIDIA H\d00.*, 20\d\d-\d\d-\d\d", text) for text in said)
+    assert any(
+        re.match(r"Measured on one NVIDIA H100 .* and one NVIDIA H200 .*, 20\d\d-\d\d-\d\d", text) for text in said
+    )
+    assert {row.device for row in ALL} < set(said), "the name of each card stands below its bars"
 
 
-def test_page_and_picture_are_those_of_the_record() -> None:
-    """Once results/ has the record."""
-    if cells_page.RECORD.exists():
-        rows, page = cells_page.read_all(), cells_page.PAGE.read_text()
-        assert cells_page.with_section(page, cells_page.section(rows)) == page, "python tools/cells_page.py makes it"
-        assert cells_page.PICTURE.read_text() == chart(rows)
+def test_page_and_picture_are_those_of_the_records() -> None:
+    page = cells_page.PAGE.read_text()
+    assert cells_page.with_section(page, cells_page.section(ALL)) == page, "python tools/cells_page.py makes it"
+    assert cells_page.PICTURE.read_text() == chart(ALL)
+
+
+def test_each_card_has_its_own_tables() -> None:
+    others = [replace(row, device="H100") for row in ROWS[:3]]
+    first, _, second = cells_page.section([*ROWS, *others]).partition("### On one H100\n")
+    assert "| 128 | 40 on 8 | causal | 0.810 | 1.000 |  |  | 0.900 |" in first
+    assert "| 128 | 40 on 8 | causal | 0.810 |  |  |  | 0.810 |" in second

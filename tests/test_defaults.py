@@ -191,7 +191,7 @@ MISTAKES = {
     "two lines of why": ("why: the fastest", 'why: "a\\nb"', 10, "rules[1].why: expected one line of printable text"),
     "record": (
         "grid-h200.jsonl",
-        "grid-h100.jsonl",
+        "grid-b200.jsonl",
         11,
         "expected `none yet`, or `FILE.jsonl says ...` of a file in res",
     ),

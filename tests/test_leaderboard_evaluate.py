@@ -139,7 +139,7 @@ def test_a_record_has_the_class_harness_lines_and_is_read_back_also_without_a_wa
     assert read_evaluation(json.dumps(values).encode(), values, "here")[1].rows[0].way == ""
 
 
-@pytest.mark.parametrize("name", ["evaluate-h200.jsonl", "evaluate-cold-h200.jsonl"])
+@pytest.mark.parametrize("name", ["evaluate-h100.jsonl", "evaluate-h200.jsonl", "evaluate-cold-h200.jsonl"])
 def test_the_summaries_of_the_shipped_records_are_those_of_their_samples(name: str) -> None:
     for line in (RECORDS / name).read_bytes().splitlines():
         found = read_evaluation(line, json.loads(line), name)[1]

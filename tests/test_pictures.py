@@ -17,14 +17,16 @@ from tiers import exhaustive
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tools"))
 
+import cells_page  # noqa: E402
 import iterations_drawing  # noqa: E402
 import pictures  # noqa: E402
-from pictures_of import grid, panels, sheet, style  # noqa: E402
+from pictures_of import grid, sheet, style  # noqa: E402
 from pictures_of.layout import boxes, faults  # noqa: E402
 
 from tl_attention.measure.records import read_rows  # noqa: E402
 
 RESULTS, FOLDER = pictures.RESULTS, pictures.FOLDER
+GRID = cells_page.record("grid")
 MOST_BYTES = 3_000_000
 OURS = {f"{name}.{kind}" for name in pictures.PICTURES for kind in ("svg", "png")}
 
@@ -69,14 +71,14 @@ def test_a_picture_says_where_when_and_from_what(name) -> None:
     picture = pictures.PICTURES[name]
     assert not picture.missing(RESULTS), "all that ship have been measured"
     said = " ".join(box.text for box in boxes(picture.drawn(RESULTS)))
-    assert "NVIDIA H200" in said and re.search(r"\b20\d\d-\d\d-\d\d\b", said)
+    assert f"NVIDIA {'H100' if 'h100' in name else 'H200'}" in said and re.search(r"\b20\d\d-\d\d-\d\d\b", said)
     assert all(f"results/{record}" in said for record in picture.records)
     assert re.search(r"128\)|head_dim", said), "the problem"
     assert re.search(r"TFLOPS|divided by|allowed error|, %", said), "the unit"
 
 
 def test_colours_are_those_of_the_style_in_a_png_too() -> None:
-    with Image.open(FOLDER / "grid.png") as image:
+    with Image.open(FOLDER / "grid-h200.png") as image:
         drawn = {colour for _, colour in image.convert("RGB").getcolors()}
     for colour in (*grid.COLOURS, "#000000", style.PAPER):
         wanted = tuple(int(colour[at : at + 2], 16) for at in (1, 3, 5))
@@ -85,11 +87,10 @@ def test_colours_are_those_of_the_style_in_a_png_too() -> None:
 
 @exhaustive
 def test_another_number_in_the_record_is_another_picture(tmp_path) -> None:
-    shutil.copy(RESULTS / panels.GRID, tmp_path)
-    record = tmp_path / panels.GRID
-    before = sheet.save(pictures.PICTURES["grid"].drawn(tmp_path), tmp_path, "grid")[0].read_bytes()
+    record = Path(shutil.copy(GRID, tmp_path))
+    before = sheet.save(pictures.PICTURES["grid-h200"].drawn(tmp_path), tmp_path, "grid")[0].read_bytes()
     record.write_text(re.sub(r'"rounds_ms": \[[\d., ]+\]', '"rounds_ms": [2.0, 2.0]', record.read_text(), count=1))
-    assert sheet.save(pictures.PICTURES["grid"].drawn(tmp_path), tmp_path, "grid")[0].read_bytes() != before
+    assert sheet.save(pictures.PICTURES["grid-h200"].drawn(tmp_path), tmp_path, "grid")[0].read_bytes() != before
 
 
 @exhaustive
@@ -121,7 +122,7 @@ def test_the_command_draws_what_is_asked_for_and_leaves_out_what_has_no_record(t
     results, folder = tmp_path / "results", tmp_path / "docs/pictures"
     results.mkdir()
     folder.parent.mkdir()
-    shutil.copy(RESULTS / panels.GRID, results)
+    shutil.copy(GRID, results)
     monkeypatch.setattr(pictures, "RESULTS", results)
     monkeypatch.setattr(pictures, "FOLDER", folder)
     done = CliRunner().invoke(pictures.main, ["--only", "ladder-fa4", "--only", "lengths"])
@@ -131,9 +132,9 @@ def test_the_command_draws_what_is_asked_for_and_leaves_out_what_has_no_record(t
     assert {path.name for path in folder.iterdir()} == {"lengths.svg", "lengths.png"}
     unknown = CliRunner().invoke(pictures.main, ["--only", "ladder-none"])
     assert unknown.exit_code == 2 and "ladder-none" in unknown.output
-    (results / panels.GRID).write_text("{}\n")
+    (results / GRID.name).write_text("{}\n")
     broken = CliRunner().invoke(pictures.main, ["--only", "lengths"])
-    assert broken.exit_code == 2 and f"{panels.GRID}:1" in broken.output and "Traceback" not in broken.output
+    assert broken.exit_code == 2 and f"{GRID.name}:1" in broken.output and "Traceback" not in broken.output
 
 
 # --- text and colours ------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ sys.path.append(str(ROOT / "tools"))
 import cells_page  # noqa: E402
 import experiments_page  # noqa: E402
 import pytorch_page  # noqa: E402
+import results_answers  # noqa: E402
 import results_page  # noqa: E402
 
 README = (ROOT / "README.md").read_text()
@@ -129,13 +130,16 @@ def timed(record: str, dtype: str, name: str) -> Row:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_one_number_is_the_records(page) -> None:
-    """The median of paired ratios, their range and their number."""
+    """The median of paired ratios of each card, their range and their number."""
     text = " ".join((ROOT / page).read_text().split())
-    full, causal = (row.speed("ours", "fa3") for row in cells_page.read() if row.group == "L")
-    assert f"`best` has **{full.ratio:.3f}x the speed of FlashAttention-3** in bf16 at batch 4, 64 heads, 8192" in text
-    lowest, highest = min(full.ratios), max(full.ratios)
-    assert f"the median of {len(full.ratios)} ratios, which range from {lowest:.3f} to {highest:.3f}." in text
-    assert f"With a causal mask the median is {causal.ratio:.3f}." in text
+    assert results_answers.one_number() in text
+    for card in cells_page.CARDS:
+        rows = cells_page.read(cells_page.record("cells", card))
+        full, causal = (row.speed("ours", "fa3") for row in rows if row.group == "L")
+        assert {row.device.split()[1] for row in rows} == {card.upper()} and len(full.ratios) == 15
+        assert f"{full.ratio:.3f}x on an {card.upper()}" in text.replace("x the speed on", "x on")
+        assert f"from {min(full.ratios):.3f} to {max(full.ratios):.3f} on the {card.upper()}" in text
+        assert f"{causal.ratio:.3f}" in text.partition("With a causal mask the medians are ")[2][:16]
 
 
 def test_the_first_output_is_the_records(monkeypatch, capsys):
@@ -154,10 +158,9 @@ def test_the_first_output_is_the_records(monkeypatch, capsys):
 
 
 def test_the_tables_are_the_records() -> None:
-    rows = cells_page.read(cells_page.GRID)
-    assert results_page.grid_table(rows) in README
-    assert results_page.grid_mean(rows) in " ".join(README.split())
-    others = [row for row in cells_page.divided(cells_page.read_all())[0] if row.shape.head_size != 128]
+    assert results_page.grid_table(results_page.README_LINES) in README
+    assert results_page.grid_mean() in " ".join(README.split())
+    others = [row for row in cells_page.divided(cells_page.read_all("h200"))[0] if row.shape.head_size != 128]
     assert cells_page.over_lengths(others, {"fa3": PEER_NAMES["fa3"]}) in README
 
 
@@ -181,8 +184,9 @@ def test_the_counters_shown_are_the_records():
                 assert (f"{value:.1f} %" if row["unit"] == "%" else f"{value:,.0f}") in text, row
 
 
-def test_the_submission_evaluated_is_the_one_here():
-    row = json.loads((ROOT / "results/evaluate-h200.jsonl").read_text().splitlines()[0])
+@pytest.mark.parametrize("card", cells_page.CARDS)
+def test_the_submission_evaluated_is_the_one_here(card):
+    row = json.loads(cells_page.record("evaluate", card).read_text().splitlines()[0])
     source = (ROOT / row["submission"]).read_bytes()
     # Comments and host code may have changed since; the generated code, the cubin and their compilers may not.
     said = read_device_code(source)
@@ -190,12 +194,23 @@ def test_the_submission_evaluated_is_the_one_here():
 
 
 def test_the_submissions_times_are_the_records() -> None:
-    lines = (ROOT / "results/evaluate-h200.jsonl").read_text().splitlines()
-    best = {row["name"]: f"{row['rows'][-1]['timing']['best_ms']:.2f}" for row in map(json.loads, lines)}
     text = " ".join((ROOT / "docs/leaderboard.md").read_text().split())
-    ours = [best[f"leaderboard_submit{way}"] for way in ("", "_cubin")]
-    assert "takes {} ms by TileLang, {} ms from the machine code".format(*ours) in text
-    assert f"and {best['cudnn']} ms with cuDNN" in text
+    assert results_answers.submission() in text and results_page.work_log() in text
+    for card in cells_page.CARDS:
+        lines = cells_page.record("evaluate", card).read_text().splitlines()
+        timed = {row["name"]: row["rows"][-1]["timing"] for row in map(json.loads, lines)}
+        assert {timing["n"] for timing in timed.values()} == {100}
+        ours, cudnn = (timed[name] for name in ("leaderboard_submit", "cudnn"))
+        assert (
+            f"On the {card.upper()}, problem L in fp16 takes {ours['best_ms']:.2f} ms at best and {ours['mean_ms']:.2f}"
+            in text
+        )
+        assert f"where cuDNN takes {cudnn['best_ms']:.2f} and {cudnn['mean_ms']:.2f} ms." in text
+    # The last card's record has the other form too.
+    assert (
+        f"The machine code takes {timed['leaderboard_submit_cubin']['best_ms']:.2f} ms at best on the {card.upper()}"
+        in text
+    )
 
 
 PROOF = (ROOT / "docs/proof.md").read_text()

@@ -1,4 +1,4 @@
-"""Speed beside FlashAttention-3 as bars, an SVG: a group of bars for each kind of problem, a pair for each length."""
+"""Speed beside FlashAttention-3 as bars, an SVG: a group of bars for each card and kind of problem, a pair for each length."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tl_attention.measure.cell_records import CellRow
 from tl_attention.problem.mask import CAUSAL
 
 # Pixels: the axes, what is left of them and below, and the lines of words there.
-HEIGHT, LEFT, LEGEND, BELOW, LINE = 260, 84, 30, 74, 16
-# Of the room of a length: a bar, and what is between groups.
-BAR, GAP = 0.42, 0.7
+HEIGHT, LEFT, LEGEND, BELOW, LINE = 260, 84, 30, 90, 16
+# Of the room of a length: a bar, what is between groups, and how much more is between cards.
+BAR, GAP, APART = 0.42, 0.5, 0.6
 MASKS = {"no mask": "#4878a8", "causal mask": "#e09040"}
 ABOUT = (
     "A bar above 1.0 means that tl-attention is faster than {peer}: at 1.1 it is 1.1 times as fast. Each bar is the median of "
@@ -46,16 +46,14 @@ def drawn(rows: Sequence[CellRow], peer: str = "fa3") -> Figure:
     sheet = Sheet(f"Speed of tl-attention beside {NAMES[peer]}", about, measured(rows), LEGEND + HEIGHT + BELOW)
     sheet.legend(0, [Patch(color=colour, label=name) for name, colour in MASKS.items()])
     axes = sheet.axes(LEFT, LEGEND, WIDTH - LEFT - MARGIN, HEIGHT)
-    for line, words in enumerate(("length", "head_dim", "heads")):
+    for line, words in enumerate(("length", "head_dim", "heads", "", "card")):
         sheet.text(MARGIN, sheet.top + LEGEND + HEIGHT + 4 + line * LINE, words, SMALL)
-    groups: dict[tuple[object, ...], list[CellRow]] = {}
-    for row in rows:
-        shape = row.shape
-        kind = (shape.head_size, shape.heads, shape.heads_kv, shape.softcap, shape.seq_q == shape.seq_kv)
-        groups.setdefault(kind, []).append(row)
     left = GAP / 2
-    for cells in groups.values():
-        left = group(axes, left, cells, peer) + GAP
+    for device in dict.fromkeys(row.device for row in rows):
+        if left > GAP:
+            axes.axvline(left + (APART - GAP) / 2, color=TEXT, linewidth=0.8)
+            left += APART
+        left = of_card(axes, left, [row for row in rows if row.device == device], peer)
     speeds = [found.ratio for row in rows if (found := row.speed(OURS, peer))]
     axes.axhline(1, color=TEXT, linewidth=1.4)
     axes.set_xlim(0, left - GAP / 2)
@@ -64,6 +62,20 @@ def drawn(rows: Sequence[CellRow], peer: str = "fa3") -> Figure:
     axes.set_ylabel(f"speed / speed of {NAMES[peer]}")
     axes.grid(axis="y")
     return sheet.figure
+
+
+def of_card(axes: Axes, left: float, rows: Sequence[CellRow], peer: str) -> float:
+    """Draws the groups of one card and its name below them, and says where the next card may begin."""
+    groups: dict[tuple[object, ...], list[CellRow]] = {}
+    for row in rows:
+        shape = row.shape
+        kind = (shape.head_size, shape.heads, shape.heads_kv, shape.softcap, shape.seq_q == shape.seq_kv)
+        groups.setdefault(kind, []).append(row)
+    right = left
+    for cells in groups.values():
+        right = group(axes, right, cells, peer) + GAP
+    _below(axes, (left + right - GAP) / 2, 4, str(rows[0].device))
+    return right
 
 
 def group(axes: Axes, left: float, cells: Sequence[CellRow], peer: str) -> float:

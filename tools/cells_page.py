@@ -1,6 +1,6 @@
-"""Makes the tables of speed in docs/pytorch-measurements.md, and docs/speed.svg, from the record: `python tools/cells_page.py`.
+"""Makes the tables of speed in docs/pytorch-measurements.md, and docs/speed.svg, from the records: `python tools/cells_page.py`.
 
-They stand between two markers. A test holds page and picture to the record.
+They stand between two markers. A test holds page and picture to the records.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from tl_attention.show.report import PEER_NAMES
 from tl_attention.show.text_table import markdown
 
 ROOT = Path(__file__).parents[1]
-RECORD = ROOT / "results/cells-h200.jsonl"
-# Of head_dim 128, over more lengths.
-GRID = ROOT / "results/grid-h200.jsonl"
+# The cards that were measured; most records are of CARD alone.
+CARDS = ("h100", "h200")
+CARD = "h200"
+# The lengths of the tables, of which the grid has more.
+LENGTHS = (1024, 4096, 16384)
 PAGE = ROOT / "docs/pytorch-measurements.md"
 PICTURE = ROOT / "docs/speed.svg"
 BEGIN, END = "<!-- speed -->", "<!-- end of speed -->"
@@ -33,31 +35,43 @@ PEERS = {name: PEER_NAMES[name] for name in ("fa3", "cudnn")}
 NAMES = {**PEER_NAMES, "unmasked": "our rate without a mask", "without_lse": "ours without the LSE"}
 
 
-def read(path: Path = RECORD) -> list[CellRow]:
+def record(stem: str, card: str = CARD) -> Path:
+    """Returns the file that holds a card's record."""
+    return ROOT / f"results/{stem}-{card}.jsonl"
+
+
+def read(path: Path) -> list[CellRow]:
     """The cells of a record."""
     return [parse_cell(line, where) for where, line in read_lines(path)]
 
 
-def read_all() -> list[CellRow]:
-    """The cells of the record and, at the same lengths and in the same dtype, those of the grid; the smallest head first."""
-    cells = read()
-    lengths, dtype = {row.shape.seq_kv for row in divided(cells)[0]}, cells[0].shape.dtype
-    grid = [row for row in read(GRID) if row.shape.seq_kv in lengths and row.shape.dtype == dtype]
+def read_all(card: str) -> list[CellRow]:
+    """Reads a card's cells and, at the lengths of the tables and in the same dtype, its grid; the smallest head comes first."""
+    cells = read(record("cells", card))
+    dtype = cells[0].shape.dtype
+    grid = [row for row in read(record("grid", card)) if row.shape.seq_kv in LENGTHS and row.shape.dtype == dtype]
     return sorted([*cells, *grid], key=lambda row: (bool(row.shape.softcap), sizes_of(row.shape.head_size)))
 
 
 def section(rows: Sequence[CellRow]) -> str:
-    """What stands between the markers."""
+    """Writes what stands between the markers: the picture, and the tables of each card."""
+    parts = [f"{BEGIN}\n", f"![Speed beside {PEERS['fa3']}]({PICTURE.name})\n"]
+    for device in dict.fromkeys(row.device for row in rows):
+        parts.extend(of_card([row for row in rows if row.device == device]))
+    return "\n".join([*parts, END])
+
+
+def of_card(rows: Sequence[CellRow]) -> Iterator[str]:
+    """Writes the heading and the tables of one card."""
     of_lengths, others = divided(rows)
-    parts = [f"{BEGIN}\n", f"{about_lengths(rows[0])}\n", f"![Speed beside {PEERS['fa3']}]({PICTURE.name})\n"]
+    yield f"### On one {rows[0].device}\n"
+    yield f"{about_lengths(rows[0])}\n"
     if of_lengths:
-        parts.append(f"{over_lengths(of_lengths)}\n")
+        yield f"{over_lengths(of_lengths)}\n"
     if others:
         headings = ("problem: batch, heads, length, head_dim", "ms", "speed", "beside")
-        parts.append(f"{markdown(headings, list(map(alone, others)))}\n")
-    if later := "".join(f"{words}\n" for words in other_runs(rows)):
-        parts.append(later)
-    return "\n".join([*parts, END])
+        yield f"{markdown(headings, list(map(alone, others)))}\n"
+    yield from (f"{words}\n" for words in other_runs(rows))
 
 
 def other_runs(rows: Sequence[CellRow]) -> Iterator[str]:
@@ -82,7 +96,7 @@ def divided(rows: Sequence[CellRow]) -> tuple[list[CellRow], list[CellRow]]:
 def about_lengths(row: CellRow) -> str:
     """What was measured, where and how."""
     return (
-        f"All speeds are in {row.shape.dtype}. Where lengths stand beside each other, the batch is "
+        f"Where lengths stand beside each other, the speeds are in {row.shape.dtype}, and the batch is "
         f"{row.shape.batch * row.shape.seq_kv} / length. {measured_on(row)}"
     )
 
@@ -160,7 +174,7 @@ def length(seq: int) -> str:
 
 
 if __name__ == "__main__":
-    found = read(Path(sys.argv[1])) if len(sys.argv) > 1 else read_all()
+    found = read(Path(sys.argv[1])) if len(sys.argv) > 1 else [row for card in CARDS for row in read_all(card)]
     if not PAGE.exists() or BEGIN not in PAGE.read_text():
         print(section(found))
         sys.exit(f"{PAGE}: no marker {BEGIN!r}, so the section is printed only")

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
 
-from cells_page import GRID, NAMES, RECORD, length, read
+from cells_page import NAMES, length, read, record
 from results_page import ratios
 
 from tl_attention.files.default_rule import NONE_YET, Case
@@ -27,7 +27,7 @@ ENTRY = re.compile(r"^    record:.*\n(?:      .*\n)*", re.M)
 
 def said() -> Iterator[str]:
     """What the records say of each rule, in their order."""
-    cells, grid = read(), read(GRID)
+    cells, grid = (read(record(stem)) for stem in ("cells", "grid"))
     for number, rule in enumerate(defaults().rules):
         if rule.schedule in OF_GRID and rule.head_dims == (128,):
             yield of_grid(grid, OF_GRID[rule.schedule])
@@ -44,7 +44,7 @@ def of_grid(rows: Sequence[CellRow], causal: bool) -> str:
         return f"{geometric_mean(ratios(rows, dtype, peer, causal)):.3f} x {NAMES[peer]}"
 
     return (
-        f"{GRID.name} says {mean('bfloat16', 'fa3')} in bf16 and {mean('float16', 'cudnn')} in fp16, "
+        f"{record('grid').name} says {mean('bfloat16', 'fa3')} in bf16 and {mean('float16', 'cudnn')} in fp16, "
         f"{'' if causal else 'not '}causal, geometric means over {lengths[0]} to {lengths[-1]}"
     )
 
@@ -62,7 +62,7 @@ def of_cells(rows: Sequence[CellRow]) -> str:
         peer, causal, _ = words_of_peer.partition(", causal")
         ratios_of, lengths = (" and ".join(", ".join(of).rsplit(", ", 1)) for of in zip(*found, strict=True))
         words.append(f"{ratios_of} x {peer} at {lengths} keys{causal}")
-    return f"{RECORD.name} says {'; '.join(words)}" if speeds else NONE_YET
+    return f"{record('cells').name} says {'; '.join(words)}" if speeds else NONE_YET
 
 
 def entry(words: str) -> str:

@@ -8,6 +8,7 @@ from statistics import geometric_mean
 
 import ladder_profile
 from cells_page import read as read_cells
+from cells_page import record
 from pictures_of import panels
 from pictures_of.panels import Key
 from pictures_of.style import SHORT
@@ -24,7 +25,7 @@ from tl_attention.show.report import PEER_NAMES
 from tl_attention.show.text_table import markdown
 
 RESULTS = Path(__file__).parents[1] / "results"
-GRID = RESULTS / panels.GRID
+GRID = record("grid")
 # What emulating every 10th exponential gained in the text, in percent: heads on heads of K and V, causal, dtype; 1k to 32k.
 TEXT_GAINS: dict[tuple[int, int, bool, str], tuple[float, ...]] = {
     (16, 16, False, "bf16"): (0.8, 1.1, 0.2, 2.9, 2.5, 2.3),
@@ -140,7 +141,7 @@ def grid(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
         "the peer: the geometric mean over the lengths and, in brackets, the lowest."
     )
     yield markdown(("problem", *PEER_NAMES.values()), [_beside(key, of) for key, of in groups.items()])
-    yield "![The speed beside each peer, cell by cell](../pictures/grid.svg)"
+    yield f"![The speed beside each peer, cell by cell](../pictures/{GRID.stem}.svg)"
     yield "## Not here"
     yield (
         "The text also traces how long each role works and waits in an iteration: the softmax takes 3091 ns, and a product 1712 "

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS, FOLDER = ROOT / "results", ROOT / "docs/pictures"
 PICTURES = {
     picture.name: picture
-    for picture in (*ladder.PICTURES, lengths.PICTURE, grid.PICTURE, predictions.PICTURE, errors.PICTURE)
+    for picture in (*ladder.PICTURES, lengths.PICTURE, *grid.PICTURES, predictions.PICTURE, errors.PICTURE)
 }
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import cells_page
 import training_page
-from cells_page import GRID, ROOT, divided, length
+from cells_page import CARDS, ROOT, divided, length, record
 from pictures_of.outcomes import EXPERIMENTS, outcomes
 from training import judged
 
@@ -17,9 +17,11 @@ from tl_attention.files.ladder_file import ladder_names, load_ladder, record_nam
 from tl_attention.leaderboard.results import Evaluation, read_evaluation
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
+from tl_attention.measure.comparison import Comparison
 from tl_attention.measure.records import parse_object, read_lines, read_rows
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.show.ladder import by_name
+from tl_attention.show.report import PEER_NAMES
 from tl_attention.show.text_table import markdown
 
 RESULTS = ROOT / "results"
@@ -31,6 +33,11 @@ class Record(NamedTuple):
 
     file: str
     command: str
+
+
+def of_cards(stem: str, command: str) -> tuple[Record, ...]:
+    """Lists the records that one command makes, one for each card."""
+    return tuple(Record(record(stem, card).name, command) for card in CARDS)
 
 
 class Question(NamedTuple):
@@ -46,33 +53,65 @@ class Question(NamedTuple):
 # --- answers ---------------------------------------------------------------------------------------------------
 
 
-def problem_l() -> str:
-    """The one number, with its range, and the same with a causal mask and in fp16."""
-    cells = {(row.group, row.shape.mask == CAUSAL): row for row in cells_page.read()}
-    speeds = [cells["L", causal].speed(OURS, "fa3") for causal in (False, True)]
-    fp16 = [cells["L_fp16", causal].speed(OURS, "cudnn") for causal in (False, True)]
-    full, masked = (
-        f"{one.ratio:.3f}x ({min(one.ratios):.3f} to {max(one.ratios):.3f})" for one in speeds if one is not None
+def of_l(card: str, group: str, peer: str, causal: bool) -> Comparison:
+    """Reads the speed beside a peer on problem L; the group says in which dtype."""
+    rows = [
+        row
+        for row in cells_page.read(record("cells", card))
+        if (row.group, row.shape.mask == CAUSAL) == (group, causal)
+    ]
+    [speed] = [speed for row in rows if (speed := row.speed(OURS, peer))]
+    return speed
+
+
+def span(speed: Comparison) -> str:
+    """Says which ratio is the lowest and which the highest."""
+    return f"{min(speed.ratios):.3f} to {max(speed.ratios):.3f}"
+
+
+def one_number() -> str:
+    """Says how fast it is, for README and index: the median of each card, its range, and the medians with a causal mask."""
+    full, causal = ({card: of_l(card, "L", "fa3", causal) for card in CARDS} for causal in (False, True))
+    medians = " and ".join(
+        f"{speed.ratio:.3f}x{the} on an {card.upper()}" for the, (card, speed) in zip((" the speed", ""), full.items())
     )
-    plain, causal = (f"{one.ratio:.3f}x" for one in fp16 if one is not None)
+    ranges = " and ".join(f"from {span(speed)} on the {card.upper()}" for card, speed in full.items())
+    masked = " and ".join(f"{speed.ratio:.3f}" for speed in causal.values())
+    [rounds] = {len(speed.ratios) for speed in (*full.values(), *causal.values())}
     return (
-        f"In bf16 we have {full} the speed of FlashAttention-3, and {masked} with a causal mask. In fp16 we have {plain} the "
-        f"speed of cuDNN, and {causal} with a causal mask."
+        f"Beside FlashAttention-3 in bf16, tl-attention has **{medians}**, at batch 4, 64 heads, 8192 queries and keys, and "
+        f"head_dim 128. Each is the median of {rounds} ratios, which range {ranges}. Each ratio compares the two kernels in one "
+        f"round of one process. With a causal mask the medians are {masked}."
+    )
+
+
+def problem_l() -> str:
+    """Gives the speeds on problem L with their ranges: in bf16 beside FlashAttention-3, in fp16 beside cuDNN."""
+
+    def told(group: str, peer: str, causal: bool) -> str:
+        speeds = {card.upper(): of_l(card, group, peer, causal) for card in CARDS}
+        return " and ".join(f"{speed.ratio:.3f}x ({span(speed)}) on the {card}" for card, speed in speeds.items())
+
+    return " ".join(
+        f"Beside {PEER_NAMES[peer]} in {dtype}, our speed is {told(group, peer, False)}; with a causal mask it is "
+        f"{told(group, peer, True)}."
+        for dtype, group, peer in (("bf16", "L", "fa3"), ("fp16", "L_fp16", "cudnn"))
     )
 
 
 def lengths() -> str:
-    """The grid, against the first peer."""
-    ratios = [speed.ratio for row in cells_page.read(GRID) if (speed := row.speed(OURS, "fa3"))]
-    return (
-        f"In bf16 we have {min(ratios):.3f}x to {max(ratios):.3f}x the speed of FlashAttention-3 in {len(ratios)} problems, and "
-        f"{geometric_mean(ratios):.3f}x in the geometric mean."
-    )
+    """Gives the range and the mean over the grid, on each card."""
+    found = []
+    for card in CARDS:
+        ratios = [speed.ratio for row in cells_page.read(record("grid", card)) if (speed := row.speed(OURS, "fa3"))]
+        mean = geometric_mean(ratios)
+        found.append(f"{min(ratios):.3f}x to {max(ratios):.3f}x on the {card.upper()} (geometric mean {mean:.3f}x)")
+    return f"In {len(ratios)} problems in bf16, our speed beside FlashAttention-3 is {' and '.join(found)}."
 
 
 def head_sizes() -> str:
     """The slowest and the fastest cell at other head sizes than 128."""
-    rows = [row for row in divided(cells_page.read())[0] if row.shape.head_size != 128]
+    rows = [row for row in divided(cells_page.read(record("cells")))[0] if row.shape.head_size != 128]
     found = sorted((speed.ratio, of_cell(row)) for row in rows if (speed := row.speed(OURS, "fa3")))
     (low, slowest), (high, fastest) = found[0], found[-1]
     return f"In bf16 we have {low:.3f}x ({slowest}) to {high:.3f}x ({fastest}) the speed of FlashAttention-3."
@@ -111,14 +150,18 @@ def ladders() -> str:
 
 
 def submission() -> str:
-    """Best and mean at the largest test, beside cuDNN."""
-    found = {name: of.rows[-1].timing for name, of in evaluations("evaluate-h200.jsonl")}
-    ours, cudnn = (
-        f"{of.best_ms:.2f} ms at best and {of.mean_ms:.2f} ms in the mean"
-        for name in ("leaderboard_submit", "cudnn")
-        if (of := found[name])
-    )
-    return f"Problem L in fp16 takes {ours}. cuDNN takes {cudnn}."
+    """Gives best and mean time of the largest test beside cuDNN's, on each card."""
+    found = []
+    for card in CARDS:
+        timed = {name: of.rows[-1].timing for name, of in evaluations(record("evaluate", card).name)}
+        (best, mean), (best_of_cudnn, mean_of_cudnn) = (
+            (timing.best_ms, timing.mean_ms) for name in ("leaderboard_submit", "cudnn") if (timing := timed[name])
+        )
+        found.append(
+            f"On the {card.upper()}, problem L in fp16 takes {best:.2f} ms at best and {mean:.2f} ms in the mean, where cuDNN takes "
+            f"{best_of_cudnn:.2f} and {mean_of_cudnn:.2f} ms."
+        )
+    return " ".join(found)
 
 
 def evaluations(name: str) -> list[tuple[str, Evaluation]]:
@@ -180,7 +223,7 @@ QUESTIONS = (
         "How fast is it beside FlashAttention-3 and cuDNN on problem L?",
         problem_l,
         "[PyTorch measurements](pytorch-measurements.md#speed)",
-        (Record("cells-h200.jsonl", CELLS),),
+        (Record("cells-h100.jsonl", f"{CELLS} --only 'L*'"), Record("cells-h200.jsonl", CELLS)),
     ),
     Question(
         "How fast is it at other head sizes?",
@@ -192,7 +235,7 @@ QUESTIONS = (
         "How fast is it over lengths, at head_dim 128?",
         lengths,
         "[below](#over-lengths)",
-        (Record("grid-h200.jsonl", "tl-attention compare results/grid.yaml --output FILE"),),
+        of_cards("grid", "tl-attention compare results/grid.yaml --output FILE"),
     ),
     Question(
         "Which of our schedules is the fastest on problem L?",
@@ -232,7 +275,7 @@ QUESTIONS = (
         "How fast is the submission under the leaderboard's rules?",
         submission,
         "[below](#the-submission-under-the-leaderboards-contract)",
-        (Record("evaluate-h200.jsonl", "tl-attention submit --evaluate leaderboard_submit.py --against cudnn"),),
+        of_cards("evaluate", "tl-attention submit --evaluate leaderboard_submit.py --against cudnn"),
     ),
     Question(
         "What does a call cost?",

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 
-from cells_page import divided, read
+from cells_page import CARDS, divided, read, record
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
 
-from pictures_of.panels import GRID, Key, by_panel, length, problem, words
+from pictures_of.panels import Key, by_panel, length, problem, words
 from pictures_of.picture import Picture, measured
 from pictures_of.sheet import MARGIN, WIDTH, Sheet
 from pictures_of.style import NAMES, NORMAL, PAPER, SMALL, TEXT, ink_on
@@ -35,9 +36,9 @@ ABOUT = (
 )
 
 
-def draw(results: Path) -> Figure:
-    """The picture of the record in a folder."""
-    return of_rows(read(results / GRID), GRID)
+def draw(name: str, results: Path) -> Figure:
+    """Draws the picture of a card's record, which lies in a folder."""
+    return of_rows(read(results / name), name)
 
 
 def of_rows(rows: Sequence[CellRow], record: str) -> Figure:
@@ -136,4 +137,6 @@ def legend(sheet: Sheet) -> None:
     sheet.text(MARGIN + LABELS + len(COLOURS) * box + 12, sheet.top - 1, "faster (blue)", size=NORMAL, color=TEXT)
 
 
-PICTURE = Picture("grid", (GRID,), draw)
+PICTURES = tuple(
+    Picture(f"grid-{card}", (name,), partial(draw, name)) for card in CARDS if (name := record("grid", card).name)
+)

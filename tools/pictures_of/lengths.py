@@ -6,17 +6,19 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from cells_page import divided, read
+from cells_page import divided, read, record
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pictures_of.panels import GRID, Key, by_panel, length, problem, words
+from pictures_of.panels import Key, by_panel, length, problem, words
 from pictures_of.picture import Picture, measured
 from pictures_of.sheet import MARGIN, WIDTH, Sheet
 from pictures_of.style import COLOURS, DASHES, MARKERS, NAMES, Style
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
+
+GRID = record("grid").name
 
 # Pixels.
 COLUMNS, PANEL, BETWEEN, LEFT, LEGEND, BELOW = 4, 250, 14, 60, 30, 72

@@ -10,9 +10,6 @@ from tl_attention.measure.cell_records import CellRow
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.mask import FULL, Mask
 
-# Of 16 heads and of 40 on 8, beside every peer.
-GRID = "grid-h200.jsonl"
-
 
 class Key(NamedTuple):
     """What a series has besides its lengths."""

@@ -35,7 +35,7 @@ class Picture:
 def measured(rows: Iterable[Measured], *records: str) -> str:
     """Where, when and in which records, if they are named: the first words of a foot."""
     found = [row for row in rows if row.device]
-    devices = " and ".join(sorted({f"{row.device}" for row in found}))
+    devices = " and one ".join(sorted({f"{row.device}" for row in found}))
     limits = sorted({row.power_limit_w for row in found if row.power_limit_w})
     limit = f" ({' and '.join(f'{watts:.0f} W' for watts in limits)})" if limits else ""
     days = sorted({row.run[:10] for row in found})
