@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from tl_attention.hardware.warpgroup import ROWS, WARPS
@@ -17,36 +19,59 @@ from tl_attention.proof.generated.seen import Lengths
 from tl_attention.proof.generated.threads import Threads
 from tl_attention.schedule.schedule import Schedule
 
+# What the counter of tiles begins with in each run.
+COUNTED = (0, 100_000)
+
 
 def check_samples(proof: Proof, roles: Roles) -> None:
-    """Raise Unsafe where a tile decides something besides where it lies."""
+    """Raise Unsafe where a tile decides something besides where it lies, or is not followed by the next one."""
     schedule, variant, cluster = proof.schedule, proof.code.variant, roles.cluster
-    rows = schedule.block_M * cluster
-    sizes, row_tiles, number = numbered(variant, rows, schedule.block_N)
+    sizes, row_tiles, number = numbered(variant, schedule.block_M * cluster, schedule.block_N)
     if workers(schedule, variant) == 1 and schedule.kernel.tile_scheduler != "one_tile":
         # The code of a single worker has no block's number: it begins with the first tile.
         number = np.zeros_like(number)
-    tile, head = placed(number, row_tiles, sizes, schedule, variant)
-    # Each for all blocks of its cluster.
+    rank = np.arange(len(number) * cluster) % cluster
+    threads = Threads(
+        np.repeat(number, cluster) * cluster + rank, roles.warpgroups + 1, tuple(range(WARPS)), lanes=1
+    )  # fmt: skip
+    for start, counted in enumerate(COUNTED):
+        turns = [
+            _samples(proof, cluster, sizes, row_tiles, one) for one in _numbers(schedule, variant, number, counted)
+        ]
+        names = of_threads(proof.sample_names(turns[0].sizes), threads)
+        run = Run(
+            proof.kernel, threads, names, Lengths(len(turns), ends=True), cluster, {"TileCounter": (counted, 0)},
+            proof.iterations, start, whole=False, workers=workers(schedule, variant),
+        )  # fmt: skip
+        run.go()
+        found = Comparison(run, turns, proof.iterations.period)
+        found.check()
+        found.check_loops(kv_loops(proof.kernel), roles.warpgroups, ROWS, proof.program)
+
+
+def _numbers(schedule: Schedule, variant: Variant, number: np.ndarray, counted: int) -> Iterator[np.ndarray]:
+    """The numbers of the tiles that blocks work on in turn, which begin with `number`."""
+    yield number
+    scheduler = schedule.kernel.tile_scheduler
+    if scheduler != "one_tile":
+        taken = number if scheduler == "static" else counted + np.arange(len(number))
+        yield taken + workers(schedule, variant)
+
+
+def _samples(proof: Proof, cluster: int, sizes: Problems, row_tiles: np.ndarray, number: np.ndarray) -> Samples:
+    """The tiles of these numbers, each for all blocks of its cluster."""
+    schedule, variant = proof.schedule, proof.code.variant
+    rows = schedule.block_M * cluster
+    there = number < row_tiles * sizes.heads * sizes.batch
+    tile, head = placed(np.where(there, number, 0), row_tiles, sizes, schedule, variant)
     sizes = Problems(*(np.repeat(size, cluster) for size in sizes))
-    first, head, number = (np.repeat(part, cluster) for part in (tile * rows, head, number))
+    first, head, there = (np.repeat(part, cluster) for part in (tile * rows, head, there))
     rank = np.arange(len(first)) % cluster
-    samples = Samples(
-        sizes, first, first + rank * schedule.block_M, head % sizes.heads, head // sizes.heads, rank, rows,
+    return Samples(
+        sizes, first, first + rank * schedule.block_M, head % sizes.heads, head // sizes.heads, rank, there, rows,
         schedule.block_M, schedule.block_N, variant.group, variant.mask, proof.program.least_blocks,
         proof.sample_tensors(sizes),
     )  # fmt: skip
-    threads = Threads(number * cluster + rank, roles.warpgroups + 1, tuple(range(WARPS)), lanes=1)
-    names = of_threads(proof.sample_names(sizes), threads)
-    for start in range(2):
-        run = Run(
-            proof.kernel, threads, names, Lengths(1, ends=True), cluster, {"TileCounter": (0, 0)}, proof.iterations, start,
-            whole=False, workers=workers(schedule, variant),
-        )  # fmt: skip
-        run.go()
-        found = Comparison(run, samples, proof.iterations.period)
-        found.check()
-        found.check_loops(kv_loops(proof.kernel), roles.warpgroups, ROWS, proof.program)
 
 
 def placed(

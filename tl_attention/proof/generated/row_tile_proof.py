@@ -80,7 +80,7 @@ class RowTileProof(Proof):
         x, y, z = number % tiles, number // tiles % sizes.heads, number // tiles // sizes.heads
         row = block_M * (tiles - 1 - x if self.longest_first else x)
         samples = Samples(
-            sizes, row, row, y, z, np.zeros_like(x), block_M, block_M, schedule.block_N, variant.group, variant.mask,
+            sizes, row, row, y, z, np.zeros_like(x), np.full(len(x), True), block_M, block_M, schedule.block_N, variant.group, variant.mask,
             self.program.least_blocks, self.sample_tensors(sizes),
         )  # fmt: skip
         warps = tuple(range(self.kernel.signature.threads // WARP))
@@ -89,7 +89,7 @@ class RowTileProof(Proof):
         names = of_threads(names, threads)
         run = Run(self.kernel, threads, names, Lengths(1, ends=True), iterations=self.iterations, whole=False)
         run.go()
-        found = Comparison(run, samples, self.iterations.period)
+        found = Comparison(run, [samples], self.iterations.period)
         found.check()
         found.check_loops(kv_loops(self.kernel), 1, block_M, self.program)
 

@@ -126,7 +126,7 @@ class Run:
     def get(self, threads: Class, name: str, slot: Value) -> Value:
         """Read numbers from shared memory: a warp's n-th reading of a slot is of the n-th that was written."""
         warps, first, count = np.unique(threads.threads // self.threads.lanes, return_index=True, return_counts=True)
-        blocks = self.threads.block[threads.threads[first]]
+        blocks = self.threads.place[threads.threads[first]]
         slots = np.broadcast_to(slot, len(threads.threads))[first]
         turns = self._got[name][warps, slots]
         self._got[name][warps, slots] += 1
@@ -134,7 +134,7 @@ class Run:
         return settled(np.repeat(np.array(given), count))
 
     def _each(self, threads: Class, *values: Value) -> Iterator[tuple[int, ...]]:
-        blocks = self.threads.block[threads.threads]
+        blocks = self.threads.place[threads.threads]
         return zip(blocks.tolist(), *(np.broadcast_to(value, blocks.shape).tolist() for value in values))
 
     def _shuffle(self, lanes: int, value: Value, lane: int) -> Value:
@@ -183,6 +183,8 @@ class Run:
     def step(self, node: Step, threads: Class) -> Class:
         before = len(self.seen)
         node.act(self, threads, node.line)
+        if self.lengths.ends and before == len(self.seen):
+            self.see(threads, node.line, "step", node.kind)
         for seen in self.seen[before:]:
             seen.registers = node.registers
         return threads

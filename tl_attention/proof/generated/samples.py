@@ -20,7 +20,8 @@ from tl_attention.problem.mask import Mask
 from tl_attention.problem.tiling import ceildiv
 from tl_attention.problem.variant import Variant
 from tl_attention.program.program import Program
-from tl_attention.proof.generated.nodes import Arithmetic, For, Step, every
+from tl_attention.proof.generated.counter import COUNTER
+from tl_attention.proof.generated.nodes import Arithmetic, For, Step, While, every
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
 from tl_attention.proof.generated.seen import Seen
@@ -37,6 +38,8 @@ NONE = -1
 SHORT = 3
 # Of a problem of fixed sizes: so many of its first tiles, and so many between the first and the last.
 FIRST, BETWEEN = 64, 1024
+# This share of the samples has the last tiles of its problem.
+LAST = 0.25
 # What multiplies, and is in every loop over KV blocks of those that compute.
 PRODUCTS = ("product", "multiply")
 
@@ -45,7 +48,8 @@ PRODUCTS = ("product", "multiply")
 class Samples:
     """Tiles of problems, an entry for each block that runs: its problem, its tile's first row, and its own among them.
 
-    `rows` are those of a tile that shares its KV blocks, `block_M` those of a block. `tensors` have arrays of strides.
+    `there` is false where a block has no tile any more. `rows` are those of a tile that shares its KV blocks, `block_M`
+    those of a block. `tensors` have arrays of strides.
     """
 
     sizes: Problems
@@ -54,6 +58,7 @@ class Samples:
     head: Array
     batch: Array
     rank: Array
+    there: Array
     rows: int
     block_M: int
     block_N: int
@@ -83,11 +88,17 @@ class Samples:
 
 
 class Comparison:
-    """The comparison of the samples of one run with each other."""
+    """The comparison of the samples of one run with each other. `turns` are the tiles that blocks work on in turn."""
 
-    def __init__(self, run: Run, samples: Samples, period: int):
-        self.run, self.samples = run, samples
-        self.start, self.end = samples.blocks
+    def __init__(self, run: Run, turns: Sequence[Samples], period: int):
+        self.run, self.turns = run, turns
+        self.blocks = [samples.blocks for samples in turns]
+        # Lines that run for one tile after another; the others run once, whatever the turn was.
+        tiles = [node for node in every(run.kernel.body) if isinstance(node, While)]
+        self.repeated = {node.line for loop in tiles for node in every(loop.body) if not isinstance(node, Arithmetic)}
+        self.repeated |= {
+            line for loop in tiles for node in every(loop.body) if isinstance(node, Arithmetic) for line in node.lines
+        }
         threads = run.threads
         self.role = threads.y * (int(threads.x.max()) + 1) + threads.x
         self.group = self._groups(period)
@@ -96,26 +107,34 @@ class Comparison:
 
     def _groups(self, period: int) -> Array:
         """A number for each block: those with the same number have loops that are alike."""
-        columns = [self.samples.rank, self.samples.rows_left]
+        columns = [self.turns[0].rank]
+        for samples in self.turns:
+            columns += [samples.there, np.where(samples.there, samples.rows_left, NONE)]
         for loop in (seen for seen in self.run.seen if seen.kind == "loop"):
             trips = np.broadcast_to(loop.values["value"], loop.threads.shape)
             alike = np.where(trips < SHORT, np.maximum(trips, 0), SHORT + (trips - SHORT) % period)
             for y in range(self.run.threads.ys):
                 mine = self.run.threads.y[loop.threads] == y
-                column = np.full(len(self.start), NONE)
+                column = np.full(len(columns[0]), NONE)
                 column[self.run.threads.place[loop.threads[mine]]] = alike[mine]
                 columns.append(column)
         return np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
 
     def check(self) -> None:
         """Raise Unsafe unless all samples of a group do the same, each where its own tile lies."""
-        for seen in self.run.seen:
+        # One block of all finds a counter where it ends.
+        for seen in (seen for seen in self.run.seen if seen.name != COUNTER):
             place = self.run.threads.place[seen.threads]
+            there = self.turns[seen.turn].there[place]
+            if not there.all() and seen.line in self.repeated:
+                other = int(place[np.argmin(there)])
+                raise Unsafe(f"line {seen.line + 1} runs where there is no tile, after {self._words(other)}")
             kin = self.group[place] * self.roles + self.role[seen.threads]
             counts = np.bincount(kin, minlength=len(self.sizes) * self.roles)
             if (counts[kin] != self.sizes[self.group[place]]).any():
                 other = int(np.argmax(counts[kin] != self.sizes[self.group[place]]))
-                raise Unsafe(f"line {seen.line + 1} runs for some tiles alone, as for {self._words(place[other])}")
+                words = self._words(place[other], seen.turn)
+                raise Unsafe(f"line {seen.line + 1} runs for some tiles alone, as for {words}")
             if seen.kind != "loop":
                 self._check_values(seen, place, kin)
 
@@ -139,18 +158,18 @@ class Comparison:
                 wrong = order[int(np.argmax(differs))]
             else:
                 assert wrong is not None
+                words = self._words(place[wrong], seen.turn)
                 raise Unsafe(
-                    f"line {seen.line + 1}: {name} is {value[wrong]} for {self._words(place[wrong])}, which is not where "
-                    "that of other tiles is"
+                    f"line {seen.line + 1}: {name} is {value[wrong]} for {words}, which is not where that of other tiles is"
                     if name in moves
-                    else f"line {seen.line + 1}: {name} depends on the tile, as for {self._words(place[wrong])}"
+                    else f"line {seen.line + 1}: {name} depends on the tile, as for {words}"
                 )
 
-    def trips(self, loops: Collection[int]) -> Array:
-        """(block, y): how many iterations the loops of these lines have together."""
-        found = np.zeros((len(self.start), self.run.threads.ys), dtype=np.int64)
+    def trips(self, loops: Collection[int], turn: int) -> Array:
+        """(block, y): how many iterations the loops of these lines have together, in a turn."""
+        found = np.zeros((len(self.turns[turn].row), self.run.threads.ys), dtype=np.int64)
         for seen in self.run.seen:
-            if seen.kind == "loop" and seen.line in loops:
+            if seen.kind == "loop" and seen.turn == turn and seen.line in loops:
                 first = self.run.threads.x[seen.threads] == 0
                 threads = seen.threads[first]
                 trips = np.broadcast_to(seen.values["value"], seen.threads.shape)[first]
@@ -164,37 +183,48 @@ class Comparison:
         the tile's first, so far ahead of it as the Program says. A y has `rows` rows of its own.
         """
         lines = {loop.line for loop in loops}
-        plain = unmasked(loops)
+        others = {seen.line for seen in self.run.seen if seen.kind == "loop"}.difference(lines)
+        for turn in range(len(self.turns)):
+            for together in (lines, *([line] for line in others)):
+                self._check_length(together, turn)
+            self._check_unmasked(lines, unmasked(loops), turn, ys, rows, program)
+
+    def _check_length(self, loops: Collection[int], turn: int) -> None:
+        """Raise Unsafe unless each tile's loops have as many iterations more than it has KV blocks as any other's."""
+        start, end = self.blocks[turn]
+        there = np.flatnonzero(self.turns[turn].there)
+        trips = self.trips(loops, turn)[there]
+        extra = (trips - (end - start)[there, None])[:, trips.any(axis=0)]
+        if (extra != extra[:1]).any():
+            words = self._words(int(there[np.argwhere(extra != extra[:1])[0][0]]), turn)
+            raise Unsafe(f"a loop over KV blocks is not as long as those of other tiles for {words}")
+
+    def _check_unmasked(
+        self, lines: Collection[int], plain: Collection[int], turn: int, ys: int, rows: int, program: Program
+    ) -> None:
+        samples, mask = self.turns[turn], self.turns[turn].mask
         # Scores are hidden so many iterations after that of their block's number.
         lag = next(op.lag for op in program.phases.steady.operations if op.statement == "mask")
-        ahead = program.phases.end - lag
-        samples, mask = self.samples, self.samples.mask
-        others = {seen.line for seen in self.run.seen if seen.kind == "loop"}.difference(lines)
-        length = self.end - self.start
-        for together in (lines, *([line] for line in others)):
-            trips = self.trips(together)
-            extra = (trips - length[:, None])[:, trips.any(axis=0)]
-            if (extra != extra[:1]).any():
-                place = int(np.argwhere(extra != extra[:1])[0][0])
-                raise Unsafe(f"a loop over KV blocks is not as long as those of other tiles for {self._words(place)}")
-        trips, behind = self.trips(plain), self.trips({line for line in lines if plain and line > max(plain)})
+        trips = self.trips(plain, turn)
+        behind = self.trips({line for line in lines if plain and line > max(plain)}, turn)
         for y in range(ys):
             row = samples.row + rows * y
             own_key = row + samples.past_len
-            begin = self.start - ahead + behind[:, y]
+            begin = self.blocks[turn][0] - (program.phases.end - lag) + behind[:, y]
             whole = mask.end_whole(samples.sizes.seq_kv // samples.block_N, own_key, samples.block_N, ARRAYS)
             wrong = begin + trips[:, y] > whole
             wrong |= begin < mask.first_whole(own_key + rows, samples.block_N, ARRAYS)
             wrong &= (row < samples.sizes.seq_q) & (trips[:, y] > 0)
             if wrong.any():
-                raise Unsafe(f"a KV block with hidden keys is not masked for {self._words(int(np.argmax(wrong)))}")
+                words = self._words(int(np.argmax(wrong)), turn)
+                raise Unsafe(f"a KV block with hidden keys is not masked for {words}")
 
     def _moves(self, seen: Seen, place: Array) -> Iterator[tuple[str, tuple[Array, ...]]]:
         """The values that depend on a tile's place, each with what it is moved by; one of them must do."""
-        of, samples = seen.values, self.samples
+        of, samples = seen.values, self.turns[seen.turn]
         row, head, batch = (part[place] for part in (samples.row, samples.head, samples.batch))
         head_kv = head // samples.group
-        kv_rows = tuple(samples.block_N * part[place] for part in (self.start, self.end))
+        kv_rows = tuple(samples.block_N * part[place] for part in self.blocks[seen.turn])
         if seen.kind in ("tma load", "tma store"):
             of_kv = seen.name in ("K", "V")
             yield "row", kv_rows if of_kv else (row,)
@@ -219,17 +249,17 @@ class Comparison:
     ) -> Array:
         """Whether the row that a thread copies is one of the tensor's."""
         own = row + (of["source"] - base) // tensor.row_stride
-        sizes = self.samples.sizes
+        sizes = self.turns[0].sizes
         return (own < (sizes.seq_kv if of_kv else sizes.seq_q)[place]).astype(int)
 
     def _tensor(self, name: str, place: Array) -> Tensor:
         """A tensor of each thread's own problem."""
-        tensor = self.samples.tensors[name]
+        tensor = self.turns[0].tensors[name]
         strides = tuple(stride[place] if isinstance(stride, np.ndarray) else stride for stride in tensor.strides)
         return Tensor(tensor.shape, strides)
 
-    def _words(self, place: int) -> str:
-        samples = self.samples
+    def _words(self, place: int, turn: int = 0) -> str:
+        samples = self.turns[turn]
         sizes = ", ".join(str(int(size[place])) for size in samples.sizes)
         tile = ", ".join(str(int(part[place])) for part in (samples.row, samples.head, samples.batch))
         return f"(row, head, batch) {tile} of (batch, heads, seq_q, seq_kv) {sizes}"
@@ -244,7 +274,10 @@ def numbered(variant: Variant, rows: int, block_N: int) -> tuple[Problems, Array
         sizes = drawn(variant.mask, rows, block_N, variant.group)
         row_tiles = ceildiv(sizes.seq_q, rows)
         total = row_tiles * sizes.heads * sizes.batch
-        number = np.minimum((np.random.default_rng(31).random(len(total)) * total).astype(int), total - 1)
+        draw = np.random.default_rng(31)
+        number = np.minimum((draw.random(len(total)) * total).astype(int), total - 1)
+        # Those of the last tiles have none to follow them.
+        number = np.where(draw.random(len(total)) < LAST, np.maximum(total - 1 - np.arange(len(total)) % 50, 0), number)
         return sizes, row_tiles, number
     fixed = variant.sizes
     total = ceildiv(fixed.seq_q, rows) * fixed.heads * fixed.batch
