@@ -12,9 +12,10 @@ from tl_attention.lowering.warp_specialized.roles import Roles
 from tl_attention.problem.lengths import Problems
 from tl_attention.problem.tiling import ceildiv
 from tl_attention.problem.variant import Variant
+from tl_attention.proof.generated.alike import Comparison, kv_loops
 from tl_attention.proof.generated.proof import Proof
 from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.samples import Comparison, Samples, kv_loops, numbered, of_threads
+from tl_attention.proof.generated.samples import Samples, numbered, of_threads
 from tl_attention.proof.generated.seen import Lengths
 from tl_attention.proof.generated.threads import Threads
 from tl_attention.schedule.schedule import Schedule

@@ -14,11 +14,12 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, row_tiles
 from tl_attention.problem.variant import Sizes
 from tl_attention.proof.events import Event
+from tl_attention.proof.generated.alike import Comparison, kv_loops
 from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.row_tile import RowTile
 from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.samples import Comparison, Samples, kv_loops, numbered, of_threads
+from tl_attention.proof.generated.samples import Samples, numbered, of_threads
 from tl_attention.proof.generated.seen import Lengths
 from tl_attention.proof.generated.stream import Stream
 from tl_attention.proof.generated.threads import Threads
