@@ -33,7 +33,7 @@ def speed() -> str:
         *(("head_dim 128, 1k to 32k tokens", card, rows) for card, rows in grids.items()),
         *(
             (f"head_dim {size}, 1k to 16k tokens", "h200", [row for row in cells if row.group == group])
-            for size, group in (("64", "d64"), ("96", "d96"), ("192", "d192"), ("256", "d256"))
+            for size, group in (("64", "d64"), ("96", "d96"), ("192/128", "d192_128"), ("192", "d192"), ("256", "d256"))
         ),
         ("head_dim 128, softcap 30", "h200", [row for row in cells if row.group == "softcap"]),
         *((few_queries(row), "h200", [row]) for row in cells if row.group == "short"),
