@@ -154,7 +154,7 @@ def test_so_it_is_where_nothing_is_measured(cli) -> None:
 
 
 OPENINGS = {
-    "seed": ("seed", "seed: the schedule that led the leaderboard"),
+    "seed": ("seed", "seed: first of the CS149 class leaderboard, in 2025"),
     "a file": ("mine.yaml", "mine: mine, for a test"),
     "a file without a summary": ("on.yaml", "on: mine.yaml with another block_N and threads"),
     "a file that changes nothing": ("same.yaml", "same: best unchanged"),

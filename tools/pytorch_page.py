@@ -1,4 +1,4 @@
-"""Fills what comes from data in docs/pytorch-reference.md and docs/pytorch-measurements.md: `python tools/pytorch_page.py`.
+"""Fills what comes from data in docs/pytorch.md, its reference and its measurements: `python tools/pytorch_page.py`.
 
 A part stands between `<!-- NAME -->` and `<!-- end of NAME -->`. A test holds the pages to the data.
 """
@@ -6,19 +6,63 @@ A part stands between `<!-- NAME -->` and `<!-- end of NAME -->`. A test holds t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 
+import results_answers
+from cells_page import CARDS, PEERS, ROOT, about_lengths, measured_on, over_lengths, read, record
 from cells_page import PAGE as MEASUREMENTS
-from cells_page import ROOT, about_lengths, measured_on, over_lengths, read
 
 from tl_attention.files.defaults import defaults
 from tl_attention.measure.cell import OURS
+from tl_attention.measure.cell_records import CellRow
 from tl_attention.show.text_table import markdown
 
+GUIDE = ROOT / "docs/pytorch.md"
 REFERENCE = ROOT / "docs/pytorch-reference.md"
 BACKWARD, HOST, OPERATOR = (ROOT / f"results/{name}-h200.jsonl" for name in ("backward", "host", "operator"))
 SDPA = {"flash2": "SDPA's flash", "cudnn": "SDPA's cuDNN"}
+
+
+def speed() -> str:
+    """The forward pass beside the peers in bf16, a line for each kind of problem and card."""
+    grids = {card: [row for row in read(record("grid", card)) if row.shape.dtype == "bfloat16"] for card in CARDS}
+    cells = read(record("cells"))
+    kinds: list[tuple[str, str, list[CellRow]]] = [
+        *(("head_dim 128, 1k to 32k tokens", card, rows) for card, rows in grids.items()),
+        *(
+            (f"head_dim {size}, 1k to 16k tokens", "h200", [row for row in cells if row.group == group])
+            for size, group in (("64", "d64"), ("96", "d96"), ("192/128", "d192_128"), ("192", "d192"), ("256", "d256"))
+        ),
+        ("head_dim 128, softcap 30", "h200", [row for row in cells if row.group == "softcap"]),
+        *((few_queries(row), "h200", [row]) for row in cells if row.group == "short"),
+    ]
+    lines = [
+        [what, card.upper(), str(len(rows)), *(spread(rows, peer) for peer in PEERS)] for what, card, rows in kinds
+    ]
+    return markdown(["problems", "card", "how many", *PEERS.values()], lines)
+
+
+def few_queries(row: CellRow) -> str:
+    """Names the problem that is the nearest to decoding."""
+    shape = row.shape
+    return f"{shape.seq_q} queries on {shape.seq_kv} keys, batch {shape.batch}, {shape.heads} heads"
+
+
+def spread(rows: Sequence[CellRow], peer: str) -> str:
+    """The geometric mean of our speeds beside a peer, and their range."""
+    found = [speed.ratio for row in rows if (speed := row.speed(OURS, peer))]
+    if not found:
+        return ""
+    between = f" ({min(found):.3f} to {max(found):.3f})" if len(found) > 1 else ""
+    return f"{geometric_mean(found):.3f}{between}"
+
+
+def training() -> str:
+    """A training run beside SDPA's attentions, and forward plus backward alone."""
+    told = (("A training run", results_answers.training()), ("Forward plus backward alone", results_answers.backward()))
+    return "\n".join(f"- {what}: {words[0].lower()}{words[1:]}" for what, words in told)
 
 
 def rules() -> str:
@@ -70,6 +114,7 @@ def operator() -> str:
 
 
 PARTS: dict[Path, dict[str, Callable[[], str]]] = {
+    GUIDE: {"speed": speed, "training": training},
     REFERENCE: {"defaults": rules},
     MEASUREMENTS: {"backward": backward, "host": host, "operator": operator},
 }
