@@ -137,6 +137,8 @@ def row(**fields):
     ({"error": "identifier"}, NOT_CPP),
     ({"digest": "own"}, EQUIVALENT),
     ({"digest": "own", "after": ""}, EQUIVALENT),
+    # It shows in large problems alone.
+    ({"digest": "own", "after": "", "operation": "chosen"}, TO_JUDGE),
     # What is no longer read may have been changed unseen.
     ({"digest": "own", "after": "numbers: other"}, TO_JUDGE),
     ({"machine": SAME}, EQUIVALENT),

@@ -166,8 +166,8 @@ def test_a_division_by_zero_is_no_number(text, divisor):
         value(text, a=7, b=divisor)
 
 
-@pytest.mark.parametrize("by", ["-1", "32", "(0 - 1)", "seq_kv", "(int64_t)33"])
+@pytest.mark.parametrize("by", ["-1", "32", "(0 - 1)", "seq_kv", "(int64_t)64"])
 def test_a_shift_by_anything_but_a_number_of_bits_is_refused(by):
     assert value("a >> (int64_t)1", a=7) == value("a >> 1", a=7) == 3
-    with pytest.raises(SyntaxError, match="of an integer of 32 bits"):
+    with pytest.raises(SyntaxError, match="of an integer of (32|64) bits"):
         parsed(f"seq_q >> {by}")

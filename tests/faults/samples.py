@@ -122,6 +122,59 @@ ROWS = [
         "its products take no number of a block",
     ),
     Row(
+        "a step to the next tile that many batches do not take",
+        edit(
+            "best",
+            "runs where there is no tile",
+            r"^( +)(tile_1 = \(tile_1 \+ 66\);)",
+            "\\1if (batch < 1000) {\n\\2\n}",
+        ),
+        ONE_TILE,
+    ),
+    Row(
+        "a last tile that is never reached",
+        edit("best", "runs where there is no tile", r"if \(!\(\(tile_1 < ", "if (!((min(tile_1, 2000) < "),
+        ONE_TILE,
+    ),
+    Row(
+        "a single tile that many heads repeat",
+        edit("one_tile", "runs where there is no tile", r"(tile = .*>> 8\) \* )heads\)", r"\1(heads & 1023))"),
+        ONE_TILE,
+    ),
+    Row(
+        "the buffer of a product under a condition of sizes",
+        edit(
+            "best",
+            "runs for some tiles alone",
+            r"^( +)(tl::increase_descriptor_offset<int>\(desc_b,.*;)",
+            "\\1if (batch < 1000) {\n\\2\n}",
+        ),
+        edit(
+            "fa3_pipelined",
+            "runs for some tiles alone",
+            r"^( +)(tl::increase_descriptor_offset<int>\(desc_b_2,.*;)",
+            "\\1if (seq_q < 5000) {\n\\2\n}",
+        ),
+        "it has no descriptors",
+    ),
+    Row(
+        "an MMA1 that clears the output at one length in a thousand",
+        edit("best", "asks for bits of blocks", r"\(blocks_3 == 1\)", "((blocks_3 & 1023) == 1)", which="first"),
+        "its products take no number of a KV block",
+    ),
+    Row(
+        "a softmax left out of the first tiles of long problems",
+        "its arithmetic is under conditions of the loop alone",
+        edit(
+            "seed_causal",
+            "runs for some tiles alone",
+            r"(255\) - )seq_q(\)\) / 128\), 2\) \+ kv_1\) < 3)",
+            r"\1min(seq_q, 2000)\2",
+            which="first",
+        ),
+        "its arithmetic is under conditions of the loop alone",
+    ),
+    Row(
         "one KV block less for many sequences",
         edit("best_causal", "not as long", r"blocks = max\(blocks, 1\);", "blocks = max((blocks - (300 < batch)), 1);"),
         edit(

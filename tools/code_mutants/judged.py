@@ -24,6 +24,12 @@ class Judgement:
 INTEGER = r"\+1|-1|doubled"
 # Their tiles' numbers come from a counter.
 COUNTED = "best_causal|dynamic|rescale_threshold"
+# Those without a mask; whose rings and turns have periods of 2 and 4; whose clusters share all loads of K and V.
+UNMASKED = "best|q_registers|output_tma|p_shared|dynamic|one_tile|ws_seed|ws_three_stages"
+POWERS_OF_2 = "(?!ws_three_stages).*"
+MULTICAST = "best|q_registers|output_tma|p_shared|sections|one_tile|ws_seed|ws_three_stages"
+# Names, numbers and operators; a change as it is shown.
+SUM, CHANGED = r"[\w (+*)>-]*", r"\{[^{}]* -> [^{}]*\}"
 JUDGEMENTS: tuple[Judgement, ...] = (
     Judgement(
         INTEGER,
@@ -51,6 +57,55 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "each lane of the producer has waited for the tile's number itself, and none can write the next one there before"
         " all have arrived",
         COUNTED,
+    ),
+    # Of what shows in large problems alone.
+    Judgement(
+        "chosen",
+        "integer|control",
+        rf".*(0 <= {SUM}{CHANGED}|{CHANGED}{SUM}< 0|\? rmod(_\d+)? : \(rmod(_\d+)? \+ {SUM}{CHANGED})",
+        "it is never negative, and nothing else is asked of it there",
+    ),
+    Judgement(
+        "chosen",
+        "integer|control",
+        r"int rmod(_\d+)? = ",
+        "its sign alone is asked for; where a remainder is used the change is refused",
+    ),
+    Judgement(
+        "chosen",
+        "integer|control",
+        rf".*{CHANGED}[ +\d)]*% \d+\) >> 31",
+        "the sign of a number that is never negative is 0 whatever it is",
+    ),
+    Judgement(
+        "chosen",
+        "integer|mbarrier|descriptor|tma load|control",
+        r".*\{(turn|base|blocks)(_\d+)? -> \(\w+ & 1023\)\}",
+        "tiles and KV blocks are counted modulo a power of 2 that divides 1024",
+        POWERS_OF_2,
+    ),
+    Judgement(
+        "chosen",
+        "mbarrier|descriptor|control|product",
+        rf".*max\(min\([^{{}}]*{CHANGED}",
+        "of a tile's KV blocks one is masked, however many there are",
+        UNMASKED,
+    ),
+    Judgement(
+        "chosen", "product", r".*\(\{blocks_\d+ -> min\(blocks_\d+, 2000\)\} == 1\)", "it is 1 or more either way"
+    ),
+    Judgement(
+        "conditional",
+        "integer",
+        r"\{(blocks(_\d+)? = max\(blocks(_\d+)?, 1\)|(turn|base)(_\d+)? = 0); -> if ",
+        "there is a KV block at every length, and turn and base are declared as 0",
+    ),
+    Judgement(
+        "conditional|chosen",
+        "tma load",
+        r".*tl::tma_load\([KV]_desc|.*(j \* \d+|first_row|head|bz)",
+        "dead: the first block of a cluster multicasts all of K and V",
+        MULTICAST,
     ),
     Judgement(
         "swapped",

@@ -93,10 +93,23 @@ class Mutant:
         if self.operation == DELETED:
             return line.strip()
         if self.operation in REWRITES:
-            return f"{line.strip()[: 2 * CONTEXT]}  ->  {self._rewritten(line).strip()[: 2 * CONTEXT]}"
+            return _marked(line.strip(), self._rewritten(line).strip())
         changed = self._changed(line)
         start, stop = max(0, self.place - CONTEXT), self.place + CONTEXT
         return f"{line[start:stop].strip()}  ->  {changed[start:stop].strip()}"
+
+
+def _marked(before: str, after: str) -> str:
+    """What stands around a change, and the change itself in braces."""
+    start = _shared(before, after)
+    same = _shared(before[start:][::-1], after[start:][::-1])
+    old, new = before[start : len(before) - same], " ".join(after[start : len(after) - same].split())
+    return f"{before[max(0, start - CONTEXT) : start]}{{{old} -> {new}}}{before[len(before) - same :][:CONTEXT]}"
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    return next((place for place, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
 
 
 def _told(statement: Sequence[str]) -> str:

@@ -17,13 +17,16 @@ from code_mutants.reading import Code, Verdict, is_numbers, of_numbers
 Row = dict[str, Any]
 NOT_CPP, EQUIVALENT, NUMBERS, TO_JUDGE = "not C++", "equivalent", "numbers", "to judge"
 CLASSES = (REFUSED, NOT_CPP, EQUIVALENT, NUMBERS, TO_JUDGE, BROKEN)
+# These keep what small problems do, on purpose: that the events are the same says nothing.
+OF_LARGE = ("conditional", "chosen", "cast")
 SAME, OTHER = "same machine code", "other machine code"
 
 
 def class_of(row: Row, digest: str) -> str:
     """The class of a mutant; of the numbers' with its kind, as "numbers: mask". `digest` is that of the kernel.
 
-    The same events are equivalent in a line that is wholly read, and the numbers' in one that is read in part.
+    The same events are equivalent in a line that is wholly read, and the numbers' in one that is read in part; but not
+    of a change that shows in large problems alone.
     """
     if row["outcome"] in (REFUSED, BROKEN):
         return str(row["outcome"])
@@ -40,6 +43,8 @@ def class_of(row: Row, digest: str) -> str:
     if row.get("operation") == "swapped":
         # In its place stands another line as it was.
         return of_numbers(row["kind"]) or EQUIVALENT
+    if row.get("operation") in OF_LARGE:
+        return TO_JUDGE
     # A line that the proof read, and now leaves to the numbers, may say anything.
     if is_numbers(row["after"]):
         return TO_JUDGE

@@ -22,6 +22,8 @@ from tl_attention.schedule.schedule import Schedule
 
 # What the counter of tiles begins with in each run.
 COUNTED = (0, 100_000)
+# More than any problem's tiles.
+NONE = 1 << 40
 
 
 def check_samples(proof: Proof, roles: Roles) -> None:
@@ -51,12 +53,10 @@ def check_samples(proof: Proof, roles: Roles) -> None:
 
 
 def _numbers(schedule: Schedule, variant: Variant, number: np.ndarray, counted: int) -> Iterator[np.ndarray]:
-    """The numbers of the tiles that blocks work on in turn, which begin with `number`."""
+    """The numbers of the tiles that blocks work on in turn, which begin with `number`. NONE is no tile's."""
     yield number
-    scheduler = schedule.kernel.tile_scheduler
-    if scheduler != "one_tile":
-        taken = number if scheduler == "static" else counted + np.arange(len(number))
-        yield taken + workers(schedule, variant)
+    following = {"static": number, "dynamic": counted + np.arange(len(number)), "one_tile": np.full_like(number, NONE)}
+    yield following[schedule.kernel.tile_scheduler] + workers(schedule, variant)
 
 
 def _samples(proof: Proof, cluster: int, sizes: Problems, row_tiles: np.ndarray, number: np.ndarray) -> Samples:

@@ -1,7 +1,7 @@
-"""What may be compared for equality: a tile's place or a size with nothing but the smallest numbers.
+"""What may be compared: a tile's place or a size for equality with nothing but the smallest numbers, and never its bits.
 
-What holds for one head or one length alone shows at no other, so no runs of samples would find it. The smallest of
-each are among them.
+What holds for one head or one length alone, or for one in a thousand, shows at no other, so no runs of samples would find
+it. The smallest of each are among them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tl_attention.proof.generated.refused import Unsafe
 PLACES = frozenset({*Sizes._fields, "blockIdx_x", "blockIdx_y", "blockIdx_z"})
 EQUALITIES = {"==", "!="}
 SMALL = 4
+BITS_OF = {"&", "|", "^", "%"}
 
 
 def check_equalities(body: Iterable[Any]) -> None:
@@ -31,6 +32,13 @@ def check_equalities(body: Iterable[Any]) -> None:
                 if part[0] in EQUALITIES and of_tiles & Expression(part).names and not any(map(_is_small, part[1:])):
                     name = sorted(of_tiles & Expression(part).names)[0]
                     raise Unsafe(f"line {node.line + 1} asks whether {name} equals something")
+                if part[0] in EQUALITIES and (names := of_tiles & _names_of_bits(part)):
+                    raise Unsafe(f"line {node.line + 1} asks for bits of {min(names)}, or for a remainder of it")
+
+
+def _names_of_bits(tree: Tree) -> frozenset[str]:
+    """The variables of which something has bits, or a remainder."""
+    return frozenset().union(*(Expression(part).names for part in walk(tree) if part[0] in BITS_OF))
 
 
 def _is_small(tree: Tree) -> bool:

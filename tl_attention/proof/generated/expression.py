@@ -149,9 +149,10 @@ def _binary(tokens: _Tokens, level: int) -> Tree:
     while tokens.next in LEVELS[level]:
         operator = tokens.take()
         right = _binary(tokens, level + 1)
-        by = right[2] if right[:2] == ("call", "int64_t") else right
-        if operator in SHIFTS and by != RANK and not (by[0] == "number" and by[1] < BITS):
-            raise SyntaxError(f"{operator} {_python(right)[:80]} of an integer of {BITS} bits")
+        wide = right[:2] == ("call", "int64_t")
+        by, bits = (right[2], 2 * BITS) if wide else (right, BITS)
+        if operator in SHIFTS and by != RANK and not (by[0] == "number" and by[1] < bits):
+            raise SyntaxError(f"{operator} {_python(right)[:80]} of an integer of {bits} bits")
         left = (operator, left, right)
     return left
 

@@ -21,8 +21,8 @@ ARRAYS = SimpleNamespace(min=np.minimum, max=np.maximum, ceildiv=ceildiv, Or=np.
 Array = np.ndarray
 # Of a problem of fixed sizes: so many of its first tiles, and so many between the first and the last.
 FIRST, BETWEEN = 64, 1024
-# This share of the samples has the last tiles of its problem.
-LAST = 0.25
+# So many tiles are first ones, or last ones.
+EDGE = 50
 
 
 @dataclass(frozen=True)
@@ -77,16 +77,24 @@ def numbered(variant: Variant, rows: int, block_N: int) -> tuple[Problems, Array
         sizes = drawn(variant.mask, rows, block_N, variant.group)
         row_tiles = ceildiv(sizes.seq_q, rows)
         total = row_tiles * sizes.heads * sizes.batch
-        draw = np.random.default_rng(31)
-        number = np.minimum((draw.random(len(total)) * total).astype(int), total - 1)
-        # Those of the last tiles have none to follow them.
-        number = np.where(draw.random(len(total)) < LAST, np.maximum(total - 1 - np.arange(len(total)) % 50, 0), number)
-        return sizes, row_tiles, number
+        return sizes, row_tiles, _drawn_numbers(row_tiles, total)
     fixed = variant.sizes
     total = ceildiv(fixed.seq_q, rows) * fixed.heads * fixed.batch
     number = np.unique([*range(min(FIRST, total)), *np.linspace(0, total - 1, BETWEEN).astype(int)])
     sizes = Problems(*(np.full(len(number), size) for size in fixed))
     return sizes, ceildiv(sizes.seq_q, rows), number
+
+
+def _drawn_numbers(row_tiles: Array, total: Array) -> Array:
+    """A tile of each problem: any, one of the first, one of the last, or one at an end of some head's rows."""
+    draw = np.random.default_rng(31)
+    near = draw.integers(0, EDGE, len(total))
+    anywhere = (draw.random(len(total)) * total).astype(int)
+    at_an_end = anywhere // row_tiles * row_tiles + np.where(near % 2, near % 8 // 2, row_tiles - 1 - near % 8 // 2)
+    found = np.stack([anywhere, near, total - 1 - near, at_an_end])[
+        draw.integers(0, 4, len(total)), np.arange(len(total))
+    ]
+    return np.clip(found, 0, total - 1)
 
 
 def of_threads(names: Mapping[str, Any], threads: Threads) -> dict[str, Any]:
