@@ -57,16 +57,16 @@ def lowered(kernel: Kernel) -> Code:
     if name is not None:
         return golden.code(name)
     assert EXHAUSTIVE in os.environ, f"{kernel.variant} of {kernel.schedule.label} is not in tests/golden_kernels.py"
-    return _once("code", kernel, lambda: kernels.lowered(kernel))
+    return shared("code", kernel, lambda: kernels.lowered(kernel))
 
 
 @functools.cache
 def proved(kernel: Kernel) -> Verdict:
     """The proof's verdict on that code. Raises ScheduleRefused."""
-    return _once("verdict", kernel, lambda: reading.prove(kernel.schedule, lowered(kernel)))
+    return shared("verdict", kernel, lambda: reading.prove(kernel.schedule, lowered(kernel)))
 
 
-def _once(what: str, kernel: Kernel, make: Callable[[], Result]) -> Result:
+def shared(what: str, kernel: Kernel, make: Callable[[], Result]) -> Result:
     """What `make` returns, here or in the process that came first."""
     name = hashlib.sha256(repr((what, kernel.schedule, kernel.variant)).encode()).hexdigest()
     file = Path(os.environ[SHARED], name)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from harness import FAR_S, HONEST, LINE
+from submissions import text
 
 from tl_attention.cli.evaluate import BASELINES
 from tl_attention.leaderboard import evaluate as harness
@@ -59,9 +60,12 @@ def fake(monkeypatch) -> SimpleNamespace:
     return run
 
 
-def test_submit_packs_a_schedule_and_says_path_and_size(cli, seed_path) -> None:
-    result = cli("submit", seed_path)
+def test_submit_packs_a_schedule_and_says_path_and_size(cli, seed_path, monkeypatch) -> None:
+    """The text is the one that other tests have: each process packs it by itself in test_submission.py."""
+    monkeypatch.setattr(submission, "pack", lambda name, schedule: text(name))
+    result = cli("submit", seed_path.with_name("best.yaml"))
     size = Path("leaderboard_submit.py").stat().st_size
+    assert Path("leaderboard_submit.py").read_text(encoding="utf-8") == text("best")
     assert (result.exit_code, result.stdout) == (0, f"wrote leaderboard_submit.py, {size:,} bytes\n")
 
 

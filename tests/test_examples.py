@@ -27,6 +27,9 @@ NAMES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.st
 # What an example needs besides, as a marker.
 MARKS = {"hugging_face_model": pytest.mark.transformers}
 EXAMPLES = [pytest.param(name, marks=MARKS.get(name, ())) for name in NAMES]
+# Of an example that takes long.
+FEWER = {"transformer_block": {"steps": 2}}
+WITHOUT_LONG = [pytest.param(name, marks=exhaustive if name in FEWER else MARKS.get(name, ())) for name in NAMES]
 
 
 def python(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -54,7 +57,8 @@ def test_an_example_is_short_and_says_what_it_shows(name) -> None:
     assert import_module(name).__doc__
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+# Of the one that trains `make test` runs two steps, below, as on another card.
+@pytest.mark.parametrize("name", WITHOUT_LONG)
 def test_an_example_is_right_if_kernels_are(name, on_cpu, flash_on_cpu, capsys) -> None:
     torch.manual_seed(5)
     import_module(name).main("cpu")
@@ -95,8 +99,6 @@ def on_card(monkeypatch, on_cpu, flash_on_cpu) -> Callable[[str, str], Kernels]:
 ONLY_HOPPER = "window_softcap_sinks"
 OTHER_CARDS = [arch for arch in CARDS if arch != HOPPER.arch]
 ELSEWHERE = [name for name in NAMES if name != ONLY_HOPPER and name not in MARKS]
-# Of an example that takes long.
-FEWER = {"transformer_block": {"steps": 2}}
 
 
 @pytest.mark.parametrize("name,arch", sampled(product(ELSEWHERE, OTHER_CARDS), [*zip(ELSEWHERE, cycle(OTHER_CARDS))]))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from mutations import shipped
+from tiers import sampled
 
 from tl_attention.measure import gpu_worker, timing
 from tl_attention.measure.candidate import Candidate
@@ -82,7 +83,7 @@ FAULTS: dict[str, Callable[[dict], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", sampled(FAULTS, [*FAULTS][::2]))
 def test_a_fault_shows_in_all_rows_and_in_some(name, candidate) -> None:
     wrong = candidate(ALL, changed(FAULTS[name]))
     assert not gpu_worker.verify(wrong, ALL, 1.0, seed=1)[0].ok

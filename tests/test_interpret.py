@@ -9,6 +9,7 @@ import pytest
 import torch
 from mutations import shipped
 from specialized import CHUNKED, REST, TWO, fa3
+from tiers import sampled
 
 from tl_attention.measure.candidate import SHARP
 from tl_attention.oracle.interpret import POLICIES, interpret, verify
@@ -34,27 +35,29 @@ def test_shipped_schedules_are_right_in_both_runs(name, model):
         assert all(error.ok for error in errors.values()), {k: str(e) for k, e in errors.items()}
 
 
-@pytest.mark.parametrize("kv_order", ["ascending", "descending"])
-@pytest.mark.parametrize("dtype", DTYPES)
+RAGGED = (
+    (1, 1, CAUSAL),
+    (1, 1, FULL),
+    (63, 63, CAUSAL),
+    (65, 200, CAUSAL),
+    (200, 65, FULL),
+    (130, 131, CAUSAL),
+    (64, 512, FULL),
+    (100, 300, Mask(left=40, right=0)),
+    (100, 300, Mask(left=16, right=31)),
+    (70, 200, Mask(left=0, right=0)),
+    (130, 65, Mask(left=33)),
+    (65, 200, Mask(right=20)),
+    # The first queries stand before all keys.
+    (120, 116, Mask(left=20, right=4)),
+)
+BOTH_WAYS = [*itertools.product(("ascending", "descending"), DTYPES)]
+DRAWN = [(*way, *sizes) for sizes in RAGGED for way in BOTH_WAYS]
+
+
+# `make test` tries each in one direction, these and the dtypes in turn.
 @pytest.mark.parametrize(
-    "seq_q,seq_kv,mask",
-    [
-        (1, 1, CAUSAL),
-        (1, 1, FULL),
-        (63, 63, CAUSAL),
-        (65, 200, CAUSAL),
-        (200, 65, FULL),
-        (130, 131, CAUSAL),
-        (64, 512, FULL),
-        (100, 300, Mask(left=40, right=0)),
-        (100, 300, Mask(left=16, right=31)),
-        (70, 200, Mask(left=0, right=0)),
-        (130, 65, Mask(left=33)),
-        (65, 200, Mask(right=20)),
-        # The first queries stand before all keys.
-        (120, 116, Mask(left=20, right=4)),
-    ],
-    ids=str,
+    "kv_order,dtype,seq_q,seq_kv,mask", sampled(DRAWN, [DRAWN[4 * n + n % 4] for n in range(len(RAGGED))])
 )
 def test_ragged_sizes_every_mask_and_both_directions(kv_order, dtype, seq_q, seq_kv, mask):
     q, k, v = make_inputs(AttentionShape(2, 3, seq_q, seq_kv, 64, dtype), seed=seq_q + seq_kv)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from stand_in import Compilers, Gpu, on_a_machine
+from tiers import exhaustive
 
 from tl_attention.build.sass import Loop
 from tl_attention.configurations.space import space
@@ -214,6 +215,7 @@ def test_the_change_of_a_loop_has_every_kind_that_differs_and_the_rest() -> None
 # --- the plain product -----------------------------------------------------------------------------------------
 
 
+@exhaustive
 def test_the_loop_of_products_has_nothing_else_in_it() -> None:
     """Compiled for the card, its loops have the products that `flops` counts, and nothing that loads, stores or spills."""
     from tl_attention.build.generation import machine_code

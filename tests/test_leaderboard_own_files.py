@@ -83,6 +83,7 @@ def test_a_rewritten_judge_voids_verdicts_and_is_named(evaluated, attack: str, f
     assert evaluated(zeros=ZEROS)["ends"] == [("pass", "")]
 
 
+@exhaustive
 def test_a_file_that_kills_the_checker_is_a_row_and_the_next_is_judged(evaluated) -> None:
     found = evaluated(killer=KILL_THE_SIBLINGS + ZEROS, honest=HONEST)
     assert [status for status, _ in found["ends"]] == ["wrong", "pass"]

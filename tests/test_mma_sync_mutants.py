@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 from schedule_mutants import KINDS, RIGHT, WRONG, Mutant, accepted, drawn, judged
 
-MUTANTS, SHARDS = 60, 2
+MUTANTS, SHARDS = 60, 4
 COMPILED, PARTS = 60, 4
 
 
@@ -38,7 +38,7 @@ def test_accepted_mutants_are_right_and_the_others_are_refused_with_a_reason(sha
             assert found.reason in KINDS.values(), found
         counts[found.outcome] += 1
     print(f"\nshard {shard}: {dict(counts)}")
-    assert counts[RIGHT] >= 5 and len(counts) >= 3
+    assert counts[RIGHT] >= 2 and len(counts) >= 3
 
 
 def compiled() -> list[Mutant]:

@@ -32,7 +32,7 @@ MODELS = ("synchronous", "asynchronous")
 BLOCK_COUNTS = (1, 3, 7)
 # The small problem has no columns for the chunks of a real one: `derive_small`.
 WHOLE = [schedule for schedule in shipped().values() if schedule.split == Split()]
-MUTANTS, MUTANTS_WITH_OPTIONS, SHARDS = 480, 480, 4
+MUTANTS, MUTANTS_WITH_OPTIONS, SHARDS = 480, 480, 8
 
 
 class Problems(dict):
@@ -138,7 +138,7 @@ def test_accepted_mutants_are_right_and_refusals_name_a_read_that_differs(shard,
         schedule = mutate(rng.choice(WHOLE), rng)
         counts.update(judged(schedule, derive(schedule, model), problems) for model in MODELS)
     print(f"\nshard {shard}: {dict(counts)}")
-    assert counts["accepted"] >= 30 and counts["refused and wrong"] >= 30
+    assert counts["accepted"] >= 10 and counts["refused and wrong"] >= 10
     assert counts["refused for a deadlock"] >= 1
 
 
@@ -160,7 +160,7 @@ def test_so_are_mutants_with_options_and_a_wait_that_has_no_place_is_refused(sha
         else:
             counts[judged(schedule, program, problems)] += 1
     print(f"\nshard {shard}: {dict(counts)}")
-    assert counts["accepted"] >= 15 and counts["refused and wrong"] >= 15 and counts["refused by a rule"] >= 1
+    assert counts["accepted"] >= 7 and counts["refused and wrong"] >= 7 and counts["refused by a rule"] >= 1
 
 
 def wrong_under(program: Program, policies) -> bool:
@@ -181,14 +181,14 @@ def random_policy(seed: int):
     return lambda events: rng.choice(events)
 
 
-@pytest.mark.parametrize("shard", sampled(range(4), [0]))
+@pytest.mark.parametrize("shard", sampled(range(8), [0]))
 def test_a_lost_or_late_wait_acquire_or_release_shows_as_a_wrong_number(shard, problems):
     """Whether a Program can go wrong is asked of 20 random interleavings; the interpreter's two runs must catch it."""
     rng = random.Random(2000 + shard)
     programs = [derive(schedule, model) for schedule in WHOLE for model in MODELS]
     programs += legal_programs_with_options(10, rng)
     counts: Counter[str] = Counter()
-    for _ in range(50):
+    for _ in range(25):
         mutant, what = mutate_program(rng.choice(programs), rng)
         can_go_wrong = wrong_under(mutant, [LATE, EARLY, *(random_policy(seed) for seed in range(20))])
         caught = set(outcomes(mutant, problems, "ascending")) != {"right"}
@@ -196,7 +196,7 @@ def test_a_lost_or_late_wait_acquire_or_release_shows_as_a_wrong_number(shard, p
         assert can_go_wrong or not caught, f"{what}: the interpreter is wrong where no interleaving is"
         counts["caught" if caught else "harmless"] += 1
     print(f"\nshard {shard}: {dict(counts)}")
-    assert counts["caught"] >= 20
+    assert counts["caught"] >= 10
 
 
 def test_the_small_problem_tells_a_wrong_program(problems):

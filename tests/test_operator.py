@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from gradients import flash_on_cpu
 from mutations import SCHEDULES
 from on_cpu import Kernels, on_cpu
+from tiers import sampled
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim
@@ -100,8 +102,11 @@ def test_opcheck_without_a_gradient(name, on_cpu: Kernels) -> None:
     torch.library.opcheck(OPERATOR, (*drawn(options), sinks), options)
 
 
-@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
-@pytest.mark.parametrize("lengths", [(5, 9), (9, 5), (0, 3), (3, 0)])
+LENGTHS = ((5, 9), (9, 5), (0, 3), (3, 0))
+LAYOUTS = ("bhsd", "bshd")
+
+
+@pytest.mark.parametrize("lengths, layout", sampled(product(LENGTHS, LAYOUTS), [*zip(LENGTHS, cycle(LAYOUTS))]))
 def test_opcheck_with_a_gradient_and_of_the_backward(lengths, layout, on_cpu: Kernels, flash_on_cpu) -> None:
     options = {"causal": True, "layout": layout}
     q, k, _ = drawn(options, *lengths, requires_grad=True)

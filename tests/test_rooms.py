@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -21,7 +22,8 @@ MODULES = {
 }
 
 
-def imported(name: str) -> set[str]:
+@functools.cache
+def imported(name: str) -> frozenset[str]:
     """The modules of the package that a module imports, wherever it does, for type checkers too; not its packages."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(MODULES[name].read_text())):
@@ -31,7 +33,7 @@ def imported(name: str) -> set[str]:
             below = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {inner if inner in MODULES else str(node.module) for inner in below}
     # `from tl_attention import __version__` reads what stands before all imports.
-    return {module for module in found if module in MODULES and module != "tl_attention"} - {name}
+    return frozenset(module for module in found if module in MODULES and module != "tl_attention") - {name}
 
 
 def room(module: str) -> str:

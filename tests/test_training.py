@@ -238,7 +238,7 @@ def others() -> list[TrainingRun]:
     return tiny(flash2=PYTORCHS, cudnn=rounded(torch.float32))
 
 
-@pytest.mark.parametrize("to", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("to", sampled([torch.bfloat16, torch.float16], [torch.bfloat16]))
 def test_an_attention_that_only_rounds_otherwise_is_good(others, to) -> None:
     found = judged([*others, *tiny(ours=rounded(to))])
     assert all(seed.ok for seed in found), [seed.verdict for seed in found]
