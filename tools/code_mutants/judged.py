@@ -24,10 +24,12 @@ class Judgement:
 INTEGER = r"\+1|-1|doubled"
 # Their tiles' numbers come from a counter.
 COUNTED = "best_causal|dynamic|rescale_threshold"
-# Those without a mask; whose rings and turns have periods of 2 and 4; whose clusters share all loads of K and V.
+# Those without a mask; whose rings and turns have periods of 2 and 4; whose clusters share all loads of K and V;
+# and those of T.Pipelined.
 UNMASKED = "best|q_registers|output_tma|p_shared|dynamic|one_tile|ws_seed|ws_three_stages"
 POWERS_OF_2 = "(?!ws_three_stages).*"
 MULTICAST = "best|q_registers|output_tma|p_shared|sections|one_tile|ws_seed|ws_three_stages"
+PIPELINED = "seed|seed_causal|fa3_pipelined|prefetch|three_stages"
 # Names, numbers and operators; a change as it is shown.
 SUM, CHANGED = r"[\w (+*)>-]*", r"\{[^{}]* -> [^{}]*\}"
 JUDGEMENTS: tuple[Judgement, ...] = (
@@ -99,6 +101,34 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "integer",
         r"\{(blocks(_\d+)? = max\(blocks(_\d+)?, 1\)|(turn|base)(_\d+)? = 0); -> if ",
         "there is a KV block at every length, and turn and base are declared as 0",
+    ),
+    Judgement(
+        "chosen",
+        "integer",
+        r".*(_\d+ = \(tile(_\d+)? % [^{}]*|\? rmod(_\d+)? : \(rmod(_\d+)? \+ [^{}]*)\{",
+        "its sign alone is asked for, or it stands where a remainder is negative, which none is",
+        "sections",
+    ),
+    Judgement(
+        "chosen",
+        "integer",
+        r"visible = \(\{seq_kv -> min\(seq_kv, 2000\)\} >> 7\)",
+        "more blocks are masked than need it, each row by row",
+    ),
+    Judgement(
+        "chosen",
+        "control",
+        rf".*max\(+min\(+{CHANGED} \+ 127\)",
+        "a condition asks whether there are fewer than 3 KV blocks, which 2000 keys decide as more do",
+        PIPELINED,
+    ),
+    Judgement(
+        "chosen",
+        "copy",
+        rf".*(max\(+(min\(+)?{CHANGED}|< {CHANGED}\)|\+ {CHANGED}\) \+ \d+\) - seq_q)",
+        "a copy's condition stands twice in its line: with fewer KV blocks it asks for less, and the rows of the first KV "
+        "blocks lie before key 2000",
+        PIPELINED,
     ),
     Judgement(
         "conditional|chosen",
