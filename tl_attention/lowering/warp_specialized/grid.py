@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,9 @@ from tl_attention.problem.tiling import ceildiv
 from tl_attention.proof.generated.parts import Expected
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.samples import ARRAYS
 from tl_attention.proof.generated.seen import Seen
 
-# numpy's arithmetic under the names that a mask asks for.
-ARRAYS = SimpleNamespace(min=np.minimum, max=np.maximum, ceildiv=ceildiv, Or=np.logical_or)
 NONE = -1
 # Loads of K and V are remembered by the first and the last of a tile.
 FIRST, LAST = " first", " last"

@@ -39,10 +39,8 @@ class Comparison:
         self.blocks = [samples.blocks for samples in turns]
         # Lines that run for one tile after another; the others run once, whatever the turn was.
         tiles = [node for node in every(run.kernel.body) if isinstance(node, While)]
-        self.repeated = {node.line for loop in tiles for node in every(loop.body) if not isinstance(node, Arithmetic)}
-        self.repeated |= {
-            line for loop in tiles for node in every(loop.body) if isinstance(node, Arithmetic) for line in node.lines
-        }
+        inside = [node for loop in tiles for node in every(loop.body)]
+        self.repeated = {line for node in inside for line in getattr(node, "lines", ()) or (node.line,)}
         threads = run.threads
         self.role = threads.y * (int(threads.x.max()) + 1) + threads.x
         self.group = self._groups(period)
