@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from queue import Queue
 
 import pool_jobs
@@ -44,6 +47,35 @@ def test_each_candidate_costs_only_itself_and_comes_as_it_ends(pool) -> None:
         ),
         "good": ("ok", ""),
     }
+
+
+def test_a_pool_that_breaks_is_replaced_and_what_waited_in_it_is_compiled(pool) -> None:
+    """As pebble's does where a process dies before it has said which candidate it took."""
+    found: Queue = Queue()
+    pool.submit(candidate("hangs"), lambda compiled: found.put(("hangs", compiled.error)))
+    pool.submit(candidate("good"), lambda compiled: found.put(("good", compiled.error)))
+    manager = pool._pool._pool_manager
+    while len(manager.task_manager.tasks) < 2:
+        time.sleep(0.01)
+    manager.handle_broken_pool(BrokenProcessPool("All workers expired"))
+    pool.submit(candidate("later"), lambda compiled: found.put(("later", compiled.error)))
+    pool.finish()
+    assert not manager.worker_manager.workers, "its processes are ended"
+    assert dict(found.get() for _ in range(3)) == {"hangs": "the compiler took more than 3 s", "good": "", "later": ""}
+
+
+def test_a_candidate_that_breaks_every_pool_is_told_after_so_many(pool, monkeypatch) -> None:
+    def schedule(self, *args, **kwargs) -> Future:
+        future: Future = Future()
+        future.set_exception(BrokenProcessPool("All workers expired"))
+        tries.append(self)
+        return future
+
+    tries: list = []
+    monkeypatch.setattr(compile_pool.ProcessPool, "schedule", schedule)
+    found: list[str] = []
+    pool.submit(candidate("good"), lambda compiled: found.append(compiled.error))
+    assert found == ["BrokenProcessPool: All workers expired"] and len(tries) == compile_pool.TRIES
 
 
 def test_any_thread_submits_and_the_end_waits_for_all(pool) -> None:

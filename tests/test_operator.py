@@ -82,9 +82,12 @@ def test_one_graph_serves_all_lengths(layout, on_cpu: Kernels) -> None:
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_an_exported_call_is_one_operator_for_all_lengths(strict, on_cpu: Kernels) -> None:
+    # Dynamo does not trace a path's string from Python 3.13 on.
+    schedule = "seed" if strict else Path("seed")
+
     class Module(torch.nn.Module):
         def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return attention(q, k, v, causal=True, layout="bshd", schedule=Path("seed"))
+            return attention(q, k, v, causal=True, layout="bshd", schedule=schedule)
 
     batch, seq_q, seq_kv = (Dim(name, min=2, max=4096) for name in ("batch", "seq_q", "seq_kv"))
     sizes = ({0: batch, 1: seq_q}, {0: batch, 1: seq_kv}, {0: batch, 1: seq_kv})

@@ -176,7 +176,7 @@ ROWS = [
     ),
     Row(
         "one KV block less for many sequences",
-        edit("best_causal", "not as long", r"blocks = max\(blocks, 1\);", "blocks = max((blocks - (300 < batch)), 1);"),
+        edit("best_causal", TILE, r"blocks = max\(blocks, 1\);", "blocks = max((blocks - (300 < batch)), 1);"),
         edit(
             "seed",
             "not as long|is not where",
@@ -190,6 +190,32 @@ ROWS = [
             r"blocks = max\(blocks, 1\);",
             "blocks = max((blocks - (300 < batch)), 1);",
         ),
+    ),
+    Row(
+        "rows of the output that many sequences do not move",
+        edit("best_causal", PLACE, r"^( +)(first_row_1 = \(first_row_1 \* 128\);)", "\\1if (batch < 1000) {\n\\2\n}"),
+        "its rows are those of its block",
+    ),
+    Row(
+        "a counter of tiles that is left after many sequences",
+        edit(
+            "best_causal",
+            "runs for some tiles alone",
+            r"^( +)(TileCounter\[0\] = 0;)",
+            "\\1if (batch < 1000) {\n\\2\n}",
+        ),
+        "it has no counter",
+    ),
+    Row(
+        "a loop with fewer iterations after long keys",
+        edit(
+            "best_causal",
+            "has more iterations than its tile has KV blocks",
+            r"(for \(int t = 0; t < max\(\(min\(\(blocks_3 - )visible_1",
+            r"\1min(visible_1, 2000)",
+            which="first",
+        ),
+        "its loop has one bound",
     ),
     Row(
         "the sequence modulo a power of 2",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
 from pebble import ProcessExpired, ProcessPool
@@ -17,6 +19,8 @@ from tl_attention.measure.compilation import Compiled, compile_candidate
 COMPILE_TIMEOUT_S = 300.0
 # One compilation keeps a core busy and takes 1 to 2 GB.
 MAX_PROCESSES = 16
+# Of a candidate that waited in a pool that broke.
+TRIES = 3
 
 
 class CompilePool:
@@ -33,27 +37,63 @@ class CompilePool:
         timeout_s: float = COMPILE_TIMEOUT_S,
     ):
         self._compile, self._timeout_s = compile, timeout_s
-        processes = max(1, min(os.cpu_count() or 1, MAX_PROCESSES, most))
-        self._pool = ProcessPool(max_workers=processes, context=multiprocessing.get_context("spawn"))
+        self._processes = max(1, min(os.cpu_count() or 1, MAX_PROCESSES, most))
+        self._changed = threading.Condition(threading.RLock())
+        self._pending, self._open = 0, True
+        self._pool = self._started()
+
+    def _started(self) -> ProcessPool:
+        return ProcessPool(max_workers=self._processes, context=multiprocessing.get_context("spawn"))
 
     def submit(self, candidate: Candidate, done: Callable[[Compiled], None]) -> None:
         """Compile it when a process is free. `done` is called once, in another thread, with what became of it."""
+        with self._changed:
+            self._pending += 1
+        self._schedule(candidate, done, TRIES)
+
+    def _schedule(self, candidate: Candidate, done: Callable[[Compiled], None], tries: int) -> None:
         try:
-            future = self._pool.schedule(self._compile, args=[candidate], timeout=self._timeout_s)
-        except RuntimeError as broken:  # Pebble's, where all its processes were killed while none had work.
-            done(Compiled(status="compile_error", error=f"the compilers' processes are gone: {broken}"))
+            with self._changed:
+                if self._open and not self._pool.active:
+                    # In a thread: this one may be the pool's own, which its end waits for.
+                    threading.Thread(target=_end, args=[self._pool]).start()
+                    self._pool = self._started()
+                future = self._pool.schedule(self._compile, args=[candidate], timeout=self._timeout_s)
+        except RuntimeError as broken:
+            self._tell(done, Compiled(status="compile_error", error=f"the compilers' processes are gone: {broken}"))
             return
-        future.add_done_callback(lambda future: done(_outcome(future, self._timeout_s)))
+        future.add_done_callback(lambda future: self._ended(future, candidate, done, tries - 1))
+
+    def _ended(
+        self, future: Future[Compiled], candidate: Candidate, done: Callable[[Compiled], None], tries: int
+    ) -> None:
+        # A process that died with no candidate that it is known to have takes pebble's pool, and all that waits in it.
+        if tries and self._open and not future.cancelled() and isinstance(future.exception(), BrokenProcessPool):
+            self._schedule(candidate, done, tries)
+        else:
+            self._tell(done, _outcome(future, self._timeout_s))
+
+    def _tell(self, done: Callable[[Compiled], None], compiled: Compiled) -> None:
+        try:
+            done(compiled)
+        finally:
+            with self._changed:
+                self._pending -= 1
+                self._changed.notify_all()
 
     def finish(self) -> None:
         """End the processes once all that was submitted is compiled; nothing can be submitted afterwards."""
-        self._pool.close()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._pending)
+            self._open = False
+            self._pool.close()
         self._pool.join()
 
     def stop(self) -> None:
         """End the processes at once, whatever they compile."""
-        self._pool.stop()
-        self._pool.join()
+        with self._changed:
+            self._open = False
+        _end(self._pool)
 
 
 def compile_all(candidates: Sequence[Candidate]) -> dict[Candidate, Compiled]:
@@ -67,6 +107,12 @@ def compile_all(candidates: Sequence[Candidate]) -> dict[Candidate, Compiled]:
     finally:
         pool.stop()
     return results
+
+
+def _end(pool: ProcessPool) -> None:
+    """End a pool's processes at once."""
+    pool.stop()
+    pool.join()
 
 
 def _outcome(future: Future[Compiled], timeout_s: float) -> Compiled:

@@ -119,7 +119,7 @@ def drawn(mask: Mask, rows: int, block_N: int, group: int) -> Problems:
     past = np.arange(count) % block_N + block_N * draw.choice(
         [0, 1, 2, 3, 7, 1000, *(longest // block_N for longest in LONGEST)], count
     )
-    seq_q = draw.choice([1, rows - 3, rows, rows + 1, 2 * rows, 3 * rows, 9 * rows, 100 * rows, 8191 * rows], count)
+    seq_q = draw.choice([1, rows - 3, rows, rows + 1, 2 * rows, 3 * rows, 9 * rows, 96 * rows, 8191 * rows], count)
     least = 1 - seq_q if mask.right is None else np.full(count, -mask.right)
     # Queries before the first key, where the mask lets them be.
     past = np.where(draw.random(count) < 0.2, np.maximum(least, past - 3 * block_N), past)

@@ -21,6 +21,8 @@ class Judgement:
     kernels: str = ".*"
 
 
+# Their tiles' order ends in one that takes the heads of a last section together.
+TAPERED = "best_causal"
 INTEGER = r"\+1|-1|doubled"
 # Their tiles' numbers come from a counter.
 COUNTED = "best_causal|dynamic|rescale_threshold"
@@ -40,9 +42,9 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "the sign of a number that is never negative is 0 whatever it is taken modulo; only the sizes that are tried differ",
     ),
     Judgement(
-        INTEGER,
+        r"[+-][123]|doubled",
         "integer",
-        r".*\bseq_kv.* >> 7\)+;  ->  .* >> (8|14)\)+;",
+        r".*\bseq_kv.* >> 7\)+;  ->  .* >> (8|9|10|14)\)+;|.*seq_kv\) \+ 1\) - seq_q\).*  ->  .*\+ (0|-1|-2)\) - seq_q",
         "more blocks are masked than need it, each row by row",
     ),
     Judgement(
@@ -75,13 +77,13 @@ JUDGEMENTS: tuple[Judgement, ...] = (
     ),
     Judgement(
         "chosen",
-        "integer|control",
-        rf".*{CHANGED}[ +\d)]*% \d+\) >> 31",
+        "integer|control|mbarrier|descriptor",
+        rf".*({CHANGED}[ +\d)]*% \d+\) >> 31|\b\d & \(+[^{{}}%]*{CHANGED})",
         "the sign of a number that is never negative is 0 whatever it is",
     ),
     Judgement(
         "chosen",
-        "integer|mbarrier|descriptor|tma load|control",
+        "integer|mbarrier|descriptor|tma load|control|counter",
         r".*\{(turn|base|blocks)(_\d+)? -> \(\w+ & 1023\)\}",
         "tiles and KV blocks are counted modulo a power of 2 that divides 1024",
         POWERS_OF_2,
@@ -112,8 +114,50 @@ JUDGEMENTS: tuple[Judgement, ...] = (
     Judgement(
         "chosen",
         "integer",
-        r"visible = \(\{seq_kv -> min\(seq_kv, 2000\)\} >> 7\)",
+        r"int rdiv(_\d+)? = |.*\brmod_\d+ = \(\(tile|.*\(\{seq_q -> [^}]*\} \+ 127\) >> 7\)+ % min",
+        "its sign alone is asked for; where the number itself is used the change is refused",
+        TAPERED,
+    ),
+    Judgement(
+        "chosen",
+        "integer",
+        r".*([%/-] |: \()min\(+(batch \* )?\{(batch|heads) -> ",
+        "the other of the two numbers is at most 528, or it stands where a remainder is negative, which none is",
+        TAPERED,
+    ),
+    Judgement(
+        "chosen",
+        "integer",
+        rf".*isible = (\({CHANGED} >> 7\)|min\(visible, \(+({CHANGED} \+ seq_kv|first_row_1 \+ {CHANGED}))|"
+        rf"visible = min\({CHANGED}, ",
         "more blocks are masked than need it, each row by row",
+    ),
+    Judgement(
+        "chosen",
+        "integer",
+        rf"int first_row_3 = {CHANGED}",
+        "the mask alone reads it, which is left to the numbers: many rows are behind row 2000 in what is verified",
+        "best_causal",
+    ),
+    Judgement(
+        "chosen",
+        "integer",
+        rf"int visible_1 = {CHANGED}",
+        "it is negative where the first rows have no key, and has a single KV block there, which is masked",
+        "best_causal",
+    ),
+    Judgement(
+        "chosen",
+        "integer|control|mbarrier|descriptor|product",
+        rf".*(\(blocks_\d+ - visible_1\)|\(\(blocks \+ 1\) - visible\)), {CHANGED}",
+        "so many KV blocks of a tile are masked: two at most, however many there are",
+    ),
+    Judgement(
+        "chosen",
+        "copy",
+        rf".*\+ first_6\) < {CHANGED}",
+        "it is of the first KV block, whose rows lie before key 2000",
+        "mma_sync",
     ),
     Judgement(
         "chosen",

@@ -141,6 +141,8 @@ class RolesProof(Proof):
                 tiles[process.block] = loaded_tiles(found, tiles.get(0), self.schedule.block_N, shape.group)
                 self._check_blocks(process, tiles[process.block], shape)
             lengths = [tile.blocks - out for tile, out in zip(tiles[process.block], left_out(found))]
+            if any(blocks < self.program.least_blocks for blocks in lengths):
+                raise Unsafe(f"a loop of {process} has more iterations than its tile has KV blocks")
             masks = compare(process, found, self.roles.events(process, lengths, start=start, masks=True), users)
             if process.warpgroup >= 0:
                 for kind in self._stored:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from tl_attention.program.program import Program
-from tl_attention.proof.generated.counter import COUNTER
 from tl_attention.proof.generated.nodes import Arithmetic, For, Step, While, every
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
@@ -43,16 +42,19 @@ class Comparison:
         self.repeated = {line for node in inside for line in getattr(node, "lines", ()) or (node.line,)}
         threads = run.threads
         self.role = threads.y * (int(threads.x.max()) + 1) + threads.x
-        self.group = self._groups(period)
-        self.sizes = np.bincount(self.group)
         self.roles = int(self.role.max()) + 1
+        self.groups = [self._groups(turn, period) for turn in range(len(turns))]
 
-    def _groups(self, period: int) -> Array:
-        """A number for each block: those with the same number have loops that are alike."""
-        columns = [self.turns[0].rank]
-        for samples in self.turns:
-            columns += [samples.there, np.where(samples.there, samples.rows_left, NONE)]
-        for loop in (seen for seen in self.run.seen if seen.kind == "loop"):
+    def _groups(self, turn: int, period: int) -> Array:
+        """A number for each block: those with the same number have loops that are alike in this turn.
+
+        Of the turns before, how many KV blocks they had is left, modulo the period.
+        """
+        samples = self.turns[turn]
+        columns = [samples.rank, samples.there, np.where(samples.there, samples.rows_left, NONE)]
+        before = zip(self.turns[:turn], self.blocks)
+        columns += [np.where(earlier.there, end - start, 0) % period for earlier, (start, end) in before]
+        for loop in (seen for seen in self.run.seen if seen.kind == "loop" and seen.turn == turn):
             trips = np.broadcast_to(loop.values["value"], loop.threads.shape)
             alike = np.where(trips < SHORT, np.maximum(trips, 0), SHORT + (trips - SHORT) % period)
             for y in range(self.run.threads.ys):
@@ -64,31 +66,34 @@ class Comparison:
 
     def check(self) -> None:
         """Raise Unsafe unless all samples of a group do the same, each where its own tile lies."""
-        # One block of all finds a counter where it ends.
-        for seen in (seen for seen in self.run.seen if seen.name != COUNTER):
+        for seen in self.run.seen:
+            group = self.groups[seen.turn]
             place = self.run.threads.place[seen.threads]
             there = self.turns[seen.turn].there[place]
             if not there.all() and seen.line in self.repeated:
                 other = int(place[np.argmin(there)])
                 raise Unsafe(f"line {seen.line + 1} runs where there is no tile, after {self._words(other)}")
-            kin = self.group[place] * self.roles + self.role[seen.threads]
-            counts = np.bincount(kin, minlength=len(self.sizes) * self.roles)
-            if (counts[kin] != self.sizes[self.group[place]]).any():
-                other = int(np.argmax(counts[kin] != self.sizes[self.group[place]]))
+            kin = group[place] * self.roles + self.role[seen.threads]
+            sizes = np.bincount(group)
+            counts = np.bincount(kin, minlength=len(sizes) * self.roles)
+            if (counts[kin] != sizes[group[place]]).any():
+                other = int(np.argmax(counts[kin] != sizes[group[place]]))
                 words = self._words(place[other], seen.turn)
                 raise Unsafe(f"line {seen.line + 1} runs for some tiles alone, as for {words}")
             if seen.kind != "loop":
                 self._check_values(seen, place, kin)
 
     def _check_values(self, seen: Seen, place: Array, kin: Array) -> None:
-        order = np.argsort(kin, kind="stable")
-        ranked = kin[order]
-        leaders = np.searchsorted(ranked, ranked)
+        kin_of_role = self.role[seen.threads]
         moves = dict(self._moves(seen, place))
+        # Which rows are zeros, and which KV blocks are loaded, depends on rows and loops too.
+        of_group = seen.name in ("K", "V") or "source" in seen.values
         for name, value in seen.values.items():
             if name not in moves and not isinstance(value, np.ndarray):
                 continue
             value = np.broadcast_to(value, place.shape)
+            # What a tile's place alone decides is compared among all, whatever their loops are.
+            order, leaders = _leaders(kin if name not in moves or of_group else kin_of_role)
             wrong = None
             for base in moves.get(name, (0,)):
                 # Zeros, instead of a row beyond the tensor, have no place.
@@ -205,6 +210,13 @@ class Comparison:
         sizes = ", ".join(str(int(size[place])) for size in samples.sizes)
         tile = ", ".join(str(int(part[place])) for part in (samples.row, samples.head, samples.batch))
         return f"(row, head, batch) {tile} of (batch, heads, seq_q, seq_kv) {sizes}"
+
+
+def _leaders(kin: Array) -> tuple[Array, Array]:
+    """An order in which kin stand together, and for each place in it that of the first of its kin."""
+    order = np.argsort(kin, kind="stable")
+    ranked = kin[order]
+    return order, np.searchsorted(ranked, ranked)
 
 
 def kv_loops(kernel: Kernel) -> list[For]:

@@ -44,7 +44,9 @@ def _count(match: re.Match[str], declared: Declared) -> Made:
     variable, counter, index, step, last = match.groups()
 
     def act(run: Run, threads: Class, line: int) -> None:
-        threads.names[variable] = (run.add(threads, counter, int(index), int(step)) == int(last)) * 1
+        found = run.add(threads, counter, int(index), int(step))
+        # Where each block is of a problem of its own, it is the last one there.
+        threads.names[variable] = 1 if run.lengths.ends and not run.whole else (found == int(last)) * 1
 
     return Made(act, frozenset({variable}))
 

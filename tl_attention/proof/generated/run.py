@@ -252,8 +252,10 @@ class Run:
 
     def branch(self, node: If, threads: Class) -> Class:
         condition = self._elected(node, threads) if node.condition is None else self._truth(node.condition, threads)
-        parts = []
+        parts, turn = [], self.turn
         for outcome, part in sorted(threads.split(condition), key=lambda found: -found[0]):
+            # Another role may have worked on its tiles already.
+            self.turn = turn
             if node.condition:
                 self.outcomes[node.line].add(bool(outcome))
             self.nodes(node.body if outcome else node.otherwise, part)
