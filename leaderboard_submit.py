@@ -156,6 +156,7 @@ c = SimpleNamespace(
     softmax=SimpleNamespace(
         fused_scale=True, row_max="row", row_sum="thread", rescale_threshold=0.0, exp2_polynomial=None
     ),
+    rings_of_a_tile=False,
 )
 
 
@@ -384,71 +385,13 @@ def by_rows(tile, row_tiles, heads, s, c):
 @T.macro
 def consume(turn, base, first, blocks, first_row, head, visible, cut, wg, s, c):
     """acc_o and denominator of a tile, whose loads begin with number `base`. Blocks below `visible` need no mask."""
-    tile = SimpleNamespace(base=base, first=first, blocks=blocks, first_row=first_row, wg=wg)
+    tile = SimpleNamespace(
+        base=base, first=first, blocks=blocks, first_row=first_row, head=head, visible=visible, cut=cut, wg=wg
+    )
     T.fill(s.denominator, 0)
     T.fill(s.scores_max, -T.infinity("float32"))
     T.mbarrier_wait_parity(s.Q.full[wg], turn % 2)
-    prologue(tile, s, c)
-    # The first iteration from which on no block needs a mask.
-    unmasked = T.max(T.min(blocks - visible + c.loop.masked_lag, blocks + c.loop.end), c.loop.start)
-    for t in T.serial(blocks + c.loop.end - unmasked):
-        steady(t + unmasked, tile, s, c)
-    epilogue(blocks, tile, s, c)
-
-
-@T.macro
-def prologue(tile, s, c):
-    """The iterations before the steady state, of which some operations have no block yet."""
-    take_turn(0, tile, s, c)
-    wait_k(0, tile, s, c)
-    issue_mma0(0, tile, s, c)  # in flight: mma0(0)
-    pass_turn(0, tile, s, c)
-    max_prev(0, tile, s, c)
-    wait_mma0(0, tile, s, c, outstanding=0)  # in flight: nothing
-    release_k(0, tile, s, c)
-    mask(0, tile, s, c)
-    row_max(0, tile, s, c, masked=True)
-    scale(0, tile, s, c, masked=True)
-    exp(0, tile, s, c, masked=True, columns=(0, 48))
-    exp(0, tile, s, c, masked=True, columns=(48, 176))
-    row_sum_of_thread(0, tile, s, c)
-    cast(0, tile, s, c)
-
-
-@T.macro
-def steady(t, tile, s, c):
-    """Iteration t of the steady state, whose block needs no mask."""
-    take_turn(t, tile, s, c)
-    wait_k(t, tile, s, c)
-    issue_mma0(t, tile, s, c)  # in flight: mma0(t)
-    wait_v(t - 1, tile, s, c)
-    issue_mma1(t - 1, tile, s, c)  # in flight: mma0(t), mma1(t - 1)
-    pass_turn(t, tile, s, c)
-    max_prev(t, tile, s, c)
-    wait_mma0(t, tile, s, c, outstanding=1)  # in flight: mma1(t - 1)
-    release_k(t, tile, s, c)
-    row_max(t, tile, s, c, masked=False)
-    scale(t, tile, s, c, masked=False)
-    exp(t, tile, s, c, masked=False, columns=(0, 48))
-    hold_last(t, tile, s, c, registers=(0, 24))
-    wait_mma1(t - 1, tile, s, c, outstanding=0)  # in flight: nothing
-    release_v(t - 1, tile, s, c)
-    exp(t, tile, s, c, masked=False, columns=(48, 176))
-    row_sum_of_thread(t, tile, s, c)
-    cast(t, tile, s, c)
-    rescale(t, tile, s, c)
-
-
-@T.macro
-def epilogue(blocks, tile, s, c):
-    """The iterations after the last block, which finish what was started."""
-    release_rows_of_q(blocks - 1, tile, s, c)
-    take_turn(blocks, tile, s, c)
-    wait_v(blocks - 1, tile, s, c)
-    issue_mma1(blocks - 1, tile, s, c)  # in flight: mma1(blocks - 1)
-    pass_turn(blocks, tile, s, c)
-    wait_mma1(blocks - 1, tile, s, c, outstanding=0)  # in flight: nothing
-    release_v(blocks - 1, tile, s, c)
+    loop(tile, s, c)
 
 
 # The producer warp: it loads Q, K and V by TMA, as far ahead as the rings allow.
@@ -535,6 +478,196 @@ def store_vector(first_row, head, bz, wg, s, c):
 def stored_columns(c):
     """The device function that stores as many columns as the tile has, or fewer for a tensor that is narrower."""
     return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
+
+
+# The loop over KV blocks of a kernel that is emitted from the Program: a call of a macro for each operation.
+#
+# Every macro takes `(t, tile, s, c)`: the KV block, counted from the first to be worked on; where the tile is; the memory of
+# the thread block; and the constants. What it needs besides, it takes by name. A submission has the same calls written out.
+
+
+# --- the loop over the KV blocks of a tile ---------------------------------------------------------------------------
+
+
+@T.macro
+def loop(tile, s, c):
+    """All iterations of a tile of `blocks` KV blocks, from the last one of its keys to the first.
+
+    Blocks that lie before number `visible` need no mask, but for those before number `cut`, where a window has a left edge.
+    """
+    # Variables where slots of rings are counted from them: TileLang would work the bounds out for each slot.
+    unmasked = 0
+    again = 0
+    prologue(tile, s, c)
+    # The first iteration from which on no block needs a mask.
+    unmasked = T.max(T.min(tile.blocks - tile.visible + c.loop.masked_lag, tile.blocks + c.loop.end), c.loop.start)
+    for t in T.serial(tile.blocks + c.loop.end - unmasked):
+        steady(t + unmasked, tile, s, c)
+    epilogue(tile.blocks, tile, s, c)
+
+
+@T.macro
+def prologue(tile, s, c):
+    """The iterations before the steady state, of which some operations have no block yet."""
+    take_turn(0, tile, s, c)
+    wait_k(0, tile, s, c)
+    issue_mma0(0, tile, s, c)  # in flight: mma0(0)
+    pass_turn(0, tile, s, c)
+    max_prev(0, tile, s, c)
+    wait_mma0(0, tile, s, c, outstanding=0)  # in flight: nothing
+    release_k(0, tile, s, c)
+    mask(0, tile, s, c)
+    row_max(0, tile, s, c, masked=True)
+    scale(0, tile, s, c, masked=True)
+    exp(0, tile, s, c, masked=True, columns=(0, 48))
+    exp(0, tile, s, c, masked=True, columns=(48, 176))
+    row_sum_of_thread(0, tile, s, c)
+    cast(0, tile, s, c)
+
+
+@T.macro
+def steady(t, tile, s, c):
+    """Iteration t of the steady state, whose block needs no mask."""
+    take_turn(t, tile, s, c)
+    wait_k(t, tile, s, c)
+    issue_mma0(t, tile, s, c)  # in flight: mma0(t)
+    wait_v(t - 1, tile, s, c)
+    issue_mma1(t - 1, tile, s, c)  # in flight: mma0(t), mma1(t - 1)
+    pass_turn(t, tile, s, c)
+    max_prev(t, tile, s, c)
+    wait_mma0(t, tile, s, c, outstanding=1)  # in flight: mma1(t - 1)
+    release_k(t, tile, s, c)
+    row_max(t, tile, s, c, masked=False)
+    scale(t, tile, s, c, masked=False)
+    exp(t, tile, s, c, masked=False, columns=(0, 48))
+    hold_last(t, tile, s, c, registers=(0, 24))
+    wait_mma1(t - 1, tile, s, c, outstanding=0)  # in flight: nothing
+    release_v(t - 1, tile, s, c)
+    exp(t, tile, s, c, masked=False, columns=(48, 176))
+    row_sum_of_thread(t, tile, s, c)
+    cast(t, tile, s, c)
+    rescale(t, tile, s, c)
+
+
+@T.macro
+def epilogue(blocks, tile, s, c):
+    """The iterations after the last block, which finish what was started."""
+    release_rows_of_q(blocks - 1, tile, s, c)
+    take_turn(blocks, tile, s, c)
+    wait_v(blocks - 1, tile, s, c)
+    issue_mma1(blocks - 1, tile, s, c)  # in flight: mma1(blocks - 1)
+    pass_turn(blocks, tile, s, c)
+    wait_mma1(blocks - 1, tile, s, c, outstanding=0)  # in flight: nothing
+    release_v(blocks - 1, tile, s, c)
+
+
+# The vector statements on the 64 rows of one warpgroup: a macro each, called as the operations of an iteration are.
+
+
+# --- what a thread has ---------------------------------------------------------------------------------------------
+
+
+def per_thread_layout():
+    """Layout of a (64, 4) fragment: what each of the four lanes that share a row of an accumulator has of it."""
+    return T.Fragment([ROWS, 4], forward_fn=lambda i, lane: (i // 16 * 32 + i % 8 * 4 + lane, i // 8 % 2))
+
+
+def lane_of(column):
+    """Which of the four lanes that share a row has this column of an accumulator."""
+    return column // 2 % 4
+
+
+def inside(columns, j):
+    """Whether column j is one of these, (first, end)."""
+    return T.And(j >= columns[0], j < columns[1])
+
+
+# --- the maximum ---------------------------------------------------------------------------------------------------
+
+
+@T.macro
+def mask(t, tile, s, c):
+    """acc_s = -inf where a key is hidden."""
+    kv = tile.blocks - 1 - t
+    for i, j in T.Parallel(ROWS, c.block_N):
+        own_key = tile.first_row + i + s.past_len
+        s.acc_s[i, j] = T.if_then_else(
+            c.mask.hidden(j, own_key, s.seq_kv, T, kv * c.block_N), -T.infinity("float32"), s.acc_s[i, j]
+        )
+
+
+@T.macro
+def max_prev(t, tile, s, c):
+    """scores_max_prev = scores_max."""
+    T.copy(s.scores_max, s.scores_max_prev)
+
+
+@T.macro
+def row_max(t, tile, s, c, masked):
+    """scores_max = max(scores_max, max_j acc_s)."""
+    maximum_of_row(s.scores_max, s, c)
+
+
+@T.macro
+def maximum_of_row(row_maximum, s, c):
+    """row_maximum = max_j acc_s; uncleared, the larger of that and what it was."""
+    T.reduce_max(s.acc_s, row_maximum, dim=1, clear=c.softmax.rescale_threshold != 0)
+
+
+# --- the exponentials ----------------------------------------------------------------------------------------------
+
+
+@T.macro
+def scale(t, tile, s, c, masked):
+    """scores_scale = exp2(scale (scores_max_prev - scores_max))."""
+    for i in T.Parallel(ROWS):
+        s.scores_scale[i] = T.exp2(exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c))
+
+
+@T.macro
+def exp(t, tile, s, c, masked, columns=None):
+    """acc_s = exp2(scale (acc_s - scores_max))."""
+    for i, j in T.Parallel(ROWS, c.block_N):
+        if columns is None or inside(columns, j):
+            s.acc_s[i, j] = exp2(exponent(s.acc_s[i, j], seen(s.scores_max[i], masked), s, c), i, j, c)
+
+
+def exp2(x, i, j, c):
+    """2^x. A polynomial computes it on the FMA units for some of the registers, if the schedule says so."""
+    return T.exp2(x)
+
+
+@T.macro
+def cast(t, tile, s, c, columns=None):
+    """acc_s_cast = acc_s, in the precision of V. The product that read it before has been waited for."""
+    if columns is None:
+        T.copy(s.acc_s, s.acc_s_cast)
+    else:
+        for i, j in T.Parallel(ROWS, c.block_N):
+            if inside(columns, j):
+                s.acc_s_cast[i, j] = s.acc_s[i, j]
+
+
+# --- the sum, and what is rescaled ---------------------------------------------------------------------------------
+
+
+@T.macro
+def row_sum_of_thread(t, tile, s, c, columns=None):
+    """denominator = denominator scores_scale + sum_j acc_s, of each thread's columns."""
+    if columns is None or columns[0] == 0:
+        for i, lane in T.Parallel(ROWS, 4):
+            s.denominator[i, lane] *= s.scores_scale[i]
+    for i, j in T.Parallel(ROWS, c.block_N):
+        if columns is None or inside(columns, j):
+            s.denominator[i, lane_of(j)] += s.acc_s[i, j]
+
+
+@T.macro
+def rescale(t, tile, s, c, columns=None):
+    """acc_o *= scores_scale."""
+    for i, j in T.Parallel(ROWS, c.head_dim_v):
+        if columns is None or inside(columns, j):
+            s.acc_o[i, j] *= s.scores_scale[i]
 
 
 # The operations of an iteration: macros, or functions that give an expression, and which of them emits what.
@@ -632,60 +765,15 @@ def hold_last(t, tile, s, c, registers):
     return T.call_extern("handle", f"tl_attention_hold_last<{registers[1] - 1}>", s.acc_s.data, s.scale)
 
 
-# The vector statements on the 64 rows of one warpgroup: a macro each, called as the operations of an iteration are.
+# Online softmax as in FlashAttention-2 (Dao, 2023, algorithm 1), in base 2: exp(x) = exp2(x log2 e).
 
 
-# --- what a thread has ---------------------------------------------------------------------------------------------
+LOG2_E = 1.4426950408889634
 
 
-def per_thread_layout():
-    """Layout of a (64, 4) fragment: what each of the four lanes that share a row of an accumulator has of it."""
-    return T.Fragment([ROWS, 4], forward_fn=lambda i, lane: (i // 16 * 32 + i % 8 * 4 + lane, i // 8 % 2))
-
-
-def lane_of(column):
-    """Which of the four lanes that share a row has this column of an accumulator."""
-    return column // 2 % 4
-
-
-def inside(columns, j):
-    """Whether column j is one of these, (first, end)."""
-    return T.And(j >= columns[0], j < columns[1])
-
-
-# --- the maximum ---------------------------------------------------------------------------------------------------
-
-
-@T.macro
-def mask(t, tile, s, c):
-    """acc_s = -inf where a key is hidden."""
-    kv = tile.blocks - 1 - t
-    for i, j in T.Parallel(ROWS, c.block_N):
-        own_key = tile.first_row + i + s.past_len
-        s.acc_s[i, j] = T.if_then_else(
-            c.mask.hidden(j, own_key, s.seq_kv, T, kv * c.block_N), -T.infinity("float32"), s.acc_s[i, j]
-        )
-
-
-@T.macro
-def max_prev(t, tile, s, c):
-    """scores_max_prev = scores_max."""
-    T.copy(s.scores_max, s.scores_max_prev)
-
-
-@T.macro
-def row_max(t, tile, s, c, masked):
-    """scores_max = max(scores_max, max_j acc_s)."""
-    maximum_of_row(s.scores_max, s, c)
-
-
-@T.macro
-def maximum_of_row(row_maximum, s, c):
-    """row_maximum = max_j acc_s; uncleared, the larger of that and what it was."""
-    T.reduce_max(s.acc_s, row_maximum, dim=1, clear=c.softmax.rescale_threshold != 0)
-
-
-# --- the exponentials ----------------------------------------------------------------------------------------------
+def finite(scores_max):
+    """0 for a row that has seen no key yet: its maximum is -inf, and -inf - -inf would be NaN."""
+    return T.if_then_else(scores_max == -T.infinity("float32"), T.float32(0), scores_max)
 
 
 def exponent(score, scores_max, s, c):
@@ -696,59 +784,6 @@ def exponent(score, scores_max, s, c):
 def seen(scores_max, masked):
     """A row's maximum, for exponents. While blocks are masked the row may have seen no key."""
     return finite(scores_max) if masked else scores_max
-
-
-@T.macro
-def scale(t, tile, s, c, masked):
-    """scores_scale = exp2(scale (scores_max_prev - scores_max))."""
-    for i in T.Parallel(ROWS):
-        s.scores_scale[i] = T.exp2(exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c))
-
-
-@T.macro
-def exp(t, tile, s, c, masked, columns=None):
-    """acc_s = exp2(scale (acc_s - scores_max))."""
-    for i, j in T.Parallel(ROWS, c.block_N):
-        if columns is None or inside(columns, j):
-            s.acc_s[i, j] = exp2(exponent(s.acc_s[i, j], seen(s.scores_max[i], masked), s, c), i, j, c)
-
-
-def exp2(x, i, j, c):
-    """2^x. A polynomial computes it on the FMA units for some of the registers, if the schedule says so."""
-    return T.exp2(x)
-
-
-@T.macro
-def cast(t, tile, s, c, columns=None):
-    """acc_s_cast = acc_s, in the precision of V. The product that read it before has been waited for."""
-    if columns is None:
-        T.copy(s.acc_s, s.acc_s_cast)
-    else:
-        for i, j in T.Parallel(ROWS, c.block_N):
-            if inside(columns, j):
-                s.acc_s_cast[i, j] = s.acc_s[i, j]
-
-
-# --- the sum, and what is rescaled ---------------------------------------------------------------------------------
-
-
-@T.macro
-def row_sum_of_thread(t, tile, s, c, columns=None):
-    """denominator = denominator scores_scale + sum_j acc_s, of each thread's columns."""
-    if columns is None or columns[0] == 0:
-        for i, lane in T.Parallel(ROWS, 4):
-            s.denominator[i, lane] *= s.scores_scale[i]
-    for i, j in T.Parallel(ROWS, c.block_N):
-        if columns is None or inside(columns, j):
-            s.denominator[i, lane_of(j)] += s.acc_s[i, j]
-
-
-@T.macro
-def rescale(t, tile, s, c, columns=None):
-    """acc_o *= scores_scale."""
-    for i, j in T.Parallel(ROWS, c.head_dim_v):
-        if columns is None or inside(columns, j):
-            s.acc_o[i, j] *= s.scores_scale[i]
 
 
 # Rings of buffers in shared memory: load number `step` of a ring is in slot step % depth.
@@ -789,17 +824,6 @@ def release_q(wg, s):
     """One arrival per warp: its warpgroup's rows of Q_shared are free."""
     if T.shuffle_elect(WARP):
         T.mbarrier_arrive(s.Q.empty[wg])
-
-
-# Online softmax as in FlashAttention-2 (Dao, 2023, algorithm 1), in base 2: exp(x) = exp2(x log2 e).
-
-
-LOG2_E = 1.4426950408889634
-
-
-def finite(scores_max):
-    """0 for a row that has seen no key yet: its maximum is -inf, and -inf - -inf would be NaN."""
-    return T.if_then_else(scores_max == -T.infinity("float32"), T.float32(0), scores_max)
 
 
 # CUDA device functions of all lowerings; a kernel that calls one includes it in its prelude.

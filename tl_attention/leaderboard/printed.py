@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from inspect import getdoc
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +19,13 @@ HEADING = """\
 # is worked on up to `masked_lag` iterations after the one of its number.
 """
 # What is printed as the macros of the loop and their arguments.
-THE_LOOP = ("prologue", "steady", "unmasked", "epilogue", "columns", "chunks")
+THE_LOOP = ("prologue", "steady", "unmasked", "epilogue", "named", "chunks", "macro_of")
 
 
 # --- the loop ----------------------------------------------------------------------------------------------------
+
+
+PHASES = ("prologue", "steady", "steady_masked", "epilogue")
 
 
 def phases(loop: Loop) -> dict[str, tuple[str, list[Iteration], Sequence[Iteration], bool]]:
@@ -36,9 +39,9 @@ def phases(loop: Loop) -> dict[str, tuple[str, list[Iteration], Sequence[Iterati
     }
 
 
-def phase_text(phase: str, macro: Any, c: SimpleNamespace, call_of: Callable) -> tuple[str, list[Any]]:
+def phase_text(phase: str, macro: Any, c: SimpleNamespace) -> tuple[str, list[Any]]:
     """The text of one macro of the loop, a line for each operation, and the macros that it calls."""
-    from tl_attention.lowering.iterations import function_of, parameters
+    from tl_attention.lowering.iterations import call_of, function_of, parameters
 
     start, before, iterations, masked = phases(c.loop)[phase]
     lines: list[str] = []
@@ -53,12 +56,14 @@ def phase_text(phase: str, macro: Any, c: SimpleNamespace, call_of: Callable) ->
         if len(iterations) > 1 and not passed:
             own.append(f"# Iteration {_offset(start, t)}.")
         for op in operations:
-            call, block = call_of(op, c, masked), _offset(start, number - op.lag)
-            defaults = {name: parameter.default for name, parameter in parameters(call.macro).items()}
-            by_name = [f"{name}={value!r}" for name, value in call.keywords.items() if value != defaults[name]]
+            (called_macro, keywords), block = call_of(op, c, masked), _offset(start, number - op.lag)
+            defaults = {name: parameter.default for name, parameter in parameters(called_macro).items()}
+            by_name = [f"{name}={value!r}" for name, value in keywords.items() if value != defaults[name]]
             comment = flying.after(op, t - op.lag, start, number - t)
-            own.append(f"{function_of(call.macro).__name__}({', '.join([block, 'tile', 's', 'c', *by_name])}){comment}")
-            called.append(call.macro)
+            own.append(
+                f"{function_of(called_macro).__name__}({', '.join([block, 'tile', 's', 'c', *by_name])}){comment}"
+            )
+            called.append(called_macro)
         if passed:
             lines.append(f"epilogue_{t}({_offset(start, t)}, tile, s, c)")
             docstring = f"Iteration {_offset(start, t)}, whose number is `blocks` here."
@@ -98,9 +103,7 @@ def _offset(start: str, number: int) -> str:
 
 def constants_text(c: SimpleNamespace) -> str:
     """The constants, as one namespace."""
-    return (
-        f"{HEADING}c = SimpleNamespace({', '.join(f'{name}={_written(value)}' for name, value in vars(c).items())})\n"
-    )
+    return f"{HEADING}c = SimpleNamespace({', '.join(f'{name}={_written(value)}' for name, value in vars(c).items() if name not in THE_LOOP)})\n"
 
 
 def _written(value: Any) -> str:

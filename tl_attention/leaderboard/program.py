@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 
 import libcst as cst
 
-from tl_attention.leaderboard.printed import constants_text, phase_text
+from tl_attention.leaderboard.printed import PHASES, constants_text, phase_text
 from tl_attention.leaderboard.pruned import code, pruned
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.variant import Variant
@@ -27,8 +27,8 @@ from tl_attention.schedule.schedule import Schedule
 PACKAGE = "tl_attention."
 # The kernels' room, and that whose classes are values that macros ask.
 KERNELS, PROBLEM = f"{PACKAGE}lowering.", f"{PACKAGE}problem."
-# How a module makes the macros of a loop from the Program; they are printed instead.
-MAKES_A_LOOP = "= iterations(call_of)\n"
+# The macros of the loop that read the Program; they are printed instead.
+LOOP = f"{KERNELS}iterations"
 
 ENTRY = '''def attention_kernel():
     """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
@@ -107,6 +107,8 @@ class _Program:
     def __init__(self, c: SimpleNamespace) -> None:
         self._c = c
         self._texts: dict[Place, str] = {}
+        # What the printed loop calls, which its module does not import.
+        self._called: set[Place] = set()
 
     def add(self, wanted: Place) -> None:
         """Add a definition and all that it uses."""
@@ -117,10 +119,12 @@ class _Program:
                 continue
             module = read_module(place[0])
             node = module.definitions[place[1]]
-            if code(node).endswith(MAKES_A_LOOP):
-                source = importlib.import_module(module.name)
-                text, called = phase_text(place[1], getattr(source, place[1]), self._c, source.call_of)
-                waiting += map(_place_of, called)
+            if place[0] == LOOP and place[1] in PHASES:
+                macro = getattr(importlib.import_module(module.name), place[1])
+                text, called = phase_text(place[1], macro, self._c)
+                places = [*map(_place_of, called)]
+                self._called.update(places)
+                waiting += places
             else:
                 is_function = isinstance(node, cst.FunctionDef)
                 text = code(pruned(node, {"c": self._c}, module.tables) if is_function else node)
@@ -146,7 +150,10 @@ class _Program:
     def text(self) -> str:
         """The whole text: what stands in rooms below, the constants, the entry, and the modules from the kernel down."""
         names = dict.fromkeys(module for module, _ in self._texts)
-        imports = {name: {module for module, _ in read_module(name).imports.values()} for name in names}
+        imports = {
+            name: {place[0] for place in read_module(name).imports.values() if place in self._texts} for name in names
+        }
+        imports.setdefault(LOOP, set()).update(module for module, _ in self._called)
         importers = {name: [other for other in names if name in imports[other]] for name in names}
         order = [read_module(name) for name in TopologicalSorter(importers).static_order()]
         below = [module for module in order if KERNELS not in module.name]

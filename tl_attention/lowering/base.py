@@ -88,3 +88,14 @@ class Lowering(ABC):
         Arithmetic on registers, which scores a mask hides, and which register is which element, are not read: that is
         for the numbers to show. docs/DESIGN.md has the list.
         """
+
+
+class EmittedLowering(Lowering):
+    """One whose loop is emitted from the Program, operation by operation, by `iterations.py`."""
+
+    @abstractmethod
+    def macro_of(self) -> Any:
+        """The function `(op, c)` that gives the macro of an operation. Imports tilelang."""
+
+    def constants(self, schedule: Schedule, variant: Variant) -> SimpleNamespace:
+        return constants(variant, **self.arguments(schedule), macro_of=self.macro_of())

@@ -1,25 +1,12 @@
-"""The iterations of a loop that is emitted from the Program: a call of a macro for each operation.
+"""The loop over KV blocks of a kernel that is emitted from the Program: a call of a macro for each operation.
 
 Every macro takes `(t, tile, s, c)`: the KV block, counted from the first to be worked on; where the tile is; the memory of
 the thread block; and the constants. What it needs besides, it takes by name. A submission has the same calls written out.
 """
 
 from inspect import signature
-from typing import Any, NamedTuple
 
 import tilelang.language as T
-
-
-class Call(NamedTuple):
-    """The macro of an operation, and what it takes by name."""
-
-    macro: Any
-    keywords: dict[str, Any]
-
-    @classmethod
-    def of(cls, macro, **known):
-        """The call of a macro that takes what it names of what is known."""
-        return cls(macro, {name: known[name] for name in parameters(macro) if name in known})
 
 
 def function_of(macro):
@@ -32,44 +19,92 @@ def parameters(macro):
     return signature(function_of(macro)).parameters
 
 
-def iterations(call_of):
-    """The four macros of a loop, whose operations `call_of(op, c, masked)` turns into calls.
+def call_of(op, c, masked):
+    """The macro of an operation, and what it takes by name, of what is known of the operation and its statement.
 
     A block is `masked` if it may hold keys that are hidden from some of the queries.
     """
+    macro = c.macro_of(op, c)
+    known = dict(
+        outstanding=op.outstanding, registers=op.registers, masked=masked, **c.loop.named.get(op.statement, {})
+    )
+    return macro, {name: known[name] for name in parameters(macro) if name in known}
 
-    def emit(op, t, tile, s, c, masked):
-        call = call_of(op, c, masked)
-        return call.macro(t - op.lag, tile, s, c, **call.keywords)
 
-    @T.macro
-    def prologue(tile, s, c):
-        """The iterations before the steady state, of which some operations have no block yet."""
-        for t, operations in c.loop.prologue:
-            for op in operations:
-                emit(op, t, tile, s, c, masked=True)
+# --- the loop over the KV blocks of a tile ---------------------------------------------------------------------------
 
-    @T.macro
-    def steady(t, tile, s, c):
-        """Iteration t of the steady state, whose block needs no mask."""
-        for op in c.loop.unmasked:
-            emit(op, t, tile, s, c, masked=False)
 
-    @T.macro
-    def steady_masked(t, tile, s, c):
-        """Iteration t of the steady state, whose block is masked."""
-        for op in c.loop.steady.operations:
+@T.macro
+def loop(tile, s, c):
+    """All iterations of a tile of `blocks` KV blocks, from the last one of its keys to the first.
+
+    Blocks that lie before number `visible` need no mask, but for those before number `cut`, where a window has a left edge.
+    """
+    # Variables where slots of rings are counted from them: TileLang would work the bounds out for each slot.
+    unmasked = T.alloc_var("int32") if c.rings_of_a_tile else 0
+    again = T.alloc_var("int32") if c.rings_of_a_tile and c.mask.left is not None else 0
+    prologue(tile, s, c)
+    # The first iteration from which on no block needs a mask.
+    unmasked = T.max(T.min(tile.blocks - tile.visible + c.loop.masked_lag, tile.blocks + c.loop.end), c.loop.start)
+    # If all queries see the last key, only its block can be ragged, and a short loop padded.
+    if c.mask.right is not None or c.loop.least_blocks + c.loop.masked_lag > c.loop.start:
+        for t in T.serial(unmasked - c.loop.start):
+            # Of one iteration at most the number is known, and with it the slots of rings that begin with the tile.
+            one_at_most = c.mask.right is None and c.loop.least_blocks + c.loop.masked_lag == c.loop.start + 1
+            steady_masked(c.loop.start if one_at_most and c.rings_of_a_tile else t + c.loop.start, tile, s, c)
+    if c.mask.left is None:
+        for t in T.serial(tile.blocks + c.loop.end - unmasked):
+            steady(t + unmasked, tile, s, c)
+    else:
+        # The first iteration from which on blocks need one again, which come last.
+        again = T.max(T.min(tile.blocks - tile.cut + c.loop.mask_lag, tile.blocks + c.loop.end), unmasked)
+        for t in T.serial(again - unmasked):
+            steady(t + unmasked, tile, s, c)
+        for t in T.serial(tile.blocks + c.loop.end - again):
+            steady_masked(t + again, tile, s, c)
+    if c.sinks:
+        # It arrives while the last products run.
+        s.sink[0] = s.Sinks[tile.head]
+    epilogue(tile.blocks, tile, s, c)
+
+
+def emit(op, t, tile, s, c, masked):
+    """An operation of iteration t."""
+    macro, keywords = call_of(op, c, masked)
+    return macro(t - op.lag, tile, s, c, **keywords)
+
+
+@T.macro
+def prologue(tile, s, c):
+    """The iterations before the steady state, of which some operations have no block yet."""
+    for t, operations in c.loop.prologue:
+        for op in operations:
             emit(op, t, tile, s, c, masked=True)
 
-    @T.macro
-    def finish(operations, blocks, tile, s, c):
-        for op in operations:
-            emit(op, blocks, tile, s, c, masked=True)
 
-    @T.macro
-    def epilogue(blocks, tile, s, c):
-        """The iterations after the last block, which finish what was started."""
-        for t, operations in c.loop.epilogue:
-            finish(operations, blocks + t, tile, s, c)
+@T.macro
+def steady(t, tile, s, c):
+    """Iteration t of the steady state, whose block needs no mask."""
+    for op in c.loop.unmasked:
+        emit(op, t, tile, s, c, masked=False)
 
-    return prologue, steady, steady_masked, epilogue
+
+@T.macro
+def steady_masked(t, tile, s, c):
+    """Iteration t of the steady state, whose block is masked."""
+    for op in c.loop.steady.operations:
+        emit(op, t, tile, s, c, masked=True)
+
+
+@T.macro
+def epilogue(blocks, tile, s, c):
+    """The iterations after the last block, which finish what was started."""
+    for t, operations in c.loop.epilogue:
+        finish(operations, blocks + t, tile, s, c)
+
+
+@T.macro
+def finish(operations, blocks, tile, s, c):
+    """One iteration of the epilogue, whose number is `blocks`."""
+    for op in operations:
+        emit(op, blocks, tile, s, c, masked=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from tl_attention.program.operation import Iteration, Operation
 from tl_attention.program.program import Program
@@ -11,7 +12,8 @@ from tl_attention.program.program import Program
 class Loop(NamedTuple):
     """The whole Program: `steady` repeats from `start` up to `end`, counted from the number of blocks, and what its iterations need.
 
-    `loads` is the producer's order, `columns` gives (first, end) of each chunk of a split statement.
+    `loads` is the producer's order; `named` is what a statement's macro takes by name, (first, end) of a chunk's columns
+    among it.
     """
 
     prologue: tuple[Iteration, ...]
@@ -20,7 +22,7 @@ class Loop(NamedTuple):
     end: int
     least_blocks: int
     loads: tuple[str, ...]
-    columns: dict[str, tuple[int, int]]
+    named: dict[str, dict[str, Any]]
 
     @property
     def start(self) -> int:
@@ -43,9 +45,10 @@ class Loop(NamedTuple):
         return next(op.lag for op in self.steady.operations if op.statement == "mask")
 
     @classmethod
-    def of(cls, program: Program) -> Loop:
-        """The Program's phases, as a kernel runs them."""
+    def of(cls, program: Program, named: Mapping[str, Mapping[str, Any]] = {}) -> Loop:
+        """The Program's phases, as a kernel runs them. `named` is what macros of a lowering take besides columns."""
         phases = program.phases
+        columns = {s.name: {"columns": s.columns} for s in program.table.statements if s.columns}
         return cls(
             phases.prologue,
             phases.steady,
@@ -53,5 +56,5 @@ class Loop(NamedTuple):
             end=phases.end,
             least_blocks=program.least_blocks,
             loads=program.loads,
-            columns={s.name: s.columns for s in program.table.statements if s.columns},
+            named={name: {**named.get(name, {}), **columns.get(name, {})} for name in {**named, **columns}},
         )

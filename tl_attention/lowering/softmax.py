@@ -19,6 +19,16 @@ def finite(scores_max):
     return T.if_then_else(scores_max == -T.infinity("float32"), T.float32(0), scores_max)
 
 
+def exponent(score, scores_max, s, c):
+    """scale (score - scores_max), a base-2 exponent."""
+    return score * s.scale - scores_max * s.scale if c.softmax.fused_scale else (score - scores_max) * s.scale
+
+
+def seen(scores_max, masked):
+    """A row's maximum, for exponents. While blocks are masked the row may have seen no key."""
+    return finite(scores_max) if masked else scores_max
+
+
 @T.macro
 def store_lse(LSE, bz, head, first_row, seq_q, scores_max, row_total, score_scale):
     """LSE = ln 2 (score_scale scores_max + log2 row_total), the logarithm of each row's sum; -inf where it has seen no key."""

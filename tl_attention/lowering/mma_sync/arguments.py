@@ -41,16 +41,18 @@ class Fragments(NamedTuple):
 def arguments(schedule: Schedule) -> dict[str, Any]:
     """What the schedule fixes of the kernel: its tile, its Program, and its options, none left open."""
     program = derive(schedule)
+    of_fragments = fragments(schedule)
     stages = {"k_stages": program.buffers["load_k"], "v_stages": program.buffers["load_v"]}
     return {
         "block_M": schedule.block_M,
         "block_N": schedule.block_N,
         "threads": schedule.threads,
         "rows": rows_at_once(schedule.threads),
-        "loop": Loop.of(program),
-        "fragments": fragments(schedule),
+        "loop": Loop.of(program, {name: chunk._asdict() for name, chunk in of_fragments.chunks.items()}),
+        "fragments": of_fragments,
         "kernel": schedule.kernel.model_copy(update=stages),
         "softmax": schedule.softmax,
+        "rings_of_a_tile": max(stages.values()) > 1,
     }
 
 

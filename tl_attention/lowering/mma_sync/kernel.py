@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import tilelang.language as T
 
 from tl_attention.lowering.device_code import STORE, STORE_LSE, STRIDED_STORE
-from tl_attention.lowering.iterations import iterations
+from tl_attention.lowering.iterations import loop
 from tl_attention.lowering.mma_sync.copies import load_q
 from tl_attention.lowering.mma_sync.device_code import GREW
-from tl_attention.lowering.mma_sync.operations import call_of
 from tl_attention.lowering.mma_sync.output import store
 from tl_attention.lowering.mma_sync.state import block_state, start
 from tl_attention.lowering.signature import aligned
@@ -46,9 +45,8 @@ def work(bx, s, c):
     first_row = T.alloc_var("int32")
     blocks = T.alloc_var("int32")
     visible = T.alloc_var("int32")
-    unmasked = T.alloc_var("int32")
     first = T.alloc_var("int32") if c.mask.left is not None else 0
-    again = T.alloc_var("int32") if c.mask.left is not None else 0
+    cut = T.alloc_var("int32") if c.mask.left is not None else 0
     # A head's last tile is its longest: it comes first.
     first_row = (T.ceildiv(s.seq_q, c.block_M) - 1 - bx) * c.block_M if c.mask.grows else bx * c.block_M
     blocks = c.mask.end_block(T.ceildiv(s.seq_kv, c.block_N), first_row + c.block_M + s.past_len, c.block_N, T)
@@ -57,38 +55,12 @@ def work(bx, s, c):
         first = c.mask.first_block(first_row + s.past_len, c.block_N, T)
         blocks = T.max(blocks - first, c.loop.least_blocks)
         visible -= first
-        # The first iteration from which on blocks need a mask again: those before the first that all rows reach.
-        again = blocks - c.mask.first_whole(first_row + c.block_M + s.past_len, c.block_N, T) + first + c.loop.mask_lag
+        cut = c.mask.first_whole(first_row + c.block_M + s.past_len, c.block_N, T) - first
     else:
         # Short loops get blocks that are masked whole.
         blocks = T.max(blocks, c.loop.least_blocks)
-    tile = SimpleNamespace(first=first, blocks=blocks, first_row=first_row)
+    tile = SimpleNamespace(first=first, blocks=blocks, first_row=first_row, visible=visible, cut=cut)
     load_q(first_row, s, c)
     start(s, c)
-    prologue(tile, s, c)
-    # The first iteration from which on no block needs a mask.
-    unmasked = T.max(T.min(blocks - visible + c.loop.masked_lag, blocks + c.loop.end), c.loop.start)
-    # If all queries see the last key, only its block can be ragged, and a short loop padded.
-    if c.mask.right is not None or c.loop.least_blocks + c.loop.masked_lag > c.loop.start:
-        for t in T.serial(unmasked - c.loop.start):
-            # Where that is one iteration at most, the slots of rings that have several are known.
-            first_only = (
-                c.mask.right is None
-                and c.loop.least_blocks + c.loop.masked_lag == c.loop.start + 1
-                and max(c.kernel.k_stages, c.kernel.v_stages) > 1
-            )
-            steady_masked(c.loop.start if first_only else t + c.loop.start, tile, s, c)
-    if c.mask.left is None:
-        for t in T.serial(blocks + c.loop.end - unmasked):
-            steady(t + unmasked, tile, s, c)
-    else:
-        again = T.max(T.min(again, blocks + c.loop.end), unmasked)
-        for t in T.serial(again - unmasked):
-            steady(t + unmasked, tile, s, c)
-        for t in T.serial(blocks + c.loop.end - again):
-            steady_masked(t + again, tile, s, c)
-    epilogue(blocks, tile, s, c)
+    loop(tile, s, c)
     store(first_row, s, c)
-
-
-prologue, steady, steady_masked, epilogue = iterations(call_of)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tl_attention.hardware.card import ARCHS, HOPPER, Card
-from tl_attention.lowering.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
+from tl_attention.lowering.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, EmittedLowering, Lowering
 from tl_attention.lowering.mma_sync.passes import PASSES
 from tl_attention.lowering.mma_sync.rules import RULES
 from tl_attention.lowering.mma_sync.table import TABLE, absent
@@ -35,7 +35,7 @@ NO_SYNC, NO_TMA, NO_WARP_SPECIALIZATION, NO_REUSE = (
 )
 
 
-class MmaSync(Lowering):
+class MmaSync(EmittedLowering):
     """Waits and barriers stand where the Program has them; what is multiplied is loaded from shared memory by statements."""
 
     dialect = Dialect(
@@ -79,6 +79,11 @@ class MmaSync(Lowering):
         from tl_attention.lowering.mma_sync.arguments import arguments
 
         return arguments(schedule)
+
+    def macro_of(self) -> Any:
+        from tl_attention.lowering.mma_sync.operations import macro_of
+
+        return macro_of
 
     def launch(self) -> Any:
         from tl_attention.lowering.mma_sync.kernel import launch

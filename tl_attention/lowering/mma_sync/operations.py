@@ -7,8 +7,6 @@ first one to be worked on; `s` is the memory of the thread block, `c` the consta
 import tilelang.language as T
 
 from tl_attention.loop.table import whole
-from tl_attention.lowering.iterations import Call
-from tl_attention.lowering.mma_sync.arguments import Chunk
 from tl_attention.lowering.mma_sync.copies import load_k, load_v
 from tl_attention.lowering.mma_sync.fragments import frag_k, frag_q, frag_v, keep_q, mma0, mma1
 from tl_attention.lowering.mma_sync.vector import vector_statement
@@ -34,17 +32,6 @@ MACROS = {
     ("run", "mma0"): mma0,
     ("run", "mma1"): mma1,
 }
-
-
-def call_of(op, c, masked):
-    """The call that emits an operation."""
-    return Call.of(
-        macro_of(op, c),
-        outstanding=op.outstanding,
-        columns=c.loop.columns.get(op.statement),
-        masked=masked,
-        **c.fragments.chunks.get(op.statement, Chunk())._asdict(),
-    )
 
 
 def macro_of(op, c):

@@ -7,7 +7,7 @@ Of each 16 rows a thread has two, eight apart, and of these a pair of each eight
 import tilelang.language as T
 
 from tl_attention.lowering.mma_sync.copies import block
-from tl_attention.lowering.softmax import finite
+from tl_attention.lowering.softmax import exponent, seen
 
 
 def chunk_of(columns, width):
@@ -64,16 +64,6 @@ def row_max_beyond_threshold(t, tile, s, c):
     for r in T.unroll(2 * (c.block_M // c.rows)):
         grows = (s.scores_max[r] - s.scores_max_prev[r]) * s.scale > T.float32(c.softmax.rescale_threshold)
         s.scores_max[r] = T.if_then_else(grows, s.scores_max[r], s.scores_max_prev[r])
-
-
-def exponent(value, scores_max, s, c):
-    """scale (value - scores_max), a base-2 exponent."""
-    return value * s.scale - scores_max * s.scale if c.softmax.fused_scale else (value - scores_max) * s.scale
-
-
-def seen(scores_max, masked):
-    """A row's maximum, for exponents. While blocks are masked the row may have seen no key."""
-    return finite(scores_max) if masked else scores_max
 
 
 @T.macro

@@ -24,4 +24,5 @@ def arguments(schedule: Schedule) -> dict[str, Any]:
         "loop": Loop.of(program),
         "kernel": schedule.kernel.model_copy(update=resolved),
         "softmax": schedule.softmax,
+        "rings_of_a_tile": False,
     }

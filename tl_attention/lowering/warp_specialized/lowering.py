@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tl_attention.hardware.card import HOPPER, Card
-from tl_attention.lowering.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
+from tl_attention.lowering.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, EmittedLowering, Lowering
 from tl_attention.lowering.warp_specialized.passes import PASSES
 from tl_attention.lowering.warp_specialized.rules import RULES
 from tl_attention.lowering.warp_specialized.table import TABLE
@@ -30,7 +30,7 @@ OPTIONS = (
 )
 
 
-class WarpSpecialized(Lowering):
+class WarpSpecialized(EmittedLowering):
     """Where the speed is: waits, acquires and releases stand where the Program has them."""
 
     dialect = Dialect(
@@ -73,6 +73,11 @@ class WarpSpecialized(Lowering):
         from tl_attention.lowering.warp_specialized.arguments import arguments
 
         return arguments(schedule)
+
+    def macro_of(self) -> Any:
+        from tl_attention.lowering.warp_specialized.operations import macro_of
+
+        return macro_of
 
     def launch(self) -> Any:
         from tl_attention.lowering.warp_specialized.kernel import launch

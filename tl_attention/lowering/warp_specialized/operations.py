@@ -8,7 +8,6 @@ import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import OWN, TURN, WARPGROUP
 from tl_attention.loop.table import whole
-from tl_attention.lowering.iterations import Call
 from tl_attention.lowering.warp_specialized.rings import release, release_q, slot, wait_full
 from tl_attention.lowering.warp_specialized.vector import vector_statement
 
@@ -143,13 +142,7 @@ MACROS = {
 }
 
 
-def call_of(op, c, masked):
-    """The call that emits an operation."""
+def macro_of(op, c):
+    """The macro of an operation."""
     statement = whole(op.statement)
-    return Call.of(
-        vector_statement(statement, c) if op.kind == "run" else MACROS[op.kind, statement],
-        outstanding=op.outstanding,
-        registers=op.registers,
-        columns=c.loop.columns.get(op.statement),
-        masked=masked,
-    )
+    return vector_statement(statement, c) if op.kind == "run" else MACROS[op.kind, statement]

@@ -4,7 +4,7 @@ import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.lowering.device_code import is_bf16
-from tl_attention.lowering.softmax import finite
+from tl_attention.lowering.softmax import exponent, seen
 
 
 def vector_statement(statement, c):
@@ -132,16 +132,6 @@ def maximum_of_row(row_maximum, s, c):
 MAXIMUM = {"thread": maximum_of_threads, "chains": maximum_of_chains, "row": maximum_of_row}
 
 # --- the exponentials ----------------------------------------------------------------------------------------------
-
-
-def exponent(score, scores_max, s, c):
-    """scale (score - scores_max), a base-2 exponent."""
-    return score * s.scale - scores_max * s.scale if c.softmax.fused_scale else (score - scores_max) * s.scale
-
-
-def seen(scores_max, masked):
-    """A row's maximum, for exponents. While blocks are masked the row may have seen no key."""
-    return finite(scores_max) if masked else scores_max
 
 
 @T.macro
