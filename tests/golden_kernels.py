@@ -7,13 +7,9 @@ holds that.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 from code_mutants.kernels import KERNELS as MUTATED
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 from code_mutants.on_gpu import HUNG, RIGHT, Result, compiled
 

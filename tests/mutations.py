@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from moves import groups
+from moves.space import walk
 
 from tl_attention.files.schedule_file import load, load_file
 from tl_attention.loop.attention import SOURCE
@@ -23,11 +25,9 @@ from tl_attention.program.derivation import derive
 from tl_attention.program.machine import Policy
 from tl_attention.program.operation import Operation
 from tl_attention.program.program import Model, Program
-from tl_attention.schedule import regroup
 from tl_attention.schedule.keys import PRODUCER
 from tl_attention.schedule.options import SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.schedule.space import walk
 
 SCHEDULES = Path(__file__).parent.parent / "schedules"
 HEAD_DIM = 64
@@ -127,7 +127,7 @@ def derive_small(schedule: Schedule, model: Model) -> Program:
 
 def mutate(schedule: Schedule, rng: random.Random) -> Schedule:
     """A well-formed schedule whose order or number of buffers is one to four random changes away; legal or not."""
-    return walk(schedule, rng, rng.randint(1, 4), lambda name: name in regroup.MOVES or name == "num_stages")
+    return walk(schedule, rng, rng.randint(1, 4), lambda name: name in groups.MOVES or name == "num_stages")
 
 
 def vary_options(schedule: Schedule, rng: random.Random) -> Schedule:

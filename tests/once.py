@@ -10,13 +10,10 @@ import functools
 import hashlib
 import os
 import pickle
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 import golden
 from code_mutants import kernels, reading

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
 from code_mutants.kernels import Kernel
 from golden_kernels import KERNELS
 from mutations import shipped

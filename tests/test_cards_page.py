@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
+import cards_page
+import compile_cards
 import pytest
 from click.testing import CliRunner
 from stand_in import Compilers, on_a_machine
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-import cards_page
-import compile_cards
 
 from tl_attention.build.compile import StaticReport
 from tl_attention.files.named import resolve

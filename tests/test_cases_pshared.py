@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
 from code_mutants.reading import prove
 from faults.others import OTHERS
 from golden_kernels import KERNELS

@@ -6,18 +6,13 @@ Left to the numbers: the cap's arithmetic, whether hidden keys are kept from the
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from tiers import sampled
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
 from code_mutants.reading import prove
 from golden_kernels import KERNELS
 from once import lowered
+from tiers import sampled
 
 from tl_attention.errors import ScheduleRefused
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
-
-import pytest
-from matplotlib.patches import Rectangle
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 import cells_page
+import pytest
 from cells_chart import chart, drawn
+from matplotlib.patches import Rectangle
 from pictures_of.layout import boxes, faults
 from pictures_of.style import SMALL, styled
 

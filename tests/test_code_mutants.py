@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-from tiers import exhaustive
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
 from code_mutants import proving
 from code_mutants.compiled import errors_of
 from code_mutants.judged import reason
@@ -17,6 +12,7 @@ from code_mutants.kernels import KERNELS
 from code_mutants.operations import DEVICE, mutants, sample
 from code_mutants.rows import BROKEN, TO_JUDGE, Rows
 from once import lowered, proved
+from tiers import exhaustive
 
 # One of each lowering and mask, with multicast, turns, tiles from a counter, an output by TMA, and fragments.
 SAMPLED = ("best", "best_causal", "output_tma", "seed_causal", "mma_sync_small")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import lzma
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,8 +15,6 @@ from click.testing import CliRunner, Result
 from tl_attention.build.compile import compile_kernel
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tools"))
-
 import corpus  # noqa: E402
 from checkouts import Checkout  # noqa: E402
 from generated_case import ACCEPTED, GeneratedCase, draw_random, generated, rebuilt  # noqa: E402

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-import sys
 import timeit
 import tomllib
 from pathlib import Path
 
-import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
 import defaults_records
+import pytest
 
 from tl_attention.errors import InputError
 from tl_attention.files import defaults

@@ -7,7 +7,6 @@ No `make` target lowers them again. When generated code changes a test here fail
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -15,8 +14,6 @@ import pytest
 from tiers import exhaustive, sampled
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tools"))
-
 import corpus  # noqa: E402
 from checkouts import Checkout  # noqa: E402
 from generated_case import ACCEPTED, NOT_LOWERED, GeneratedCase, judge, lower, rebuilt  # noqa: E402

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
 from code_mutants.reading import prove
 from faults import LOWERINGS, TABLE, Edit
 from faults.long import LONG

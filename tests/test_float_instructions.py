@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from float_instructions import by_formula, counted, float_instructions, products_of_a_block
 from mma_sync_schedules import SHIPPED
 from tiers import exhaustive
 
 from tl_attention.build.compile import compile_kernel
-from tl_attention.build.float_instructions import by_formula, counted, float_instructions, products_of_a_block
 from tl_attention.build.sass import Loop
 from tl_attention.configurations.as_schedule import schedule_of
 from tl_attention.configurations.configuration import parse

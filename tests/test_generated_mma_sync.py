@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import functools
 import random
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tiers import exhaustive
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
 from code_mutants.kernels import SCHEDULES
 from once import Given, proved
+from tiers import exhaustive
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load

@@ -5,22 +5,18 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import re
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiers import sampled
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
 from code_mutants.kernels import KERNELS
 from code_mutants.on_gpu import RIGHT, run
 from code_mutants.reading import Code, of_numbers, prove
 from machine_code import cubin
 from once import lowered
 from pebble import ProcessPool
+from tiers import sampled
 
 from tl_attention.proof.generated import text
 from tl_attention.proof.generated.calls import CALLS

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
 from code_mutants.kernels import KERNELS
 from once import lowered
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import combinations, pairwise
-from pathlib import Path
 
-import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import iterations_drawing
+import pytest
 from iterations import Filled, InFlight, Iterations
 
 from tl_attention.files.named import resolve

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import ladder_extras
 import ladder_pages
+import pytest
 
 from tl_attention.files.ladder_file import ladder_names, load_ladder
 from tl_attention.measure.records import read_rows

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
 from code_mutants.reading import prove
 from explained import BLOCK_LOOP, explained
 from golden_kernels import KERNELS

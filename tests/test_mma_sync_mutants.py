@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from schedule_mutants import KINDS, RIGHT, WRONG, Mutant, accepted, drawn, judged
 from simulated_warps import wrong
 from tiers import exhaustive, sampled
 
@@ -16,10 +15,6 @@ from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.progress import SILENT
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
-from schedule_mutants import KINDS, RIGHT, WRONG, Mutant, accepted, drawn, judged
 
 MUTANTS, SHARDS = 60, 4
 COMPILED, PARTS = 60, 4

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from pathlib import Path
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 from code_mutants.judged import reason
 from code_mutants.packs import JUDGED, drawn

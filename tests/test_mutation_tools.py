@@ -6,19 +6,13 @@ import base64
 import json
 import lzma
 import multiprocessing
-import sys
 from dataclasses import replace
 from io import StringIO
-from pathlib import Path
 
 import pytest
+import run_mutants
 import torch
 from click.testing import CliRunner
-from tiers import exhaustive
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
-import run_mutants
 from code_mutants import on_gpu, packs
 from code_mutants.compiled import errors_of, host_object, same_machine_code
 from code_mutants.kernels import KERNELS
@@ -35,6 +29,7 @@ from mutation_jobs import end_as_a_hung_kernel, end_right, text_compiled
 from once import lowered, proved
 from pebble import ProcessPool
 from rich.console import Console
+from tiers import exhaustive
 
 from tl_attention.measure.candidate import Verified
 from tl_attention.problem.mask import CAUSAL

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
 from golden_kernels import KERNELS
 from machine_code import cubin
 from mma_sync_schedules import OF_OTHER_CODE, SHIPPED

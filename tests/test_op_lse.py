@@ -5,15 +5,10 @@ from __future__ import annotations
 import math
 import multiprocessing
 import random
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
 from code_mutants.kernels import KERNELS, Kernel, lowered
 from mutations import SCHEDULES
 from pebble import ProcessPool

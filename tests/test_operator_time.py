@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import count
-from pathlib import Path
 
+import operator_time
 import pytest
 import torch
 from click.testing import CliRunner
 from on_cpu import Kernels, on_cpu
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
-import operator_time
 from operator_time import calls_of, measured, shapes
 
 from tl_attention.errors import InputError

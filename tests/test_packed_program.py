@@ -13,10 +13,6 @@ from typing import Any
 
 import pytest
 import tilelang.transform
-from tiers import exhaustive, sampled
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
 from code_mutants.kernels import generated
 from mma_sync_schedules import SHIPPED as FAMILY_AND_TOP
 from mma_sync_schedules import head_dim
@@ -25,6 +21,7 @@ from overlap import FORMS, overlap
 from pydantic.fields import FieldInfo
 from specialized import hundred
 from submissions import SCHEDULES, import_file
+from tiers import exhaustive, sampled
 from tvm import IRModule, tirx
 
 from tl_attention.errors import ScheduleRefused

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from PIL import Image, ImageChops
 from tiers import exhaustive, sampled
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tools"))
-
 import cells_page  # noqa: E402
 import iterations_drawing  # noqa: E402
 import pictures  # noqa: E402

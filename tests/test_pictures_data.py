@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tools"))
-
 import pictures  # noqa: E402
 from cells_page import read  # noqa: E402
 from pictures_of import grid, ladder, lengths, outcomes, style  # noqa: E402

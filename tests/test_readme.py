@@ -6,7 +6,6 @@ import csv
 import hashlib
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,6 @@ from tl_attention.show.console import show_tables
 from tl_attention.show.report import PEER_NAMES
 
 ROOT = Path(__file__).parent.parent
-sys.path.append(str(ROOT / "tools"))
-
 import cells_page  # noqa: E402
 import experiments_page  # noqa: E402
 import pytorch_page  # noqa: E402

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import cycle
 
 import pytest
+from moves.space import random_neighbour
 from mutations import shipped
 from stand_in import GOOD, Compilers, Gpu, on_a_machine
 
@@ -20,7 +21,6 @@ from tl_attention.measure.session import Session
 from tl_attention.measure.ticket import Ticket
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.schedule.space import random_neighbour
 
 __all__ = ["on_a_machine"]
 pytestmark = pytest.mark.usefixtures("on_a_machine")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
@@ -12,12 +11,9 @@ from typing import Any
 
 import pytest
 from browser import SCHEMES, WIDTHS, browser, faults
+from pictures_of.layout import Box
 from site_pages import ARGUMENTS, ROOT, Page, build, build_once, dead_links, markdown_of, tables_of
 from tiers import exhaustive
-
-sys.path.append(str(ROOT / "tools"))
-
-from pictures_of.layout import Box
 
 pytestmark = exhaustive
 # Every page that a reader can be sent to from the outside.

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Annotated, Literal
 
 import pytest
+from moves.space import moves, neighbours, random_neighbour, walk
 from mutations import shipped
 from pydantic import BaseModel, Field
 
@@ -14,7 +15,6 @@ from tl_attention.files.named import resolve
 from tl_attention.schedule.choices import choices, listed_keys
 from tl_attention.schedule.options import Exp2Polynomial, KernelOptions, Releases, SoftmaxOptions, Split, Waits
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.schedule.space import moves, neighbours, random_neighbour, walk
 
 BEST = shipped()["best"]
 POLYNOMIAL = resolve("experiments/exp2_polynomial").schedule

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
+import time_backward
 import torch
 from click.testing import CliRunner
 from gradients import flash_on_cpu
 from on_cpu import Kernels, on_cpu
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
-import time_backward
 from time_backward import call_of, error_of, measured, shapes, tensors
 
 from tl_attention.errors import InputError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import lzma
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from click.testing import CliRunner
 from tiers import exhaustive
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tools"))
-
 import same_code  # noqa: E402
 import same_words  # noqa: E402
 from checkouts import Checkout  # noqa: E402

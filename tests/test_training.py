@@ -13,7 +13,6 @@ import torch
 from click.testing import CliRunner
 from matplotlib.axes import Axes
 
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 
 import train_beside

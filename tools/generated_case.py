@@ -88,10 +88,10 @@ def draw_random(checkout: Path, seed: int, number: int, lowering: str) -> tuple[
 
 def _random_schedule(lowering: str, rng: random.Random) -> Schedule:
     """A few steps of any kind from a shipped one, more of the tile's and, where there are any, of the options."""
+    from moves.space import walk
     from mutations import shipped, with_options
 
     from tl_attention.files.named import resolve
-    from tl_attention.schedule.space import walk
 
     # Of those that are meant for the head sizes that are drawn.
     meant = [schedule for name, schedule in shipped().items() if {64, 128} & {*resolve(name).head_dims}]

@@ -9,11 +9,11 @@ from statistics import geometric_mean
 import ladder_profile
 from cells_page import read as read_cells
 from cells_page import record
+from float_instructions import FloatInstructions, float_instructions
 from pictures_of import panels
 from pictures_of.panels import Key
 from pictures_of.style import SHORT
 
-from tl_attention.build.float_instructions import FloatInstructions, float_instructions
 from tl_attention.files.ladder_file import Ladder
 from tl_attention.measure.cell import OURS, SCHEDULE
 from tl_attention.measure.cell_records import CellRow

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import click
 import torch
+from moves.space import walk
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import ScheduleFile, load_file
@@ -34,7 +35,6 @@ from tl_attention.program.derivation import derive
 from tl_attention.program.machine import Deadlock
 from tl_attention.proof.legality import find_violation
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.schedule.space import walk
 from tl_attention.shipped import folder
 
 MOST_STEPS = 4

@@ -12,11 +12,11 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from tl_attention.schedule import recut, regroup
+from moves import chunks, groups
+from moves.groups import Change
 from tl_attention.schedule.choices import Path, choices, listed_keys
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.options import OPTION_KEYS
-from tl_attention.schedule.regroup import Change
 from tl_attention.schedule.schedule import Schedule
 
 Move = Callable[[Keys], Iterator[Change]]
@@ -42,8 +42,8 @@ def moves(schedule: Schedule) -> dict[str, Move]:
     taken = schedule.dialect.takes
     alone = [path for path in keys if path[0] not in OPTION_KEYS or taken(".".join(path))]
     return {
-        **(regroup.MOVES if schedule.has_program else {}),
-        **(recut.MOVES if taken("split") else {}),
+        **(groups.MOVES if schedule.has_program else {}),
+        **(chunks.MOVES if taken("split") else {}),
         "block_M": _rows,
         "block_N": _columns,
         **{".".join(path): partial(_set, path=path, values=keys[path]) for path in alone},
@@ -93,7 +93,7 @@ def _changed(schedule: Schedule, change: Change) -> Schedule | None:
 
 def _as_listed(schedule: Schedule) -> Schedule:
     """The same schedule, its groups in the one order in which the moves list them."""
-    listed = regroup.as_keys(schedule.emission, schedule.producers)
+    listed = groups.as_keys(schedule.emission, schedule.producers)
     if schedule.group == listed["group"]:
         return schedule
     return Schedule(**schedule.model_dump() | listed)
@@ -118,4 +118,4 @@ def _rows(keys: Keys) -> Iterator[Change]:
 
 def _columns(keys: Keys) -> Iterator[Change]:
     """Keys of a block, and the chunks of them."""
-    return (recut.resized(keys, block_N) for block_N in choices(Schedule.model_fields["block_N"]))
+    return (chunks.resized(keys, block_N) for block_N in choices(Schedule.model_fields["block_N"]))

@@ -1,15 +1,15 @@
-"""Everything that one step can change about the chunks of split statements, as `regroup.py` does of the groups."""
+"""Everything that one step can change about the chunks of split statements, as `groups.py` does of the groups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from moves.groups import Change, as_keys
 from tl_attention.loop.attention import FRAGMENTS, SOURCE, SPLITTABLE
 from tl_attention.loop.table import chunk_names
 from tl_attention.problem.head_dims import DEFAULT_HEAD_DIMS, sizes_of
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.options import CHUNK_UNIT
-from tl_attention.schedule.regroup import Change, as_keys
 
 # Of chunks.
 Numbers = tuple[int, ...]

@@ -1,0 +1,1 @@
+"""What one step can change about a schedule: its neighbours, and random walks."""
