@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.explain import explain
 
@@ -35,7 +36,7 @@ class Phase(NamedTuple):
 
 def explained(schedule: Schedule) -> dict[str, Phase]:
     """The operations of each phase, by its name."""
-    parts = {re.match(r"[\w ]*", part)[0]: part.splitlines() for part in explain(schedule).split("\n\n")}
+    parts = {re.match(r"[\w ]*", part)[0]: part.splitlines() for part in explain(Planned(schedule)).split("\n\n")}
     found = {"Steady state": Phase(("t",), (tuple(_operations(parts["Steady state"][1:])),))}
     for name in ("Prologue", "Epilogue"):
         heading, *lines = parts[name]

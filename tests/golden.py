@@ -28,6 +28,7 @@ from golden_kernels import KERNELS, GoldenKernel
 
 from tl_attention.build.generation import target
 from tl_attention.lowering.registry import lowering_of
+from tl_attention.program.planned import Planned
 
 FOLDER = Path(__file__).parent / "golden"
 INDEX, TEXTS = FOLDER / "kernels.json", FOLDER / "texts.xz"
@@ -46,7 +47,7 @@ class Entry:
 def key(kernel: GoldenKernel) -> str:
     """A hash of what TileLang lowers: the traced program, the options of its passes, the target, and its version."""
     lowering = lowering_of(kernel.schedule)
-    program = lowering.prim_func(kernel.schedule, kernel.variant).script(show_meta=True)
+    program = lowering.prim_func(Planned(kernel.schedule), kernel.variant).script(show_meta=True)
     made_of = [program, dict(lowering.pass_configs), target(kernel.variant.arch), version("tilelang")]
     return _hash(json.dumps(made_of, sort_keys=True, default=str))
 

@@ -20,6 +20,7 @@ from tl_attention.measure.progress import SILENT, Silent
 from tl_attention.measure.records import ResultsFile, read_rows
 from tl_attention.oracle.reference import ErrorReport, worst_of
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
 
 __all__ = ["on_a_machine"]
 SHAPE = AttentionShape(1, 2, 256, 256, 128)
@@ -35,7 +36,7 @@ def gpu(monkeypatch, on_a_machine):
 
 def rows_of(tmp_path, names, **options):
     results = ResultsFile(tmp_path / "rows.jsonl")
-    candidates = [Candidate(name, SHAPE, shipped().get(name, shipped()["seed"])) for name in names]
+    candidates = [Candidate(name, SHAPE, Planned(shipped().get(name, shipped()["seed"]))) for name in names]
     rows = bench.measure(candidates, bench.Options(rounds=2, **options), results.append, SILENT)
     assert read_rows(results.path) == rows, "what is returned is what is recorded"
     return {row.name: row for row in rows}
@@ -160,7 +161,9 @@ def test_rows_recorded_before_an_interruption_stay(gpu, tmp_path):
 def test_without_a_gpu_schedules_are_compiled_and_interpreted(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "CompilePool", Compilers)
     results = ResultsFile(tmp_path / "rows.jsonl")
-    rows = bench.measure([Candidate("seed", SHAPE, shipped()["seed"])], bench.Options(), results.append, SILENT)
+    rows = bench.measure(
+        [Candidate("seed", SHAPE, Planned(shipped()["seed"]))], bench.Options(), results.append, SILENT
+    )
     assert rows[0].status == "checked_on_cpu" and rows[0].error_rms <= rows[0].error_rms_budget
     assert "nothing was timed" in rows[0].reason and rows[0].median_ms is None
 
@@ -178,7 +181,7 @@ def test_without_a_gpu_what_has_no_program_is_compiled_and_every_step_is_told(mo
 
     inferred = load(Path(__file__).parents[1] / "schedules/inferred.yaml")
     schedules = {"inferred": inferred, "seed": shipped()["seed"], "seed_stages4": shipped()["seed_stages4"]}
-    candidates = [Candidate(name, SHAPE, schedule) for name, schedule in schedules.items()]
+    candidates = [Candidate(name, SHAPE, Planned(schedule)) for name, schedule in schedules.items()]
     rows = {row.name: row for row in bench.measure(candidates, bench.Options(), lambda row: None, Told())}
     assert [rows[name].status for name in schedules] == ["compiled", "checked_on_cpu", "refused"]
     assert rows["inferred"].error_max_abs is None

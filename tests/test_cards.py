@@ -17,6 +17,7 @@ from tl_attention.lowering.preflight import check_limits, refuse_unless_safe, ve
 from tl_attention.lowering.registry import LOWERINGS, lowering_of
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
+from tl_attention.program.planned import Planned
 from tl_attention.proof.limits import check_fits
 from tl_attention.show.explain import explain
 
@@ -114,7 +115,7 @@ def test_warps_are_counted_whole():
 
 def test_resources_say_how_many_blocks_fit():
     short = shipped()["short"]
-    takes = lowering_of(short).resources(short, 128)
+    takes = lowering_of(short).resources(Planned(short), 128)
     assert takes.blocks_that_fit(HOPPER, short.threads, takes.launched) == short.kernel.blocks_per_sm == 2
     assert takes.blocks_that_fit(CARDS["sm_86"], short.threads, takes.launched) == 0
 
@@ -166,14 +167,14 @@ def test_a_lowering_names_cards_that_are_known(name):
 )
 def test_a_schedule_is_refused_for_a_card_that_its_lowering_is_not_for(check):
     words = "lowering: warp_specialized runs on sm_90a (H100, H200), not on sm_86 (RTX 3090)"
-    check(BEST, 128, HOPPER)
+    check(Planned(BEST), 128, HOPPER)
     with pytest.raises(ScheduleRefused, match=f"^{re.escape(words)}$") as refusal:
-        check(BEST, 128, CARDS["sm_86"])
+        check(Planned(BEST), 128, CARDS["sm_86"])
     assert refusal.value.key == ("lowering",)
 
 
 def small(card: Card) -> None:
-    check_fits(BEST, 128, lowering_of(BEST).resources(BEST, 128, card), card)
+    check_fits(BEST, 128, lowering_of(BEST).resources(Planned(BEST), 128, card), card)
 
 
 def test_a_limit_names_the_card_that_it_is_of():
@@ -186,9 +187,9 @@ def test_a_limit_names_the_card_that_it_is_of():
         update={"block_N": 256, "kernel": BEST.kernel.model_copy(update={"k_stages": 1, "v_stages": 1})}
     )
     with pytest.raises(ScheduleRefused, match=r"256 threads of sm_80 \(A100\) have 240"):
-        check_fits(wide, 128, lowering_of(wide).resources(wide, 128, few), few)
-    assert "of 101,376 bytes of sm_86 (RTX 3090): " in explain(BEST, card=CARDS["sm_86"])
-    assert "of 232,448 bytes: " in explain(BEST)
+        check_fits(wide, 128, lowering_of(wide).resources(Planned(wide), 128, few), few)
+    assert "of 101,376 bytes of sm_86 (RTX 3090): " in explain(Planned(BEST), card=CARDS["sm_86"])
+    assert "of 232,448 bytes: " in explain(Planned(BEST))
 
 
 def test_a_case_names_its_card_unless_it_is_the_default():

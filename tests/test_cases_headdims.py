@@ -21,6 +21,7 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
 
 EVERY = range(8, 257, 8)
 
@@ -90,7 +91,7 @@ def test_every_size_has_a_default_that_is_meant_for_it_and_fits() -> None:
         for mask in (FULL, CAUSAL):
             named = resolve(default_of(size, mask))
             assert is_meant(size, named.head_dims), (size, named)
-            check_limits(named.schedule, size)
+            check_limits(Planned(named.schedule), size)
 
 
 def test_what_is_made_for_another_size_is_told(cli, error_of) -> None:

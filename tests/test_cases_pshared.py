@@ -17,6 +17,7 @@ from tiers import sampled
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.lowering.warp_specialized.device_code import STORE_P
+from tl_attention.program.planned import Planned
 from tl_attention.proof.generated.tiles import Tile
 from tl_attention.schedule.schedule import Schedule
 
@@ -42,7 +43,7 @@ LINES = {"p_shared": 2, "p_shared_causal": 3, "p_shared, asked": 4, "p_shared, c
 @pytest.mark.parametrize("name", sampled(LINES, [name for name in LINES if name in KERNELS]))
 def test_every_line_that_puts_p_runs(name):
     kernel = KERNELS.get(name) or OTHERS[name]
-    refuse_unless_safe(kernel.schedule, 64)
+    refuse_unless_safe(Planned(kernel.schedule), 64)
     code, verdict = lowered(kernel), proved(kernel)
     found = puts(code.source)
     assert len(found) == LINES[name]
@@ -56,7 +57,7 @@ def test_the_wait_for_mma1_comes_before_the_cast_that_overwrites_its_operand():
     with pytest.raises(
         ScheduleRefused, match=r"^cast\(t\) overwrites acc_s_cast before mma1\(t-1\), emitted later, has"
     ):
-        refuse_unless_safe(changed(order=(-1, 0, 1, 2, 4, -1, 3)), 64)
+        refuse_unless_safe(Planned(changed(order=(-1, 0, 1, 2, 4, -1, 3))), 64)
 
 
 # --- the device function ---------------------------------------------------------------------------------------------

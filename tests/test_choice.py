@@ -21,6 +21,7 @@ from tl_attention.measure.records import Row
 from tl_attention.measure.session import Session
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
 
 __all__ = ["on_a_machine"]
 pytestmark = pytest.mark.usefixtures("on_a_machine")
@@ -172,7 +173,7 @@ def test_a_configuration_of_another_head_dim_is_refused_before_anything_is_compi
 
 
 def test_what_is_left_out_of_a_session_is_recorded_and_nothing_is_known_by_it():
-    first, second, third = (Candidate(str(one), SHAPE, schedule_of(one)) for one in list(space())[:3])
+    first, second, third = (Candidate(str(one), SHAPE, Planned(schedule_of(one))) for one in list(space())[:3])
     known, recorded, gpu = Known(), [], Gpu()
     same = Compilers(code=lambda candidate: "the same")
     with Session(recorded.append, seed=1, known=known, compilers=same, worker=gpu) as session:

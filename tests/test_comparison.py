@@ -12,6 +12,7 @@ from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.comparison import CONFIDENCE, Comparison
 from tl_attention.measure.session import Session
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
 
 
 def of(*ratios: float) -> Comparison:
@@ -57,7 +58,7 @@ def test_the_same_code_entered_twice_compares_as_equal() -> None:
     shape = AttentionShape(2, 16, 8192, 8192, 128, "bfloat16")
     with Session(lambda row: None) as session:
         for name in ("best", "best again", "seed"):
-            session.add(Candidate(name, shape, shipped()[name.partition(" ")[0]]))
+            session.add(Candidate(name, shape, Planned(shipped()[name.partition(" ")[0]])))
         tickets = {ticket.candidate.name: ticket for ticket in session.prepared() if session.verify(ticket)}
         again = session.compare(tickets["best again"], tickets["best"])
         slower = session.compare(tickets["seed"], tickets["best"])

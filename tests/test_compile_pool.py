@@ -16,12 +16,13 @@ from tl_attention.measure import compile_pool
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compile_pool import CompilePool, compile_all
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
 
 SHAPE = AttentionShape(1, 2, 256, 256, 128)
 
 
 def candidate(name: str) -> Candidate:
-    return Candidate(name, SHAPE, shipped()["seed"])
+    return Candidate(name, SHAPE, Planned(shipped()["seed"]))
 
 
 @pytest.fixture

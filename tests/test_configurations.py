@@ -25,6 +25,7 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.operation import Operation
+from tl_attention.program.planned import Planned
 
 RTX_3090 = CARDS["sm_86"]
 SPACE = list(space())
@@ -105,7 +106,7 @@ def test_every_configuration_of_the_space_is_proved_or_refused_for_its_size():
     refused: dict[tuple[int, int], set[str]] = {}
     for one in SPACE:
         try:
-            refuse_unless_safe(schedule_of(one), one.head_dim, RTX_3090)
+            refuse_unless_safe(Planned(schedule_of(one)), one.head_dim, RTX_3090)
         except ScheduleRefused as refusal:
             assert re.match(TOO_LARGE, str(refusal))
             what = "{}{}{}".format(*one.fragments) + "+buffer" * one.buffer
@@ -198,7 +199,7 @@ def test_the_other_options_are_keys(on):
 def test_the_interpreter_computes_attention_by_them(text, mask):
     one = parse(text)
     schedule = schedule_of(one)
-    refuse_unless_safe(schedule, one.head_dim, RTX_3090)
+    refuse_unless_safe(Planned(schedule), one.head_dim, RTX_3090)
     reports = verify(derive(schedule), schedule, Variant(one.head_dim, "float16", mask))
     assert {run: report.ok for run, report in reports.items()} == {"late": True, "early": True}
 

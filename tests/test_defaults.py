@@ -22,6 +22,7 @@ from tl_attention.problem.head_dims import TILE_SIZES, is_meant, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.window import MASK_KINDS, kind_of
+from tl_attention.program.planned import Planned
 
 ROOT = Path(__file__).parents[1]
 # Line 2: short queries; line 8: others of the same size.
@@ -258,7 +259,7 @@ def test_it_ships_with_the_package_and_is_no_schedule(cli) -> None:
 def test_every_rule_has_a_schedule_that_fits_its_sizes() -> None:
     for rule in defaults.defaults().rules:
         for size, arch in itertools.product(rule.head_dims, rule.archs):
-            check_limits(resolve(rule.schedule).schedule, size, CARDS[arch])
+            check_limits(Planned(resolve(rule.schedule).schedule), size, CARDS[arch])
 
 
 def test_every_kind_of_case_has_a_schedule_that_is_meant_for_it() -> None:

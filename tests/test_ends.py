@@ -12,6 +12,7 @@ from tl_attention.problem.lengths import edges
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import INTEGERS
+from tl_attention.program.planned import Planned
 
 SHAPE = AttentionShape(1, 4, 512, 512, 128)
 
@@ -19,7 +20,7 @@ SHAPE = AttentionShape(1, 4, 512, 512, 128)
 @pytest.mark.parametrize("name", ["best", "prefetch", "seed", "ws_three_stages", "inferred"])
 def test_each_number_of_blocks_ends_whole_ragged_and_with_one_key(name: str) -> None:
     schedule = resolve(name).schedule
-    keys = [sizes.seq_kv for sizes in ends_of(schedule, SHAPE)]
+    keys = [sizes.seq_kv for sizes in ends_of(Planned(schedule), SHAPE)]
     for blocks in range(1, max(keys) // schedule.block_N + 1):
         of_last = {seq_kv - (blocks - 1) * schedule.block_N for seq_kv in keys} & {*range(1, schedule.block_N + 1)}
         assert {1, schedule.block_N} < of_last
@@ -28,13 +29,13 @@ def test_each_number_of_blocks_ends_whole_ragged_and_with_one_key(name: str) -> 
 
 def test_where_a_mask_ends_the_loop_every_query_sees_a_key_and_tiles_of_one_problem_end_apart() -> None:
     shape = AttentionShape(1, 4, 512, 512, 128, mask=CAUSAL)
-    sizes = [*ends_of(resolve("fa3_pipelined").schedule, shape)]
+    sizes = [*ends_of(Planned(resolve("fa3_pipelined").schedule), shape)]
     assert all(found.seq_q <= found.seq_kv for found in sizes)
     assert any(found.seq_q == found.seq_kv >= 5 * 128 for found in sizes)
 
 
 def test_a_kernel_for_fixed_sizes_is_verified_at_these_alone() -> None:
-    assert verified_on(SHAPE, fixed=True, schedule=resolve("seed").schedule) == [Verified(SHAPE)]
+    assert verified_on(SHAPE, fixed=True, planned=Planned(resolve("seed").schedule)) == [Verified(SHAPE)]
 
 
 @pytest.mark.parametrize("block_N", [64, 80, 128, 176])

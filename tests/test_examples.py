@@ -20,6 +20,7 @@ from tl_attention.hardware.card import CARDS, HOPPER
 from tl_attention.lowering.preflight import check_limits
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.op import arguments
+from tl_attention.program.planned import Planned
 
 __all__ = ["flash_on_cpu", "on_cpu"]
 ROOT = Path(__file__).parents[1]
@@ -94,7 +95,7 @@ def on_card(monkeypatch, on_cpu, flash_on_cpu) -> Callable[[str, str], Kernels]:
         import_module("common").on_a_gpu(main)
         for schedule, variant in on_cpu.asked:
             assert variant.arch == arch
-            check_limits(schedule, variant.head_size, card)
+            check_limits(Planned(schedule), variant.head_size, card)
             lowering_of(schedule).check_variant(variant)
         return on_cpu
 

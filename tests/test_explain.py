@@ -13,6 +13,7 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
 from tl_attention.files.schema import json_schema
 from tl_attention.lowering.registry import lowering_of
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.choices import choices
 from tl_attention.schedule.option_label import changed_options
 from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS
@@ -30,7 +31,7 @@ def marked(text: str) -> set[str]:
 
 
 def test_every_option_in_force_is_shown_and_those_of_the_file_are_marked() -> None:
-    text = explain(load(SCHEDULES / "best_causal.yaml"))
+    text = explain(Planned(load(SCHEDULES / "best_causal.yaml")))
     assert options(text) == [
         "  kernel.k_stages: K_shared has num_stages buffers",
         "* kernel.v_stages 3: buffers of V_shared",
@@ -57,7 +58,7 @@ def test_every_option_in_force_is_shown_and_those_of_the_file_are_marked() -> No
 
 def test_a_default_that_the_file_sets_is_marked_too() -> None:
     """best.yaml says that it has a cluster of two; fa3_overlap has one because that is the default."""
-    best, overlap = (explain(load(SCHEDULES / f"{name}.yaml")) for name in ("best", "fa3_overlap"))
+    best, overlap = (explain(Planned(load(SCHEDULES / f"{name}.yaml"))) for name in ("best", "fa3_overlap"))
     words = "kernel.cluster 2: two thread blocks of neighbouring row tiles share each load of K and V"
     assert f"* {words}" in options(best) and f"  {words}" in options(overlap)
     assert marked(overlap) == set()
@@ -65,13 +66,15 @@ def test_a_default_that_the_file_sets_is_marked_too() -> None:
 
 def test_options_with_values_of_their_own_are_said_in_words() -> None:
     text = explain(
-        fa3(
-            *CHUNKED,
-            split=TWO,
-            wait_before={"mma1": "exp.1"},
-            release_before={"load_k": "exp.1"},
-            kernel={"registers": (232, 40), "k_stages": 3},
-            softmax={"rescale_threshold": 8, "exp2_polynomial": {"every": 4, "first": 2}},
+        Planned(
+            fa3(
+                *CHUNKED,
+                split=TWO,
+                wait_before={"mma1": "exp.1"},
+                release_before={"load_k": "exp.1"},
+                kernel={"registers": (232, 40), "k_stages": 3},
+                softmax={"rescale_threshold": 8, "exp2_polynomial": {"every": 4, "first": 2}},
+            )
         )
     )
     assert {line.partition(": ")[2] for line in options(text) if line.startswith("*")} == {
@@ -91,7 +94,7 @@ def test_every_option_of_every_schedule_has_words(number) -> None:
     """And of a lowering those that it takes."""
     for schedule in hundred(number):
         try:
-            lines = options(explain(schedule))
+            lines = options(explain(Planned(schedule)))
         except ScheduleRefused:
             continue
         changed = {path for path, _ in changed_options(schedule)} - {"kernel.registers"}
@@ -100,7 +103,7 @@ def test_every_option_of_every_schedule_has_words(number) -> None:
             path for path in OPTION_PATHS if path.startswith(("kernel.", "softmax.")) and schedule.dialect.takes(path)
         ]
         assert len(lines) >= len(kept) - 1 and not [line for line in lines if line.endswith(": ")]
-    assert not options(explain(shipped()["seed"]))
+    assert not options(explain(Planned(shipped()["seed"])))
 
 
 @pytest.mark.parametrize("key", OPTION_KEYS)
@@ -138,15 +141,15 @@ registers: 138 of 255 for fragments: acc_s 64, acc_s_cast 32, acc_o 32, row vect
 
 @pytest.mark.parametrize("name, head_dim", RESOURCES)
 def test_what_a_schedule_takes_of_the_sm_is_shown_with_what_there_is(name, head_dim) -> None:
-    assert RESOURCES[name, head_dim] in explain(load(SCHEDULES / f"{name}.yaml"), head_dim=head_dim)
+    assert RESOURCES[name, head_dim] in explain(Planned(load(SCHEDULES / f"{name}.yaml")), head_dim=head_dim)
 
 
 @pytest.mark.parametrize("name", shipped())
 def test_the_sums_shown_are_those_that_the_limits_have(name) -> None:
     schedule = shipped()[name]
     head_dim = fitting_head_dim(name)
-    text = explain(schedule, head_dim=head_dim).replace(",", "")
-    takes = lowering_of(schedule).resources(schedule, head_dim)
+    text = explain(Planned(schedule), head_dim=head_dim).replace(",", "")
+    takes = lowering_of(schedule).resources(Planned(schedule), head_dim)
     need, parts = re.search(r"shared memory: (\d+) of \d+ bytes: (.*)", text).groups()
     counted = re.sub(r"that hold the mbarriers|buffers|block_[MN]|head_dim", "", parts)
     assert eval(counted) == int(need) == takes.static_bytes + takes.shared_bytes
@@ -177,7 +180,7 @@ def test_a_head_dim_that_the_kernels_do_not_have_is_refused_before_anything_is_s
 
 
 def test_chunks_waits_and_releases_are_shown_where_they_stand() -> None:
-    text = explain(fa3(*CHUNKED, split=TWO, wait_before={"mma1": "exp.1"}, release_before={"load_k": "exp.1"}))
+    text = explain(Planned(fa3(*CHUNKED, split=TWO, wait_before={"mma1": "exp.1"}, release_before={"load_k": "exp.1"})))
     assert (
         """
   run      mask(t) of a boundary block, row_max(t), scale(t), exp.0(t)
@@ -192,10 +195,12 @@ def test_chunks_waits_and_releases_are_shown_where_they_stand() -> None:
 
 
 def test_the_model_is_the_lowerings_own_unless_another_is_asked_for() -> None:
-    assert "asynchronous model" in explain(fa3(*REST)) and "synchronous model" in explain(shipped()["seed"])
-    other = explain(fa3(*REST, kernel={"ping_pong": True}), "synchronous")
+    assert "asynchronous model" in explain(Planned(fa3(*REST))) and "synchronous model" in explain(
+        Planned(shipped()["seed"])
+    )
+    other = explain(Planned(fa3(*REST, kernel={"ping_pong": True})), "synchronous")
     assert "\nsynchronous model, not the asynchronous one of lowering warp_specialized: " in other
     # What the kernel does besides is no part of another model.
     assert not re.search(r"^ +(turn|hold|release +load_q)", other, re.MULTILINE)
-    other = explain(shipped()["seed"], "asynchronous")
+    other = explain(Planned(shipped()["seed"]), "asynchronous")
     assert "\nasynchronous model, not the synchronous one of lowering pipelined: " in other and "~" not in other

@@ -22,6 +22,7 @@ from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
 from tl_attention.program.program import CONSUMER
 from tl_attention.proof.events import Process
 from tl_attention.schedule.options import SoftmaxOptions
@@ -156,7 +157,7 @@ def in_loop(before: list[Emitted], after: list[Emitted], schedule: Schedule) -> 
 def test_the_traced_kernel_does_what_is_listed(name, causal):
     """Every operation of every phase in order, the statements with what they read and write."""
     schedule = TRACED[name]
-    kernel = lowering_of(schedule).prim_func(schedule, Variant(128, "float16", CAUSAL if causal else FULL))
+    kernel = lowering_of(schedule).prim_func(Planned(schedule), Variant(128, "float16", CAUSAL if causal else FULL))
     before, loops, after = specialized_phases(kernel)
     before, after = in_loop(before, after, schedule)
     assert len(loops) == 2 or not causal

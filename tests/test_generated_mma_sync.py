@@ -16,6 +16,7 @@ from tl_attention.files.schedule_file import load
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.keys import PRODUCER
 from tl_attention.schedule.schedule import Schedule
 
@@ -63,7 +64,7 @@ def draw(rng: random.Random) -> Given | None:
         changed["split"] = given["split"] | {"mma0": given["split"]["mma0"][: head_dim // 16]}
     try:
         found = Schedule(**given | changed | {"group": groups})
-        refuse_unless_safe(found, head_dim)
+        refuse_unless_safe(Planned(found), head_dim)
     except (ScheduleRefused, ValueError):
         return None
     return Given(

@@ -18,6 +18,7 @@ from tl_attention.measure.progress import SILENT
 from tl_attention.oracle.reference import attention_same_precision, lse_same_precision
 from tl_attention.problem.mask import CAUSAL, Mask
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
 
 SHAPE = AttentionShape(2, 6, 300, 420, 64, "bfloat16", heads_kv=3)
 ALL = replace(SHAPE, mask=CAUSAL, softcap=3.0, sinks=True, lse=True)
@@ -45,7 +46,7 @@ def candidate(monkeypatch) -> Callable[[AttentionShape, Kernel], Candidate]:
     def of(shape: AttentionShape, kernel: Kernel) -> Candidate:
         gpu_worker.unload()
         monkeypatch.setattr(gpu_worker, "_kernel", lambda schedule, variant: kernel)
-        return Candidate("seed", shape, shipped()["seed"])
+        return Candidate("seed", shape, Planned(shipped()["seed"]))
 
     yield of
     gpu_worker.unload()

@@ -21,6 +21,7 @@ from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
 from tl_attention.proof.generated.calls import CALLS
 from tl_attention.proof.generated.text import read
 from tl_attention.proof.limits import shared_bytes
@@ -36,7 +37,7 @@ TILELANG_KIND = {"load": {"copy"}, "product": {"gemm"}, "vector": {"copy", "fill
 def test_the_statement_table_is_what_tilelang_traced(mask, sizes, kv_order, dtype, head_dim):
     schedule = shipped()["seed"].model_copy(update={"kv_order": kv_order})
     variant = Variant(head_dim, dtype, mask, sizes=sizes)
-    kernel = lowering_of(schedule).prim_func(schedule, variant)
+    kernel = lowering_of(schedule).prim_func(Planned(schedule), variant)
     traced = traced_statements(kernel)
     assert len(traced) == len(SOURCE.statements)
     for found, entry in zip(traced, SOURCE.statements):
@@ -47,8 +48,8 @@ def test_the_statement_table_is_what_tilelang_traced(mask, sizes, kv_order, dtyp
 
 def test_the_inferred_kernel_has_the_same_statements():
     inferred = load("schedules/inferred.yaml")
-    assert lowering_of(inferred).arguments(inferred)["pipeline"] == {"num_stages": 2}
-    kernel = lowering_of(inferred).prim_func(inferred, Variant(128, "float16"))
+    assert lowering_of(inferred).arguments(Planned(inferred))["pipeline"] == {"num_stages": 2}
+    kernel = lowering_of(inferred).prim_func(Planned(inferred), Variant(128, "float16"))
     assert len(traced_statements(kernel)) == len(SOURCE.statements)
 
 
@@ -68,7 +69,7 @@ def test_the_code_as_generated_is_the_programs(name, mask):
         run = block_events(schedule, code, Sizes(1, 1, 1, blocks * schedule.block_N))
         for kind in ("load", "product"):
             assert Counter(event.name for event in run if event.kind == kind) == {"K": blocks, "V": blocks}
-    assert code.shared_bytes == shared_bytes(schedule, 128)
+    assert code.shared_bytes == shared_bytes(Planned(schedule), 128)
 
 
 @exhaustive
@@ -80,7 +81,7 @@ def test_the_compiled_kernel_is_that_code_and_has_the_registers_that_it_needs(na
         lowered(Given(schedule, variant)).source,
         compiled.generated.shared_bytes,
     )
-    assert compiled.report.registers >= lowering_of(schedule).resources(schedule, 128).fragment_registers * 0.8
+    assert compiled.report.registers >= lowering_of(schedule).resources(Planned(schedule), 128).fragment_registers * 0.8
 
 
 def test_a_loop_that_overwrites_a_buffer_in_use_is_refused():
@@ -106,7 +107,7 @@ def test_an_order_for_which_tilelang_waits_too_little_is_refused():
 def test_fixed_sizes_without_a_steady_state_are_proved_too():
     kernel = KERNELS["seed, fixed"]
     assert proved(kernel).digest
-    assert lowered(kernel).shared_bytes == shared_bytes(kernel.schedule, 128)
+    assert lowered(kernel).shared_bytes == shared_bytes(Planned(kernel.schedule), 128)
 
 
 @exhaustive

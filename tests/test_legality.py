@@ -8,6 +8,7 @@ from mutations import fitting_head_dim, shipped
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
 from tl_attention.proof.legality import check
 from tl_attention.schedule.schedule import Schedule
 
@@ -67,9 +68,9 @@ def test_a_producer_that_the_order_of_acquires_blocks_is_refused():
 def test_num_stages_must_tell_the_buffers_that_placed_loads_get():
     late = shipped()["prefetch_late"].model_copy(update={"num_stages": 2})
     with pytest.raises(ScheduleRefused, match="give 1 buffers of K_shared and 1 of V_shared: expected num_stages 1"):
-        refuse_unless_safe(late, 128)
+        refuse_unless_safe(Planned(late), 128)
 
 
 @pytest.mark.parametrize("name", shipped())
 def test_descending_kv_order_changes_no_dependence(name):
-    refuse_unless_safe(shipped()[name].model_copy(update={"kv_order": "descending"}), fitting_head_dim(name))
+    refuse_unless_safe(Planned(shipped()[name].model_copy(update={"kv_order": "descending"})), fitting_head_dim(name))

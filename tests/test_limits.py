@@ -15,13 +15,14 @@ from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, kv_index
+from tl_attention.program.planned import Planned
 from tl_attention.proof import limits
 from tl_attention.proof.limits import Resources
 from tl_attention.schedule.schedule import Schedule
 
 
 def takes(schedule: Schedule, head_dim: int = 128) -> Resources:
-    return lowering_of(schedule).resources(schedule, head_dim)
+    return lowering_of(schedule).resources(Planned(schedule), head_dim)
 
 
 def check_fits(schedule: Schedule, head_dim: int, card: Card = HOPPER) -> None:

@@ -15,6 +15,7 @@ from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.progress import SILENT
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
 
 MUTANTS, SHARDS = 60, 4
 COMPILED, PARTS = 60, 4
@@ -54,7 +55,7 @@ def test_sixty_accepted_ones_are_drawn_of_many_kinds():
 @pytest.mark.parametrize("part", range(PARTS))
 def test_accepted_mutants_are_right_on_the_gpu(part):
     candidates = [
-        Candidate(f"mutant{number}", AttentionShape(2, 3, 300, 700, v.head_dim, v.dtype, v.mask), schedule)
+        Candidate(f"mutant{number}", AttentionShape(2, 3, 300, 700, v.head_dim, v.dtype, v.mask), Planned(schedule))
         for number, (schedule, v) in enumerate(compiled())
         if number % PARTS == part
     ]

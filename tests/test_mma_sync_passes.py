@@ -7,6 +7,7 @@ from mma_sync_schedules import SHIPPED, changed
 
 from tl_attention.program.derivation import derive
 from tl_attention.program.operation import Operation
+from tl_attention.program.planned import Planned
 from tl_attention.show.explain import explain
 
 # What the threads do for copies in an iteration. Both loads are behind a barrier that is needed anyhow: two of them a block.
@@ -60,7 +61,7 @@ def test_q_that_is_read_before_any_block_has_a_wait_of_its_own():
 
 
 def test_explain_says_who_computes_what_is_waited_for_and_what_all_meet_for():
-    text = explain(SHIPPED["mma_sync_small"])
+    text = explain(Planned(SHIPPED["mma_sync_small"]))
     assert "threads: 128 compute, a warp for each 16 rows, and load" in text
     for line in (
         "  wait     load_k(t-1), 0 later in flight\n",
@@ -69,5 +70,5 @@ def test_explain_says_who_computes_what_is_waited_for_and_what_all_meet_for():
         "registers: 148 of 255 for fragments: acc_s 32, acc_o 64, Q 32, K 16, row vectors 4\n",
     ):
         assert line in text
-    assert "a warp for each 32 rows" in explain(SHIPPED["mma_sync"])
+    assert "a warp for each 32 rows" in explain(Planned(SHIPPED["mma_sync"]))
     assert "kernel.cluster" not in text and "* kernel.q_operand registers: MMA0 reads Q from registers" in text

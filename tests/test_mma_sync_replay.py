@@ -16,6 +16,7 @@ from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.program.derivation import derive
 from tl_attention.program.operation import Iteration
 from tl_attention.program.phases import Phases
+from tl_attention.program.planned import Planned
 from tl_attention.program.program import Program
 
 # A schedule whose first products are in the prologue, with Q in shared memory and in registers.
@@ -102,7 +103,7 @@ def test_a_refusal_names_the_read_and_the_copy():
 
 
 def test_q_is_in_registers_before_the_first_product_also_where_that_is_in_the_prologue():
-    refuse_unless_safe(AHEAD, 128)
+    refuse_unless_safe(Planned(AHEAD), 128)
     phases = derive(AHEAD).phases
     kinds = [op.kind if op.kind != "run" else op.statement for _, ops in phases.prologue for op in ops]
     assert kinds.index("keep") < kinds.index("mma0.0")

@@ -23,6 +23,7 @@ from tl_attention.problem.mask import FULL
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.operation import Operation
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 
 # Of a file that says `base: mma_sync/eager`: its lines, and the error.
@@ -147,12 +148,12 @@ def test_it_computes_head_sizes_64_and_128(size):
     with pytest.raises(
         ScheduleRefused, match=f"^head_dim {size}, which lowering mma_sync does not compute, expected one of 64, 128$"
     ):
-        refuse_unless_safe(SHIPPED["mma_sync_d64"], size)
+        refuse_unless_safe(Planned(SHIPPED["mma_sync_d64"]), size)
 
 
 def test_chunks_of_mma0_fill_the_head_size():
     with pytest.raises(ScheduleRefused, match=r"^split\.mma0: 16 .* = 64 columns, expected head_dim 128$") as refused:
-        refuse_unless_safe(SHIPPED["mma_sync_d64"], 128)
+        refuse_unless_safe(Planned(SHIPPED["mma_sync_d64"]), 128)
     assert refused.value.key == ("split", "mma0")
 
 
@@ -160,7 +161,7 @@ def test_all_threads_copy_whole_rows():
     with pytest.raises(
         ScheduleRefused, match="384 threads do not fit a KV block of 64 keys: its 1024 copies of 16 bytes"
     ):
-        refuse_unless_safe(changed(SHIPPED["mma_sync"], block_M=192, threads=384), 128)
+        refuse_unless_safe(Planned(changed(SHIPPED["mma_sync"], block_M=192, threads=384)), 128)
 
 
 def test_registers_that_there_are_not_are_refused_with_all_that_need_some():
@@ -168,7 +169,7 @@ def test_registers_that_there_are_not_are_refused_with_all_that_need_some():
         "^needs 432 registers .* 128 threads have 255: acc_s 128, acc_o 256, Q 16, K 16, row vectors 16; use a smaller"
     )
     with pytest.raises(ScheduleRefused, match=words):
-        refuse_unless_safe(changed(block_M=256), 128)
+        refuse_unless_safe(Planned(changed(block_M=256)), 128)
 
 
 @pytest.mark.parametrize("name,there", [("softcap", {"softcap"}), ("Sinks, softcap", {"softcap", "Sinks"})])
@@ -182,7 +183,7 @@ def test_a_softcap_and_sinks_are_refused(name, there):
 
 def test_a_wait_stands_between_its_load_and_the_first_who_reads_it():
     for place in ("max_prev", "row_max", "frag_v.0", "mma1.3", "load_v", "frag_k.0"):
-        refuse_unless_safe(changed(wait_before={"load_k": place}), 128)
+        refuse_unless_safe(Planned(changed(wait_before={"load_k": place})), 128)
     with pytest.raises(ScheduleRefused) as refused:
         derive(changed(wait_before={"load_k": "load_k"}))
     words = str(refused.value)

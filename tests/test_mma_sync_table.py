@@ -9,6 +9,7 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.loop.table import whole
 from tl_attention.lowering.mma_sync.arguments import Chunk, arguments, fragments
 from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
 from tl_attention.proof.legality import check
 from tl_attention.schedule.schedule import Schedule
 
@@ -106,7 +107,9 @@ def test_q_in_registers_is_loaded_by_no_statement():
 
 
 def test_the_kernel_is_told_how_many_buffers_each_ring_has():
-    stages = {name: arguments(SHIPPED[f"mma_sync/{name}"])["kernel"] for name in ("eager", "double_k", "double_both")}
+    stages = {
+        name: arguments(Planned(SHIPPED[f"mma_sync/{name}"]))["kernel"] for name in ("eager", "double_k", "double_both")
+    }
     assert {name: (kernel.k_stages, kernel.v_stages) for name, kernel in stages.items()} == {
         "eager": (1, 1),
         "double_k": (2, 1),

@@ -21,6 +21,7 @@ from tl_attention.oracle.reference import attention_fp64, attention_same_precisi
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
 from tl_attention.proof.legality import find_violation
 
 
@@ -190,12 +191,12 @@ def test_accepted_mutants_are_right_to_the_last_one(lowering, count):
         if lowering == "warp_specialized":
             schedule = vary_options(schedule, rng)
         try:
-            refuse_unless_safe(schedule, 128)
+            refuse_unless_safe(Planned(schedule), 128)
         except ScheduleRefused:
             continue
         assert find_violation(derive(schedule)) is None
         shape = AttentionShape(2, 3, 300, 700, 128, rng.choice(("float16", "bfloat16")), rng.choice((FULL, CAUSAL)))
-        accepted[schedule.label] = Candidate(f"mutant{len(accepted)}", shape, schedule)
+        accepted[schedule.label] = Candidate(f"mutant{len(accepted)}", shape, Planned(schedule))
     rows = measure(list(accepted.values()), Options(rounds=1, peers=()), lambda row: None, SILENT)
     reasons = {row.label: f"{row.status}: {row.reason}" for row in rows}
     counts = Counter(row.status for row in rows)

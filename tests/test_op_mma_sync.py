@@ -22,6 +22,7 @@ from tl_attention.oracle.reference import attention_fp64, attention_same_precisi
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
+from tl_attention.program.planned import Planned
 
 PLAIN = dict.fromkeys(("capped", "sinks", "lse", "strided", "few", "fa3"), False)
 
@@ -61,7 +62,7 @@ def test_each_is_for_a_kernel_that_fits() -> None:
     assert len(set(map(str, KERNELS))) == len(KERNELS) <= 40
     assert {kernel.schedule for kernel in KERNELS} == {*SHIPPED}
     for kernel in KERNELS:
-        refuse_unless_safe(kernel.scheduled, kernel.size)
+        refuse_unless_safe(Planned(kernel.scheduled), kernel.size)
         assert kernel.scheduled == SHIPPED[kernel.schedule] and kernel.runs(*LARGE)
         assert len({(case.seq_q, case.seq_kv) for case in some_cases(kernel)}) >= 4
     for of in ("dtype", "lse", "strided", "causal"):

@@ -18,6 +18,7 @@ from tiers import sampled
 
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.problem.shape import DTYPES
+from tl_attention.program.planned import Planned
 
 # Both lowerings, every form of the loop, and tiles that divide otherwise.
 NAMES = (
@@ -78,7 +79,7 @@ def some_cases(kernel: Kernel) -> list[Case]:
 @pytest.mark.parametrize("part", sampled(range(3), [0]))
 def test_each_is_for_a_kernel_that_fits(part: int) -> None:
     for kernel in KERNELS[part::3]:
-        refuse_unless_safe(kernel.scheduled, kernel.size)
+        refuse_unless_safe(Planned(kernel.scheduled), kernel.size)
         assert kernel.runs(*LARGE) and len({(case.seq_q, case.seq_kv) for case in some_cases(kernel)}) >= 4
 
 

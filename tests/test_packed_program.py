@@ -32,6 +32,7 @@ from tl_attention.lowering.registry import LOWERINGS, lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.choices import choices
 from tl_attention.schedule.options import KernelOptions, SoftmaxOptions, Split
 from tl_attention.schedule.schedule import Schedule
@@ -106,7 +107,7 @@ def undefined(text: str) -> str:
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_packed_program_lowers_to_exactly_the_packages_cuda(name, tmp_path):
     schedule, variant = SCHEDULES[name], Variant(128, "float16")
-    own = lowering_of(schedule).prim_func(schedule, variant)
+    own = lowering_of(schedule).prim_func(Planned(schedule), variant)
     packed = traced(program_text(schedule, variant), tmp_path)
     assert generated(packed, schedule, variant) == generated(own, schedule, variant)
 
@@ -122,7 +123,7 @@ def test_the_packed_program_is_the_packages_own(name, tmp_path):
     schedule, mask = TRACED[name]
     variant = Variant(128, "bfloat16", mask)
     text = program_text(schedule, variant)
-    assert plain(traced(text, tmp_path)) == plain(lowering_of(schedule).prim_func(schedule, variant))
+    assert plain(traced(text, tmp_path)) == plain(lowering_of(schedule).prim_func(Planned(schedule), variant))
     assert undefined(HEADER + text).strip() == "All checks passed!"
     defined = [node.name for node in ast.parse(text).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
     uncalled = [name for name in defined if text.count(name) == 1]

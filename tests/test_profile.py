@@ -19,6 +19,7 @@ from tl_attention.measure.profile_records import ProfileRow, read_profiles
 from tl_attention.measure.progress import SILENT
 from tl_attention.measure.records import problem_of
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
 from tl_attention.show import profile as shown
 
 SHAPE = AttentionShape.parse("4,64,8192,128")
@@ -130,8 +131,8 @@ def test_a_record_without_the_named_schedule_says_what_it_has(error_of, tmp_path
 def test_jobs_come_out_of_the_file_as_they_went_in() -> None:
     causal = AttentionShape.parse("1,4/2,64,128", dtype="bf16", causal=True)
     found = [
-        Candidate("best", SHAPE, resolve("best").schedule, fixed=True),
-        Candidate("seed", causal, resolve("seed").schedule),
+        Candidate("best", SHAPE, Planned(resolve("best").schedule), fixed=True),
+        Candidate("seed", causal, Planned(resolve("seed").schedule)),
         Candidate("fa3", causal),
     ]
     assert profiled.read(profiled.written(found, 11)) == (found, 11)
@@ -145,7 +146,9 @@ def test_every_job_is_warm_before_the_first_is_profiled_and_has_a_mark(tmp_path,
     monkeypatch.setattr(torch.cuda.profiler, "start", lambda: done.append("start"))
     monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: done.append("stop"))
     path = tmp_path / "jobs.json"
-    path.write_text(profiled.written([Candidate("best", SHAPE, resolve("best").schedule), Candidate("fa3", SHAPE)], 3))
+    path.write_text(
+        profiled.written([Candidate("best", SHAPE, Planned(resolve("best").schedule)), Candidate("fa3", SHAPE)], 3)
+    )
     profiled.main(os.fspath(path))
     assert done == [("load", "best", 3), ("load", "fa3", 3), "start", "mark", "best", "mark", "fa3", "stop"]
 

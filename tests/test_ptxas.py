@@ -23,6 +23,7 @@ from tl_attention.measure.candidate import Candidate
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 
 NAME = "fa3_overlap"
@@ -115,7 +116,9 @@ def test_of_products_that_stay_in_flight_ptxas_says_nothing(compiled):
 
 def test_a_candidate_whose_products_ptxas_serialised_is_refused_not_broken(serialised, monkeypatch):
     monkeypatch.setattr(compilation, "compile_kernel", lambda schedule, variant: serialised)
-    result = compilation.compile_candidate(Candidate(NAME, AttentionShape(1, 2, 256, 256, 128, mask=CAUSAL), SCHEDULE))
+    result = compilation.compile_candidate(
+        Candidate(NAME, AttentionShape(1, 2, 256, 256, 128, mask=CAUSAL), Planned(SCHEDULE))
+    )
     assert result.status == "refused" and result.report is None
     words = (
         r"serialised .* waits \d+ times for \d+ HGMMA, expected once for each product; "

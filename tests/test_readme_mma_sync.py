@@ -11,6 +11,7 @@ from test_readme import README, ROOT, cells_page
 from tl_attention.files.schedule_file import load
 from tl_attention.measure.records import read_rows
 from tl_attention.problem.mask import CAUSAL
+from tl_attention.program.planned import Planned
 from tl_attention.show.explain import explain
 
 RECORD = cells_page.read(ROOT / "results/cells-mma-h200.jsonl")
@@ -58,7 +59,7 @@ def test_the_difference_and_the_steady_state_shown_are_true() -> None:
         own = [line for line in lines if line not in others and not line.startswith(("#", "summary"))]
         shown = [line.strip()[2:] for line in SECTION.splitlines() if line.strip().startswith(f"{mark} ")]
         assert shown == own
-    steady = explain(load(SCHEDULES / "mma_sync/eager.yaml")).partition("Steady state")[2].splitlines()[1:9]
+    steady = explain(Planned(load(SCHEDULES / "mma_sync/eager.yaml"))).partition("Steady state")[2].splitlines()[1:9]
     shown = SECTION.partition("waits and barriers follow from it\n")[2].splitlines()[: len(steady)]
     for line, told in zip(steady, shown):
         assert line.strip().startswith(told.strip().removesuffix(", ...")), told

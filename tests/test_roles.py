@@ -15,6 +15,7 @@ from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.lowering.warp_specialized.roles import Roles, tile_lists
 from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
 from tl_attention.proof.events import Event, Process
 from tl_attention.proof.races import prove
 from tl_attention.schedule.schedule import Schedule
@@ -88,6 +89,6 @@ def test_warps_that_drift_apart_go_together_too(options):
 def test_turns_that_one_buffer_cannot_take_are_refused(form):
     """The warpgroup that has the turn waits for V; the other must release V's buffer, in an iteration of its own."""
     with pytest.raises(ScheduleRefused, match=r"^deadlock: the producer of block 0 waits for V_empty\[0\]") as error:
-        refuse_unless_safe(overlap(form, ping_pong=True, v_stages=1), 64)
+        refuse_unless_safe(Planned(overlap(form, ping_pong=True, v_stages=1)), 64)
     assert "warpgroup 1 of block 0 waits for named barrier[2]" in str(error.value)
-    refuse_unless_safe(overlap(form, ping_pong=True), 64)
+    refuse_unless_safe(Planned(overlap(form, ping_pong=True)), 64)

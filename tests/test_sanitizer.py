@@ -25,6 +25,7 @@ from sanitized_cases import VARIANTS, case, kernel, launch
 
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.op.kernels import kernel_of
+from tl_attention.program.planned import Planned
 
 __all__ = ["on_cpu"]
 TOOLS = ("memcheck", "racecheck", "synccheck")
@@ -111,7 +112,7 @@ def test_each_variant_is_a_kernel_of_its_own_and_its_case_runs_it():
     kernels = {(kernel(*of).scheduled, kernel(*of).variant) for of in product(VARIANTS, OF_VARIANTS)}
     assert len(kernels) == len(VARIANTS) * len(OF_VARIANTS)
     for of in product(VARIANTS, OF_VARIANTS):
-        refuse_unless_safe(kernel(*of).scheduled, kernel(*of).size)
+        refuse_unless_safe(Planned(kernel(*of).scheduled), kernel(*of).size)
         lengths = case(*of).seq_q, case(*of).seq_kv
         assert kernel(*of).runs(*lengths) and case(*of).launches
         assert not any(length % tile == 0 for length in lengths for tile in (64, 80, 96, 112, 128, 144, 176, 192))

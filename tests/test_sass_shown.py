@@ -13,6 +13,7 @@ from tl_attention.build.sass import Loop, steady
 from tl_attention.files.schedule_file import load
 from tl_attention.measure.records import ResultsFile, Row, read_rows
 from tl_attention.program.asked_waits import Asked, asked_waits, asked_waits_of
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.report import loop_lines
 
@@ -74,18 +75,18 @@ def test_an_iteration_asks_for_as_many_exponentials_as_the_machine_code_has(row)
 
 def test_the_places_asked_for_follow_the_order_chunks_and_the_polynomial():
     best = load(SCHEDULES / "best.yaml").model_dump()
-    assert asked_waits(Schedule(**best)) == Asked(2 + 88, (0, 2 + 24))
-    assert asked_waits(Schedule(**best | {"wait_before": {}})) == Asked(90, (0, 90))
+    assert asked_waits(Planned(Schedule(**best))) == Asked(2 + 88, (0, 2 + 24))
+    assert asked_waits(Planned(Schedule(**best | {"wait_before": {}}))) == Asked(90, (0, 90))
     # Exponentials 0, 4, 8, ... of a thread by polynomial: 6 of the first 24, 22 of 88.
     polynomial = {"exp2_polynomial": {"every": 4, "first": 0}}
-    assert asked_waits(Schedule(**best | {"softmax": polynomial})) == Asked(2 + 66, (0, 2 + 18))
+    assert asked_waits(Planned(Schedule(**best | {"softmax": polynomial}))) == Asked(2 + 66, (0, 2 + 18))
     # Products waited for where they are issued: MMA0, Rescale, MMA1, then the exponentials.
-    assert asked_waits(shipped()["seed"]) == Asked(66, (0, 0))
-    assert asked_waits(shipped()["source_order"]) == Asked(66, (0, 66))
+    assert asked_waits(Planned(shipped()["seed"])) == Asked(66, (0, 0))
+    assert asked_waits(Planned(shipped()["source_order"])) == Asked(66, (0, 66))
 
 
 def test_rows_whose_label_is_no_schedules_have_nothing_beside():
-    assert asked_waits(load(SCHEDULES / "inferred.yaml")) is None
+    assert asked_waits(Planned(load(SCHEDULES / "inferred.yaml"))) is None
     assert asked_waits_of("cudnn") is None and asked_waits_of("pipelined_of_old") is None
     # Nothing can be derived from it any more.
     late = f"{load(SCHEDULES / 'best.yaml').label}~release_before.load_k=max_prev"

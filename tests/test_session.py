@@ -21,6 +21,7 @@ from tl_attention.measure.session import Session
 from tl_attention.measure.ticket import Ticket
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
 
 __all__ = ["on_a_machine"]
 pytestmark = pytest.mark.usefixtures("on_a_machine")
@@ -29,7 +30,7 @@ SHAPE = AttentionShape(1, 2, 256, 256, 128)
 
 def candidate(name: str = "seed", **fields) -> Candidate:
     schedule = shipped().get(name, shipped()["seed"])
-    return Candidate(name, SHAPE, replace_keys(schedule, **fields) if fields else schedule)
+    return Candidate(name, SHAPE, Planned(replace_keys(schedule, **fields) if fields else schedule))
 
 
 def replace_keys(schedule, **fields):
@@ -222,8 +223,8 @@ def test_what_was_measured_is_found_by_its_code_and_not_measured_again() -> None
                 session.time([ticket])
             if ticket.candidate.name == "seed":
                 session.add(candidate("source_order"))
-                session.add(Candidate("wrong", SHAPE, shipped()["seed"], fixed=True))
-                session.add(Candidate("wrong2", SHAPE, shipped()["source_order"], fixed=True))
+                session.add(Candidate("wrong", SHAPE, Planned(shipped()["seed"]), fixed=True))
+                session.add(Candidate("wrong2", SHAPE, Planned(shipped()["source_order"]), fixed=True))
     seed, again, wrong, wrong2 = rows
     assert {name for _, name in gpu.calls} == {"seed", "wrong", MATMUL}
     assert again == replace(seed, name="source_order", label=again.label, known_from=seed.run)
@@ -264,7 +265,7 @@ def climb(session: Session, start: Candidate, tries: int, rng: random.Random) ->
                 best = ticket
         while best and session.outstanding < 4 and (number := next(names, None)) is not None:
             schedule = random_neighbour(best.candidate.schedule, rng, lambda name: name in ("block_N", "num_stages"))
-            session.add(Candidate(f"try {number}", start.shape, schedule))
+            session.add(Candidate(f"try {number}", start.shape, Planned(schedule)))
     return best
 
 

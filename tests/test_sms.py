@@ -22,6 +22,7 @@ from tl_attention.hardware.device import VisibleGpu, card_at_hand
 from tl_attention.measure.candidate import Candidate
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
+from tl_attention.program.planned import Planned
 from tl_attention.proof.generated.host_plan import parse_host_source
 
 __all__ = ["compiled_for"]
@@ -90,7 +91,7 @@ def test_what_is_measured_is_compiled_for_the_gpu_at_hand(gpus, sms, arch, monke
     monkeypatch.setattr(device, "visible_gpus", lambda: gpus)
     card_at_hand.cache_clear()
     try:
-        candidate = Candidate("best", AttentionShape(1, 2, 64, 64, 128), shipped()["best"])
+        candidate = Candidate("best", AttentionShape(1, 2, 64, 64, 128), Planned(shipped()["best"]))
     finally:
         card_at_hand.cache_clear()
     assert (candidate.sms, candidate.variant.sms) == (sms, sms)

@@ -9,6 +9,7 @@ from tl_attention.measure.tiling import tiling_of
 from tl_attention.problem.head_dims import tile_dim
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.traffic import Tiling, arriving_in_sms, inputs, outputs, read_from_l2
+from tl_attention.program.planned import Planned
 
 L = AttentionShape.parse("4,64,8192,128")
 
@@ -24,7 +25,7 @@ L = AttentionShape.parse("4,64,8192,128")
     ],
 )
 def test_theory_is_what_ncu_counted(schedule, from_l2, arrived) -> None:
-    tiling = tiling_of(resolve(schedule).schedule)
+    tiling = tiling_of(Planned(resolve(schedule).schedule))
     if from_l2:
         assert read_from_l2(L, tiling) == pytest.approx(from_l2, rel=0.01)
     if arrived:

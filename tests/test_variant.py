@@ -15,6 +15,7 @@ from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.program.planned import Planned
 from tl_attention.proof.generated.calls import CALLS
 from tl_attention.proof.generated.host_plan import Expression, HostPlan
 from tl_attention.proof.generated.host_plan import Parameter as Taken
@@ -39,7 +40,7 @@ def test_a_problem_and_its_variant():
 def test_a_prim_func_takes_what_the_list_says(name, variant, schedules_dir):
     schedule = load(schedules_dir / f"{name}.yaml")
     lowering = lowering_of(schedule)
-    program = lowering.prim_func(schedule, variant)
+    program = lowering.prim_func(Planned(schedule), variant)
     parameters = variant.parameters(*lowering.counters(schedule))
     assert [p.name for p in parameters][:5] == ["Q", "K", "V", "Output", "softmax_scale"]
     assert [p.name for p in parameters][5:] == (["TileCounter"] if name == "best_causal" else [])

@@ -18,6 +18,7 @@ from tl_attention.measure.compilation import Compiled
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
+from tl_attention.program.planned import Planned
 
 SEED = shipped()["seed"]
 
@@ -174,7 +175,7 @@ def kept(monkeypatch) -> set[Variant]:
 
 
 def candidate(name: str, head_dim: int) -> Candidate:
-    return Candidate(name, AttentionShape(1, 1, 1, 1, head_dim), SEED)
+    return Candidate(name, AttentionShape(1, 1, 1, 1, head_dim), Planned(SEED))
 
 
 def test_what_is_there_is_not_compiled_and_what_cannot_be_compiled_or_kept_is_told(kept) -> None:

@@ -12,6 +12,7 @@ from tl_attention.lowering.registry import lowering_of
 from tl_attention.measure.records import Row, read_rows
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.text_table import markdown
 
@@ -36,7 +37,7 @@ def blocks_per_sm(row: Row) -> int:
     """How many blocks of a compiled row an SM of its card holds at once."""
     assert row.registers is not None, "the row is compiled"
     schedule, card = Schedule.from_label(row.label), CARDS[row.arch]
-    takes = lowering_of(schedule).resources(schedule, row.shape.head_size, card)
+    takes = lowering_of(schedule).resources(Planned(schedule), row.shape.head_size, card)
     return takes.blocks_that_fit(card, schedule.threads, row.registers)
 
 

@@ -27,6 +27,7 @@ from tl_attention.measure.records import ResultsFile
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
+from tl_attention.program.planned import Planned
 
 # Sizes are read at run time, so any will do.
 SEQ = 128
@@ -38,7 +39,7 @@ def candidates(schedules: Sequence[Named], dtypes: Sequence[str], card: Card) ->
         Candidate(
             named.name,
             AttentionShape(1, 1, SEQ, SEQ, sizes_of(size)[0], dtype, mask, sizes_of(size)[1]),
-            named.schedule,
+            Planned(named.schedule),
             sms=card.sms,
             arch=card.arch,
         )

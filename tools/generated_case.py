@@ -60,10 +60,11 @@ def draw_shipped(checkout: Path, case: Case) -> GeneratedCase | None:
     from tl_attention.lowering.preflight import refuse_unless_safe
     from tl_attention.problem.mask import CAUSAL, FULL
     from tl_attention.problem.variant import Variant
+    from tl_attention.program.planned import Planned
 
     schedule = load_schedule(checkout / "schedules" / case.file)
     try:
-        refuse_unless_safe(schedule, case.head_dim)
+        refuse_unless_safe(Planned(schedule), case.head_dim)
     except ScheduleRefused:
         return None
     variant = Variant(case.head_dim, case.dtype, CAUSAL if case.causal else FULL)
@@ -75,12 +76,13 @@ def draw_random(checkout: Path, seed: int, number: int, lowering: str) -> tuple[
     check_home(checkout)
     from tl_attention import ScheduleRefused
     from tl_attention.lowering.preflight import refuse_unless_safe
+    from tl_attention.program.planned import Planned
 
     rng, refused = random.Random(f"{seed} {number}"), 0
     while True:
         schedule, variant = _random_schedule(lowering, rng), _random_variant(rng)
         try:
-            refuse_unless_safe(schedule, variant.head_dim)
+            refuse_unless_safe(Planned(schedule), variant.head_dim)
             return _drawn(f"random {number}", schedule, variant), refused
         except ScheduleRefused:
             refused += 1
@@ -155,10 +157,11 @@ def lower(checkout: Path, case: GeneratedCase) -> GeneratedCase:
     from tl_attention.build.compiler_errors import telling_line
     from tl_attention.build.generation import target
     from tl_attention.lowering.registry import lowering_of
+    from tl_attention.program.planned import Planned
 
     schedule, variant = rebuilt(case)
     lowering = lowering_of(schedule)
-    program, options = lowering.prim_func(schedule, variant), dict(lowering.pass_configs)
+    program, options = lowering.prim_func(Planned(schedule), variant), dict(lowering.pass_configs)
     try:
         kernel = tilelang.compile(
             program, target=target(variant.arch), pass_configs=options, execution_backend="tvm_ffi"

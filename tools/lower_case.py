@@ -55,8 +55,9 @@ def compile_case(checkout: Path, case: Case) -> None:
         return
     mask = defined(checkout, "CAUSAL" if case.causal else "FULL")
     variant = defined(checkout, "Variant")(head_dim=case.head_dim, dtype=case.dtype, mask=mask)
-    by_size = not {"head_dim", "size"}.isdisjoint(inspect.signature(refuse_unless_safe).parameters)
-    refuse_unless_safe(schedule, case.head_dim if by_size else variant)
+    takes = inspect.signature(refuse_unless_safe).parameters
+    refused = defined(checkout, "Planned")(schedule) if "planned" in takes else schedule
+    refuse_unless_safe(refused, variant if {"head_dim", "size"}.isdisjoint(takes) else case.head_dim)
     compile_kernel(schedule, variant)
 
 

@@ -35,6 +35,7 @@ from tl_attention.measure.timing import BATCH_MS, BATCH_PAUSE_S, LEAST_CALLS, Ba
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
 from tl_attention.show.cells import summary
 
 # (batch, heads, seq): problem L, and 1k as `compare` has it.
@@ -77,7 +78,7 @@ def calls_of(shape: AttentionShape, inputs: tuple[Tensor, Tensor, Tensor]) -> di
     q, k, v = inputs
     named, causal = schedule_for(shape), shape.mask == CAUSAL
     output, scale = torch.empty_like(q), shape.head_dim**-0.5
-    launch = compile_kernel(named.schedule, Candidate(named.name, shape, named.schedule).variant).launch
+    launch = compile_kernel(named.schedule, Candidate(named.name, shape, Planned(named.schedule)).variant).launch
 
     def kernel() -> Tensor:
         launch(q, k, v, output, scale)

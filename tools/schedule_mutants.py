@@ -33,6 +33,7 @@ from tl_attention.problem.shape import DTYPES
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import Deadlock
+from tl_attention.program.planned import Planned
 from tl_attention.proof.legality import find_violation
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.shipped import folder
@@ -98,7 +99,7 @@ def accepted(rng: random.Random, count: int) -> Iterator[Mutant]:
     while len(found) < count:
         mutant = drawn(rng)
         with suppress(ScheduleRefused):
-            refuse_unless_safe(mutant.schedule, mutant.variant.head_size)
+            refuse_unless_safe(Planned(mutant.schedule), mutant.variant.head_size)
             if mutant.schedule not in found:
                 found.add(mutant.schedule)
                 yield mutant
@@ -109,7 +110,7 @@ def judged(mutant: Mutant) -> Judged:
     schedule, variant = mutant
     label = f"{schedule.label} {variant.head_size} {variant.dtype}{variant.mask.suffix}"
     try:
-        refuse_unless_safe(schedule, variant.head_size)
+        refuse_unless_safe(Planned(schedule), variant.head_size)
     except ScheduleRefused as refusal:
         return Judged(_refused(mutant), _kind(str(refusal)), label)
     return Judged(RIGHT if _is_right(mutant) else WRONG, "", label)

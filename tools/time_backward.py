@@ -41,6 +41,7 @@ from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes
+from tl_attention.program.planned import Planned
 from tl_attention.show.cells import summary
 
 TOKENS, HEADS, HEAD_DIMS, LENGTHS = 16384, 16, (64, 128), (1024, 4096, 16384)
@@ -148,7 +149,7 @@ def compile_ours(problems: Sequence[AttentionShape]) -> None:
     for shape in problems:
         shape = replace(shape, lse=True)
         named = schedule_for(shape)
-        candidate = Candidate(named.name, shape, named.schedule)
+        candidate = Candidate(named.name, shape, Planned(named.schedule))
         kernels[named.schedule, candidate.variant] = candidate
     results = compile_all(list(kernels.values()))
     for candidate, compiled in results.items():

@@ -19,7 +19,7 @@ from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.variant import Parameter, Variant
-from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
 from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.schedule.schedule import Schedule
 
@@ -35,19 +35,19 @@ def generate(schedule: Schedule, variant: Variant, parameters: tuple[Parameter, 
     Raises ScheduleRefused where the schedule is not safe, or where what TileLang generated is not what it says, and
     InputError with the compiler's error when it cannot be built.
     """
-    lowering = lowering_of(schedule)
+    lowering, planned = lowering_of(schedule), Planned(schedule)
     lowering.check_variant(variant)
-    refuse_unless_safe(schedule, variant.head_size, variant.card)
+    refuse_unless_safe(planned, variant.head_size, variant.card)
     with in_force():
         check_host_compiler()
-        program = lowering.prim_func(schedule, variant)
+        program = lowering.prim_func(planned, variant)
         try:
             kernel = compiled(program, variant.arch, dict(lowering.pass_configs))
             library = _library(kernel)
         except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
             raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
     code = GeneratedCode(kernel.get_kernel_source(), kernel.get_host_source(), variant, parameters)
-    verdict = lowering.check_generated(schedule, derive(schedule), code) if schedule.has_program else None
+    verdict = lowering.check_generated(schedule, planned.program, code) if planned.program else None
     return Finished(library, code.source, code.host_source, verdict)
 
 

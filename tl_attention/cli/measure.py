@@ -31,6 +31,7 @@ from tl_attention.errors import InputError, printable
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.hardware.device import another_gpu, visible_gpus
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
+from tl_attention.program.planned import Planned
 
 # New records; git ignores the folder, and results/ has those that are kept.
 RUNS = Path("runs")
@@ -182,11 +183,12 @@ def _measure(
     sizes_text = shape_for(shape, runnable)
     shapes = [AttentionShape.parse(sizes_text, dtype=dtype, **problem) for dtype in dtypes or default_dtypes]
     schedules = meant_for(runnable, shapes[0].head_size)
+    planned = [Planned(named.schedule) for named in schedules]
     if command == "run":
         from tl_attention.lowering.preflight import refuse_unless_safe
 
         with naming(schedules[0]):
-            refuse_unless_safe(schedules[0].schedule, shapes[0].head_size, on)
+            refuse_unless_safe(planned[0], shapes[0].head_size, on)
     say_not_launched(on)
 
     from tl_attention.measure.records import ResultsFile, Row
@@ -208,9 +210,9 @@ def _measure(
 
         fixed = {"runtime": (False,), "fixed": (True,), "both": (False, True)}[sizes]
         candidates = [
-            Candidate(named.name, problem, named.schedule, is_fixed, sms=on.sms, arch=on.arch)
+            Candidate(named.name, problem, plan, is_fixed, sms=on.sms, arch=on.arch)
             for problem in dict.fromkeys(shapes)
-            for named in schedules
+            for named, plan in zip(schedules, planned)
             for is_fixed in fixed
         ]
         options = Options(rounds, None if with_peers else (), seed, None if card is None else card.arch)

@@ -20,6 +20,7 @@ from tl_attention.files.named import Named
 from tl_attention.hardware.card import KNOWN, Card
 from tl_attention.hardware.device import visible_gpus
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
+from tl_attention.program.planned import Planned
 
 if TYPE_CHECKING:
     from tl_attention.measure.candidate import Candidate
@@ -136,10 +137,13 @@ def _candidates(schedules: Sequence[Named], problem: AttentionShape, is_fixed: b
     from tl_attention.measure.candidate import Candidate
 
     found = meant_for(schedules, problem.head_size)
+    candidates = []
     for named in found:
+        planned = Planned(named.schedule)
         with naming(named):
-            refuse_unless_safe(named.schedule, problem.head_size, on)
-    return [Candidate(named.name, problem, named.schedule, is_fixed, sms=on.sms, arch=on.arch) for named in found]
+            refuse_unless_safe(planned, problem.head_size, on)
+        candidates.append(Candidate(named.name, problem, planned, is_fixed, sms=on.sms, arch=on.arch))
+    return candidates
 
 
 def _of_record(path: Path, names: Sequence[str]) -> list[ProfileRow]:

@@ -19,6 +19,7 @@ from tl_attention.files import catalogue, user_file
 from tl_attention.files.named import Named, expand, resolve
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.problem.head_dims import HeadSize, is_meant, named_head_dims, sizes_of
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.dialect import Model
 
 schedule_argument = click.argument("schedule")
@@ -98,9 +99,10 @@ def prove(named: Named, head_dims: Sequence[HeadSize], card: Card) -> None:
     from tl_attention.lowering.preflight import check_limits, refuse_unless_safe
 
     with naming(named):
-        refuse_unless_safe(named.schedule, head_dims[0], card)
+        planned = Planned(named.schedule)
+        refuse_unless_safe(planned, head_dims[0], card)
         for head_dim in head_dims[1:]:
-            check_limits(named.schedule, head_dim, card)
+            check_limits(planned, head_dim, card)
 
 
 @command(
@@ -131,8 +133,9 @@ def explain(schedule: str, model: Model | None, head_dim: HeadSize | None, card:
     head_dims, on = named.head_dims if head_dim is None else (head_dim,), card_for(card, named)
     with naming(named):
         check_card(named.schedule, on)
-        click.echo(text(named.schedule, model, max(head_dims, key=sizes_of), on, printable(named.in_words)))
-        for verdict in verdicts(named.schedule, model, head_dims, on):
+        planned = Planned(named.schedule)
+        click.echo(text(planned, model, max(head_dims, key=sizes_of), on, printable(named.in_words)))
+        for verdict in verdicts(planned, model, head_dims, on):
             click.echo(verdict)
 
 

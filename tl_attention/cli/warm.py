@@ -29,6 +29,7 @@ from tl_attention.hardware.device import card_at_hand
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape, parse_dtype
 from tl_attention.problem.window import masked, parse_window
+from tl_attention.program.planned import Planned
 
 if TYPE_CHECKING:
     from tl_attention.measure.candidate import Candidate
@@ -125,7 +126,7 @@ def warm(
 
     check_can_be_filled()
     kernels = [
-        Candidate(named.name, shape, named.schedule, sms=sms or on.sms, strided=strided, arch=on.arch)
+        Candidate(named.name, shape, Planned(named.schedule), sms=sms or on.sms, strided=strided, arch=on.arch)
         for named, shape in wanted
     ]
     failed = False

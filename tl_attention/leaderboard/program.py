@@ -22,6 +22,7 @@ from tl_attention.leaderboard.printed import PHASES, constants_text, phase_text
 from tl_attention.leaderboard.pruned import code, pruned
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.variant import Variant
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 
 PACKAGE = "tl_attention."
@@ -57,7 +58,7 @@ def program_text(schedule: Schedule, variant: Variant) -> str:
     at run time, its tensors are as wide as the tiles, and it has no optional ones.
     """
     lowering = lowering_of(schedule)
-    program = _Program(lowering.constants(schedule, variant))
+    program = _Program(lowering.constants(Planned(schedule), variant))
     program.add(_place_of(lowering.launch()))
     program.add_classes()
     return program.text()

@@ -35,6 +35,7 @@ from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.measure.environment import package
 from tl_attention.problem.variant import Variant
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 
 TEMPLATE = Path(__file__).parent / "templates" / "submission.py.in"
@@ -51,7 +52,7 @@ def pack(name: str, schedule: Schedule) -> str:
     """
     if not re.fullmatch(r"[\w.+-]+(/[\w.+-]+)*", name):
         raise InputError(f"schedule name {name[:60]!r}, expected letters, digits, '.', '+', '-', '_' and '/' only")
-    refuse_unless_safe(schedule, VARIANT.head_size)
+    refuse_unless_safe(Planned(schedule), VARIANT.head_size)
     lowering = lowering_of(schedule)
     if lowering.counters(schedule):
         raise InputError(

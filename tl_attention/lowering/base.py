@@ -16,6 +16,7 @@ from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
+    from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
     from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
     from tl_attention.proof.limits import Resources
@@ -42,7 +43,7 @@ class Lowering(ABC):
     lacks: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
-    def resources(self, schedule: Schedule, size: HeadSize, card: Card = HOPPER) -> Resources:
+    def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
         """What one thread block of the schedule's kernel takes of an SM of the card."""
 
     def check_variant(self, variant: Variant) -> None:
@@ -60,22 +61,22 @@ class Lowering(ABC):
         yield from ()
 
     @abstractmethod
-    def arguments(self, schedule: Schedule) -> dict[str, Any]:
+    def arguments(self, planned: Planned) -> dict[str, Any]:
         """What the schedule fixes of its kernel: plain values only, for a submission carries them."""
 
-    def constants(self, schedule: Schedule, variant: Variant) -> SimpleNamespace:
+    def constants(self, planned: Planned, variant: Variant) -> SimpleNamespace:
         """The namespace that the kernel's macros know as `c`: what the schedule and the variant fix."""
-        return constants(variant, **self.arguments(schedule))
+        return constants(variant, **self.arguments(planned))
 
     @abstractmethod
     def launch(self) -> Any:
         """The macro in which its kernels begin, which takes the tensors and the constants. Imports tilelang."""
 
-    def prim_func(self, schedule: Schedule, variant: Variant) -> Any:
+    def prim_func(self, planned: Planned, variant: Variant) -> Any:
         """The TileLang program of a schedule's kernel. Imports tilelang."""
         from tl_attention.lowering.signature import prim_func
 
-        return prim_func(self.launch(), self.constants(schedule, variant), variant, self.counters(schedule))
+        return prim_func(self.launch(), self.constants(planned, variant), variant, self.counters(planned.schedule))
 
     def counters(self, schedule: Schedule) -> tuple[str, ...]:
         """The counters among the parameters of the schedule's kernel."""
@@ -97,5 +98,5 @@ class EmittedLowering(Lowering):
     def macro_of(self) -> Any:
         """The function `(op, c)` that gives the macro of an operation. Imports tilelang."""
 
-    def constants(self, schedule: Schedule, variant: Variant) -> SimpleNamespace:
-        return constants(variant, **self.arguments(schedule), macro_of=self.macro_of())
+    def constants(self, planned: Planned, variant: Variant) -> SimpleNamespace:
+        return constants(variant, **self.arguments(planned), macro_of=self.macro_of())

@@ -8,10 +8,11 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.card import CARDS, HOPPER, Card
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.head_dims import HeadSize, check_head_dim
-from tl_attention.program.derivation import PLACE_KEYS, derive
+from tl_attention.program.derivation import PLACE_KEYS
+from tl_attention.program.planned import Planned
 from tl_attention.program.program import Program
 from tl_attention.proof import legality
-from tl_attention.proof.limits import check_fits, of_another, ring_buffers
+from tl_attention.proof.limits import check_fits, of_another
 from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.schedule import Schedule
 
@@ -31,11 +32,11 @@ BLAMED = (
 )
 
 
-def refuse_unless_safe(schedule: Schedule, size: HeadSize, card: Card = HOPPER) -> None:
+def refuse_unless_safe(planned: Planned, size: HeadSize, card: Card = HOPPER) -> None:
     """Raise ScheduleRefused with the limit or the dependence that the schedule breaks, or how its roles go wrong."""
-    check_limits(schedule, size, card)
-    if schedule.has_program:
-        for _ in proofs(schedule, derive(schedule)):
+    check_limits(planned, size, card)
+    if planned.program:
+        for _ in proofs(planned.schedule, planned.program):
             pass
 
 
@@ -52,26 +53,27 @@ def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
         raise
 
 
-def verdicts(schedule: Schedule, model: Model | None, sizes: Sequence[HeadSize], card: Card = HOPPER) -> Iterator[str]:
+def verdicts(planned: Planned, model: Model | None, sizes: Sequence[HeadSize], card: Card = HOPPER) -> Iterator[str]:
     """Everything that `refuse_unless_safe` asks, a line for what holds. Raises ScheduleRefused for what does not.
 
     The Program comes first, in the model that is asked for: its proof is worth seeing where only the tile is too large.
     """
-    if schedule.has_program:
-        yield from (f"proved: {proved}" for proved in proofs(schedule, derive(schedule, model)))
+    if program := planned.in_model(model):
+        yield from (f"proved: {proved}" for proved in proofs(planned.schedule, program))
     for size in sizes:
-        check_limits(schedule, size, card)
+        check_limits(planned, size, card)
         yield f"fits the SM{of_another(card)} at head_dim {size}"
 
 
-def check_limits(schedule: Schedule, size: HeadSize, card: Card = HOPPER) -> None:
+def check_limits(planned: Planned, size: HeadSize, card: Card = HOPPER) -> None:
     """Raise ScheduleRefused for a card that the lowering is not compiled for, and for a tile, or a number of buffers, that
     its SM or the loads' order does not allow."""
+    schedule = planned.schedule
     check_card(schedule, card)
     check_head_dim(size)
-    check_fits(schedule, size, lowering_of(schedule).resources(schedule, size, card), card)
-    if schedule.has_program and not schedule.producers and schedule.num_stages != max(ring_buffers(schedule)):
-        k, v = ring_buffers(schedule)
+    check_fits(schedule, size, lowering_of(schedule).resources(planned, size, card), card)
+    if schedule.has_program and not schedule.producers and schedule.num_stages != max(planned.buffers):
+        k, v = planned.buffers
         raise ScheduleRefused(
             f"num_stages is {schedule.num_stages}, but no load is a producer and the places of the loads give "
             f"{k} buffers of K_shared and {v} of V_shared: expected num_stages {max(k, v)}",

@@ -10,9 +10,9 @@ from tl_attention.problem.head_dims import HeadSize
 from tl_attention.schedule.choices import choices
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.rule import Rule
-from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
+    from tl_attention.program.planned import Planned
     from tl_attention.proof.limits import Resources
 
 
@@ -34,14 +34,15 @@ WGMMA_ARCHS = (HOPPER.arch,)
 THREADS_FIT_THE_TILE = tuple(map(_threads_of, choices(Keys.model_fields["block_M"])))
 
 
-def plain_resources(schedule: Schedule, size: HeadSize, card: Card) -> Resources:
+def plain_resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
     """What a block takes whose threads all compute: tiles in dynamic shared memory, no mbarriers of its own."""
-    from tl_attention.proof.limits import Resources, fragment_registers, ring_buffers, shared_bytes
+    from tl_attention.proof.limits import Resources, fragment_registers, shared_bytes
 
+    schedule = planned.schedule
     registers = card.registers_available(schedule.threads)
     return Resources(
-        rings=ring_buffers(schedule),
-        shared_bytes=shared_bytes(schedule, size),
+        rings=planned.buffers,
+        shared_bytes=shared_bytes(planned, size),
         fragments=fragment_registers(schedule, size),
         registers=registers,
         launched=registers,

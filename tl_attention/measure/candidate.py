@@ -13,7 +13,7 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import ceildiv
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.problem.window import is_window
-from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 
 # With Q so many times as large a row's scores lie so far apart that a maximum which is not its own makes exponentials
@@ -33,11 +33,16 @@ class Candidate:
 
     name: str
     shape: AttentionShape
-    schedule: Schedule | None = None
+    planned: Planned | None = None
     fixed: bool = False
     sms: int = field(default_factory=lambda: card_at_hand().sms)
     strided: bool = False
     arch: str = field(default_factory=lambda: card_at_hand().arch)
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """None of a peer."""
+        return self.planned.schedule if self.planned else None
 
     @property
     def label(self) -> str:
@@ -67,12 +72,12 @@ class Verified(NamedTuple):
         return f"{self.shape}{'' if self.spread == 1.0 else f', Q x {self.spread:g}'}"
 
 
-def verified_on(shape: AttentionShape, fixed: bool, schedule: Schedule | None = None) -> list[Verified]:
+def verified_on(shape: AttentionShape, fixed: bool, planned: Planned | None = None) -> list[Verified]:
     """The problem itself and, for a kernel that takes any sizes, small ones."""
-    return [*(() if fixed else small_ones(shape, schedule)), Verified(shape)]
+    return [*(() if fixed else small_ones(shape, planned)), Verified(shape)]
 
 
-def small_ones(shape: AttentionShape, schedule: Schedule | None = None) -> list[Verified]:
+def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Verified]:
     """The problem at small sizes: ragged ones, and each end of the schedule's loop."""
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
     # Many more tiles than an H200 has SMs, and short: the next one's loads come while a tile's last reads are under way.
@@ -93,19 +98,19 @@ def small_ones(shape: AttentionShape, schedule: Schedule | None = None) -> list[
     return [
         *map(Verified, ragged),
         *(Verified(found, SHARP) for found in (ragged[0], ragged[2], ragged[5])),
-        *(Verified(shape.resized(sizes)) for sizes in (ends_of(schedule, shape) if schedule else ())),
+        *(Verified(shape.resized(sizes)) for sizes in (ends_of(planned, shape) if planned else ())),
     ]
 
 
-def ends_of(schedule: Schedule, shape: AttentionShape) -> Iterator[Sizes]:
+def ends_of(planned: Planned, shape: AttentionShape) -> Iterator[Sizes]:
     """Sizes that show every way in which the schedule's loop over KV blocks begins and ends.
 
     Prologue, epilogue and the turns of the rings make of each small number of blocks a case of its own, and so do its
     last block's keys. Where a mask ends the loop, tiles of one problem have all numbers.
     """
+    schedule, program = planned.schedule, planned.program
     block_M, block_N = schedule.block_M, schedule.block_N
-    if schedule.has_program:
-        program = derive(schedule)
+    if program:
         most = program.span + max(program.buffers.values()) + 2
     else:
         most = schedule.num_stages + 4

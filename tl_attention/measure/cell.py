@@ -15,6 +15,7 @@ from tl_attention.problem.head_dims import is_meant
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import visited_over_visible
+from tl_attention.program.planned import Planned
 
 # Entries: what attention() runs, and what that is compared with.
 OURS = "ours"
@@ -62,10 +63,10 @@ def schedule_for(shape: AttentionShape, schedule: str | None = None) -> Named:
 def entries(cell: Cell, others: Sequence[Named] = ()) -> Iterator[Entry]:
     """Ours, other schedules that are meant for the head size, and the peers, in the order of the cell."""
     named = schedule_for(cell.shape, cell.schedule)
-    yield Entry(OURS, Candidate(named.name, cell.shape, named.schedule))
+    yield Entry(OURS, Candidate(named.name, cell.shape, Planned(named.schedule)))
     for other in others:
         if is_meant(cell.shape.head_size, other.head_dims):
-            yield Entry(other.name, Candidate(other.name, cell.shape, other.schedule))
+            yield Entry(other.name, Candidate(other.name, cell.shape, Planned(other.schedule)))
     for peer in cell.peers:
         yield Entry(peer, _peer(peer, cell))
 
@@ -80,7 +81,7 @@ def _peer(name: str, cell: Cell) -> Candidate:
         named = resolve(name.removeprefix(SCHEDULE))
     else:
         return Candidate(name, shape)
-    return Candidate(named.name, shape, named.schedule)
+    return Candidate(named.name, shape, Planned(named.schedule))
 
 
 def check_peer(name: str) -> None:
@@ -93,9 +94,9 @@ def check_peer(name: str) -> None:
 
 def visited(candidate: Candidate) -> float | None:
     """(query, key) pairs that its kernel computes over those that are visible; None of what has no Program."""
-    schedule = candidate.schedule
-    if schedule is None or not schedule.has_program:
+    planned = candidate.planned
+    if planned is None or planned.program is None:
         return None
     # A cluster's tiles visit the same KV blocks.
-    tiling = tiling_of(schedule)
+    tiling = tiling_of(planned)
     return visited_over_visible(candidate.shape, tiling.block_M * tiling.cluster, tiling.block_N, tiling.least_blocks)

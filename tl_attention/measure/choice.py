@@ -23,6 +23,7 @@ from tl_attention.measure.records import Row
 from tl_attention.measure.session import ROUNDS, ROUNDS_AGAINST, Session
 from tl_attention.measure.ticket import Ticket
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
 
 # Of a thread: half of what its registers hold. What spills more waits for it in every iteration.
 MOST_STACK_BYTES = 512
@@ -120,7 +121,7 @@ def _candidate(configuration: Configuration, shape: AttentionShape, card: Card) 
         raise InputError(
             f"{configuration}: head_dim {configuration.head_dim}, expected {shape.head_size} as of {shape}"
         )
-    return Candidate(str(configuration), shape, schedule_of(configuration), sms=card.sms, arch=card.arch)
+    return Candidate(str(configuration), shape, Planned(schedule_of(configuration)), sms=card.sms, arch=card.arch)
 
 
 def _prune(entries: Sequence[_Entry], session: Session, card: Card, most_stack_bytes: int) -> None:

@@ -45,9 +45,9 @@ def kernel_of(candidate: Candidate) -> CompiledKernel:
 
 def refusal_of(candidate: Candidate) -> str:
     """Why the candidate is refused before it is compiled, "" if it is not."""
-    if candidate.schedule is not None:
+    if candidate.planned is not None:
         try:
-            refuse_unless_safe(candidate.schedule, candidate.shape.head_size, candidate.variant.card)
+            refuse_unless_safe(candidate.planned, candidate.shape.head_size, candidate.variant.card)
         except InputError as refusal:
             return str(refusal)
     return ""

@@ -14,6 +14,7 @@ from tl_attention.measure.compile_pool import CompilePool
 from tl_attention.measure.progress import Progress
 from tl_attention.measure.records import Row
 from tl_attention.measure.session import Session
+from tl_attention.program.planned import Planned
 
 # Enough that an interval can be told for each step: see comparison.py.
 ROUNDS = 9
@@ -34,13 +35,15 @@ def measure(
     Raises as `bench.measure` does.
     """
     candidates = [
-        Candidate(step.name, ladder.shape, step.schedule.schedule, ladder.fixed, card.sms, arch=card.arch)
+        Candidate(step.name, ladder.shape, Planned(step.schedule.schedule), ladder.fixed, card.sms, arch=card.arch)
         for step in ladder.steps
         if step.schedule
     ]
     # Before a GPU is asked for anything: compiling leaves it alone.
     tiles = [
-        Candidate(tile.schedule.name, ladder.shape, tile.schedule.schedule, ladder.fixed, card.sms, arch=card.arch)
+        Candidate(
+            tile.schedule.name, ladder.shape, Planned(tile.schedule.schedule), ladder.fixed, card.sms, arch=card.arch
+        )
         for tile in ladder.tiles
     ]
     compiled = _compiled(tiles, card, record, progress) if tiles else []

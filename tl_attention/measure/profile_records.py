@@ -12,6 +12,7 @@ from tl_attention.measure.tiling import tiling_of
 from tl_attention.problem import traffic
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.traffic import Tiling
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 
 
@@ -39,7 +40,7 @@ class ProfileRow(Measured):
     @property
     def tiling(self) -> Tiling | None:
         """How its kernel cuts the problem; None of a peer."""
-        return None if self.sizes == "peer" else tiling_of(Schedule.from_label(self.label))
+        return None if self.sizes == "peer" else tiling_of(Planned(Schedule.from_label(self.label)))
 
     def bytes_of(self, metric: str) -> float | None:
         """Bytes that a counter of sectors, or bytes, has; None of one that was not counted."""

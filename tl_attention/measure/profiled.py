@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.records import problem_of, shape_of
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 
 # The kernel of torch.cuda._sleep, launched before each job: a peer may launch any number of kernels.
@@ -37,7 +38,7 @@ def read(text: str) -> tuple[list[Candidate], int]:
         Candidate(
             job["name"],
             shape_of(job["problem"]),
-            Schedule.from_label(job["label"]) if job["label"] else None,
+            Planned(Schedule.from_label(job["label"])) if job["label"] else None,
             job["fixed"],
         )
         for job in given["jobs"]

@@ -9,14 +9,13 @@ from tl_attention.measure.candidate import Candidate, verified_on
 from tl_attention.measure.pool import CallFailed, Worker
 from tl_attention.oracle import interpret
 from tl_attention.oracle.reference import ErrorReport, worst_of
-from tl_attention.program.derivation import derive
 
 TIMEOUT_S = 120.0
 
 
 def on_gpu(worker: Worker, candidate: Candidate, seed: int) -> dict[str, Any]:
     """The fields of its row that this fills: how large the errors were, or at which problem it failed, and how."""
-    problems = verified_on(candidate.shape, candidate.fixed or candidate.schedule is None, candidate.schedule)
+    problems = verified_on(candidate.shape, candidate.fixed or candidate.planned is None, candidate.planned)
     reports: list[ErrorReport] = []
     for number, problem in enumerate(problems):
         try:
@@ -34,12 +33,12 @@ def on_gpu(worker: Worker, candidate: Candidate, seed: int) -> dict[str, Any]:
 
 def on_cpu(candidate: Candidate, seed: int) -> dict[str, Any]:
     """The same where there is no GPU to run it, of a schedule."""
-    schedule = candidate.schedule
-    assert schedule is not None, f"{candidate} is a peer, which needs a GPU"
-    if not schedule.has_program:
+    assert candidate.planned is not None, f"{candidate} is a peer, which needs a GPU"
+    schedule, program = candidate.planned.schedule, candidate.planned.program
+    if program is None:
         reason = "no GPU, and no Program that the CPU could run: neither verified nor timed"
         return {"status": "compiled", "reason": reason}
-    reports = interpret.verify(derive(schedule), schedule, candidate.variant, seed).values()
+    reports = interpret.verify(program, schedule, candidate.variant, seed).values()
     worst = worst_of(list(reports))
     if not all(report.ok for report in reports):
         return {"status": "wrong", "reason": str(worst), **_errors(worst)}

@@ -7,7 +7,7 @@ from functools import cache
 
 from tl_attention.errors import InputError
 from tl_attention.loop.table import whole
-from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.options import Exp2Polynomial
 from tl_attention.schedule.schedule import Schedule
 
@@ -24,13 +24,13 @@ class Asked:
     product_waits: tuple[int, ...]
 
 
-def asked_waits(schedule: Schedule) -> Asked | None:
+def asked_waits(planned: Planned) -> Asked | None:
     """None for a schedule without a Program. Raises ScheduleRefused where none can be derived."""
-    if not schedule.has_program:
+    schedule, program = planned.schedule, planned.program
+    if program is None:
         return None
     done = 0
     waits: list[int] = []
-    program = derive(schedule)
     for op in program.phases.steady.operations:
         if op.kind == "wait" and op.statement in program.table.products:
             waits.append(done)
@@ -43,7 +43,7 @@ def asked_waits(schedule: Schedule) -> Asked | None:
 def asked_waits_of(label: str) -> Asked | None:
     """Those of a label's schedule; None for one that names no schedule with a Program."""
     try:
-        return asked_waits(Schedule.from_label(label))
+        return asked_waits(Planned(Schedule.from_label(label)))
     except InputError:
         return None
 

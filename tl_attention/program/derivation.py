@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import partial
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.loop.table import Table
@@ -18,8 +18,6 @@ from tl_attention.schedule.schedule import Schedule
 PLACE_KEYS = ("order",), ("group",), ("stage",), ("split",)
 
 
-# One check of a schedule asks for its Program again and again, and of the Program for its phases.
-@lru_cache(maxsize=64)
 def derive(schedule: Schedule, model: Model | None = None) -> Program:
     """The Program of a schedule that orders the loop itself. It need not be legal: see `legality.check`.
 
@@ -46,7 +44,8 @@ def derive(schedule: Schedule, model: Model | None = None) -> Program:
     producer = tuple(Operation(kind, load, 0) for load in producers for kind in ("acquire", "issue"))
     # What a lowering adds is said of its own model.
     own = model == schedule.dialect.model
-    bound = tuple(partial(change, schedule=schedule) for change in (schedule.dialect.passes if own else ()))
+    passes = schedule.dialect.passes if own else ()
+    bound = tuple(partial(change, schedule=schedule, buffers=buffers) for change in passes)
     emitted = own and schedule.dialect.emitted
     return Program(table, model, tuple(iteration.operations()), producer, buffers, bound, emitted)
 

@@ -11,7 +11,8 @@ from tl_attention.hardware.warpgroup import WARPGROUP
 from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.problem.tiling import ceildiv
-from tl_attention.program.derivation import PLACE_KEYS, derive
+from tl_attention.program.derivation import PLACE_KEYS
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 
 # Row vectors (scores_max, scores_max_prev, scores_scale, denominator, a temporary): two rows of each per thread.
@@ -61,17 +62,9 @@ class Resources:
         return card.blocks_that_fit(threads + self.producer_threads, registers, self.static_bytes + self.shared_bytes)
 
 
-def ring_buffers(schedule: Schedule) -> tuple[int, int]:
-    """Buffers of K_shared and of V_shared."""
-    loads = schedule.table.loads
-    buffers = derive(schedule).buffers if schedule.has_program else dict.fromkeys(loads, schedule.num_stages)
-    k, v = (buffers[load] for load in loads)
-    return k, v
-
-
-def shared_bytes(schedule: Schedule, size: HeadSize) -> int:
+def shared_bytes(planned: Planned, size: HeadSize) -> int:
     """Dynamic shared memory of one block: Q_shared, the rings of K_shared and V_shared, P where MMA1 reads it there."""
-    (k, v), (columns, columns_v) = ring_buffers(schedule), sizes_of(tile_size(size))
+    schedule, (k, v), (columns, columns_v) = planned.schedule, planned.buffers, sizes_of(tile_size(size))
     elements = (schedule.block_M + k * schedule.block_N) * columns + v * schedule.block_N * columns_v
     p = schedule.block_M * schedule.block_N if schedule.kernel.p_operand == "shared" else 0
     return (elements + p) * DTYPE_BYTES

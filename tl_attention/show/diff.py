@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from tl_attention.errors import InputError
 from tl_attention.hardware.card import Card
-from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
 from tl_attention.proof.limits import of_another
 from tl_attention.schedule.key_words import dotted
 from tl_attention.schedule.schedule import Schedule
@@ -52,9 +52,9 @@ def keys(a: Schedule, b: Schedule) -> list[str]:
 
 def program_text(schedule: Schedule) -> list[str]:
     """The Program in lines, nothing for a schedule that has none. Raises ScheduleRefused where it cannot be derived."""
-    if not schedule.has_program:
+    derived = Planned(schedule).program
+    if derived is None:
         return []
-    derived = derive(schedule)
     parts = program_parts(schedule, derived)
     return [f"{derived.model} model", f"buffers: {derived.rings}", *"\n".join(parts).splitlines()]
 
@@ -77,7 +77,7 @@ def code(a: Schedule, b: Schedule, names: tuple[str, str], shape: AttentionShape
     from tl_attention.measure.compile_pool import compile_all
 
     candidates = [
-        Candidate(f"{side}: {name}", shape, s, sms=card.sms, arch=card.arch)
+        Candidate(f"{side}: {name}", shape, Planned(s), sms=card.sms, arch=card.arch)
         for side, name, s in zip("ab", names, (a, b))
     ]
     compiled = compile_all(candidates)

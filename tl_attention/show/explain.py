@@ -9,8 +9,8 @@ from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.hardware.warpgroup import WARP
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.head_dims import HeadSize
-from tl_attention.program.derivation import derive
 from tl_attention.program.operation import Iteration, Operation
+from tl_attention.program.planned import Planned
 from tl_attention.program.program import Program, offset
 from tl_attention.proof.limits import fragments_text, of_another, shared_text
 from tl_attention.schedule.dialect import Model
@@ -36,24 +36,23 @@ SAID = {
 
 
 def explain(
-    schedule: Schedule, model: Model | None = None, head_dim: HeadSize = 128, card: Card = HOPPER, opening: str = ""
+    planned: Planned, model: Model | None = None, head_dim: HeadSize = 128, card: Card = HOPPER, opening: str = ""
 ) -> str:
     """What the schedule takes of an SM of the card, its options, and its Program, in the lowering's own model by default.
 
-    `opening` says in words what it is, and comes first. The Program comes as prologue, steady state and epilogue. Raises
-    ScheduleRefused where none can be derived.
+    `opening` says in words what it is, and comes first. The Program comes as prologue, steady state and epilogue.
     """
+    schedule, program = planned.schedule, planned.in_model(model)
     what = f"lowering {schedule.lowering}: {schedule.dialect.words}"
     first, label = f"{opening}\n{what}" if opening else what, f"label: {schedule.label}"
-    if not schedule.has_program:
+    if program is None:
         return (
-            f"{first}; num_stages is {schedule.num_stages}.\n\n{_resources(schedule, head_dim, card)}\n\n{label}\n\n"
+            f"{first}; num_stages is {schedule.num_stages}.\n\n{_resources(planned, head_dim, card)}\n\n{label}\n\n"
             "There is no Program to prove or to show; the kernel is verified on the GPU only.\n"
         )
-    program = derive(schedule, model)
     parts = [
         first,
-        f"{_heading(schedule, program)}\n{_resources(schedule, head_dim, card)}",
+        f"{_heading(schedule, program)}\n{_resources(planned, head_dim, card)}",
         _options(schedule),
         label,
         *program_parts(schedule, program),
@@ -86,10 +85,11 @@ def _heading(schedule: Schedule, program: Program) -> str:
     return f"{program.model} model{other}: {note}\nbuffers: {program.rings}{least}"
 
 
-def _resources(schedule: Schedule, head_dim: HeadSize, card: Card) -> str:
+def _resources(planned: Planned, head_dim: HeadSize, card: Card) -> str:
     """Tile, threads, shared memory, mbarriers and registers, each with what there is of it."""
+    schedule = planned.schedule
     M, N = schedule.block_M, schedule.block_N
-    takes = lowering_of(schedule).resources(schedule, head_dim, card)
+    takes = lowering_of(schedule).resources(planned, head_dim, card)
     static = takes.static_bytes
     before = f"{static:,} that hold the mbarriers + " if static else ""
     team = "a warp" if takes.team == WARP else takes.team

@@ -11,6 +11,7 @@ from tl_attention.hardware.card import CARDS
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.measure.products import PRODUCTS
 from tl_attention.measure.records import Row
+from tl_attention.program.planned import Planned
 from tl_attention.show.diff import changed_keys
 from tl_attention.show.report import PEER_NAMES
 
@@ -149,7 +150,7 @@ def warps_per_sm(row: Row) -> int | None:
     if not schedule.has_program:
         return None
     try:
-        takes = lowering_of(schedule).resources(schedule, row.shape.head_size, card)
+        takes = lowering_of(schedule).resources(Planned(schedule), row.shape.head_size, card)
     except ScheduleRefused:
         return None
     threads = schedule.threads + takes.producer_threads

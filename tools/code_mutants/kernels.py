@@ -14,6 +14,7 @@ from tl_attention.hardware.card import HOPPER
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Variant
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 
 SCHEDULES = Path(__file__).parents[2] / "schedules"
@@ -76,7 +77,7 @@ KERNELS: dict[str, Kernel] = {
 def lowered(kernel: Kernel) -> Code:
     """The code that TileLang generates of it, the same text as `compile_kernel` has. Imports tilelang."""
     lowering = lowering_of(kernel.schedule)
-    program = lowering.prim_func(kernel.schedule, kernel.variant)
+    program = lowering.prim_func(Planned(kernel.schedule), kernel.variant)
     parameters = kernel.variant.parameters(*lowering.counters(kernel.schedule))
     return Code(*generated(program, kernel.schedule, kernel.variant), kernel.variant, parameters)
 

@@ -8,7 +8,7 @@ from tl_attention.loop.attention import FRAGMENTS
 from tl_attention.loop.table import chunk_names
 from tl_attention.lowering.loop import Loop
 from tl_attention.lowering.mma_sync.rules import ROWS_OF_A_PRODUCT, rows_at_once
-from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 
 # Of an mma.sync: the columns that one multiplies.
@@ -38,9 +38,10 @@ class Fragments(NamedTuple):
     v_steps: int | None = None
 
 
-def arguments(schedule: Schedule) -> dict[str, Any]:
+def arguments(planned: Planned) -> dict[str, Any]:
     """What the schedule fixes of the kernel: its tile, its Program, and its options, none left open."""
-    program = derive(schedule)
+    schedule, program = planned.schedule, planned.program
+    assert program is not None
     of_fragments = fragments(schedule)
     stages = {"k_stages": program.buffers["load_k"], "v_stages": program.buffers["load_v"]}
     return {

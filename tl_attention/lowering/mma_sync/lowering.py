@@ -15,6 +15,7 @@ from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
+    from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
     from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
     from tl_attention.proof.limits import Resources
@@ -62,10 +63,10 @@ class MmaSync(EmittedLowering):
     }
     lacks = frozenset({"softcap", "Sinks"})
 
-    def resources(self, schedule: Schedule, size: HeadSize, card: Card = HOPPER) -> Resources:
+    def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
         from tl_attention.lowering.mma_sync.resources import resources
 
-        return resources(schedule, size, card)
+        return resources(planned, size, card)
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
         from tl_attention.lowering.mma_sync import replay
@@ -75,10 +76,10 @@ class MmaSync(EmittedLowering):
             replay.prove(program)
             yield "every copy has arrived where it is read, and none writes over what a warp may still read"
 
-    def arguments(self, schedule: Schedule) -> dict[str, Any]:
+    def arguments(self, planned: Planned) -> dict[str, Any]:
         from tl_attention.lowering.mma_sync.arguments import arguments
 
-        return arguments(schedule)
+        return arguments(planned)
 
     def macro_of(self) -> Any:
         from tl_attention.lowering.mma_sync.operations import macro_of

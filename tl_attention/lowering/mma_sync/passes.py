@@ -6,7 +6,7 @@ over behind a barrier. The Program's waits, acquires and releases become such wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from tl_attention.loop.table import Table
@@ -26,17 +26,13 @@ Load = tuple[str, int]
 Place = tuple[str, int, int]
 
 
-def waits_and_barriers(phases: Phases, schedule: Schedule) -> Phases:
+def waits_and_barriers(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
     """Waits for groups of copies where a load is first waited for, and barriers where one is needed and none has been.
 
     Q is waited for with the first load behind it; by itself where its first reader comes before that. Where it stays in
     registers, its fragments are loaded right behind a wait of its own.
     """
-    # Late: a kernel that was finished before is loaded without what derives Programs.
-    from tl_attention.program.derivation import derive
-
-    derived = derive(schedule)
-    table, buffers = derived.table, derived.buffers
+    table = schedule.table
     wait, keep = Operation("wait", Q_LOAD, 0), Operation("keep", Q_LOAD, 0)
     if schedule.kernel.q_operand == "registers":
         return _placed(_before_first_reader(phases, table, wait, keep), table, buffers)
@@ -55,7 +51,7 @@ def _before_first_reader(phases: Phases, table: Table, *added: Operation) -> Pha
     return replace(phases, prologue=(*phases.prologue[:first], Iteration(t, added), *phases.prologue[first:]))
 
 
-def _placed(phases: Phases, table: Table, buffers: dict[str, int]) -> Phases:
+def _placed(phases: Phases, table: Table, buffers: Mapping[str, int]) -> Phases:
     """The phases with their waits and barriers. Raises _NotWaitedFor where Q is read before anything is waited for."""
     needed = _Needed()
     while (more := _needed_besides(phases, table, buffers, needed)) != needed:
@@ -75,7 +71,7 @@ def _placed(phases: Phases, table: Table, buffers: dict[str, int]) -> Phases:
     return Phases(written("prologue", *phases.prologue), steady, written("epilogue", *phases.epilogue))
 
 
-def _needed_besides(phases: Phases, table: Table, buffers: dict[str, int], needed: _Needed) -> _Needed:
+def _needed_besides(phases: Phases, table: Table, buffers: Mapping[str, int], needed: _Needed) -> _Needed:
     """What is needed in loops of any length where this much is there: the same, where it is enough."""
     found = needed.copy()
     for repeated in REPEATED:
@@ -130,7 +126,7 @@ class _Needed:
 class _State:
     """What has been copied, waited for, met behind and read, as the loop goes on; it notes what is needed."""
 
-    def __init__(self, table: Table, buffers: dict[str, int], needed: _Needed):
+    def __init__(self, table: Table, buffers: Mapping[str, int], needed: _Needed):
         self.table, self.buffers, self.needed = table, buffers, needed
         # Each load is a group.
         self.groups: list[Load] = [(Q_LOAD, 0)]

@@ -8,7 +8,8 @@ from tl_attention.hardware.warpgroup import WARP
 from tl_attention.lowering.mma_sync.arguments import DEPTH
 from tl_attention.lowering.mma_sync.rules import rows_at_once
 from tl_attention.problem.head_dims import HeadSize, sizes_of
-from tl_attention.proof.limits import Resources, ring_buffers, shared_bytes
+from tl_attention.program.planned import Planned
+from tl_attention.proof.limits import Resources, shared_bytes
 from tl_attention.schedule.schedule import Schedule
 
 HEAD_DIMS = (64, 128)
@@ -18,8 +19,9 @@ COPIED = 8
 ROW_VECTORS = 2 * 2
 
 
-def resources(schedule: Schedule, size: HeadSize, card: Card) -> Resources:
+def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
     """What one block takes. Raises ScheduleRefused for a head size, or a tile, that its kernel does not have."""
+    schedule = planned.schedule
     columns, columns_v = sizes_of(size)
     if columns not in HEAD_DIMS or columns_v != columns:
         raise ScheduleRefused(
@@ -32,8 +34,8 @@ def resources(schedule: Schedule, size: HeadSize, card: Card) -> Resources:
     _check_copies(schedule, columns)
     registers = card.registers_available(schedule.threads, schedule.kernel.blocks_per_sm)
     return Resources(
-        rings=ring_buffers(schedule),
-        shared_bytes=shared_bytes(schedule, size),
+        rings=planned.buffers,
+        shared_bytes=shared_bytes(planned, size),
         fragments=fragment_registers(schedule, columns),
         registers=registers,
         launched=registers,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tl_attention.program.derivation import derive
+from tl_attention.program.planned import Planned
 from tl_attention.program.program import Program
-from tl_attention.schedule.schedule import Schedule
 
 
-def arguments(schedule: Schedule) -> dict[str, Any]:
+def arguments(planned: Planned) -> dict[str, Any]:
     """What the schedule fixes of the kernel, with a Program or without."""
-    program = derive(schedule) if schedule.has_program else None
+    schedule, program = planned.schedule, planned.program
     return {
         "block_M": schedule.block_M,
         "block_N": schedule.block_N,

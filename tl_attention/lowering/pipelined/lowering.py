@@ -12,6 +12,7 @@ from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
+    from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
     from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
     from tl_attention.proof.limits import Resources
@@ -25,13 +26,13 @@ class Pipelined(Lowering):
     )
     archs = WGMMA_ARCHS
 
-    def resources(self, schedule: Schedule, size: HeadSize, card: Card = HOPPER) -> Resources:
-        return plain_resources(schedule, size, card)
+    def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
+        return plain_resources(planned, size, card)
 
-    def arguments(self, schedule: Schedule) -> dict[str, Any]:
+    def arguments(self, planned: Planned) -> dict[str, Any]:
         from tl_attention.lowering.pipelined.arguments import arguments
 
-        return arguments(schedule)
+        return arguments(planned)
 
     def launch(self) -> Any:
         from tl_attention.lowering.pipelined.kernel import launch

@@ -6,13 +6,13 @@ from typing import Any
 
 from tl_attention.lowering.loop import Loop
 from tl_attention.lowering.warp_specialized.resources import split_registers
-from tl_attention.program.derivation import derive
-from tl_attention.schedule.schedule import Schedule
+from tl_attention.program.planned import Planned
 
 
-def arguments(schedule: Schedule) -> dict[str, Any]:
+def arguments(planned: Planned) -> dict[str, Any]:
     """What the schedule fixes of the kernel: its tile, its Program, and its options, none left open."""
-    program = derive(schedule)
+    schedule, program = planned.schedule, planned.program
+    assert program is not None
     resolved = {
         "k_stages": program.buffers["load_k"],
         "v_stages": program.buffers["load_v"],

@@ -16,6 +16,7 @@ from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
+    from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
     from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
     from tl_attention.proof.limits import Resources
@@ -52,10 +53,10 @@ class WarpSpecialized(EmittedLowering):
         NO_INIT_CHECKS: True,
     }
 
-    def resources(self, schedule: Schedule, size: HeadSize, card: Card = HOPPER) -> Resources:
+    def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
         from tl_attention.lowering.warp_specialized.resources import resources
 
-        return resources(schedule, size, card)
+        return resources(planned, size, card)
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
         from tl_attention.lowering.warp_specialized.roles import Roles, tile_lists
@@ -69,10 +70,10 @@ class WarpSpecialized(EmittedLowering):
                 races.prove(events, roles.counts)
             yield "the roles of a cluster neither race nor deadlock"
 
-    def arguments(self, schedule: Schedule) -> dict[str, Any]:
+    def arguments(self, planned: Planned) -> dict[str, Any]:
         from tl_attention.lowering.warp_specialized.arguments import arguments
 
-        return arguments(schedule)
+        return arguments(planned)
 
     def macro_of(self) -> Any:
         from tl_attention.lowering.warp_specialized.operations import macro_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tl_attention.loop.table import whole
@@ -15,7 +15,7 @@ Q_LOAD = "load_q"
 PRODUCTS = "products"
 
 
-def without_first_rescale(phases: Phases, schedule: Schedule) -> Phases:
+def without_first_rescale(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
     """A prologue without the rescale of block 0: acc_o is 0 there, and its first product clears it."""
     identities = {name for name, s in schedule.table.by_name.items() if s.identity == "zero"}
 
@@ -26,7 +26,7 @@ def without_first_rescale(phases: Phases, schedule: Schedule) -> Phases:
     return replace(phases, prologue=_changed(phases.prologue, change))
 
 
-def holds(phases: Phases, schedule: Schedule) -> Phases:
+def holds(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
     """What keeps waits and releases behind the exponentials that come before them in the order.
 
     `loose`: the last exponential of the chunk before comes first; `exact`: all of it does, and the next chunk after.
@@ -58,7 +58,7 @@ def holds(phases: Phases, schedule: Schedule) -> Phases:
     return _everywhere(phases, change)
 
 
-def turns(phases: Phases, schedule: Schedule) -> Phases:
+def turns(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
     """Two warpgroups take turns to issue the products of an iteration, and to wait for what the first of them reads."""
     if not schedule.kernel.ping_pong:
         return phases
@@ -77,7 +77,7 @@ def turns(phases: Phases, schedule: Schedule) -> Phases:
     return _everywhere(phases, change)
 
 
-def q_release(phases: Phases, schedule: Schedule) -> Phases:
+def q_release(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
     """Q_shared is released once the last product that reads it is done, which may be before the epilogue.
 
     Unless it is free earlier, copied to registers before the loop, or only later, when the output went through it.
@@ -100,7 +100,7 @@ def q_release(phases: Phases, schedule: Schedule) -> Phases:
     return replace(phases, epilogue=tuple(epilogue))
 
 
-def p_shares(phases: Phases, schedule: Schedule) -> Phases:
+def p_shares(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
     """P in shared memory is shared with the product that reads it behind the last chunk of its cast."""
     if schedule.kernel.p_operand == "registers":
         return phases

@@ -6,7 +6,8 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.card import Card
 from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
 from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
-from tl_attention.proof.limits import Resources, fragment_registers, ring_buffers, shared_bytes
+from tl_attention.program.planned import Planned
+from tl_attention.proof.limits import Resources, fragment_registers, shared_bytes
 from tl_attention.schedule.schedule import Schedule
 
 MBARRIER_BYTES, TILE_NUMBER_BYTES = 8, 4
@@ -22,11 +23,12 @@ SPLIT_REGISTERS: dict[tuple[int, int], tuple[int, int]] = {
 }
 
 
-def resources(schedule: Schedule, size: HeadSize, card: Card) -> Resources:
+def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
     """What one block takes: the tiles' own, and a pair of mbarriers for each buffer.
 
     Raises ScheduleRefused where the output has another place than the rows of Q that it would go through.
     """
+    schedule = planned.schedule
     columns, columns_v = sizes_of(tile_size(size))
     if schedule.kernel.output == "tma" and columns != columns_v:
         raise ScheduleRefused(
@@ -37,10 +39,10 @@ def resources(schedule: Schedule, size: HeadSize, card: Card) -> Resources:
         )
     split, blocks = split_registers(schedule), schedule.kernel.blocks_per_sm
     launched = card.registers_available(schedule.threads + WARPGROUP, blocks)
-    barriers = mbarrier_pairs(schedule)
+    barriers = mbarrier_pairs(planned)
     return Resources(
-        rings=ring_buffers(schedule),
-        shared_bytes=shared_bytes(schedule, size),
+        rings=planned.buffers,
+        shared_bytes=shared_bytes(planned, size),
         fragments=fragment_registers(schedule, size),
         registers=split[0] if split else launched,
         launched=launched,
@@ -57,12 +59,12 @@ def split_registers(schedule: Schedule) -> tuple[int, ...] | None:
     return schedule.kernel.registers or SPLIT_REGISTERS.get((schedule.block_M, schedule.kernel.blocks_per_sm))
 
 
-def mbarrier_pairs(schedule: Schedule) -> dict[str, int]:
+def mbarrier_pairs(planned: Planned) -> dict[str, int]:
     """Pairs of mbarriers of one block, one for full and one for empty.
 
     One for each warpgroup's rows of Q, for each buffer of K and V, and, where a counter gives the tiles, for the two
     numbers of the next tiles.
     """
-    k, v = ring_buffers(schedule)
+    schedule, (k, v) = planned.schedule, planned.buffers
     tiles = {TILE_NUMBER: 2} if schedule.kernel.tile_scheduler == "dynamic" else {}
     return {"Q": schedule.block_M // ROWS, "K": k, "V": v, **tiles}

@@ -1,0 +1,85 @@
+"""A schedule is derived once, by whoever asks first, and its Program is handed on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import golden
+import pytest
+from golden_kernels import KERNELS
+from mutations import shipped
+
+from tl_attention.build import generation
+from tl_attention.files.named import resolve
+from tl_attention.measure import bench
+from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.compilation import Compiled
+from tl_attention.op import kernels
+from tl_attention.program import derivation, planned
+from tl_attention.program.planned import Planned
+from tl_attention.schedule.schedule import Schedule
+
+
+@pytest.fixture
+def derived(monkeypatch) -> Iterator[list[Schedule]]:
+    """The schedules of which a Program was derived, as often as it was."""
+    found: list[Schedule] = []
+
+    def derive(schedule: Schedule, *model: str) -> object:
+        found.append(schedule)
+        return derivation.derive(schedule, *model)
+
+    monkeypatch.setattr(planned, "derive", derive)
+    yield found
+
+
+@pytest.mark.parametrize("command", ["check", "explain"])
+@pytest.mark.parametrize("name", ["best", "seed", "mma_sync", "inferred"])
+def test_a_command_derives_its_schedule_once(command, name, cli, derived) -> None:
+    assert cli(command, name).exit_code == 0
+    assert derived == ([] if name == "inferred" else [shipped()[name]])
+
+
+def test_a_run_derives_its_schedule_once(cli, derived, monkeypatch, tmp_path) -> None:
+    """Where there is no GPU: it is proved, compiled elsewhere, and run by the interpreter."""
+    monkeypatch.setattr(
+        bench, "CompilePool", lambda most: SimpleNamespace(submit=compiled, finish=lambda: None, stop=lambda: None)
+    )
+    result = cli("run", "seed", "--shape", "1,1,64,64,64", "--output", tmp_path / "rows.jsonl")
+    assert result.exit_code == 0 and "checked_on_cpu" in result.stdout
+    assert derived == [shipped()["seed"]]
+
+
+def compiled(candidate: Candidate, done) -> None:
+    """In the place of a pool's: as if the compiler had been quick."""
+    done(Compiled(candidate.name))
+
+
+@pytest.mark.parametrize("name", ["best", "seed", "mma_sync"])
+def test_a_first_call_derives_its_schedule_once(name, derived, monkeypatch) -> None:
+    kernel = KERNELS[name]
+    code = golden.code(name)
+    made = SimpleNamespace(get_kernel_source=lambda: code.source, get_host_source=lambda: code.host_source)
+    for what, instead in {
+        "in_force": nullcontext,
+        "check_host_compiler": lambda: None,
+        "compiled": lambda program, *of: made,
+        "_library": lambda kernel: b"a library",
+    }.items():
+        monkeypatch.setattr(generation, what, instead)
+    monkeypatch.setattr("tl_attention.build.compile.cache_enabled", lambda: False)
+    monkeypatch.setattr("tl_attention.build.compile._loaded", lambda library: None)
+    kernels._compiled.cache_clear()
+    found = kernels.kernel_of(kernel.schedule, kernel.variant)
+    kernels._compiled.cache_clear()
+    assert found.verdict is not None and derived == [kernel.schedule]
+
+
+def test_what_is_planned_is_its_schedule() -> None:
+    best = shipped()["best"]
+    assert Planned(best) == Planned(best) and len({Planned(best), Planned(best), Planned(shipped()["seed"])}) == 2
+    assert Planned(best).in_model("synchronous") == derivation.derive(best, "synchronous") != Planned(best).program
+    without = Planned(resolve("inferred").schedule)
+    assert without.program is None and without.in_model("synchronous") is None
