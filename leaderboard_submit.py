@@ -172,7 +172,7 @@ def attention_kernel():
         Output: T.Tensor([batch, heads, seq_q, c.head_dim_v], c.dtype),
         softmax_scale: T.float32,
     ):
-        launch(Q, K, V, Output, softmax_scale, c)
+        launch(SimpleNamespace(Q=Q, K=K, V=V, Output=Output, softmax_scale=softmax_scale), c)
 
     return attention
 
@@ -184,13 +184,13 @@ def attention_kernel():
 
 
 @T.macro
-def launch(Q, K, V, Output, softmax_scale, c, LSE=None, softcap=None, Sinks=None, TileCounter=None):
+def launch(given, c):
     """The thread blocks, and their roles."""
     warpgroups = c.block_M // ROWS
     with T.Kernel(
-        grid(Q, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=prelude(c)
+        grid(given, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=prelude(c)
     ) as (block,):
-        s = block_state(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c)
+        s = block_state(given, c)
         T.cluster_sync()
         ty = T.get_thread_binding(1)
         if ty == warpgroups:
@@ -206,7 +206,7 @@ def prelude(c):
     return text
 
 
-def grid(Q, c):
+def grid(given, c):
     """How many thread blocks there are."""
     return workers(c) * c.kernel.cluster
 
@@ -238,7 +238,7 @@ def consumer(ty, block, s, c):
 
 
 @T.macro
-def block_state(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c):
+def block_state(given, c):
     """The tensors, and everything that is allocated."""
     warpgroups = c.block_M // ROWS
     Q_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
@@ -257,23 +257,23 @@ def block_state(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap
     K_empty = T.alloc_barrier([readers] * c.kernel.k_stages)
     V_empty = T.alloc_barrier([readers] * c.kernel.v_stages)
     return SimpleNamespace(
-        Q=SimpleNamespace(source=Q, shared=Q_shared, full=Q_full, empty=Q_empty),
-        K=SimpleNamespace(source=K, shared=K_shared, full=K_full, empty=K_empty, depth=c.kernel.k_stages),
-        V=SimpleNamespace(source=V, shared=V_shared, full=V_full, empty=V_empty, depth=c.kernel.v_stages),
-        Output=Output,
-        LSE=LSE,
-        Sinks=Sinks,
+        Q=SimpleNamespace(source=given.Q, shared=Q_shared, full=Q_full, empty=Q_empty),
+        K=SimpleNamespace(source=given.K, shared=K_shared, full=K_full, empty=K_empty, depth=c.kernel.k_stages),
+        V=SimpleNamespace(source=given.V, shared=V_shared, full=V_full, empty=V_empty, depth=c.kernel.v_stages),
+        Output=given.Output,
+        LSE=None,
+        Sinks=None,
         sink=sink,
         **vars(fragments),
         Q_local=Q_local,
         P_shared=P_shared,
         tiles=None,
-        batch=Q.shape[0],
-        heads=Q.shape[1],
-        seq_q=Q.shape[2],
-        seq_kv=K.shape[2],
-        past_len=K.shape[2] - Q.shape[2],
-        scale=softmax_scale * LOG2_E,
+        batch=given.Q.shape[0],
+        heads=given.Q.shape[1],
+        seq_q=given.Q.shape[2],
+        seq_kv=given.K.shape[2],
+        past_len=given.K.shape[2] - given.Q.shape[2],
+        scale=given.softmax_scale * LOG2_E,
         cap=None,
         rank=T.block_rank_in_cluster(),
     )

@@ -43,7 +43,7 @@ ENTRY = '''def attention_kernel():
         Output: T.Tensor([batch, heads, seq_q, c.head_dim_v], c.dtype),
         softmax_scale: T.float32,
     ):
-        launch(Q, K, V, Output, softmax_scale, c)
+        launch(SimpleNamespace(Q=Q, K=K, V=V, Output=Output, softmax_scale=softmax_scale), c)
 
     return attention
 '''

@@ -1,4 +1,6 @@
-"""The prim_func of a kernel, whose parameters are read off their list."""
+"""The prim_func of a kernel: its parameters are read off their list, and travel by name, None where there is none."""
+
+from types import SimpleNamespace
 
 import tilelang.language as T
 
@@ -12,22 +14,13 @@ def prim_func(launch, c, variant, counters):
     @T.prim_func
     @takes(variant.parameters(*counters), variant, sizes)
     def attention(Q, K, V, Output, softmax_scale, LSE=None, softcap=None, Sinks=None, TileCounter=None):
-        launch(
-            Q,
-            K,
-            V,
-            Output,
-            softmax_scale,
-            c,
-            **there_are(LSE=LSE, softcap=softcap, Sinks=Sinks, TileCounter=TileCounter),
-        )
+        given = SimpleNamespace(
+            Q=Q, K=K, V=V, Output=Output, softmax_scale=softmax_scale,
+            LSE=LSE, softcap=softcap, Sinks=Sinks, TileCounter=TileCounter,
+        )  # fmt: skip
+        launch(given, c)
 
     return attention
-
-
-def there_are(**optional):
-    """Those of the optional parameters that the kernel has."""
-    return {name: parameter for name, parameter in optional.items() if parameter is not None}
 
 
 def takes(parameters, variant, sizes):
@@ -53,10 +46,10 @@ def takes(parameters, variant, sizes):
 
 
 @T.macro
-def aligned(Q, K, V, Output):
+def aligned(given):
     """Rows of strided tensors start at multiples of 16 bytes: without it TileLang would copy element by element."""
     for dim in (0, 1, 2):
-        T.assume(Q.strides[dim] % 8 == 0)
-        T.assume(K.strides[dim] % 8 == 0)
-        T.assume(V.strides[dim] % 8 == 0)
-        T.assume(Output.strides[dim] % 8 == 0)
+        T.assume(given.Q.strides[dim] % 8 == 0)
+        T.assume(given.K.strides[dim] % 8 == 0)
+        T.assume(given.V.strides[dim] % 8 == 0)
+        T.assume(given.Output.strides[dim] % 8 == 0)

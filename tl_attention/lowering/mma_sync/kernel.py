@@ -18,14 +18,14 @@ from tl_attention.lowering.signature import aligned
 
 
 @T.macro
-def launch(Q, K, V, Output, softmax_scale, c, LSE=None):
+def launch(given, c):
     """The thread blocks: one for each row tile."""
-    batch, heads, seq_q, _ = Q.shape
+    batch, heads, seq_q, _ = given.Q.shape
     with T.Kernel(T.ceildiv(seq_q, c.block_M), heads, batch, threads=c.threads, prelude=prelude(c)) as (bx, by, bz):
         T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
         if c.strided:
-            aligned(Q, K, V, Output)
-        s = block_state(Q, K, V, Output, LSE, softmax_scale, by, bz, c)
+            aligned(given)
+        s = block_state(given, by, bz, c)
         work(bx, s, c)
 
 

@@ -8,7 +8,7 @@ from tl_attention.lowering.softmax import LOG2_E
 
 
 @T.macro
-def block_state(Q, K, V, Output, LSE, softmax_scale, head, bz, c):
+def block_state(given, head, bz, c):
     """The tensors, and all that is allocated. A thread has two rows of each product's 16, and pairs of columns."""
     products = c.block_M // c.rows
     Q_shared = T.alloc_shared([c.block_M * c.head_dim], c.dtype)
@@ -25,11 +25,11 @@ def block_state(Q, K, V, Output, LSE, softmax_scale, head, bz, c):
     scores_scale = T.alloc_local([2 * products], "float32")
     denominator = T.alloc_local([2 * products], "float32")
     return SimpleNamespace(
-        Q=Q,
-        K=K,
-        V=V,
-        Output=Output,
-        LSE=LSE,
+        Q=given.Q,
+        K=given.K,
+        V=given.V,
+        Output=given.Output,
+        LSE=given.LSE if c.lse else None,
         Q_shared=Q_shared,
         K_shared=K_shared,
         V_shared=V_shared,
@@ -46,10 +46,10 @@ def block_state(Q, K, V, Output, LSE, softmax_scale, head, bz, c):
         head=head,
         head_kv=head if c.group == 1 else head // c.group,
         bz=bz,
-        seq_q=Q.shape[2],
-        seq_kv=K.shape[2],
-        past_len=K.shape[2] - Q.shape[2],
-        scale=softmax_scale * LOG2_E,
+        seq_q=given.Q.shape[2],
+        seq_kv=given.K.shape[2],
+        past_len=given.K.shape[2] - given.Q.shape[2],
+        scale=given.softmax_scale * LOG2_E,
         thread=T.get_thread_binding(),
     )
 

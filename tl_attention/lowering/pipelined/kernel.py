@@ -10,19 +10,19 @@ from tl_attention.lowering.softmax import LOG2_E, add_sink, sink_score, store_ls
 
 
 @T.macro
-def launch(Q, K, V, Output, softmax_scale, c, LSE=None, softcap=None, Sinks=None):
+def launch(given, c):
     """The thread blocks: one for each row tile."""
-    batch, heads, seq_q, _ = Q.shape
-    seq_kv = K.shape[2]
+    batch, heads, seq_q, _ = given.Q.shape
+    seq_kv = given.K.shape[2]
     with T.Kernel(
         T.ceildiv(seq_q, c.block_M), heads, batch, threads=c.threads, **({"prelude": STORE_LSE} if c.lse else {})
     ) as (bx, by, bz):
         s = allocated(c)
         if c.strided:
-            aligned(Q, K, V, Output)
+            aligned(given)
         first_row = bx * c.block_M
         past_len = seq_kv - seq_q
-        scale = (softcap if c.softcap else softmax_scale) * LOG2_E
+        scale = (given.softcap if c.softcap else given.softmax_scale) * LOG2_E
         blocks = c.mask.end_block(T.ceildiv(seq_kv, c.block_N), first_row + c.block_M + past_len, c.block_N, T)
         if c.mask.left is not None:
             first = c.mask.first_block(first_row + past_len, c.block_N, T)
@@ -30,19 +30,19 @@ def launch(Q, K, V, Output, softmax_scale, c, LSE=None, softcap=None, Sinks=None
         blocks = T.max(blocks if c.mask.left is None else blocks - first, c.least_blocks)
         if c.narrow:
             # As many columns as the tile has: those beyond the tensor's are 0.
-            T.copy(Q[bz, by, first_row : first_row + c.block_M, 0 : c.head_dim], s.Q_shared)
+            T.copy(given.Q[bz, by, first_row : first_row + c.block_M, 0 : c.head_dim], s.Q_shared)
         else:
-            T.copy(Q[bz, by, first_row : first_row + c.block_M, :], s.Q_shared)
+            T.copy(given.Q[bz, by, first_row : first_row + c.block_M, :], s.Q_shared)
         T.fill(s.acc_o, 0)
         T.fill(s.denominator, 0)
         T.fill(s.scores_max, -T.infinity("float32"))
         head_kv = by if c.group == 1 else by // c.group
         if c.sinks:
             sink = T.alloc_local([1], "float32")
-            sink[0] = Sinks[by]
+            sink[0] = given.Sinks[by]
         for k in T.Pipelined(blocks, **(with_cap(c.pipeline) if c.softcap else c.pipeline)):
             MMA0(
-                K,
+                given.K,
                 bz,
                 head_kv,
                 kv_block(k, None if c.mask.left is None else first, blocks, c.descending),
@@ -52,17 +52,17 @@ def launch(Q, K, V, Output, softmax_scale, c, LSE=None, softcap=None, Sinks=None
                 c,
             )
             if c.softcap:
-                cap(softmax_scale / softcap, s, c)
+                cap(given.softmax_scale / given.softcap, s, c)
             Softmax(scale, s, c)
             Rescale(s, c)
-            MMA1(V, bz, head_kv, kv_block(k, None if c.mask.left is None else first, blocks, c.descending), s, c)
+            MMA1(given.V, bz, head_kv, kv_block(k, None if c.mask.left is None else first, blocks, c.descending), s, c)
         if c.sinks:
             add_sink(sink_score(sink[0], scale), c.block_M, s.scores_max, s.denominator, s.scores_max_prev, scale)
             for i, j in T.Parallel(c.block_M, c.head_dim_v):
                 s.acc_o[i, j] *= s.scores_max_prev[i]
         if c.lse:
-            store_lse(LSE, bz, by, first_row, seq_q, s.scores_max, s.denominator, scale)
-        store(Output, bz, by, first_row, s, c)
+            store_lse(given.LSE, bz, by, first_row, seq_q, s.scores_max, s.denominator, scale)
+        store(given.Output, bz, by, first_row, s, c)
 
 
 def kv_block(step, first, blocks, descending):

@@ -25,17 +25,17 @@ from tl_attention.lowering.warp_specialized.work import reset_counter, work
 
 
 @T.macro
-def launch(Q, K, V, Output, softmax_scale, c, LSE=None, softcap=None, Sinks=None, TileCounter=None):
+def launch(given, c):
     """The thread blocks, and their roles."""
     warpgroups = c.block_M // ROWS
     with T.Kernel(
-        grid(Q, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=prelude(c)
+        grid(given, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=prelude(c)
     ) as (block,):
         if c.kernel.blocks_per_sm > 1:
             T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
         if c.strided:
-            aligned(Q, K, V, Output)
-        s = block_state(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c)
+            aligned(given)
+        s = block_state(given, c)
         if c.kernel.cluster > 1:
             T.cluster_sync()
         ty = T.get_thread_binding(1)
@@ -63,11 +63,11 @@ def prelude(c):
     return text
 
 
-def grid(Q, c):
+def grid(given, c):
     """How many thread blocks there are."""
     if c.kernel.tile_scheduler != "one_tile":
         return workers(c) * c.kernel.cluster
-    batch, heads, seq_q, _ = Q.shape
+    batch, heads, seq_q, _ = given.Q.shape
     return T.ceildiv(seq_q, c.block_M * c.kernel.cluster) * c.kernel.cluster * heads * batch
 
 

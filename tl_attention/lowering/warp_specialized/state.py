@@ -10,7 +10,7 @@ from tl_attention.lowering.warp_specialized.vector import per_thread_layout
 
 
 @T.macro
-def block_state(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap, c):
+def block_state(given, c):
     """The tensors, and everything that is allocated."""
     warpgroups = c.block_M // ROWS
     Q_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
@@ -29,24 +29,24 @@ def block_state(Q, K, V, Output, LSE, Sinks, TileCounter, softmax_scale, softcap
     K_empty = T.alloc_barrier([readers] * c.kernel.k_stages)
     V_empty = T.alloc_barrier([readers] * c.kernel.v_stages)
     return SimpleNamespace(
-        Q=SimpleNamespace(source=Q, shared=Q_shared, full=Q_full, empty=Q_empty),
-        K=SimpleNamespace(source=K, shared=K_shared, full=K_full, empty=K_empty, depth=c.kernel.k_stages),
-        V=SimpleNamespace(source=V, shared=V_shared, full=V_full, empty=V_empty, depth=c.kernel.v_stages),
-        Output=Output,
-        LSE=LSE,
-        Sinks=Sinks,
+        Q=SimpleNamespace(source=given.Q, shared=Q_shared, full=Q_full, empty=Q_empty),
+        K=SimpleNamespace(source=given.K, shared=K_shared, full=K_full, empty=K_empty, depth=c.kernel.k_stages),
+        V=SimpleNamespace(source=given.V, shared=V_shared, full=V_full, empty=V_empty, depth=c.kernel.v_stages),
+        Output=given.Output,
+        LSE=given.LSE if c.lse else None,
+        Sinks=given.Sinks if c.sinks else None,
         sink=sink,
         **vars(fragments),
         Q_local=Q_local,
         P_shared=P_shared,
-        tiles=tile_numbers(TileCounter, c) if c.kernel.tile_scheduler == "dynamic" else None,
-        batch=Q.shape[0],
-        heads=Q.shape[1],
-        seq_q=Q.shape[2],
-        seq_kv=K.shape[2],
-        past_len=K.shape[2] - Q.shape[2],
-        scale=(softcap if c.softcap else softmax_scale) * LOG2_E,
-        cap=softmax_scale / softcap if c.softcap else None,
+        tiles=tile_numbers(given.TileCounter, c) if c.kernel.tile_scheduler == "dynamic" else None,
+        batch=given.Q.shape[0],
+        heads=given.Q.shape[1],
+        seq_q=given.Q.shape[2],
+        seq_kv=given.K.shape[2],
+        past_len=given.K.shape[2] - given.Q.shape[2],
+        scale=(given.softcap if c.softcap else given.softmax_scale) * LOG2_E,
+        cap=given.softmax_scale / given.softcap if c.softcap else None,
         rank=T.block_rank_in_cluster() if c.kernel.cluster > 1 else 0,
     )
 
