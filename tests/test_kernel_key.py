@@ -164,7 +164,7 @@ def test_every_process_has_the_same_keys(seed) -> None:
         capture_output=True,
         text=True,
         check=True,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PYTHONHASHSEED": seed},
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{ROOT / 'tools'}", "PYTHONHASHSEED": seed},
     )
     assert done.stdout.split() == shipped_keys()
     # Some files say only for which other head size a schedule is meant.

@@ -54,7 +54,7 @@ class CompilePool:
     def _schedule(self, candidate: Candidate, done: Callable[[Compiled], None], tries: int) -> None:
         try:
             with self._changed:
-                if self._open and not self._pool.active:
+                if self._open and not _is_active(self._pool):
                     # In a thread: this one may be the pool's own, which its end waits for.
                     threading.Thread(target=_end, args=[self._pool]).start()
                     self._pool = self._started()
@@ -107,6 +107,19 @@ def compile_all(candidates: Sequence[Candidate]) -> dict[Candidate, Compiled]:
     finally:
         pool.stop()
     return results
+
+
+def _is_active(pool: ProcessPool) -> bool:
+    """Whether it takes candidates. The first to ask starts its processes.
+
+    In a thread, as a signal that ends the command raises in the main one: a process that is half started would print a
+    traceback.
+    """
+    found: list[bool] = []
+    asking = threading.Thread(target=lambda: found.append(pool.active))
+    asking.start()
+    asking.join()
+    return found[0]
 
 
 def _end(pool: ProcessPool) -> None:
