@@ -9,17 +9,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import corpus
 import pytest
+from checkouts import Checkout
 from click.testing import CliRunner, Result
+from generated_case import ACCEPTED, GeneratedCase, draw_random, generated, rebuilt
+from same_code import Case
+from tiers import exhaustive
 
 from tl_attention.build.compile import compile_kernel
 
 ROOT = Path(__file__).parents[1]
-import corpus  # noqa: E402
-from checkouts import Checkout  # noqa: E402
-from generated_case import ACCEPTED, GeneratedCase, draw_random, generated, rebuilt  # noqa: E402
-from same_code import Case  # noqa: E402
-from tiers import exhaustive  # noqa: E402
 
 SHIPPED = ("best.yaml", "seed_stages4.yaml", "inferred.yaml")
 LOWERINGS = ("pipelined", "warp_specialized")

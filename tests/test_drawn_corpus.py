@@ -10,13 +10,13 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+import corpus
 import pytest
+from checkouts import Checkout
+from generated_case import ACCEPTED, NOT_LOWERED, GeneratedCase, judge, lower, rebuilt
 from tiers import exhaustive, sampled
 
 ROOT = Path(__file__).parents[1]
-import corpus  # noqa: E402
-from checkouts import Checkout  # noqa: E402
-from generated_case import ACCEPTED, NOT_LOWERED, GeneratedCase, judge, lower, rebuilt  # noqa: E402
 
 FILE = Path(__file__).parent / "corpus.xz"
 BYTES, LEAST = 400_000, 300

@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+import host_time
 import pytest
 import torch
 from click.testing import CliRunner
+from host_time import Candidate
+
+from tl_attention.problem.shape import AttentionShape
 
 ROOT = Path(__file__).parents[1]
-import host_time  # noqa: E402
-from host_time import Candidate  # noqa: E402
-
-from tl_attention.problem.shape import AttentionShape  # noqa: E402
 
 
 @pytest.fixture

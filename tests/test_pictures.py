@@ -7,20 +7,21 @@ import shutil
 from itertools import pairwise
 from pathlib import Path
 
+import cells_page
+import iterations_drawing
+import pictures
 import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
+from pictures_of import grid, sheet, style
+from pictures_of.layout import boxes, faults
 from PIL import Image, ImageChops
 from tiers import exhaustive, sampled
 
-ROOT = Path(__file__).parents[1]
-import cells_page  # noqa: E402
-import iterations_drawing  # noqa: E402
-import pictures  # noqa: E402
-from pictures_of import grid, sheet, style  # noqa: E402
-from pictures_of.layout import boxes, faults  # noqa: E402
+from tl_attention.measure.records import read_rows
 
-from tl_attention.measure.records import read_rows  # noqa: E402
+ROOT = Path(__file__).parents[1]
+
 
 RESULTS, FOLDER = pictures.RESULTS, pictures.FOLDER
 GRID = cells_page.record("grid")

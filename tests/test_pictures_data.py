@@ -5,24 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pictures
 import pytest
+from cells_page import read
+from pictures_of import grid, ladder, lengths, outcomes, style
+from pictures_of.beside_text import beside, figures_of_peers, only_figure
+from pictures_of.budget import Kind, shares
+from pictures_of.layout import boxes, faults
+from pictures_of.panels import by_panel, words
+
+from tl_attention.errors import InputError
+from tl_attention.files.ladder_file import load_ladder
+from tl_attention.measure.cell_records import CellRow, Timed
+from tl_attention.measure.comparison import Comparison
+from tl_attention.measure.records import Row, problem_of
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.shape import AttentionShape
 
 ROOT = Path(__file__).parents[1]
-import pictures  # noqa: E402
-from cells_page import read  # noqa: E402
-from pictures_of import grid, ladder, lengths, outcomes, style  # noqa: E402
-from pictures_of.beside_text import beside, figures_of_peers, only_figure  # noqa: E402
-from pictures_of.budget import Kind, shares  # noqa: E402
-from pictures_of.layout import boxes, faults  # noqa: E402
-from pictures_of.panels import by_panel, words  # noqa: E402
 
-from tl_attention.errors import InputError  # noqa: E402
-from tl_attention.files.ladder_file import load_ladder  # noqa: E402
-from tl_attention.measure.cell_records import CellRow, Timed  # noqa: E402
-from tl_attention.measure.comparison import Comparison  # noqa: E402
-from tl_attention.measure.records import Row, problem_of  # noqa: E402
-from tl_attention.problem.mask import CAUSAL, FULL  # noqa: E402
-from tl_attention.problem.shape import AttentionShape  # noqa: E402
 
 RESULTS = pictures.RESULTS
 MEASURED = {"device": "NVIDIA H200", "power_limit_w": 700.0, "run": "2026-01-02T03:04:05Z"}

@@ -8,7 +8,12 @@ import json
 import re
 from pathlib import Path
 
+import cells_page
+import experiments_page
 import pytest
+import pytorch_page
+import results_answers
+import results_page
 from click.testing import CliRunner
 
 from tl_attention import __version__
@@ -19,11 +24,6 @@ from tl_attention.show.console import show_tables
 from tl_attention.show.report import PEER_NAMES
 
 ROOT = Path(__file__).parent.parent
-import cells_page  # noqa: E402
-import experiments_page  # noqa: E402
-import pytorch_page  # noqa: E402
-import results_answers  # noqa: E402
-import results_page  # noqa: E402
 
 README = (ROOT / "README.md").read_text()
 

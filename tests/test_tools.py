@@ -8,15 +8,15 @@ import re
 from pathlib import Path
 
 import pytest
+import same_code
+import same_words
+from checkouts import Checkout
 from click.testing import CliRunner
+from lower_case import Case, Outcome
+from machine_code import normalised
 from tiers import exhaustive
 
 ROOT = Path(__file__).parents[1]
-import same_code  # noqa: E402
-import same_words  # noqa: E402
-from checkouts import Checkout  # noqa: E402
-from lower_case import Case, Outcome  # noqa: E402
-from machine_code import normalised  # noqa: E402
 
 HERE = Checkout(ROOT)
 TEXT = """
