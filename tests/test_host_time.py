@@ -6,7 +6,6 @@ import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 
 import host_time
@@ -16,8 +15,6 @@ from click.testing import CliRunner
 from host_time import Candidate
 
 from tl_attention.problem.shape import AttentionShape
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture

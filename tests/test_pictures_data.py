@@ -22,9 +22,6 @@ from tl_attention.measure.records import Row, problem_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 
-ROOT = Path(__file__).parents[1]
-
-
 RESULTS = pictures.RESULTS
 MEASURED = {"device": "NVIDIA H200", "power_limit_w": 700.0, "run": "2026-01-02T03:04:05Z"}
 

@@ -25,9 +25,6 @@ THE_LOOP = ("prologue", "steady", "unmasked", "epilogue", "named", "chunks", "ma
 # --- the loop ----------------------------------------------------------------------------------------------------
 
 
-PHASES = ("prologue", "steady", "steady_masked", "epilogue")
-
-
 def phases(loop: Loop) -> dict[str, tuple[str, list[Iteration], Sequence[Iteration], bool]]:
     """By macro: what its iterations count from, the one before them, which they are, and whether blocks are masked."""
     steady, unmasked = loop.steady.operations, loop.unmasked
@@ -56,14 +53,12 @@ def phase_text(phase: str, macro: Any, c: SimpleNamespace) -> tuple[str, list[An
         if len(iterations) > 1 and not passed:
             own.append(f"# Iteration {_offset(start, t)}.")
         for op in operations:
-            (called_macro, keywords), block = call_of(op, c, masked), _offset(start, number - op.lag)
-            defaults = {name: parameter.default for name, parameter in parameters(called_macro).items()}
+            callee, keywords = call_of(op, c, masked)
+            defaults = {name: parameter.default for name, parameter in parameters(callee).items()}
             by_name = [f"{name}={value!r}" for name, value in keywords.items() if value != defaults[name]]
-            comment = flying.after(op, t - op.lag, start, number - t)
-            own.append(
-                f"{function_of(called_macro).__name__}({', '.join([block, 'tile', 's', 'c', *by_name])}){comment}"
-            )
-            called.append(called_macro)
+            block, comment = _offset(start, number - op.lag), flying.after(op, t - op.lag, start, number - t)
+            own.append(f"{function_of(callee).__name__}({', '.join([block, 'tile', 's', 'c', *by_name])}){comment}")
+            called.append(callee)
         if passed:
             lines.append(f"epilogue_{t}({_offset(start, t)}, tile, s, c)")
             docstring = f"Iteration {_offset(start, t)}, whose number is `blocks` here."

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 
 import libcst as cst
 
-from tl_attention.leaderboard.printed import PHASES, constants_text, phase_text
+from tl_attention.leaderboard.printed import constants_text, phase_text, phases
 from tl_attention.leaderboard.pruned import code, pruned
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.variant import Variant
@@ -120,7 +120,7 @@ class _Program:
                 continue
             module = read_module(place[0])
             node = module.definitions[place[1]]
-            if place[0] == LOOP and place[1] in PHASES:
+            if place[0] == LOOP and place[1] in phases(self._c.loop):
                 macro = getattr(importlib.import_module(module.name), place[1])
                 text, called = phase_text(place[1], macro, self._c)
                 places = [*map(_place_of, called)]

@@ -1,4 +1,4 @@
-"""The whole Program as an argument of a kernel that is emitted from it."""
+"""What a schedule fixes of a kernel that is emitted from its Program: the whole Program, the tile and the options."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tl_attention.program.operation import Iteration, Operation
+from tl_attention.program.planned import Planned
 from tl_attention.program.program import Program
 
 
@@ -58,3 +59,23 @@ class Loop(NamedTuple):
             loads=program.loads,
             named={name: {**named.get(name, {}), **columns.get(name, {})} for name in {**named, **columns}},
         )
+
+
+def emitted_arguments(
+    planned: Planned, named: Mapping[str, Mapping[str, Any]] = {}, *, rings_of_a_tile: bool, **options: Any
+) -> dict[str, Any]:
+    """Tile, Program and options of such a kernel, none left open: `options` are what the lowering sets of `kernel`.
+
+    `named` is as `Loop.of` takes it. With `rings_of_a_tile`, rings of several buffers begin anew with each tile.
+    """
+    schedule, program = planned.schedule, planned.program
+    assert program is not None
+    k, v = planned.buffers
+    return {
+        "block_M": schedule.block_M,
+        "block_N": schedule.block_N,
+        "loop": Loop.of(program, named),
+        "kernel": schedule.kernel.model_copy(update={"k_stages": k, "v_stages": v, **options}),
+        "softmax": schedule.softmax,
+        "rings_of_a_tile": rings_of_a_tile and max(k, v) > 1,
+    }

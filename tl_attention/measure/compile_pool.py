@@ -38,7 +38,7 @@ class CompilePool:
     ):
         self._compile, self._timeout_s = compile, timeout_s
         self._processes = max(1, min(os.cpu_count() or 1, MAX_PROCESSES, most))
-        self._changed = threading.Condition(threading.RLock())
+        self._changed = threading.Condition()
         self._pending, self._open = 0, True
         self._pool = self._started()
 

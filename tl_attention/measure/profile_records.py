@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class ProfileRow(Measured):
         """The problem. Raises InputError or TypeError for one that is none."""
         return shape_of(self.problem)
 
-    @property
+    @cached_property
     def tiling(self) -> Tiling | None:
         """How its kernel cuts the problem; None of a peer."""
         return None if self.sizes == "peer" else tiling_of(Planned(Schedule.from_label(self.label)))

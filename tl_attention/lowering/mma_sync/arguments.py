@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from tl_attention.loop.attention import FRAGMENTS
 from tl_attention.loop.table import chunk_names
-from tl_attention.lowering.loop import Loop
+from tl_attention.lowering.loop import emitted_arguments
 from tl_attention.lowering.mma_sync.rules import ROWS_OF_A_PRODUCT, rows_at_once
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
@@ -39,21 +39,14 @@ class Fragments(NamedTuple):
 
 
 def arguments(planned: Planned) -> dict[str, Any]:
-    """What the schedule fixes of the kernel: its tile, its Program, and its options, none left open."""
-    schedule, program = planned.schedule, planned.program
-    assert program is not None
-    of_fragments = fragments(schedule)
-    stages = {"k_stages": program.buffers["load_k"], "v_stages": program.buffers["load_v"]}
+    """What the schedule fixes of the kernel, whose rings begin with each tile."""
+    schedule, of_fragments = planned.schedule, fragments(planned.schedule)
+    named = {name: chunk._asdict() for name, chunk in of_fragments.chunks.items()}
     return {
-        "block_M": schedule.block_M,
-        "block_N": schedule.block_N,
+        **emitted_arguments(planned, named, rings_of_a_tile=True),
         "threads": schedule.threads,
         "rows": rows_at_once(schedule.threads),
-        "loop": Loop.of(program, {name: chunk._asdict() for name, chunk in of_fragments.chunks.items()}),
         "fragments": of_fragments,
-        "kernel": schedule.kernel.model_copy(update=stages),
-        "softmax": schedule.softmax,
-        "rings_of_a_tile": max(stages.values()) > 1,
     }
 
 

@@ -44,6 +44,7 @@ class Comparison:
         self.role = threads.y * (int(threads.x.max()) + 1) + threads.x
         self.roles = int(self.role.max()) + 1
         self.groups = [self._groups(turn, period) for turn in range(len(turns))]
+        self.sizes = [np.bincount(group) for group in self.groups]
 
     def _groups(self, turn: int, period: int) -> Array:
         """A number for each block: those with the same number have loops that are alike in this turn.
@@ -67,14 +68,13 @@ class Comparison:
     def check(self) -> None:
         """Raise Unsafe unless all samples of a group do the same, each where its own tile lies."""
         for seen in self.run.seen:
-            group = self.groups[seen.turn]
+            group, sizes = self.groups[seen.turn], self.sizes[seen.turn]
             place = self.run.threads.place[seen.threads]
             there = self.turns[seen.turn].there[place]
             if not there.all() and seen.line in self.repeated:
                 other = int(place[np.argmin(there)])
                 raise Unsafe(f"line {seen.line + 1} runs where there is no tile, after {self._words(other)}")
             kin = group[place] * self.roles + self.role[seen.threads]
-            sizes = np.bincount(group)
             counts = np.bincount(kin, minlength=len(sizes) * self.roles)
             if (counts[kin] != sizes[group[place]]).any():
                 other = int(np.argmax(counts[kin] != sizes[group[place]]))
@@ -84,16 +84,17 @@ class Comparison:
                 self._check_values(seen, place, kin)
 
     def _check_values(self, seen: Seen, place: Array, kin: Array) -> None:
-        kin_of_role = self.role[seen.threads]
         moves = dict(self._moves(seen, place))
-        # Which rows are zeros, and which KV blocks are loaded, depends on rows and loops too.
-        of_group = seen.name in ("K", "V") or "source" in seen.values
+        alike = _leaders(kin)
+        # What a tile's place alone decides is compared among all, whatever their loops are. But which rows are zeros, and
+        # which KV blocks are loaded, depends on rows and loops too.
+        of_group = not moves or seen.name in ("K", "V") or "source" in seen.values
+        placed = alike if of_group else _leaders(self.role[seen.threads])
         for name, value in seen.values.items():
             if name not in moves and not isinstance(value, np.ndarray):
                 continue
             value = np.broadcast_to(value, place.shape)
-            # What a tile's place alone decides is compared among all, whatever their loops are.
-            order, leaders = _leaders(kin if name not in moves or of_group else kin_of_role)
+            order, leaders = placed if name in moves else alike
             wrong = None
             for base in moves.get(name, (0,)):
                 # Zeros, instead of a row beyond the tensor, have no place.
