@@ -129,9 +129,6 @@ c = SimpleNamespace(
     narrow=False,
     group=1,
     strided=False,
-    lse=False,
-    softcap=False,
-    sinks=False,
     sms=132,
     mask=Mask(left=None, right=None),
     block_M=128,
@@ -247,7 +244,7 @@ def block_state(given, c):
     P_shared = None
     fragments = warpgroup_state(c)
     Q_local = None
-    sink = None
+    own = None
     # Full barriers count the producer warp's lanes, and bytes; empty ones the warps that compute.
     readers = warpgroups * WARPS * c.kernel.cluster
     Q_full = T.alloc_barrier([WARP] * warpgroups)
@@ -260,10 +257,8 @@ def block_state(given, c):
         Q=SimpleNamespace(source=given.Q, shared=Q_shared, full=Q_full, empty=Q_empty),
         K=SimpleNamespace(source=given.K, shared=K_shared, full=K_full, empty=K_empty, depth=c.kernel.k_stages),
         V=SimpleNamespace(source=given.V, shared=V_shared, full=V_full, empty=V_empty, depth=c.kernel.v_stages),
-        Output=given.Output,
-        LSE=None,
-        Sinks=None,
-        sink=sink,
+        given=given,
+        own=own,
         **vars(fragments),
         Q_local=Q_local,
         P_shared=P_shared,
@@ -274,7 +269,6 @@ def block_state(given, c):
         seq_kv=given.K.shape[2],
         past_len=given.K.shape[2] - given.Q.shape[2],
         scale=given.softmax_scale * LOG2_E,
-        cap=None,
         rank=T.block_rank_in_cluster(),
     )
 
@@ -471,7 +465,11 @@ def store(first_row, head, bz, wg, s, c):
 def store_vector(first_row, head, bz, wg, s, c):
     """16 bytes a lane: lanes exchange what they hold."""
     T.call_extern(
-        "handle", stored_columns(c), s.acc_o.data, T.address_of(s.Output[bz, head, first_row, 0]), s.seq_q - first_row
+        "handle",
+        stored_columns(c),
+        s.acc_o.data,
+        T.address_of(s.given.Output[bz, head, first_row, 0]),
+        s.seq_q - first_row,
     )
 
 

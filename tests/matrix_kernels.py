@@ -117,7 +117,7 @@ class Kernel:
         (heads, heads_kv), (head_dim, head_dim_v) = HEADS[self.heads], sizes_of(self.size)
         seq_q = FEW if self.few else LONG
         sizes = (1, heads, seq_q, LONG, head_dim, self.dtype, mask, head_dim_v, heads_kv)
-        shape = AttentionShape(*sizes, softcap=30.0 if self.capped else 0.0, sinks=self.sinks, lse=self.lse)
+        shape = AttentionShape(*sizes).asking(softcap=30.0 * self.capped, sinks=self.sinks, lse=self.lse)
         return schedule_of(None if self.schedule == "default" else self.schedule, shape, HOPPER)
 
     @property

@@ -16,6 +16,7 @@ from tl_attention.op import arguments
 from tl_attention.op import attention as module
 from tl_attention.op.plan import Plans
 from tl_attention.oracle.reference import attention_and_lse
+from tl_attention.problem.features import INPUTS
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
@@ -43,7 +44,7 @@ class Kernels:
     def compute(self, tensors: dict[str, Any], variant: Variant) -> None:
         """What the kernel does."""
         given = (tensors[name] for name in "QKV")
-        there = {"softcap": tensors.get("softcap", 0.0), "sinks": tensors.get("Sinks")}
+        there = {feature.word: tensors[feature.name] for feature in INPUTS if feature.name in tensors}
         scale = tensors["softmax_scale"]
         output, lse = attention_and_lse(*given, mask=variant.mask, scale=scale, precise=False, **there)
         tensors["Output"].copy_(output)

@@ -11,7 +11,8 @@ from tl_attention.measure import bench
 from tl_attention.measure.candidate import verified_on
 from tl_attention.measure.peers import why_not
 from tl_attention.measure.records import Row, problem_of, shape_of
-from tl_attention.oracle.reference import make_sinks
+from tl_attention.oracle.reference import make_asked
+from tl_attention.problem.features import taken_from
 from tl_attention.problem.mask import CAUSAL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes
@@ -22,7 +23,7 @@ ASKED = {"softcap": {"softcap": 30.0}, "Sinks": {"sinks": True}, "LSE": {"lse": 
 
 @pytest.mark.parametrize("name", ASKED)
 def test_each_is_a_parameter_of_the_kernel_and_stands_in_the_record(name) -> None:
-    shape = replace(PLAIN, **ASKED[name])
+    shape = PLAIN.asking(**ASKED[name])
     assert shape.variant() == replace(PLAIN.variant(), optional=frozenset({name}))
     assert name in [parameter.name for parameter in shape.variant().parameters()]
     assert problem_of(shape) == problem_of(PLAIN) | ASKED[name] and shape_of(problem_of(shape)) == shape
@@ -31,22 +32,22 @@ def test_each_is_a_parameter_of_the_kernel_and_stands_in_the_record(name) -> Non
 
 def test_off_they_leave_problem_and_kernel_as_they_were() -> None:
     assert not PLAIN.variant().optional and str(PLAIN) == "(2, 6/3, 64/96, 128) bfloat16"
-    assert not {"softcap", "sinks", "lse"} & problem_of(PLAIN).keys() and make_sinks(PLAIN, 0) is None
-    asked = replace(PLAIN, softcap=30.0, sinks=True, lse=True, mask=CAUSAL)
+    assert not {"softcap", "sinks", "lse"} & problem_of(PLAIN).keys() and not make_asked(PLAIN, 0)
+    asked = replace(PLAIN, mask=CAUSAL).asking(softcap=30.0, sinks=True, lse=True)
     assert str(asked) == "(2, 6/3, 64/96, 128) bfloat16 causal, softcap 30, sinks, LSE"
-    assert make_sinks(asked, 0).shape == (6,)
+    assert make_asked(asked, 0)["sinks"].shape == (6,)
 
 
 def test_they_stay_at_other_sizes_and_where_a_kernel_is_verified() -> None:
-    shape = replace(PLAIN, softcap=30.0, lse=True)
+    shape = PLAIN.asking(softcap=30.0, lse=True)
     assert shape.resized(Sizes(1, 2, 5, 7)) == replace(shape, batch=1, heads=2, heads_kv=1, seq_q=5, seq_kv=7)
-    assert {(v.shape.softcap, v.shape.lse, v.shape.group) for v in verified_on(shape, False)} == {(30.0, True, 2)}
+    assert {(v.shape.asked, v.shape.group) for v in verified_on(shape, False)} == {(shape.asked, 2)}
 
 
 @pytest.mark.parametrize("softcap", [-1.0, float("nan"), float("inf"), 1e-30])
 def test_a_softcap_that_is_none_is_refused(softcap) -> None:
     with pytest.raises(InputError, match="shape: softcap is .*, expected 0, which is off"):
-        replace(PLAIN, softcap=softcap)
+        PLAIN.asking(softcap=softcap)
 
 
 def test_run_and_bench_ask_for_them(cli, monkeypatch, tmp_path, seed_path) -> None:
@@ -60,14 +61,14 @@ def test_run_and_bench_ask_for_them(cli, monkeypatch, tmp_path, seed_path) -> No
     options = ("--softcap", "20", "--sinks", "--lse", "--dtype", "bf16", "--output", tmp_path / "rows.jsonl")
     for command in ("run", "bench"):
         assert cli(command, seed_path, "--shape", "2,6/3,64,96,128", *options).exit_code == 0
-    assert seen == [replace(PLAIN, softcap=20.0, sinks=True, lse=True)] * 2
+    assert seen == [PLAIN.asking(softcap=20.0, sinks=True, lse=True)] * 2
 
 
 @pytest.mark.parametrize(
     "peer, fields, words",
     [
         ("cudnn", {}, ""),
-        ("cudnn", {"softcap": 3.0}, "SDPA has no softcap"),
+        ("cudnn", {"softcap": 3.0}, "it is not asked for softcap"),
         ("cudnn", {"mask": CAUSAL}, "at the top left"),
         ("flash2", {"sinks": True}, "sinks"),
         ("fa3", {"lse": True}, "the LSE"),
@@ -77,5 +78,6 @@ def test_run_and_bench_ask_for_them(cli, monkeypatch, tmp_path, seed_path) -> No
     ],
 )
 def test_a_peer_says_why_it_cannot(peer, fields, words) -> None:
-    reason = why_not(peer, replace(PLAIN, **fields))
+    asked = taken_from(fields)
+    reason = why_not(peer, replace(PLAIN, **fields).asking(**asked))
     assert words in reason and bool(reason) == bool(words)

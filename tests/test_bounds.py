@@ -9,6 +9,7 @@ import pytest
 
 from tl_attention import InputError
 from tl_attention.problem.bounds import LARGEST
+from tl_attention.problem.features import BY_WORD
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.scale import SCALES, scale_of
 from tl_attention.problem.shape import AttentionShape
@@ -109,7 +110,8 @@ def test_no_sum_of_an_accepted_problem_leaves_32_bits() -> None:
 
 def test_a_scale_is_a_normal_number_with_its_product_and_its_quotient() -> None:
     for scale in (*SCALES, 1, 0.088):
-        assert scale_of(scale) == scale and scale_of(scale, 1.0) == scale
+        assert scale_of(scale) == scale
+        BY_WORD["softcap"].check_with_scale(1.0, scale)
     for scale, softcap in ((SCALES[0], 2.0), (SCALES[1], 0.5)):
         with pytest.raises(InputError, match="scale / softcap is .*, expected 2.-126 to 2.35e"):
-            scale_of(scale, softcap)
+            BY_WORD["softcap"].check_with_scale(softcap, scale)

@@ -17,12 +17,12 @@ from tiers import sampled
 from tl_attention.errors import ScheduleRefused
 
 BOTH = ("softcap", "Sinks")
-READ = r"( *)sink\[0\] = Sinks\[\(\(int64_t\)(\w+|\(\(int\)blockIdx\.y\))\)\];\n"
+READ = r"( *)own\[0\] = Sinks\[\(\(int64_t\)(\w+|\(\(int\)blockIdx\.y\))\)\];\n"
 # They pass: the numbers show them.
 NUMBERS: dict[str, tuple[str, str, str]] = {
     "scores not capped": ("best, asked", r" *tl_attention_cap<88, false>.*\n", ""),
     "hidden keys among their neighbours": ("best, asked", r"cap<88, true>", "cap<88, false>"),
-    "a sink that weighs nothing": ("best, asked", r"float sink_1 = .*;", "float sink_1 = -CUDART_INF_F;"),
+    "a sink that weighs nothing": ("best, asked", r"float sink = .*;", "float sink = -CUDART_INF_F;"),
     "another cap of the pipelined kernel": ("seed, asked", r"(condval_2 = )acc_s\[i_6\];", r"\g<1>acc_s[0];"),
 }
 

@@ -113,8 +113,8 @@ def test_a_window_is_compared_at_the_rate_of_visible_pairs(run) -> None:
 
 
 def test_the_lse_is_compared_with_the_same_schedule_without_it(run) -> None:
-    gpu = Gpu(ms=lambda of: 1.004 if of.shape.lse else 1.0)
-    row = run([cell("lse", replace(SHAPE, lse=True), peers={"without_lse": 0.995})], gpu)["lse-1k"]
+    gpu = Gpu(ms=lambda of: 1.004 if "lse" in of.shape.asked else 1.0)
+    row = run([cell("lse", SHAPE.asking(lse=True), peers={"without_lse": 0.995})], gpu)["lse-1k"]
     assert row.verdicts() == {"without_lse": "met"} and row.problem["lse"] is True
     assert row.ours.what == row.entry("without_lse").what == "best"
 

@@ -8,9 +8,10 @@ import random
 
 import numpy as np
 
-from tl_attention.files.default_rule import EITHER, NONE_YET, Case, Rule
+from tl_attention.files.default_rule import EITHER, KEYS, NONE_YET, Rule
 from tl_attention.files.defaults import _told_apart
 from tl_attention.hardware.card import ARCHS
+from tl_attention.problem.features import BY_WORD
 from tl_attention.problem.head_dims import TILE_SIZES
 from tl_attention.problem.shape import DTYPES
 from tl_attention.problem.window import MASK_KINDS
@@ -26,8 +27,8 @@ def test_the_cases_that_stand_for_all_reach_every_rule_that_any_case_reaches() -
     def some(values: tuple) -> list:
         return rng.sample(values, rng.randint(1, len(values)))
 
-    values = (TILE_SIZES, DTYPES, MASK_KINDS, *[range(1, 5)] * 3, *[EITHER] * 2, ARCHS)
-    fields = [*zip(Case._fields, values, strict=True)]
+    values = (TILE_SIZES, DTYPES, MASK_KINDS, *[range(1, 5)] * 3, *[EITHER] * len(BY_WORD), ARCHS)
+    fields = [*zip(KEYS, values, strict=True)]
 
     def serves(rule: Rule) -> np.ndarray:
         """Every case, whether the rule serves it: where all of its conditions hold."""
@@ -42,7 +43,7 @@ def test_the_cases_that_stand_for_all_reach_every_rule_that_any_case_reaches() -
             "masks": lambda: some(MASK_KINDS),
         }
         conditions |= dict.fromkeys(("seq_q", "seq_kv", "group"), numbers)
-        conditions |= dict.fromkeys(("softcap", "lse"), lambda: rng.random() < 0.5)
+        conditions |= dict.fromkeys(BY_WORD, lambda: rng.random() < 0.5)
         # Without them a rule is for one card alone.
         rest = {
             "archs": ARCHS if rng.random() < 0.7 else some(ARCHS),

@@ -99,7 +99,7 @@ def test_every_condition_tells_cases_apart(rules, condition, serves, other) -> N
 @pytest.mark.parametrize("condition, value", [("softcap", 30.0), ("lse", True)])
 def test_what_is_optional_tells_cases_apart(rules, condition, value) -> None:
     found = rules("seq_q: up to 64\n    seq_kv: from 1024", f"{condition}: true")
-    cases = [Case.of(problem(9, 9, **asked)) for asked in ({}, {condition: value}, {"sinks": True})]
+    cases = [Case.of(problem(9, 9).asking(**asked)) for asked in ({}, {condition: value}, {"sinks": True})]
     assert [found.number(case) for case in cases] == [1, 0, 1] and str(cases[1]).endswith(f"group 1, {condition}")
     assert found.rules[0].conditions == ["head_dims 64, 128", f"{condition} true"]
 

@@ -96,7 +96,7 @@ def on_card(monkeypatch, on_cpu, flash_on_cpu) -> Callable[[str, str], Kernels]:
         for schedule, variant in on_cpu.asked:
             assert variant.arch == arch
             check_limits(Planned(schedule), variant.head_size, card)
-            lowering_of(schedule).check_variant(variant)
+            lowering_of(schedule).check_variant(schedule, variant)
         return on_cpu
 
     return run

@@ -21,7 +21,7 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 
 SHAPE = AttentionShape(2, 6, 300, 420, 64, "bfloat16", heads_kv=3)
-ALL = replace(SHAPE, mask=CAUSAL, softcap=3.0, sinks=True, lse=True)
+ALL = replace(SHAPE, mask=CAUSAL).asking(softcap=3.0, sinks=True, lse=True)
 Kernel = Callable[..., None]
 
 
@@ -53,7 +53,9 @@ def candidate(monkeypatch) -> Callable[[AttentionShape, Kernel], Candidate]:
 
 
 @pytest.mark.parametrize(
-    "shape", [SHAPE, ALL, replace(SHAPE, mask=Mask(100, 30)), replace(SHAPE, mask=Mask(100, None), lse=True)], ids=str
+    "shape",
+    [SHAPE, ALL, replace(SHAPE, mask=Mask(100, 30)), replace(SHAPE, mask=Mask(100, None)).asking(lse=True)],
+    ids=str,
 )
 def test_a_right_kernel_is_right_in_all_rows_and_in_some(shape, candidate) -> None:
     right = candidate(shape, attention(shape))
@@ -111,7 +113,7 @@ def test_a_peer_that_does_not_take_the_problem_says_why(candidate, monkeypatch) 
     candidate(SHAPE, attention(SHAPE))
     monkeypatch.setattr(gpu_worker.peers, "build", refuses)
     assert gpu_worker.verify_some_rows(Candidate("cudnn", SHAPE), 1) == "No available kernel. Aborting execution."
-    assert "softcap" in gpu_worker.verify_some_rows(Candidate("cudnn", replace(SHAPE, softcap=3.0)), 1)
+    assert "softcap" in gpu_worker.verify_some_rows(Candidate("cudnn", SHAPE.asking(softcap=3.0)), 1)
     assert "without fp16" in gpu_worker.verify_some_rows(Candidate("fa3", replace(SHAPE, dtype="float16")), 1)
     assert "no head_dim 104" in gpu_worker.verify_some_rows(
         Candidate("fa3", replace(SHAPE, head_dim=104, head_dim_v=104)), 1
@@ -123,7 +125,7 @@ def test_a_peer_that_does_not_take_the_problem_says_why(candidate, monkeypatch) 
 @pytest.mark.gpu
 def test_two_small_cells_on_a_gpu() -> None:
     small = replace(SHAPE, heads=4, heads_kv=4, seq_q=512, seq_kv=512, head_dim=128, head_dim_v=128)
-    capped = replace(small, softcap=20.0, sinks=True, lse=True)
+    capped = small.asking(softcap=20.0, sinks=True, lse=True)
     some = [Cell("small", small, {"cudnn": 0.01}), Cell("capped", capped, {"without_lse": 0.5, "cudnn": 0.5})]
     rows = {row.group: row for row in measure(some, Options(rounds=6), lambda row: None, SILENT)}
     assert rows["small"].verdicts() == {"cudnn": "met"} and rows["small"].repeatability < 0.2

@@ -71,6 +71,7 @@ def tile(program: Program, problem: SmallProblem, blocks: int, kv_order: str, ob
         index=0,
         blocks=range(blocks),
         scale=SCALE,
+        asked={},
         table=program.table,
         code=STATEMENT_CODE,
         observer=observer,

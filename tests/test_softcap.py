@@ -13,8 +13,8 @@ from mutations import mutate, shipped
 from tiers import sampled
 
 from tl_attention import InputError, ScheduleRefused, attention
+from tl_attention.lowering.device_code import SOFTCAP
 from tl_attention.lowering.softmax import TANH
-from tl_attention.lowering.warp_specialized.device_code import CAP
 from tl_attention.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
@@ -132,8 +132,8 @@ def test_the_kernels_tangents_are_near_enough(bound):
     x = torch.linspace(-bound, bound, 100_001)
     exact = torch.tanh(x.double())
     assert ((x * by_horner(TANH[bound], x * x) - exact).abs() <= RELATIVE[bound] * exact.abs()).all()
-    assert all(re.search(rf"(?<![\d.]){re.escape(str(abs(c)))}f", CAP) for c in TANH[bound])
-    assert f"furthest <= {bound}f" in CAP
+    assert all(re.search(rf"(?<![\d.]){re.escape(str(abs(c)))}f", SOFTCAP) for c in TANH[bound])
+    assert f"furthest <= {bound}f" in SOFTCAP
     x = torch.linspace(-30, 30, 100_001)
     exponents = (x * (2 * math.log2(math.e))).clamp(max=30.0)
     exact = torch.tanh(x.double())
@@ -143,7 +143,7 @@ def test_the_kernels_tangents_are_near_enough(bound):
 @pytest.mark.parametrize("factor", [1.001e-7, 3e-5, 0.003, 1.0, 0.999e7])
 def test_coefficients_with_the_factors_powers_are_near_enough(factor):
     """Between the two factors where the kernel takes them."""
-    assert "factor > 1e-7f && factor < 1e7f" in CAP
+    assert "factor > 1e-7f && factor < 1e7f" in SOFTCAP
     bound, short = min(TANH.items())
     scores = torch.linspace(-bound, bound, 100_001) / factor
     factor = torch.tensor(factor)

@@ -69,7 +69,7 @@ def of_card(axes: Axes, left: float, rows: Sequence[CellRow], peer: str) -> floa
     groups: dict[tuple[object, ...], list[CellRow]] = {}
     for row in rows:
         shape = row.shape
-        kind = (shape.head_size, shape.heads, shape.heads_kv, shape.softcap, shape.seq_q == shape.seq_kv)
+        kind = (shape.head_size, shape.heads, shape.heads_kv, shape.asked["softcap"], shape.seq_q == shape.seq_kv)
         groups.setdefault(kind, []).append(row)
     right = left
     for cells in groups.values():
@@ -88,7 +88,11 @@ def group(axes: Axes, left: float, cells: Sequence[CellRow], peer: str) -> float
             axes.bar(at, found.ratio - 1, BAR, 1, color=list(MASKS.values())[causal])
     shape = cells[0].shape
     heads = str(shape.heads) if shape.group == 1 else f"{shape.heads} on {shape.heads_kv}"
-    also = f"softcap {shape.softcap:g}" if shape.softcap else f"{shape.seq_q} queries" * (shape.seq_q != shape.seq_kv)
+    also = (
+        f"softcap {shape.asked['softcap']:g}"
+        if shape.asked["softcap"]
+        else f"{shape.seq_q} queries" * (shape.seq_q != shape.seq_kv)
+    )
     for at, seq in enumerate(lengths):
         _below(axes, left + at + 0.5, 0, length(seq))
     for line, words in enumerate((str(shape.head_size), heads, also), 1):

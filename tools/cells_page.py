@@ -50,7 +50,7 @@ def read_all(card: str) -> list[CellRow]:
     cells = read(record("cells", card))
     dtype = cells[0].shape.dtype
     grid = [row for row in read(record("grid", card)) if row.shape.seq_kv in LENGTHS and row.shape.dtype == dtype]
-    return sorted([*cells, *grid], key=lambda row: (bool(row.shape.softcap), sizes_of(row.shape.head_size)))
+    return sorted([*cells, *grid], key=lambda row: (bool(row.shape.asked["softcap"]), sizes_of(row.shape.head_size)))
 
 
 def section(rows: Sequence[CellRow]) -> str:
@@ -79,7 +79,7 @@ def other_runs(rows: Sequence[CellRow]) -> Iterator[str]:
     runs: dict[tuple[str | None, ...], dict[str, None]] = {}
     for row in rows:
         of_run = runs.setdefault((row.device, row.run, row.commit), {})
-        softcap = f"softcap {row.shape.softcap:g}" if row.shape.softcap else "no softcap"
+        softcap = f"softcap {row.shape.asked['softcap']:g}" if row.shape.asked["softcap"] else "no softcap"
         of_run[f"head_dim {row.shape.head_size} with {heads_of(row.shape)} heads and {softcap}"] = None
     for (device, run, commit), lines in list(runs.items())[1:]:
         yield f"The lines of {' and of '.join(lines)} are from another run: {device}, {run}, commit {commit}."
@@ -124,7 +124,10 @@ def _grid(rows: Sequence[CellRow], lengths: Sequence[int], peers: Mapping[str, s
         lines.setdefault((row.group, row.shape.mask == CAUSAL), {})[row.shape.seq_kv] = row
     for of_line in lines.values():
         shape = next(iter(of_line.values())).shape
-        what = [*["causal"] * (shape.mask == CAUSAL), *[f"softcap {shape.softcap:g}"] * bool(shape.softcap)]
+        what = [
+            *["causal"] * (shape.mask == CAUSAL),
+            *[f"softcap {shape.asked['softcap']:g}"] * bool(shape.asked["softcap"]),
+        ]
         found = [_speed(of_line.get(seq), peer) for peer in peers for seq in lengths]
         against = [speed for seq in lengths if (speed := _speed(of_line.get(seq), next(iter(peers))))]
         mean = f"{geometric_mean(against):.3f}" if against else ""

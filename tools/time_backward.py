@@ -108,7 +108,7 @@ def measured(shape: AttentionShape, seed: int, rounds: int, common: dict[str, An
     error = error_of(shape, seed, device)
     name = f"d{shape.head_dim}-{shape.seq_kv // 1024}k{'-causal' * (shape.mask == CAUSAL)}"
     flops = round(FLOPS_OF_FORWARD * shape.flops)
-    ours = Timed(OURS, schedule_for(replace(shape, lse=True)).name, flops, error=error)
+    ours = Timed(OURS, schedule_for(shape.asking(lse=True)).name, flops, error=error)
     entries = [Timed(FLASH, FLASH, flops), ours, Timed(CUDNN, CUDNN, flops)]
     if error > 1:
         wrong = (
@@ -147,7 +147,7 @@ def compile_ours(problems: Sequence[AttentionShape]) -> None:
     """Compile what `attention` will take for these, beside each other. Raises InputError for what does not compile."""
     kernels: dict[object, Candidate] = {}
     for shape in problems:
-        shape = replace(shape, lse=True)
+        shape = shape.asking(lse=True)
         named = schedule_for(shape)
         candidate = Candidate(named.name, shape, Planned(named.schedule))
         kernels[named.schedule, candidate.variant] = candidate

@@ -18,7 +18,8 @@ from tl_attention.errors import InputError
 from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.lowering.registry import lowering_of
-from tl_attention.problem.variant import Parameter, Variant
+from tl_attention.problem.parameter import Parameter
+from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
 from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.schedule.schedule import Schedule
@@ -36,7 +37,7 @@ def generate(schedule: Schedule, variant: Variant, parameters: tuple[Parameter, 
     InputError with the compiler's error when it cannot be built.
     """
     lowering, planned = lowering_of(schedule), Planned(schedule)
-    lowering.check_variant(variant)
+    lowering.check_variant(schedule, variant)
     refuse_unless_safe(planned, variant.head_size, variant.card)
     with in_force():
         check_host_compiler()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tl_attention.build.tile_counter import tile_counter
-from tl_attention.problem.variant import Parameter
+from tl_attention.problem.parameter import Parameter
 
 
 def launch_of(function: Callable[..., None], parameters: Sequence[Parameter]) -> Callable[..., None]:

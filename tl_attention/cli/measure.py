@@ -18,12 +18,10 @@ from tl_attention.cli.errors import naming, say
 from tl_attention.cli.problem import (
     MOST_ROUNDS,
     causal_option,
-    lse_option,
+    feature_options,
     seed_option,
     shape_for,
     shape_of_schedule,
-    sinks_option,
-    softcap_option,
     window_option,
 )
 from tl_attention.cli.schedules import meant_for, resolve_all, schedule_argument, schedules_argument, texts_of
@@ -60,9 +58,7 @@ def run_options(command: Any) -> Any:
         ),
         causal_option,
         window_option,
-        softcap_option,
-        sinks_option,
-        lse_option,
+        feature_options,
         click.option(
             "--sizes",
             type=click.Choice(["runtime", "fixed", "both"]),
@@ -167,19 +163,17 @@ def _measure(
     dtypes: Sequence[str],
     causal: bool,
     window: str,
-    softcap: float,
-    sinks: bool,
-    lse: bool,
     sizes: str,
     rounds: int,
     seed: int | None,
     output: Path | None,
     share: Path | None = None,
+    **asked: Any,
 ) -> None:
     # A mistake in any file or size is told before the first slow import.
-    asked, on = resolve_all(texts), card_for(card)
-    problem: dict[str, Any] = {"causal": causal, "window": window, "softcap": softcap, "sinks": sinks, "lse": lse}
-    runnable = of_card(asked, on)
+    on = card_for(card)
+    problem: dict[str, Any] = {"causal": causal, "window": window, **asked}
+    runnable = of_card(resolve_all(texts), on)
     sizes_text = shape_for(shape, runnable)
     shapes = [AttentionShape.parse(sizes_text, dtype=dtype, **problem) for dtype in dtypes or default_dtypes]
     schedules = meant_for(runnable, shapes[0].head_size)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from tl_attention.files.named import Named
+from tl_attention.problem.features import FEATURES
 from tl_attention.problem.head_dims import HeadSize, is_meant
 from tl_attention.problem.shape import SHAPE_TEXT
 from tl_attention.problem.window import WINDOW_TEXT
@@ -28,12 +29,17 @@ def shape_option(without: str, **options: Any) -> Callable[[F], F]:
 shape_of_schedule = shape_option(f"{DEFAULT_SIZES} and the schedule's head_dim, {DEFAULT_HEAD_SIZE} if it has several")
 causal_option = click.option("--causal", is_flag=True, help="a query sees no key behind its own")
 window_option = click.option("--window", default="-1,-1", help=f"a sliding window {WINDOW_TEXT}")
-softcap_option = click.option("--softcap", type=float, default=0.0, help="scores are capped by this; 0 is off")
-sinks_option = click.option("--sinks", is_flag=True, help="each head has a sink, one more score of every row")
-lse_option = click.option("--lse", is_flag=True, help="the kernel returns the LSE of each row too")
 seed_option = click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), help="the seed of the inputs  [default: a new one, which is recorded]"
 )
+
+
+def feature_options(command: F) -> F:
+    """Adds an option for each feature. The command takes them by their words, for `taken_from` to find."""
+    for feature in reversed(FEATURES):
+        kind: dict[str, Any] = {"type": float, "default": feature.off} if feature.is_number else {"is_flag": True}
+        command = click.option(feature.option, feature.word, help=feature.help, **kind)(command)
+    return command
 
 
 def shape_for(text: str | None, schedules: Sequence[Named]) -> str:

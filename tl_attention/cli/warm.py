@@ -12,14 +12,7 @@ from tl_attention.cli.arch import arch_option, of_card
 from tl_attention.cli.command import command
 from tl_attention.cli.errors import Problems, say
 from tl_attention.cli.head_dim import HEAD_SIZE
-from tl_attention.cli.problem import (
-    DEFAULT_HEAD_SIZE,
-    head_size_for,
-    lse_option,
-    sinks_option,
-    softcap_option,
-    window_option,
-)
+from tl_attention.cli.problem import DEFAULT_HEAD_SIZE, feature_options, head_size_for, window_option
 from tl_attention.cli.schedules import meant_for, prove, resolve_all, schedules_argument, texts_of
 from tl_attention.errors import InputError, printable
 from tl_attention.files.defaults import default_schedules
@@ -27,6 +20,7 @@ from tl_attention.files.named import Named, resolve
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.hardware.device import card_at_hand
 from tl_attention.problem.head_dims import HeadSize, sizes_of
+from tl_attention.problem.mask import Mask
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape, parse_dtype
 from tl_attention.problem.window import masked, parse_window
 from tl_attention.program.planned import Planned
@@ -72,9 +66,7 @@ MOST_SMS = 1024
     show_default=True,
     help="how many heads of Q share a head of K and V",
 )
-@softcap_option
-@sinks_option
-@lse_option
+@feature_options
 @click.option(
     "--strided",
     is_flag=True,
@@ -156,10 +148,10 @@ def _window(text: str) -> tuple[int, ...]:
     return sides
 
 
-def _any_lengths(size: HeadSize, *, group: int, **fields: Any) -> AttentionShape:
-    """A problem of these fields, and some sizes: a kernel serves all."""
+def _any_lengths(size: HeadSize, *, group: int, mask: Mask, dtype: str, **asked: Any) -> AttentionShape:
+    """A problem with these features, and some sizes: a kernel serves all."""
     head_dim, head_dim_v = sizes_of(size)
-    return AttentionShape(1, group, 1, 1, head_dim, head_dim_v=head_dim_v, heads_kv=1, **fields)
+    return AttentionShape(1, group, 1, 1, head_dim, dtype, mask, head_dim_v, heads_kv=1).asking(**asked)
 
 
 def _named(asked: Sequence[Named], shape: AttentionShape, card: Card, sizes_given: bool) -> list[Named]:

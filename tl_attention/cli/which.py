@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import click
 
 from tl_attention.cli.arch import arch_option, card_for
 from tl_attention.cli.command import command
-from tl_attention.cli.problem import (
-    DEFAULT_SHAPE,
-    causal_option,
-    lse_option,
-    shape_option,
-    softcap_option,
-    window_option,
-)
+from tl_attention.cli.problem import DEFAULT_SHAPE, causal_option, feature_options, shape_option, window_option
 from tl_attention.files.default_rule import Case
 from tl_attention.files.defaults import defaults
 from tl_attention.hardware.card import Card
@@ -37,15 +31,14 @@ from tl_attention.problem.window import masked, parse_window
 )
 @causal_option
 @window_option
-@softcap_option
-@lse_option
+@feature_options
 @arch_option
-def which(shape: str, dtype: str, causal: bool, window: str, softcap: float, lse: bool, card: Card | None) -> None:
+def which(shape: str, dtype: str, causal: bool, window: str, card: Card | None, **asked: Any) -> None:
     """Show which schedule attention() takes for a call that names none, and why.
 
     Below it are the rules above that one, each with the first condition that the call does not meet.
     """
-    problem = _computed(AttentionShape.parse(shape, dtype=dtype, softcap=softcap, lse=lse), causal, window)
+    problem = _computed(AttentionShape.parse(shape, dtype=dtype, **asked), causal, window)
     case = Case.of(problem, card_for(card).arch)
     found = defaults()
     number = found.number(case)

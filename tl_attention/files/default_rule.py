@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, create_model
 from pydantic_core import PydanticCustomError
 
 from tl_attention.files.schedule_file import each_once, one_line
 from tl_attention.hardware.card import CARDS, HOPPER, Arch
+from tl_attention.problem.features import BY_WORD
 from tl_attention.problem.head_dims import TILE_SIZES, HeadSize, TileSize, is_meant
 from tl_attention.problem.shape import DTYPES, AttentionShape, Dtype
 from tl_attention.problem.window import MASK_KINDS, MaskKind, kind_of
@@ -24,8 +26,8 @@ RECORD = re.compile(r"([\w.-]+\.jsonl) says .+")
 
 
 class Case(NamedTuple):
-    """What rules ask for of a call: its head size, dtype and mask, its lengths, the heads of Q that share a K, whether
-    its scores are capped, and the LSE is asked for, and the card that it runs on."""
+    """What rules ask for of a call: its head size, dtype and mask, its lengths, the heads of Q that share a K, the words
+    of its features, and the card that it runs on."""
 
     head_size: HeadSize
     dtype: str
@@ -33,25 +35,37 @@ class Case(NamedTuple):
     seq_q: int
     seq_kv: int
     group: int
-    softcap: bool
-    lse: bool
+    asked: frozenset[str]
     arch: str = HOPPER.arch
 
     @classmethod
     def of(cls, shape: AttentionShape, arch: str = HOPPER.arch) -> Case:
         """That of a problem on a card."""
-        lengths, asked = (shape.seq_q, shape.seq_kv), (shape.softcap != 0, shape.lse)
-        return cls(shape.head_size, shape.dtype, kind_of(shape.mask), *lengths, shape.group, *asked, arch)
+        lengths, asked = (shape.seq_q, shape.seq_kv), frozenset(shape.asked)
+        return cls(shape.head_size, shape.dtype, kind_of(shape.mask), *lengths, shape.group, asked, arch)
+
+    @classmethod
+    def with_values(cls, values: Sequence[Any]) -> Case:
+        """The case with these values for KEYS."""
+        of = dict(zip(KEYS, values))
+        asked = frozenset(word for word in BY_WORD if of[word])
+        size, dtype, mask, seq_q, seq_kv, group = values[:6]
+        return cls(size, dtype, mask, seq_q, seq_kv, group, asked, of["archs"])
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Its values for KEYS, in their order."""
+        return (*self[:6], *(word in self.asked for word in BY_WORD), self.arch)
 
     def __str__(self) -> str:
         numbers = (f"{key} {value}" for key, value in self._asdict().items() if key in ("seq_q", "seq_kv", "group"))
-        asked = (key for key in ("softcap", "lse") if getattr(self, key))
+        asked = (word for word in BY_WORD if word in self.asked)
         card = [] if self.arch == HOPPER.arch else [str(CARDS[self.arch])]
         return ", ".join([*card, f"head_dim {self.head_size}", self.dtype, f"mask {self.mask}", *numbers, *asked])
 
 
-# The key of a rule that asks for each field of a case.
-KEYS = dict(zip(Case._fields, ("head_dims", "dtypes", "masks", *Case._fields[3:-1], "archs")))
+# The keys of a rule that ask for something of a case.
+KEYS = ("head_dims", "dtypes", "masks", "seq_q", "seq_kv", "group", *BY_WORD, "archs")
 
 
 def _numbers(text: object) -> range:
@@ -83,7 +97,7 @@ ANY = range(1, LONGEST + 1)
 EITHER = (False, True)
 
 
-class Rule(BaseModel):
+class _Rule(BaseModel):
     """Conditions, all of which must hold, a schedule, one sentence why, and the record that says so.
 
     A condition that is left out always holds, but for `archs`: without it a rule is for Hopper. `head_dims` are those of
@@ -99,20 +113,18 @@ class Rule(BaseModel):
     seq_q: Numbers = ANY
     seq_kv: Numbers = ANY
     group: Numbers = ANY
-    softcap: Flag = EITHER
-    lse: Flag = EITHER
     archs: Annotated[tuple[Arch, ...], Field(min_length=1), AfterValidator(each_once)] = (HOPPER.arch,)
     schedule: Line
     why: Line
     record: Annotated[Line, AfterValidator(_record)]
 
-    def holds(self, field: str, value: Any) -> bool:
-        """Whether the condition on one field of a case holds for this value."""
-        return is_meant(value, self.head_dims) if field == "head_size" else value in getattr(self, KEYS[field])
+    def holds(self, key: str, value: Any) -> bool:
+        """Whether the condition of a key holds for this value of a case."""
+        return is_meant(value, self.head_dims) if key == "head_dims" else value in getattr(self, key)
 
     def unmet(self, case: Case) -> str | None:
         """The key of the first condition that does not hold; None if the rule serves the case."""
-        return next((KEYS[field] for field, value in zip(case._fields, case) if not self.holds(field, value)), None)
+        return next((key for key, value in zip(KEYS, case.values) if not self.holds(key, value)), None)
 
     def condition(self, key: str) -> str:
         """A condition in words: `seq_q up to 64`."""
@@ -124,12 +136,15 @@ class Rule(BaseModel):
     @property
     def conditions(self) -> list[str]:
         """All that the rule has, in words."""
-        return [self.condition(key) for key in KEYS.values() if key in self.model_fields_set]
+        return [self.condition(key) for key in KEYS if key in self.model_fields_set]
 
     @property
     def served(self) -> str:
         """The cases that it serves on its cards, in words."""
         return ", ".join(words for words in self.conditions if not words.startswith("archs ")) or "any case"
+
+
+Rule = create_model("Rule", __base__=_Rule, __doc__=_Rule.__doc__, **dict.fromkeys(BY_WORD, (Flag, EITHER)))  # type: ignore
 
 
 def _words(numbers: range) -> str:

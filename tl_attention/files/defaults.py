@@ -17,6 +17,7 @@ from tl_attention.files.default_rule import EITHER, KEYS, LONGEST, Case, Rule
 from tl_attention.files.named import resolve
 from tl_attention.files.yaml_text import YamlFile, blamed
 from tl_attention.hardware.card import ARCHS, HOPPER
+from tl_attention.problem.features import BY_WORD
 from tl_attention.problem.head_dims import TILE_SIZES, HeadSize, is_meant
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.window import MASK_KINDS
@@ -129,23 +130,23 @@ def _check_together(file: YamlFile, rules: Sequence[Rule]) -> None:
 
 def _told_apart(rules: Sequence[Rule]) -> Iterator[Case]:
     """One case of each kind that the rules tell apart."""
-    values: dict[str, Sequence[HeadSize]] = {"head_size": TILE_SIZES, "dtype": DTYPES, "mask": MASK_KINDS}
-    values |= {"softcap": EITHER, "lse": EITHER, "arch": ARCHS}
-    for field in ("seq_q", "seq_kv", "group"):
-        values[field] = _edges(rules, field)
-    return itertools.starmap(Case, itertools.product(*(_apart(rules, field, values[field]) for field in KEYS)))
+    values: dict[str, Sequence[HeadSize]] = {"head_dims": TILE_SIZES, "dtypes": DTYPES, "masks": MASK_KINDS}
+    values |= {"archs": ARCHS, **dict.fromkeys(BY_WORD, EITHER)}
+    for key in ("seq_q", "seq_kv", "group"):
+        values[key] = _edges(rules, key)
+    return map(Case.with_values, itertools.product(*(_apart(rules, key, values[key]) for key in KEYS)))
 
 
-def _edges(rules: Sequence[Rule], field: str) -> list[int]:
-    """Of a field that is a number, the first of each range in which no rule tells any two apart."""
-    ranges = [getattr(rule, KEYS[field]) for rule in rules]
+def _edges(rules: Sequence[Rule], key: str) -> list[int]:
+    """Of a key for numbers, the first of each range in which no rule tells any two apart."""
+    ranges = [getattr(rule, key) for rule in rules]
     edges = {1, *(edge for numbers in ranges for edge in (numbers.start, numbers.stop))}
     return sorted(edge for edge in edges if edge <= LONGEST)
 
 
-def _apart(rules: Sequence[Rule], field: str, values: Sequence[HeadSize]) -> Iterable[HeadSize]:
+def _apart(rules: Sequence[Rule], key: str, values: Sequence[HeadSize]) -> Iterable[HeadSize]:
     """Of values for which all rules say the same, the first."""
     first: dict[tuple[bool, ...], HeadSize] = {}
     for value in values:
-        first.setdefault(tuple(rule.holds(field, value) for rule in rules), value)
+        first.setdefault(tuple(rule.holds(key, value) for rule in rules), value)
     return first.values()

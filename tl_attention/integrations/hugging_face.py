@@ -20,6 +20,7 @@ from tl_attention.errors import InputError
 from tl_attention.integrations import NAME
 from tl_attention.op.attention import attention
 from tl_attention.oracle.statements import TENSORS
+from tl_attention.problem.features import BY_WORD, INPUTS
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.window import fitted, sides
 
@@ -34,7 +35,7 @@ def register_transformers() -> str:
 
     Registering changes no model yet. `model.set_attn_implementation(name)`, or
     `from_pretrained(..., attn_implementation=name)`, switches a model to the kernels. They run causal and full attention,
-    cached generation, windows, softcap and sinks, on fp16 and bf16 tensors on a GPU.
+    cached generation, windows, and whatever else `attention` takes, on fp16 and bf16 tensors on a GPU.
 
     SDPA runs all other cases: padding, static caches, dropout, and tensors that `attention` refuses. A warning says so once
     for each case. A layer with softcap or sinks in such a case raises InputError, because SDPA has neither.
@@ -110,8 +111,6 @@ def attend(
     scaling: float | None = None,
     is_causal: bool | None = None,
     sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attention of a layer: (batch, seq_q, heads, head_dim) of tensors (batch, heads, seq, head_dim), and no weights."""
@@ -120,17 +119,17 @@ def attend(
     window = sliding_window if noted is None else noted
     mask = Mask(left=None if window is None else window - 1, right=0) if causal else FULL
     mask = fitted(mask, query.shape[2], key.shape[2])
+    asked = _features(others)
     case = _not_ours(attention_mask, noted, dropout, window if not causal else None, others)
     if case is None:
         q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-        sinks = None if s_aux is None else s_aux.float()
-        options: dict[str, Any] = {"window_size": tuple(sides(mask)), "softcap": softcap or 0.0, "sinks": sinks}
         try:
-            return attention(q, k, v, scale=scaling, layout="bshd", **options), None
+            left, right = sides(mask)
+            return attention(q, k, v, scale=scaling, window_size=(left, right), layout="bshd", **asked), None
         except InputError as error:
             case = str(error)
-    if softcap or s_aux is not None:
-        lacking = "softcap" if softcap else "sinks"
+    if asked:
+        lacking = BY_WORD[next(iter(asked))].words
         raise InputError(
             f"transformers: {case}, and SDPA, which would run instead, has no {lacking}: use attn_implementation='eager'"
         )
@@ -140,6 +139,13 @@ def attend(
     return sdpa(
         module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **others
     )
+
+
+def _features(others: dict[str, Any]) -> dict[str, Any]:
+    """What a layer asks for of the features, by word, taken out of its other arguments."""
+    given = {feature: others.pop(feature.transformers, None) for feature in INPUTS if feature.transformers}
+    there = {feature: value for feature, value in given.items() if value is not None}
+    return {f.word: value if f.is_number else value.float() for f, value in there.items() if not f.is_number or value}
 
 
 def _not_ours(

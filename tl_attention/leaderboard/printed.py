@@ -20,6 +20,8 @@ HEADING = """\
 """
 # What is printed as the macros of the loop and their arguments.
 THE_LOOP = ("prologue", "steady", "unmasked", "epilogue", "named", "chunks", "macro_of")
+# What a submission's problem has none of, so that nothing asks for it.
+NOT_THERE = ("features",)
 
 
 # --- the loop ----------------------------------------------------------------------------------------------------
@@ -98,7 +100,7 @@ def _offset(start: str, number: int) -> str:
 
 def constants_text(c: SimpleNamespace) -> str:
     """The constants, as one namespace."""
-    return f"{HEADING}c = SimpleNamespace({', '.join(f'{name}={_written(value)}' for name, value in vars(c).items() if name not in THE_LOOP)})\n"
+    return f"{HEADING}c = SimpleNamespace({', '.join(f'{name}={_written(value)}' for name, value in vars(c).items() if name not in THE_LOOP + NOT_THERE)})\n"
 
 
 def _written(value: Any) -> str:

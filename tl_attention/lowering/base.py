@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.lowering.constants import constants
+from tl_attention.problem.features import Feature, features_of
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import Dialect
@@ -31,7 +32,7 @@ class Lowering(ABC):
     """One way from a schedule to a kernel. `registry.py` has them all; nothing else knows one by its name.
 
     `dialect` is how schedules see it. `pass_configs` are TileLang's options for its kernels, `archs` the cards that it is
-    compiled for. `lacks` has what a variant may ask for that its kernel does not compute.
+    compiled for.
 
     Every process imports the lowerings, for their dialects, also one that calls a kernel which was finished before: what
     makes and proves kernels is imported by the methods that do so.
@@ -40,17 +41,21 @@ class Lowering(ABC):
     dialect: ClassVar[Dialect]
     archs: ClassVar[tuple[str, ...]]
     pass_configs: ClassVar[Mapping[str, object]] = {FAST_MATH: True}
-    lacks: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
         """What one thread block of the schedule's kernel takes of an SM of the card."""
 
-    def check_variant(self, variant: Variant) -> None:
-        """Raise ScheduleRefused for one that its kernel does not compute; head sizes are for `resources` to refuse."""
-        if lacking := variant.optional & self.lacks:
+    def computes(self, schedule: Schedule, feature: Feature) -> bool:
+        """Whether the schedule's kernel computes a feature."""
+        return True
+
+    def check_variant(self, schedule: Schedule, variant: Variant) -> None:
+        """Raise ScheduleRefused for one that the schedule's kernel does not compute; head sizes are for `resources`."""
+        lacking = [f.words for f in features_of(variant.optional) if not self.computes(schedule, f)]
+        if lacking:
             raise ScheduleRefused(
-                f"{', '.join(sorted(lacking))}, which lowering {self.dialect.name} does not compute", "lowering"
+                f"{', '.join(lacking)}, which lowering {self.dialect.name} does not compute", "lowering"
             )
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:

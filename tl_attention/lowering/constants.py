@@ -10,7 +10,11 @@ from tl_attention.problem.variant import Variant
 
 def constants(variant: Variant, **of_schedule: Any) -> SimpleNamespace:
     """What the variant fixes, beside what the schedule does. A tile of a narrow tensor has more columns than the tensor."""
+    # Late: it imports tilelang.
+    from tl_attention.lowering.features import Places
+
     return SimpleNamespace(
+        features=Places.of(variant.optional),
         dtype=variant.dtype,
         head_dim=variant.tile_dim,
         head_dim_v=variant.tile_dim_v,
@@ -18,9 +22,6 @@ def constants(variant: Variant, **of_schedule: Any) -> SimpleNamespace:
         narrow=variant.narrow,
         group=variant.group,
         strided=variant.strided,
-        lse="LSE" in variant.optional,
-        softcap="softcap" in variant.optional,
-        sinks="Sinks" in variant.optional,
         sms=variant.sms,
         mask=variant.mask,
         **of_schedule,

@@ -8,6 +8,8 @@ from inspect import signature
 
 import tilelang.language as T
 
+from tl_attention.lowering.features import read
+
 
 def function_of(macro):
     """The function that a macro was made of, or the function itself that gives an expression."""
@@ -43,6 +45,8 @@ def loop(tile, s, c):
     # Variables where slots of rings are counted from them: TileLang would work the bounds out for each slot.
     unmasked = T.alloc_var("int32") if c.rings_of_a_tile else 0
     again = T.alloc_var("int32") if c.rings_of_a_tile and c.mask.left is not None else 0
+    if c.features.at_first:
+        read(c.features.first, tile.head, s)
     prologue(tile, s, c)
     # The first iteration from which on no block needs a mask.
     unmasked = T.max(T.min(tile.blocks - tile.visible + c.loop.masked_lag, tile.blocks + c.loop.end), c.loop.start)
@@ -62,9 +66,9 @@ def loop(tile, s, c):
             steady(t + unmasked, tile, s, c)
         for t in T.serial(tile.blocks + c.loop.end - again):
             steady_masked(t + again, tile, s, c)
-    if c.sinks:
+    if c.features.at_last:
         # It arrives while the last products run.
-        s.sink[0] = s.Sinks[tile.head]
+        read(c.features.last, tile.head, s)
     epilogue(tile.blocks, tile, s, c)
 
 

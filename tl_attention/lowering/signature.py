@@ -3,46 +3,50 @@
 from types import SimpleNamespace
 
 import tilelang.language as T
+from tvm.script.ir_builder import tirx
 
-from tl_attention.problem.variant import Sizes
+from tl_attention.problem.variant import KERNEL_PARAMETERS, Sizes
 
 
 def prim_func(launch, c, variant, counters):
     """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
     sizes = Sizes(*(variant.sizes or T.dynamic(", ".join(Sizes._fields))))
+    signature = Signature(variant.parameters(*counters), variant, sizes)
 
     @T.prim_func
-    @takes(variant.parameters(*counters), variant, sizes)
-    def attention(Q, K, V, Output, softmax_scale, LSE=None, softcap=None, Sinks=None, TileCounter=None):
-        given = SimpleNamespace(
-            Q=Q, K=K, V=V, Output=Output, softmax_scale=softmax_scale,
-            LSE=LSE, softcap=softcap, Sinks=Sinks, TileCounter=TileCounter,
-        )  # fmt: skip
+    @signature.annotated
+    def attention(parameters):
+        given = parameters.given()
         launch(given, c)
 
     return attention
 
 
-def takes(parameters, variant, sizes):
-    """Decorates the function under `T.prim_func`: gives each of the parameters its type.
+class Signature:
+    """The parameters of a kernel with their types. TileLang takes the object for a constant, and asks it for them."""
 
-    TileLang makes a parameter of every argument that has a type; the others keep their default.
-    """
-    dims = variant.dims(sizes)
+    def __init__(self, parameters, variant, sizes):
+        self._variant, self._dims = variant, variant.dims(sizes)
+        self._types = {parameter.name: self._type(parameter) for parameter in parameters}
 
-    def typed(parameter):
+    def _type(self, parameter):
         if parameter.kind == "scalar":
-            return getattr(T, parameter.dtype)
-        shape, dtype = [dims.get(dim, dim) for dim in parameter.dims], parameter.dtype or variant.dtype
-        if variant.strided and parameter.strides:
+            return getattr(T, parameter.dtype)()
+        shape = [self._dims.get(dim, dim) for dim in parameter.dims]
+        dtype = parameter.dtype or self._variant.dtype
+        if self._variant.strided and parameter.strides:
             return T.StridedTensor(shape, [*T.dynamic(", ".join(parameter.strides), "int64"), 1], dtype)
         return T.Tensor(shape, dtype)
 
-    def decorate(function):
-        function.__annotations__ = {parameter.name: typed(parameter) for parameter in parameters}
+    def annotated(self, function):
+        """The function whose one parameter this is."""
+        function.__annotations__ = {"parameters": self}
         return function
 
-    return decorate
+    def given(self):
+        """The parameters by name, as the kernel being traced has them."""
+        there = {name: tirx.arg(name, of_type) for name, of_type in self._types.items()}
+        return SimpleNamespace(**{p.name: there.get(p.name) for p in KERNEL_PARAMETERS})
 
 
 @T.macro

@@ -29,21 +29,6 @@ def seen(scores_max, masked):
     return finite(scores_max) if masked else scores_max
 
 
-@T.macro
-def store_lse(LSE, bz, head, first_row, seq_q, scores_max, row_total, score_scale):
-    """LSE = ln 2 (score_scale scores_max + log2 row_total), the logarithm of each row's sum; -inf where it has seen no key."""
-    T.call_extern(
-        "handle",
-        "tl_attention_store_lse",
-        scores_max.data,
-        row_total.data,
-        score_scale,
-        T.address_of(LSE[bz, head, first_row]),
-        seq_q - first_row,
-        T.get_thread_binding(),
-    )
-
-
 def tanh(x):
     """The hyperbolic tangent: near 0 by a polynomial, elsewhere 1 - 2 / (1 + e^(2 x)), whose relative error grows there."""
     bound, coefficients = max(TANH.items())
@@ -52,22 +37,3 @@ def tanh(x):
     for coefficient in coefficients[-2::-1]:
         power = power * square + T.float32(coefficient)
     return T.if_then_else(square < bound**2, x * power, 1 - 2 / (1 + T.exp2(x * (2 * LOG2_E))))
-
-
-def sink_score(sink, per_score):
-    """The score that a sink is worth: it is in natural units, so neither scaled nor capped."""
-    score = sink * LOG2_E / per_score
-    return T.if_then_else(score > T.float32(HIGHEST), T.float32(HIGHEST), score)
-
-
-@T.macro
-def add_sink(sink, rows, scores_max, total, factor, per_score):
-    """A sink is one more score of each of the rows: to scores_max and to total, the sum of exponentials.
-
-    What was summed up before must be multiplied by `factor`. A row has seen a key, so its maximum is finite.
-    """
-    for i in T.Parallel(rows):
-        factor[i] = scores_max[i]
-        scores_max[i] = T.max(scores_max[i], sink)
-        factor[i] = T.exp2((factor[i] - scores_max[i]) * per_score)
-        total[i] = total[i] * factor[i] + T.exp2((sink - scores_max[i]) * per_score)

@@ -75,7 +75,7 @@ def _peer(name: str, cell: Cell) -> Candidate:
     shape = cell.shape
     if name in (UNMASKED, WITHOUT_LSE):
         # What attention() takes there, which need not be ours.
-        shape = replace(shape, mask=FULL) if name == UNMASKED else replace(shape, lse=False)
+        shape = replace(shape, mask=FULL) if name == UNMASKED else shape.asking(lse=False)
         named = schedule_for(shape, cell.schedule)
     elif name.startswith(SCHEDULE):
         named = resolve(name.removeprefix(SCHEDULE))

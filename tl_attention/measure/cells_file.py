@@ -7,13 +7,14 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, create_model
 from pydantic_core import PydanticCustomError
 
 from tl_attention.errors import InputError
 from tl_attention.files import yaml_text
 from tl_attention.files.yaml_text import YamlFile, blamed, checked
 from tl_attention.measure.cell import Cell, check_peer, schedule_for
+from tl_attention.problem.features import FEATURES
 from tl_attention.problem.head_dims import SUPPORTED, HeadSize, parse_head_size, sizes_of
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 from tl_attention.problem.window import OPEN, masked
@@ -33,8 +34,8 @@ Bar = Annotated[float, Field(gt=0, le=10)]
 Name = Annotated[str, Field(pattern=r"^\w+$")]
 
 
-class GroupKeys(BaseModel):
-    """Some problems: a cell for each of `seq` and of `causal`. batch is tokens / seq unless it is given."""
+class _GroupKeys(BaseModel):
+    """All but the features."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,12 +48,18 @@ class GroupKeys(BaseModel):
     dtype: Literal["fp16", "bf16"] = "bf16"
     causal: Annotated[tuple[StrictBool, ...], Field(min_length=1)] = (False,)
     window: tuple[Side, Side] = (OPEN, OPEN)
-    softcap: float = 0.0
-    sinks: StrictBool = False
-    lse: StrictBool = False
     schedule: str | None = None
     peers: Annotated[dict[str, Bar | None], Field(min_length=1)]
     mean: Bar | None = None
+
+
+FEATURE_KEYS: dict[str, Any] = {f.word: (float if f.is_number else StrictBool, f.off) for f in FEATURES}
+GroupKeys = create_model(
+    "GroupKeys",
+    __base__=_GroupKeys,
+    __doc__="Some problems: a cell for each of `seq` and of `causal`. batch is tokens / seq unless it is given.",
+    **FEATURE_KEYS,
+)
 
 
 class CellsKeys(BaseModel):
@@ -72,7 +79,7 @@ def load_cells(path: Path) -> list[Cell]:
     return [cell for name, group in groups.items() for cell in _cells(file, name, group, keys.tokens)]
 
 
-def _cells(file: YamlFile, name: str, group: GroupKeys, tokens: int) -> Iterator[Cell]:
+def _cells(file: YamlFile, name: str, group: _GroupKeys, tokens: int) -> Iterator[Cell]:
     where: KeyPath = ("groups", name)
     for peer in group.peers:
         with_key: KeyPath = (*where, "peers", peer)
@@ -94,9 +101,9 @@ def _cells(file: YamlFile, name: str, group: GroupKeys, tokens: int) -> Iterator
         yield Cell(name, shape, group.peers, group.schedule, group.mean)
 
 
-def _shape(group: GroupKeys, seq: int, causal: bool, batch: int) -> AttentionShape:
+def _shape(group: _GroupKeys, seq: int, causal: bool, batch: int) -> AttentionShape:
     head_dim, head_dim_v = sizes_of(group.head_dim)
-    return AttentionShape(
+    shape = AttentionShape(
         batch,
         group.heads,
         group.seq_q or seq,
@@ -106,7 +113,5 @@ def _shape(group: GroupKeys, seq: int, causal: bool, batch: int) -> AttentionSha
         masked(causal, group.window),
         head_dim_v,
         group.heads_kv or 0,
-        group.softcap,
-        group.sinks,
-        group.lse,
     )
+    return shape.asking(**{word: getattr(group, word) for word in FEATURE_KEYS})

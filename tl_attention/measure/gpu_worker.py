@@ -26,12 +26,12 @@ SOME_ROWS, SOME_HEADS = 128, 8
 
 
 class _Inputs(NamedTuple):
-    """Of one problem: tensors (batch, heads, seq, head_dim), and (heads,) sinks where it has them."""
+    """Of one problem: tensors (batch, heads, seq, head_dim), and what it asks for by word, some (heads,) tensors."""
 
     q: Tensor
     k: Tensor
     v: Tensor
-    sinks: Tensor | None
+    asked: dict[str, Any]
 
 
 class _Result(NamedTuple):
@@ -52,7 +52,7 @@ class _Result(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def _inputs(shape: AttentionShape, seed: int, spread: float = 1.0) -> _Inputs:
-    return _Inputs(*reference.make_inputs(shape, seed, DEVICE, spread), reference.make_sinks(shape, seed, DEVICE))
+    return _Inputs(*reference.make_inputs(shape, seed, DEVICE, spread), reference.make_asked(shape, seed, DEVICE))
 
 
 @functools.lru_cache(maxsize=1)
@@ -60,19 +60,14 @@ def _result(shape: AttentionShape) -> _Result:
     # One for all kernels: they run one after another, and an 80 GB card could not hold one for each.
     rows = (shape.batch, shape.heads, shape.seq_q)
     output = torch.empty((*rows, shape.head_dim_v), dtype=getattr(torch, shape.dtype), device=DEVICE)
-    return _Result(output, torch.empty(rows, device=DEVICE) if shape.lse else None)
+    return _Result(output, torch.empty(rows, device=DEVICE) if "lse" in shape.asked else None)
 
 
 def _expected(inputs: _Inputs, shape: AttentionShape) -> tuple[_Result, _Result]:
     """In fp64, and as PyTorch has it in the same precision."""
-    q, k, v, sinks = inputs
-    options: dict[str, Any] = {
-        "mask": shape.mask,
-        "scale": shape.head_dim**-0.5,
-        "softcap": shape.softcap,
-        "sinks": sinks,
-    }
-    lses = [reference.lse_fp64, reference.lse_same_precision] if shape.lse else []
+    q, k, v, asked = inputs
+    options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5, **asked}
+    lses = [reference.lse_fp64, reference.lse_same_precision] if "lse" in shape.asked else []
     exact, peer, *both = (
         *(f(q, k, v, **options) for f in (reference.attention_fp64, reference.attention_same_precision)),
         *(f(q, k, **options) for f in lses),
@@ -102,7 +97,7 @@ def _kernel(schedule: Schedule, variant: Variant) -> CompiledKernel:
 def _implementation(
     candidate: Candidate, shape: AttentionShape, seed: int, spread: float = 1.0
 ) -> Callable[[], _Result]:
-    q, k, v, sinks = _inputs(shape, seed, spread)
+    q, k, v, asked = _inputs(shape, seed, spread)
     if candidate.schedule is None:
         is_product = candidate.name in products.PRODUCTS
         peer = (
@@ -112,8 +107,7 @@ def _implementation(
         )
         return lambda: _Result(peer(), None)
     kernel, result = _kernel(candidate.schedule, candidate.variant), _result(shape)
-    optional = {"LSE": result.lse, "softcap": shape.softcap, "Sinks": sinks}
-    there = {name: optional[name] for name in shape.optional}
+    there = {f.name: asked.get(f.word, result.lse) for f in shape.asked.features}
     scale = shape.head_dim**-0.5
 
     def run() -> _Result:
@@ -168,7 +162,7 @@ def verify_some_rows(candidate: Candidate, seed: int) -> ErrorReport | str:
     # Queries and keys end together, so the last queries see the same keys by themselves.
     of_all = torch.linspace(0, shape.batch * shape.heads - 1, SOME_HEADS).long().unique().tolist()
     places = [divmod(number, shape.heads) for number in of_all]
-    q, k, v, sinks = _inputs(shape, seed)
+    q, k, v, asked = _inputs(shape, seed)
 
     def some(tensor: Tensor, group: int = 1) -> Tensor:
         return torch.stack([tensor[b, h // group] for b, h in places])[None]
@@ -176,7 +170,8 @@ def verify_some_rows(candidate: Candidate, seed: int) -> ErrorReport | str:
     def last(tensor: Tensor) -> Tensor:
         return some(tensor)[:, :, -SOME_ROWS:]
 
-    own = None if sinks is None else sinks[[head for _, head in places]]
+    heads = [head for _, head in places]
+    own = {word: value[heads] if isinstance(value, Tensor) else value for word, value in asked.items()}
     part = _Inputs(last(q), some(k, shape.group), some(v, shape.group), own)
     rows = _Result(last(found.output), None if found.lse is None else last(found.lse))
     return _judged(rows, *_expected(part, shape))

@@ -29,16 +29,15 @@ def why_not(name: str, shape: AttentionShape) -> str:
     """Why a peer cannot run this problem, as far as it is known before it is called; "" if nothing is."""
     if is_window(shape.mask):
         return "it is not asked for windows"
-    if shape.sinks or shape.lse:
-        return "it is not asked for sinks or the LSE"
+    for feature in shape.asked.features:
+        if name not in feature.peers:
+            return f"it is not asked for {feature.words}"
     if name == FA3:
         if shape.dtype != "bfloat16":
             return "the fa3-fwd wheel is built without fp16"
         if shape.head_size not in FA3_HEAD_SIZES:
             return f"the fa3-fwd wheel has no head_dim {shape.head_size}"
         return "" if find_spec("fa3_fwd_interface") else "fa3-fwd is not installed"
-    if shape.softcap:
-        return "SDPA has no softcap"
     if shape.mask == CAUSAL and shape.seq_q != shape.seq_kv:
         return "SDPA aligns its causal mask at the top left"
     return ""
@@ -51,9 +50,10 @@ def build(name: str, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> 
         from fa3_fwd_interface import flash_attn_func
 
         q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
+        asked = {feature.peers[FA3]: shape.asked[feature.word] for feature in shape.asked.features}
 
         def fa3() -> Tensor:
-            result = flash_attn_func(q, k, v, softmax_scale=scale, causal=causal, softcap=shape.softcap)
+            result = flash_attn_func(q, k, v, softmax_scale=scale, causal=causal, **asked)
             return (result[0] if isinstance(result, tuple) else result).transpose(1, 2)
 
         return fa3

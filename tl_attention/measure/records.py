@@ -17,6 +17,7 @@ from tl_attention.files import user_file
 from tl_attention.hardware.card import CARDS, HOPPER
 from tl_attention.measure.comparison import Comparison
 from tl_attention.measure.line_file import LineFile
+from tl_attention.problem.features import taken_from
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.window import OPEN, is_window, masked, sides
@@ -146,7 +147,8 @@ def shape_of(problem: Mapping[str, Any]) -> AttentionShape:
         if not isinstance(problem.get(name, 0), int):
             raise InputError(f"{name} is {problem[name]!r}, expected an integer")
     mask = masked(problem.pop("causal", False), problem.pop("window", (OPEN, OPEN)))
-    return AttentionShape(**problem, mask=mask)
+    asked = taken_from(problem)
+    return AttentionShape(**problem, mask=mask).asking(**asked)
 
 
 def problem_of(shape: AttentionShape) -> dict[str, Any]:
@@ -154,10 +156,9 @@ def problem_of(shape: AttentionShape) -> dict[str, Any]:
     sizes, mask = shape.sizes._asdict(), shape.mask
     grouped = {} if shape.group == 1 else {"heads_kv": shape.heads_kv}
     other = {"head_dim_v": shape.head_dim_v} if shape.head_dim_v != shape.head_dim else {}
-    asked = {name: value for name in ("softcap", "sinks", "lse") if (value := getattr(shape, name))}
     window = {"window": sides(mask)} if is_window(mask) else {}
     problem = {**sizes, **grouped, "head_dim": shape.head_dim, **other, "dtype": shape.dtype, "causal": mask == CAUSAL}
-    return {**problem, **window, **asked}
+    return {**problem, **window, **shape.asked}
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:

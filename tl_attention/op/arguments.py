@@ -5,6 +5,7 @@ Tensors are (batch, heads, seq, head_dim) here, whatever the caller's layout.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,12 +15,15 @@ from tl_attention.errors import InputError, shown
 from tl_attention.hardware.card import CARDS, Card, card_of
 from tl_attention.op.in_memory import DIMENSIONS, check_layout, check_out, empty, other_way
 from tl_attention.op.rows import Rows
+from tl_attention.problem.features import BY_WORD, INPUTS, Asked
 from tl_attention.problem.head_dims import check_head_dim, head_size
 from tl_attention.problem.mask import Mask
 from tl_attention.problem.scale import scale_of
 from tl_attention.problem.shape import AttentionShape, check_dtype
-from tl_attention.problem.softcap import softcap_of
 from tl_attention.problem.window import masked
+
+# What a call has for each feature that is an input of it, by word: a number, or a tensor or None.
+Given = Mapping[str, Any]
 
 
 def bhsd(tensor: Tensor, layout: str) -> Tensor:
@@ -57,9 +61,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise InputError(f"attention: q has {heads} heads, expected a multiple of the {heads_kv} that k and v have")
 
 
-def checked_problem(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, softcap: float = 0.0, sinks: bool = False, lse: bool = False
-) -> tuple[Rows, AttentionShape | None]:
+def checked_problem(q: Tensor, k: Tensor, v: Tensor, mask: Mask, asked: Asked) -> tuple[Rows, AttentionShape | None]:
     """Which rows of the output a kernel computes, and that problem; None if there is nothing to compute."""
     check_tensors(q, k, v)
     batch, heads, seq_q, head_dim = q.shape
@@ -68,7 +70,7 @@ def checked_problem(
     empty_call = 0 in (batch, heads, rows.count)
     # Where there is nothing to compute, the rest is checked all the same.
     sizes, heads_kv = ((1, 1, 1, 1), 1) if empty_call else ((batch, heads, rows.count, seq_kv), heads_kv)
-    shape = _shape(q.dtype, sizes, (head_dim, v.shape[3]), mask, heads_kv, softcap, sinks, lse)
+    shape = _shape(q.dtype, sizes, (head_dim, v.shape[3]), mask, heads_kv, asked)
     return rows, None if empty_call else shape
 
 
@@ -78,13 +80,13 @@ def _shape(
     head_dims: tuple[int, int],
     mask: Mask,
     heads_kv: int,
-    *optional: Any,
+    asked: Asked,
 ) -> AttentionShape:
     """The problem of these sizes: batch, heads, seq_q and seq_kv. Raises InputError."""
     try:
         check_head_dim(head_size(*head_dims))
         name = str(dtype).removeprefix("torch.")
-        return AttentionShape(*sizes, head_dims[0], name, mask, head_dims[1], heads_kv, *optional)
+        return AttentionShape(*sizes, head_dims[0], name, mask, head_dims[1], heads_kv, asked)
     except InputError as error:
         raise _of_attention(error) from None
 
@@ -111,30 +113,42 @@ def output_for(out: Tensor | None, shape: tuple[int, ...], inputs: dict[str, Ten
     return output
 
 
-def checked_scale(scale: float | None, head_dim: int, softcap: float | None) -> float:
+def checked_scale(scale: float | None, head_dim: int, asked: Asked) -> float:
     """The factor of the scores."""
     if scale is None:
         return head_dim**-0.5
     try:
-        return scale_of(scale, softcap)
+        scale = scale_of(scale)
+        for word in asked:
+            BY_WORD[word].check_with_scale(asked[word], scale)
+        return scale
     except InputError as error:
         raise _of_attention(error) from None
 
 
 def checked_options(
-    *, causal: bool, scale: float | None, window_size: object, softcap: float, layout: str, **flags: bool
-) -> tuple[Mask, float]:
-    """The mask, and the cap, 0 for none. Raises InputError for whatever is wrong in any call, whatever its tensors are."""
+    given: Given,
+    *,
+    causal: bool,
+    scale: float | None,
+    window_size: object,
+    layout: str,
+    return_lse: bool = False,
+    **flags: bool,
+) -> tuple[Mask, Asked]:
+    """The mask, and the features. Raises InputError for whatever is wrong in any call, whatever its tensors are."""
     check_layout(layout)
-    for name, value in {"causal": causal, **flags}.items():
+    for name, value in {"causal": causal, "return_lse": return_lse, **flags}.items():
         if not isinstance(value, bool):
             raise InputError(f"attention: {name} is {shown(value)}, expected True or False")
     try:
-        mask, softcap = masked(causal, window_size), softcap_of(softcap)
+        mask = masked(causal, window_size)
+        there = {f.word: given[f.word] if f.is_number else given[f.word] is not None for f in INPUTS}
+        asked = Asked(**there, lse=return_lse)
     except InputError as error:
         raise _of_attention(error) from None
-    checked_scale(scale, 1, softcap)
-    return mask, softcap
+    checked_scale(scale, 1, asked)
+    return mask, asked
 
 
 def check_dense(**tensors: object) -> None:
@@ -145,29 +159,38 @@ def check_dense(**tensors: object) -> None:
             raise InputError(f"attention: {name} is a tensor with layout {kind}, expected {torch.strided}")
 
 
-def check_sinks(sinks: Tensor | None, q: Tensor) -> None:
-    """Raise InputError unless there is one for each of q's heads."""
-    if sinks is None:
-        return
+def tensors_of(given: Given) -> dict[str, Tensor]:
+    """The tensors among what is given for features, by word: those that are there."""
+    return {f.word: given[f.word] for f in INPUTS if not f.is_number and given[f.word] is not None}
+
+
+def check_per_head(given: Given, q: Tensor) -> None:
+    """Raise InputError unless each tensor of a feature has one number for each of q's heads."""
     expected = f"q's ({q.shape[1]},) contiguous torch.float32 on {q.device}" if _is_4d(q) else "a tensor (heads,)"
-    if not isinstance(sinks, Tensor):
-        raise InputError(f"attention: sinks is {type(sinks).__name__}, expected {expected}")
-    found = (tuple(sinks.shape), sinks.dtype, sinks.device, sinks.is_contiguous())
-    if _is_4d(q) and found != ((q.shape[1],), torch.float32, q.device, True):
-        contiguous = "contiguous" if sinks.is_contiguous() else "not contiguous"
-        raise InputError(
-            f"attention: sinks is {contiguous} {tuple(sinks.shape)} {sinks.dtype} on {sinks.device}, expected {expected}"
-        )
+    for word, tensor in tensors_of(given).items():
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"attention: {word} is {type(tensor).__name__}, expected {expected}")
+        found = (tuple(tensor.shape), tensor.dtype, tensor.device, tensor.is_contiguous())
+        if _is_4d(q) and found != ((q.shape[1],), torch.float32, q.device, True):
+            contiguous = "contiguous" if tensor.is_contiguous() else "not contiguous"
+            lies = f"{contiguous} {tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
+            raise InputError(f"attention: {word} is {lies}, expected {expected}")
+
+
+def lse_without_keys(given: Given, lse: Tensor) -> Tensor:
+    """The LSE of rows that see no key, to be copied to (batch, heads, rows): of what is a score of its own, or -inf."""
+    scores = [given[f.word][:, None] for f in INPUTS if f.without_keys and given[f.word] is not None]
+    return torch.stack(scores).logsumexp(dim=0) if scores else lse.new_tensor(-float("inf"))
 
 
 def check_without_data(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, layout: str, **options: Any
+    q: Tensor, k: Tensor, v: Tensor, given: Given, *, layout: str, **options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """All that needs neither a GPU nor numbers: lengths, batch and heads may be symbols. Returns bhsd views."""
-    checked_options(layout=layout, **options)
-    check_dense(q=q, k=k, v=v, sinks=sinks)
+    checked_options(given, layout=layout, **options)
+    check_dense(q=q, k=k, v=v, **tensors_of(given))
     q, k, v = (bhsd(x, layout) for x in (q, k, v))
-    check_sinks(sinks, q)
+    check_per_head(given, q)
     check_tensors(q, k, v)
     try:
         # A kernel is compiled for head sizes, so where they are symbols they become numbers.

@@ -13,7 +13,7 @@ from torch.compiler import is_dynamo_compiling
 from tl_attention.op import arguments, operator
 from tl_attention.op.in_memory import BHSD, other_way, placed
 from tl_attention.op.kernels import kernel_of, schedule_of, sms_of
-from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of, launch
+from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of, launch, optional
 from tl_attention.op.unknown import unknown_argument
 from tl_attention.schedule.schedule import Schedule
 
@@ -107,47 +107,47 @@ def attention(
     """
     if unknown:
         raise unknown_argument(unknown, Options.__annotations__ | {"return_lse": bool})
+    given: dict[str, Any] = {"softcap": softcap, "sinks": sinks}
     key = None
     if not is_dynamo_compiling():
         try:
-            key = key_of(q, k, v, sinks, out, schedule, causal, window_size, softcap, layout, return_lse, specialize)
+            options = causal, window_size, layout, return_lse, specialize
+            key = key_of(q, k, v, given, out, schedule, options)
         except RuntimeError:  # A tensor without sizes or strides, which is refused below.
             key = None
         plan = plans.get(key)
         if plan is not None:
-            scale = arguments.checked_scale(scale, plan.head_dim, plan.softcap)
-            if plan.serves(q, k, v, sinks, out, schedule):
-                return plan.run(q, k, v, sinks, out, scale)
-    if operator.is_needed(q, k, v, sinks):
+            scale = arguments.checked_scale(scale, plan.head_dim, plan.asked)
+            if plan.serves(q, k, v, given, out, schedule):
+                return plan.run(q, k, v, given, out, scale)
+    if operator.is_needed(q, k, v, *given.values()):
         return operator.call(
-            *(q, k, v, sinks, out, schedule),
+            *(q, k, v, given, out, schedule),
             causal=causal,
             scale=scale,
             window_size=window_size,
-            softcap=softcap,
             layout=layout,
             return_lse=return_lse,
             specialize=specialize,
         )
-    mask, softcap = arguments.checked_options(
+    mask, asked = arguments.checked_options(
+        given,
         causal=causal,
         scale=scale,
         window_size=window_size,
-        softcap=softcap,
         layout=layout,
         return_lse=return_lse,
         specialize=specialize,
     )
-    arguments.check_dense(q=q, k=k, v=v, sinks=sinks, out=out)
+    per_head = arguments.tensors_of(given)
+    arguments.check_dense(q=q, k=k, v=v, out=out, **per_head)
     q, k, v = (arguments.bhsd(x, layout) for x in (q, k, v))
-    arguments.check_sinks(sinks, q)
-    asked = {"sinks": sinks is not None, "lse": return_lse}
-    rows, shape = arguments.checked_problem(q, k, v, mask, softcap=softcap, **asked)
-    scale = arguments.checked_scale(scale, q.shape[3], softcap)
+    arguments.check_per_head(given, q)
+    rows, shape = arguments.checked_problem(q, k, v, mask, asked)
+    scale = arguments.checked_scale(scale, q.shape[3], asked)
     inputs = {"q": q, "k": k, "v": v}
     card = arguments.checked_card(q.device)
-    read = inputs if sinks is None else {**inputs, "sinks": sinks}
-    output = arguments.output_for(out, (*q.shape[:3], v.shape[3]), read, layout)
+    output = arguments.output_for(out, (*q.shape[:3], v.shape[3]), {**inputs, **per_head}, layout)
     result = other_way(output, layout) if out is None else out
     lse = q.new_empty(q.shape[:3], dtype=torch.float32) if return_lse else None
     if shape is not None:
@@ -155,21 +155,18 @@ def attention(
         strided, tensors = placed(parts, layout)
         variant = replace(shape.variant(fixed=specialize), strided=strided, sms=sms_of(q.device), arch=card.arch)
         scheduled = schedule_of(schedule, shape, card)
-        kernel, cap = kernel_of(scheduled, variant).launch, softcap or None
+        kernel = kernel_of(scheduled, variant).launch
         own = None if lse is None else rows.own(lse)
-        taken = tensors["q"], tensors["k"], tensors["v"], tensors["out"]
-        launch(kernel, q.device.index, *taken, scale, own, cap, sinks)
+        launch(kernel, q.device.index, [*tensors.values(), scale, *optional(own, given, asked)])
         if lse is not None:
             rows.give_back(own, lse)
         if key is not None and not rows.hidden:
-            plan = Plan.of(
-                *(kernel, scheduled, parts, tensors, sinks), softcap=cap, output=result, lse=lse, layout=layout
-            )
+            plan = Plan.of(kernel, scheduled, parts, tensors, asked, per_head, output=result, lse=lse, layout=layout)
             plans.keep(key, plan)
     if rows.hidden:
         rows.without_keys(output).zero_()
         if lse is not None:
-            rows.without_keys(lse).copy_(lse.new_tensor(-float("inf")) if sinks is None else sinks[:, None])
+            rows.without_keys(lse).copy_(arguments.lse_without_keys(given, lse))
     return result if lse is None else (result, lse)
 
 

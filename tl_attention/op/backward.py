@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from tl_attention.errors import InputError
+from tl_attention.op.arguments import Given
 from tl_attention.op.in_memory import BHSD
 from tl_attention.op.rows import Rows
+from tl_attention.problem.features import INPUTS
 from tl_attention.problem.mask import CAUSAL, Mask
 from tl_attention.problem.window import masked, sides
 
@@ -36,19 +38,21 @@ def check_has_backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    sinks: Tensor | None,
+    given: Given,
     *,
     causal: bool,
     scale: float | None,
     window_size: Sequence[int],
-    softcap: float,
     layout: str,
 ) -> None:
     """Raise InputError for arguments that are right, but have no backward: any scale has one."""
-    if sinks is not None:
-        raise forward_only("sinks", "without them")
-    if softcap:
-        raise forward_only(f"softcap {softcap}", "without it")
+    for feature in INPUTS:
+        value = given[feature.word]
+        there = bool(value) if feature.is_number else value is not None
+        if there and not feature.has_gradient:
+            raise forward_only(
+                f"{feature.word} {value}" if feature.is_number else feature.words, f"without {feature.words}"
+            )
     if q.shape[3] != v.shape[3]:
         raise forward_only(f"head_dim {q.shape[3]} and v's {v.shape[3]}", "with equal ones")
     seq_q, seq_kv = (_bshd(x, layout).shape[1] for x in (q, k))

@@ -6,15 +6,18 @@ looked at in every call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tl_attention.files.named import resolve
+from tl_attention.op.arguments import Given, tensors_of
 from tl_attention.op.in_memory import ALIGNMENT, BHSD, extent
+from tl_attention.problem.features import INPUTS, Asked
 from tl_attention.problem.window import OPEN
 from tl_attention.schedule.schedule import Schedule
 
@@ -31,16 +34,16 @@ Place = tuple[tuple[int, ...], tuple[int, ...]]
 class Plan:
     """How calls of one key are launched.
 
-    `output` and `lse` are those that they get, in the caller's layout. `views` are q, k, v and the output as the kernel
-    takes them, None where it takes them as they are. `spans` are the bytes, from the first to the last, of q, k, v, sinks
-    where there are any, and the output.
+    `output` and `lse` are those that they get, in the caller's layout, `asked` the features. `views` are q, k, v and the
+    output as the kernel takes them, None where it takes them as they are. `spans` are the bytes, from the first to the
+    last, of q, k, v, the features' tensors and the output.
     """
 
     kernel: Callable[..., None]
     schedule: Schedule
     device: int | None
     head_dim: int
-    softcap: float | None
+    asked: Asked
     output: Place
     lse: Place | None
     views: tuple[Place, ...] | None
@@ -53,9 +56,9 @@ class Plan:
         schedule: Schedule,
         given: Mapping[str, Tensor],
         taken: Mapping[str, Tensor],
-        sinks: Tensor | None,
+        asked: Asked,
+        per_head: Mapping[str, Tensor],
         *,
-        softcap: float | None,
         output: Tensor,
         lse: Tensor | None,
         layout: str,
@@ -63,23 +66,17 @@ class Plan:
         """That of a call: its q, k, v and out (batch, heads, seq, head_dim) as given, and as the kernel took them."""
         as_given = layout == BHSD and all(taken[name].stride() == tensor.stride() for name, tensor in given.items())
         *read, output_given = given.values()
-        inputs = read if sinks is None else [*read, sinks]
-        q, spans = given["q"], tuple(end - first for first, end in map(extent, [*inputs, output_given]))
+        read += per_head.values()
+        q, spans = given["q"], tuple(end - first for first, end in map(extent, [*read, output_given]))
         return cls(
-            *(kernel, schedule, q.device.index, q.shape[3], softcap, _place(output)),
+            *(kernel, schedule, q.device.index, q.shape[3], asked, _place(output)),
             lse=None if lse is None else _place(lse),
             views=None if as_given else tuple(map(_place, taken.values())),
             spans=spans,
         )
 
     def serves(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        sinks: Tensor | None,
-        out: Tensor | None,
-        schedule: Schedule | str | Path | None,
+        self, q: Tensor, k: Tensor, v: Tensor, given: Given, out: Tensor | None, schedule: Schedule | str | Path | None
     ) -> bool:
         """Whether it is right for a call of its key by addresses, and by the schedule's file. Otherwise that is checked."""
         starts = q.data_ptr(), k.data_ptr(), v.data_ptr()
@@ -88,7 +85,7 @@ class Plan:
             start = out.data_ptr()
             together |= start
             end = start + self.spans[-1]
-            read = starts if sinks is None else (*starts, sinks.data_ptr())
+            read = (*starts, *(tensor.data_ptr() for tensor in tensors_of(given).values()))
             if any(start < other + span and other < end for other, span in zip(read, self.spans)):
                 return False
         if together % ALIGNMENT:
@@ -96,7 +93,7 @@ class Plan:
         return schedule is None or isinstance(schedule, Schedule) or resolve(schedule).schedule is self.schedule
 
     def run(
-        self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, out: Tensor | None, scale: float
+        self, q: Tensor, k: Tensor, v: Tensor, given: Given, out: Tensor | None, scale: float
     ) -> Tensor | tuple[Tensor, Tensor]:
         """What the call returns."""
         result = output = q.new_empty_strided(*self.output) if out is None else out
@@ -105,31 +102,24 @@ class Plan:
             of_q, of_k, of_v, of_output = self.views
             q, k, v = q.as_strided(*of_q), k.as_strided(*of_k), v.as_strided(*of_v)
             output = result.as_strided(*of_output)
-        launch(self.kernel, self.device, q, k, v, output, scale, lse, self.softcap, sinks)
+        if self.asked:
+            launch(self.kernel, self.device, [q, k, v, output, scale, *optional(lse, given, self.asked)])
+        else:
+            launch(self.kernel, self.device, [q, k, v, output, scale])
         return result if lse is None else (result, lse)
 
 
-def launch(
-    kernel: Callable[..., None],
-    device: int | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    output: Tensor,
-    scale: float,
-    lse: Tensor | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> None:
-    """Launch a kernel on the device's current stream."""
-    # As KERNEL_PARAMETERS has them.
-    given = [q, k, v, output, scale]
-    if lse is not None:
-        given.append(lse)
-    if softcap is not None:
-        given.append(softcap)
-    if sinks is not None:
-        given.append(sinks)
+def optional(lse: Tensor | None, given: Given, asked: Asked) -> list[Any]:
+    """What a kernel takes for the features that are asked for, as KERNEL_PARAMETERS has them."""
+    found: list[Any] = [] if lse is None else [lse]
+    for feature in INPUTS:
+        if feature.word in asked:
+            found.append(asked[feature.word] if feature.is_number else given[feature.word])
+    return found
+
+
+def launch(kernel: Callable[..., None], device: int | None, given: Sequence[Any]) -> None:
+    """Launch a kernel on the device's current stream, with arguments as KERNEL_PARAMETERS has them."""
     # A launch makes the device the thread's current one. To look costs less than to put the same one back.
     if torch.cuda.current_device() == device:
         kernel(*given)
@@ -156,20 +146,17 @@ def key_of(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    sinks: Tensor | None,
+    given: Given,
     out: Tensor | None,
     schedule: Schedule | str | Path | None,
-    causal: bool,
-    window_size: tuple[int, int],
-    softcap: float,
-    layout: str,
-    return_lse: bool,
-    specialize: bool,
+    options: tuple[bool, tuple[int, int], str, bool, bool],
 ) -> Key | None:
     """The key of a call: None for one that has a gradient, or holds more than plain tensors, numbers and names.
 
-    Values that are equal, and right, mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.
+    `options` are causal, window_size, layout, return_lse and specialize. Values that are equal, and right, mean the same: so
+    1 is not taken for a flag, nor 1.0 for a side of a window.
     """
+    causal, window_size, layout, return_lse, specialize = options
     if not (type(q) is type(k) is type(v) is Tensor and type(causal) is type(return_lse) is type(specialize) is bool):
         return None
     # What operator.requires_gradient asks, without its loop: every eager call comes by here.
@@ -178,15 +165,22 @@ def key_of(
         return None
     if window_size is not NO_WINDOW and not (type(window_size) is tuple and all(type(n) is int for n in window_size)):
         return None
-    if not (type(softcap) is float or type(softcap) is int) or type(layout) is not str:
+    if type(layout) is not str:
         return None
     if schedule is not None and not isinstance(schedule, (str, Path, Schedule)):
         return None
-    of_sinks = of_out = strides = None
-    if sinks is not None:
-        if type(sinks) is not Tensor or (graded and sinks.requires_grad):
+    features: list[object] = []
+    for value in given.values():
+        kind = type(value)
+        if kind is Tensor:
+            if graded and value.requires_grad:
+                return None
+            features.append((value.shape, value.dtype, value.device, value.is_contiguous()))
+        elif kind is float or kind is int or value is None:
+            features.append(value)
+        else:
             return None
-        of_sinks = sinks.shape, sinks.dtype, sinks.device, sinks.is_contiguous()
+    of_out = strides = None
     if out is not None:
         if type(out) is not Tensor or (graded and out.requires_grad):
             return None
@@ -196,5 +190,5 @@ def key_of(
         strides = q.stride(), k.stride(), v.stride()
     return (
         *(q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, strides),
-        *(of_sinks, of_out, schedule, causal, window_size, softcap, layout, return_lse, specialize),
+        *(of_out, schedule, options, *features),
     )

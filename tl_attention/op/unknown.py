@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from tl_attention.errors import InputError, printable
+from tl_attention.problem.features import FEATURES
 
 # What other libraries call it, and what is the same here.
 ELSEWHERE = {
@@ -14,10 +15,7 @@ ELSEWHERE = {
     "sm_scale": "scale",
     "scaling": "scale",
     "sliding_window": "window_size",
-    "logits_soft_cap": "softcap",
-    "s_aux": "sinks",
-    "return_softmax_lse": "return_lse",
-    "return_attn_probs": "return_lse",
+    **{theirs: feature.argument for feature in FEATURES for theirs in feature.elsewhere},
 }
 # What there is nothing for, and what is done instead.
 WITHOUT = {

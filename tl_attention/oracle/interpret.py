@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tl_attention.oracle.features import of_head
 from tl_attention.oracle.reference import (
     ErrorReport,
     attention_fp64,
@@ -20,6 +21,7 @@ from tl_attention.oracle.reference import (
 )
 from tl_attention.oracle.statements import STATEMENT_CODE
 from tl_attention.oracle.tile import Observer, Tile
+from tl_attention.problem.features import INPUTS, features_of
 from tl_attention.problem.lengths import ragged
 from tl_attention.problem.mask import Mask
 from tl_attention.problem.shape import AttentionShape
@@ -30,8 +32,6 @@ from tl_attention.program.program import Program
 from tl_attention.schedule.options import SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
 
-# What a variant with a softcap, or with sinks, is verified at: both change the output much.
-SOFTCAP, SINK = 2.0, 5.0
 POLICIES: Mapping[str, Policy] = {"late": LATE, "early": EARLY}
 
 
@@ -47,18 +47,17 @@ def interpret(
     mask: Mask,
     scale: float,
     policy: Policy,
-    softcap: float = 0.0,
-    sinks: Tensor | None = None,
     softmax: SoftmaxOptions = SoftmaxOptions(),
     observer: Observer | None = None,
     code: Mapping[str, Callable[[Tile], None]] = STATEMENT_CODE,
     lse: Tensor | None = None,
+    **asked: Any,
 ) -> Tensor:
     """Attention by the Program on the CPU, in tiles of block_M queries and block_N keys of any size.
 
     q (batch, heads, seq_q, head_dim), k (batch, heads_kv, seq_kv, head_dim) and v (batch, heads_kv, seq_kv, head_dim_v),
     fp16 or bf16; returns (batch, heads, seq_q, head_dim_v) in q's dtype. `code` is what the statements of the Program's
-    table name. Each row's logarithm is written to `lse`, fp32 (batch, heads, seq_q). Raises machine.Deadlock.
+    table name, and `asked` features by word: numbers, or tensors (heads,). Each row's logarithm is written to `lse`, fp32 (batch, heads, seq_q). Raises machine.Deadlock.
     """
     batch, heads, seq_q, head_dim = q.shape
     dtype = str(q.dtype).removeprefix("torch.")
@@ -80,8 +79,7 @@ def interpret(
                     index=index,
                     blocks=blocks,
                     scale=scale,
-                    softcap=softcap,
-                    sink=None if sinks is None else sinks[h],
+                    asked=of_head(asked, h),
                     table=program.table,
                     code=code,
                     softmax=softmax,
@@ -105,10 +103,9 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
     sizes = Sizes(1, 1 if variant.group == 1 else 2 * variant.group, *lengths)
     q, k, v = make_inputs(AttentionShape.of(variant, sizes), seed)
     options: dict[str, Any] = {"mask": variant.mask, "scale": variant.head_dim**-0.5}
-    if "softcap" in variant.optional:
-        options["softcap"] = SOFTCAP
-    if "Sinks" in variant.optional:
-        options["sinks"] = torch.full((sizes.heads,), SINK)
+    for feature in features_of(variant.optional):
+        if feature in INPUTS:
+            options[feature.word] = feature.tried if feature.is_number else torch.full((sizes.heads,), feature.tried)
     tile = {key: getattr(schedule, key) for key in ("block_M", "block_N", "kv_order", "softmax")}
     exact = attention_fp64(q, k, v, **options)
     peer = attention_same_precision(q, k, v, **options)

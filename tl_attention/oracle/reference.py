@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tl_attention.oracle.features import changes, more_scores, of_head
+from tl_attention.problem.features import INPUTS, Feature
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 
@@ -82,75 +85,66 @@ def make_inputs(
     return q * spread, k, draw(shape.heads_kv, shape.seq_kv, shape.head_dim_v)
 
 
-def make_sinks(shape: AttentionShape, seed: int, device: str = "cpu") -> Tensor | None:
-    """Sinks of the shape, some of which weigh as much as a row's keys and some nothing; None where it has none."""
-    if not shape.sinks:
-        return None
+def make_asked(shape: AttentionShape, seed: int, device: str = "cpu") -> dict[str, Any]:
+    """The inputs that the shape's features need, by word: the numbers as they are, drawn fp32 (heads,) tensors."""
     generator = torch.Generator(device).manual_seed(seed)
-    return torch.randn(shape.heads, generator=generator, device=device) * 4 + 2
+
+    def drawn(feature: Feature) -> Any:
+        if feature.is_number:
+            return shape.asked[feature.word]
+        deviation, mean = feature.drawn
+        return torch.randn(shape.heads, generator=generator, device=device) * deviation + mean
+
+    return {feature.word: drawn(feature) for feature in shape.asked.features if feature in INPUTS}
 
 
-def attention_fp64(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, softcap: float = 0.0, sinks: Tensor | None = None
-) -> Tensor:
+def attention_fp64(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, **asked: Any) -> Tensor:
     """Attention in float64, head by head and in row chunks. Same layout as the inputs, v's head size; returns float64.
 
-    Heads of Q, a multiple of K's, share these in turn. A query that sees no key gets 0.
+    Heads of Q, a multiple of K's, share these in turn. A query that sees no key gets 0. `asked` are features by word:
+    numbers, or tensors (heads,).
     """
-    return _attention(q, k, v, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=True)
+    return _attention(q, k, v, mask=mask, scale=scale, asked=asked, precise=True)
 
 
-def attention_same_precision(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, softcap: float = 0.0, sinks: Tensor | None = None
-) -> Tensor:
+def attention_same_precision(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, **asked: Any) -> Tensor:
     """What PyTorch computes in the inputs' precision: fp32 accumulation, probabilities rounded to the inputs' dtype.
 
-    On a GPU it is `scaled_dot_product_attention`. On the CPU, whose SDPA keeps fp32 throughout, and for what SDPA has
-    not, a softcap or sinks, the same roundings written out.
+    On a GPU it is `scaled_dot_product_attention`. On the CPU, whose SDPA keeps fp32 throughout, and for
+    features, which SDPA has not, the same roundings written out.
     """
-    if q.is_cuda and not softcap and sinks is None:
+    if q.is_cuda and not of_head(asked, 0):
         # SDPA aligns its own causal mask at the top left.
         grouped = q.shape[1] != k.shape[1]
         own = mask == FULL or (mask == CAUSAL and q.shape[2] == k.shape[2])
-        visible = None if own else _visible(mask, q.shape[2], k.shape[2], 0, q.shape[2], q.device)
+        after = _after(q.shape[2], k.shape[2], 0, q.shape[2], q.device)
+        visible = None if own else _visible(mask, after)
         output = torch.nn.functional.scaled_dot_product_attention(
             q, k, v, attn_mask=visible, is_causal=own and mask == CAUSAL, scale=scale, enable_gqa=grouped
         )
         return output if visible is None else output.masked_fill(~visible.any(dim=1, keepdim=True), 0)
-    return _attention(q, k, v, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=False)
+    return _attention(q, k, v, mask=mask, scale=scale, asked=asked, precise=False)
 
 
-def lse_fp64(
-    q: Tensor, k: Tensor, *, mask: Mask, scale: float, softcap: float = 0.0, sinks: Tensor | None = None
-) -> Tensor:
+def lse_fp64(q: Tensor, k: Tensor, *, mask: Mask, scale: float, **asked: Any) -> Tensor:
     """The natural logarithm of each row's sum of exp(scaled score), sink included, in float64: (batch, heads, seq_q).
 
     -inf, or the sink, for a query that sees no key.
     """
-    return attention_and_lse(q, k, k, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=True)[1]
+    return attention_and_lse(q, k, k, mask=mask, scale=scale, precise=True, **asked)[1]
 
 
-def lse_same_precision(
-    q: Tensor, k: Tensor, *, mask: Mask, scale: float, softcap: float = 0.0, sinks: Tensor | None = None
-) -> Tensor:
+def lse_same_precision(q: Tensor, k: Tensor, *, mask: Mask, scale: float, **asked: Any) -> Tensor:
     """The same by PyTorch's products and logsumexp in fp32, in which kernels accumulate."""
-    return attention_and_lse(q, k, k, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=False)[1]
+    return attention_and_lse(q, k, k, mask=mask, scale=scale, precise=False, **asked)[1]
 
 
 def attention_and_lse(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    mask: Mask,
-    scale: float,
-    softcap: float = 0.0,
-    sinks: Tensor | None = None,
-    precise: bool,
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, precise: bool, **asked: Any
 ) -> tuple[Tensor, Tensor]:
     """Both in one pass: in float64 if `precise`, else with the roundings of the inputs' precision written out."""
     lse = torch.empty(q.shape[:3], dtype=torch.float64 if precise else torch.float32, device=q.device)
-    output = _attention(q, k, v, mask=mask, scale=scale, softcap=softcap, sinks=sinks, precise=precise, lse=lse)
+    output = _attention(q, k, v, mask=mask, scale=scale, asked=asked, precise=precise, lse=lse)
     return output, lse
 
 
@@ -192,13 +186,17 @@ def _error(output: Tensor, exact: Tensor) -> tuple[float, float, bool]:
     return max(largest), (sum(squares) / sum(norm)) ** 0.5, bool(output.isfinite().all())
 
 
-def _visible(mask: Mask, seq_q: int, seq_kv: int, first: int, last: int, device: torch.device) -> Tensor:
-    """True where query rows first .. last - 1 see a key, by how far it lies after their own place.
+def _after(seq_q: int, seq_kv: int, first: int, last: int, device: torch.device) -> Tensor:
+    """How far each key lies after the own place of query rows first .. last - 1: queries and keys end together."""
+    places = torch.arange(first, last, device=device)[:, None] + (seq_kv - seq_q)
+    return torch.arange(seq_kv, device=device)[None, :] - places
+
+
+def _visible(mask: Mask, after: Tensor) -> Tensor:
+    """True where a query sees a key, by how far this lies after its own place.
 
     What a mask means is stated here on its own: `problem.mask`, which everything else asks, is held to it.
     """
-    places = torch.arange(first, last, device=device)[:, None] + (seq_kv - seq_q)
-    after = torch.arange(seq_kv, device=device)[None, :] - places
     visible = torch.ones_like(after, dtype=torch.bool)
     if mask.left is not None:
         visible &= after >= -mask.left
@@ -214,8 +212,7 @@ def _attention(
     *,
     mask: Mask,
     scale: float,
-    softcap: float,
-    sinks: Tensor | None,
+    asked: Mapping[str, Any],
     precise: bool,
     lse: Tensor | None = None,
 ) -> Tensor:
@@ -224,34 +221,30 @@ def _attention(
     output = q.new_empty(*q.shape[:3], v.shape[3], dtype=compute if precise else q.dtype)
     seq_q, seq_kv = q.shape[2], k.shape[2]
     rows = max(1, CHUNK_SCORES // max(1, seq_kv))
+    plain = mask == FULL and not of_head(asked, 0)
     for first in range(0, seq_q, rows):
         last = min(first + rows, seq_q)
-        visible = None if mask == FULL else _visible(mask, seq_q, seq_kv, first, last, q.device)
+        # Numbers of scores, which a plain problem needs none of.
+        after = torch.empty(0) if plain else _after(seq_q, seq_kv, first, last, q.device)
+        visible = None if mask == FULL else _visible(mask, after)
         for b in range(q.shape[0]):
             for h in range(q.shape[1]):
                 keys, values = (x[b, h * k.shape[1] // q.shape[1]].to(compute) for x in (k, v))
                 scores = q[b, h, first:last].to(compute) @ keys.T * scale
-                if softcap:
-                    scores = softcap * (scores / softcap).tanh()
-                sink = None if sinks is None else sinks[h]
-                weights = _weights(scores, visible, sink)
+                of_features = of_head(asked, h)
+                for change in changes(of_features):
+                    scores = change(scores, after)
+                if visible is not None:
+                    scores = scores.masked_fill_(~visible, float("-inf"))
+                # Keys more, which have no value.
+                more = [score.to(compute).expand(len(scores), 1) for score in more_scores(of_features)]
+                everything = torch.cat([scores, *more], dim=1) if more else scores
                 if lse is not None:
-                    # What is hidden is -inf by now.
-                    own = scores.logsumexp(dim=-1)
-                    lse[b, h, first:last] = own if sink is None else torch.logaddexp(own, sink.to(compute))
+                    lse[b, h, first:last] = everything.logsumexp(dim=-1)
+                weights = everything.softmax(dim=-1)[:, :seq_kv]
+                if visible is not None:
+                    weights = weights.masked_fill(~visible.any(dim=1, keepdim=True), 0)
                 if not precise:
                     weights = weights.to(q.dtype).to(compute)
                 output[b, h, first:last] = (weights @ values).to(output.dtype)
     return output
-
-
-def _weights(scores: Tensor, visible: Tensor | None, sink: Tensor | None) -> Tensor:
-    if visible is not None:
-        scores = scores.masked_fill_(~visible, float("-inf"))
-    if sink is None:
-        weights = scores.softmax(dim=-1)
-    else:
-        # A key more, which has no value.
-        column = sink.to(scores.dtype).expand(len(scores), 1)
-        weights = torch.cat([scores, column], dim=1).softmax(dim=-1)[:, :-1]
-    return weights if visible is None else weights.masked_fill(~visible.any(dim=1, keepdim=True), 0)

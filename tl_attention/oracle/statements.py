@@ -28,10 +28,15 @@ def _load(t: Tile) -> None:
     t[buffer] = rows_of(t.inputs[source], t.first_key, t.block_N)
 
 
+def _places(t: Tile) -> tuple[Tensor, Tensor]:
+    """The numbers of the block's keys, (1, block_N), and where the tile's queries stand among them, (block_M, 1)."""
+    keys = t.first_key + torch.arange(t.block_N)[None, :]
+    return keys, t.first_row + torch.arange(t.block_M)[:, None] + t.shape.past_len
+
+
 def _hidden(t: Tile) -> Tensor:
     """True where a query of the tile may not see a key of the block."""
-    keys = t.first_key + torch.arange(t.block_N)[None, :]
-    own_keys = t.first_row + torch.arange(t.block_M)[:, None] + t.shape.past_len
+    keys, own_keys = _places(t)
     return t.shape.mask.hidden(keys, own_keys, t.shape.seq_kv, TENSORS).expand(t.block_M, t.block_N)
 
 
@@ -59,20 +64,21 @@ def _max_init(t: Tile) -> None:
     t["scores_max"] = torch.full((t.block_M,), float("-inf"))
 
 
-def _cap(t: Tile) -> None:
-    """Part of row_max: what is hidden is -inf, and stays so."""
-    if t.factor is not None:
+def _change(t: Tile) -> None:
+    """What features do to scores, a part of row_max: what is hidden is -inf, and stays so."""
+    for change in t.changes:
+        keys, own_keys = _places(t)
         scores = t["acc_s"]
-        t["acc_s"] = torch.where(scores == float("-inf"), scores, torch.tanh(scores * t.factor))
+        t["acc_s"] = torch.where(scores == float("-inf"), scores, change(scores, keys - own_keys))
 
 
 def _row_max(t: Tile) -> None:
-    _cap(t)
+    _change(t)
     t["scores_max"] = torch.maximum(t["scores_max"], t["acc_s"].amax(dim=1))
 
 
 def _row_max_kept(t: Tile) -> None:
-    _cap(t)
+    _change(t)
     # From -inf every maximum is new: the difference is infinite, or no number and no less than anything.
     old = t["scores_max"]
     new = torch.maximum(old, t["acc_s"].amax(dim=1))

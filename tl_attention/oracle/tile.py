@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tl_attention.loop.table import Table
+from tl_attention.oracle.features import changes_of_products, more_scores
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_index
 from tl_attention.schedule.options import SoftmaxOptions
@@ -30,7 +32,7 @@ class Tile:
     acc_s is (block_M, block_N) fp32, acc_s_cast the same in the inputs' dtype, acc_o (block_M, head_dim_v) fp32, the
     row vectors (block_M,) fp32. Ring buffers are read and written in the slot of the statement that runs, and a chunk
     of a split statement works on its `columns` of a whole buffer. `inputs` are Q, K and V, `blocks` the KV blocks of
-    the tile, `code` what each statement's `code` names. `observer(statement, block, buffer, value)` sees every read.
+    the tile, `asked` the values of features of this head, `code` what each statement's `code` names. `observer(statement, block, buffer, value)` sees every read.
     """
 
     def __init__(
@@ -44,8 +46,7 @@ class Tile:
         index: int,
         blocks: range,
         scale: float,
-        softcap: float = 0.0,
-        sink: Tensor | None = None,
+        asked: Mapping[str, Any],
         table: Table,
         code: Mapping[str, Callable[[Tile], None]],
         softmax: SoftmaxOptions = SoftmaxOptions(),
@@ -58,10 +59,9 @@ class Tile:
         M, N = block_M, block_N
         self.block_M, self.block_N, self.kv_order = M, N, kv_order
         self.shape, self.blocks, self.observer = shape, blocks, observer
-        # With a softcap, a score is the hyperbolic tangent of `factor` times what the product gives.
-        self.factor = scale / softcap if softcap else None
-        self.scale = (softcap or scale) * LOG2_E
-        self.sink = sink
+        self.changes, factor = changes_of_products(asked, scale)
+        self.scale = factor * LOG2_E
+        self.more_scores = [score.float() for score in more_scores(asked)]
         self.first_row = index * M
         self.dtype = inputs["Q"].dtype
         self.inputs = inputs
@@ -111,19 +111,21 @@ class Tile:
 
     def result(self) -> Tensor:
         """The output rows, normalised, 0 for one that sees no key: (block_M, head_dim_v) in the inputs' dtype."""
-        denominator, factor = self._with_sink()
+        denominator, factor = self._with_more_scores()
         return torch.where(denominator == 0, 0.0, self.buffers["acc_o"] * factor / denominator).to(self.dtype)
 
-    def _with_sink(self) -> tuple[Tensor, Tensor | float]:
-        """The denominators, (block_M, 1), with the sink as one more score; and what acc_o must be multiplied by."""
+    def _with_more_scores(self) -> tuple[Tensor, Tensor | float]:
+        """The denominators, (block_M, 1), with the scores that have no key; and what acc_o must be multiplied by."""
         scores_max, denominator = (self.buffers[name][:, None] for name in ("scores_max", "denominator"))
-        if self.sink is None:
-            return denominator, 1.0
-        sink = (self.sink.float() * LOG2_E / self.scale).clamp(max=HIGHEST)
-        largest = torch.maximum(scores_max, sink)
-        factor = torch.where(scores_max == largest, 1.0, torch.exp2((scores_max - largest) * self.scale))
-        seen = torch.where(denominator == 0, 0.0, denominator * factor)
-        return seen + torch.where(sink == largest, 1.0, torch.exp2((sink - largest) * self.scale)), factor
+        whole: Tensor | float = 1.0
+        for more in self.more_scores:
+            score = (more * LOG2_E / self.scale).clamp(max=HIGHEST)
+            largest = torch.maximum(scores_max, score)
+            factor = torch.where(scores_max == largest, 1.0, torch.exp2((scores_max - largest) * self.scale))
+            seen = torch.where(denominator == 0, 0.0, denominator * factor)
+            denominator = seen + torch.where(score == largest, 1.0, torch.exp2((score - largest) * self.scale))
+            scores_max, whole = largest, whole * factor
+        return denominator, whole
 
     def lse(self) -> Tensor:
         """The natural logarithm of each row's sum, -inf for one that sees no key: (block_M,) fp32.
@@ -131,7 +133,9 @@ class Tile:
         Whatever maximum the exponentials were taken from.
         """
         own = LN_2 * (self.buffers["scores_max"] * self.scale + self.buffers["denominator"].log2())
-        return own if self.sink is None else torch.logaddexp(own, self.sink.float())
+        for score in self.more_scores:
+            own = torch.logaddexp(own, score)
+        return own
 
 
 def rows_of(x: Tensor, first: int, count: int) -> Tensor:

@@ -9,11 +9,13 @@ SCALES = 2.0**-126, 2.35e38
 EXPECTED = f"2^-126 to {SCALES[1]:g}"
 
 
-def scale_of(scale: object, softcap: float | None = None) -> float:
-    """The factor of the scores. Under a softcap kernels multiply by scale / softcap. Raises InputError."""
-    low, high = SCALES
-    if not isinstance(scale, (int, float)) or isinstance(scale, bool) or not low <= scale <= high:
+def in_range(scale: float) -> bool:
+    """Whether kernels may multiply scores by it."""
+    return SCALES[0] <= scale <= SCALES[1]
+
+
+def scale_of(scale: object) -> float:
+    """The factor of the scores. Raises InputError."""
+    if not isinstance(scale, (int, float)) or isinstance(scale, bool) or not in_range(scale):
         raise InputError(f"scale is {shown(scale)}, expected a number from {EXPECTED}")
-    if softcap and not low <= scale / softcap <= high:
-        raise InputError(f"scale / softcap is {scale / softcap:g}, expected {EXPECTED}")
     return float(scale)

@@ -7,9 +7,9 @@ from typing import Any, Literal, get_args
 
 from tl_attention.errors import InputError, shown
 from tl_attention.problem.bounds import check_sizes
+from tl_attention.problem.features import NOTHING, Asked
 from tl_attention.problem.head_dims import HeadSize, check_head_dim, head_size, parse_head_size, sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
-from tl_attention.problem.softcap import softcap_of
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.problem.window import masked, parse_window
 
@@ -34,8 +34,7 @@ class AttentionShape:
     """Sizes of one attention forward, tensors laid out (batch, heads, seq, head_dim).
 
     K and V have `heads_kv` heads, each shared by as many of Q's `heads` in a row: one for each unless given. V and the
-    output have `head_dim_v` columns: as many as Q and K unless given. Scores are capped by `softcap` unless it is 0.
-    `sinks` says whether each head has a sink, `lse` whether the LSE is asked for too.
+    output have `head_dim_v` columns: as many as Q and K unless given. `asked` are the features that are asked for.
     """
 
     batch: int
@@ -47,9 +46,7 @@ class AttentionShape:
     mask: Mask = FULL
     head_dim_v: int = 0
     heads_kv: int = 0
-    softcap: float = 0.0
-    sinks: bool = False
-    lse: bool = False
+    asked: Asked = NOTHING
 
     def __post_init__(self) -> None:
         if self.heads_kv == 0:
@@ -66,7 +63,6 @@ class AttentionShape:
         try:
             check_sizes(self.batch, self.heads, self.heads_kv, self.seq_q, self.seq_kv, self.mask)
             check_head_dim(self.head_size)
-            object.__setattr__(self, "softcap", softcap_of(self.softcap))
         except InputError as error:
             raise InputError(f"shape: {error}") from None
         check_dtype(self.dtype)
@@ -86,14 +82,15 @@ class AttentionShape:
 
     def variant(self, fixed: bool = False) -> Variant:
         """What is compiled for it: for its sizes alone if `fixed`, else for all."""
-        sizes, optional = self.sizes if fixed else None, frozenset(self.optional)
+        sizes, optional = self.sizes if fixed else None, frozenset(self.asked.parameters)
         return Variant(self.head_dim, self.dtype, self.mask, self.head_dim_v, sizes, optional, self.group)
 
-    @property
-    def optional(self) -> tuple[str, ...]:
-        """The optional parameters that a kernel for it takes."""
-        there = {"LSE": self.lse, "softcap": bool(self.softcap), "Sinks": self.sinks}
-        return tuple(name for name, is_there in there.items() if is_there)
+    def asking(self, **features: object) -> AttentionShape:
+        """The same, with these features by word instead of its own. Raises InputError for a value that is none."""
+        try:
+            return replace(self, asked=self.asked.but(**features))
+        except InputError as error:
+            raise InputError(f"shape: {error}") from None
 
     def resized(self, sizes: Sizes) -> AttentionShape:
         """The same at other sizes, as many of Q's heads sharing one of K and V."""
@@ -134,7 +131,10 @@ class AttentionShape:
     def parse(
         cls, text: str, *, dtype: str = "float16", causal: bool = False, window: str = "-1,-1", **more: Any
     ) -> AttentionShape:
-        """The shape that a text in the form of SHAPE_TEXT names; `window` is left,right, -1 open; `more` are fields."""
+        """The shape that a text in the form of SHAPE_TEXT names.
+
+        `window` is left,right, -1 open; `more` are features by word.
+        """
         *sizes, of_head = text.split(",")
         grouped = len(sizes) > 1 and GROUPED in sizes[1]
         if grouped:
@@ -151,14 +151,14 @@ class AttentionShape:
             raise InputError(f"shape: {text[:80]!r} is not a shape, expected {SHAPE_TEXT}, such as 4,64,8192,128")
         mask = masked(causal, parse_window(window))
         batch, heads, seq_q, seq_kv = numbers
-        return cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), mask, head_dim_v, heads_kv, **more)
+        shape = cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), mask, head_dim_v, heads_kv)
+        return shape.asking(**more)
 
     def __str__(self) -> str:
         seq = str(self.seq_q) if self.seq_q == self.seq_kv else f"{self.seq_q}/{self.seq_kv}"
         heads = str(self.heads) if self.group == 1 else f"{self.heads}{GROUPED}{self.heads_kv}"
-        cap = [f"softcap {self.softcap:g}"] if self.softcap else []
-        more = ", ".join(["", *cap, *["sinks"] * self.sinks, *["LSE"] * self.lse])
-        return f"({self.batch}, {heads}, {seq}, {self.head_size}) {self.dtype}{self.mask.suffix}{more}"
+        asked = f", {self.asked}" if self.asked else ""
+        return f"({self.batch}, {heads}, {seq}, {self.head_size}) {self.dtype}{self.mask.suffix}{asked}"
 
 
 def parse_dtype(name: str) -> str:

@@ -42,7 +42,7 @@ def inputs(shape: AttentionShape) -> int:
 
 def outputs(shape: AttentionShape) -> int:
     """Bytes of the output once, 2 x batch x heads x seq_q x head_dim_v, and of the LSE, 4 a row, where it is asked for."""
-    row = DTYPE_BYTES * shape.head_dim_v + (LSE_BYTES if shape.lse else 0)
+    row = DTYPE_BYTES * shape.head_dim_v + (LSE_BYTES if "lse" in shape.asked else 0)
     return shape.batch * shape.heads * shape.seq_q * row
 
 

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tl_attention.hardware.card import CARDS, HOPPER, Card
+from tl_attention.problem.features import INPUTS, RESULTS
 from tl_attention.problem.head_dims import HeadSize, head_size, tile_dim
 from tl_attention.problem.mask import FULL, Mask
+from tl_attention.problem.parameter import Parameter
 
 
 class Sizes(NamedTuple):
@@ -17,29 +19,6 @@ class Sizes(NamedTuple):
     seq_kv: int
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter of a kernel: `dims` are a tensor's dimensions by name, outermost first, contiguous.
-
-    An input or an output is a tensor of the caller's, a scalar a number; a counter is a tensor that a launch finds and
-    leaves zero, so the caller need not see it. The dtype is the variant's where it is empty. An `optional` parameter
-    is there where the variant, or the schedule, asks for it.
-    """
-
-    name: str
-    kind: str
-    dims: tuple[str | int, ...] = ()
-    dtype: str = ""
-    optional: bool = False
-
-    @property
-    def strides(self) -> tuple[str, ...]:
-        """The names of its strides in a strided variant, in elements, outermost first; the last dimension's is 1."""
-        if len(self.dims) < 4 or self.kind not in ("input", "output"):
-            return ()
-        return tuple(f"{self.name}_{dim}_stride" for dim in ("batch", "head", "row"))
-
-
 # In the order in which a kernel takes them.
 KERNEL_PARAMETERS = (
     Parameter("Q", "input", ("batch", "heads", "seq_q", "head_dim")),
@@ -47,9 +26,7 @@ KERNEL_PARAMETERS = (
     Parameter("V", "input", ("batch", "heads_kv", "seq_kv", "head_dim_v")),
     Parameter("Output", "output", ("batch", "heads", "seq_q", "head_dim_v")),
     Parameter("softmax_scale", "scalar", dtype="float32"),
-    Parameter("LSE", "output", ("batch", "heads", "seq_q"), "float32", optional=True),
-    Parameter("softcap", "scalar", dtype="float32", optional=True),
-    Parameter("Sinks", "input", ("heads",), "float32", optional=True),
+    *(feature.parameter for feature in (*RESULTS, *INPUTS)),
     Parameter("TileCounter", "counter", (2,), "int32", optional=True),
 )
 
@@ -59,7 +36,7 @@ class Variant:
     """What a kernel computes: attention of these head sizes, in this dtype, under this mask.
 
     `head_dim` is that of Q and K, `head_dim_v` that of V and the output: the same unless given. `sizes` None leaves
-    them to run time. `optional` names the optional inputs and outputs that there are. `group` heads of Q share one of K
+    them to run time. `optional` names the parameters of the features that there are. `group` heads of Q share one of K
     and V: `Sizes.heads` counts Q's. `strided` leaves to run time how the caller's tensors lie in memory, too: each has a
     stride of its own for every dimension but the last, which is contiguous. The sizes are the tensors': a kernel's tiles
     have `tile_dim` and `tile_dim_v` columns, of which those beyond the tensors' are 0. It is compiled for cards of `arch`,

@@ -25,7 +25,7 @@ class Key(NamedTuple):
 def key_of(row: CellRow) -> Key:
     """The series of a cell."""
     s = row.shape
-    return Key(s.mask, s.heads, s.heads_kv, s.head_size, s.dtype, s.optional)
+    return Key(s.mask, s.heads, s.heads_kv, s.head_size, s.dtype, s.asked.parameters)
 
 
 def by_panel(rows: Sequence[CellRow]) -> dict[Key, list[CellRow]]:

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import tilelang.language as T
 
-from tl_attention.lowering.device_code import STORE, STORE_LSE, STRIDED_STORE
+from tl_attention.lowering.device_code import STORE, STRIDED_STORE
+from tl_attention.lowering.features import device_code
 from tl_attention.lowering.iterations import loop
 from tl_attention.lowering.mma_sync.copies import load_q
 from tl_attention.lowering.mma_sync.device_code import GREW
@@ -34,8 +35,8 @@ def prelude(c):
     text = STRIDED_STORE if c.strided else STORE
     if c.softmax.rescale_threshold > 0:
         text += GREW
-    if c.lse:
-        text += STORE_LSE
+    if c.features.at_totals:
+        text += device_code(c.features.totals)
     return text
 
 

@@ -10,6 +10,7 @@ from tl_attention.lowering.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, EmittedL
 from tl_attention.lowering.mma_sync.passes import PASSES
 from tl_attention.lowering.mma_sync.rules import RULES
 from tl_attention.lowering.mma_sync.table import TABLE, absent
+from tl_attention.problem.features import Feature
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
@@ -61,7 +62,10 @@ class MmaSync(EmittedLowering):
         NO_WARP_SPECIALIZATION: True,
         NO_REUSE: True,
     }
-    lacks = frozenset({"softcap", "Sinks"})
+
+    def computes(self, schedule: Schedule, feature: Feature) -> bool:
+        # Its scores and totals lie in plain registers, and nothing changes them yet.
+        return feature.kind == "result"
 
     def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
         from tl_attention.lowering.mma_sync.resources import resources

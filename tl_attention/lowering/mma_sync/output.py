@@ -1,8 +1,11 @@
 """What the threads write: their rows of the output."""
 
+from types import SimpleNamespace
+
 import tilelang.language as T
 
 from tl_attention.lowering.device_code import is_bf16
+from tl_attention.lowering.features import at_totals
 
 
 @T.macro
@@ -12,18 +15,9 @@ def store(first_row, s, c):
     for r in T.unroll(2 * products):
         s.denominator[r] += T.shfl_xor(s.denominator[r], 1)
         s.denominator[r] += T.shfl_xor(s.denominator[r], 2)
-    if c.lse:
+    if c.features.at_totals:
         for i in T.unroll(products, explicit=True):
-            T.call_extern(
-                "handle",
-                "tl_attention_store_lse",
-                T.address_of(s.scores_max[2 * i]),
-                T.address_of(s.denominator[2 * i]),
-                s.scale,
-                T.address_of(s.LSE[s.bz, s.head, first_row + i * c.rows]),
-                s.seq_q - first_row - i * c.rows,
-                s.thread,
-            )
+            at_totals(rows_of(i, first_row, s, c), s, c)
     for r in T.unroll(2 * products):
         s.denominator[r] = 1.0 / s.denominator[r]
     for i in T.unroll(products):
@@ -32,6 +26,17 @@ def store(first_row, s, c):
                 s.acc_o[i * (c.head_dim_v // 2) + j * 4 + e] *= s.denominator[i * 2 + e // 2]
     for i in T.unroll(products, explicit=True):
         store_rows(first_row + i * c.rows, i * (c.head_dim_v // 2), s, c)
+
+
+def rows_of(i, first_row, s, c):
+    """The i-th 16 rows of each warp, and their totals, for what features do with them."""
+    return SimpleNamespace(
+        maxima=T.address_of(s.scores_max[2 * i]),
+        totals=T.address_of(s.denominator[2 * i]),
+        bz=s.bz,
+        head=s.head,
+        first_row=first_row + i * c.rows,
+    )
 
 
 @T.macro
@@ -43,15 +48,15 @@ def store_rows(row, register, s, c):
             "handle",
             function,
             T.address_of(s.acc_o[register]),
-            T.address_of(s.Output[s.bz, s.head, row, 0]),
+            T.address_of(s.given.Output[s.bz, s.head, row, 0]),
             s.seq_q - row,
-            s.Output.strides[2],
+            s.given.Output.strides[2],
         )
     else:
         T.call_extern(
             "handle",
             function,
             T.address_of(s.acc_o[register]),
-            T.address_of(s.Output[s.bz, s.head, row, 0]),
+            T.address_of(s.given.Output[s.bz, s.head, row, 0]),
             s.seq_q - row,
         )

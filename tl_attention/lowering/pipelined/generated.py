@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from tl_attention.lowering.device_code import STORE_LSE
+from tl_attention.lowering.device_code import OF_FEATURES
 from tl_attention.lowering.pipelined.replay import Q, Replay
 from tl_attention.program.program import Program
 from tl_attention.proof.events import Event
+from tl_attention.proof.generated.per_head import PER_HEAD, check_per_head
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.row_tile import RowTile
 from tl_attention.proof.generated.row_tile_proof import RowTileProof
-from tl_attention.proof.generated.sinks import SINK, check_sinks
 from tl_attention.proof.generated.tiles import Product, Tile
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule
 
 # What an event moves or multiplies; others order these.
-MOVED = {"load", "product", "write", "store", "output", "lse", "left out", SINK}
+MOVED = {"load", "product", "write", "store", "output", "lse", "left out", PER_HEAD}
 
 
 class PipelinedProof(RowTileProof):
@@ -30,7 +30,7 @@ class PipelinedProof(RowTileProof):
 
     @property
     def prelude(self) -> str:
-        return STORE_LSE if self.lse else ""
+        return OF_FEATURES["LSE"] if self.lse else ""
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:
@@ -57,8 +57,7 @@ class PipelinedProof(RowTileProof):
 
     def check_tile(self, tile: RowTile, found: Sequence[Event]) -> Iterable[Event]:
         Replay(self.program, tile, self.lse).check(found)
-        if "Sinks" in self.code.variant.optional:
-            check_sinks(found, [tile.place[1]])
+        check_per_head(found, self.code.variant.optional, [tile.place[1]])
         # Its waits and barriers are enough, wherever they stand: others that are enough are the same proof.
         return [event for event in found if event.kind in MOVED]
 

@@ -1,12 +1,14 @@
 """FlashAttention forward: the four macros inside `T.Pipelined`, which places the waits."""
 
+from types import SimpleNamespace
+
 import tilelang.language as T
 
 from tl_attention.loop.attention import NUMBER
-from tl_attention.lowering.device_code import STORE_LSE
-from tl_attention.lowering.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, cap, store
+from tl_attention.lowering.features import at_totals, device_code, factor_of, read
+from tl_attention.lowering.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, change_scores, store
 from tl_attention.lowering.signature import aligned
-from tl_attention.lowering.softmax import LOG2_E, add_sink, sink_score, store_lse
+from tl_attention.lowering.softmax import LOG2_E
 
 
 @T.macro
@@ -15,14 +17,18 @@ def launch(given, c):
     batch, heads, seq_q, _ = given.Q.shape
     seq_kv = given.K.shape[2]
     with T.Kernel(
-        T.ceildiv(seq_q, c.block_M), heads, batch, threads=c.threads, **({"prelude": STORE_LSE} if c.lse else {})
+        T.ceildiv(seq_q, c.block_M),
+        heads,
+        batch,
+        threads=c.threads,
+        **({"prelude": device_code(c.features.totals)} if c.features.at_totals else {}),
     ) as (bx, by, bz):
-        s = allocated(c)
+        s = allocated(given, c)
         if c.strided:
             aligned(given)
         first_row = bx * c.block_M
         past_len = seq_kv - seq_q
-        scale = (given.softcap if c.softcap else given.softmax_scale) * LOG2_E
+        scale = (factor_of(given, c) if c.features.at_scores else given.softmax_scale) * LOG2_E
         blocks = c.mask.end_block(T.ceildiv(seq_kv, c.block_N), first_row + c.block_M + past_len, c.block_N, T)
         if c.mask.left is not None:
             first = c.mask.first_block(first_row + past_len, c.block_N, T)
@@ -37,10 +43,9 @@ def launch(given, c):
         T.fill(s.denominator, 0)
         T.fill(s.scores_max, -T.infinity("float32"))
         head_kv = by if c.group == 1 else by // c.group
-        if c.sinks:
-            sink = T.alloc_local([1], "float32")
-            sink[0] = given.Sinks[by]
-        for k in T.Pipelined(blocks, **(with_cap(c.pipeline) if c.softcap else c.pipeline)):
+        if c.features.at_heads:
+            read((*c.features.first, *c.features.last), by, s)
+        for k in T.Pipelined(blocks, **(with_change(c.pipeline) if c.features.at_scores else c.pipeline)):
             MMA0(
                 given.K,
                 bz,
@@ -51,17 +56,18 @@ def launch(given, c):
                 s,
                 c,
             )
-            if c.softcap:
-                cap(given.softmax_scale / given.softcap, s, c)
+            if c.features.at_scores:
+                change_scores(
+                    kv_block(k, None if c.mask.left is None else first, blocks, c.descending), first_row, past_len, s, c
+                )
             Softmax(scale, s, c)
             Rescale(s, c)
             MMA1(given.V, bz, head_kv, kv_block(k, None if c.mask.left is None else first, blocks, c.descending), s, c)
-        if c.sinks:
-            add_sink(sink_score(sink[0], scale), c.block_M, s.scores_max, s.denominator, s.scores_max_prev, scale)
+        if c.features.at_totals:
+            at_totals(rows_of(bz, by, first_row, s, c), s, c)
+        if c.features.rescales:
             for i, j in T.Parallel(c.block_M, c.head_dim_v):
                 s.acc_o[i, j] *= s.scores_max_prev[i]
-        if c.lse:
-            store_lse(given.LSE, bz, by, first_row, seq_q, s.scores_max, s.denominator, scale)
         store(given.Output, bz, by, first_row, s, c)
 
 
@@ -72,7 +78,20 @@ def kv_block(step, first, blocks, descending):
     return blocks - 1 - step if descending else step
 
 
-def with_cap(pipeline):
+def rows_of(bz, head, first_row, s, c):
+    """The tile's rows, and their totals, for what features do with them."""
+    return SimpleNamespace(
+        count=c.block_M,
+        total=s.denominator,
+        maxima=s.scores_max.data,
+        totals=s.denominator.data,
+        bz=bz,
+        head=head,
+        first_row=first_row,
+    )
+
+
+def with_change(pipeline):
     """The pipeline with one statement more, after mma0 in the source, which runs right before row_max."""
     if "order" not in pipeline:
         return pipeline

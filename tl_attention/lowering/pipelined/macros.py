@@ -4,11 +4,12 @@ from types import SimpleNamespace
 
 import tilelang.language as T
 
-from tl_attention.lowering.softmax import finite, tanh
+from tl_attention.lowering.features import changed, factor_of, own_values
+from tl_attention.lowering.softmax import LOG2_E, finite
 
 
 @T.macro
-def allocated(c):
+def allocated(given, c):
     """The tiles in shared memory, and the fragments."""
     Q_shared = T.alloc_shared([c.block_M, c.head_dim], c.dtype)
     K_shared = T.alloc_shared([c.block_N, c.head_dim], c.dtype)
@@ -21,7 +22,12 @@ def allocated(c):
     scores_scale = T.alloc_fragment([c.block_M], "float32")
     scores_sum = T.alloc_fragment([c.block_M], "float32")
     denominator = T.alloc_fragment([c.block_M], "float32")
+    own = own_values(c) if c.features.at_heads else None
     return SimpleNamespace(
+        given=given,
+        own=own,
+        scale=(factor_of(given, c) if c.features.at_scores else given.softmax_scale) * LOG2_E,
+        seq_q=given.Q.shape[2],
         Q_shared=Q_shared,
         K_shared=K_shared,
         V_shared=V_shared,
@@ -52,11 +58,13 @@ def MMA0(K, bz, by, kv, first_row, past_len, s, c):
 
 
 @T.macro
-def cap(factor, s, c):
-    """acc_s = tanh(softmax_scale acc_s / softcap), where it is not -inf."""
+def change_scores(kv, first_row, past_len, s, c):
+    """What features make of acc_s, where it is not -inf."""
     for i, j in T.Parallel(c.block_M, c.block_N):
         s.acc_s[i, j] = T.if_then_else(
-            s.acc_s[i, j] < T.min_value("float32"), s.acc_s[i, j], tanh(s.acc_s[i, j] * factor)
+            s.acc_s[i, j] < T.min_value("float32"),
+            s.acc_s[i, j],
+            changed(s.acc_s[i, j], kv * c.block_N + j - (first_row + i + past_len), s, c),
         )
 
 

@@ -184,7 +184,7 @@ class Replay:
             raise Unsafe("it does not wait for the TMA store of its output")
         self.storing = False
 
-    def _sink(self, event: Event) -> None:
+    def _of_its_head(self, event: Event) -> None:
         """Of which head it is is looked at by itself."""
 
     def _left_out(self, event: Event) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tl_attention.hardware.warpgroup import MEETING, WARP
 from tl_attention.proof.events import NAMED, Event, Process
+from tl_attention.proof.generated.per_head import PER_HEAD
 from tl_attention.proof.generated.refused import Unsafe
 
 
@@ -23,7 +24,7 @@ def compare(
     for got in found:
         if got.kind == "left out":
             out.append((len(masks), got.value))
-        if got.kind in ("left out", "output", "lse", "sink"):
+        if got.kind in ("left out", "output", "lse", PER_HEAD):
             continue
         number += 1
         while wanted and wanted.kind == "mask" and got.kind != "mask":

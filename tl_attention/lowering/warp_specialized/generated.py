@@ -12,10 +12,9 @@ import numpy as np
 
 from tl_attention.hardware.warpgroup import ROWS, WARP, WARPS
 from tl_attention.loop.exp2 import COEFFICIENTS
-from tl_attention.lowering.device_code import STORE_LSE
+from tl_attention.lowering.device_code import OF_FEATURES
 from tl_attention.lowering.warp_specialized.compared import compare
 from tl_attention.lowering.warp_specialized.device_code import (
-    CAP,
     PRELUDE,
     STORE_COLUMNS,
     STORE_P,
@@ -35,11 +34,11 @@ from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
 from tl_attention.proof.events import Event, Process
 from tl_attention.proof.generated.parts import Expected
+from tl_attention.proof.generated.per_head import check_per_head
 from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
 from tl_attention.proof.generated.seen import Lengths
-from tl_attention.proof.generated.sinks import check_sinks
 from tl_attention.proof.generated.stream import Stream
 from tl_attention.proof.generated.threads import Threads
 from tl_attention.proof.generated.tiles import Product, Tile
@@ -65,9 +64,9 @@ class RolesProof(Proof):
         exp2 = "" if polynomial is None else exp2_polynomial(COEFFICIENTS[polynomial.degree])
         common, columns = (STRIDED_PRELUDE, STRIDED_STORE_COLUMNS) if variant.strided else (PRELUDE, STORE_COLUMNS)
         columns = columns if variant.head_dim_v < variant.tile_dim_v else ""
-        cap = CAP if "softcap" in variant.optional else ""
+        features = "".join(text for name, text in OF_FEATURES.items() if name in variant.optional)
         p = STORE_P if self.roles.p_in_shared else ""
-        return common + columns + exp2 + p + cap + (STORE_LSE if self.lse else "")
+        return common + columns + exp2 + p + features
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:
@@ -147,8 +146,7 @@ class RolesProof(Proof):
             if process.warpgroup >= 0:
                 for kind in self._stored:
                     self._check_rows(process, kind, found, tiles[process.block], shape)
-                if "Sinks" in self.code.variant.optional:
-                    check_sinks(found, [tile.place[1] for tile in tiles[process.block]])
+                check_per_head(found, self.code.variant.optional, [tile.place[1] for tile in tiles[process.block]])
                 self._check_masks(process, masks, tiles[process.block], shape)
         self._check_idle(run, expected)
         self.note(run, *streams.values())

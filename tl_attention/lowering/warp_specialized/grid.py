@@ -15,6 +15,7 @@ from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import ceildiv
 from tl_attention.proof.generated.parts import Expected
+from tl_attention.proof.generated.per_head import PER_HEAD
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
 from tl_attention.proof.generated.samples import ARRAYS
@@ -52,16 +53,16 @@ class GridTiles:
                     target[seen.turn, run.threads.place[seen.threads[mine]]] = values[mine]
         return found
 
-    def check_sinks(self, warpgroups: int) -> None:
-        """Raise Unsafe unless everybody takes the sink of its tile's head."""
+    def check_per_head(self, tensor: str, warpgroups: int) -> None:
+        """Raise Unsafe unless everybody takes its tile's head's number of the tensor."""
         tiles = self.at["Q", 0]
         for group in range(warpgroups):
             wanted = np.where(tiles[..., 0] != NONE, tiles[..., 1], NONE)
-            found = self.at.get(("sink", group), np.full_like(tiles, NONE))[..., 1]
+            found = self.at.get((tensor, group), np.full_like(tiles, NONE))[..., 1]
             if (found != wanted).any():
                 turn, block = np.argwhere(found != wanted)[0]
                 raise Unsafe(
-                    f"tile {turn} of block {block}: warpgroup {group} reads the sink of head {found[turn, block]}, "
+                    f"tile {turn} of block {block}: warpgroup {group} reads {tensor} of head {found[turn, block]}, "
                     f"expected {wanted[turn, block]}"
                 )
 
@@ -178,10 +179,10 @@ def _element(seen: Seen, run: Run, expected: Expected) -> Any:
     yield "output", np.where(first, run.threads.y[seen.threads], NONE), np.stack([row, head, batch], axis=-1)
 
 
-def _sink(seen: Seen, run: Run, expected: Expected) -> Any:
-    """Of a sink the head is all that there is to tell."""
+def _of_head(seen: Seen, run: Run, expected: Expected) -> Any:
+    """Of a head's number the head is all that there is to tell."""
     head = np.broadcast_to(seen.values["value"], len(seen.threads))
-    yield "sink", run.threads.y[seen.threads], np.stack([head, head, head], axis=-1)
+    yield seen.name, run.threads.y[seen.threads], np.stack([head, head, head], axis=-1)
 
 
 # What a process stores row by row, and where.
@@ -190,6 +191,6 @@ PLACES: Mapping[str, Any] = {
     "tma load": _loaded,
     "tma store": _stored,
     "output": _element,
-    "sink": _sink,
+    PER_HEAD: _of_head,
     **dict.fromkeys(ROWS_OF, _rows),
 }

@@ -17,6 +17,7 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import ceildiv, row_tiles
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.proof.events import Event
+from tl_attention.proof.generated.per_head import TENSORS
 from tl_attention.proof.generated.proof import Proof
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
@@ -154,6 +155,7 @@ class GridProof:
             proof.program.least_blocks,
             proof.lse,
         )
-        if "Sinks" in proof.code.variant.optional:
-            found.check_sinks(self.roles.warpgroups)
+        for tensor in TENSORS:
+            if tensor in proof.code.variant.optional:
+                found.check_per_head(tensor, self.roles.warpgroups)
         return run, found

@@ -8,10 +8,9 @@ import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP
 from tl_attention.loop.exp2 import COEFFICIENTS
-from tl_attention.lowering.device_code import STORE_LSE
+from tl_attention.lowering.features import device_code
 from tl_attention.lowering.signature import aligned
 from tl_attention.lowering.warp_specialized.device_code import (
-    CAP,
     PRELUDE,
     STORE_COLUMNS,
     STORE_P,
@@ -56,10 +55,8 @@ def prelude(c):
         text += exp2_polynomial(COEFFICIENTS[c.softmax.exp2_polynomial.degree])
     if c.kernel.p_operand == "shared":
         text += STORE_P
-    if c.softcap:
-        text += CAP
-    if c.lse:
-        text += STORE_LSE
+    if c.features.at_any:
+        text += device_code(c.features.all)
     return text
 
 

@@ -1,10 +1,12 @@
 """What a warpgroup writes: its 64 rows of the output."""
 
+from types import SimpleNamespace
+
 import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import OWN, ROWS, WARPGROUP
 from tl_attention.lowering.device_code import is_bf16
-from tl_attention.lowering.softmax import add_sink, sink_score, store_lse
+from tl_attention.lowering.features import at_totals
 from tl_attention.lowering.warp_specialized.rings import release_q
 
 
@@ -13,20 +15,16 @@ def store(first_row, head, bz, wg, s, c):
     """Output = acc_o / denominator."""
     if c.softmax.row_sum == "thread":
         T.reduce_sum(s.denominator, s.scores_scale, dim=1)
-        if c.sinks:
-            add_sink(sink_score(s.sink[0], s.scale), ROWS, s.scores_max, s.scores_scale, s.scores_max_prev, s.scale)
-        if c.lse:
-            store_lse(s.LSE, bz, head, first_row, s.seq_q, s.scores_max, s.scores_scale, s.scale)
+        if c.features.at_totals:
+            at_totals(rows_of(s.scores_scale, bz, head, first_row, s), s, c)
         for i in T.Parallel(ROWS):
             s.scores_scale[i] = 1.0 / s.scores_scale[i]
     else:
-        if c.sinks:
-            add_sink(sink_score(s.sink[0], s.scale), ROWS, s.scores_max, s.denominator, s.scores_max_prev, s.scale)
-        if c.lse:
-            store_lse(s.LSE, bz, head, first_row, s.seq_q, s.scores_max, s.denominator, s.scale)
+        if c.features.at_totals:
+            at_totals(rows_of(s.denominator, bz, head, first_row, s), s, c)
         for i in T.Parallel(ROWS):
             s.scores_scale[i] = 1.0 / s.denominator[i]
-    if c.sinks:
+    if c.features.rescales:
         for i in T.Parallel(ROWS):
             s.scores_scale[i] *= s.scores_max_prev[i]
     for i, j in T.Parallel(ROWS, c.head_dim_v):
@@ -34,11 +32,22 @@ def store(first_row, head, bz, wg, s, c):
     STORES["strided" if c.strided and c.kernel.output == "vector" else c.kernel.output](first_row, head, bz, wg, s, c)
 
 
+def rows_of(total, bz, head, first_row, s):
+    """The warpgroup's rows, and their totals, for what features do with them."""
+    return SimpleNamespace(
+        count=ROWS, total=total, maxima=s.scores_max.data, totals=total.data, bz=bz, head=head, first_row=first_row
+    )
+
+
 @T.macro
 def store_vector(first_row, head, bz, wg, s, c):
     """16 bytes a lane: lanes exchange what they hold."""
     T.call_extern(
-        "handle", stored_columns(c), s.acc_o.data, T.address_of(s.Output[bz, head, first_row, 0]), s.seq_q - first_row
+        "handle",
+        stored_columns(c),
+        s.acc_o.data,
+        T.address_of(s.given.Output[bz, head, first_row, 0]),
+        s.seq_q - first_row,
     )
 
 
@@ -56,9 +65,9 @@ def store_strided(first_row, head, bz, wg, s, c):
         "handle",
         stored_columns(c),
         s.acc_o.data,
-        T.address_of(s.Output[bz, head, first_row, 0]),
+        T.address_of(s.given.Output[bz, head, first_row, 0]),
         s.seq_q - first_row,
-        s.Output.strides[2],
+        s.given.Output.strides[2],
     )
 
 
@@ -67,7 +76,7 @@ def store_direct(first_row, head, bz, wg, s, c):
     """The 4 bytes that a lane holds of a row and eight columns."""
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         if first_row + i < s.seq_q and (c.columns_v == c.head_dim_v or j < c.columns_v):
-            s.Output[bz, head, first_row + i, j] = s.acc_o[i, j]
+            s.given.Output[bz, head, first_row + i, j] = s.acc_o[i, j]
 
 
 @T.macro
@@ -77,9 +86,9 @@ def store_tma(first_row, head, bz, wg, s, c):
     T.fence_proxy_async()
     T.sync_threads(OWN + wg, WARPGROUP)
     if c.columns_v < c.head_dim_v:
-        T.tma_copy(s.Q.shared[wg, :, :], s.Output[bz, head, first_row : first_row + ROWS, 0 : c.head_dim_v])
+        T.tma_copy(s.Q.shared[wg, :, :], s.given.Output[bz, head, first_row : first_row + ROWS, 0 : c.head_dim_v])
     else:
-        T.tma_copy(s.Q.shared[wg, :, :], s.Output[bz, head, first_row : first_row + ROWS, :])
+        T.tma_copy(s.Q.shared[wg, :, :], s.given.Output[bz, head, first_row : first_row + ROWS, :])
     T.tma_store_wait(0)
     T.sync_threads(OWN + wg, WARPGROUP)
     release_q(wg, s)

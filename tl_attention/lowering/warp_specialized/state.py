@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ROWS, WARP, WARPS
+from tl_attention.lowering.features import factor_of, own_values
 from tl_attention.lowering.softmax import LOG2_E
 from tl_attention.lowering.warp_specialized.vector import per_thread_layout
 
@@ -19,7 +20,7 @@ def block_state(given, c):
     P_shared = T.alloc_shared([warpgroups, ROWS, c.block_N], c.dtype) if c.kernel.p_operand == "shared" else None
     fragments = warpgroup_state(c)
     Q_local = T.alloc_fragment([ROWS, c.head_dim], c.dtype) if c.kernel.q_operand == "registers" else None
-    sink = T.alloc_local([1], "float32") if c.sinks else None
+    own = own_values(c) if c.features.at_heads else None
     # Full barriers count the producer warp's lanes, and bytes; empty ones the warps that compute.
     readers = warpgroups * WARPS * c.kernel.cluster
     Q_full = T.alloc_barrier([WARP] * warpgroups)
@@ -32,10 +33,8 @@ def block_state(given, c):
         Q=SimpleNamespace(source=given.Q, shared=Q_shared, full=Q_full, empty=Q_empty),
         K=SimpleNamespace(source=given.K, shared=K_shared, full=K_full, empty=K_empty, depth=c.kernel.k_stages),
         V=SimpleNamespace(source=given.V, shared=V_shared, full=V_full, empty=V_empty, depth=c.kernel.v_stages),
-        Output=given.Output,
-        LSE=given.LSE if c.lse else None,
-        Sinks=given.Sinks if c.sinks else None,
-        sink=sink,
+        given=given,
+        own=own,
         **vars(fragments),
         Q_local=Q_local,
         P_shared=P_shared,
@@ -45,8 +44,7 @@ def block_state(given, c):
         seq_q=given.Q.shape[2],
         seq_kv=given.K.shape[2],
         past_len=given.K.shape[2] - given.Q.shape[2],
-        scale=(given.softcap if c.softcap else given.softmax_scale) * LOG2_E,
-        cap=given.softmax_scale / given.softcap if c.softcap else None,
+        scale=(factor_of(given, c) if c.features.at_scores else given.softmax_scale) * LOG2_E,
         rank=T.block_rank_in_cluster() if c.kernel.cluster > 1 else 0,
     )
 

@@ -4,6 +4,7 @@ import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.lowering.device_code import is_bf16
+from tl_attention.lowering.features import ON_SCORES, changed_by, changes_at_once, operand_of
 from tl_attention.lowering.softmax import exponent, seen
 
 
@@ -57,8 +58,8 @@ def inside(columns, j):
 @T.macro
 def mask(t, tile, s, c):
     """acc_s = -inf where a key is hidden."""
-    if c.softcap:
-        cap(s, c, alone=True)
+    if c.features.at_scores:
+        change_scores(t, tile, s, c, alone=True)
     kv = tile.blocks - 1 - t if c.mask.left is None else tile.first + tile.blocks - 1 - t
     for i, j in T.Parallel(ROWS, c.block_N):
         own_key = tile.first_row + i + s.past_len
@@ -68,9 +69,21 @@ def mask(t, tile, s, c):
 
 
 @T.macro
-def cap(s, c, alone):
-    """acc_s = tanh(softmax_scale acc_s / softcap), by row_max, unless a mask comes before it, and does."""
-    T.call_extern("handle", f"tl_attention_cap<{c.block_N // 2}, {'true' if alone else 'false'}>", s.acc_s.data, s.cap)
+def change_scores(t, tile, s, c, alone):
+    """What features make of acc_s, by row_max, unless a mask comes before it, and does: a score is `alone` then."""
+    for name in c.features.scores:
+        if changes_at_once(name):
+            T.call_extern(
+                "handle",
+                f"{ON_SCORES[name]}<{c.block_N // 2}, {'true' if alone else 'false'}>",
+                s.acc_s.data,
+                operand_of(name, s, c),
+            )
+        else:
+            for i, j in T.Parallel(ROWS, c.block_N):
+                key = (tile.blocks - 1 - t if c.mask.left is None else tile.first + tile.blocks - 1 - t) * c.block_N + j
+                after = key - (tile.first_row + i + s.past_len)
+                s.acc_s[i, j] = changed_by(name, s.acc_s[i, j], after, s, c)
 
 
 @T.macro
@@ -82,8 +95,8 @@ def max_prev(t, tile, s, c):
 @T.macro
 def row_max(t, tile, s, c, masked):
     """scores_max = max(scores_max, max_j acc_s)."""
-    if c.softcap and not masked:
-        cap(s, c, alone=False)
+    if c.features.at_scores and not masked:
+        change_scores(t, tile, s, c, alone=False)
     MAXIMUM[c.softmax.row_max](s.scores_max, s, c)
 
 
@@ -91,8 +104,8 @@ def row_max(t, tile, s, c, masked):
 def row_max_beyond_threshold(t, tile, s, c, masked):
     """scores_max = max_j acc_s where that is larger by more than the threshold: else every exponential stays small."""
     block_max = T.alloc_fragment([ROWS], "float32")
-    if c.softcap and not masked:
-        cap(s, c, alone=False)
+    if c.features.at_scores and not masked:
+        change_scores(t, tile, s, c, alone=False)
     MAXIMUM[c.softmax.row_max](block_max, s, c)
     for i in T.Parallel(ROWS):
         grows = (block_max[i] - s.scores_max[i]) * s.scale > T.float32(c.softmax.rescale_threshold)

@@ -15,11 +15,11 @@ import numpy as np
 
 from tl_attention.program.program import Program
 from tl_attention.proof.generated.nodes import Arithmetic, For, Step, While, every
+from tl_attention.proof.generated.per_head import PER_HEAD
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
 from tl_attention.proof.generated.samples import ARRAYS, Array, Samples
 from tl_attention.proof.generated.seen import Seen
-from tl_attention.proof.generated.sinks import SINK
 from tl_attention.proof.generated.tensors import Tensor
 from tl_attention.proof.generated.text import Kernel
 
@@ -189,7 +189,7 @@ class Comparison:
             name = "LSE" if seen.kind == "rows of lse" else "Output"
             yield "element", (self._tensor(name, place).element(batch, head, row),)
             yield "rows", (samples.sizes.seq_q[place] - row,)
-        elif seen.kind == SINK:
+        elif seen.kind == PER_HEAD:
             yield "value", (head,)
 
     def _inside(

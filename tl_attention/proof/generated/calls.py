@@ -5,9 +5,9 @@ from tl_attention.proof.generated.copies import COPY_CALLS
 from tl_attention.proof.generated.counter import COUNTER_CALLS
 from tl_attention.proof.generated.fragments import FRAGMENT_CALLS
 from tl_attention.proof.generated.lse import LSE_CALLS
+from tl_attention.proof.generated.per_head import PER_HEAD_CALLS
 from tl_attention.proof.generated.products import PRODUCT_CALLS
 from tl_attention.proof.generated.put import PUT_CALLS
-from tl_attention.proof.generated.sinks import SINK_CALLS
 
 CALLS = (
     *BARRIER_CALLS,
@@ -17,5 +17,5 @@ CALLS = (
     *LSE_CALLS,
     *PRODUCT_CALLS,
     *PUT_CALLS,
-    *SINK_CALLS,
+    *PER_HEAD_CALLS,
 )

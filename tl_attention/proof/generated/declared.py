@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from tl_attention.problem.features import FEATURES
+from tl_attention.problem.variant import KERNEL_PARAMETERS
 from tl_attention.proof.generated.expression import Expression, parsed
 
 TYPES = {"float": 4, "float2": 8, "float4": 16, "half_t": 2, "bfloat16_t": 2, "half2": 4, "uint1": 4, "uint2": 8}
@@ -35,14 +37,17 @@ TARGET = re.compile(
     r"(?:(?:float\d? |half_t |bfloat16_t |bool )?(\w+)(?:\.[xyzw]|\[.+?\])?|\*\(\w+\*\)\((\w+) \+ .+?\)|"
     r"\((?:\(\w+\*\)|reinterpret_cast<\w+\*>)\(&(\w+)\)\)\[\d+\]) = (.+);$"
 )
-# All registers of scores:  tl_attention_cap<88, false>(acc_s, ((softmax_scale / softcap) * ...));
-OF_ALL = re.compile(r"tl_attention_cap<(\d+), (?:true|false)>\((\w+), (.+)\);$")
+# All registers of scores:  tl_attention_cap<88, false>(acc_s, ((softmax_scale / ...) * ...));
+ON_SCORES = "|".join(feature.on_scores for feature in FEATURES if feature.on_scores)
+OF_ALL = re.compile(rf"(?:{ON_SCORES})<(\d+), (?:true|false)>\((\w+), (.+)\);$")
+# The kernel's parameters that are numbers.
+SCALARS = tuple(parameter.name for parameter in KERNEL_PARAMETERS if parameter.kind == "scalar")
 # Functions of registers alone.
 PURE = {
     *("bool", "int", "int64_t", "uint", "float", "float2", "float4", "uint1", "uint2", "uint4", "half_t", "bfloat16_t"),
     *("half2", "__nv_bfloat162", "reinterpret_cast", "make_float2", "make_float4", "make_uint4", "x", "y", "z", "w"),
     *("max", "min", "exp2f", "fabsf", "log2f", "CUDART_INF_F", "__float22half2_rn", "__float22bfloat162_rn"),
-    *("__pack_half2", "__pack_nv_bfloat162", "tl_attention_exp2", "tl_attention_grew", "softmax_scale", "softcap"),
+    *("__pack_half2", "__pack_nv_bfloat162", "tl_attention_exp2", "tl_attention_grew", *SCALARS),
     *("threadIdx.x", "blockIdx.x", "tl::block_rank_in_cluster"),
 }
 WORD = re.compile(r"[A-Za-z_]\w*")

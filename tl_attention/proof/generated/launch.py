@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tl_attention.problem.parameter import Parameter
 from tl_attention.problem.shape import DTYPE_BYTES
-from tl_attention.problem.variant import Parameter
 from tl_attention.proof.generated.host_plan import Descriptor, HostPlan
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.tensors import Tensor
@@ -30,6 +30,10 @@ def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter,
     tensors = {parameter.name for parameter in parameters if parameter.kind != "scalar"}
     taken = [(name, KINDS.get(kind, kind)) for kind, name in kernel.signature.parameters]
     given = [(parameter.name, parameter.kind) for parameter in plan.parameters]
+    for parameter in parameters:
+        # TileLang leaves out of the kernel's parameters what nothing in it reads.
+        if parameter.kind == "scalar" and parameter.name not in dict(taken):
+            raise Unsafe(f"it does not read {parameter.name}")
     if taken != given or plan.kernel != kernel.signature.name:
         raise Unsafe(f"{kernel.signature.name} takes {taken}, {plan.kernel} is launched with {given}")
     found = {name.removesuffix("_desc") for name, kind in taken if kind == "pointer"}

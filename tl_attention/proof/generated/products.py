@@ -7,7 +7,7 @@ from typing import Any
 
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.proof.generated.barriers import nothing, plain
-from tl_attention.proof.generated.declared import Declared
+from tl_attention.proof.generated.declared import SCALARS, Declared
 from tl_attention.proof.generated.expression import Expression, arguments
 from tl_attention.proof.generated.nodes import Made
 from tl_attention.proof.generated.run import Run
@@ -103,7 +103,7 @@ def _hold(match: re.Match[str], declared: Declared) -> Made:
     )
 
 
-SCALE = r"\((?:softmax_scale|softcap) \* 0x1\.71547652b82fep\+0f/\*1\.442695e\+00\*/\)"
+SCALE = rf"\((?:{'|'.join(SCALARS)}) \* 0x1\.71547652b82fep\+0f/\*1\.442695e\+00\*/\)"
 PRODUCT_CALLS = (
     # tl::GmmaDescriptor desc_b;
     Call("descriptor", re.compile(r"tl::GmmaDescriptor desc_\w+;$"), nothing),

@@ -18,6 +18,7 @@ from tl_attention.proof.generated.matrices import matrices
 from tl_attention.proof.generated.moved import OF_A_TILE, Moved, same_tile
 from tl_attention.proof.generated.multiplied import Multiplied
 from tl_attention.proof.generated.parts import Expected, Part
+from tl_attention.proof.generated.per_head import PER_HEAD
 from tl_attention.proof.generated.put import PUT, put
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
@@ -26,7 +27,7 @@ from tl_attention.proof.generated.run import Run
 BY_ALL = {
     "wait", "sync", "signal", "cluster sync", "init fence", "fewer registers", "more registers", "arrive wgmma", "wgmma",
     "commit wgmma", "products wait", "operand fence", "exchange", "hold", "hold last", "resume", "mask",
-    "commit copies", "copies wait", "rows of output", "rows of lse", "sink", PUT,
+    "commit copies", "copies wait", "rows of output", "rows of lse", PER_HEAD, PUT,
     "fragment", "multiply",
 }  # fmt: skip
 # What may stand among a product's instructions, or before its registers are fenced.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tl_attention.problem.variant import Parameter, Variant
+from tl_attention.problem.parameter import Parameter
+from tl_attention.problem.variant import Variant
 
 
 @dataclass(frozen=True)

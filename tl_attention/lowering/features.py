@@ -1,0 +1,206 @@
+"""What each feature of a call does in a kernel, at places that every kernel has and in which none knows a feature.
+
+Behind the products, scores change; before the last products, what a row's total needs is read; at the rows' totals, scores
+without a key are added and results stored. `c.features` has the features of each place. What one reads of a head comes to
+registers, `s.own`, by the parameter's name.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import tilelang.language as T
+
+from tl_attention.lowering.device_code import OF_FEATURES
+from tl_attention.lowering.softmax import HIGHEST, LOG2_E, tanh
+from tl_attention.problem.features import FEATURES, features_of
+
+
+@dataclass(frozen=True)
+class InKernel:
+    """A feature in a kernel; what it does not do is None.
+
+    Scores are what Q K^T gives, and the kernel scales them by a `factor` before the softmax.
+
+    `score(x, after, factor, s)` is what becomes of a score whose key lies `after` keys behind its query's own place, and
+    `factor_behind(factor, given)` the factor from then on. `operand(factor, given)` is what the device function that does
+    so for all scores of a thread, `on_scores`, is given beside them. `totals(rows, s, c)`, a macro, changes the rows'
+    maxima and totals, or stores something of them; if it `rescales`, what the output must be multiplied by is in
+    scores_max_prev then.
+    """
+
+    score: Any = None
+    factor_behind: Any = None
+    operand: Any = None
+    totals: Any = None
+    rescales: bool = False
+
+
+@T.macro
+def add_sink(rows, s, c):
+    """A sink is one more score of each row: to the maxima, and to the totals, the sums of exponentials.
+
+    It is in natural units, neither scaled nor capped. A row has seen a key, so its maximum is finite.
+    """
+    sink = sink_score(s.own["Sinks"][0], s.scale)
+    for i in T.Parallel(rows.count):
+        s.scores_max_prev[i] = s.scores_max[i]
+        s.scores_max[i] = T.max(s.scores_max[i], sink)
+        s.scores_max_prev[i] = T.exp2((s.scores_max_prev[i] - s.scores_max[i]) * s.scale)
+        rows.total[i] = rows.total[i] * s.scores_max_prev[i] + T.exp2((sink - s.scores_max[i]) * s.scale)
+
+
+def sink_score(sink, per_score):
+    """The score that a sink is worth."""
+    score = sink * LOG2_E / per_score
+    return T.if_then_else(score > T.float32(HIGHEST), T.float32(HIGHEST), score)
+
+
+@T.macro
+def store_lse(rows, s, c):
+    """LSE = ln 2 (scale scores_max + log2 total), the logarithm of each row's sum; -inf where it has seen no key."""
+    T.call_extern(
+        "handle",
+        "tl_attention_store_lse",
+        rows.maxima,
+        rows.totals,
+        s.scale,
+        T.address_of(s.given.LSE[rows.bz, rows.head, rows.first_row]),
+        s.seq_q - rows.first_row,
+        T.get_thread_binding(),
+    )
+
+
+# By the kernel's parameter, in the order in which they act.
+IN_KERNEL = {
+    "softcap": InKernel(
+        score=lambda x, after, factor, s: tanh(x * (factor / s.given.softcap)),
+        factor_behind=lambda factor, given: given.softcap,
+        operand=lambda factor, given: factor / given.softcap,
+    ),
+    "Sinks": InKernel(totals=add_sink, rescales=True),
+    "LSE": InKernel(totals=store_lse),
+}
+# The device functions that change all scores of a thread at once, by the same name.
+ON_SCORES = {feature.name: feature.on_scores for feature in FEATURES}
+
+
+class Places(NamedTuple):
+    """The features of a kernel by the places where they act, each by its parameter's name.
+
+    `first` and `last` read a number of a tile's head: before its first scores, and before its last products. A kernel
+    asks with `at_...` whether it has any there: what a submission does not ask for, it does not carry.
+    """
+
+    all: tuple[str, ...]
+    scores: tuple[str, ...]
+    first: tuple[str, ...]
+    last: tuple[str, ...]
+    totals: tuple[str, ...]
+    rescales: bool
+
+    @property
+    def at_any(self):
+        return bool(self.all)
+
+    @property
+    def at_scores(self):
+        return bool(self.scores)
+
+    @property
+    def at_heads(self):
+        return bool(self.first or self.last)
+
+    @property
+    def at_first(self):
+        return bool(self.first)
+
+    @property
+    def at_last(self):
+        return bool(self.last)
+
+    @property
+    def at_totals(self):
+        return bool(self.totals)
+
+    @classmethod
+    def of(cls, parameters):
+        """Those of a kernel with these parameters."""
+        rows = {feature.name: feature for feature in features_of(parameters)}
+        names = tuple(name for name in IN_KERNEL if name in rows)
+        per_head = [name for name in names if rows[name].kind == "per head"]
+        return cls(
+            names,
+            tuple(name for name in names if IN_KERNEL[name].score),
+            tuple(name for name in per_head if rows[name].before_scores),
+            tuple(name for name in per_head if not rows[name].before_scores),
+            tuple(name for name in names if IN_KERNEL[name].totals),
+            any(IN_KERNEL[name].rescales for name in names),
+        )
+
+
+# --- the places ------------------------------------------------------------------------------------------------------
+
+
+def factor_of(given, c, before=None):
+    """What the kernel scales scores by: behind all that changes them, or as they come to the feature `before`."""
+    factor = given.softmax_scale
+    for name in c.features.scores:
+        if name == before:
+            break
+        if IN_KERNEL[name].factor_behind:
+            factor = IN_KERNEL[name].factor_behind(factor, given)
+    return factor
+
+
+def changed_by(name, x, after, s, c):
+    """What a feature makes of a score x whose key lies `after` keys behind its query's own place."""
+    return IN_KERNEL[name].score(x, after, factor_of(s.given, c, name), s)
+
+
+def changed(x, after, s, c):
+    """What all of them make of it."""
+    for name in c.features.scores:
+        x = changed_by(name, x, after, s, c)
+    return x
+
+
+def changes_at_once(name):
+    """Whether a device function changes all scores of a thread for the feature."""
+    return bool(ON_SCORES[name])
+
+
+def operand_of(name, s, c):
+    """What that function is given beside the scores."""
+    return IN_KERNEL[name].operand(factor_of(s.given, c, name), s.given)
+
+
+@T.macro
+def own_values(c):
+    """Registers for what features read of a tile's head."""
+    return {name: own_value() for name in (*c.features.first, *c.features.last)}
+
+
+@T.macro
+def own_value():
+    """A register for one of them."""
+    own = T.alloc_local([1], "float32")
+    return own  # noqa: RET504: TileLang calls the register by this name.
+
+
+@T.macro
+def read(names, head, s):
+    """What these features read of a head."""
+    for name in names:
+        s.own[name][0] = getattr(s.given, name)[head]
+
+
+@T.macro
+def at_totals(rows, s, c):
+    """What features do at the rows' totals."""
+    for name in c.features.totals:
+        IN_KERNEL[name].totals(rows, s, c)
+
+
+def device_code(names):
+    """The CUDA device functions of these features."""
+    return "".join(text for name, text in OF_FEATURES.items() if name in names)

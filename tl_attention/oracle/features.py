@@ -1,0 +1,74 @@
+"""What each feature of a call computes: by its definition, for the reference, and as a kernel does it, for the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tl_attention.problem.features import BY_WORD
+
+# What becomes of scores (queries, keys), where `after` says how far each key lies after its query's own place.
+Change = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class InOracle:
+    """A feature, whose value is a number, or that of one head.
+
+    `scores(value)` changes scaled scores by definition. A kernel changes what its product gives, before that is scaled by
+    `factor`: `products(value, factor)` does so, and gives the factor that scales the rest. `is_score` says that the value is
+    one more score of each row, which has no key.
+    """
+
+    scores: Callable[[Any], Change] | None = None
+    products: Callable[[Any, float], tuple[Change, float]] | None = None
+    is_score: bool = False
+
+
+def _softcap(cap: float) -> Change:
+    return lambda scores, after: cap * (scores / cap).tanh()
+
+
+def _softcap_of_products(cap: float, factor: float) -> tuple[Change, float]:
+    return lambda products, after: torch.tanh(products * (factor / cap)), cap
+
+
+IN_ORACLE = {"softcap": InOracle(_softcap, _softcap_of_products), "sinks": InOracle(is_score=True)}
+
+
+def of_head(asked: Mapping[str, Any], head: int) -> dict[str, Any]:
+    """The values of one head, of those that are asked for; tensors are (heads,). Raises TypeError for a word that is none."""
+    if unknown := asked.keys() - BY_WORD.keys():
+        raise TypeError(f"{sorted(unknown)[0]!r} is no feature, expected some of {', '.join(IN_ORACLE)}")
+    there = ((word, asked.get(word)) for word in IN_ORACLE)
+    return {word: value[head] if isinstance(value, Tensor) else value for word, value in there if _is_there(value)}
+
+
+def _is_there(value: Any) -> bool:
+    return value is not None and (isinstance(value, Tensor) or bool(value))
+
+
+def changes(values: Mapping[str, Any]) -> Iterator[Change]:
+    """What is done to scaled scores, in turn."""
+    for word, value in values.items():
+        if change := IN_ORACLE[word].scores:
+            yield change(value)
+
+
+def changes_of_products(values: Mapping[str, Any], factor: float) -> tuple[list[Change], float]:
+    """What a kernel does to its products, in turn, and the factor by which it scales them then."""
+    done = []
+    for word, value in values.items():
+        if change := IN_ORACLE[word].products:
+            made, factor = change(value, factor)
+            done.append(made)
+    return done, factor
+
+
+def more_scores(values: Mapping[str, Any]) -> list[Tensor]:
+    """The scores of a row besides those of its keys."""
+    return [value for word, value in values.items() if IN_ORACLE[word].is_score]

@@ -1,0 +1,226 @@
+"""The features that a call may ask for beside its sizes, dtype and mask: one row each, which everything else asks.
+
+What a feature computes stands in three more places: in `lowering/features.py` for the kernels, in `oracle/features.py` for
+the numbers that they are held to, and in the docstring of `attention`, whose argument it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tl_attention.errors import InputError, shown
+from tl_attention.problem.parameter import Parameter
+from tl_attention.problem.scale import EXPECTED, in_range
+
+# A number of the call; a tensor with one fp32 for each head of Q; or a result more.
+Kind = Literal["number", "per head", "result"]
+# What a problem has of a feature: the number, or whether it is there.
+Value = float | bool
+
+
+def _softcap(value: object) -> float:
+    low, high = 1e-20, 1e20  # So that fp32 has the scale divided by it.
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not (value == 0 or low <= value <= high):
+        raise InputError(f"softcap is {shown(value)}, expected 0, which is off, or {low:g} to {high:g}")
+    return float(value)
+
+
+def _softcap_with_scale(value: float, scale: float) -> None:
+    if value and not in_range(scale / value):
+        raise InputError(f"scale / softcap is {scale / value:g}, expected {EXPECTED}")
+
+
+# One object each, so that they are told apart as such.
+@dataclass(frozen=True, eq=False)
+class Feature:
+    """One row. `word` names it: in a problem, in records, cells and rules, and on the command line.
+
+    `argument` is what `attention` takes for it, `parameter` what a kernel does. `check` gives the number that a value means,
+    or raises InputError; `check_with_scale` does so for one that does not go with a scale.
+    `help` describes the option, `words` are what a refusal calls it, `elsewhere` what other libraries call the argument,
+    and `transformers` what a layer of Transformers does. `peers` have it, each by an argument of that name. `has_gradient`
+    says whether a call with it may have one.
+
+    `on_scores` is what the device function is called, if there is one, that changes all scores of a thread at once.
+    `before_scores` says of a tensor that scores need it, others only a row's total; `without_keys` that it is a score of
+    its own, which also a row without a key has. Kernels are verified at numbers `tried`; tensors are normal numbers of this
+    standard deviation and mean.
+    """
+
+    word: str
+    argument: str
+    kind: Kind
+    parameter: Parameter
+    help: str
+    words: str
+    check: Callable[[object], float] = float  # type: ignore[assignment]
+    check_with_scale: Callable[[float, float], None] = lambda value, scale: None
+    elsewhere: tuple[str, ...] = ()
+    transformers: str = ""
+    peers: Mapping[str, str] = field(default_factory=dict)
+    has_gradient: bool = False
+    on_scores: str = ""
+    before_scores: bool = False
+    without_keys: bool = False
+    tried: float = 1.0
+    drawn: tuple[float, float] = (1.0, 0.0)
+
+    @property
+    def name(self) -> str:
+        """The name of the kernel's parameter."""
+        return self.parameter.name
+
+    @property
+    def is_number(self) -> bool:
+        """Whether a problem has its number, instead of whether it is there."""
+        return self.kind == "number"
+
+    @property
+    def off(self) -> Value:
+        """What a problem has that does not ask for it."""
+        return 0.0 if self.is_number else False
+
+    @property
+    def option(self) -> str:
+        """Its option on the command line."""
+        return f"--{self.word.replace('_', '-')}"
+
+    def checked(self, value: object) -> Value:
+        """What a problem has of it. Raises InputError."""
+        if self.is_number:
+            return self.check(value)
+        if not isinstance(value, bool):
+            raise InputError(f"{self.word} is {shown(value)}, expected True or False")
+        return value
+
+    def said(self, value: Value) -> str:
+        """It, in the words of a problem."""
+        return f"{self.word} {value:g}" if self.is_number else self.words.removeprefix("the ")
+
+
+FEATURES = (
+    Feature(
+        "softcap",
+        "softcap",
+        "number",
+        Parameter("softcap", "scalar", dtype="float32", optional=True),
+        help="scores are capped by this; 0 is off",
+        words="softcap",
+        check=_softcap,
+        check_with_scale=_softcap_with_scale,
+        elsewhere=("logits_soft_cap",),
+        transformers="softcap",
+        peers={"fa3": "softcap"},
+        on_scores="tl_attention_cap",
+        tried=2.0,
+    ),
+    Feature(
+        "sinks",
+        "sinks",
+        "per head",
+        Parameter("Sinks", "input", ("heads",), "float32", optional=True),
+        help="each head has a sink, one more score of every row",
+        words="sinks",
+        elsewhere=("s_aux",),
+        transformers="s_aux",
+        without_keys=True,
+        tried=5.0,
+        # Some weigh as much as a row's keys, some nothing.
+        drawn=(4.0, 2.0),
+    ),
+    Feature(
+        "lse",
+        "return_lse",
+        "result",
+        Parameter("LSE", "output", ("batch", "heads", "seq_q"), "float32", optional=True),
+        help="the kernel returns the LSE of each row too",
+        words="the LSE",
+        elsewhere=("return_softmax_lse", "return_attn_probs"),
+    ),
+)
+BY_WORD = {feature.word: feature for feature in FEATURES}
+# What a kernel reads, and what it writes besides.
+INPUTS = tuple(feature for feature in FEATURES if feature.kind != "result")
+RESULTS = tuple(feature for feature in FEATURES if feature.kind == "result")
+NUMBERS = tuple(feature for feature in FEATURES if feature.is_number)
+
+
+class Asked(Mapping[str, Value]):
+    """The features that a problem asks for, by word; what it does not ask for is off. Hashable.
+
+    `Asked(softcap=30.0, lse=True)`: raises InputError for a value that is none, TypeError for a word that is none.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, **values: object) -> None:
+        if unknown := values.keys() - BY_WORD.keys():
+            raise TypeError(f"{sorted(unknown)[0]!r} is no feature, expected some of {', '.join(BY_WORD)}")
+        checked = ((feature, feature.checked(values[feature.word])) for feature in FEATURES if feature.word in values)
+        self._values = tuple((feature.word, value) for feature, value in checked if value != feature.off)
+
+    def __getitem__(self, word: str) -> Value:
+        return dict(self._values).get(word, BY_WORD[word].off)
+
+    def __iter__(self) -> Iterator[str]:
+        return (word for word, _ in self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, word: object) -> bool:
+        return any(word == asked for asked, _ in self._values)
+
+    def __hash__(self) -> int:
+        return hash(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Asked) and self._values == other._values
+
+    def __repr__(self) -> str:
+        return f"Asked({', '.join(f'{word}={value!r}' for word, value in self._values)})"
+
+    def __reduce__(self) -> Any:
+        return _asked, (dict(self._values),)
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """Their rows."""
+        return tuple(BY_WORD[word] for word in self)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The kernel's optional parameters for them, by name."""
+        return tuple(feature.name for feature in self.features)
+
+    def __str__(self) -> str:
+        return ", ".join(BY_WORD[word].said(value) for word, value in self._values)
+
+    def but(self, **values: object) -> Asked:
+        """The same, but for these."""
+        return Asked(**{**dict(self._values), **values})
+
+
+NOTHING = Asked()
+
+
+def _asked(values: dict[str, Value]) -> Asked:
+    return Asked(**values)
+
+
+def features_of(parameters: Iterable[str]) -> tuple[Feature, ...]:
+    """The rows of kernels' parameters, in the table's order."""
+    names = {*parameters}
+    return tuple(feature for feature in FEATURES if feature.name in names)
+
+
+def asked_of(parameters: Iterable[str]) -> dict[str, Value]:
+    """Values by word, at which a kernel with these parameters is verified."""
+    return {feature.word: feature.tried if feature.is_number else True for feature in features_of(parameters)}
+
+
+def taken_from(options: dict[str, Any]) -> dict[str, Any]:
+    """The features among options by word, which are taken out of these."""
+    return {word: options.pop(word) for word in BY_WORD if word in options}
