@@ -35,10 +35,10 @@ def register_transformers() -> str:
 
     Registering changes no model yet. `model.set_attn_implementation(name)`, or
     `from_pretrained(..., attn_implementation=name)`, switches a model to the kernels. They run causal and full attention,
-    cached generation, windows, and whatever else `attention` takes, on fp16 and bf16 tensors on a GPU.
+    cached generation, windows, and the other arguments of `attention` that layers have, on fp16 and bf16 tensors on a GPU.
 
     SDPA runs all other cases: padding, static caches, dropout, and tensors that `attention` refuses. A warning says so once
-    for each case. A layer with softcap or sinks in such a case raises InputError, because SDPA has neither.
+    for each case. A layer that has such an argument raises InputError then, because SDPA has none of them.
 
     Returns: "tl_attention".
     Raises: InputError (a ValueError) if Transformers is not installed.

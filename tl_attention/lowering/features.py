@@ -184,7 +184,8 @@ def own_values(c):
 def own_value():
     """A register for one of them."""
     own = T.alloc_local([1], "float32")
-    return own  # noqa: RET504: TileLang calls the register by this name.
+    # TileLang calls the register by this name.
+    return own  # noqa: RET504
 
 
 @T.macro
