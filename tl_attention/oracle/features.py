@@ -37,7 +37,11 @@ def _softcap_of_products(cap: float, factor: float) -> tuple[Change, float]:
     return lambda products, after: torch.tanh(products * (factor / cap)), cap
 
 
-IN_ORACLE = {"softcap": InOracle(_softcap, _softcap_of_products), "sinks": InOracle(is_score=True)}
+# By word, in the order in which they act.
+IN_ORACLE = {
+    "softcap": InOracle(_softcap, _softcap_of_products),
+    "sinks": InOracle(is_score=True),
+}
 
 
 def of_head(asked: Mapping[str, Any], head: int) -> dict[str, Any]:
