@@ -38,10 +38,7 @@ def _softcap_of_products(cap: float, factor: float) -> tuple[Change, float]:
 
 
 # By word, in the order in which they act.
-IN_ORACLE = {
-    "softcap": InOracle(_softcap, _softcap_of_products),
-    "sinks": InOracle(is_score=True),
-}
+IN_ORACLE = {"softcap": InOracle(_softcap, _softcap_of_products), "sinks": InOracle(is_score=True)}
 
 
 def of_head(asked: Mapping[str, Any], head: int) -> dict[str, Any]:
