@@ -15,7 +15,7 @@ from on_cpu import on_cpu
 import tl_attention
 from tl_attention import InputError, ScheduleRefused, attention
 from tl_attention.files.default_rule import Case
-from tl_attention.files.defaults import load
+from tl_attention.files.defaults import FILE, load
 from tl_attention.lowering import features
 from tl_attention.measure.peers import why_not
 from tl_attention.measure.records import problem_of, read_rows, shape_of
@@ -29,11 +29,7 @@ __all__ = ["on_cpu"]
 
 BIAS = 3.0
 SHAPE = AttentionShape.parse("1,2,40,64")
-RULES = """\
-rules:
-  - {score_bias: true, schedule: short, why: a test, record: none yet}
-  - {schedule: best, why: a test, record: none yet}
-"""
+RULE = "rules:\n  - {head_dims: [64], score_bias: true, schedule: d64, why: a test, record: none yet}\n"
 KERNELS = {
     "best": GoldenKernel("best", optional=frozenset({"score_bias"})),
     "best_causal, asked": GoldenKernel(
@@ -101,10 +97,10 @@ def test_the_command_line_verifies_it_and_records_it(cli, tmp_path) -> None:
 
 def test_a_rule_may_ask_for_it(tmp_path) -> None:
     file = tmp_path / "rules.yaml"
-    file.write_text(RULES)
+    file.write_text(FILE.read_text().replace("rules:\n", RULE))
     found = load(file)
     shapes = SHAPE, SHAPE.asking(score_bias=BIAS)
-    assert [found.rules[found.number(Case.of(shape))].schedule for shape in shapes] == ["best", "short"]
+    assert [found.rules[found.number(Case.of(shape))].schedule for shape in shapes] == ["short", "d64"]
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -118,11 +114,18 @@ def test_kernels_with_it_are_proved_and_their_programs_are_right(name) -> None:
 
 
 def test_a_kernel_that_forgets_it_is_refused(monkeypatch) -> None:
-    monkeypatch.setitem(
-        features.IN_KERNEL, "score_bias", features.InKernel(score=lambda x, after, factor, s: x / factor * factor)
-    )
-    with pytest.raises(ScheduleRefused, match="does not read score_bias"):
-        prove(KERNELS["seed"].schedule, lowered(KERNELS["seed"]))
+    """TileLang leaves it out of the host's code then."""
+    forgetful = features.InKernel(score=lambda x, after, factor, s: x / factor * factor)
+    monkeypatch.setitem(features.IN_KERNEL, "score_bias", forgetful)
+    kernel = GoldenKernel("seed", FULL, optional=frozenset({"score_bias"}))
+    with pytest.raises(ScheduleRefused, match="no definition 'float score_bias"):
+        prove(kernel.schedule, lowered(kernel))
+
+
+def test_a_kernel_that_takes_it_and_does_not_read_it_is_refused() -> None:
+    code = lowered(KERNELS["best"])
+    with pytest.raises(ScheduleRefused, match="it does not read score_bias"):
+        prove(KERNELS["best"].schedule, replace(code, source=code.source.replace("(score_bias / softmax_scale)", "0")))
 
 
 def test_a_launch_that_passes_another_number_is_refused() -> None:

@@ -27,7 +27,7 @@ def test_the_patch_is_of_few_files_of_the_package() -> None:
 @pytest.mark.exhaustive
 def test_a_feature_that_the_patch_adds_passes_from_the_call_to_the_proof(tmp_path) -> None:
     for name in ("tl_attention", "schedules", "results", "tests", "tools"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.jsonl", "golden"))
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "golden"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     subprocess.run(["git", "apply", PATCH], cwd=tmp_path, check=True, env={**os.environ, "GIT_DIR": "/nowhere"})
     # Python finds the copy of the package first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from tl_attention.problem.parameter import Parameter
@@ -30,10 +31,6 @@ def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter,
     tensors = {parameter.name for parameter in parameters if parameter.kind != "scalar"}
     taken = [(name, KINDS.get(kind, kind)) for kind, name in kernel.signature.parameters]
     given = [(parameter.name, parameter.kind) for parameter in plan.parameters]
-    for parameter in parameters:
-        # TileLang leaves out of the kernel's parameters what nothing in it reads.
-        if parameter.kind == "scalar" and parameter.name not in dict(taken):
-            raise Unsafe(f"it does not read {parameter.name}")
     if taken != given or plan.kernel != kernel.signature.name:
         raise Unsafe(f"{kernel.signature.name} takes {taken}, {plan.kernel} is launched with {given}")
     found = {name.removesuffix("_desc") for name, kind in taken if kind == "pointer"}
@@ -48,6 +45,15 @@ def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter,
         raise Unsafe(f"{threads} threads of a block, the kernel is made for {kernel.signature.threads}")
     if {descriptor.name for descriptor in plan.descriptors} != {*kernel.signature.of("descriptor")}:
         raise Unsafe("the launch's descriptors are not those that the kernel takes")
+
+
+def check_scalars(kernel: Kernel, source: str, parameters: tuple[Parameter, ...]) -> None:
+    """Each number that the kernel takes is in one of its lines of arithmetic, or is given to a function."""
+    lines = source.splitlines()
+    body = "\n".join(lines[number] for number in kernel.kinds)
+    for parameter in parameters:
+        if parameter.kind == "scalar" and not re.search(rf"\b{parameter.name}\b", body):
+            raise Unsafe(f"it does not read {parameter.name}")
 
 
 def check_strides(plan: HostPlan, parameters: tuple[Parameter, ...], strided: bool) -> None:

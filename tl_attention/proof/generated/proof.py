@@ -20,7 +20,13 @@ from tl_attention.proof.generated.counter import COUNTER
 from tl_attention.proof.generated.coverage import Coverage
 from tl_attention.proof.generated.host_plan import HostPlan, parse_host_source
 from tl_attention.proof.generated.iterations import Iterations
-from tl_attention.proof.generated.launch import check_descriptors, check_memory, check_signature, check_strides
+from tl_attention.proof.generated.launch import (
+    check_descriptors,
+    check_memory,
+    check_scalars,
+    check_signature,
+    check_strides,
+)
 from tl_attention.proof.generated.nodes import Step, every
 from tl_attention.proof.generated.parts import Expected
 from tl_attention.proof.generated.prelude import check_prelude
@@ -152,6 +158,7 @@ class Proof(ABC):
         check_equalities(self.kernel.body)
         check_prelude(self.kernel, self.prelude)
         check_signature(self.kernel, self.plan, self.code.parameters, self.code.variant.dtype)
+        check_scalars(self.kernel, self.code.source, self.code.parameters)
         blocks, wanted = self.kernel.signature.blocks, self.schedule.kernel.blocks_per_sm
         if blocks != wanted:
             raise Unsafe(f"its registers are those of {blocks} blocks on an SM, expected {wanted}")
