@@ -5,7 +5,7 @@ Tensors are (batch, heads, seq, head_dim) here, whatever the caller's layout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,11 @@ from tl_attention.problem.window import masked
 
 # What a call has for each feature that is an input of it, by word: a number, or a tensor or None.
 Given = Mapping[str, Any]
+
+
+def by_word(values: Sequence[Any]) -> Given:
+    """What a call has for the features, of values in the order of INPUTS."""
+    return {feature.word: value for feature, value in zip(INPUTS, values, strict=True)}
 
 
 def bhsd(tensor: Tensor, layout: str) -> Tensor:
@@ -119,8 +124,8 @@ def checked_scale(scale: float | None, head_dim: int, asked: Asked) -> float:
         return head_dim**-0.5
     try:
         scale = scale_of(scale)
-        for word in asked:
-            BY_WORD[word].check_with_scale(asked[word], scale)
+        for word, value in asked.pairs:
+            BY_WORD[word].check_with_scale(value, scale)
         return scale
     except InputError as error:
         raise _of_attention(error) from None

@@ -13,7 +13,7 @@ from torch.compiler import is_dynamo_compiling
 from tl_attention.op import arguments, operator
 from tl_attention.op.in_memory import BHSD, other_way, placed
 from tl_attention.op.kernels import kernel_of, schedule_of, sms_of
-from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of, launch, optional
+from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of, launch, of_features, taken_for
 from tl_attention.op.unknown import unknown_argument
 from tl_attention.schedule.schedule import Schedule
 
@@ -107,20 +107,21 @@ def attention(
     """
     if unknown:
         raise unknown_argument(unknown, Options.__annotations__ | {"return_lse": bool})
-    given: dict[str, Any] = {"softcap": softcap, "sinks": sinks}
-    key = None
+    # As INPUTS has them.
+    values, key = (softcap, sinks), None
     if not is_dynamo_compiling():
         try:
             options = causal, window_size, layout, return_lse, specialize
-            key = key_of(q, k, v, given, out, schedule, options)
+            key = key_of(q, k, v, values, out, schedule, options)
         except RuntimeError:  # A tensor without sizes or strides, which is refused below.
             key = None
         plan = plans.get(key)
         if plan is not None:
             scale = arguments.checked_scale(scale, plan.head_dim, plan.asked)
-            if plan.serves(q, k, v, given, out, schedule):
-                return plan.run(q, k, v, given, out, scale)
-    if operator.is_needed(q, k, v, *given.values()):
+            if plan.serves(q, k, v, values, out, schedule):
+                return plan.run(q, k, v, values, out, scale)
+    given = arguments.by_word(values)
+    if operator.is_needed(q, k, v, *values):
         return operator.call(
             *(q, k, v, given, out, schedule),
             causal=causal,
@@ -157,7 +158,8 @@ def attention(
         scheduled = schedule_of(schedule, shape, card)
         kernel = kernel_of(scheduled, variant).launch
         own = None if lse is None else rows.own(lse)
-        launch(kernel, q.device.index, [*tensors.values(), scale, *optional(own, given, asked)])
+        more = [] if own is None else [own]
+        launch(kernel, q.device.index, [*tensors.values(), scale, *more, *of_features(taken_for(asked), values)])
         if lse is not None:
             rows.give_back(own, lse)
         if key is not None and not rows.hidden:

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from tl_attention.files.named import resolve
-from tl_attention.op.arguments import Given, tensors_of
 from tl_attention.op.in_memory import ALIGNMENT, BHSD, extent
-from tl_attention.problem.features import INPUTS, Asked
+from tl_attention.problem.features import INPUTS, Asked, Value
 from tl_attention.problem.window import OPEN
 from tl_attention.schedule.schedule import Schedule
 
@@ -26,6 +25,11 @@ MOST_KEPT = 4096
 # The window of a call that names none, known by its identity.
 NO_WINDOW = (OPEN, OPEN)
 Key = tuple[object, ...]
+# What a call has for each of INPUTS, in their order: those that are no tensor are of a PLAIN type.
+Values = tuple[Any, ...]
+PLAIN = {float, int, type(None)}
+# What a kernel takes for a feature: the place of a tensor among these values, or else a number.
+Taken = tuple[int | None, Value | None]
 # Sizes and strides of a tensor.
 Place = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -35,7 +39,8 @@ class Plan:
     """How calls of one key are launched.
 
     `output` and `lse` are those that they get, in the caller's layout, `asked` the features. `views` are q, k, v and the
-    output as the kernel takes them, None where it takes them as they are. `spans` are the bytes, from the first to the
+    output as the kernel takes them, None where it takes them as they are. `features` are what it takes for them besides
+    the LSE: a number, or the place of a tensor among the call's values, the other one None. `spans` are the bytes, from the first to the
     last, of q, k, v, the features' tensors and the output.
     """
 
@@ -48,6 +53,7 @@ class Plan:
     lse: Place | None
     views: tuple[Place, ...] | None
     spans: tuple[int, ...]
+    features: tuple[Taken, ...]
 
     @classmethod
     def of(
@@ -73,10 +79,17 @@ class Plan:
             lse=None if lse is None else _place(lse),
             views=None if as_given else tuple(map(_place, taken.values())),
             spans=spans,
+            features=taken_for(asked),
         )
 
     def serves(
-        self, q: Tensor, k: Tensor, v: Tensor, given: Given, out: Tensor | None, schedule: Schedule | str | Path | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        values: Values,
+        out: Tensor | None,
+        schedule: Schedule | str | Path | None,
     ) -> bool:
         """Whether it is right for a call of its key by addresses, and by the schedule's file. Otherwise that is checked."""
         starts = q.data_ptr(), k.data_ptr(), v.data_ptr()
@@ -85,7 +98,10 @@ class Plan:
             start = out.data_ptr()
             together |= start
             end = start + self.spans[-1]
-            read = (*starts, *(tensor.data_ptr() for tensor in tensors_of(given).values()))
+            read = list(starts)
+            for place, _ in self.features:
+                if place is not None:
+                    read.append(values[place].data_ptr())
             if any(start < other + span and other < end for other, span in zip(read, self.spans)):
                 return False
         if together % ALIGNMENT:
@@ -93,7 +109,7 @@ class Plan:
         return schedule is None or isinstance(schedule, Schedule) or resolve(schedule).schedule is self.schedule
 
     def run(
-        self, q: Tensor, k: Tensor, v: Tensor, given: Given, out: Tensor | None, scale: float
+        self, q: Tensor, k: Tensor, v: Tensor, values: Values, out: Tensor | None, scale: float
     ) -> Tensor | tuple[Tensor, Tensor]:
         """What the call returns."""
         result = output = q.new_empty_strided(*self.output) if out is None else out
@@ -102,20 +118,24 @@ class Plan:
             of_q, of_k, of_v, of_output = self.views
             q, k, v = q.as_strided(*of_q), k.as_strided(*of_k), v.as_strided(*of_v)
             output = result.as_strided(*of_output)
-        if self.asked:
-            launch(self.kernel, self.device, [q, k, v, output, scale, *optional(lse, given, self.asked)])
-        else:
-            launch(self.kernel, self.device, [q, k, v, output, scale])
+        taken = [q, k, v, output, scale]
+        if lse is not None:
+            taken.append(lse)
+        for place, value in self.features:
+            taken.append(value if place is None else values[place])
+        launch(self.kernel, self.device, taken)
         return result if lse is None else (result, lse)
 
 
-def optional(lse: Tensor | None, given: Given, asked: Asked) -> list[Any]:
-    """What a kernel takes for the features that are asked for, as KERNEL_PARAMETERS has them."""
-    found: list[Any] = [] if lse is None else [lse]
-    for feature in INPUTS:
-        if feature.word in asked:
-            found.append(asked[feature.word] if feature.is_number else given[feature.word])
-    return found
+def taken_for(asked: Asked) -> tuple[Taken, ...]:
+    """What a kernel takes for the features that are asked for besides the LSE, as KERNEL_PARAMETERS has them."""
+    there = ((place, feature) for place, feature in enumerate(INPUTS) if feature.word in asked)
+    return tuple((None, asked[feature.word]) if feature.is_number else (place, None) for place, feature in there)
+
+
+def of_features(features: tuple[Taken, ...], values: Values) -> list[Any]:
+    """The same, of a call with these values."""
+    return [value if place is None else values[place] for place, value in features]
 
 
 def launch(kernel: Callable[..., None], device: int | None, given: Sequence[Any]) -> None:
@@ -142,18 +162,31 @@ class Plans(dict[Key | None, Plan]):
         self[key] = plan
 
 
+def _described(values: Values, graded: bool) -> Values:
+    """The values as a key has them, () where one is none that a plan is for."""
+    found: list[object] = []
+    for value in values:
+        if type(value) in PLAIN:
+            found.append(value)
+        elif type(value) is Tensor and not (graded and value.requires_grad):
+            found.append((value.shape, value.dtype, value.device, value.is_contiguous()))
+        else:
+            return ()
+    return tuple(found)
+
+
 def key_of(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    given: Given,
+    values: Values,
     out: Tensor | None,
     schedule: Schedule | str | Path | None,
     options: tuple[bool, tuple[int, int], str, bool, bool],
 ) -> Key | None:
     """The key of a call: None for one that has a gradient, or holds more than plain tensors, numbers and names.
 
-    `options` are causal, window_size, layout, return_lse and specialize. Values that are equal, and right, mean the same: so
+    `values` are those of INPUTS, `options` causal, window_size, layout, return_lse and specialize. Values that are equal, and right, mean the same: so
     1 is not taken for a flag, nor 1.0 for a side of a window.
     """
     causal, window_size, layout, return_lse, specialize = options
@@ -169,17 +202,13 @@ def key_of(
         return None
     if schedule is not None and not isinstance(schedule, (str, Path, Schedule)):
         return None
-    features: list[object] = []
-    for value in given.values():
-        kind = type(value)
-        if kind is Tensor:
-            if graded and value.requires_grad:
+    features = values
+    for value in values:
+        if type(value) not in PLAIN:
+            features = _described(values, graded)
+            if not features:
                 return None
-            features.append((value.shape, value.dtype, value.device, value.is_contiguous()))
-        elif kind is float or kind is int or value is None:
-            features.append(value)
-        else:
-            return None
+            break
     of_out = strides = None
     if out is not None:
         if type(out) is not Tensor or (graded and out.requires_grad):
@@ -190,5 +219,5 @@ def key_of(
         strides = q.stride(), k.stride(), v.stride()
     return (
         *(q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, strides),
-        *(of_out, schedule, options, *features),
+        *(of_out, schedule, *options, *features),
     )

@@ -150,40 +150,40 @@ NUMBERS = tuple(feature for feature in FEATURES if feature.is_number)
 class Asked(Mapping[str, Value]):
     """The features that a problem asks for, by word; what it does not ask for is off. Hashable.
 
-    `Asked(softcap=30.0, lse=True)`: raises InputError for a value that is none, TypeError for a word that is none.
+    `pairs` are words and values. `Asked(softcap=30.0, lse=True)`: raises InputError for a value that is none, TypeError for a word that is none.
     """
 
-    __slots__ = ("_values",)
+    __slots__ = ("pairs",)
 
     def __init__(self, **values: object) -> None:
         if unknown := values.keys() - BY_WORD.keys():
             raise TypeError(f"{sorted(unknown)[0]!r} is no feature, expected some of {', '.join(BY_WORD)}")
         checked = ((feature, feature.checked(values[feature.word])) for feature in FEATURES if feature.word in values)
-        self._values = tuple((feature.word, value) for feature, value in checked if value != feature.off)
+        self.pairs = tuple((feature.word, value) for feature, value in checked if value != feature.off)
 
     def __getitem__(self, word: str) -> Value:
-        return dict(self._values).get(word, BY_WORD[word].off)
+        return dict(self.pairs).get(word, BY_WORD[word].off)
 
     def __iter__(self) -> Iterator[str]:
-        return (word for word, _ in self._values)
+        return (word for word, _ in self.pairs)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.pairs)
 
     def __contains__(self, word: object) -> bool:
-        return any(word == asked for asked, _ in self._values)
+        return any(word == asked for asked, _ in self.pairs)
 
     def __hash__(self) -> int:
-        return hash(self._values)
+        return hash(self.pairs)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Asked) and self._values == other._values
+        return isinstance(other, Asked) and self.pairs == other.pairs
 
     def __repr__(self) -> str:
-        return f"Asked({', '.join(f'{word}={value!r}' for word, value in self._values)})"
+        return f"Asked({', '.join(f'{word}={value!r}' for word, value in self.pairs)})"
 
     def __reduce__(self) -> Any:
-        return _asked, (dict(self._values),)
+        return _asked, (dict(self.pairs),)
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -196,11 +196,11 @@ class Asked(Mapping[str, Value]):
         return tuple(feature.name for feature in self.features)
 
     def __str__(self) -> str:
-        return ", ".join(BY_WORD[word].said(value) for word, value in self._values)
+        return ", ".join(BY_WORD[word].said(value) for word, value in self.pairs)
 
     def but(self, **values: object) -> Asked:
         """The same, but for these."""
-        return Asked(**{**dict(self._values), **values})
+        return Asked(**{**dict(self.pairs), **values})
 
 
 NOTHING = Asked()

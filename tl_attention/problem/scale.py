@@ -16,6 +16,6 @@ def in_range(scale: float) -> bool:
 
 def scale_of(scale: object) -> float:
     """The factor of the scores. Raises InputError."""
-    if not isinstance(scale, (int, float)) or isinstance(scale, bool) or not in_range(scale):
+    if not isinstance(scale, (int, float)) or isinstance(scale, bool) or not SCALES[0] <= scale <= SCALES[1]:
         raise InputError(f"scale is {shown(scale)}, expected a number from {EXPECTED}")
     return float(scale)
