@@ -18,6 +18,7 @@ from tl_attention.loop.table import chunk_names, split_table, whole
 from tl_attention.lowering.warp_specialized.table import TABLE
 from tl_attention.oracle.interpret import interpret
 from tl_attention.oracle.reference import ErrorReport, attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.oracle.tile import Tiles
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
@@ -177,14 +178,6 @@ class SmallProblem:
     ) -> ErrorReport:
         """Interpret the Program on the problem. Raises Deadlock."""
         output = interpret(
-            program,
-            *self.inputs,
-            block_M=BLOCK_M,
-            block_N=BLOCK_N,
-            kv_order=kv_order,
-            mask=CAUSAL,
-            scale=SCALE,
-            policy=policy,
-            softmax=softmax,
+            program, self.inputs, Tiles(BLOCK_M, BLOCK_N, kv_order, softmax), mask=CAUSAL, scale=SCALE, policy=policy
         )
         return compare(output, self.exact, self.peer)

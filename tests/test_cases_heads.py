@@ -15,6 +15,7 @@ from tl_attention.measure.records import Row, parse_row, problem_of
 from tl_attention.op.rows import Rows
 from tl_attention.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.oracle.tile import Tiles
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
@@ -102,8 +103,8 @@ def test_the_interpreter_shares_heads(heads, heads_kv, name, mask):
     options = {"mask": mask, "scale": 0.125}
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
     for policy in POLICIES.values():
-        run = {"block_M": 32, "block_N": 16, "kv_order": schedule.kv_order, "policy": policy}
-        error = compare(interpret(derive(schedule), q, k, v, **run, **options), exact, peer)
+        tiles = Tiles(32, 16, schedule.kv_order)
+        error = compare(interpret(derive(schedule), (q, k, v), tiles, policy=policy, **options), exact, peer)
         assert error.ok, str(error)
 
 

@@ -18,6 +18,7 @@ from tl_attention.loop.table import statement
 from tl_attention.oracle.interpret import POLICIES, interpret
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.oracle.statements import STATEMENT_CODE
+from tl_attention.oracle.tile import Tiles
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.dependences import dependences
@@ -174,8 +175,10 @@ def errors(derived: Program) -> list[bool]:
     q, k, v = make_inputs(AttentionShape(1, 1, 70, 150, 64), seed=1)
     options = {"mask": CAUSAL, "scale": 0.125}
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
-    run = {"block_M": 32, "block_N": 16, "code": CODE, **options}
-    return [compare(interpret(derived, q, k, v, policy=policy, **run), exact, peer).ok for policy in POLICIES.values()]
+    given = (q, k, v), Tiles(32, 16, code=CODE)
+    return [
+        compare(interpret(derived, *given, policy=policy, **options), exact, peer).ok for policy in POLICIES.values()
+    ]
 
 
 @pytest.mark.parametrize("model", ["synchronous", "asynchronous"])

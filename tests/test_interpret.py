@@ -14,7 +14,8 @@ from tiers import sampled
 from tl_attention.measure.candidate import SHARP
 from tl_attention.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.oracle.statements import STATEMENT_CODE, exp2, on_fma_units
+from tl_attention.oracle.statements import exp2, on_fma_units
+from tl_attention.oracle.tile import Tiles
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
@@ -65,7 +66,7 @@ def test_ragged_sizes_every_mask_and_both_directions(kv_order, dtype, seq_q, seq
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
     for name in ("seed", "ws_seed"):
         program = derive(shipped()[name])
-        output = interpret(program, q, k, v, block_M=32, block_N=16, kv_order=kv_order, policy=LATE, **options)
+        output = interpret(program, (q, k, v), Tiles(32, 16, kv_order), policy=LATE, **options)
         error = compare(output, exact, peer)
         assert error.ok, f"{name}: {error}"
 
@@ -126,8 +127,8 @@ def test_a_maximum_that_is_not_the_rows_own_shows_where_scores_lie_far_apart(dty
     for spread, code, ok in ((1.0, short_maximum, True), (SHARP, short_maximum, False), (SHARP, None, True)):
         q, k, v = make_inputs(AttentionShape(1, 1, 256, 300, 64, dtype), 3, spread=spread)
         exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
-        run = {"block_M": 64, "block_N": 32, "policy": LATE, **options}
-        output = interpret(program, q, k, v, code=STATEMENT_CODE | ({"row_max": code} if code else {}), **run)
+        tiles = Tiles(64, 32, code={"row_max": code} if code else {})
+        output = interpret(program, (q, k, v), tiles, policy=LATE, **options)
         assert compare(output, exact, peer).ok == ok
 
 
@@ -140,9 +141,9 @@ def test_late_and_early_differ_in_when_products_run():
     q, k, v = make_inputs(AttentionShape(1, 1, 64, 128, 64), 0)
     options = {"mask": FULL, "scale": 0.125}
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
-    run = {"block_M": 64, "block_N": 16, **options}
-    assert compare(interpret(unwaited, q, k, v, policy=EARLY, **run), exact, peer).ok
-    assert not compare(interpret(unwaited, q, k, v, policy=LATE, **run), exact, peer).ok
+    given = (q, k, v), Tiles(64, 16)
+    assert compare(interpret(unwaited, *given, policy=EARLY, **options), exact, peer).ok
+    assert not compare(interpret(unwaited, *given, policy=LATE, **options), exact, peer).ok
 
 
 @pytest.mark.parametrize(
@@ -168,17 +169,11 @@ def run(schedule, softmax: SoftmaxOptions = SoftmaxOptions(), observer=None, blo
     q, k, v = make_inputs(AttentionShape(1, 1, 128, 704, 64), 0)
     return interpret(
         derive(schedule),
-        q,
-        k,
-        v,
-        block_M=128,
-        block_N=block_N,
-        kv_order="descending",
+        (q, k, v),
+        Tiles(128, block_N, "descending", softmax, observer=observer),
         mask=CAUSAL,
         scale=0.125,
         policy=LATE,
-        softmax=softmax,
-        observer=observer,
     )
 
 

@@ -21,6 +21,7 @@ from tl_attention.oracle.reference import (
     lse_same_precision,
     make_inputs,
 )
+from tl_attention.oracle.tile import Tiles
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
@@ -98,7 +99,7 @@ def test_ragged_sizes_and_every_mask(dtype, seq_q, seq_kv, mask, spread):
     for name in ("seed", "ws_seed"):
         lse = torch.full((2, 3, seq_q), float("nan"))
         program = derive(load(SCHEDULES / f"{name}.yaml"))
-        interpret(program, q, k, v, block_M=32, block_N=16, policy=LATE, lse=lse, **options)
+        interpret(program, (q, k, v), Tiles(32, 16), policy=LATE, lse=lse, **options)
         error = compare_lse(lse, exact, peer)
         assert error.ok, f"{name}: {error}"
 
@@ -142,7 +143,7 @@ def test_the_output_is_as_without():
     options = {"mask": FULL, "scale": 0.1}
     program = derive(load(SCHEDULES / "seed.yaml"))
     both = [
-        interpret(program, q, k, v, block_M=32, block_N=16, policy=LATE, lse=lse, **options)
+        interpret(program, (q, k, v), Tiles(32, 16), policy=LATE, lse=lse, **options)
         for lse in (None, torch.empty(1, 1, 30))
     ]
     assert torch.equal(*both)

@@ -18,7 +18,7 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.loop.table import whole
 from tl_attention.oracle.interpret import POLICIES
 from tl_attention.oracle.statements import STATEMENT_CODE
-from tl_attention.oracle.tile import Tile
+from tl_attention.oracle.tile import Tile, Tiles
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
@@ -65,16 +65,13 @@ def tile(program: Program, problem: SmallProblem, blocks: int, kv_order: str, ob
     return Tile(
         shape,
         {"Q": q, "K": k, "V": v},
-        block_M=BLOCK_M,
-        block_N=BLOCK_N,
-        kv_order=kv_order,
+        Tiles(BLOCK_M, BLOCK_N, kv_order, observer=observer),
         index=0,
         blocks=range(blocks),
+        table=program.table,
         scale=SCALE,
         asked={},
-        table=program.table,
         code=STATEMENT_CODE,
-        observer=observer,
     )
 
 

@@ -17,6 +17,7 @@ from tl_attention.lowering.device_code import SOFTCAP
 from tl_attention.lowering.softmax import TANH
 from tl_attention.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.oracle.tile import Tiles
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
@@ -75,7 +76,7 @@ def test_the_interpreter_is_right(case, dtype, seq_q, seq_kv, mask):
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
     for name in BOTH:
         for policy in (LATE, EARLY):
-            output = interpret(derive(shipped()[name]), q, k, v, block_M=32, block_N=16, policy=policy, **options)
+            output = interpret(derive(shipped()[name]), (q, k, v), Tiles(32, 16), policy=policy, **options)
             error = compare(output, exact, peer)
             assert error.ok, f"{name}: {error}"
 

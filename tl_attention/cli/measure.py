@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,6 +30,9 @@ from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.hardware.device import another_gpu, visible_gpus
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 from tl_attention.program.planned import Planned
+
+if TYPE_CHECKING:
+    from tl_attention.measure.candidate import Candidate
 
 # New records; git ignores the folder, and results/ has those that are kept.
 RUNS = Path("runs")
@@ -98,7 +101,16 @@ def run_options(command: Any) -> Any:
 @schedule_argument
 @run_options
 @click.pass_context
-def run(context: click.Context, /, schedule: str, card: Card | None, **options: Any) -> None:
+def run(
+    context: click.Context,
+    /,
+    schedule: str,
+    card: Card | None,
+    rounds: int,
+    seed: int | None,
+    output: Path | None,
+    **problem: Any,
+) -> None:
     """Compile, verify and time one schedule.
 
     Without a GPU the kernel is compiled, its numbers are checked on the CPU, and nothing is timed. The last lines show
@@ -108,7 +120,8 @@ def run(context: click.Context, /, schedule: str, card: Card | None, **options: 
         given = [schedule, *context.args]
         names = " ".join(map(shlex.quote, given))
         raise InputError(f"run: {len(given)} schedules, expected one; `tl-attention bench {names}` measures several")
-    _measure([schedule], card, command="run", default_dtypes=("fp16",), with_peers=False, **options)
+    candidates = _candidates([schedule], card_for(card), ("fp16",), refuse=True, **problem)
+    _measure(candidates, command="run", rounds=rounds, seed=seed, arch=card.arch if card else None, peers=False, output=output)
 
 
 @command(
@@ -129,7 +142,17 @@ def run(context: click.Context, /, schedule: str, card: Card | None, **options: 
     type=click.Path(path_type=Path),
     help="write the rows to this file too, without anything that says whose machine it is, to be sent to the project",
 )
-def bench(schedules: tuple[str, ...], every: bool, peers: bool, card: Card | None, **options: Any) -> None:
+def bench(
+    schedules: tuple[str, ...],
+    every: bool,
+    peers: bool,
+    card: Card | None,
+    rounds: int,
+    seed: int | None,
+    output: Path | None,
+    share: Path | None,
+    **problem: Any,
+) -> None:
     """Compile, verify and time several schedules, and rank them beside cuDNN and FlashAttention.
 
     Without a SCHEDULE it takes those at the top of schedules/. Without a GPU it compiles them and checks their numbers on
@@ -137,8 +160,11 @@ def bench(schedules: tuple[str, ...], every: bool, peers: bool, card: Card | Non
     """
     if every and schedules:
         raise InputError(f"--every takes every schedule at the top, expected no others beside it, found {schedules[0]}")
-    texts = texts_of(schedules) if schedules else default_schedules(every, card_for(card))
-    _measure(texts, card, command="bench", default_dtypes=("fp16", "bf16"), with_peers=peers, **options)
+    on = card_for(card)
+    texts = texts_of(schedules) if schedules else default_schedules(every, on)
+    candidates = _candidates(texts, on, ("fp16", "bf16"), refuse=False, **problem)
+    of_run: dict[str, Any] = {"rounds": rounds, "seed": seed, "arch": card.arch if card else None, "output": output}
+    _measure(candidates, command="bench", peers=peers, share=share, **of_run)
 
 
 def default_schedules(every: bool, card: Card) -> list[str]:
@@ -152,41 +178,62 @@ def default_schedules(every: bool, card: Card) -> list[str]:
     return list(WITHOUT_GPU)
 
 
-def _measure(
+def _candidates(
     texts: Sequence[str],
-    card: Card | None,
-    *,
-    command: str,
+    on: Card,
     default_dtypes: Iterable[str],
-    with_peers: bool,
+    *,
+    refuse: bool,
     shape: str | None,
     dtypes: Sequence[str],
-    causal: bool,
-    window: str,
     sizes: str,
-    rounds: int,
-    seed: int | None,
-    output: Path | None,
-    share: Path | None = None,
-    **asked: Any,
-) -> None:
-    # A mistake in any file or size is told before the first slow import.
-    on = card_for(card)
-    problem: dict[str, Any] = {"causal": causal, "window": window, **asked}
+    **problem: Any,
+) -> list[Candidate]:
+    """The kernels of these schedules that compute the problem, for a card.
+
+    A mistake in any file or size raises InputError before the first slow import. If `refuse`, so does a schedule that is
+    not safe, which gets a row otherwise.
+    """
     runnable = of_card(resolve_all(texts), on)
     sizes_text = shape_for(shape, runnable)
     shapes = [AttentionShape.parse(sizes_text, dtype=dtype, **problem) for dtype in dtypes or default_dtypes]
-    schedules = meant_for(runnable, shapes[0].head_size)
-    planned = [Planned(named.schedule) for named in schedules]
-    if command == "run":
+    schedules = [(named, Planned(named.schedule)) for named in meant_for(runnable, shapes[0].head_size)]
+    if refuse:
         from tl_attention.lowering.preflight import refuse_unless_safe
 
-        with naming(schedules[0]):
-            refuse_unless_safe(planned[0], shapes[0].head_size, on)
+        for named, planned in schedules:
+            with naming(named):
+                refuse_unless_safe(planned, shapes[0].head_size, on)
     say_not_launched(on)
 
+    from tl_attention.measure.candidate import Candidate
+
+    fixed = {"runtime": (False,), "fixed": (True,), "both": (False, True)}[sizes]
+    return [
+        Candidate(named.name, of_dtype, planned, is_fixed, sms=on.sms, arch=on.arch)
+        for of_dtype in dict.fromkeys(shapes)
+        for named, planned in schedules
+        for is_fixed in fixed
+    ]
+
+
+def _measure(
+    candidates: Sequence[Candidate],
+    *,
+    command: str,
+    rounds: int,
+    seed: int | None,
+    arch: str | None,
+    peers: bool,
+    output: Path | None,
+    share: Path | None = None,
+) -> None:
+    """Measure them, record each row, and show all. `arch` is None where nobody has named a card."""
+    from tl_attention.measure.bench import Options, measure
+    from tl_attention.measure.pool import CallFailed
     from tl_attention.measure.records import ResultsFile, Row
     from tl_attention.measure.sharing import WORDS, SharedFile
+    from tl_attention.show.console import ProgressBar, show
 
     with ExitStack() as files:
         results = files.enter_context(ResultsFile(output or RUNS / f"{command}-{stamp()}.jsonl"))
@@ -197,22 +244,9 @@ def _measure(
             if to_share:
                 to_share.append(row)
 
-        from tl_attention.measure.bench import Options, measure
-        from tl_attention.measure.candidate import Candidate
-        from tl_attention.measure.pool import CallFailed
-        from tl_attention.show.console import ProgressBar, show
-
-        fixed = {"runtime": (False,), "fixed": (True,), "both": (False, True)}[sizes]
-        candidates = [
-            Candidate(named.name, problem, plan, is_fixed, sms=on.sms, arch=on.arch)
-            for problem in dict.fromkeys(shapes)
-            for named, plan in zip(schedules, planned)
-            for is_fixed in fixed
-        ]
-        options = Options(rounds, None if with_peers else (), seed, None if card is None else card.arch)
         try:
             with ProgressBar() as progress:
-                rows = measure(candidates, options, record, progress)
+                rows = measure(candidates, Options(rounds, None if peers else (), seed, arch), record, progress)
         except CallFailed as failed:
             say(f"the machine failed, not a schedule: {failed}; {results.written} rows are in {results.path}")
             sys.exit(FAILED)

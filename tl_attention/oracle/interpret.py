@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tl_attention.oracle.features import of_head
+from tl_attention.oracle.features import of_head as of_one_head
 from tl_attention.oracle.reference import (
     ErrorReport,
     attention_fp64,
@@ -20,7 +20,7 @@ from tl_attention.oracle.reference import (
     make_inputs,
 )
 from tl_attention.oracle.statements import STATEMENT_CODE
-from tl_attention.oracle.tile import Observer, Tile
+from tl_attention.oracle.tile import Tile, Tiles
 from tl_attention.problem.features import INPUTS, features_of
 from tl_attention.problem.lengths import ragged
 from tl_attention.problem.mask import Mask
@@ -29,7 +29,6 @@ from tl_attention.problem.tiling import kv_blocks, row_tiles
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.machine import EARLY, LATE, Policy, execute
 from tl_attention.program.program import Program
-from tl_attention.schedule.options import SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
 
 POLICIES: Mapping[str, Policy] = {"late": LATE, "early": EARLY}
@@ -37,59 +36,41 @@ POLICIES: Mapping[str, Policy] = {"late": LATE, "early": EARLY}
 
 def interpret(
     program: Program,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    tiles: Tiles,
     *,
-    block_M: int,
-    block_N: int,
-    kv_order: str = "ascending",
     mask: Mask,
     scale: float,
     policy: Policy,
-    softmax: SoftmaxOptions = SoftmaxOptions(),
-    observer: Observer | None = None,
-    code: Mapping[str, Callable[[Tile], None]] = STATEMENT_CODE,
     lse: Tensor | None = None,
     **asked: Any,
 ) -> Tensor:
-    """Attention by the Program on the CPU, in tiles of block_M queries and block_N keys of any size.
+    """Attention by the Program on the CPU, in tiles of any size.
 
-    q (batch, heads, seq_q, head_dim), k (batch, heads_kv, seq_kv, head_dim) and v (batch, heads_kv, seq_kv, head_dim_v),
-    fp16 or bf16; returns (batch, heads, seq_q, head_dim_v) in q's dtype. `code` is what the statements of the Program's
-    table name, and `asked` features by word: numbers, or tensors (heads,). Each row's logarithm is written to `lse`, fp32 (batch, heads, seq_q). Raises machine.Deadlock.
+    `inputs` are q (batch, heads, seq_q, head_dim), k (batch, heads_kv, seq_kv, head_dim) and v (batch, heads_kv, seq_kv,
+    head_dim_v), fp16 or bf16; returns (batch, heads, seq_q, head_dim_v) in q's dtype. Each row's logarithm is written to
+    `lse`, fp32 (batch, heads, seq_q). `asked` are features by word: numbers, or tensors (heads,). Raises machine.Deadlock.
     """
+    q, k, v = inputs
     batch, heads, seq_q, head_dim = q.shape
     dtype = str(q.dtype).removeprefix("torch.")
     shape = AttentionShape(
         batch, heads, seq_q, k.shape[2], head_dim, dtype, mask, head_dim_v=v.shape[3], heads_kv=k.shape[1]
     )
+    code = {**STATEMENT_CODE, **tiles.code}
     output = q.new_empty(batch, heads, seq_q, v.shape[3])
-    least_blocks = program.least_blocks
     for b in range(batch):
         for h in range(heads):
-            for index in range(row_tiles(shape, block_M)):
-                blocks = kv_blocks(shape, block_M, block_N, index, least_blocks)
-                tile = Tile(
-                    shape,
-                    {"Q": q[b, h], "K": k[b, h // shape.group], "V": v[b, h // shape.group]},
-                    block_M=block_M,
-                    block_N=block_N,
-                    kv_order=kv_order,
-                    index=index,
-                    blocks=blocks,
-                    scale=scale,
-                    asked=of_head(asked, h),
-                    table=program.table,
-                    code=code,
-                    softmax=softmax,
-                    observer=observer,
-                )
+            of_head = {"Q": q[b, h], "K": k[b, h // shape.group], "V": v[b, h // shape.group]}
+            for index in range(row_tiles(shape, tiles.block_M)):
+                blocks = kv_blocks(shape, tiles.block_M, tiles.block_N, index, program.least_blocks)
+                tile = Tile(shape, of_head, tiles, index, blocks, program.table, scale, of_one_head(asked, h), code)
                 execute(program, len(blocks), tile, policy)
-                rows = output[b, h, index * block_M : (index + 1) * block_M]
+                own = slice(index * tiles.block_M, (index + 1) * tiles.block_M)
+                rows = output[b, h, own]
                 rows.copy_(tile.result()[: len(rows)])
                 if lse is not None:
-                    lse[b, h, index * block_M : (index + 1) * block_M] = tile.lse()[: len(rows)]
+                    lse[b, h, own] = tile.lse()[: len(rows)]
     return output
 
 
@@ -106,7 +87,7 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
     for feature in features_of(variant.optional):
         if feature in INPUTS:
             options[feature.word] = feature.tried if feature.is_number else torch.full((sizes.heads,), feature.tried)
-    tile = {key: getattr(schedule, key) for key in ("block_M", "block_N", "kv_order", "softmax")}
+    tiles = Tiles(schedule.block_M, schedule.block_N, schedule.kv_order, schedule.softmax)
     exact = attention_fp64(q, k, v, **options)
     peer = attention_same_precision(q, k, v, **options)
     lse = exact_lse = peer_lse = None
@@ -115,7 +96,7 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
         exact_lse, peer_lse = lse_fp64(q, k, **options), lse_same_precision(q, k, **options)
     reports: dict[str, ErrorReport] = {}
     for name, policy in POLICIES.items():
-        output = interpret(program, q, k, v, policy=policy, lse=lse, **tile, **options)
+        output = interpret(program, (q, k, v), tiles, policy=policy, lse=lse, **options)
         reports[name] = compare(output, exact, peer)
         if lse is not None and exact_lse is not None and peer_lse is not None:
             reports[f"{name} LSE"] = compare_lse(lse, exact_lse, peer_lse)

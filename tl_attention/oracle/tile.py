@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,39 +27,49 @@ HIGHEST = 1e30
 Observer = Callable[[str, int, str, Tensor], None]
 
 
+@dataclass(frozen=True)
+class Tiles:
+    """How a loop is run: its tiles, the order of its KV blocks, its softmax.
+
+    `code` replaces what some statements of the loop's table name. `observer(statement, block, buffer, value)` sees every read.
+    """
+
+    block_M: int
+    block_N: int
+    kv_order: str = "ascending"
+    softmax: SoftmaxOptions = field(default_factory=SoftmaxOptions)
+    code: Mapping[str, Callable[[Tile], None]] = field(default_factory=dict)
+    observer: Observer | None = None
+
+
 class Tile:
     """The buffers of one row tile of one head; `tile[name]` reads a buffer, `tile[name] = x` writes it.
 
     acc_s is (block_M, block_N) fp32, acc_s_cast the same in the inputs' dtype, acc_o (block_M, head_dim_v) fp32, the
     row vectors (block_M,) fp32. Ring buffers are read and written in the slot of the statement that runs, and a chunk
     of a split statement works on its `columns` of a whole buffer. `inputs` are Q, K and V, `blocks` the KV blocks of
-    the tile, `asked` the values of features of this head, `code` what each statement's `code` names. `observer(statement, block, buffer, value)` sees every read.
+    the tile, `asked` the values of features of this head, `code` what the statements of the table name.
     """
 
     def __init__(
         self,
         shape: AttentionShape,
         inputs: Mapping[str, Tensor],
-        *,
-        block_M: int,
-        block_N: int,
-        kv_order: str,
+        tiles: Tiles,
         index: int,
         blocks: range,
+        table: Table,
         scale: float,
         asked: Mapping[str, Any],
-        table: Table,
         code: Mapping[str, Callable[[Tile], None]],
-        softmax: SoftmaxOptions = SoftmaxOptions(),
-        observer: Observer | None = None,
     ):
         self.statements, self.rings, self.code = table.by_name, table.rings, code
         self.given = table.inputs
         self.columns = slice(None)
-        self.softmax = softmax
-        M, N = block_M, block_N
-        self.block_M, self.block_N, self.kv_order = M, N, kv_order
-        self.shape, self.blocks, self.observer = shape, blocks, observer
+        self.softmax = tiles.softmax
+        M, N = tiles.block_M, tiles.block_N
+        self.block_M, self.block_N, self.kv_order = M, N, tiles.kv_order
+        self.shape, self.blocks, self.observer = shape, blocks, tiles.observer
         self.changes, factor = changes_of_products(asked, scale)
         self.scale = factor * LOG2_E
         self.more_scores = [score.float() for score in more_scores(asked)]
