@@ -121,7 +121,15 @@ def run(
         names = " ".join(map(shlex.quote, given))
         raise InputError(f"run: {len(given)} schedules, expected one; `tl-attention bench {names}` measures several")
     candidates = _candidates([schedule], card_for(card), ("fp16",), refuse=True, **problem)
-    _measure(candidates, command="run", rounds=rounds, seed=seed, arch=card.arch if card else None, peers=False, output=output)
+    _measure(
+        candidates,
+        command="run",
+        rounds=rounds,
+        seed=seed,
+        arch=card.arch if card else None,
+        peers=False,
+        output=output,
+    )
 
 
 @command(

@@ -9,18 +9,31 @@ from tl_attention.lowering.warp_specialized.rings import release_q
 
 
 @T.macro
-def consume(turn, base, first, blocks, first_row, head, visible, cut, wg, s, c):
-    """acc_o and denominator of a tile, whose loads begin with number `base`. Blocks below `visible` need no mask."""
-    tile = SimpleNamespace(
-        base=base, first=first, blocks=blocks, first_row=first_row, head=head, visible=visible, cut=cut, wg=wg
+def tile_of(turn, base, first, blocks, first_row, head, visible, cut, wg):
+    """A tile, by names of its own for its numbers: the variables that they come from would go into every expression."""
+    return SimpleNamespace(
+        turn=turn,
+        base=base,
+        first=first,
+        blocks=blocks,
+        first_row=first_row,
+        head=head,
+        visible=visible,
+        cut=cut,
+        wg=wg,
     )
+
+
+@T.macro
+def consume(tile, s, c):
+    """acc_o and denominator of a tile, whose loads begin with number `base`. Blocks below `visible` need no mask."""
     T.fill(s.denominator, 0)
     T.fill(s.scores_max, -T.infinity("float32"))
-    T.mbarrier_wait_parity(s.Q.full[wg], turn % 2)
+    T.mbarrier_wait_parity(s.Q.full[tile.wg], tile.turn % 2)
     if c.kernel.q_operand == "registers":
-        T.copy(s.Q.shared[wg, :, :], s.Q_local)
+        T.copy(s.Q.shared[tile.wg, :, :], s.Q_local)
         if c.kernel.output != "tma":
             # An arrival alone holds back no load by TMA: it would write over rows that are still being read.
             T.fence_proxy_async()
-            release_q(wg, s)
+            release_q(tile.wg, s)
     loop(tile, s, c)

@@ -3,7 +3,7 @@
 import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ROWS, WARP
-from tl_attention.lowering.warp_specialized.consumer import consume
+from tl_attention.lowering.warp_specialized.consumer import consume, tile_of
 from tl_attention.lowering.warp_specialized.output import store
 from tl_attention.lowering.warp_specialized.producer import produce
 from tl_attention.lowering.warp_specialized.tiles import place, workers
@@ -43,7 +43,7 @@ def work(wg, block, s, c, is_producer):
             if c.mask.left is not None:
                 visible -= first
                 cut = c.mask.first_whole(first_row + ROWS + s.past_len, c.block_N, T) - first
-            consume(turn, base, first, blocks, first_row, head, visible, cut, wg, s, c)
+            consume(tile_of(turn, base, first, blocks, first_row, head, visible, cut, wg), s, c)
             store(first_row, head, bz, wg, s, c)
         base += blocks
         advance(tile, turn, row_tiles, s, c, is_producer=is_producer)
