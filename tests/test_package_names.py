@@ -9,6 +9,7 @@ import torch
 
 import tl_attention
 from tl_attention import InputError, attention, load_schedule
+from tl_attention.op.attention import Options
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,10 +35,7 @@ def test_a_schedule_is_loaded_by_its_name_or_its_file() -> None:
         ("return_softmax_lse", "return_softmax_lse: did you mean return_lse?"),
         ("attn_mask", "attn_mask: masks are causal and window_size"),
         ("dropout_p", "dropout_p: there is no dropout"),
-        (
-            "xyzzy",
-            "xyzzy, expected some of causal, scale, window_size, softcap, sinks, layout, out, schedule, specialize, ",
-        ),
+        ("xyzzy", f"xyzzy, expected some of {', '.join(Options.__annotations__)}, return_lse"),
     ],
 )
 def test_a_keyword_that_there_is_not_is_told_with_the_one_that_may_be_meant(name, words) -> None:

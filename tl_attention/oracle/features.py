@@ -41,12 +41,17 @@ def _softcap_of_products(cap: float, factor: float) -> tuple[Change, float]:
 IN_ORACLE = {"softcap": InOracle(_softcap, _softcap_of_products), "sinks": InOracle(is_score=True)}
 
 
-def of_head(asked: Mapping[str, Any], head: int) -> dict[str, Any]:
-    """The values of one head, of those that are asked for; tensors are (heads,). Raises TypeError for a word that is none."""
+def of_head(asked: Mapping[str, Any], head: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    """The values of one head, of those that are asked for: numbers, and of tensors (heads,) 0-dimensional ones of a dtype.
+
+    Raises TypeError for a word that is none.
+    """
     if unknown := asked.keys() - BY_WORD.keys():
         raise TypeError(f"{sorted(unknown)[0]!r} is no feature, expected some of {', '.join(IN_ORACLE)}")
     there = ((word, asked.get(word)) for word in IN_ORACLE)
-    return {word: value[head] if isinstance(value, Tensor) else value for word, value in there if _is_there(value)}
+    return {
+        word: value[head].to(dtype) if isinstance(value, Tensor) else value for word, value in there if _is_there(value)
+    }
 
 
 def _is_there(value: Any) -> bool:

@@ -92,7 +92,7 @@ def make_asked(shape: AttentionShape, seed: int, device: str = "cpu") -> dict[st
     def drawn(feature: Feature) -> Any:
         if feature.is_number:
             return shape.asked[feature.word]
-        deviation, mean = feature.drawn
+        mean, deviation = feature.drawn
         return torch.randn(shape.heads, generator=generator, device=device) * deviation + mean
 
     return {feature.word: drawn(feature) for feature in shape.asked.features if feature in INPUTS}
@@ -231,7 +231,7 @@ def _attention(
             for h in range(q.shape[1]):
                 keys, values = (x[b, h * k.shape[1] // q.shape[1]].to(compute) for x in (k, v))
                 scores = q[b, h, first:last].to(compute) @ keys.T * scale
-                of_features = of_head(asked, h)
+                of_features = of_head(asked, h, compute)
                 for change in changes(of_features):
                     scores = change(scores, after)
                 if visible is not None:

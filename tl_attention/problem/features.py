@@ -45,8 +45,8 @@ class Feature:
 
     `on_scores` is what the device function is called, if there is one, that changes all scores of a thread at once.
     `before_scores` says of a tensor that scores need it, others only a row's total; `without_keys` that it is a score of
-    its own, which also a row without a key has. Kernels are verified at numbers `tried`; tensors are normal numbers of this
-    standard deviation and mean.
+    its own, which also a row without a key has. The interpreter verifies kernels at `tried`, of a tensor's heads at that and one
+    more for each; on a GPU tensors are `drawn`: normal numbers of this mean and standard deviation.
     """
 
     word: str
@@ -65,7 +65,7 @@ class Feature:
     before_scores: bool = False
     without_keys: bool = False
     tried: float = 1.0
-    drawn: tuple[float, float] = (1.0, 0.0)
+    drawn: tuple[float, float] = (0.0, 1.0)
 
     @property
     def name(self) -> str:
@@ -100,6 +100,8 @@ class Feature:
         return f"{self.word} {value:g}" if self.is_number else self.words.removeprefix("the ")
 
 
+# Those that are inputs have the words of their arguments. The tensors among them are positional arguments of the operator in
+# this order, so a new one comes behind those that there are.
 FEATURES = (
     Feature(
         "softcap",
@@ -128,7 +130,7 @@ FEATURES = (
         without_keys=True,
         tried=5.0,
         # Some weigh as much as a row's keys, some nothing.
-        drawn=(4.0, 2.0),
+        drawn=(2.0, 4.0),
     ),
     Feature(
         "lse",

@@ -12,7 +12,7 @@ from tl_attention.problem.variant import KERNEL_PARAMETERS
 from tl_attention.proof.generated.expression import Expression, parsed
 
 TYPES = {"float": 4, "float2": 8, "float4": 16, "half_t": 2, "bfloat16_t": 2, "half2": 4, "uint1": 4, "uint2": 8}
-TYPES |= {"uint4": 16, "bool": 1}
+TYPES |= {"uint4": 16, "bool": 1, "int2": 8, "int4": 16}
 # float acc_s[88];    float broadcast_var = 0x0p+0f/*0.000000e+00*/;    uint4 condval;
 REGISTER = re.compile(rf"\s*({'|'.join(TYPES)}) (\w+)(?:\[(\d+)\])?(?:;| = )")
 PLAIN = re.compile(rf"(?:{'|'.join((*TYPES, 'int'))}) \w+(?:\[\d+\])?;$")
@@ -45,6 +45,7 @@ SCALARS = tuple(parameter.name for parameter in KERNEL_PARAMETERS if parameter.k
 # Functions of registers alone.
 PURE = {
     *("bool", "int", "int64_t", "uint", "float", "float2", "float4", "uint1", "uint2", "uint4", "half_t", "bfloat16_t"),
+    *("int2", "int4", "make_int2", "make_int4"),
     *("half2", "__nv_bfloat162", "reinterpret_cast", "make_float2", "make_float4", "make_uint4", "x", "y", "z", "w"),
     *("max", "min", "exp2f", "fabsf", "log2f", "CUDART_INF_F", "__float22half2_rn", "__float22bfloat162_rn"),
     *("__pack_half2", "__pack_nv_bfloat162", "tl_attention_exp2", "tl_attention_grew", *SCALARS),
