@@ -34,7 +34,7 @@ FOREIGN = re.compile(r"[;{}#\"'\\`@$~]|\+\+|--|//|(?<![<>=!])=(?!=)")
 # What is assigned:  acc_s[i] = ...   __1.x = ...   *(float2*)(acc_s + (i * 2)) = ...
 # ((half2*)(&__8))[0] = ...   (reinterpret_cast<__nv_bfloat162*>(&__8))[0] = ...
 TARGET = re.compile(
-    r"(?:(?:float\d? |half_t |bfloat16_t |bool )?(\w+)(?:\.[xyzw]|\[.+?\])?|\*\(\w+\*\)\((\w+) \+ .+?\)|"
+    r"(?:(?:float\d? |int[24] |half_t |bfloat16_t |bool )?(\w+)(?:\.[xyzw]|\[.+?\])?|\*\(\w+\*\)\((\w+) \+ .+?\)|"
     r"\((?:\(\w+\*\)|reinterpret_cast<\w+\*>)\(&(\w+)\)\)\[\d+\]) = (.+);$"
 )
 # All registers of scores:  tl_attention_cap<88, false>(acc_s, ((softmax_scale / ...) * ...));
