@@ -324,7 +324,7 @@ def work(wg, block, s, c, is_producer):
             first_row += wg * ROWS
             visible = s.seq_kv // c.block_N
             visible = c.mask.end_whole(visible, first_row + s.past_len, c.block_N, T)
-            consume(turn, base, first, blocks, first_row, head, visible, cut, wg, s, c)
+            consume(tile_of(turn, base, first, blocks, first_row, head, visible, cut, wg), s, c)
             store(first_row, head, bz, wg, s, c)
         base += blocks
         advance(tile, turn, row_tiles, s, c, is_producer=is_producer)
@@ -377,14 +377,27 @@ def by_rows(tile, row_tiles, heads, s, c):
 
 
 @T.macro
-def consume(turn, base, first, blocks, first_row, head, visible, cut, wg, s, c):
-    """acc_o and denominator of a tile, whose loads begin with number `base`. Blocks below `visible` need no mask."""
-    tile = SimpleNamespace(
-        base=base, first=first, blocks=blocks, first_row=first_row, head=head, visible=visible, cut=cut, wg=wg
+def tile_of(turn, base, first, blocks, first_row, head, visible, cut, wg):
+    """A tile, by names of its own for its numbers: the variables that they come from would go into every expression."""
+    return SimpleNamespace(
+        turn=turn,
+        base=base,
+        first=first,
+        blocks=blocks,
+        first_row=first_row,
+        head=head,
+        visible=visible,
+        cut=cut,
+        wg=wg,
     )
+
+
+@T.macro
+def consume(tile, s, c):
+    """acc_o and denominator of a tile, whose loads begin with number `base`. Blocks below `visible` need no mask."""
     T.fill(s.denominator, 0)
     T.fill(s.scores_max, -T.infinity("float32"))
-    T.mbarrier_wait_parity(s.Q.full[wg], turn % 2)
+    T.mbarrier_wait_parity(s.Q.full[tile.wg], tile.turn % 2)
     loop(tile, s, c)
 
 
