@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tl_attention.errors import InputError
+from tl_attention.lowering.features import IN_KERNEL
 from tl_attention.measure import bench
 from tl_attention.measure.candidate import verified_on
 from tl_attention.measure.peers import why_not
 from tl_attention.measure.records import Row, problem_of, shape_of
+from tl_attention.oracle.features import IN_ORACLE
 from tl_attention.oracle.reference import make_asked
-from tl_attention.problem.features import taken_from
+from tl_attention.problem.features import FEATURES, INPUTS, taken_from
 from tl_attention.problem.mask import CAUSAL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes
@@ -42,6 +44,13 @@ def test_they_stay_at_other_sizes_and_where_a_kernel_is_verified() -> None:
     shape = PLAIN.asking(softcap=30.0, lse=True)
     assert shape.resized(Sizes(1, 2, 5, 7)) == replace(shape, batch=1, heads=2, heads_kv=1, seq_q=5, seq_kv=7)
     assert {(v.shape.asked, v.shape.group) for v in verified_on(shape, False)} == {(shape.asked, 2)}
+
+
+def test_features_act_in_one_order_and_inputs_have_the_words_of_their_arguments() -> None:
+    words = {feature.name: feature.word for feature in FEATURES}
+    acting = [words[name] for name in IN_KERNEL if words[name] in IN_ORACLE]
+    assert acting == [*IN_ORACLE] == [feature.word for feature in INPUTS]
+    assert {*words} == {*IN_KERNEL} and all(feature.word == feature.argument for feature in INPUTS)
 
 
 @pytest.mark.parametrize("softcap", [-1.0, float("nan"), float("inf"), 1e-30])
