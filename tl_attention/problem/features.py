@@ -38,15 +38,14 @@ class Feature:
     """One row. `word` names it: in a problem, in records, cells and rules, and on the command line.
 
     `argument` is what `attention` takes for it, `parameter` what a kernel does. `check` gives the number that a value means,
-    or raises InputError; `check_with_scale` does so for one that does not go with a scale.
-    `help` describes the option, `words` are what a refusal calls it, `elsewhere` what other libraries call the argument,
+    or raises InputError; `check_with_scale` does so for one that does not go with a scale. `help` describes the option, `words` are what a refusal calls it, `elsewhere` what other libraries call the argument,
     and `transformers` what a layer of Transformers does. `peers` have it, each by an argument of that name. `has_gradient`
     says whether a call with it may have one.
 
     `on_scores` is what the device function is called, if there is one, that changes all scores of a thread at once.
     `before_scores` says of a tensor that scores need it, others only a row's total; `without_keys` that it is a score of
-    its own, which also a row without a key has. The interpreter verifies kernels at `tried`, of a tensor's heads at that and one
-    more for each; on a GPU tensors are `drawn`: normal numbers of this mean and standard deviation.
+    its own, which also a row without a key has. The interpreter verifies kernels at `tried`, of a tensor's heads at that
+    and one more for each; on a GPU tensors are `drawn`: normal numbers of this mean and standard deviation.
     """
 
     word: str
@@ -100,8 +99,8 @@ class Feature:
         return f"{self.word} {value:g}" if self.is_number else self.words.removeprefix("the ")
 
 
-# Those that are inputs have the words of their arguments. The tensors among them are positional arguments of the operator in
-# this order, so a new one comes behind those that there are.
+# Inputs have the words of their arguments. The tensors among them are positional arguments of the operator, in this order:
+# a new one comes behind those that there are.
 FEATURES = (
     Feature(
         "softcap",
@@ -152,7 +151,8 @@ NUMBERS = tuple(feature for feature in FEATURES if feature.is_number)
 class Asked(Mapping[str, Value]):
     """The features that a problem asks for, by word; what it does not ask for is off. Hashable.
 
-    `pairs` are words and values. `Asked(softcap=30.0, lse=True)`: raises InputError for a value that is none, TypeError for a word that is none.
+    `pairs` are words and values. `Asked(softcap=30.0, lse=True)` raises InputError for a value that is none, and TypeError
+    for a word that is none.
     """
 
     __slots__ = ("pairs",)
@@ -216,11 +216,6 @@ def features_of(parameters: Iterable[str]) -> tuple[Feature, ...]:
     """The rows of kernels' parameters, in the table's order."""
     names = {*parameters}
     return tuple(feature for feature in FEATURES if feature.name in names)
-
-
-def asked_of(parameters: Iterable[str]) -> dict[str, Value]:
-    """Values by word, at which a kernel with these parameters is verified."""
-    return {feature.word: feature.tried if feature.is_number else True for feature in features_of(parameters)}
 
 
 def taken_from(options: dict[str, Any]) -> dict[str, Any]:
