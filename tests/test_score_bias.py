@@ -19,7 +19,8 @@ ROOT, PATCH = Path(__file__).parents[1], Path(__file__).with_name("score_bias.pa
 MOST_FILES = 7
 
 
-def test_the_patch_is_of_few_files_of_the_package() -> None:
+def test_the_patch_applies_and_is_of_few_files_of_the_package() -> None:
+    subprocess.run(["git", "apply", "--check", PATCH], cwd=ROOT, check=True)
     files = re.findall(r"^\+\+\+ b/(.+)$", PATCH.read_text(), re.M)
     assert 0 < len(files) <= MOST_FILES and all(file.startswith("tl_attention/") for file in files)
 
