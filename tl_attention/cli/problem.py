@@ -35,7 +35,7 @@ seed_option = click.option(
 
 
 def feature_options(command: F) -> F:
-    """Adds an option for each feature. The command takes them by their words, for `taken_from` to find."""
+    """Adds an option for each feature. The command takes each by its word."""
     for feature in reversed(FEATURES):
         kind: dict[str, Any] = {"type": float, "default": feature.off} if feature.is_number else {"is_flag": True}
         command = click.option(feature.option, feature.word, help=feature.help, **kind)(command)

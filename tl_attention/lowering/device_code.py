@@ -126,6 +126,11 @@ __device__ __forceinline__ void tl_attention_store(const float* acc_o, void* out
 STRIDED_STORE = STORE.replace("int rows)", "int rows, int64_t row_stride)").replace("head_dim / 8)", "row_stride / 8)")
 
 
+def device_code(names):
+    """The functions of these features, by the kernel's parameters."""
+    return "".join(text for name, text in OF_FEATURES.items() if name in names)
+
+
 def is_bf16(c):
     """The argument `bf16` of the templates."""
     return "true" if c.dtype == "bfloat16" else "false"

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import tilelang.language as T
 
-from tl_attention.lowering.device_code import OF_FEATURES
 from tl_attention.lowering.softmax import HIGHEST, LOG2_E, tanh
 from tl_attention.problem.features import FEATURES, features_of
 
@@ -41,12 +40,12 @@ def add_sink(rows, s, c):
 
     It is in natural units, neither scaled nor capped. A row has seen a key, so its maximum is finite.
     """
-    sink = sink_score(s.own["Sinks"][0], s.scale)
+    sink = sink_score(s.own["Sinks"][0], rows.scale)
     for i in T.Parallel(rows.count):
         s.scores_max_prev[i] = s.scores_max[i]
         s.scores_max[i] = T.max(s.scores_max[i], sink)
-        s.scores_max_prev[i] = T.exp2((s.scores_max_prev[i] - s.scores_max[i]) * s.scale)
-        rows.total[i] = rows.total[i] * s.scores_max_prev[i] + T.exp2((sink - s.scores_max[i]) * s.scale)
+        s.scores_max_prev[i] = T.exp2((s.scores_max_prev[i] - s.scores_max[i]) * rows.scale)
+        rows.total[i] = rows.total[i] * s.scores_max_prev[i] + T.exp2((sink - s.scores_max[i]) * rows.scale)
 
 
 def sink_score(sink, per_score):
@@ -63,7 +62,7 @@ def store_lse(rows, s, c):
         "tl_attention_store_lse",
         rows.maxima,
         rows.totals,
-        s.scale,
+        rows.scale,
         T.address_of(s.given.LSE[rows.bz, rows.head, rows.first_row]),
         s.seq_q - rows.first_row,
         T.get_thread_binding(),
@@ -200,8 +199,3 @@ def at_totals(rows, s, c):
     """What features do at the rows' totals."""
     for name in c.features.totals:
         IN_KERNEL[name].totals(rows, s, c)
-
-
-def device_code(names):
-    """The CUDA device functions of these features."""
-    return "".join(text for name, text in OF_FEATURES.items() if name in names)

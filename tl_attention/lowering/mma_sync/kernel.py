@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import tilelang.language as T
 
-from tl_attention.lowering.device_code import STORE, STRIDED_STORE
-from tl_attention.lowering.features import device_code
+from tl_attention.lowering.device_code import STORE, STRIDED_STORE, device_code
 from tl_attention.lowering.iterations import loop
 from tl_attention.lowering.mma_sync.copies import load_q
 from tl_attention.lowering.mma_sync.device_code import GREW

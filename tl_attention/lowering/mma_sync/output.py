@@ -31,6 +31,7 @@ def store(first_row, s, c):
 def rows_of(i, first_row, s, c):
     """The i-th 16 rows of each warp, and their totals, for what features do with them."""
     return SimpleNamespace(
+        scale=s.scale,
         maxima=T.address_of(s.scores_max[2 * i]),
         totals=T.address_of(s.denominator[2 * i]),
         bz=s.bz,

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import tilelang.language as T
 
 from tl_attention.loop.attention import NUMBER
-from tl_attention.lowering.features import at_totals, device_code, factor_of, read
+from tl_attention.lowering.device_code import device_code
+from tl_attention.lowering.features import at_totals, factor_of, read
 from tl_attention.lowering.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, change_scores, store
 from tl_attention.lowering.signature import aligned
 from tl_attention.lowering.softmax import LOG2_E
@@ -64,7 +65,7 @@ def launch(given, c):
             Rescale(s, c)
             MMA1(given.V, bz, head_kv, kv_block(k, None if c.mask.left is None else first, blocks, c.descending), s, c)
         if c.features.at_totals:
-            at_totals(rows_of(bz, by, first_row, s, c), s, c)
+            at_totals(rows_of(bz, by, first_row, scale, s, c), s, c)
         if c.features.rescales:
             for i, j in T.Parallel(c.block_M, c.head_dim_v):
                 s.acc_o[i, j] *= s.scores_max_prev[i]
@@ -78,10 +79,11 @@ def kv_block(step, first, blocks, descending):
     return blocks - 1 - step if descending else step
 
 
-def rows_of(bz, head, first_row, s, c):
+def rows_of(bz, head, first_row, scale, s, c):
     """The tile's rows, and their totals, for what features do with them."""
     return SimpleNamespace(
         count=c.block_M,
+        scale=scale,
         total=s.denominator,
         maxima=s.scores_max.data,
         totals=s.denominator.data,

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import tilelang.language as T
 
-from tl_attention.lowering.features import changed, factor_of, own_values
-from tl_attention.lowering.softmax import LOG2_E, finite
+from tl_attention.lowering.features import changed, own_values
+from tl_attention.lowering.softmax import finite
 
 
 @T.macro
@@ -26,7 +26,6 @@ def allocated(given, c):
     return SimpleNamespace(
         given=given,
         own=own,
-        scale=(factor_of(given, c) if c.features.at_scores else given.softmax_scale) * LOG2_E,
         seq_q=given.Q.shape[2],
         Q_shared=Q_shared,
         K_shared=K_shared,

@@ -12,7 +12,7 @@ import numpy as np
 
 from tl_attention.hardware.warpgroup import ROWS, WARP, WARPS
 from tl_attention.loop.exp2 import COEFFICIENTS
-from tl_attention.lowering.device_code import OF_FEATURES
+from tl_attention.lowering.device_code import device_code
 from tl_attention.lowering.warp_specialized.compared import compare
 from tl_attention.lowering.warp_specialized.device_code import (
     PRELUDE,
@@ -64,9 +64,8 @@ class RolesProof(Proof):
         exp2 = "" if polynomial is None else exp2_polynomial(COEFFICIENTS[polynomial.degree])
         common, columns = (STRIDED_PRELUDE, STRIDED_STORE_COLUMNS) if variant.strided else (PRELUDE, STORE_COLUMNS)
         columns = columns if variant.head_dim_v < variant.tile_dim_v else ""
-        features = "".join(text for name, text in OF_FEATURES.items() if name in variant.optional)
         p = STORE_P if self.roles.p_in_shared else ""
-        return common + columns + exp2 + p + features
+        return common + columns + exp2 + p + device_code(variant.optional)
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:

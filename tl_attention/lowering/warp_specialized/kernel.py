@@ -8,7 +8,7 @@ import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP
 from tl_attention.loop.exp2 import COEFFICIENTS
-from tl_attention.lowering.features import device_code
+from tl_attention.lowering.device_code import device_code
 from tl_attention.lowering.signature import aligned
 from tl_attention.lowering.warp_specialized.device_code import (
     PRELUDE,

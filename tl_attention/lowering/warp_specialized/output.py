@@ -35,7 +35,14 @@ def store(first_row, head, bz, wg, s, c):
 def rows_of(total, bz, head, first_row, s):
     """The warpgroup's rows, and their totals, for what features do with them."""
     return SimpleNamespace(
-        count=ROWS, total=total, maxima=s.scores_max.data, totals=total.data, bz=bz, head=head, first_row=first_row
+        count=ROWS,
+        scale=s.scale,
+        total=total,
+        maxima=s.scores_max.data,
+        totals=total.data,
+        bz=bz,
+        head=head,
+        first_row=first_row,
     )
 
 
