@@ -234,6 +234,49 @@ def consumer(ty, block, s, c):
 # What a thread block has: tiles and barriers in shared memory, and the registers of a warpgroup that computes.
 
 
+@dataclass(frozen=True)
+class Ring:
+    """Buffers of a tensor's tiles, of which `depth` are a ring; Q has one of each warpgroup's rows."""
+
+    source: Any
+    shared: Any
+    full: Any
+    empty: Any
+    depth: Any = None
+
+
+@dataclass(frozen=True)
+class State:
+    """What macros know as `s`: tensors, buffers, a warpgroup's fragments, and sizes. What a schedule does not use is None.
+
+    `own` has what features read of a head; scores times `scale` are exponents of 2. `past_len` keys are before query 0,
+    and `rank` is the thread block's among those of its cluster.
+    """
+
+    Q: Any
+    K: Any
+    V: Any
+    given: Any
+    own: Any
+    acc_s: Any
+    acc_s_cast: Any
+    acc_o: Any
+    scores_max: Any
+    scores_max_prev: Any
+    scores_scale: Any
+    denominator: Any
+    Q_local: Any
+    P_shared: Any
+    tiles: Any
+    batch: Any
+    heads: Any
+    seq_q: Any
+    seq_kv: Any
+    past_len: Any
+    scale: Any
+    rank: Any
+
+
 @T.macro
 def block_state(given, c):
     """The tensors, and everything that is allocated."""
@@ -253,13 +296,13 @@ def block_state(given, c):
     V_full = T.alloc_barrier([WARP] * c.kernel.v_stages)
     K_empty = T.alloc_barrier([readers] * c.kernel.k_stages)
     V_empty = T.alloc_barrier([readers] * c.kernel.v_stages)
-    return SimpleNamespace(
-        Q=SimpleNamespace(source=given.Q, shared=Q_shared, full=Q_full, empty=Q_empty),
-        K=SimpleNamespace(source=given.K, shared=K_shared, full=K_full, empty=K_empty, depth=c.kernel.k_stages),
-        V=SimpleNamespace(source=given.V, shared=V_shared, full=V_full, empty=V_empty, depth=c.kernel.v_stages),
+    return State(
+        Q=Ring(given.Q, Q_shared, Q_full, Q_empty),
+        K=Ring(given.K, K_shared, K_full, K_empty, c.kernel.k_stages),
+        V=Ring(given.V, V_shared, V_full, V_empty, c.kernel.v_stages),
         given=given,
         own=own,
-        **vars(fragments),
+        **fragments,
         Q_local=Q_local,
         P_shared=P_shared,
         tiles=None,
@@ -284,15 +327,15 @@ def warpgroup_state(c):
     scores_scale = T.alloc_fragment([ROWS], "float32")
     denominator = T.alloc_fragment([ROWS, 4], "float32")
     T.annotate_layout({denominator: per_thread_layout()})
-    return SimpleNamespace(
-        acc_s=acc_s,
-        acc_s_cast=acc_s_cast,
-        acc_o=acc_o,
-        scores_max=scores_max,
-        scores_max_prev=scores_max_prev,
-        scores_scale=scores_scale,
-        denominator=denominator,
-    )
+    return {
+        "acc_s": acc_s,
+        "acc_s_cast": acc_s_cast,
+        "acc_o": acc_o,
+        "scores_max": scores_max,
+        "scores_max_prev": scores_max_prev,
+        "scores_scale": scores_scale,
+        "denominator": denominator,
+    }
 
 
 # Tile after tile: what a role of the thread block works on, and which tile is next.
@@ -301,7 +344,61 @@ def warpgroup_state(c):
 @T.macro
 def work(wg, block, s, c, is_producer):
     """Tile after tile, by the producer warp or by one warpgroup that computes."""
-    # Variables: TileLang would put the expressions into the loops.
+    tile = variables(c)
+    row_tiles = T.ceildiv(s.seq_q, c.block_M * c.kernel.cluster)
+    put(tile.number, block // c.kernel.cluster)
+    put(tile.turn, 0)
+    put(tile.base, 0)
+    while tile.number < row_tiles * s.heads * s.batch:
+        locate(tile, row_tiles, s, c)
+        if is_producer:
+            produce(named(tile), s, c)
+        else:
+            see(tile, wg, s, c)
+            consume(named(tile, wg), s, c)
+            store(named(tile, wg), s, c)
+        put(tile.base, tile.base + tile.blocks)
+        advance(tile, row_tiles, s, c, is_producer=is_producer)
+        put(tile.turn, tile.turn + 1)
+
+
+@T.macro
+def locate(tile, row_tiles, s, c):
+    """A tile's rows, head and sequence, and how many KV blocks they need."""
+    cluster = c.kernel.cluster
+    put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * cluster)
+    put(tile.head, place(tile.number, row_tiles, s.batch * s.heads, s, c)[1])
+    put(tile.blocks, T.ceildiv(s.seq_kv, c.block_N))
+    # Blocks of a cluster load together: as many KV blocks as its last row needs.
+    put(tile.blocks, c.mask.end_block(tile.blocks, (tile.first_row + cluster) * c.block_M + s.past_len, c.block_N, T))
+    put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
+    put(tile.first_row, (tile.first_row + s.rank) * c.block_M)
+    put(tile.batch, tile.head // s.heads)
+    put(tile.head, tile.head % s.heads)
+
+
+@T.macro
+def see(tile, wg, s, c):
+    """A warpgroup's own rows, and which KV blocks all of them see."""
+    put(tile.first_row, tile.first_row + wg * ROWS)
+    put(tile.visible, s.seq_kv // c.block_N)
+    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_row + s.past_len, c.block_N, T))
+
+
+@T.macro
+def advance(tile, row_tiles, s, c, is_producer):
+    """The tile that comes next."""
+    put(tile.number, tile.number + workers(c))
+
+
+# Which row tile is next, and where it is.
+#
+# A tile here is that of a whole cluster: block_M rows for each of its blocks.
+
+
+@T.macro
+def variables(c):
+    """A tile in variables, which the next one comes into: TileLang would put the expressions into the loops."""
     tile = T.alloc_var("int32")
     turn = T.alloc_var("int32")
     base = T.alloc_var("int32")
@@ -312,49 +409,25 @@ def work(wg, block, s, c, is_producer):
     visible = T.alloc_var("int32")
     first = 0
     cut = 0
-    row_tiles = T.ceildiv(s.seq_q, c.block_M * c.kernel.cluster)
-    tile = block // c.kernel.cluster
-    turn = 0
-    base = 0
-    while tile < row_tiles * s.heads * s.batch:
-        locate(tile, first_row, head, bz, blocks, row_tiles, s, c)
-        if is_producer:
-            produce(turn, base, first, blocks, first_row, head, bz, s, c)
-        else:
-            first_row += wg * ROWS
-            visible = s.seq_kv // c.block_N
-            visible = c.mask.end_whole(visible, first_row + s.past_len, c.block_N, T)
-            consume(tile_of(turn, base, first, blocks, first_row, head, visible, cut, wg), s, c)
-            store(first_row, head, bz, wg, s, c)
-        base += blocks
-        advance(tile, turn, row_tiles, s, c, is_producer=is_producer)
-        turn += 1
+    return Tile(first, blocks, first_row, head, bz, visible, cut, turn=turn, base=base, number=tile)
+
+
+def put(variable, value):
+    """Puts a value into a variable of a tile: TileLang assigns to names only."""
+    tirx.buffer_store(variable.buffer, value, variable.indices)
+
+
+def named(tile, wg=None):
+    """The tile by names of its own for its numbers: the variables that they come from would go into every expression."""
+    return values_of(
+        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.batch, tile.visible, tile.cut, wg
+    )
 
 
 @T.macro
-def locate(tile: T.Ref, first_row: T.Ref, head: T.Ref, bz: T.Ref, blocks: T.Ref, row_tiles, s, c):
-    """A tile's rows, head and batch, and how many KV blocks they need."""
-    cluster = c.kernel.cluster
-    first_row = place(tile, row_tiles, s.batch * s.heads, s, c)[0] * cluster
-    head = place(tile, row_tiles, s.batch * s.heads, s, c)[1]
-    blocks = T.ceildiv(s.seq_kv, c.block_N)
-    # Blocks of a cluster load together: as many KV blocks as its last row needs.
-    blocks = c.mask.end_block(blocks, (first_row + cluster) * c.block_M + s.past_len, c.block_N, T)
-    blocks = T.max(blocks, c.loop.least_blocks)
-    first_row = (first_row + s.rank) * c.block_M
-    bz = head // s.heads
-    head = head % s.heads
-
-
-@T.macro
-def advance(tile: T.Ref, turn: T.Ref, row_tiles, s, c, is_producer):
-    """The tile that comes next."""
-    tile += workers(c)
-
-
-# Which row tile is next, and where it is.
-#
-# A tile here is that of a whole cluster: block_M rows for each of its blocks.
+def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut, wg):
+    """A tile of these numbers: a macro's parameters are names in the generated code."""
+    return Tile(first, blocks, first_row, head, bz, visible, cut, turn=turn, base=base, wg=wg)
 
 
 def workers(c):
@@ -377,24 +450,8 @@ def by_rows(tile, row_tiles, heads, s, c):
 
 
 @T.macro
-def tile_of(turn, base, first, blocks, first_row, head, visible, cut, wg):
-    """A tile, by names of its own for its numbers: the variables that they come from would go into every expression."""
-    return SimpleNamespace(
-        turn=turn,
-        base=base,
-        first=first,
-        blocks=blocks,
-        first_row=first_row,
-        head=head,
-        visible=visible,
-        cut=cut,
-        wg=wg,
-    )
-
-
-@T.macro
 def consume(tile, s, c):
-    """acc_o and denominator of a tile, whose loads begin with number `base`. Blocks below `visible` need no mask."""
+    """acc_o and denominator of a tile."""
     T.fill(s.denominator, 0)
     T.fill(s.scores_max, -T.infinity("float32"))
     T.mbarrier_wait_parity(s.Q.full[tile.wg], tile.turn % 2)
@@ -405,35 +462,43 @@ def consume(tile, s, c):
 
 
 @T.macro
-def produce(turn, base, first, blocks, first_row, head, bz, s, c):
+def produce(tile, s, c):
     """The loads of one tile. Q comes after the first blocks: its buffer is free later than theirs."""
-    for j in T.serial(blocks):
+    for j in T.serial(tile.blocks):
         for name in c.loop.loads:
-            LOADS[name](base + j, blocks - 1 - j, head, bz, s, c)
+            LOADS[name](j, tile, s, c)
         if j == 0:
             for wg in range(c.block_M // ROWS):
-                load_q(turn, first_row, head, bz, wg, s, c)
+                load_q(wg, tile, s, c)
 
 
 @T.macro
-def load_k(step, kv, head, bz, s, c):
-    load(s.K, step, kv, head, bz, c)
+def load_k(j, tile, s, c):
+    load(s.K, tile.base + j, block(j, tile, c), tile, c)
 
 
 @T.macro
-def load_v(step, kv, head, bz, s, c):
-    load(s.V, step, kv, head, bz, c)
+def load_v(j, tile, s, c):
+    load(s.V, tile.base + j, block(j, tile, c), tile, c)
 
 
 LOADS = {"load_k": load_k, "load_v": load_v}
 
 
+def block(j, tile, c):
+    """The KV block that comes j-th."""
+    return tile.blocks - 1 - j
+
+
 @T.macro
-def load(ring, step, kv, head, bz, c):
+def load(ring, step, kv, tile, c):
     """Load number `step`: KV block `kv`, as soon as its slot is free."""
     wait_empty(ring, step)
+    # As many columns as the tile has, where the tensor has fewer.
+    columns = None
+    head = tile.head
     T.tma_copy(
-        ring.source[bz, head, kv * c.block_N : (kv + 1) * c.block_N, :],
+        rows_of(ring.source, tile.batch, head, kv * c.block_N, c.block_N, columns),
         ring.shared[slot(ring, step), :, :],
         barrier=ring.full[slot(ring, step)],
         leader_scope_threads=WARP,
@@ -448,11 +513,12 @@ def multicast(c):
 
 
 @T.macro
-def load_q(turn, first_row, head, bz, wg, s, c):
+def load_q(wg, tile, s, c):
     """A warpgroup's rows of Q."""
-    T.mbarrier_wait_parity(s.Q.empty[wg], turn % 2 ^ 1)
+    T.mbarrier_wait_parity(s.Q.empty[wg], tile.turn % 2 ^ 1)
+    columns = None
     T.tma_copy(
-        s.Q.source[bz, head, first_row + wg * ROWS : first_row + (wg + 1) * ROWS, :],
+        rows_of(s.Q.source, tile.batch, tile.head, tile.first_row + wg * ROWS, ROWS, columns),
         s.Q.shared[wg, :, :],
         barrier=s.Q.full[wg],
         leader_scope_threads=WARP,
@@ -464,25 +530,25 @@ def load_q(turn, first_row, head, bz, wg, s, c):
 
 
 @T.macro
-def store(first_row, head, bz, wg, s, c):
+def store(tile, s, c):
     """Output = acc_o / denominator."""
     T.reduce_sum(s.denominator, s.scores_scale, dim=1)
     for i in T.Parallel(ROWS):
         s.scores_scale[i] = 1.0 / s.scores_scale[i]
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         s.acc_o[i, j] *= s.scores_scale[i]
-    store_vector(first_row, head, bz, wg, s, c)
+    store_vector(tile, s, c)
 
 
 @T.macro
-def store_vector(first_row, head, bz, wg, s, c):
+def store_vector(tile, s, c):
     """16 bytes a lane: lanes exchange what they hold."""
     T.call_extern(
         "handle",
         stored_columns(c),
         s.acc_o.data,
-        T.address_of(s.given.Output[bz, head, first_row, 0]),
-        s.seq_q - first_row,
+        T.address_of(element_of(s.given.Output, tile.batch, tile.head, tile.first_row)),
+        s.seq_q - tile.first_row,
     )
 
 
@@ -495,6 +561,29 @@ def stored_columns(c):
 #
 # Every macro takes `(t, tile, s, c)`: the KV block, counted from the first to be worked on; where the tile is; the memory of
 # the thread block; and the constants. What it needs besides, it takes by name. A submission has the same calls written out.
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows of a head of a sequence, from `first_row` on, and the KV blocks that they need.
+
+    These are `blocks` from block `first` on, and are counted from the last one: those before number `visible` need no mask,
+    but for those before number `cut`, where a window has a left edge. Where a thread block works on tile after tile, it
+    is the `turn`-th of its own, and number `number` of the grid; its loads go on from number `base` of each ring. Where a
+    warpgroup has rows of its own, they are those of warpgroup `wg`.
+    """
+
+    first: Any
+    blocks: Any
+    first_row: Any
+    head: Any
+    batch: Any
+    visible: Any
+    cut: Any
+    turn: Any = 0
+    base: Any = 0
+    number: Any = None
+    wg: Any = None
 
 
 # --- the loop over the KV blocks of a tile ---------------------------------------------------------------------------
@@ -885,6 +974,26 @@ __device__ __forceinline__ void tl_attention_store(const float* acc_o, void* out
 def is_bf16(c):
     """The argument `bf16` of the templates."""
     return "false"
+
+
+# Where rows of a tensor lie: said here for the kernels, and in `proof/generated/tensors.py` for their proofs.
+#
+# Every tensor is (batch, heads, rows, columns), whatever its strides.
+
+
+def rows_of(tensor, batch, head, first, count, columns=None):
+    """So many rows of a head of a sequence, from row `first` on: all columns, or the first `columns` of a wider tile.
+
+    TMA and the copies of TileLang fill columns and rows beyond the tensor's with 0, and store none.
+    """
+    if columns is None:
+        return tensor[batch, head, first : first + count, :]
+    return tensor[batch, head, first : first + count, 0:columns]
+
+
+def element_of(tensor, batch, head, row, column=0):
+    """One element."""
+    return tensor[batch, head, row, column]
 
 
 # CUDA device functions for what TileLang cannot say; a kernel includes them as its prelude.

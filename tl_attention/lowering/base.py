@@ -12,6 +12,7 @@ from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.lowering.constants import constants
 from tl_attention.problem.features import Feature, features_of
 from tl_attention.problem.head_dims import HeadSize
+from tl_attention.problem.shape import AttentionShape, Unusual
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
@@ -50,6 +51,18 @@ class Lowering(ABC):
         """Whether the schedule's kernel computes a feature."""
         return True
 
+    def computes_lengths(self, schedule: Schedule, unusual: Unusual) -> bool:
+        """Whether the schedule's kernel computes what lengths may ask beside sequences of one length with a key for each row."""
+        return False
+
+    def check_lengths(self, schedule: Schedule, shape: AttentionShape) -> None:
+        """Raise ScheduleRefused for a problem whose lengths ask what the schedule's kernel does not compute."""
+        lacking = [unusual for unusual in shape.unusual if not self.computes_lengths(schedule, unusual)]
+        if lacking:
+            raise ScheduleRefused(
+                f"{', '.join(lacking)}, which lowering {self.dialect.name} does not compute", "lowering"
+            )
+
     def check_variant(self, schedule: Schedule, variant: Variant) -> None:
         """Raise ScheduleRefused for one that the schedule's kernel does not compute; head sizes are for `resources`."""
         lacking = [f.words for f in features_of(variant.optional) if not self.computes(schedule, f)]
@@ -57,6 +70,8 @@ class Lowering(ABC):
             raise ScheduleRefused(
                 f"{', '.join(lacking)}, which lowering {self.dialect.name} does not compute", "lowering"
             )
+        if variant.sizes:
+            self.check_lengths(schedule, AttentionShape.of(variant, variant.sizes))
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
         """What holds of its kernel beyond the dependences of the Program, in words, as each is proved.

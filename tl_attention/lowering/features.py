@@ -34,6 +34,24 @@ class InKernel:
     rescales: bool = False
 
 
+@dataclass(frozen=True)
+class Totals:
+    """Rows, their maxima and their totals, for what features do with them.
+
+    They are `count` rows of a head of a sequence from `first_row` on; scores are scaled by `scale`. `total` is a fragment
+    of theirs, `maxima` and `totals` are where a thread has its own in registers. Without a fragment two are None.
+    """
+
+    scale: Any
+    maxima: Any
+    totals: Any
+    batch: Any
+    head: Any
+    first_row: Any
+    count: Any = None
+    total: Any = None
+
+
 @T.macro
 def add_sink(rows, s, c):
     """A sink is one more score of each row: to the maxima, and to the totals, the sums of exponentials.
@@ -63,7 +81,7 @@ def store_lse(rows, s, c):
         rows.maxima,
         rows.totals,
         rows.scale,
-        T.address_of(s.given.LSE[rows.bz, rows.head, rows.first_row]),
+        T.address_of(s.given.LSE[rows.batch, rows.head, rows.first_row]),
         s.seq_q - rows.first_row,
         T.get_thread_binding(),
     )

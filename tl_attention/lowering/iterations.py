@@ -4,11 +4,36 @@ Every macro takes `(t, tile, s, c)`: the KV block, counted from the first to be 
 the thread block; and the constants. What it needs besides, it takes by name. A submission has the same calls written out.
 """
 
+from dataclasses import dataclass
 from inspect import signature
+from typing import Any
 
 import tilelang.language as T
 
 from tl_attention.lowering.features import read
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows of a head of a sequence, from `first_row` on, and the KV blocks that they need.
+
+    These are `blocks` from block `first` on, and are counted from the last one: those before number `visible` need no mask,
+    but for those before number `cut`, where a window has a left edge. Where a thread block works on tile after tile, it
+    is the `turn`-th of its own, and number `number` of the grid; its loads go on from number `base` of each ring. Where a
+    warpgroup has rows of its own, they are those of warpgroup `wg`.
+    """
+
+    first: Any
+    blocks: Any
+    first_row: Any
+    head: Any
+    batch: Any
+    visible: Any
+    cut: Any
+    turn: Any = 0
+    base: Any = 0
+    number: Any = None
+    wg: Any = None
 
 
 def function_of(macro):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from tl_attention.build.compile import CompiledKernel, StaticReport, compile_kernel
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.lowering.registry import lowering_of
 from tl_attention.measure.candidate import Candidate
 
 
@@ -47,6 +48,7 @@ def refusal_of(candidate: Candidate) -> str:
     """Why the candidate is refused before it is compiled, "" if it is not."""
     if candidate.planned is not None:
         try:
+            lowering_of(candidate.planned.schedule).check_lengths(candidate.planned.schedule, candidate.shape)
             refuse_unless_safe(candidate.planned, candidate.shape.head_size, candidate.variant.card)
         except InputError as refusal:
             return str(refusal)

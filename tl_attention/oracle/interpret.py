@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,55 +51,84 @@ def interpret(
     head_dim_v), fp16 or bf16; returns (batch, heads, seq_q, head_dim_v) in q's dtype. Each row's logarithm is written to
     `lse`, fp32 (batch, heads, seq_q). `asked` are features by word: numbers, or tensors (heads,). Raises machine.Deadlock.
     """
-    q, k, v = inputs
-    batch, heads, seq_q, head_dim = q.shape
-    dtype = str(q.dtype).removeprefix("torch.")
-    shape = AttentionShape(
-        batch, heads, seq_q, k.shape[2], head_dim, dtype, mask, head_dim_v=v.shape[3], heads_kv=k.shape[1]
-    )
-    code = {**STATEMENT_CODE, **tiles.code}
-    output = q.new_empty(batch, heads, seq_q, v.shape[3])
-    for b in range(batch):
-        for h in range(heads):
-            of_head = {"Q": q[b, h], "K": k[b, h // shape.group], "V": v[b, h // shape.group]}
-            for index in range(row_tiles(shape, tiles.block_M)):
-                blocks = kv_blocks(shape, tiles.block_M, tiles.block_N, index, program.least_blocks)
-                tile = Tile(shape, of_head, tiles, index, blocks, program.table, scale, of_one_head(asked, h), code)
-                execute(program, len(blocks), tile, policy)
-                own = slice(index * tiles.block_M, (index + 1) * tiles.block_M)
-                rows = output[b, h, own]
-                rows.copy_(tile.result()[: len(rows)])
-                if lse is not None:
-                    lse[b, h, own] = tile.lse()[: len(rows)]
+    q, _, v = inputs
+    output = q.new_empty(*q.shape[:3], v.shape[3])
+    logarithms = [None] * len(q) if lse is None else lse
+    for own, own_lse, *sequence in zip(output, logarithms, *inputs):
+        _interpret(program, sequence, tiles, own, own_lse, mask, scale, policy, asked)
     return output
 
 
-def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0) -> dict[str, ErrorReport]:
-    """Both runs of the interpreter against fp64 on a ragged problem of several tiles: {"late": ..., "early": ...}.
+def _interpret(
+    program: Program,
+    sequence: Sequence[Tensor],
+    tiles: Tiles,
+    output: Tensor,
+    lse: Tensor | None,
+    mask: Mask,
+    scale: float,
+    policy: Policy,
+    asked: Mapping[str, Any],
+) -> None:
+    """One sequence's attention: its tensors are (heads, length, columns)."""
+    q, k, v = sequence
+    heads, seq_q, head_dim = q.shape
+    dtype = str(q.dtype).removeprefix("torch.")
+    shape = AttentionShape(
+        1, heads, seq_q, k.shape[1], head_dim, dtype, mask, head_dim_v=v.shape[2], heads_kv=k.shape[0]
+    )
+    code = {**STATEMENT_CODE, **tiles.code}
+    for h in range(heads):
+        of_head = {"Q": q[h], "K": k[h // shape.group], "V": v[h // shape.group]}
+        for index in range(row_tiles(shape, tiles.block_M)):
+            blocks = kv_blocks(shape, tiles.block_M, tiles.block_N, index, program.least_blocks)
+            tile = Tile(shape, of_head, tiles, index, blocks, program.table, scale, of_one_head(asked, h), code)
+            execute(program, len(blocks), tile, policy)
+            own = slice(index * tiles.block_M, (index + 1) * tiles.block_M)
+            rows = output[h, own]
+            rows.copy_(tile.result()[: len(rows)])
+            if lse is not None:
+                lse[h, own] = tile.lse()[: len(rows)]
 
-    With "late LSE" and "early LSE" where the variant has it.
+
+def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0) -> dict[str, ErrorReport]:
+    """Both runs of the interpreter against fp64 on sequences of several lengths: {"late": ..., "early": ...}.
+
+    One has several tiles, others are empty or have rows without a key: all rows count as those of one. With "late LSE" and "early LSE" where the variant has it.
     """
     lengths = ragged(variant.mask, schedule.block_M, schedule.block_N)
     # Two heads of K and V, if heads share them.
-    sizes = Sizes(1, 1 if variant.group == 1 else 2 * variant.group, *lengths)
-    q, k, v = make_inputs(AttentionShape.of(variant, sizes), seed)
+    heads = 1 if variant.group == 1 else 2 * variant.group
+    problems = [AttentionShape.of(variant, Sizes(1, heads, *of_one)) for of_one in lengths]
+    sequences = [make_inputs(problem, seed + number) for number, problem in enumerate(problems)]
     options: dict[str, Any] = {"mask": variant.mask, "scale": variant.head_dim**-0.5}
     for feature in features_of(variant.optional):
         if feature in INPUTS:
             # Another of each head, so that those of two cannot be mixed up.
-            of_heads = feature.tried + torch.arange(sizes.heads, dtype=torch.float32)
+            of_heads = feature.tried + torch.arange(heads, dtype=torch.float32)
             options[feature.word] = feature.tried if feature.is_number else of_heads
     tiles = Tiles(schedule.block_M, schedule.block_N, schedule.kv_order, schedule.softmax)
-    exact = attention_fp64(q, k, v, **options)
-    peer = attention_same_precision(q, k, v, **options)
-    lse = exact_lse = peer_lse = None
-    if "LSE" in variant.optional:
-        lse = torch.empty(q.shape[:3])
-        exact_lse, peer_lse = lse_fp64(q, k, **options), lse_same_precision(q, k, **options)
+    exact, peer = (
+        _together(attention(*sequence, **options) for sequence in sequences)
+        for attention in (attention_fp64, attention_same_precision)
+    )
     reports: dict[str, ErrorReport] = {}
     for name, policy in POLICIES.items():
-        output = interpret(program, (q, k, v), tiles, policy=policy, lse=lse, **options)
+        lses = [torch.empty(q.shape[:3]) for q, _, _ in sequences]
+        output = _together(
+            interpret(program, sequence, tiles, policy=policy, lse=lse, **options)
+            for sequence, lse in zip(sequences, lses)
+        )
         reports[name] = compare(output, exact, peer)
-        if lse is not None and exact_lse is not None and peer_lse is not None:
-            reports[f"{name} LSE"] = compare_lse(lse, exact_lse, peer_lse)
+        if "LSE" in variant.optional:
+            exact_lse, peer_lse = (
+                _together(logarithm(q, k, **options) for q, k, _ in sequences)
+                for logarithm in (lse_fp64, lse_same_precision)
+            )
+            reports[f"{name} LSE"] = compare_lse(_together(lses), exact_lse, peer_lse)
     return reports
+
+
+def _together(of_sequences: Iterable[Tensor]) -> Tensor:
+    """The rows of all sequences as those of one."""
+    return torch.cat([*of_sequences], dim=2)

@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from tl_attention.problem.arithmetic import ceildiv
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, PAIRS, ROOM
 from tl_attention.problem.mask import Mask
-from tl_attention.problem.tiling import ceildiv
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,10 +29,18 @@ LONGEST = 1 << 24, (1 << 31) - (1 << 20)
 
 
 class Lengths(NamedTuple):
-    """Of the queries and of the keys."""
+    """The lengths of a sequence: of its queries, and of its keys."""
 
     seq_q: int
     seq_kv: int
+
+    @property
+    def past_len(self) -> int:
+        """Keys that precede the first query."""
+        return self.seq_kv - self.seq_q
+
+    def __str__(self) -> str:
+        return str(self.seq_q) if self.seq_q == self.seq_kv else f"{self.seq_q}/{self.seq_kv}"
 
 
 def ends(most: int, rows: int, block_N: int) -> Iterator[Lengths]:
@@ -81,6 +89,13 @@ def cuts(mask: Mask, rows: int, block_N: int, together: int) -> Iterator[Lengths
     yield Lengths(seq_kv + before, seq_kv)
 
 
+def without_keys(mask: Mask, rows: int, block_N: int) -> Iterator[Lengths]:
+    """Lengths at which the rows of a first tile of `rows` rows see no key, and some of the next; none if all see one."""
+    if mask.right is not None:
+        keys = block_N + 3
+        yield Lengths(keys + mask.right + rows + rows // 3, keys)
+
+
 def most_blocks(mask: Mask, rows: int, block_N: int) -> int | None:
     """The most KV blocks that a tile of `rows` rows can have at any size; None where there is no such number."""
     if mask.left is None or mask.right is None:
@@ -88,13 +103,16 @@ def most_blocks(mask: Mask, rows: int, block_N: int) -> int | None:
     return (max(rows + mask.left + mask.right, 2) - 2) // block_N + 2
 
 
-def ragged(mask: Mask, block_M: int, block_N: int) -> Lengths:
-    """Lengths of more than a row tile and three KV blocks, which an interpreter can run.
+def ragged(mask: Mask, block_M: int, block_N: int) -> tuple[Lengths, ...]:
+    """Lengths of the sequences of a problem that an interpreter can run.
 
-    A window cuts at both ends, unless it is so long on the right that this would take too long.
+    The first has more than a row tile and three KV blocks, at both ends of which a window cuts, unless it is so long on
+    the right that this would take too long. The others have no queries, no keys, and less keys than queries, so that rows
+    see none where the mask is closed on the right.
     """
     seq_q = block_M + 37 + min(mask.right or 0, MOST_AFTER)
-    return Lengths(seq_q, seq_q + 3 * block_N + 5 + (mask.left or 0))
+    first = Lengths(seq_q, seq_q + 3 * block_N + 5 + (mask.left or 0))
+    return first, Lengths(0, 5), Lengths(3, 0), Lengths(block_M - 5, 7)
 
 
 class Problems(NamedTuple):
@@ -105,11 +123,17 @@ class Problems(NamedTuple):
     seq_q: np.ndarray
     seq_kv: np.ndarray
 
+    @property
+    def past_len(self) -> np.ndarray:
+        """Keys that precede the first query of each."""
+        return self.seq_kv - self.seq_q
+
 
 def drawn(mask: Mask, rows: int, block_N: int, group: int) -> Problems:
     """Problems: every residue of seq_kv - seq_q modulo block_N, with all kinds of batches and heads.
 
-    The same for the same arguments. Tiles have `rows` rows; `group` heads of Q share one of K and V.
+    Some have queries that stand before the first key, some rows that see none, some sequences of length 0. The same for the
+    same arguments. Tiles have `rows` rows; `group` heads of Q share one of K and V.
     """
     # Late: light commands import this file.
     import numpy as np
@@ -120,13 +144,14 @@ def drawn(mask: Mask, rows: int, block_N: int, group: int) -> Problems:
         [0, 1, 2, 3, 7, 1000, *(longest // block_N for longest in LONGEST)], count
     )
     seq_q = draw.choice([1, rows - 3, rows, rows + 1, 2 * rows, 3 * rows, 9 * rows, 96 * rows, 8191 * rows], count)
-    least = 1 - seq_q if mask.right is None else np.full(count, -mask.right)
-    # Queries before the first key, where the mask lets them be.
-    past = np.where(draw.random(count) < 0.2, np.maximum(least, past - 3 * block_N), past)
+    # Queries before the first key, up to all of them.
+    past = np.where(draw.random(count) < 0.2, np.maximum(-seq_q, past - 3 * block_N), past)
     seq_kv = seq_q + past
+    # No queries, on keys as before.
+    seq_q = np.where(draw.random(count) < 0.02, 0, seq_q)
     batch = draw.choice([1, 2, 5, 9, 300, 20_000, GRID_YZ], count)
     heads = group * draw.choice([1, 2, 5, 9, 300, 3000, 20_000, GRID_YZ], count)
-    most = np.minimum(LARGEST // np.maximum(seq_q, seq_kv), GRID_YZ) // group * group
+    most = np.minimum(LARGEST // np.maximum(np.maximum(seq_q, seq_kv), 1), GRID_YZ) // group * group
     heads = np.maximum(np.minimum(heads, most), group)
     tiles, pairs = (seq_q // 64 + 2) * heads, seq_q.astype(float) * seq_kv * heads
     batch = np.minimum(batch, np.minimum((LARGEST - ROOM) // tiles, PAIRS // np.maximum(pairs, 1)))

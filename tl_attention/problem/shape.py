@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -9,6 +10,7 @@ from tl_attention.errors import InputError, shown
 from tl_attention.problem.bounds import check_sizes
 from tl_attention.problem.features import NOTHING, Asked
 from tl_attention.problem.head_dims import HeadSize, check_head_dim, head_size, parse_head_size, sizes_of
+from tl_attention.problem.lengths import Lengths
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.problem.window import masked, parse_window
@@ -19,6 +21,8 @@ DTYPE_NAMES: dict[str, str] = {"fp16": "float16", "bf16": "bfloat16", **{name: n
 DTYPE_BYTES = 2
 # How a shape is written, as `AttentionShape.parse` reads it.
 SHAPE_TEXT = "batch,heads,seq,head_dim or batch,heads,seq_q,seq_kv,head_dim, heads as 40/8 where K and V have 8"
+# What lengths may ask of a kernel beside sequences of one length whose rows each see a key.
+Unusual = Literal["sequences of different lengths", "a sequence of length 0", "rows without a key"]
 # What stands between the heads of Q and those of K and V, where these are fewer.
 GROUPED = "/"
 
@@ -33,7 +37,9 @@ def check_dtype(dtype: str) -> None:
 class AttentionShape:
     """Sizes of one attention forward, tensors laid out (batch, heads, seq, head_dim).
 
-    K and V have `heads_kv` heads, each shared by as many of Q's `heads` in a row: one for each unless given. V and the
+    It is a list of sequences: `batch` of seq_q queries and seq_kv keys, unless `lengths` are given, which are those of
+    each sequence; then seq_q and seq_kv are the largest. Any may be 0, and a query may see no key: its output is 0, its
+    LSE -inf, or of what scores it has without keys. K and V have `heads_kv` heads, each shared by as many of Q's `heads` in a row: one for each unless given. V and the
     output have `head_dim_v` columns: as many as Q and K unless given. `asked` are the features that are asked for.
     """
 
@@ -47,14 +53,20 @@ class AttentionShape:
     head_dim_v: int = 0
     heads_kv: int = 0
     asked: Asked = NOTHING
+    lengths: tuple[Lengths, ...] = ()
 
     def __post_init__(self) -> None:
         if self.heads_kv == 0:
             object.__setattr__(self, "heads_kv", self.heads)
-        for name in ("batch", "heads", "heads_kv", "seq_q", "seq_kv"):
+        for name, least in (("batch", 1), ("heads", 1), ("heads_kv", 1), ("seq_q", 0), ("seq_kv", 0)):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"shape: {name} is {shown(value)}, expected an integer of at least 1")
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InputError(f"shape: {name} is {shown(value)}, expected an integer of at least {least}")
+        if self.lengths and (self.batch, self.seq_q, self.seq_kv) != _all_of(self.lengths):
+            raise InputError(
+                f"shape: batch, seq_q, seq_kv are {self.batch}, {self.seq_q}, {self.seq_kv}, expected how many lengths "
+                f"there are and the largest of them, {', '.join(map(str, _all_of(self.lengths)))}"
+            )
         if self.heads % self.heads_kv:
             raise InputError(
                 f"shape: {shown(self.heads)} heads, expected a multiple of K's and V's {shown(self.heads_kv)}"
@@ -66,6 +78,12 @@ class AttentionShape:
         except InputError as error:
             raise InputError(f"shape: {error}") from None
         check_dtype(self.dtype)
+
+    def check_every_row(self) -> None:
+        """Raise InputError unless there are rows, each of which sees a key."""
+        for name in ("seq_q", "seq_kv"):
+            if getattr(self, name) == 0:
+                raise InputError(f"shape: {name} is 0, expected an integer of at least 1")
         right = self.mask.right
         if right is not None and self.past_len + right < 0:
             causal = self.mask == CAUSAL
@@ -79,6 +97,35 @@ class AttentionShape:
     def sizes(self) -> Sizes:
         """What a kernel may read at run time."""
         return Sizes(self.batch, self.heads, self.seq_q, self.seq_kv)
+
+    @classmethod
+    def ragged(cls, lengths: Sequence[Lengths], heads: int, head_dim: int, **more: Any) -> AttentionShape:
+        """The problem of sequences of these lengths, at least one of them."""
+        lengths = tuple(Lengths(*of_one) for of_one in lengths)
+        batch, seq_q, seq_kv = _all_of(lengths)
+        return cls(batch, heads, seq_q, seq_kv, head_dim, **more, lengths=lengths)
+
+    def sequence(self, number: int) -> AttentionShape:
+        """The problem of one sequence alone."""
+        seq_q, seq_kv = self.lengths[number] if self.lengths else (self.seq_q, self.seq_kv)
+        return replace(self, batch=1, seq_q=seq_q, seq_kv=seq_kv, lengths=())
+
+    @property
+    def each(self) -> tuple[Lengths, ...]:
+        """The lengths that there are, each once."""
+        return tuple(dict.fromkeys(self.lengths)) or (Lengths(self.seq_q, self.seq_kv),)
+
+    @property
+    def unusual(self) -> tuple[Unusual, ...]:
+        """What the lengths ask of a kernel that not every kernel computes."""
+        right = self.mask.right
+        found: dict[Unusual, bool] = {
+            "sequences of different lengths": len(self.each) > 1,
+            "a sequence of length 0": any(0 in lengths for lengths in self.each),
+            "rows without a key": right is not None
+            and any(lengths.seq_q and lengths.past_len + right < 0 for lengths in self.each),
+        }
+        return tuple(words for words, there in found.items() if there)
 
     def variant(self, fixed: bool = False) -> Variant:
         """What is compiled for it: for its sizes alone if `fixed`, else for all."""
@@ -94,7 +141,7 @@ class AttentionShape:
 
     def resized(self, sizes: Sizes) -> AttentionShape:
         """The same at other sizes, as many of Q's heads sharing one of K and V."""
-        return replace(self, **sizes._asdict(), heads_kv=sizes.heads // self.group)
+        return replace(self, **sizes._asdict(), heads_kv=sizes.heads // self.group, lengths=())
 
     @classmethod
     def of(cls, variant: Variant, sizes: Sizes) -> AttentionShape:
@@ -119,19 +166,21 @@ class AttentionShape:
 
     @property
     def pairs(self) -> int:
-        """Unmasked (query, key) pairs of one head."""
-        return self.mask.pairs(self.seq_q, self.seq_kv)
+        """Unmasked (query, key) pairs of one head, in all sequences."""
+        if not self.lengths:
+            return self.batch * self.mask.pairs(self.seq_q, self.seq_kv)
+        return sum(self.mask.pairs(*lengths) for lengths in self.lengths)
 
     @property
     def flops(self) -> int:
         """Floating-point operations of the two products, masked pairs left out; softmax is not counted."""
-        return 2 * self.batch * self.heads * self.pairs * (self.head_dim + self.head_dim_v)
+        return 2 * self.heads * self.pairs * (self.head_dim + self.head_dim_v)
 
     @classmethod
     def parse(
         cls, text: str, *, dtype: str = "float16", causal: bool = False, window: str = "-1,-1", **more: Any
     ) -> AttentionShape:
-        """The shape that a text in the form of SHAPE_TEXT names.
+        """The shape that a text in the form of SHAPE_TEXT names, each of whose rows sees a key.
 
         `window` is left,right, -1 open; `more` are features by word.
         """
@@ -152,13 +201,21 @@ class AttentionShape:
         mask = masked(causal, parse_window(window))
         batch, heads, seq_q, seq_kv = numbers
         shape = cls(batch, heads, seq_q, seq_kv, head_dim, parse_dtype(dtype), mask, head_dim_v, heads_kv)
+        shape.check_every_row()
         return shape.asking(**more)
 
     def __str__(self) -> str:
-        seq = str(self.seq_q) if self.seq_q == self.seq_kv else f"{self.seq_q}/{self.seq_kv}"
+        seq = " ".join(map(str, self.lengths or self.each))
         heads = str(self.heads) if self.group == 1 else f"{self.heads}{GROUPED}{self.heads_kv}"
         asked = f", {self.asked}" if self.asked else ""
         return f"({self.batch}, {heads}, {seq}, {self.head_size}) {self.dtype}{self.mask.suffix}{asked}"
+
+
+def _all_of(lengths: Sequence[Lengths]) -> tuple[int, int, int]:
+    """How many there are, and the most queries and keys."""
+    if not lengths:
+        raise InputError("shape: there are no lengths, expected those of at least one sequence")
+    return len(lengths), max(of_one.seq_q for of_one in lengths), max(of_one.seq_kv for of_one in lengths)
 
 
 def parse_dtype(name: str) -> str:

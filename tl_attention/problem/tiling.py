@@ -1,21 +1,12 @@
-"""How a problem is cut into tiles: which KV blocks a row tile visits, in which order."""
+"""How a problem is cut into tiles: which KV blocks a row tile visits, in which order, and which of these need no mask."""
 
 from __future__ import annotations
 
-import operator
-from types import SimpleNamespace
 from typing import Any
 
+from tl_attention.problem.arithmetic import INTEGERS, ceildiv
+from tl_attention.problem.mask import Mask
 from tl_attention.problem.shape import AttentionShape
-
-
-def ceildiv(a: Any, b: Any) -> Any:
-    """The quotient rounded up, of integers and of arrays of them."""
-    return -(-a // b)
-
-
-# Python's arithmetic under the names that a mask asks for.
-INTEGERS = SimpleNamespace(min=min, max=max, ceildiv=ceildiv, Or=operator.or_)
 
 
 def row_tiles(shape: AttentionShape, block_M: int) -> int:
@@ -23,15 +14,30 @@ def row_tiles(shape: AttentionShape, block_M: int) -> int:
     return ceildiv(shape.seq_q, block_M)
 
 
-def kv_blocks(shape: AttentionShape, block_M: int, block_N: int, tile: int, at_least: int = 1) -> range:
-    """The KV blocks that row tile `tile` visits, those up to the last that it needs.
+def visited(
+    of: Any, mask: Mask, first_row: Any, rows: int, block_N: int, at_least: int = 1, ops: Any = INTEGERS
+) -> tuple[Any, Any]:
+    """The first KV block that `rows` rows from `first_row` on visit, and the end of these, which is that of what they need.
 
-    `at_least` pads short loops with later blocks, which are masked whole.
+    `of` has the sequence's lengths. `at_least` pads short loops with later blocks, which are masked whole. It is for
+    integers, and for arrays with their `ops`.
     """
-    first_key = tile * block_M + shape.past_len
-    first = shape.mask.first_block(first_key, block_N, INTEGERS)
-    end = shape.mask.end_block(ceildiv(shape.seq_kv, block_N), first_key + block_M, block_N, INTEGERS)
-    return range(first, max(end, first + at_least))
+    first_key = first_row + of.past_len
+    first = mask.first_block(first_key, block_N, ops) + 0 * first_key
+    end = mask.end_block(ceildiv(of.seq_kv, block_N), first_key + rows, block_N, ops)
+    return first, ops.max(end, first + at_least)
+
+
+def whole_blocks(of: Any, mask: Mask, first_row: Any, rows: int, block_N: int, ops: Any = INTEGERS) -> tuple[Any, Any]:
+    """The first KV block all of whose keys all of these rows see, and the end of such blocks."""
+    first_key = first_row + of.past_len
+    first = mask.first_whole(first_key + rows, block_N, ops)
+    return first, mask.end_whole(of.seq_kv // block_N, first_key, block_N, ops)
+
+
+def kv_blocks(shape: AttentionShape, block_M: int, block_N: int, tile: int, at_least: int = 1) -> range:
+    """The KV blocks that row tile `tile` visits."""
+    return range(*visited(shape, shape.mask, tile * block_M, block_M, block_N, at_least))
 
 
 def kv_index(step: int, blocks: range, kv_order: str) -> int:
@@ -40,6 +46,6 @@ def kv_index(step: int, blocks: range, kv_order: str) -> int:
 
 
 def visited_over_visible(shape: AttentionShape, rows: int, block_N: int, at_least: int = 1) -> float:
-    """(query, key) pairs that tiles of `rows` rows, a cluster's together, compute over those that are not hidden."""
+    """(query, key) pairs of a sequence that tiles of `rows` rows, a cluster's together, compute over those not hidden."""
     blocks = sum(len(kv_blocks(shape, rows, block_N, tile, at_least)) for tile in range(row_tiles(shape, rows)))
-    return blocks * rows * block_N / shape.pairs
+    return blocks * rows * block_N / shape.mask.pairs(shape.seq_q, shape.seq_kv)

@@ -1,8 +1,11 @@
 """Tiles from global to shared memory by cp.async, 16 bytes of a row at a time, and where these stand there."""
 
-from types import SimpleNamespace
+from dataclasses import dataclass
+from typing import Any
 
 import tilelang.language as T
+
+from tl_attention.lowering.rows import element_of
 
 
 def element(row, chunk, rows, columns, c):
@@ -16,25 +19,27 @@ def element(row, chunk, rows, columns, c):
 
 
 @T.macro
-def load_q(first_row, s, c):
+def load_q(first_row, tile, s, c):
     """Q_shared = the tile's rows of Q, 0 beyond the last."""
-    copy_rows(s.Q, s.Q_shared, tile_of(0, s.head, 0, c.block_M, c.head_dim), first_row, s, c, checked=True)
+    copy_rows(
+        s.given.Q, s.Q_shared, Copied(tile.batch, tile.head, 0, 0, c.block_M, c.head_dim), first_row, s, c, checked=True
+    )
 
 
 @T.macro
 def load_k(t, tile, s, c, masked):
     """K_shared = K of the block."""
     slot = t % c.kernel.k_stages * (c.block_N * c.head_dim)
-    of = tile_of(slot, s.head_kv, tile.first * c.block_N, c.block_N, c.head_dim)
-    copy_rows(s.K, s.K_shared, of, (tile.blocks - 1 - t) * c.block_N, s, c, checked=masked)
+    of = Copied(tile.batch, head_kv(tile, c), slot, tile.first * c.block_N, c.block_N, c.head_dim)
+    copy_rows(s.given.K, s.K_shared, of, (tile.blocks - 1 - t) * c.block_N, s, c, checked=masked)
 
 
 @T.macro
 def load_v(t, tile, s, c, masked):
     """V_shared = V of the block."""
     slot = t % c.kernel.v_stages * (c.block_N * c.head_dim_v)
-    of = tile_of(slot, s.head_kv, tile.first * c.block_N, c.block_N, c.head_dim_v)
-    copy_rows(s.V, s.V_shared, of, (tile.blocks - 1 - t) * c.block_N, s, c, checked=masked)
+    of = Copied(tile.batch, head_kv(tile, c), slot, tile.first * c.block_N, c.block_N, c.head_dim_v)
+    copy_rows(s.given.V, s.V_shared, of, (tile.blocks - 1 - t) * c.block_N, s, c, checked=masked)
 
 
 def block(t, tile):
@@ -42,14 +47,30 @@ def block(t, tile):
     return tile.first + tile.blocks - 1 - t
 
 
-def tile_of(slot, head, origin, rows, columns):
-    """So many rows of a head, counted from row `origin`, and the element that they stand from in shared memory."""
-    return SimpleNamespace(slot=slot, head=head, origin=origin, rows=rows, columns=columns)
+def head_kv(tile, c):
+    """The head of K and V that the tile's own shares."""
+    return tile.head if c.group == 1 else tile.head // c.group
 
 
-def copied(source, head, row, shared, at, chunk, s):
+@dataclass(frozen=True)
+class Copied:
+    """So many rows of a head of a sequence, counted from row `origin`, and the element that they stand from in shared memory."""
+
+    batch: Any
+    head: Any
+    slot: Any
+    origin: Any
+    rows: Any
+    columns: Any
+
+
+def copied(source, of, row, shared, at, chunk):
     """Where 16 bytes of a row go to, where they come from, and how many elements they are."""
-    return (T.access_ptr(shared[at], "w", extent=8), T.access_ptr(source[s.bz, head, row, chunk * 8], "r", extent=8), 8)
+    return (
+        T.access_ptr(shared[at], "w", extent=8),
+        T.access_ptr(element_of(source, of.batch, of.head, row, chunk * 8), "r", extent=8),
+        8,
+    )
 
 
 @T.macro
@@ -62,9 +83,9 @@ def copy_rows(source, shared, of, first, s, c, checked):
         at = of.slot + element(row, s.thread % chunks, of.rows, of.columns, c)
         if checked:
             T.ptx_cp_async(
-                *copied(source, of.head, of.origin + first + row, shared, at, s.thread % chunks, s),
+                *copied(source, of, of.origin + first + row, shared, at, s.thread % chunks),
                 of.origin + first + row < source.shape[2],
             )
         else:
-            T.ptx_cp_async(*copied(source, of.head, of.origin + first + row, shared, at, s.thread % chunks, s))
+            T.ptx_cp_async(*copied(source, of, of.origin + first + row, shared, at, s.thread % chunks))
     T.ptx_commit_group()

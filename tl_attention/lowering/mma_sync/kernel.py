@@ -4,12 +4,10 @@ Every thread computes and loads. A warp has 16 rows of each 16 * warps of the ti
 serve all of them. KV blocks come from the last to the first, so that those that need a mask come first.
 """
 
-from types import SimpleNamespace
-
 import tilelang.language as T
 
 from tl_attention.lowering.device_code import STORE, STRIDED_STORE, device_code
-from tl_attention.lowering.iterations import loop
+from tl_attention.lowering.iterations import Tile, loop
 from tl_attention.lowering.mma_sync.copies import load_q
 from tl_attention.lowering.mma_sync.device_code import GREW
 from tl_attention.lowering.mma_sync.output import store
@@ -25,8 +23,8 @@ def launch(given, c):
         T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
         if c.strided:
             aligned(given)
-        s = block_state(given, by, bz, c)
-        work(bx, s, c)
+        s = block_state(given, c)
+        work(bx, by, bz, s, c)
 
 
 def prelude(c):
@@ -40,7 +38,7 @@ def prelude(c):
 
 
 @T.macro
-def work(bx, s, c):
+def work(bx, by, bz, s, c):
     """A row tile."""
     first_row = T.alloc_var("int32")
     blocks = T.alloc_var("int32")
@@ -59,8 +57,8 @@ def work(bx, s, c):
     else:
         # Short loops get blocks that are masked whole.
         blocks = T.max(blocks, c.loop.least_blocks)
-    tile = SimpleNamespace(first=first, blocks=blocks, first_row=first_row, visible=visible, cut=cut)
-    load_q(first_row, s, c)
+    tile = Tile(first, blocks, first_row, by, bz, visible, cut)
+    load_q(first_row, tile, s, c)
     start(s, c)
     loop(tile, s, c)
-    store(first_row, s, c)
+    store(first_row, tile, s, c)

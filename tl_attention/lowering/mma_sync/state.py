@@ -1,14 +1,43 @@
 """What a thread block has: tiles in shared memory, and the registers of its threads."""
 
-from types import SimpleNamespace
+from dataclasses import dataclass
+from typing import Any
 
 import tilelang.language as T
 
 from tl_attention.lowering.softmax import LOG2_E
 
 
+@dataclass(frozen=True)
+class State:
+    """What macros know as `s`: tensors, tiles, a thread's registers, and sizes.
+
+    Scores times `scale` are exponents of 2. `past_len` keys are before query 0.
+    """
+
+    given: Any
+    Q_shared: Any
+    K_shared: Any
+    V_shared: Any
+    Q_local: Any
+    K_local: Any
+    V_local: Any
+    acc_s: Any
+    acc_s_cast: Any
+    acc_o: Any
+    scores_max: Any
+    scores_max_prev: Any
+    scores_scale: Any
+    denominator: Any
+    seq_q: Any
+    seq_kv: Any
+    past_len: Any
+    scale: Any
+    thread: Any
+
+
 @T.macro
-def block_state(given, head, bz, c):
+def block_state(given, c):
     """The tensors, and all that is allocated. A thread has two rows of each product's 16, and pairs of columns."""
     products = c.block_M // c.rows
     Q_shared = T.alloc_shared([c.block_M * c.head_dim], c.dtype)
@@ -24,10 +53,7 @@ def block_state(given, head, bz, c):
     scores_max_prev = T.alloc_local([2 * products], "float32")
     scores_scale = T.alloc_local([2 * products], "float32")
     denominator = T.alloc_local([2 * products], "float32")
-    return SimpleNamespace(
-        Q=given.Q,
-        K=given.K,
-        V=given.V,
+    return State(
         given=given,
         Q_shared=Q_shared,
         K_shared=K_shared,
@@ -42,9 +68,6 @@ def block_state(given, head, bz, c):
         scores_max_prev=scores_max_prev,
         scores_scale=scores_scale,
         denominator=denominator,
-        head=head,
-        head_kv=head if c.group == 1 else head // c.group,
-        bz=bz,
         seq_q=given.Q.shape[2],
         seq_kv=given.K.shape[2],
         past_len=given.K.shape[2] - given.Q.shape[2],

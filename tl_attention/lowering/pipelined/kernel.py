@@ -1,13 +1,12 @@
 """FlashAttention forward: the four macros inside `T.Pipelined`, which places the waits."""
 
-from types import SimpleNamespace
-
 import tilelang.language as T
 
 from tl_attention.loop.attention import NUMBER
 from tl_attention.lowering.device_code import device_code
-from tl_attention.lowering.features import at_totals, factor_of, read
+from tl_attention.lowering.features import Totals, at_totals, factor_of, read
 from tl_attention.lowering.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, change_scores, store
+from tl_attention.lowering.rows import rows_of
 from tl_attention.lowering.signature import aligned
 from tl_attention.lowering.softmax import LOG2_E
 
@@ -35,11 +34,7 @@ def launch(given, c):
             first = c.mask.first_block(first_row + past_len, c.block_N, T)
         # Short loops get blocks that are masked whole.
         blocks = T.max(blocks if c.mask.left is None else blocks - first, c.least_blocks)
-        if c.narrow:
-            # As many columns as the tile has: those beyond the tensor's are 0.
-            T.copy(given.Q[bz, by, first_row : first_row + c.block_M, 0 : c.head_dim], s.Q_shared)
-        else:
-            T.copy(given.Q[bz, by, first_row : first_row + c.block_M, :], s.Q_shared)
+        T.copy(rows_of(given.Q, bz, by, first_row, c.block_M, c.head_dim if c.narrow else None), s.Q_shared)
         T.fill(s.acc_o, 0)
         T.fill(s.denominator, 0)
         T.fill(s.scores_max, -T.infinity("float32"))
@@ -65,7 +60,7 @@ def launch(given, c):
             Rescale(s, c)
             MMA1(given.V, bz, head_kv, kv_block(k, None if c.mask.left is None else first, blocks, c.descending), s, c)
         if c.features.at_totals:
-            at_totals(rows_of(bz, by, first_row, scale, s, c), s, c)
+            at_totals(totals_of(bz, by, first_row, scale, s, c), s, c)
         if c.features.rescales:
             for i, j in T.Parallel(c.block_M, c.head_dim_v):
                 s.acc_o[i, j] *= s.scores_max_prev[i]
@@ -79,17 +74,10 @@ def kv_block(step, first, blocks, descending):
     return blocks - 1 - step if descending else step
 
 
-def rows_of(bz, head, first_row, scale, s, c):
+def totals_of(bz, head, first_row, scale, s, c):
     """The tile's rows, and their totals, for what features do with them."""
-    return SimpleNamespace(
-        count=c.block_M,
-        scale=scale,
-        total=s.denominator,
-        maxima=s.scores_max.data,
-        totals=s.denominator.data,
-        bz=bz,
-        head=head,
-        first_row=first_row,
+    return Totals(
+        scale, s.scores_max.data, s.denominator.data, bz, head, first_row, count=c.block_M, total=s.denominator
     )
 
 

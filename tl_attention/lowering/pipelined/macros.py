@@ -1,11 +1,33 @@
 """The four macros of the attention loop, on the buffers of a thread block."""
 
-from types import SimpleNamespace
+from dataclasses import dataclass
+from typing import Any
 
 import tilelang.language as T
 
 from tl_attention.lowering.features import changed, own_values
+from tl_attention.lowering.rows import rows_of
 from tl_attention.lowering.softmax import finite
+
+
+@dataclass(frozen=True)
+class State:
+    """What macros know as `s`: tensors, tiles, fragments, and what features read of a head."""
+
+    given: Any
+    own: Any
+    seq_q: Any
+    Q_shared: Any
+    K_shared: Any
+    V_shared: Any
+    acc_s: Any
+    acc_s_cast: Any
+    acc_o: Any
+    scores_max: Any
+    scores_max_prev: Any
+    scores_scale: Any
+    scores_sum: Any
+    denominator: Any
 
 
 @T.macro
@@ -23,7 +45,7 @@ def allocated(given, c):
     scores_sum = T.alloc_fragment([c.block_M], "float32")
     denominator = T.alloc_fragment([c.block_M], "float32")
     own = own_values(c) if c.features.at_heads else None
-    return SimpleNamespace(
+    return State(
         given=given,
         own=own,
         seq_q=given.Q.shape[2],
@@ -44,10 +66,7 @@ def allocated(given, c):
 @T.macro
 def MMA0(K, bz, by, kv, first_row, past_len, s, c):
     """acc_s = Q_shared @ K_shared^T, -inf where masked: statements load_k, mask, mma0."""
-    if c.narrow:
-        T.copy(K[bz, by, kv * c.block_N : (kv + 1) * c.block_N, 0 : c.head_dim], s.K_shared)
-    else:
-        T.copy(K[bz, by, kv * c.block_N : (kv + 1) * c.block_N, :], s.K_shared)
+    T.copy(rows_of(K, bz, by, kv * c.block_N, c.block_N, c.head_dim if c.narrow else None), s.K_shared)
     for i, j in T.Parallel(c.block_M, c.block_N):
         own_key = first_row + i + past_len
         s.acc_s[i, j] = T.if_then_else(
@@ -95,10 +114,7 @@ def Rescale(s, c):
 @T.macro
 def MMA1(V, bz, by, kv, s, c):
     """acc_o += acc_s_cast @ V_shared: load_v, mma1."""
-    if c.narrow:
-        T.copy(V[bz, by, kv * c.block_N : (kv + 1) * c.block_N, 0 : c.head_dim_v], s.V_shared)
-    else:
-        T.copy(V[bz, by, kv * c.block_N : (kv + 1) * c.block_N, :], s.V_shared)
+    T.copy(rows_of(V, bz, by, kv * c.block_N, c.block_N, c.head_dim_v if c.narrow else None), s.V_shared)
     T.gemm(s.acc_s_cast, s.V_shared, s.acc_o, policy=T.GemmWarpPolicy.FullRow)
 
 
@@ -109,7 +125,7 @@ def store(Output, bz, by, first_row, s, c):
         s.acc_o[i, j] /= s.denominator[i]
     # Q has been read for the last time: its buffer stages the output for the TMA store.
     if c.narrow or c.head_dim != c.head_dim_v:
-        T.copy(s.acc_o, Output[bz, by, first_row : first_row + c.block_M, 0 : c.head_dim_v])
+        T.copy(s.acc_o, rows_of(Output, bz, by, first_row, c.block_M, c.head_dim_v))
     else:
         T.copy(s.acc_o, s.Q_shared)
-        T.copy(s.Q_shared, Output[bz, by, first_row : first_row + c.block_M, :])
+        T.copy(s.Q_shared, rows_of(Output, bz, by, first_row, c.block_M))

@@ -1,7 +1,5 @@
 """A warpgroup that computes: its 64 rows of one row tile."""
 
-from types import SimpleNamespace
-
 import tilelang.language as T
 
 from tl_attention.lowering.iterations import loop
@@ -9,24 +7,8 @@ from tl_attention.lowering.warp_specialized.rings import release_q
 
 
 @T.macro
-def tile_of(turn, base, first, blocks, first_row, head, visible, cut, wg):
-    """A tile, by names of its own for its numbers: the variables that they come from would go into every expression."""
-    return SimpleNamespace(
-        turn=turn,
-        base=base,
-        first=first,
-        blocks=blocks,
-        first_row=first_row,
-        head=head,
-        visible=visible,
-        cut=cut,
-        wg=wg,
-    )
-
-
-@T.macro
 def consume(tile, s, c):
-    """acc_o and denominator of a tile, whose loads begin with number `base`. Blocks below `visible` need no mask."""
+    """acc_o and denominator of a tile."""
     T.fill(s.denominator, 0)
     T.fill(s.scores_max, -T.infinity("float32"))
     T.mbarrier_wait_parity(s.Q.full[tile.wg], tile.turn % 2)

@@ -27,9 +27,9 @@ from tl_attention.lowering.warp_specialized.loaded import Loaded, left_out, load
 from tl_attention.lowering.warp_specialized.resources import split_registers
 from tl_attention.lowering.warp_specialized.roles import Roles
 from tl_attention.lowering.warp_specialized.sampled import check_samples
-from tl_attention.problem.lengths import cuts, ends
+from tl_attention.problem.lengths import cuts, ends, without_keys
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.tiling import INTEGERS, kv_blocks
+from tl_attention.problem.tiling import kv_blocks, whole_blocks
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
 from tl_attention.proof.events import Event, Process
@@ -112,7 +112,8 @@ class RolesProof(Proof):
         block_N, rows = self.schedule.block_N, self.rows
         heads = whole_groups(TILES * workers(self.schedule, self.code.variant), self.code.variant)
         loops = ends(self.program.span + 2, rows, block_N)
-        for lengths in (*loops, *cuts(self.code.variant.mask, rows, block_N, ROWS)):
+        mask = self.code.variant.mask
+        for lengths in (*loops, *cuts(mask, rows, block_N, ROWS), *without_keys(mask, rows, block_N)):
             yield Sizes(1, heads, *lengths)
         # So long that no number of the code is longer. In batches, as heads times keys are bounded.
         yield Sizes(heads // self.code.variant.group, self.code.variant.group, 5, MOST_KEYS)
@@ -261,14 +262,10 @@ class RolesProof(Proof):
     ) -> None:
         """A KV block some of whose keys are hidden from some of its rows is masked."""
         at = 0
-        mask, block_N = self.code.variant.mask, self.schedule.block_N
+        block_N = self.schedule.block_N
         for tile in tiles:
             row = tile.place[0] + ROWS * process.warpgroup
-            first_key = row + shape.past_len
-            whole = range(
-                mask.first_whole(first_key + ROWS, block_N, INTEGERS),
-                mask.end_whole(shape.seq_kv // block_N, first_key, block_N, INTEGERS),
-            )
+            whole = range(*whole_blocks(shape, shape.mask, row, ROWS, block_N))
             of_tile = masks[at : at + tile.blocks]
             if row < shape.seq_q and False in of_tile:
                 # What needs no mask lies together, so the first and the last block without one tell of all between.

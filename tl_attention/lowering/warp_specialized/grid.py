@@ -13,7 +13,7 @@ import numpy as np
 
 from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.tiling import ceildiv
+from tl_attention.problem.tiling import visited
 from tl_attention.proof.generated.parts import Expected
 from tl_attention.proof.generated.per_head import PER_HEAD
 from tl_attention.proof.generated.refused import Unsafe
@@ -75,6 +75,8 @@ class GridTiles:
         """Raise Unsafe unless everybody works on the rows of one tile, on the KV blocks that it needs."""
         tiles = self.at.get(("Q", 0))
         if tiles is None:
+            if shape.seq_q == 0 and not self.at:
+                return
             raise Unsafe("no block loads any rows of Q")
         row = tiles[..., 0]
         there = row != NONE
@@ -114,23 +116,13 @@ class GridTiles:
     ) -> None:
         """The first block of a cluster loads K and V for all of its blocks."""
         leading = tiles[:, ::cluster]
-        start, end = _visited(leading[..., 0] // rows, shape, rows, block_N, least)
+        start, end = visited(shape, shape.mask, leading[..., 0] // rows * rows, rows, block_N, least, ARRAYS)
         for name, block in ((FIRST, end - 1), (LAST, start)):
             wanted = np.stack([block * block_N, leading[..., 1] // shape.group, leading[..., 2]], axis=-1)
             for ring in "KV":
                 found = self.at.get((ring + name, 0))
                 if found is None or (found[:, ::cluster] != wanted)[there[:, ::cluster]].any():
                     raise Unsafe(f"the{name} rows of {ring} of a tile are not those that its rows of Q need")
-
-
-def _visited(
-    number: np.ndarray, shape: AttentionShape, rows: int, block_N: int, least: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The first KV block of the tiles of `rows` rows with these numbers, and the end of their blocks."""
-    first_key = number * rows + shape.past_len
-    start = shape.mask.first_block(first_key, block_N, ARRAYS) + np.zeros_like(number)
-    end = shape.mask.end_block(ceildiv(shape.seq_kv, block_N), first_key + rows, block_N, ARRAYS)
-    return start, np.maximum(end, start + least)
 
 
 def _loaded(seen: Seen, run: Run, expected: Expected) -> Any:

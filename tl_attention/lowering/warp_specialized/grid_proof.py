@@ -12,9 +12,10 @@ import numpy as np
 from tl_attention.hardware.warpgroup import ROWS
 from tl_attention.lowering.warp_specialized.grid import NONE, GridTiles
 from tl_attention.lowering.warp_specialized.roles import Roles
+from tl_attention.problem.arithmetic import ceildiv
 from tl_attention.problem.lengths import cuts
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.tiling import ceildiv, row_tiles
+from tl_attention.problem.tiling import row_tiles
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.per_head import TENSORS
@@ -59,6 +60,9 @@ def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
     # The window's edges in tiles of their own, and keys before and after them that none of these sees.
     for lengths in [*cuts(variant.mask, rows, schedule.block_N, ROWS)][:1]:
         yield Sizes(1, 3 * group, lengths.seq_q + 3 * rows, lengths.seq_kv + 4 * rows)
+    # No tile, for blocks that look for one.
+    if schedule.kernel.tile_scheduler != "one_tile":
+        yield Sizes(2, 2 * group, 0, rows)
     # Keys that divide what a section has, and sections of one head; the last section has fewer heads.
     keys = SECTION_BYTES // (4 * 2 * (variant.tile_dim + variant.tile_dim_v))
     yield Sizes(3, 7 * group, 2 * rows + 1, keys)
@@ -123,6 +127,8 @@ class GridProof:
 
     def _numbers(self, found: GridTiles) -> np.ndarray:
         """(turn, block): a number for each tile's place, NONE where there is no tile."""
+        if not found.at:
+            return np.array([NONE])
         row, head, batch = np.moveaxis(found["Q", 0], -1, 0)
         number = (batch * self.sizes.heads + head) * self.row_tiles + row // self.schedule.block_M
         return np.where(row == NONE, NONE, number)
@@ -156,6 +162,6 @@ class GridProof:
             proof.lse,
         )
         for tensor in TENSORS:
-            if tensor in proof.code.variant.optional:
+            if tensor in proof.code.variant.optional and found.at:
                 found.check_per_head(tensor, self.roles.warpgroups)
         return run, found

@@ -9,8 +9,8 @@ import numpy as np
 from tl_attention.hardware.warpgroup import ROWS, WARPS
 from tl_attention.lowering.warp_specialized.grid_proof import workers
 from tl_attention.lowering.warp_specialized.roles import Roles
+from tl_attention.problem.arithmetic import ceildiv
 from tl_attention.problem.lengths import Problems
-from tl_attention.problem.tiling import ceildiv
 from tl_attention.problem.variant import Variant
 from tl_attention.proof.generated.alike import Comparison, kv_loops
 from tl_attention.proof.generated.proof import Proof
@@ -29,7 +29,9 @@ NONE = 1 << 40
 def check_samples(proof: Proof, roles: Roles) -> None:
     """Raise Unsafe where a tile decides something besides where it lies, or is not followed by the next one."""
     schedule, variant, cluster = proof.schedule, proof.code.variant, roles.cluster
-    sizes, row_tiles, number = numbered(variant, schedule.block_M * cluster, schedule.block_N)
+    # A section has as many heads as have so many keys, which divides by these.
+    keyless = schedule.kernel.tile_order != "sections"
+    sizes, row_tiles, number = numbered(variant, schedule.block_M * cluster, schedule.block_N, without_keys=keyless)
     if workers(schedule, variant) == 1 and schedule.kernel.tile_scheduler != "one_tile":
         # The code of a single worker has no block's number: it begins with the first tile.
         number = np.zeros_like(number)
@@ -39,7 +41,8 @@ def check_samples(proof: Proof, roles: Roles) -> None:
     )  # fmt: skip
     for start, counted in enumerate(COUNTED):
         turns = [
-            _samples(proof, cluster, sizes, row_tiles, one) for one in _numbers(schedule, variant, number, counted)
+            _samples(proof, cluster, sizes, row_tiles, one)
+            for one in _numbers(schedule, variant, number, sizes.seq_q > 0, counted)
         ]
         names = of_threads(proof.sample_names(turns[0].sizes), threads)
         run = Run(
@@ -52,10 +55,13 @@ def check_samples(proof: Proof, roles: Roles) -> None:
         found.check_loops(kv_loops(proof.kernel), roles.warpgroups, ROWS, proof.program)
 
 
-def _numbers(schedule: Schedule, variant: Variant, number: np.ndarray, counted: int) -> Iterator[np.ndarray]:
-    """The numbers of the tiles that blocks work on in turn, which begin with `number`. NONE is no tile's."""
+def _numbers(
+    schedule: Schedule, variant: Variant, number: np.ndarray, there: np.ndarray, counted: int
+) -> Iterator[np.ndarray]:
+    """The numbers of the tiles that blocks work on in turn, which begin with `number`, if they have any. NONE is no tile's."""
     yield number
-    following = {"static": number, "dynamic": counted + np.arange(len(number)), "one_tile": np.full_like(number, NONE)}
+    # A block without a tile draws no other one.
+    following = {"static": number, "dynamic": counted + np.cumsum(there) - 1, "one_tile": np.full_like(number, NONE)}
     yield following[schedule.kernel.tile_scheduler] + workers(schedule, variant)
 
 
@@ -64,7 +70,7 @@ def _samples(proof: Proof, cluster: int, sizes: Problems, row_tiles: np.ndarray,
     schedule, variant = proof.schedule, proof.code.variant
     rows = schedule.block_M * cluster
     there = number < row_tiles * sizes.heads * sizes.batch
-    tile, head = placed(np.where(there, number, 0), row_tiles, sizes, schedule, variant)
+    tile, head = placed(np.where(there, number, 0), np.maximum(row_tiles, 1), sizes, schedule, variant)
     sizes = Problems(*(np.repeat(size, cluster) for size in sizes))
     first, head, there = (np.repeat(part, cluster) for part in (tile * rows, head, there))
     rank = np.arange(len(first)) % cluster

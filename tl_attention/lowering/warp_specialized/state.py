@@ -1,6 +1,7 @@
 """What a thread block has: tiles and barriers in shared memory, and the registers of a warpgroup that computes."""
 
-from types import SimpleNamespace
+from dataclasses import dataclass
+from typing import Any
 
 import tilelang.language as T
 
@@ -8,6 +9,59 @@ from tl_attention.hardware.warpgroup import ROWS, WARP, WARPS
 from tl_attention.lowering.features import factor_of, own_values
 from tl_attention.lowering.softmax import LOG2_E
 from tl_attention.lowering.warp_specialized.vector import per_thread_layout
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Buffers of a tensor's tiles, of which `depth` are a ring; Q has one of each warpgroup's rows."""
+
+    source: Any
+    shared: Any
+    full: Any
+    empty: Any
+    depth: Any = None
+
+
+@dataclass(frozen=True)
+class TileNumbers:
+    """The numbers of the next tiles, where a counter gives them."""
+
+    counter: Any
+    full: Any
+    empty: Any
+    next: Any
+
+
+@dataclass(frozen=True)
+class State:
+    """What macros know as `s`: tensors, buffers, a warpgroup's fragments, and sizes. What a schedule does not use is None.
+
+    `own` has what features read of a head; scores times `scale` are exponents of 2. `past_len` keys are before query 0,
+    and `rank` is the thread block's among those of its cluster.
+    """
+
+    Q: Any
+    K: Any
+    V: Any
+    given: Any
+    own: Any
+    acc_s: Any
+    acc_s_cast: Any
+    acc_o: Any
+    scores_max: Any
+    scores_max_prev: Any
+    scores_scale: Any
+    denominator: Any
+    Q_local: Any
+    P_shared: Any
+    tiles: Any
+    batch: Any
+    heads: Any
+    seq_q: Any
+    seq_kv: Any
+    past_len: Any
+    scale: Any
+    rank: Any
 
 
 @T.macro
@@ -29,13 +83,13 @@ def block_state(given, c):
     V_full = T.alloc_barrier([WARP] * c.kernel.v_stages)
     K_empty = T.alloc_barrier([readers] * c.kernel.k_stages)
     V_empty = T.alloc_barrier([readers] * c.kernel.v_stages)
-    return SimpleNamespace(
-        Q=SimpleNamespace(source=given.Q, shared=Q_shared, full=Q_full, empty=Q_empty),
-        K=SimpleNamespace(source=given.K, shared=K_shared, full=K_full, empty=K_empty, depth=c.kernel.k_stages),
-        V=SimpleNamespace(source=given.V, shared=V_shared, full=V_full, empty=V_empty, depth=c.kernel.v_stages),
+    return State(
+        Q=Ring(given.Q, Q_shared, Q_full, Q_empty),
+        K=Ring(given.K, K_shared, K_full, K_empty, c.kernel.k_stages),
+        V=Ring(given.V, V_shared, V_full, V_empty, c.kernel.v_stages),
         given=given,
         own=own,
-        **vars(fragments),
+        **fragments,
         Q_local=Q_local,
         P_shared=P_shared,
         tiles=tile_numbers(given.TileCounter, c) if c.kernel.tile_scheduler == "dynamic" else None,
@@ -61,15 +115,15 @@ def warpgroup_state(c):
     denominator = T.alloc_fragment([ROWS, 4] if c.softmax.row_sum == "thread" else [ROWS], "float32")
     if c.softmax.row_sum == "thread":
         T.annotate_layout({denominator: per_thread_layout()})
-    return SimpleNamespace(
-        acc_s=acc_s,
-        acc_s_cast=acc_s_cast,
-        acc_o=acc_o,
-        scores_max=scores_max,
-        scores_max_prev=scores_max_prev,
-        scores_scale=scores_scale,
-        denominator=denominator,
-    )
+    return {
+        "acc_s": acc_s,
+        "acc_s_cast": acc_s_cast,
+        "acc_o": acc_o,
+        "scores_max": scores_max,
+        "scores_max_prev": scores_max_prev,
+        "scores_scale": scores_scale,
+        "denominator": denominator,
+    }
 
 
 @T.macro
@@ -78,4 +132,4 @@ def tile_numbers(TileCounter, c):
     tile_full = T.alloc_barrier([WARP] * 2)
     tile_empty = T.alloc_barrier([c.block_M // ROWS * WARPS] * 2)
     next_tile = T.alloc_shared([2], "int32", scope="shared")
-    return SimpleNamespace(counter=TileCounter, full=tile_full, empty=tile_empty, next=next_tile)
+    return TileNumbers(TileCounter, tile_full, tile_empty, next_tile)

@@ -4,11 +4,48 @@ A tile here is that of a whole cluster: block_M rows for each of its blocks.
 """
 
 import tilelang.language as T
+from tvm.script.ir_builder import tirx
+
+from tl_attention.lowering.iterations import Tile
 
 # K and V of the heads of a section fit in the L2 cache of an H100 (50 MB) beside everything else.
 SECTION_BYTES = 32 << 20
 # At most so many tiles for each worker are taken from the last heads together, the longest first.
 TAPER = 4
+
+
+@T.macro
+def variables(c):
+    """A tile in variables, which the next one comes into: TileLang would put the expressions into the loops."""
+    tile = T.alloc_var("int32")
+    turn = T.alloc_var("int32")
+    base = T.alloc_var("int32")
+    first_row = T.alloc_var("int32")
+    head = T.alloc_var("int32")
+    bz = T.alloc_var("int32")
+    blocks = T.alloc_var("int32")
+    visible = T.alloc_var("int32")
+    first = T.alloc_var("int32") if c.mask.left is not None else 0
+    cut = T.alloc_var("int32") if c.mask.left is not None else 0
+    return Tile(first, blocks, first_row, head, bz, visible, cut, turn=turn, base=base, number=tile)
+
+
+def put(variable, value):
+    """Puts a value into a variable of a tile: TileLang assigns to names only."""
+    tirx.buffer_store(variable.buffer, value, variable.indices)
+
+
+def named(tile, wg=None):
+    """The tile by names of its own for its numbers: the variables that they come from would go into every expression."""
+    return values_of(
+        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.batch, tile.visible, tile.cut, wg
+    )
+
+
+@T.macro
+def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut, wg):
+    """A tile of these numbers: a macro's parameters are names in the generated code."""
+    return Tile(first, blocks, first_row, head, bz, visible, cut, turn=turn, base=base, wg=wg)
 
 
 def workers(c):

@@ -3,85 +3,81 @@
 import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import ROWS, WARP
-from tl_attention.lowering.warp_specialized.consumer import consume, tile_of
+from tl_attention.lowering.warp_specialized.consumer import consume
 from tl_attention.lowering.warp_specialized.output import store
 from tl_attention.lowering.warp_specialized.producer import produce
-from tl_attention.lowering.warp_specialized.tiles import place, workers
+from tl_attention.lowering.warp_specialized.tiles import named, place, put, variables, workers
 
 
 @T.macro
 def work(wg, block, s, c, is_producer):
     """Tile after tile, by the producer warp or by one warpgroup that computes."""
-    # Variables: TileLang would put the expressions into the loops.
-    tile = T.alloc_var("int32")
-    turn = T.alloc_var("int32")
-    base = T.alloc_var("int32")
-    first_row = T.alloc_var("int32")
-    head = T.alloc_var("int32")
-    bz = T.alloc_var("int32")
-    blocks = T.alloc_var("int32")
-    visible = T.alloc_var("int32")
-    first = T.alloc_var("int32") if c.mask.left is not None else 0
-    cut = T.alloc_var("int32") if c.mask.left is not None else 0
+    tile = variables(c)
     row_tiles = T.ceildiv(s.seq_q, c.block_M * c.kernel.cluster)
-    tile = block // c.kernel.cluster
-    turn = 0
-    base = 0
-    while tile < row_tiles * s.heads * s.batch:
-        locate(tile, first_row, head, bz, blocks, row_tiles, s, c)
+    put(tile.number, block // c.kernel.cluster)
+    put(tile.turn, 0)
+    put(tile.base, 0)
+    while tile.number < row_tiles * s.heads * s.batch:
+        locate(tile, row_tiles, s, c)
         if c.mask.left is not None:
-            begin(first, blocks, first_row, s, c)
+            begin(tile, tile.first_row, s, c)
         if is_producer:
-            produce(turn, base, first, blocks, first_row, head, bz, s, c)
+            produce(named(tile), s, c)
             if c.kernel.tile_scheduler == "dynamic":
                 # After the loads: the counter takes a microsecond to answer.
-                draw_tile(turn, s, c)
+                draw_tile(tile.turn, s, c)
         else:
-            first_row += wg * ROWS
-            visible = s.seq_kv // c.block_N
-            visible = c.mask.end_whole(visible, first_row + s.past_len, c.block_N, T)
-            if c.mask.left is not None:
-                visible -= first
-                cut = c.mask.first_whole(first_row + ROWS + s.past_len, c.block_N, T) - first
-            consume(tile_of(turn, base, first, blocks, first_row, head, visible, cut, wg), s, c)
-            store(first_row, head, bz, wg, s, c)
-        base += blocks
-        advance(tile, turn, row_tiles, s, c, is_producer=is_producer)
-        turn += 1
+            see(tile, wg, s, c)
+            consume(named(tile, wg), s, c)
+            store(named(tile, wg), s, c)
+        put(tile.base, tile.base + tile.blocks)
+        advance(tile, row_tiles, s, c, is_producer=is_producer)
+        put(tile.turn, tile.turn + 1)
 
 
 @T.macro
-def locate(tile: T.Ref, first_row: T.Ref, head: T.Ref, bz: T.Ref, blocks: T.Ref, row_tiles, s, c):
-    """A tile's rows, head and batch, and how many KV blocks they need."""
+def locate(tile, row_tiles, s, c):
+    """A tile's rows, head and sequence, and how many KV blocks they need."""
     cluster = c.kernel.cluster
-    first_row = place(tile, row_tiles, s.batch * s.heads, s, c)[0] * cluster
-    head = place(tile, row_tiles, s.batch * s.heads, s, c)[1]
-    blocks = T.ceildiv(s.seq_kv, c.block_N)
+    put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * cluster)
+    put(tile.head, place(tile.number, row_tiles, s.batch * s.heads, s, c)[1])
+    put(tile.blocks, T.ceildiv(s.seq_kv, c.block_N))
     # Blocks of a cluster load together: as many KV blocks as its last row needs.
-    blocks = c.mask.end_block(blocks, (first_row + cluster) * c.block_M + s.past_len, c.block_N, T)
-    blocks = T.max(blocks, c.loop.least_blocks)
-    first_row = (first_row + s.rank) * c.block_M
-    bz = head // s.heads
-    head = head % s.heads
+    put(tile.blocks, c.mask.end_block(tile.blocks, (tile.first_row + cluster) * c.block_M + s.past_len, c.block_N, T))
+    put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
+    put(tile.first_row, (tile.first_row + s.rank) * c.block_M)
+    put(tile.batch, tile.head // s.heads)
+    put(tile.head, tile.head % s.heads)
 
 
 @T.macro
-def begin(first: T.Ref, blocks: T.Ref, first_row, s, c):
+def begin(tile, first_row, s, c):
     """The first KV block that a tile's rows reach back to, from which its blocks are counted then."""
     # Blocks of a cluster load together: from the first that its first row needs.
-    first = c.mask.first_block(first_row - s.rank * c.block_M + s.past_len, c.block_N, T)
-    blocks = T.max(blocks - first, c.loop.least_blocks)
+    put(tile.first, c.mask.first_block(first_row - s.rank * c.block_M + s.past_len, c.block_N, T))
+    put(tile.blocks, T.max(tile.blocks - tile.first, c.loop.least_blocks))
 
 
 @T.macro
-def advance(tile: T.Ref, turn: T.Ref, row_tiles, s, c, is_producer):
+def see(tile, wg, s, c):
+    """A warpgroup's own rows, and which KV blocks all of them see."""
+    put(tile.first_row, tile.first_row + wg * ROWS)
+    put(tile.visible, s.seq_kv // c.block_N)
+    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_row + s.past_len, c.block_N, T))
+    if c.mask.left is not None:
+        put(tile.visible, tile.visible - tile.first)
+        put(tile.cut, c.mask.first_whole(tile.first_row + ROWS + s.past_len, c.block_N, T) - tile.first)
+
+
+@T.macro
+def advance(tile, row_tiles, s, c, is_producer):
     """The tile that comes next."""
     if c.kernel.tile_scheduler == "one_tile":
-        tile = row_tiles * s.heads * s.batch
+        put(tile.number, row_tiles * s.heads * s.batch)
     elif c.kernel.tile_scheduler == "static":
-        tile += workers(c)
+        put(tile.number, tile.number + workers(c))
     else:
-        take_tile(tile, turn, s, is_producer=is_producer)
+        take_tile(tile.number, tile.turn, s, is_producer=is_producer)
 
 
 @T.macro

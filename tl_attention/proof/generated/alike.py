@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tl_attention.problem.tiling import whole_blocks
 from tl_attention.program.program import Program
 from tl_attention.proof.generated.nodes import Arithmetic, For, Step, While, every
 from tl_attention.proof.generated.per_head import PER_HEAD
@@ -150,18 +151,17 @@ class Comparison:
     def _check_unmasked(
         self, lines: Collection[int], plain: Collection[int], turn: int, ys: int, rows: int, program: Program
     ) -> None:
-        samples, mask = self.turns[turn], self.turns[turn].mask
+        samples = self.turns[turn]
         # Scores are hidden so many iterations after that of their block's number.
         lag = next(op.lag for op in program.phases.steady.operations if op.statement == "mask")
         trips = self.trips(plain, turn)
         behind = self.trips({line for line in lines if plain and line > max(plain)}, turn)
         for y in range(ys):
             row = samples.row + rows * y
-            own_key = row + samples.past_len
             begin = self.blocks[turn][0] - (program.phases.end - lag) + behind[:, y]
-            whole = mask.end_whole(samples.sizes.seq_kv // samples.block_N, own_key, samples.block_N, ARRAYS)
-            wrong = begin + trips[:, y] > whole
-            wrong |= begin < mask.first_whole(own_key + rows, samples.block_N, ARRAYS)
+            first, end = whole_blocks(samples.sizes, samples.mask, row, rows, samples.block_N, ARRAYS)
+            wrong = begin + trips[:, y] > end
+            wrong |= begin < first
             wrong &= (row < samples.sizes.seq_q) & (trips[:, y] > 0)
             if wrong.any():
                 words = self._words(int(np.argmax(wrong)), turn)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.tiling import INTEGERS, kv_index
+from tl_attention.problem.tiling import kv_index, whole_blocks
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.tensors import Tensor
@@ -61,12 +61,8 @@ class RowTile:
 
     def check_unmasked(self, block: int) -> None:
         """No score of the loop's block number `block` is hidden."""
-        mask, block_N = self.shape.mask, self.schedule.block_N
-        first_key = self.place[0] + self.shape.past_len
-        whole = range(
-            mask.first_whole(first_key + self.schedule.block_M, block_N, INTEGERS),
-            mask.end_whole(self.shape.seq_kv // block_N, first_key, block_N, INTEGERS),
-        )
+        schedule = self.schedule
+        whole = range(*whole_blocks(self.shape, self.shape.mask, self.place[0], schedule.block_M, schedule.block_N))
         kv = self.kv(block)
         if kv not in whole:
             raise Unsafe(f"KV block {kv} of rows from {self.place[0]} on is not masked")

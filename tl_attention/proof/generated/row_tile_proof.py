@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from tl_attention.hardware.warpgroup import WARP
-from tl_attention.problem.lengths import cuts, ends
+from tl_attention.problem.lengths import cuts, ends, without_keys
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, row_tiles
 from tl_attention.problem.variant import Sizes
@@ -49,8 +49,9 @@ class RowTileProof(Proof):
         block_M, block_N = self.schedule.block_M, self.schedule.block_N
         group = self.code.variant.group
         most = self.program.span + self.iterations.period + 1
-        cut = cuts(self.code.variant.mask, block_M, block_N, block_M)
-        for lengths in (*ends(most, 2 * block_M, block_N), *cut):
+        mask = self.code.variant.mask
+        cut, hidden = cuts(mask, block_M, block_N, block_M), without_keys(mask, block_M, block_N)
+        for lengths in (*ends(most, 2 * block_M, block_N), *cut, *hidden):
             yield Sizes(2, 3 * group, *lengths)
         # So long that no number of the code is longer.
         yield Sizes(1, group, 5, MOST_KEYS)
@@ -77,7 +78,7 @@ class RowTileProof(Proof):
     def check_samples(self) -> None:
         schedule, variant = self.schedule, self.code.variant
         block_M = schedule.block_M
-        sizes, tiles, number = numbered(variant, block_M, schedule.block_N)
+        sizes, tiles, number = numbered(variant, block_M, schedule.block_N, without_rows=False)
         x, y, z = number % tiles, number // tiles % sizes.heads, number // tiles // sizes.heads
         row = block_M * (tiles - 1 - x if self.longest_first else x)
         samples = Samples(

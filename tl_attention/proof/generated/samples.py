@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from tl_attention.problem.arithmetic import ceildiv
 from tl_attention.problem.lengths import Problems, drawn
 from tl_attention.problem.mask import Mask
-from tl_attention.problem.tiling import ceildiv
+from tl_attention.problem.tiling import visited
 from tl_attention.problem.variant import Variant
 from tl_attention.proof.generated.tensors import Tensor
 from tl_attention.proof.generated.threads import Threads
@@ -49,18 +50,9 @@ class Samples:
     tensors: Mapping[str, Tensor]
 
     @property
-    def past_len(self) -> Array:
-        """Keys before query 0."""
-        return self.sizes.seq_kv - self.sizes.seq_q
-
-    @property
     def blocks(self) -> tuple[Array, Array]:
         """The first KV block of each tile, and the end of its blocks."""
-        first_key = self.first + self.past_len
-        start = self.mask.first_block(first_key, self.block_N, ARRAYS) + np.zeros_like(first_key)
-        every = ceildiv(self.sizes.seq_kv, self.block_N)
-        end = self.mask.end_block(every, first_key + self.rows, self.block_N, ARRAYS)
-        return start, np.maximum(end, start + self.least)
+        return visited(self.sizes, self.mask, self.first, self.rows, self.block_N, self.least, ARRAYS)
 
     @property
     def rows_left(self) -> Array:
@@ -68,13 +60,18 @@ class Samples:
         return np.clip(self.sizes.seq_q - self.row, 0, self.block_M)
 
 
-def numbered(variant: Variant, rows: int, block_N: int) -> tuple[Problems, Array, Array]:
+def numbered(
+    variant: Variant, rows: int, block_N: int, *, without_rows: bool = True, without_keys: bool = True
+) -> tuple[Problems, Array, Array]:
     """Problems, how many row tiles of `rows` rows each has, and the number of one tile of each problem's.
 
-    Where sizes are fixed there is one problem, with many of its tiles.
+    Problems without rows, which have no tile, and without keys are among them only if so said. Where sizes are fixed there
+    is one problem, with many of its tiles.
     """
     if variant.sizes is None:
         sizes = drawn(variant.mask, rows, block_N, variant.group)
+        kept = ((sizes.seq_q > 0) | without_rows) & ((sizes.seq_kv > 0) | without_keys)
+        sizes = Problems(*(size[kept] for size in sizes))
         row_tiles = ceildiv(sizes.seq_q, rows)
         total = row_tiles * sizes.heads * sizes.batch
         return sizes, row_tiles, _drawn_numbers(row_tiles, total)
@@ -90,11 +87,13 @@ def _drawn_numbers(row_tiles: Array, total: Array) -> Array:
     draw = np.random.default_rng(31)
     near = draw.integers(0, EDGE, len(total))
     anywhere = (draw.random(len(total)) * total).astype(int)
-    at_an_end = anywhere // row_tiles * row_tiles + np.where(near % 2, near % 8 // 2, row_tiles - 1 - near % 8 // 2)
+    at_an_end = anywhere // np.maximum(row_tiles, 1) * row_tiles + np.where(
+        near % 2, near % 8 // 2, row_tiles - 1 - near % 8 // 2
+    )
     found = np.stack([anywhere, near, total - 1 - near, at_an_end])[
         draw.integers(0, 4, len(total)), np.arange(len(total))
     ]
-    return np.clip(found, 0, total - 1)
+    return np.clip(found, 0, np.maximum(total - 1, 0))
 
 
 def of_threads(names: Mapping[str, Any], threads: Threads) -> dict[str, Any]:

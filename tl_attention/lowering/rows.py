@@ -1,0 +1,19 @@
+"""Where rows of a tensor lie: said here for the kernels, and in `proof/generated/tensors.py` for their proofs.
+
+Every tensor is (batch, heads, rows, columns), whatever its strides.
+"""
+
+
+def rows_of(tensor, batch, head, first, count, columns=None):
+    """So many rows of a head of a sequence, from row `first` on: all columns, or the first `columns` of a wider tile.
+
+    TMA and the copies of TileLang fill columns and rows beyond the tensor's with 0, and store none.
+    """
+    if columns is None:
+        return tensor[batch, head, first : first + count, :]
+    return tensor[batch, head, first : first + count, 0:columns]
+
+
+def element_of(tensor, batch, head, row, column=0):
+    """One element."""
+    return tensor[batch, head, row, column]
