@@ -238,11 +238,11 @@ def consumer(ty, block, s, c):
 class Ring:
     """Buffers of a tensor's tiles, of which `depth` are a ring; Q has one of each warpgroup's rows."""
 
-    source: Any
-    shared: Any
-    full: Any
-    empty: Any
-    depth: Any = None
+    source: object
+    shared: object
+    full: object
+    empty: object
+    depth: object = None
 
 
 @dataclass(frozen=True)
@@ -253,28 +253,28 @@ class State:
     and `rank` is the thread block's among those of its cluster.
     """
 
-    Q: Any
-    K: Any
-    V: Any
-    given: Any
-    own: Any
-    acc_s: Any
-    acc_s_cast: Any
-    acc_o: Any
-    scores_max: Any
-    scores_max_prev: Any
-    scores_scale: Any
-    denominator: Any
-    Q_local: Any
-    P_shared: Any
-    tiles: Any
-    batch: Any
-    heads: Any
-    seq_q: Any
-    seq_kv: Any
-    past_len: Any
-    scale: Any
-    rank: Any
+    Q: object
+    K: object
+    V: object
+    given: object
+    own: object
+    acc_s: object
+    acc_s_cast: object
+    acc_o: object
+    scores_max: object
+    scores_max_prev: object
+    scores_scale: object
+    denominator: object
+    Q_local: object
+    P_shared: object
+    tiles: object
+    batch: object
+    heads: object
+    seq_q: object
+    seq_kv: object
+    past_len: object
+    scale: object
+    rank: object
 
 
 @T.macro
@@ -414,7 +414,7 @@ def variables(c):
 
 def put(variable, value):
     """Puts a value into a variable of a tile: TileLang assigns to names only."""
-    tirx.buffer_store(variable.buffer, value, variable.indices)
+    T.buffer_store(variable.buffer, value, variable.indices)
 
 
 def named(tile, wg=None):
@@ -573,17 +573,17 @@ class Tile:
     warpgroup has rows of its own, they are those of warpgroup `wg`.
     """
 
-    first: Any
-    blocks: Any
-    first_row: Any
-    head: Any
-    batch: Any
-    visible: Any
-    cut: Any
-    turn: Any = 0
-    base: Any = 0
-    number: Any = None
-    wg: Any = None
+    first: object
+    blocks: object
+    first_row: object
+    head: object
+    batch: object
+    visible: object
+    cut: object
+    turn: object = 0
+    base: object = 0
+    number: object = None
+    wg: object = None
 
 
 # --- the loop over the KV blocks of a tile ---------------------------------------------------------------------------

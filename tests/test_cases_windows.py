@@ -115,10 +115,10 @@ def test_sides_that_hide_nothing_are_not_compiled_in():
     assert fitted(CAUSAL, 1, 5) == CAUSAL
 
 
-def test_every_query_of_a_shape_sees_a_key():
-    AttentionShape(1, 1, 9, 5, 64, mask=Mask(0, 4))
+def test_every_query_of_a_kernels_problem_sees_a_key():
+    AttentionShape(1, 1, 9, 5, 64, mask=Mask(0, 4)).check_every_row()
     with pytest.raises(InputError, match=r"window \(0, 3\) needs seq_kv \+ 3 >= seq_q, got seq_q 9 and seq_kv 5"):
-        AttentionShape(1, 1, 9, 5, 64, mask=Mask(0, 3))
+        AttentionShape(1, 1, 9, 5, 64, mask=Mask(0, 3)).check_every_row()
 
 
 def test_a_row_of_results_says_its_window():

@@ -176,7 +176,12 @@ ROWS = [
     ),
     Row(
         "one KV block less for many sequences",
-        edit("best_causal", TILE, r"blocks = max\(blocks, 1\);", "blocks = max((blocks - (300 < batch)), 1);"),
+        edit(
+            "best_causal",
+            f"not as long|{TILE}",
+            r"blocks = max\(blocks, 1\);",
+            "blocks = max((blocks - (300 < batch)), 1);",
+        ),
         edit(
             "seed",
             "not as long|is not where",

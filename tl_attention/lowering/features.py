@@ -42,14 +42,14 @@ class Totals:
     of theirs, `maxima` and `totals` are where a thread has its own in registers. Without a fragment two are None.
     """
 
-    scale: Any
-    maxima: Any
-    totals: Any
-    batch: Any
-    head: Any
-    first_row: Any
-    count: Any = None
-    total: Any = None
+    scale: object
+    maxima: object
+    totals: object
+    batch: object
+    head: object
+    first_row: object
+    count: object = None
+    total: object = None
 
 
 @T.macro

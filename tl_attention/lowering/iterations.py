@@ -6,7 +6,6 @@ the thread block; and the constants. What it needs besides, it takes by name. A 
 
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
 
 import tilelang.language as T
 
@@ -23,17 +22,17 @@ class Tile:
     warpgroup has rows of its own, they are those of warpgroup `wg`.
     """
 
-    first: Any
-    blocks: Any
-    first_row: Any
-    head: Any
-    batch: Any
-    visible: Any
-    cut: Any
-    turn: Any = 0
-    base: Any = 0
-    number: Any = None
-    wg: Any = None
+    first: object
+    blocks: object
+    first_row: object
+    head: object
+    batch: object
+    visible: object
+    cut: object
+    turn: object = 0
+    base: object = 0
+    number: object = None
+    wg: object = None
 
 
 def function_of(macro):

@@ -112,7 +112,7 @@ def ragged(mask: Mask, block_M: int, block_N: int) -> tuple[Lengths, ...]:
     """
     seq_q = block_M + 37 + min(mask.right or 0, MOST_AFTER)
     first = Lengths(seq_q, seq_q + 3 * block_N + 5 + (mask.left or 0))
-    return first, Lengths(0, 5), Lengths(3, 0), Lengths(block_M - 5, 7)
+    return first, Lengths(0, 5), Lengths(3, 0), Lengths(block_N + 20, block_N // 2 + 7)
 
 
 class Problems(NamedTuple):

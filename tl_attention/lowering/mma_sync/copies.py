@@ -1,7 +1,6 @@
 """Tiles from global to shared memory by cp.async, 16 bytes of a row at a time, and where these stand there."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import tilelang.language as T
 
@@ -56,12 +55,12 @@ def head_kv(tile, c):
 class Copied:
     """So many rows of a head of a sequence, counted from row `origin`, and the element that they stand from in shared memory."""
 
-    batch: Any
-    head: Any
-    slot: Any
-    origin: Any
-    rows: Any
-    columns: Any
+    batch: object
+    head: object
+    slot: object
+    origin: object
+    rows: object
+    columns: object
 
 
 def copied(source, of, row, shared, at, chunk):

@@ -1,7 +1,6 @@
 """What a thread block has: tiles in shared memory, and the registers of its threads."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import tilelang.language as T
 
@@ -15,25 +14,25 @@ class State:
     Scores times `scale` are exponents of 2. `past_len` keys are before query 0.
     """
 
-    given: Any
-    Q_shared: Any
-    K_shared: Any
-    V_shared: Any
-    Q_local: Any
-    K_local: Any
-    V_local: Any
-    acc_s: Any
-    acc_s_cast: Any
-    acc_o: Any
-    scores_max: Any
-    scores_max_prev: Any
-    scores_scale: Any
-    denominator: Any
-    seq_q: Any
-    seq_kv: Any
-    past_len: Any
-    scale: Any
-    thread: Any
+    given: object
+    Q_shared: object
+    K_shared: object
+    V_shared: object
+    Q_local: object
+    K_local: object
+    V_local: object
+    acc_s: object
+    acc_s_cast: object
+    acc_o: object
+    scores_max: object
+    scores_max_prev: object
+    scores_scale: object
+    denominator: object
+    seq_q: object
+    seq_kv: object
+    past_len: object
+    scale: object
+    thread: object
 
 
 @T.macro

@@ -1,7 +1,6 @@
 """The four macros of the attention loop, on the buffers of a thread block."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import tilelang.language as T
 
@@ -14,20 +13,20 @@ from tl_attention.lowering.softmax import finite
 class State:
     """What macros know as `s`: tensors, tiles, fragments, and what features read of a head."""
 
-    given: Any
-    own: Any
-    seq_q: Any
-    Q_shared: Any
-    K_shared: Any
-    V_shared: Any
-    acc_s: Any
-    acc_s_cast: Any
-    acc_o: Any
-    scores_max: Any
-    scores_max_prev: Any
-    scores_scale: Any
-    scores_sum: Any
-    denominator: Any
+    given: object
+    own: object
+    seq_q: object
+    Q_shared: object
+    K_shared: object
+    V_shared: object
+    acc_s: object
+    acc_s_cast: object
+    acc_o: object
+    scores_max: object
+    scores_max_prev: object
+    scores_scale: object
+    scores_sum: object
+    denominator: object
 
 
 @T.macro

@@ -1,7 +1,6 @@
 """What a thread block has: tiles and barriers in shared memory, and the registers of a warpgroup that computes."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import tilelang.language as T
 
@@ -15,21 +14,21 @@ from tl_attention.lowering.warp_specialized.vector import per_thread_layout
 class Ring:
     """Buffers of a tensor's tiles, of which `depth` are a ring; Q has one of each warpgroup's rows."""
 
-    source: Any
-    shared: Any
-    full: Any
-    empty: Any
-    depth: Any = None
+    source: object
+    shared: object
+    full: object
+    empty: object
+    depth: object = None
 
 
 @dataclass(frozen=True)
 class TileNumbers:
     """The numbers of the next tiles, where a counter gives them."""
 
-    counter: Any
-    full: Any
-    empty: Any
-    next: Any
+    counter: object
+    full: object
+    empty: object
+    next: object
 
 
 @dataclass(frozen=True)
@@ -40,28 +39,28 @@ class State:
     and `rank` is the thread block's among those of its cluster.
     """
 
-    Q: Any
-    K: Any
-    V: Any
-    given: Any
-    own: Any
-    acc_s: Any
-    acc_s_cast: Any
-    acc_o: Any
-    scores_max: Any
-    scores_max_prev: Any
-    scores_scale: Any
-    denominator: Any
-    Q_local: Any
-    P_shared: Any
-    tiles: Any
-    batch: Any
-    heads: Any
-    seq_q: Any
-    seq_kv: Any
-    past_len: Any
-    scale: Any
-    rank: Any
+    Q: object
+    K: object
+    V: object
+    given: object
+    own: object
+    acc_s: object
+    acc_s_cast: object
+    acc_o: object
+    scores_max: object
+    scores_max_prev: object
+    scores_scale: object
+    denominator: object
+    Q_local: object
+    P_shared: object
+    tiles: object
+    batch: object
+    heads: object
+    seq_q: object
+    seq_kv: object
+    past_len: object
+    scale: object
+    rank: object
 
 
 @T.macro

@@ -4,7 +4,6 @@ A tile here is that of a whole cluster: block_M rows for each of its blocks.
 """
 
 import tilelang.language as T
-from tvm.script.ir_builder import tirx
 
 from tl_attention.lowering.iterations import Tile
 
@@ -32,7 +31,7 @@ def variables(c):
 
 def put(variable, value):
     """Puts a value into a variable of a tile: TileLang assigns to names only."""
-    tirx.buffer_store(variable.buffer, value, variable.indices)
+    T.buffer_store(variable.buffer, value, variable.indices)
 
 
 def named(tile, wg=None):
