@@ -22,6 +22,18 @@ ROWS = [
         ),
     ),
     Row(
+        "no KV block for rows without a key",
+        edit("best_causal", TILE, r"blocks_1 = max\(blocks_1, 1\);", "blocks_1 = max(blocks_1, 0);"),
+        "its first blocks come before its loop",
+        edit("mma_sync", "K gets", r"blocks = max\(blocks, 1\);", "blocks = max(blocks, 0);"),
+    ),
+    Row(
+        "a tile of a problem that has none",
+        edit("best_causal", "no tile|by zero", r"\(tile < (.*\* batch\))\)\)", r"(tile < max(\1, 1)))"),
+        "its grid has no block then",
+        "its grid has no block then",
+    ),
+    Row(
         "a query that sees two future keys at few lengths",
         edit("best_causal", "with hidden keys is not masked", r"(visible = .*first_row_1 \+ seq_kv\) \+ )1", r"\g<1>3"),
         ALL_MASKED,
