@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from known import Known
 from stand_in import Compilers, Gpu, on_a_machine
 
 from tl_attention.build.compile import StaticReport
@@ -14,7 +15,6 @@ from tl_attention.measure import gpu_worker
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.choice import MOST_STACK_BYTES, Choice, choose
 from tl_attention.measure.compilation import Compiled
-from tl_attention.measure.known import Known
 from tl_attention.measure.pool import CallFailed
 from tl_attention.measure.products import MATMUL
 from tl_attention.measure.records import Row

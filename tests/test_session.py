@@ -8,12 +8,12 @@ from dataclasses import replace
 from itertools import cycle
 
 import pytest
+from known import Known
 from moves.space import random_neighbour
 from mutations import shipped
 from stand_in import GOOD, Compilers, Gpu, on_a_machine
 
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.known import Known
 from tl_attention.measure.pool import CallFailed
 from tl_attention.measure.products import MATMUL
 from tl_attention.measure.records import Row, parse_row

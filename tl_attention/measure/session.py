@@ -2,7 +2,7 @@
 
 A search adds some, looks at each beside the incumbent, and decides what comes next:
 
-    with Session(results.append, known=Known(earlier_rows)) as session:
+    with Session(results.append, known=of_earlier_runs) as session:
         session.add(start)
         best = None
         for ticket in session.prepared():
@@ -26,7 +26,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from tl_attention.hardware.device import another_gpu
 from tl_attention.measure import gpu_worker, verification
@@ -34,7 +34,6 @@ from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.comparison import Comparison
 from tl_attention.measure.compilation import Compiled, refusal_of
 from tl_attention.measure.compile_pool import CompilePool
-from tl_attention.measure.known import Known
 from tl_attention.measure.machine import machine_fields
 from tl_attention.measure.pool import CallFailed, Worker
 from tl_attention.measure.products import MATMUL, PRODUCTS
@@ -48,6 +47,16 @@ START_TIMEOUT_S = 120.0
 ROUNDS, ROUNDS_AGAINST = 5, 15
 # How often `prepared` asks whether another thread has more to add.
 POLL_S = 0.1
+
+
+class Known(Protocol):
+    """What was measured before, for a search that takes up where others ended."""
+
+    def find(self, draft: Row) -> Row | None:
+        """The draft's row if its code was measured: the measurement, named as the draft is, with `known_from`."""
+
+    def add(self, row: Row) -> None:
+        """Remember what was measured."""
 
 
 class Session:
