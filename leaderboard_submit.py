@@ -231,9 +231,6 @@ def consumer(ty, block, s, c):
         T.sync_threads(TURN, 2 * WARPGROUP)
 
 
-# What a thread block has: tiles and barriers in shared memory, and the registers of a warpgroup that computes.
-
-
 @dataclass(frozen=True)
 class Ring:
     """Buffers of a tensor's tiles, of which `depth` are a ring; Q has one of each warpgroup's rows."""
@@ -338,62 +335,9 @@ def warpgroup_state(c):
     }
 
 
-# Tile after tile: what a role of the thread block works on, and which tile is next.
-
-
-@T.macro
-def work(wg, block, s, c, is_producer):
-    """Tile after tile, by the producer warp or by one warpgroup that computes."""
-    tile = variables(c)
-    row_tiles = T.ceildiv(s.seq_q, c.block_M * c.kernel.cluster)
-    put(tile.number, block // c.kernel.cluster)
-    put(tile.turn, 0)
-    put(tile.base, 0)
-    while tile.number < row_tiles * s.heads * s.batch:
-        locate(tile, row_tiles, s, c)
-        if is_producer:
-            produce(named(tile), s, c)
-        else:
-            see(tile, wg, s, c)
-            consume(named(tile, wg), s, c)
-            store(named(tile, wg), s, c)
-        put(tile.base, tile.base + tile.blocks)
-        advance(tile, row_tiles, s, c, is_producer=is_producer)
-        put(tile.turn, tile.turn + 1)
-
-
-@T.macro
-def locate(tile, row_tiles, s, c):
-    """A tile's rows, head and sequence, and how many KV blocks they need."""
-    cluster = c.kernel.cluster
-    put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * cluster)
-    put(tile.head, place(tile.number, row_tiles, s.batch * s.heads, s, c)[1])
-    put(tile.blocks, T.ceildiv(s.seq_kv, c.block_N))
-    # Blocks of a cluster load together: as many KV blocks as its last row needs.
-    put(tile.blocks, c.mask.end_block(tile.blocks, (tile.first_row + cluster) * c.block_M + s.past_len, c.block_N, T))
-    put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
-    put(tile.first_row, (tile.first_row + s.rank) * c.block_M)
-    put(tile.batch, tile.head // s.heads)
-    put(tile.head, tile.head % s.heads)
-
-
-@T.macro
-def see(tile, wg, s, c):
-    """A warpgroup's own rows, and which KV blocks all of them see."""
-    put(tile.first_row, tile.first_row + wg * ROWS)
-    put(tile.visible, s.seq_kv // c.block_N)
-    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_row + s.past_len, c.block_N, T))
-
-
-@T.macro
-def advance(tile, row_tiles, s, c, is_producer):
-    """The tile that comes next."""
-    put(tile.number, tile.number + workers(c))
-
-
-# Which row tile is next, and where it is.
+# Tile after tile: which is next, where it is, and what a role of the thread block does of it.
 #
-# A tile here is that of a whole cluster: block_M rows for each of its blocks.
+# A tile here is that of a whole cluster, block_M rows for each of its blocks, until a warpgroup sees its own rows.
 
 
 @T.macro
@@ -446,9 +390,6 @@ def by_rows(tile, row_tiles, heads, s, c):
     return tile % row_tiles, tile // row_tiles
 
 
-# A warpgroup that computes: its 64 rows of one row tile.
-
-
 @T.macro
 def consume(tile, s, c):
     """acc_o and denominator of a tile."""
@@ -458,103 +399,54 @@ def consume(tile, s, c):
     loop(tile, s, c)
 
 
-# The producer warp: it loads Q, K and V by TMA, as far ahead as the rings allow.
+@T.macro
+def work(wg, block, s, c, is_producer):
+    """Tile after tile, by the producer warp or by one warpgroup that computes."""
+    tile = variables(c)
+    row_tiles = T.ceildiv(s.seq_q, c.block_M * c.kernel.cluster)
+    put(tile.number, block // c.kernel.cluster)
+    put(tile.turn, 0)
+    put(tile.base, 0)
+    while tile.number < row_tiles * s.heads * s.batch:
+        locate(tile, row_tiles, s, c)
+        if is_producer:
+            produce(named(tile), s, c)
+        else:
+            see(tile, wg, s, c)
+            consume(named(tile, wg), s, c)
+            store(named(tile, wg), s, c)
+        put(tile.base, tile.base + tile.blocks)
+        advance(tile, row_tiles, s, c, is_producer=is_producer)
+        put(tile.turn, tile.turn + 1)
 
 
 @T.macro
-def produce(tile, s, c):
-    """The loads of one tile. Q comes after the first blocks: its buffer is free later than theirs."""
-    for j in T.serial(tile.blocks):
-        for name in c.loop.loads:
-            LOADS[name](j, tile, s, c)
-        if j == 0:
-            for wg in range(c.block_M // ROWS):
-                load_q(wg, tile, s, c)
+def locate(tile, row_tiles, s, c):
+    """A tile's rows, head and sequence, and how many KV blocks they need."""
+    cluster = c.kernel.cluster
+    put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * cluster)
+    put(tile.head, place(tile.number, row_tiles, s.batch * s.heads, s, c)[1])
+    put(tile.blocks, T.ceildiv(s.seq_kv, c.block_N))
+    # Blocks of a cluster load together: as many KV blocks as its last row needs.
+    put(tile.blocks, c.mask.end_block(tile.blocks, (tile.first_row + cluster) * c.block_M + s.past_len, c.block_N, T))
+    put(tile.blocks, T.max(tile.blocks, c.loop.least_blocks))
+    put(tile.first_row, (tile.first_row + s.rank) * c.block_M)
+    put(tile.batch, tile.head // s.heads)
+    put(tile.head, tile.head % s.heads)
 
 
 @T.macro
-def load_k(j, tile, s, c):
-    load(s.K, tile.base + j, block(j, tile, c), tile, c)
+def see(tile, wg, s, c):
+    """A warpgroup's own rows, and which KV blocks all of them see."""
+    put(tile.first_row, tile.first_row + wg * ROWS)
+    put(tile.visible, s.seq_kv // c.block_N)
+    put(tile.visible, c.mask.end_whole(tile.visible, tile.first_row + s.past_len, c.block_N, T))
 
 
 @T.macro
-def load_v(j, tile, s, c):
-    load(s.V, tile.base + j, block(j, tile, c), tile, c)
-
-
-LOADS = {"load_k": load_k, "load_v": load_v}
-
-
-def block(j, tile, c):
-    """The KV block that comes j-th."""
-    return tile.blocks - 1 - j
-
-
-@T.macro
-def load(ring, step, kv, tile, c):
-    """Load number `step`: KV block `kv`, as soon as its slot is free."""
-    wait_empty(ring, step)
-    # As many columns as the tile has, where the tensor has fewer.
-    columns = None
-    head = tile.head
-    T.tma_copy(
-        rows_of(ring.source, tile.batch, head, kv * c.block_N, c.block_N, columns),
-        ring.shared[slot(ring, step), :, :],
-        barrier=ring.full[slot(ring, step)],
-        leader_scope_threads=WARP,
-        **multicast(c),
-    )
-    T.mbarrier_arrive(ring.full[slot(ring, step)])
-
-
-def multicast(c):
-    """Lets all blocks of a cluster expect the bytes of every load, which the first of them issues for all."""
-    return {"cluster_mask": 2**c.kernel.cluster - 1}
-
-
-@T.macro
-def load_q(wg, tile, s, c):
-    """A warpgroup's rows of Q."""
-    T.mbarrier_wait_parity(s.Q.empty[wg], tile.turn % 2 ^ 1)
-    columns = None
-    T.tma_copy(
-        rows_of(s.Q.source, tile.batch, tile.head, tile.first_row + wg * ROWS, ROWS, columns),
-        s.Q.shared[wg, :, :],
-        barrier=s.Q.full[wg],
-        leader_scope_threads=WARP,
-    )
-    T.mbarrier_arrive(s.Q.full[wg])
-
-
-# What a warpgroup writes: its 64 rows of the output.
-
-
-@T.macro
-def store(tile, s, c):
-    """Output = acc_o / denominator."""
-    T.reduce_sum(s.denominator, s.scores_scale, dim=1)
-    for i in T.Parallel(ROWS):
-        s.scores_scale[i] = 1.0 / s.scores_scale[i]
-    for i, j in T.Parallel(ROWS, c.head_dim_v):
-        s.acc_o[i, j] *= s.scores_scale[i]
-    store_vector(tile, s, c)
-
-
-@T.macro
-def store_vector(tile, s, c):
-    """16 bytes a lane: lanes exchange what they hold."""
-    T.call_extern(
-        "handle",
-        stored_columns(c),
-        s.acc_o.data,
-        T.address_of(element_of(s.given.Output, tile.batch, tile.head, tile.first_row)),
-        s.seq_q - tile.first_row,
-    )
-
-
-def stored_columns(c):
-    """The device function that stores as many columns as the tile has, or fewer for a tensor that is narrower."""
-    return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
+def advance(tile, row_tiles, s, c, is_producer):
+    """The tile that comes next."""
+    put(tile.number, tile.number + workers(c))
 
 
 # The loop over KV blocks of a kernel that is emitted from the Program: a call of a macro for each operation.
@@ -661,7 +553,8 @@ def epilogue(blocks, tile, s, c):
     release_v(blocks - 1, tile, s, c)
 
 
-# The vector statements on the 64 rows of one warpgroup: a macro each, called as the operations of an iteration are.
+# The operations of an iteration, a macro each: waits, products, releases, turns, and the vector statements on the 64 rows of
+# one warpgroup.
 
 
 # --- what a thread has ---------------------------------------------------------------------------------------------
@@ -768,12 +661,6 @@ def rescale(t, tile, s, c, columns=None):
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         if columns is None or inside(columns, j):
             s.acc_o[i, j] *= s.scores_scale[i]
-
-
-# The operations of an iteration: macros, or functions that give an expression, and which of them emits what.
-#
-# Each is called with `(t, tile, s, c)`, and what it needs besides by name. `t` is a KV block of the tile, counted from the
-# first one to be worked on; `s` is the memory of the thread block, `c` the constants.
 
 
 # --- loads and products ------------------------------------------------------------------------------------------
@@ -886,9 +773,11 @@ def seen(scores_max, masked):
     return finite(scores_max) if masked else scores_max
 
 
-# Rings of buffers in shared memory: load number `step` of a ring is in slot step % depth.
+# What goes between global and shared memory: the rings of buffers, the loads of the producer warp by TMA, as far ahead as the
+# rings allow, and what a warpgroup writes.
 #
-# The phase of a full barrier ends when a load has arrived, that of an empty one when all have read it.
+# Load number `step` of a ring is in slot step % depth. The phase of a full barrier ends when a load has arrived, that of an
+# empty one when all have read it.
 
 
 def slot(ring, step):
@@ -924,6 +813,119 @@ def release_q(wg, s):
     """One arrival per warp: its warpgroup's rows of Q_shared are free."""
     if T.shuffle_elect(WARP):
         T.mbarrier_arrive(s.Q.empty[wg])
+
+
+@T.macro
+def produce(tile, s, c):
+    """The loads of one tile. Q comes after the first blocks: its buffer is free later than theirs."""
+    for j in T.serial(tile.blocks):
+        for name in c.loop.loads:
+            LOADS[name](j, tile, s, c)
+        if j == 0:
+            for wg in range(c.block_M // ROWS):
+                load_q(wg, tile, s, c)
+
+
+@T.macro
+def load_k(j, tile, s, c):
+    load(s.K, tile.base + j, block(j, tile, c), tile, c)
+
+
+@T.macro
+def load_v(j, tile, s, c):
+    load(s.V, tile.base + j, block(j, tile, c), tile, c)
+
+
+LOADS = {"load_k": load_k, "load_v": load_v}
+
+
+def block(j, tile, c):
+    """The KV block that comes j-th."""
+    return tile.blocks - 1 - j
+
+
+@T.macro
+def load(ring, step, kv, tile, c):
+    """Load number `step`: KV block `kv`, as soon as its slot is free."""
+    wait_empty(ring, step)
+    # As many columns as the tile has, where the tensor has fewer.
+    columns = None
+    head = tile.head
+    T.tma_copy(
+        rows_of(ring.source, tile.batch, head, kv * c.block_N, c.block_N, columns),
+        ring.shared[slot(ring, step), :, :],
+        barrier=ring.full[slot(ring, step)],
+        leader_scope_threads=WARP,
+        **multicast(c),
+    )
+    T.mbarrier_arrive(ring.full[slot(ring, step)])
+
+
+def multicast(c):
+    """Lets all blocks of a cluster expect the bytes of every load, which the first of them issues for all."""
+    return {"cluster_mask": 2**c.kernel.cluster - 1}
+
+
+@T.macro
+def load_q(wg, tile, s, c):
+    """A warpgroup's rows of Q."""
+    T.mbarrier_wait_parity(s.Q.empty[wg], tile.turn % 2 ^ 1)
+    columns = None
+    T.tma_copy(
+        rows_of(s.Q.source, tile.batch, tile.head, tile.first_row + wg * ROWS, ROWS, columns),
+        s.Q.shared[wg, :, :],
+        barrier=s.Q.full[wg],
+        leader_scope_threads=WARP,
+    )
+    T.mbarrier_arrive(s.Q.full[wg])
+
+
+@T.macro
+def store(tile, s, c):
+    """Output = acc_o / denominator."""
+    T.reduce_sum(s.denominator, s.scores_scale, dim=1)
+    for i in T.Parallel(ROWS):
+        s.scores_scale[i] = 1.0 / s.scores_scale[i]
+    for i, j in T.Parallel(ROWS, c.head_dim_v):
+        s.acc_o[i, j] *= s.scores_scale[i]
+    store_vector(tile, s, c)
+
+
+@T.macro
+def store_vector(tile, s, c):
+    """16 bytes a lane: lanes exchange what they hold."""
+    T.call_extern(
+        "handle",
+        stored_columns(c),
+        s.acc_o.data,
+        T.address_of(element_of(s.given.Output, tile.batch, tile.head, tile.first_row)),
+        s.seq_q - tile.first_row,
+    )
+
+
+def stored_columns(c):
+    """The device function that stores as many columns as the tile has, or fewer for a tensor that is narrower."""
+    return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
+
+
+# Where rows of a tensor lie: said here for the kernels, and in `proof/generated/tensors.py` for their proofs.
+#
+# Every tensor is (batch, heads, rows, columns), whatever its strides.
+
+
+def rows_of(tensor, batch, head, first, count, columns=None):
+    """So many rows of a head of a sequence, from row `first` on: all columns, or the first `columns` of a wider tile.
+
+    TMA and the copies of TileLang fill columns and rows beyond the tensor's with 0, and store none.
+    """
+    if columns is None:
+        return tensor[batch, head, first : first + count, :]
+    return tensor[batch, head, first : first + count, 0:columns]
+
+
+def element_of(tensor, batch, head, row, column=0):
+    """One element."""
+    return tensor[batch, head, row, column]
 
 
 # CUDA device functions of all lowerings; a kernel that calls one includes it in its prelude.
@@ -974,26 +976,6 @@ __device__ __forceinline__ void tl_attention_store(const float* acc_o, void* out
 def is_bf16(c):
     """The argument `bf16` of the templates."""
     return "false"
-
-
-# Where rows of a tensor lie: said here for the kernels, and in `proof/generated/tensors.py` for their proofs.
-#
-# Every tensor is (batch, heads, rows, columns), whatever its strides.
-
-
-def rows_of(tensor, batch, head, first, count, columns=None):
-    """So many rows of a head of a sequence, from row `first` on: all columns, or the first `columns` of a wider tile.
-
-    TMA and the copies of TileLang fill columns and rows beyond the tensor's with 0, and store none.
-    """
-    if columns is None:
-        return tensor[batch, head, first : first + count, :]
-    return tensor[batch, head, first : first + count, 0:columns]
-
-
-def element_of(tensor, batch, head, row, column=0):
-    """One element."""
-    return tensor[batch, head, row, column]
 
 
 # CUDA device functions for what TileLang cannot say; a kernel includes them as its prelude.

@@ -10,7 +10,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from tl_attention.lowering.mma_sync.passes import Q_LOAD
+from tl_attention.lowering.mma_sync.dialect import Q_LOAD
 from tl_attention.program.phases import Step
 from tl_attention.program.program import Program
 

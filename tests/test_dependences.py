@@ -13,7 +13,7 @@ from tiers import sampled
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.loop.attention import SOURCE
-from tl_attention.lowering.warp_specialized.table import TABLE
+from tl_attention.lowering.warp_specialized.dialect import TABLE
 from tl_attention.program.dependences import Dependence, dependences
 from tl_attention.program.derivation import derive
 from tl_attention.program.program import Program

@@ -12,7 +12,7 @@ from once import Given, lowered
 from tiers import exhaustive
 
 from tl_attention.build.compile import fingerprint
-from tl_attention.lowering.mma_sync.arguments import arguments
+from tl_attention.lowering.mma_sync.resources import arguments
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive

@@ -7,7 +7,7 @@ from mma_sync_schedules import EAGER, SHIPPED, changed
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.loop.table import whole
-from tl_attention.lowering.mma_sync.arguments import Chunk, arguments, fragments
+from tl_attention.lowering.mma_sync.resources import Chunk, arguments, fragments
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
 from tl_attention.proof.legality import check

@@ -10,7 +10,7 @@ from mutations import SCHEDULES, shipped
 from overlap import FORMS, overlap
 
 from tl_attention.files.schedule_file import load
-from tl_attention.lowering.warp_specialized.passes import PASSES
+from tl_attention.lowering.warp_specialized.dialect import PASSES
 from tl_attention.oracle.interpret import verify
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant

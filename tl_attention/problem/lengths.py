@@ -147,8 +147,9 @@ def drawn(mask: Mask, rows: int, block_N: int, group: int) -> Problems:
     # Queries before the first key, up to all of them.
     past = np.where(draw.random(count) < 0.2, np.maximum(-seq_q, past - 3 * block_N), past)
     seq_kv = seq_q + past
-    # No queries, on keys as before.
-    seq_q = np.where(draw.random(count) < 0.02, 0, seq_q)
+    # No queries, on keys as before, and no keys.
+    without = draw.random(count)
+    seq_q, seq_kv = np.where(without < 0.02, 0, seq_q), np.where(without > 0.98, 0, seq_kv)
     batch = draw.choice([1, 2, 5, 9, 300, 20_000, GRID_YZ], count)
     heads = group * draw.choice([1, 2, 5, 9, 300, 3000, 20_000, GRID_YZ], count)
     most = np.minimum(LARGEST // np.maximum(np.maximum(seq_q, seq_kv), 1), GRID_YZ) // group * group

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tl_attention.hardware.card import ARCHS, HOPPER, Card
 from tl_attention.lowering.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, EmittedLowering, Lowering
-from tl_attention.lowering.mma_sync.passes import PASSES
-from tl_attention.lowering.mma_sync.rules import RULES
-from tl_attention.lowering.mma_sync.table import TABLE, absent
+from tl_attention.lowering.mma_sync.dialect import PASSES, RULES, TABLE, absent
 from tl_attention.problem.features import Feature
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.schedule.dialect import Dialect
@@ -73,7 +71,7 @@ class MmaSync(EmittedLowering):
         return resources(planned, size, card)
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
-        from tl_attention.lowering.mma_sync import replay
+        from tl_attention.lowering.mma_sync import generated as replay
 
         # Another model's Program is not what its kernel runs.
         if program.model == self.dialect.model:
@@ -81,7 +79,7 @@ class MmaSync(EmittedLowering):
             yield "every copy has arrived where it is read, and none writes over what a warp may still read"
 
     def arguments(self, planned: Planned) -> dict[str, Any]:
-        from tl_attention.lowering.mma_sync.arguments import arguments
+        from tl_attention.lowering.mma_sync.resources import arguments
 
         return arguments(planned)
 

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tl_attention.loop.table import whole
-from tl_attention.lowering.mma_sync.arguments import DEPTH, Chunk, Fragments, fragments
-from tl_attention.lowering.mma_sync.rules import ROWS_OF_A_PRODUCT, rows_at_once
+from tl_attention.lowering.mma_sync.dialect import ROWS_OF_A_PRODUCT, rows_at_once
+from tl_attention.lowering.mma_sync.resources import DEPTH, Chunk, Fragments, fragments
 from tl_attention.proof.generated.matrices import SIDE, Matrix
 from tl_attention.schedule.schedule import Schedule
 

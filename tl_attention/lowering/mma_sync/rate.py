@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import tilelang.language as T
 
 from tl_attention.hardware.warpgroup import WARP
-from tl_attention.lowering.mma_sync.fragments import multiply
+from tl_attention.lowering.mma_sync.operations import multiply
 
 # Of a block, one on each SM: two warps for each scheduler.
 WARPS = 8

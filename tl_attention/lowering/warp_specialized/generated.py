@@ -13,7 +13,6 @@ import numpy as np
 from tl_attention.hardware.warpgroup import ROWS, WARP, WARPS
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.device_code import device_code
-from tl_attention.lowering.warp_specialized.compared import compare
 from tl_attention.lowering.warp_specialized.device_code import (
     PRELUDE,
     STORE_COLUMNS,
@@ -22,21 +21,21 @@ from tl_attention.lowering.warp_specialized.device_code import (
     STRIDED_STORE_COLUMNS,
     exp2_polynomial,
 )
-from tl_attention.lowering.warp_specialized.grid_proof import GridProof, grids, whole_groups, workers
-from tl_attention.lowering.warp_specialized.loaded import Loaded, left_out, loaded_tiles
-from tl_attention.lowering.warp_specialized.resources import split_registers
+from tl_attention.lowering.warp_specialized.dialect import split_registers
+from tl_attention.lowering.warp_specialized.grid_proof import GridProof, check_samples, grids, whole_groups, workers
 from tl_attention.lowering.warp_specialized.roles import Roles
-from tl_attention.lowering.warp_specialized.sampled import check_samples
 from tl_attention.problem.lengths import cuts, ends, without_keys
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import kv_blocks, whole_blocks
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
 from tl_attention.proof.events import Event, Process
+from tl_attention.proof.generated.loaded import Loaded, left_out, loaded_tiles
 from tl_attention.proof.generated.parts import Expected
 from tl_attention.proof.generated.per_head import check_per_head
 from tl_attention.proof.generated.proof import MOST_KEYS, Proof
 from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.role_events import compare
 from tl_attention.proof.generated.run import Run
 from tl_attention.proof.generated.seen import Lengths
 from tl_attention.proof.generated.stream import Stream

@@ -4,12 +4,16 @@ threadIdx.y is the warpgroup: those that compute, 64 rows each, then the produce
 first, so that those that need a mask come first. Rings of buffers go on from one row tile of a block to its next.
 """
 
+from dataclasses import dataclass
+
 import tilelang.language as T
 
-from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP
+from tl_attention.hardware.warpgroup import ALL_LANES, ROWS, TURN, WARP, WARPGROUP, WARPS
 from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.lowering.device_code import device_code
+from tl_attention.lowering.features import factor_of, own_values
 from tl_attention.lowering.signature import aligned
+from tl_attention.lowering.softmax import LOG2_E
 from tl_attention.lowering.warp_specialized.device_code import (
     PRELUDE,
     STORE_COLUMNS,
@@ -18,9 +22,8 @@ from tl_attention.lowering.warp_specialized.device_code import (
     STRIDED_STORE_COLUMNS,
     exp2_polynomial,
 )
-from tl_attention.lowering.warp_specialized.state import block_state
-from tl_attention.lowering.warp_specialized.tiles import workers
-from tl_attention.lowering.warp_specialized.work import reset_counter, work
+from tl_attention.lowering.warp_specialized.operations import per_thread_layout
+from tl_attention.lowering.warp_specialized.tiles import reset_counter, work, workers
 
 
 @T.macro
@@ -95,3 +98,127 @@ def consumer(ty, block, s, c):
     if c.kernel.ping_pong:
         if wg == 0:
             T.sync_threads(TURN, 2 * WARPGROUP)
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Buffers of a tensor's tiles, of which `depth` are a ring; Q has one of each warpgroup's rows."""
+
+    source: object
+    shared: object
+    full: object
+    empty: object
+    depth: object = None
+
+
+@dataclass(frozen=True)
+class TileNumbers:
+    """The numbers of the next tiles, where a counter gives them."""
+
+    counter: object
+    full: object
+    empty: object
+    next: object
+
+
+@dataclass(frozen=True)
+class State:
+    """What macros know as `s`: tensors, buffers, a warpgroup's fragments, and sizes. What a schedule does not use is None.
+
+    `own` has what features read of a head; scores times `scale` are exponents of 2. `past_len` keys are before query 0,
+    and `rank` is the thread block's among those of its cluster.
+    """
+
+    Q: object
+    K: object
+    V: object
+    given: object
+    own: object
+    acc_s: object
+    acc_s_cast: object
+    acc_o: object
+    scores_max: object
+    scores_max_prev: object
+    scores_scale: object
+    denominator: object
+    Q_local: object
+    P_shared: object
+    tiles: object
+    batch: object
+    heads: object
+    seq_q: object
+    seq_kv: object
+    past_len: object
+    scale: object
+    rank: object
+
+
+@T.macro
+def block_state(given, c):
+    """The tensors, and everything that is allocated."""
+    warpgroups = c.block_M // ROWS
+    Q_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
+    K_shared = T.alloc_shared([c.kernel.k_stages, c.block_N, c.head_dim], c.dtype)
+    V_shared = T.alloc_shared([c.kernel.v_stages, c.block_N, c.head_dim_v], c.dtype)
+    P_shared = T.alloc_shared([warpgroups, ROWS, c.block_N], c.dtype) if c.kernel.p_operand == "shared" else None
+    fragments = warpgroup_state(c)
+    Q_local = T.alloc_fragment([ROWS, c.head_dim], c.dtype) if c.kernel.q_operand == "registers" else None
+    own = own_values(c) if c.features.at_heads else None
+    # Full barriers count the producer warp's lanes, and bytes; empty ones the warps that compute.
+    readers = warpgroups * WARPS * c.kernel.cluster
+    Q_full = T.alloc_barrier([WARP] * warpgroups)
+    Q_empty = T.alloc_barrier([WARPS] * warpgroups)
+    K_full = T.alloc_barrier([WARP] * c.kernel.k_stages)
+    V_full = T.alloc_barrier([WARP] * c.kernel.v_stages)
+    K_empty = T.alloc_barrier([readers] * c.kernel.k_stages)
+    V_empty = T.alloc_barrier([readers] * c.kernel.v_stages)
+    return State(
+        Q=Ring(given.Q, Q_shared, Q_full, Q_empty),
+        K=Ring(given.K, K_shared, K_full, K_empty, c.kernel.k_stages),
+        V=Ring(given.V, V_shared, V_full, V_empty, c.kernel.v_stages),
+        given=given,
+        own=own,
+        **fragments,
+        Q_local=Q_local,
+        P_shared=P_shared,
+        tiles=tile_numbers(given.TileCounter, c) if c.kernel.tile_scheduler == "dynamic" else None,
+        batch=given.Q.shape[0],
+        heads=given.Q.shape[1],
+        seq_q=given.Q.shape[2],
+        seq_kv=given.K.shape[2],
+        past_len=given.K.shape[2] - given.Q.shape[2],
+        scale=(factor_of(given, c) if c.features.at_scores else given.softmax_scale) * LOG2_E,
+        rank=T.block_rank_in_cluster() if c.kernel.cluster > 1 else 0,
+    )
+
+
+@T.macro
+def warpgroup_state(c):
+    """The fragments: the scores and the output of 64 rows, and their online softmax."""
+    acc_s = T.alloc_fragment([ROWS, c.block_N], "float32")
+    acc_s_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype) if c.kernel.p_operand == "registers" else None
+    acc_o = T.alloc_fragment([ROWS, c.head_dim_v], "float32")
+    scores_max = T.alloc_fragment([ROWS], "float32")
+    scores_max_prev = T.alloc_fragment([ROWS], "float32")
+    scores_scale = T.alloc_fragment([ROWS], "float32")
+    denominator = T.alloc_fragment([ROWS, 4] if c.softmax.row_sum == "thread" else [ROWS], "float32")
+    if c.softmax.row_sum == "thread":
+        T.annotate_layout({denominator: per_thread_layout()})
+    return {
+        "acc_s": acc_s,
+        "acc_s_cast": acc_s_cast,
+        "acc_o": acc_o,
+        "scores_max": scores_max,
+        "scores_max_prev": scores_max_prev,
+        "scores_scale": scores_scale,
+        "denominator": denominator,
+    }
+
+
+@T.macro
+def tile_numbers(TileCounter, c):
+    """The numbers of the next tiles, two of them, which the producer warp takes from the counter."""
+    tile_full = T.alloc_barrier([WARP] * 2)
+    tile_empty = T.alloc_barrier([c.block_M // ROWS * WARPS] * 2)
+    next_tile = T.alloc_shared([2], "int32", scope="shared")
+    return TileNumbers(TileCounter, tile_full, tile_empty, next_tile)

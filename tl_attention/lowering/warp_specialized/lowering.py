@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.lowering.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, EmittedLowering, Lowering
-from tl_attention.lowering.warp_specialized.passes import PASSES
-from tl_attention.lowering.warp_specialized.rules import RULES
-from tl_attention.lowering.warp_specialized.table import TABLE
+from tl_attention.lowering.warp_specialized.dialect import PASSES, RULES, TABLE
 from tl_attention.lowering.wgmma import WGMMA_ARCHS
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.schedule.dialect import Dialect
@@ -54,7 +52,7 @@ class WarpSpecialized(EmittedLowering):
     }
 
     def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
-        from tl_attention.lowering.warp_specialized.resources import resources
+        from tl_attention.lowering.warp_specialized.dialect import resources
 
         return resources(planned, size, card)
 
@@ -71,7 +69,7 @@ class WarpSpecialized(EmittedLowering):
             yield "the roles of a cluster neither race nor deadlock"
 
     def arguments(self, planned: Planned) -> dict[str, Any]:
-        from tl_attention.lowering.warp_specialized.arguments import arguments
+        from tl_attention.lowering.warp_specialized.dialect import arguments
 
         return arguments(planned)
 

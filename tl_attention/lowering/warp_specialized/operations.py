@@ -1,15 +1,241 @@
-"""The operations of an iteration: macros, or functions that give an expression, and which of them emits what.
-
-Each is called with `(t, tile, s, c)`, and what it needs besides by name. `t` is a KV block of the tile, counted from the
-first one to be worked on; `s` is the memory of the thread block, `c` the constants.
+"""The operations of an iteration, a macro each: waits, products, releases, turns, and the vector statements on the 64 rows of
+one warpgroup.
 """
 
 import tilelang.language as T
 
-from tl_attention.hardware.warpgroup import OWN, TURN, WARPGROUP
+from tl_attention.hardware.warpgroup import OWN, ROWS, TURN, WARPGROUP
 from tl_attention.loop.table import whole
-from tl_attention.lowering.warp_specialized.rings import release, release_q, slot, wait_full
-from tl_attention.lowering.warp_specialized.vector import vector_statement
+from tl_attention.lowering.device_code import is_bf16
+from tl_attention.lowering.features import ON_SCORES, changed_by, changes_at_once, operand_of
+from tl_attention.lowering.softmax import exponent, seen
+from tl_attention.lowering.warp_specialized.transfers import release, release_q, slot, wait_full
+
+
+def vector_statement(statement, c):
+    """The macro of a vector statement."""
+    return {
+        "mask": mask,
+        "max_prev": max_prev,
+        "row_max": row_max if c.softmax.rescale_threshold == 0 else row_max_beyond_threshold,
+        "scale": scale,
+        "exp": exp,
+        "row_sum": {"thread": row_sum_of_thread, "row": row_sum}[c.softmax.row_sum],
+        "cast": {"registers": cast, "shared": cast_to_shared}[c.kernel.p_operand],
+        "rescale": rescale if c.softmax.rescale_threshold == 0 else rescale_where_max_grew,
+    }[statement]
+
+
+# --- what a thread has ---------------------------------------------------------------------------------------------
+
+
+def per_thread_layout():
+    """Layout of a (64, 4) fragment: what each of the four lanes that share a row of an accumulator has of it."""
+    return T.Fragment([ROWS, 4], forward_fn=lambda i, lane: (i // 16 * 32 + i % 8 * 4 + lane, i // 8 % 2))
+
+
+def lane_of(column):
+    """Which of the four lanes that share a row has this column of an accumulator."""
+    return column // 2 % 4
+
+
+def per_chain_layout():
+    """Layout of a (64, 8) fragment: the even and the odd columns that each of the four lanes has of a row."""
+    return T.Fragment(
+        [ROWS, 8], forward_fn=lambda i, chain: (i // 16 * 32 + i % 8 * 4 + chain // 2, i // 8 % 2 * 2 + chain % 2)
+    )
+
+
+def chain_of(column):
+    """Which of the eight has this column."""
+    return column % 8
+
+
+def inside(columns, j):
+    """Whether column j is one of these, (first, end)."""
+    return T.And(j >= columns[0], j < columns[1])
+
+
+# --- the maximum ---------------------------------------------------------------------------------------------------
+
+
+@T.macro
+def mask(t, tile, s, c):
+    """acc_s = -inf where a key is hidden."""
+    if c.features.at_scores:
+        change_scores(t, tile, s, c, alone=True)
+    kv = tile.blocks - 1 - t if c.mask.left is None else tile.first + tile.blocks - 1 - t
+    for i, j in T.Parallel(ROWS, c.block_N):
+        own_key = tile.first_row + i + s.past_len
+        s.acc_s[i, j] = T.if_then_else(
+            c.mask.hidden(j, own_key, s.seq_kv, T, kv * c.block_N), -T.infinity("float32"), s.acc_s[i, j]
+        )
+
+
+@T.macro
+def change_scores(t, tile, s, c, alone):
+    """What features make of acc_s, by row_max, unless a mask comes before it, and does: a score is `alone` then."""
+    for name in c.features.scores:
+        if changes_at_once(name):
+            T.call_extern(
+                "handle",
+                f"{ON_SCORES[name]}<{c.block_N // 2}, {'true' if alone else 'false'}>",
+                s.acc_s.data,
+                operand_of(name, s, c),
+            )
+        else:
+            for i, j in T.Parallel(ROWS, c.block_N):
+                key = (tile.blocks - 1 - t if c.mask.left is None else tile.first + tile.blocks - 1 - t) * c.block_N + j
+                after = key - (tile.first_row + i + s.past_len)
+                s.acc_s[i, j] = changed_by(name, s.acc_s[i, j], after, s, c)
+
+
+@T.macro
+def max_prev(t, tile, s, c):
+    """scores_max_prev = scores_max."""
+    T.copy(s.scores_max, s.scores_max_prev)
+
+
+@T.macro
+def row_max(t, tile, s, c, masked):
+    """scores_max = max(scores_max, max_j acc_s)."""
+    if c.features.at_scores and not masked:
+        change_scores(t, tile, s, c, alone=False)
+    MAXIMUM[c.softmax.row_max](s.scores_max, s, c)
+
+
+@T.macro
+def row_max_beyond_threshold(t, tile, s, c, masked):
+    """scores_max = max_j acc_s where that is larger by more than the threshold: else every exponential stays small."""
+    block_max = T.alloc_fragment([ROWS], "float32")
+    if c.features.at_scores and not masked:
+        change_scores(t, tile, s, c, alone=False)
+    MAXIMUM[c.softmax.row_max](block_max, s, c)
+    for i in T.Parallel(ROWS):
+        grows = (block_max[i] - s.scores_max[i]) * s.scale > T.float32(c.softmax.rescale_threshold)
+        s.scores_max[i] = T.if_then_else(grows, block_max[i], s.scores_max[i])
+
+
+@T.macro
+def maximum_of_threads(row_maximum, s, c):
+    """row_maximum = max(scores_max, max_j acc_s): of each thread's columns, then of the row's threads."""
+    of_thread = T.alloc_fragment([ROWS, 4], "float32")
+    T.annotate_layout({of_thread: per_thread_layout()})
+    for i, lane in T.Parallel(ROWS, 4):
+        of_thread[i, lane] = s.scores_max[i]
+    for i, j in T.Parallel(ROWS, c.block_N):
+        of_thread[i, lane_of(j)] = T.max(of_thread[i, lane_of(j)], s.acc_s[i, j])
+    T.reduce_max(of_thread, row_maximum, dim=1)
+
+
+@T.macro
+def maximum_of_chains(row_maximum, s, c):
+    """The same, a thread's even and odd columns in chains of their own: half as many maxima wait for each other."""
+    of_chain = T.alloc_fragment([ROWS, 8], "float32")
+    T.annotate_layout({of_chain: per_chain_layout()})
+    for i, chain in T.Parallel(ROWS, 8):
+        of_chain[i, chain] = T.if_then_else(chain % 2 == 0, s.scores_max[i], -T.infinity("float32"))
+    for i, j in T.Parallel(ROWS, c.block_N):
+        of_chain[i, chain_of(j)] = T.max(of_chain[i, chain_of(j)], s.acc_s[i, j])
+    T.reduce_max(of_chain, row_maximum, dim=1)
+
+
+@T.macro
+def maximum_of_row(row_maximum, s, c):
+    """row_maximum = max_j acc_s; uncleared, the larger of that and what it was."""
+    T.reduce_max(s.acc_s, row_maximum, dim=1, clear=c.softmax.rescale_threshold != 0)
+
+
+MAXIMUM = {"thread": maximum_of_threads, "chains": maximum_of_chains, "row": maximum_of_row}
+
+# --- the exponentials ----------------------------------------------------------------------------------------------
+
+
+@T.macro
+def scale(t, tile, s, c, masked):
+    """scores_scale = exp2(scale (scores_max_prev - scores_max))."""
+    for i in T.Parallel(ROWS):
+        s.scores_scale[i] = T.exp2(exponent(s.scores_max_prev[i], seen(s.scores_max[i], masked), s, c))
+
+
+@T.macro
+def exp(t, tile, s, c, masked, columns=None):
+    """acc_s = exp2(scale (acc_s - scores_max))."""
+    for i, j in T.Parallel(ROWS, c.block_N):
+        if columns is None or inside(columns, j):
+            s.acc_s[i, j] = exp2(exponent(s.acc_s[i, j], seen(s.scores_max[i], masked), s, c), i, j, c)
+
+
+def exp2(x, i, j, c):
+    """2^x. A polynomial computes it on the FMA units for some of the registers, if the schedule says so."""
+    if c.softmax.exp2_polynomial is None:
+        return T.exp2(x)
+    first, every = c.softmax.exp2_polynomial.first, c.softmax.exp2_polynomial.every
+    register = j // 8 * 4 + i // 8 % 2 * 2 + j % 2
+    chosen = T.And(register >= first, (register - first) % every == 0)
+    return T.if_then_else(chosen, T.call_extern("float32", "tl_attention_exp2", x), T.exp2(x))
+
+
+@T.macro
+def cast(t, tile, s, c, columns=None):
+    """acc_s_cast = acc_s, in the precision of V. The product that read it before has been waited for."""
+    if columns is None:
+        T.copy(s.acc_s, s.acc_s_cast)
+    else:
+        for i, j in T.Parallel(ROWS, c.block_N):
+            if inside(columns, j):
+                s.acc_s_cast[i, j] = s.acc_s[i, j]
+
+
+@T.macro
+def cast_to_shared(t, tile, s, c, columns=None):
+    """P_shared = acc_s, in the precision of V: TileLang's copy would make all warpgroups meet."""
+    T.call_extern("handle", put_columns(columns, c), s.acc_s.data, T.address_of(s.P_shared[tile.wg, 0, 0]))
+
+
+def put_columns(columns, c):
+    """The device function that puts P in shared memory: a chunk's columns, or all."""
+    first, end = (0, c.block_N) if columns is None else columns
+    return f"tl_attention_store_p<{c.block_N}, {first}, {end}, {is_bf16(c)}>"
+
+
+# --- the sum, and what is rescaled ---------------------------------------------------------------------------------
+
+
+@T.macro
+def row_sum_of_thread(t, tile, s, c, columns=None):
+    """denominator = denominator scores_scale + sum_j acc_s, of each thread's columns."""
+    if columns is None or columns[0] == 0:
+        for i, lane in T.Parallel(ROWS, 4):
+            s.denominator[i, lane] *= s.scores_scale[i]
+    for i, j in T.Parallel(ROWS, c.block_N):
+        if columns is None or inside(columns, j):
+            s.denominator[i, lane_of(j)] += s.acc_s[i, j]
+
+
+@T.macro
+def row_sum(t, tile, s, c):
+    """denominator = denominator scores_scale + sum_j acc_s."""
+    row_total = T.alloc_fragment([ROWS], "float32")
+    T.reduce_sum(s.acc_s, row_total, dim=1)
+    for i in T.Parallel(ROWS):
+        s.denominator[i] = s.denominator[i] * s.scores_scale[i] + row_total[i]
+
+
+@T.macro
+def rescale(t, tile, s, c, columns=None):
+    """acc_o *= scores_scale."""
+    for i, j in T.Parallel(ROWS, c.head_dim_v):
+        if columns is None or inside(columns, j):
+            s.acc_o[i, j] *= s.scores_scale[i]
+
+
+@T.macro
+def rescale_where_max_grew(t, tile, s, c, columns=None):
+    """acc_o *= scores_scale, unless that is 1 in all rows of the warp."""
+    if T.call_extern("bool", "tl_attention_grew", s.scores_scale.data):
+        rescale(t, tile, s, c, columns=columns)
+
 
 # --- loads and products ------------------------------------------------------------------------------------------
 

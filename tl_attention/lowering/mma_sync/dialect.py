@@ -1,7 +1,7 @@
-"""What the mma.sync kernel does for its loads: it waits for groups of cp.async, and all its threads meet at barriers.
+"""How schedules see the mma.sync kernel: the statements of its loop, what it asks of a schedule, and what it adds to a Program.
 
-A thread's wait shows it its own copies, a barrier behind it those of all; and what all warps have read may be copied
-over behind a barrier. The Program's waits, acquires and releases become such waits and barriers, as few as are enough.
+A product is a vector statement here: for the thread that runs it, it is done when the next one that needs its registers
+starts. Products read fragments, which are loaded from shared memory by statements of their own.
 """
 
 from __future__ import annotations
@@ -9,10 +9,104 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from tl_attention.loop.table import Table
+from tl_attention.hardware.warpgroup import WARP
+from tl_attention.loop.emitted import SOFTMAX, emitted_table
+from tl_attention.loop.table import Table, statement
+from tl_attention.lowering.emitted_rules import (
+    MASKED_BLOCKS_COME_FIRST,
+    chunks_have_all_keys,
+    fused_statements_are_in_one_group,
+    places_exist,
+)
 from tl_attention.program.operation import Iteration, Operation
 from tl_attention.program.phases import Phases
+from tl_attention.schedule.choices import choices
+from tl_attention.schedule.dialect import Check
+from tl_attention.schedule.key_errors import RuleBroken
+from tl_attention.schedule.keys import Keys
+from tl_attention.schedule.rule import Rule
 from tl_attention.schedule.schedule import Schedule
+
+_OWN = (
+    statement("vector", "frag_q", "Q_shared", "Q_local", "Q_local = Q_shared"),
+    statement("vector", "frag_k", "K_shared", "K_local", "K_local = K_shared"),
+    statement("vector", "frag_v", "V_shared", "V_local", "V_local = V_shared"),
+    statement(
+        "vector",
+        "mma0",
+        "Q_local K_local",
+        "acc_s",
+        "acc_s += Q_local @ K_local^T",
+        "mma0_fragments",
+        later_chunks_read=("acc_s",),
+    ),
+    statement("vector", "mma1", "acc_s_cast V_local acc_o", "acc_o", "acc_o += acc_s_cast @ V_local", "mma1_fragments"),
+)
+_TABLE = emitted_table(("load_k", "frag_q", "frag_k", "mma0", "mask", *SOFTMAX, "load_v", "frag_v", "mma1"), _OWN)
+# A chunk has 16 or more columns of what is multiplied: of the head dimension for Q K^T, of the keys for P V.
+TABLE = replace(
+    _TABLE,
+    splittable={
+        **_TABLE.splittable,
+        "frag_q": ("Q_local",),
+        "frag_k": ("K_local",),
+        "mma0": ("Q_local", "K_local"),
+        "frag_v": ("V_local",),
+        "mma1": ("V_local", "acc_s_cast"),
+    },
+    slotted=("Q_local", "K_local", "V_local"),
+)
+
+
+def absent(keys: Keys) -> tuple[str, ...]:
+    """The statements that the loop lacks where Q stays in registers."""
+    return ("frag_q",) if keys.kernel.q_operand == "registers" else ()
+
+
+# Of an mma.sync: m16n8k16.
+ROWS_OF_A_PRODUCT = 16
+
+
+def rows_at_once(threads: int) -> int:
+    """How many rows all warps of a block compute at a time."""
+    return threads // WARP * ROWS_OF_A_PRODUCT
+
+
+def _warps_share(threads: int) -> Rule:
+    rows = rows_at_once(threads)
+    return Rule(
+        "threads",
+        lambda s: (
+            f"{threads} threads do not fit block_M {s.block_M}: each of {threads // WARP} warps computes "
+            f"{ROWS_OF_A_PRODUCT} rows at a time, so expected block_M to be a multiple of {rows}"
+        ),
+        given={"threads": {"const": threads}},
+        needs={"block_M": {"enum": [M for M in choices(Keys.model_fields["block_M"]) if M % rows == 0]}},
+    )
+
+
+def _places_say_how_many_buffers(s: Keys) -> None:
+    for key, load in (("k_stages", "load_k"), ("v_stages", "load_v")):
+        if getattr(s.kernel, key) is not None and load not in s.producers:
+            raise RuleBroken(
+                f"{load} has a position, which says how many buffers it fills: expected -1 for it, or no {key}",
+                *("kernel", key),
+                others=(("order",), ("stage",), ("group",), ("lowering",)),
+            )
+
+
+# In this order: the first that is broken is told.
+RULES: tuple[Check, ...] = (
+    # The fewest fit every block_M.
+    *map(_warps_share, choices(Keys.model_fields["threads"])[1:]),
+    MASKED_BLOCKS_COME_FIRST,
+    fused_statements_are_in_one_group(TABLE),
+    # The columns of rescale and of mma0 are head_dim's: see limits.py.
+    *chunks_have_all_keys("exp", "row_sum", "cast", "mma1"),
+    _places_say_how_many_buffers,
+    places_exist((*TABLE.fused, *TABLE.moved)),
+)
+
 
 # Q's load comes before all others, once a tile.
 Q_LOAD = "load_q"
