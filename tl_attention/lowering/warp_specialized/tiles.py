@@ -38,15 +38,16 @@ def put(variable, value):
 
 def named(tile, wg=None):
     """The tile by names of its own for its numbers: the variables that they come from would go into every expression."""
-    return values_of(
-        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.batch, tile.visible, tile.cut, wg
+    own = values_of(
+        tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.batch, tile.visible, tile.cut
     )
+    return Tile(**{**vars(own), "wg": wg})
 
 
 @T.macro
-def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut, wg):
+def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut):
     """A tile of these numbers: a macro's parameters are names in the generated code."""
-    return Tile(first, blocks, first_row, head, bz, visible, cut, turn=turn, base=base, wg=wg)
+    return Tile(first, blocks, first_row, head, bz, visible, cut, turn=turn, base=base)
 
 
 def workers(c):
