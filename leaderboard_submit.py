@@ -554,8 +554,7 @@ def epilogue(blocks, tile, s, c):
     release_v(blocks - 1, tile, s, c)
 
 
-# The operations of an iteration, a macro each: waits, products, releases, turns, and the vector statements on the 64 rows of
-# one warpgroup.
+# The operations of an iteration, a macro each; the vector statements are on the 64 rows of one warpgroup.
 
 
 # --- what a thread has ---------------------------------------------------------------------------------------------
@@ -774,8 +773,9 @@ def seen(scores_max, masked):
     return finite(scores_max) if masked else scores_max
 
 
-# What goes between global and shared memory: the rings of buffers, the loads of the producer warp by TMA, as far ahead as the
-# rings allow, and what a warpgroup writes.
+# What goes between global and shared memory: rings of buffers, the producer warp's loads by TMA, a warpgroup's stores.
+#
+# The producer warp loads as far ahead as the rings allow.
 #
 # Load number `step` of a ring is in slot step % depth. The phase of a full barrier ends when a load has arrived, that of an
 # empty one when all have read it.

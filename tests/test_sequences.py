@@ -1,4 +1,4 @@
-"""Sequences of several lengths, some of 0, and rows without a key: in problem, reference, interpreter, lowerings and proof."""
+"""Sequences of several lengths, some of 0, and rows without a key: everywhere but in kernels, which refuse them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.lowering.registry import LOWERINGS, lowering_of
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import refusal_of
+from tl_attention.measure.records import problem_of
 from tl_attention.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.oracle.reference import (
     attention_and_lse,
@@ -78,6 +79,16 @@ def test_no_other_number_of_lengths_or_longest_is_taken():
         AttentionShape(2, 1, 9, 9, 64, lengths=(Lengths(9, 9),))
     with pytest.raises(InputError, match="seq_q is -1, expected an integer of at least 0"):
         AttentionShape.ragged([(-1, 3)], 1, 64)
+
+
+def test_one_tensor_and_one_row_of_results_have_no_different_lengths():
+    shape = AttentionShape.ragged(LENGTHS, 4, 64)
+    for takes in (lambda: make_inputs(shape, 0), lambda: problem_of(shape)):
+        with pytest.raises(
+            InputError, match="has sequences of different lengths, expected one of its sequences at a time"
+        ):
+            takes()
+    assert problem_of(shape.sequence(4))["seq_q"] == 90
 
 
 # --- reference and interpreter ---------------------------------------------------------------------------------------

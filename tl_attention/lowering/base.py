@@ -52,7 +52,7 @@ class Lowering(ABC):
         return True
 
     def computes_lengths(self, schedule: Schedule, unusual: Unusual) -> bool:
-        """Whether the schedule's kernel computes what lengths may ask beside sequences of one length with a key for each row."""
+        """Whether the schedule's kernel computes what the lengths of a problem ask."""
         return False
 
     def check_lengths(self, schedule: Schedule, shape: AttentionShape) -> None:

@@ -152,7 +152,8 @@ def shape_of(problem: Mapping[str, Any]) -> AttentionShape:
 
 
 def problem_of(shape: AttentionShape) -> dict[str, Any]:
-    """The problem as a row has it."""
+    """The problem as a row has it. Raises InputError for sequences of different lengths."""
+    shape.check_one_length()
     sizes, mask = shape.sizes._asdict(), shape.mask
     grouped = {} if shape.group == 1 else {"heads_kv": shape.heads_kv}
     other = {"head_dim_v": shape.head_dim_v} if shape.head_dim_v != shape.head_dim else {}

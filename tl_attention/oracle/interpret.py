@@ -94,7 +94,8 @@ def _interpret(
 def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0) -> dict[str, ErrorReport]:
     """Both runs of the interpreter against fp64 on sequences of several lengths: {"late": ..., "early": ...}.
 
-    One has several tiles, others are empty or have rows without a key: all rows count as those of one. With "late LSE" and "early LSE" where the variant has it.
+    One has several tiles, others are empty or have rows without a key: all rows count as those of one. With "late LSE" and
+    "early LSE" where the variant has it.
     """
     lengths = ragged(variant.mask, schedule.block_M, schedule.block_N)
     # Two heads of K and V, if heads share them.

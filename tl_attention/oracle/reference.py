@@ -72,8 +72,9 @@ def make_inputs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Q, K, V of the shape, of normal numbers with mean 0.5, so that the output's mean is not zero.
 
-    Q is `spread` times that.
+    Q is `spread` times that. Raises InputError for sequences of different lengths.
     """
+    shape.check_one_length()
     generator = torch.Generator(device).manual_seed(seed)
 
     def draw(heads: int, seq: int, columns: int) -> Tensor:

@@ -39,7 +39,9 @@ class AttentionShape:
 
     It is a list of sequences: `batch` of seq_q queries and seq_kv keys, unless `lengths` are given, which are those of
     each sequence; then seq_q and seq_kv are the largest. Any may be 0, and a query may see no key: its output is 0, its
-    LSE -inf, or of what scores it has without keys. K and V have `heads_kv` heads, each shared by as many of Q's `heads` in a row: one for each unless given. V and the
+    LSE -inf, or that of the scores that have no key.
+
+    K and V have `heads_kv` heads, each shared by as many of Q's `heads` in a row: one for each unless given. V and the
     output have `head_dim_v` columns: as many as Q and K unless given. `asked` are the features that are asked for.
     """
 
@@ -97,6 +99,13 @@ class AttentionShape:
     def sizes(self) -> Sizes:
         """What a kernel may read at run time."""
         return Sizes(self.batch, self.heads, self.seq_q, self.seq_kv)
+
+    def check_one_length(self) -> None:
+        """Raise InputError for sequences of different lengths, which one tensor does not hold."""
+        if len(self.each) > 1:
+            raise InputError(
+                f"shape: {self} has sequences of different lengths, expected one of its sequences at a time"
+            )
 
     @classmethod
     def ragged(cls, lengths: Sequence[Lengths], heads: int, head_dim: int, **more: Any) -> AttentionShape:

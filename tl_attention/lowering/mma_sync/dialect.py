@@ -1,4 +1,4 @@
-"""How schedules see the mma.sync kernel: the statements of its loop, what it asks of a schedule, and what it adds to a Program.
+"""How schedules see the mma.sync kernel: the statements of its loop, its rules, and what it adds to a Program.
 
 A product is a vector statement here: for the thread that runs it, it is done when the next one that needs its registers
 starts. Products read fragments, which are loaded from shared memory by statements of their own.

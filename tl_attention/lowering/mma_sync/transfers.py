@@ -57,7 +57,7 @@ def head_kv(tile, c):
 
 @dataclass(frozen=True)
 class Copied:
-    """So many rows of a head of a sequence, counted from row `origin`, and the element that they stand from in shared memory."""
+    """Rows of a head of a sequence, counted from row `origin`, and the element that they stand from in shared memory."""
 
     batch: object
     head: object

@@ -1,6 +1,4 @@
-"""How schedules see the warp-specialised kernel: the statements of its loop, what it asks of a schedule, what it adds to a
-Program, and what a block of it takes of the SM.
-"""
+"""How schedules see the warp-specialised kernel: its statements, its rules, what it adds to a Program, what it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proves that the blocks of a generated warp-specialised kernel share the tiles of a grid, and that all tiles are treated alike.
+"""Proves that the blocks of a generated warp-specialised kernel share a grid's tiles, and treat all tiles alike.
 
 Every number is one tile, every tile is taken by one block, and all roles of a block work on the same one. Tiles of many
 problems are run at once.
@@ -208,7 +208,7 @@ def check_samples(proof: Proof, roles: Roles) -> None:
 def _numbers(
     schedule: Schedule, variant: Variant, number: np.ndarray, there: np.ndarray, counted: int
 ) -> Iterator[np.ndarray]:
-    """The numbers of the tiles that blocks work on in turn, which begin with `number`, if they have any. NO_TILE is no tile's."""
+    """The numbers of the tiles that blocks work on in turn, from `number` on, where one is `there`. NO_TILE is no tile's."""
     yield number
     # A block without a tile draws no other one.
     following = {"static": number, "dynamic": counted + np.cumsum(there) - 1, "one_tile": np.full_like(number, NO_TILE)}

@@ -1,6 +1,4 @@
-"""The operations of an iteration, a macro each: waits, products, releases, turns, and the vector statements on the 64 rows of
-one warpgroup.
-"""
+"""The operations of an iteration, a macro each; the vector statements are on the 64 rows of one warpgroup."""
 
 import tilelang.language as T
 

@@ -1,5 +1,6 @@
-"""What goes between global and shared memory: the rings of buffers, the loads of the producer warp by TMA, as far ahead as the
-rings allow, and what a warpgroup writes.
+"""What goes between global and shared memory: rings of buffers, the producer warp's loads by TMA, a warpgroup's stores.
+
+The producer warp loads as far ahead as the rings allow.
 
 Load number `step` of a ring is in slot step % depth. The phase of a full barrier ends when a load has arrived, that of an
 empty one when all have read it.
