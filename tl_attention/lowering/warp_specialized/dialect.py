@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.card import HOPPER, Card
@@ -24,12 +24,14 @@ from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
 from tl_attention.program.operation import Iteration, Operation
 from tl_attention.program.phases import Phases
 from tl_attention.program.planned import Planned
-from tl_attention.proof.limits import Resources, fragment_registers, shared_bytes
 from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.rule import Rule
 from tl_attention.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from tl_attention.proof.limits import Resources
 
 TABLE = emitted_table(
     ("load_k", "mma0", "mask", *SOFTMAX, "load_v", "mma1"),
@@ -282,6 +284,9 @@ def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
 
     Raises ScheduleRefused where the output has another place than the rows of Q that it would go through.
     """
+    # Late: a process that calls a finished kernel needs no proof.
+    from tl_attention.proof.limits import Resources, fragment_registers, shared_bytes
+
     schedule = planned.schedule
     columns, columns_v = sizes_of(tile_size(size))
     if schedule.kernel.output == "tma" and columns != columns_v:
