@@ -18,12 +18,10 @@ from tl_attention.lowering.emitted_rules import (
     fused_statements_are_in_one_group,
     places_exist,
 )
-from tl_attention.lowering.loop import emitted_arguments
 from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE
 from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
 from tl_attention.program.operation import Iteration, Operation
 from tl_attention.program.phases import Phases
-from tl_attention.program.planned import Planned
 from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
@@ -31,6 +29,7 @@ from tl_attention.schedule.rule import Rule
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
+    from tl_attention.program.planned import Planned
     from tl_attention.proof.limits import Resources
 
 TABLE = emitted_table(
@@ -284,7 +283,7 @@ def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
 
     Raises ScheduleRefused where the output has another place than the rows of Q that it would go through.
     """
-    # Late: a process that calls a finished kernel needs no proof.
+    # Late, here and below: a process that calls a finished kernel needs neither the proof nor a Program.
     from tl_attention.proof.limits import Resources, fragment_registers, shared_bytes
 
     schedule = planned.schedule
@@ -331,4 +330,6 @@ def mbarrier_pairs(planned: Planned) -> dict[str, int]:
 
 def arguments(planned: Planned) -> dict[str, Any]:
     """What the schedule fixes of the kernel, whose rings go on from tile to tile."""
+    from tl_attention.lowering.loop import emitted_arguments
+
     return emitted_arguments(planned, rings_of_a_tile=False, registers=split_registers(planned.schedule))
