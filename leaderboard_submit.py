@@ -244,7 +244,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class State:
-    """What macros know as `s`: tensors, buffers, a warpgroup's fragments, and sizes. What a schedule does not use is None.
+    """Macros know this as `s`: tensors, buffers, a warpgroup's fragments, and sizes. What a schedule does not use is None.
 
     `own` has what features read of a head; scores times `scale` are exponents of 2. `past_len` keys are before query 0,
     and `rank` is the thread block's among those of its cluster.
@@ -581,7 +581,7 @@ def inside(columns, j):
 @T.macro
 def mask(t, tile, s, c):
     """acc_s = -inf where a key is hidden."""
-    kv = tile.blocks - 1 - t
+    kv = block(t, tile, c)
     for i, j in T.Parallel(ROWS, c.block_N):
         own_key = tile.first_row + i + s.past_len
         s.acc_s[i, j] = T.if_then_else(
@@ -851,7 +851,7 @@ def load(ring, step, kv, tile, c):
     wait_empty(ring, step)
     # As many columns as the tile has, where the tensor has fewer.
     columns = None
-    head = tile.head
+    head = kv_head(tile.head, c)
     T.tma_copy(
         rows_of(ring.source, tile.batch, head, kv * c.block_N, c.block_N, columns),
         ring.shared[slot(ring, step), :, :],
@@ -909,7 +909,7 @@ def stored_columns(c):
     return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
 
 
-# Where rows of a tensor lie: said here for the kernels, and in `proof/generated/tensors.py` for their proofs.
+# Where rows of a tensor lie is said here for the kernels, and in `proof/generated/tensors.py` for their proofs.
 #
 # Every tensor is (batch, heads, rows, columns), whatever its strides.
 
@@ -922,6 +922,11 @@ def rows_of(tensor, batch, head, first, count, columns=None):
     if columns is None:
         return tensor[batch, head, first : first + count, :]
     return tensor[batch, head, first : first + count, 0:columns]
+
+
+def kv_head(head, c):
+    """The head of K and V that a head of Q shares."""
+    return head
 
 
 def element_of(tensor, batch, head, row, column=0):

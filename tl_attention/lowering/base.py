@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -57,21 +57,20 @@ class Lowering(ABC):
 
     def check_lengths(self, schedule: Schedule, shape: AttentionShape) -> None:
         """Raise ScheduleRefused for a problem whose lengths ask what the schedule's kernel does not compute."""
-        lacking = [unusual for unusual in shape.unusual if not self.computes_lengths(schedule, unusual)]
-        if lacking:
-            raise ScheduleRefused(
-                f"{', '.join(lacking)}, which lowering {self.dialect.name} does not compute", "lowering"
-            )
+        self._refuse([unusual for unusual in shape.unusual if not self.computes_lengths(schedule, unusual)])
 
     def check_variant(self, schedule: Schedule, variant: Variant) -> None:
         """Raise ScheduleRefused for one that the schedule's kernel does not compute; head sizes are for `resources`."""
-        lacking = [f.words for f in features_of(variant.optional) if not self.computes(schedule, f)]
+        self._refuse([f.words for f in features_of(variant.optional) if not self.computes(schedule, f)])
+        if variant.sizes:
+            self.check_lengths(schedule, AttentionShape.of(variant, variant.sizes))
+
+    def _refuse(self, lacking: Sequence[str]) -> None:
+        """Raise ScheduleRefused if the kernel lacks anything."""
         if lacking:
             raise ScheduleRefused(
                 f"{', '.join(lacking)}, which lowering {self.dialect.name} does not compute", "lowering"
             )
-        if variant.sizes:
-            self.check_lengths(schedule, AttentionShape.of(variant, variant.sizes))
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
         """What holds of its kernel beyond the dependences of the Program, in words, as each is proved.

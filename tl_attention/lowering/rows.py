@@ -1,4 +1,4 @@
-"""Where rows of a tensor lie: said here for the kernels, and in `proof/generated/tensors.py` for their proofs.
+"""Where rows of a tensor lie is said here for the kernels, and in `proof/generated/tensors.py` for their proofs.
 
 Every tensor is (batch, heads, rows, columns), whatever its strides.
 """
@@ -12,6 +12,11 @@ def rows_of(tensor, batch, head, first, count, columns=None):
     if columns is None:
         return tensor[batch, head, first : first + count, :]
     return tensor[batch, head, first : first + count, 0:columns]
+
+
+def kv_head(head, c):
+    """The head of K and V that a head of Q shares."""
+    return head if c.group == 1 else head // c.group
 
 
 def element_of(tensor, batch, head, row, column=0):

@@ -50,7 +50,7 @@ POLL_S = 0.1
 
 
 class Known(Protocol):
-    """What was measured before, for a search that takes up where others ended."""
+    """This has what was measured before, for a search that takes up where others ended."""
 
     def find(self, draft: Row) -> Row | None:
         """The draft's row if its code was measured: the measurement, named as the draft is, with `known_from`."""

@@ -24,7 +24,7 @@ class Rows:
         """Those of so many queries and keys, none of which there need be."""
         if seq_kv == 0:
             return cls(seq_q, seq_q)
-        return cls(seq_q, 0 if mask.right is None else max(0, seq_q - seq_kv - mask.right))
+        return cls(seq_q, mask.rows_before(seq_q, seq_kv))
 
     @classmethod
     def seen(cls, mask: Mask, seq_q: int, seq_kv: int) -> tuple[Rows, Mask]:

@@ -113,20 +113,22 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
         _together(attention(*sequence, **options) for sequence in sequences)
         for attention in (attention_fp64, attention_same_precision)
     )
+    with_lse = "LSE" in variant.optional
+    lses = [torch.empty(q.shape[:3]) if with_lse else None for q, _, _ in sequences]
+    exact_lses, peer_lses = (
+        [logarithm(q, k, **options) for q, k, _ in sequences if with_lse]
+        for logarithm in (lse_fp64, lse_same_precision)
+    )
     reports: dict[str, ErrorReport] = {}
     for name, policy in POLICIES.items():
-        lses = [torch.empty(q.shape[:3]) for q, _, _ in sequences]
         output = _together(
             interpret(program, sequence, tiles, policy=policy, lse=lse, **options)
             for sequence, lse in zip(sequences, lses)
         )
         reports[name] = compare(output, exact, peer)
-        if "LSE" in variant.optional:
-            exact_lse, peer_lse = (
-                _together(logarithm(q, k, **options) for q, k, _ in sequences)
-                for logarithm in (lse_fp64, lse_same_precision)
-            )
-            reports[f"{name} LSE"] = compare_lse(_together(lses), exact_lse, peer_lse)
+        if with_lse:
+            own = _together(lse for lse in lses if lse is not None)
+            reports[f"{name} LSE"] = compare_lse(own, _together(exact_lses), _together(peer_lses))
     return reports
 
 

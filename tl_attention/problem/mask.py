@@ -52,6 +52,10 @@ class Mask:
         """The end of the KV blocks, of `blocks` full ones, to whose last key all queries from `first_key` on reach."""
         return blocks if self.right is None else ops.min(blocks, (first_key + 1 + self.right) // block_N)
 
+    def rows_before(self, seq_q: int, seq_kv: int) -> int:
+        """How many queries stand so far before the first key that they do not reach it."""
+        return 0 if self.right is None else max(0, seq_q - seq_kv - self.right)
+
     def pairs(self, seq_q: int, seq_kv: int) -> int:
         """How many (query, key) pairs are not hidden."""
         past_len = seq_kv - seq_q

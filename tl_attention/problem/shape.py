@@ -86,10 +86,11 @@ class AttentionShape:
         for name in ("seq_q", "seq_kv"):
             if getattr(self, name) == 0:
                 raise InputError(f"shape: {name} is 0, expected an integer of at least 1")
-        right = self.mask.right
-        if right is not None and self.past_len + right < 0:
+        if self.mask.rows_before(self.seq_q, self.seq_kv):
             causal = self.mask == CAUSAL
-            what, keys = (" causal attention", "seq_kv") if causal else (self.mask.suffix, f"seq_kv + {right}")
+            what, keys = (
+                (" causal attention", "seq_kv") if causal else (self.mask.suffix, f"seq_kv + {self.mask.right}")
+            )
             raise InputError(
                 f"shape:{what} needs {keys} >= seq_q, got seq_q {self.seq_q} and seq_kv {self.seq_kv}: the first queries "
                 "would see no key"
@@ -126,13 +127,11 @@ class AttentionShape:
 
     @property
     def unusual(self) -> tuple[Unusual, ...]:
-        """What the lengths ask of a kernel that not every kernel computes."""
-        right = self.mask.right
+        """The lengths ask this of a kernel, which not every kernel computes."""
         found: dict[Unusual, bool] = {
             "sequences of different lengths": len(self.each) > 1,
             "a sequence of length 0": any(0 in lengths for lengths in self.each),
-            "rows without a key": right is not None
-            and any(lengths.seq_q and lengths.past_len + right < 0 for lengths in self.each),
+            "rows without a key": any(self.mask.rows_before(*lengths) for lengths in self.each),
         }
         return tuple(words for words, there in found.items() if there)
 

@@ -76,7 +76,7 @@ def work(bx, by, bz, s, c):
 
 @dataclass(frozen=True)
 class State:
-    """What macros know as `s`: tensors, tiles, a thread's registers, and sizes.
+    """Macros know this as `s`: tensors, tiles, a thread's registers, and sizes.
 
     Scores times `scale` are exponents of 2. `past_len` keys are before query 0.
     """

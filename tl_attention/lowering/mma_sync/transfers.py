@@ -8,7 +8,7 @@ import tilelang.language as T
 
 from tl_attention.lowering.device_code import is_bf16
 from tl_attention.lowering.features import Totals, at_totals
-from tl_attention.lowering.rows import element_of
+from tl_attention.lowering.rows import element_of, kv_head
 
 
 def element(row, chunk, rows, columns, c):
@@ -33,7 +33,7 @@ def load_q(first_row, tile, s, c):
 def load_k(t, tile, s, c, masked):
     """K_shared = K of the block."""
     slot = t % c.kernel.k_stages * (c.block_N * c.head_dim)
-    of = Copied(tile.batch, head_kv(tile, c), slot, tile.first * c.block_N, c.block_N, c.head_dim)
+    of = Copied(tile.batch, kv_head(tile.head, c), slot, tile.first * c.block_N, c.block_N, c.head_dim)
     copy_rows(s.given.K, s.K_shared, of, (tile.blocks - 1 - t) * c.block_N, s, c, checked=masked)
 
 
@@ -41,18 +41,13 @@ def load_k(t, tile, s, c, masked):
 def load_v(t, tile, s, c, masked):
     """V_shared = V of the block."""
     slot = t % c.kernel.v_stages * (c.block_N * c.head_dim_v)
-    of = Copied(tile.batch, head_kv(tile, c), slot, tile.first * c.block_N, c.block_N, c.head_dim_v)
+    of = Copied(tile.batch, kv_head(tile.head, c), slot, tile.first * c.block_N, c.block_N, c.head_dim_v)
     copy_rows(s.given.V, s.V_shared, of, (tile.blocks - 1 - t) * c.block_N, s, c, checked=masked)
 
 
 def block(t, tile):
     """The KV block that comes t-th."""
     return tile.first + tile.blocks - 1 - t
-
-
-def head_kv(tile, c):
-    """The head of K and V that the tile's own shares."""
-    return tile.head if c.group == 1 else tile.head // c.group
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from tl_attention.loop.attention import NUMBER
 from tl_attention.lowering.device_code import device_code
 from tl_attention.lowering.features import Totals, at_totals, factor_of, read
 from tl_attention.lowering.pipelined.macros import MMA0, MMA1, Rescale, Softmax, allocated, change_scores, store
-from tl_attention.lowering.rows import rows_of
+from tl_attention.lowering.rows import kv_head, rows_of
 from tl_attention.lowering.signature import aligned
 from tl_attention.lowering.softmax import LOG2_E
 
@@ -38,7 +38,7 @@ def launch(given, c):
         T.fill(s.acc_o, 0)
         T.fill(s.denominator, 0)
         T.fill(s.scores_max, -T.infinity("float32"))
-        head_kv = by if c.group == 1 else by // c.group
+        head_kv = kv_head(by, c)
         if c.features.at_heads:
             read((*c.features.first, *c.features.last), by, s)
         for k in T.Pipelined(blocks, **(with_change(c.pipeline) if c.features.at_scores else c.pipeline)):

@@ -11,7 +11,7 @@ from tl_attention.lowering.softmax import finite
 
 @dataclass(frozen=True)
 class State:
-    """What macros know as `s`: tensors, tiles, fragments, and what features read of a head."""
+    """Macros know this as `s`: tensors, tiles, fragments, and what features read of a head."""
 
     given: object
     own: object

@@ -130,8 +130,6 @@ class GridProof:
 
     def _numbers(self, found: GridTiles) -> np.ndarray:
         """(turn, block): a number for each tile's place, NONE where there is no tile."""
-        if not found.at:
-            return np.array([NONE])
         row, head, batch = np.moveaxis(found["Q", 0], -1, 0)
         number = (batch * self.sizes.heads + head) * self.row_tiles + row // self.schedule.block_M
         return np.where(row == NONE, NONE, number)
@@ -165,7 +163,7 @@ class GridProof:
             proof.lse,
         )
         for tensor in TENSORS:
-            if tensor in proof.code.variant.optional and found.at:
+            if tensor in proof.code.variant.optional:
                 found.check_per_head(tensor, self.roles.warpgroups)
         return run, found
 

@@ -123,7 +123,7 @@ class TileNumbers:
 
 @dataclass(frozen=True)
 class State:
-    """What macros know as `s`: tensors, buffers, a warpgroup's fragments, and sizes. What a schedule does not use is None.
+    """Macros know this as `s`: tensors, buffers, a warpgroup's fragments, and sizes. What a schedule does not use is None.
 
     `own` has what features read of a head; scores times `scale` are exponents of 2. `past_len` keys are before query 0,
     and `rank` is the thread block's among those of its cluster.

@@ -7,7 +7,7 @@ from tl_attention.loop.table import whole
 from tl_attention.lowering.device_code import is_bf16
 from tl_attention.lowering.features import ON_SCORES, changed_by, changes_at_once, operand_of
 from tl_attention.lowering.softmax import exponent, seen
-from tl_attention.lowering.warp_specialized.transfers import release, release_q, slot, wait_full
+from tl_attention.lowering.warp_specialized.transfers import block, release, release_q, slot, wait_full
 
 
 def vector_statement(statement, c):
@@ -62,7 +62,7 @@ def mask(t, tile, s, c):
     """acc_s = -inf where a key is hidden."""
     if c.features.at_scores:
         change_scores(t, tile, s, c, alone=True)
-    kv = tile.blocks - 1 - t if c.mask.left is None else tile.first + tile.blocks - 1 - t
+    kv = block(t, tile, c)
     for i, j in T.Parallel(ROWS, c.block_N):
         own_key = tile.first_row + i + s.past_len
         s.acc_s[i, j] = T.if_then_else(
@@ -83,7 +83,7 @@ def change_scores(t, tile, s, c, alone):
             )
         else:
             for i, j in T.Parallel(ROWS, c.block_N):
-                key = (tile.blocks - 1 - t if c.mask.left is None else tile.first + tile.blocks - 1 - t) * c.block_N + j
+                key = block(t, tile, c) * c.block_N + j
                 after = key - (tile.first_row + i + s.past_len)
                 s.acc_s[i, j] = changed_by(name, s.acc_s[i, j], after, s, c)
 

@@ -11,7 +11,7 @@ import tilelang.language as T
 from tl_attention.hardware.warpgroup import OWN, ROWS, WARP, WARPGROUP
 from tl_attention.lowering.device_code import is_bf16
 from tl_attention.lowering.features import Totals, at_totals
-from tl_attention.lowering.rows import element_of, rows_of
+from tl_attention.lowering.rows import element_of, kv_head, rows_of
 
 
 def slot(ring, step):
@@ -87,7 +87,7 @@ def load(ring, step, kv, tile, c):
     wait_empty(ring, step)
     # As many columns as the tile has, where the tensor has fewer.
     columns = ring.shared.shape[2] if c.narrow else None
-    head = tile.head if c.group == 1 else tile.head // c.group
+    head = kv_head(tile.head, c)
     T.tma_copy(
         rows_of(ring.source, tile.batch, head, kv * c.block_N, c.block_N, columns),
         ring.shared[slot(ring, step), :, :],

@@ -41,7 +41,8 @@ class GridTiles:
     @classmethod
     def of(cls, run: Run, turns: int, expected: Expected) -> GridTiles:
         """Those of a run of one thread of each warpgroup and producer, that blocks 0, 1, ... took part in."""
-        found = cls({}, run.threads.blocks)
+        blocks = run.threads.blocks
+        found = cls({("Q", 0): np.full((turns, len(blocks), 3), NONE)}, blocks)
         for seen in run.seen:
             place = PLACES.get(seen.kind)
             if place is None or ("column" in seen.values and np.any(seen.values["column"])):
@@ -73,13 +74,11 @@ class GridTiles:
         self, shape: AttentionShape, warpgroups: int, block_M: int, block_N: int, cluster: int, least: int, lse: bool
     ) -> None:
         """Raise Unsafe unless everybody works on the rows of one tile, on the KV blocks that it needs."""
-        tiles = self.at.get(("Q", 0))
-        if tiles is None:
-            if shape.seq_q == 0 and not self.at:
-                return
-            raise Unsafe("no block loads any rows of Q")
+        tiles = self.at["Q", 0]
         row = tiles[..., 0]
         there = row != NONE
+        if shape.seq_q and not there.any():
+            raise Unsafe("no block loads any rows of Q")
         rank = self.blocks % cluster
         if (there & ((row % block_M != 0) | (row // block_M % cluster != rank))).any():
             raise Unsafe("a block loads rows of Q that are not a tile of its own")
@@ -119,9 +118,10 @@ class GridTiles:
         start, end = visited(shape, shape.mask, leading[..., 0] // rows * rows, rows, block_N, least, ARRAYS)
         for name, block in ((FIRST, end - 1), (LAST, start)):
             wanted = np.stack([block * block_N, leading[..., 1] // shape.group, leading[..., 2]], axis=-1)
+            wanted = np.where(there[:, ::cluster, None], wanted, NONE)
             for ring in "KV":
-                found = self.at.get((ring + name, 0))
-                if found is None or (found[:, ::cluster] != wanted)[there[:, ::cluster]].any():
+                found = self.at.get((ring + name, 0), np.full_like(tiles, NONE))
+                if (found[:, ::cluster] != wanted).any():
                     raise Unsafe(f"the{name} rows of {ring} of a tile are not those that its rows of Q need")
 
 
