@@ -1,13 +1,13 @@
-"""docs/CARDS.md and the record that it is made from."""
+"""The tables of docs/CARDS.md, and the record that they are made from."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import cards_page
-import compile_cards
+import measure
 import pytest
 from click.testing import CliRunner
+from pages import cards
 from stand_in import Compilers, on_a_machine
 
 from tl_attention.build.compile import StaticReport
@@ -31,12 +31,6 @@ def row(name: str, arch: str, registers: int | None, dtype: str = "float16", mas
     return Row(name, label, "runtime", problem, status, **({} if registers is None else made), **common, **fields)
 
 
-def test_the_page_is_of_the_record() -> None:
-    page, made = cards_page.PAGE.read_text(), cards_page.section(read_rows(cards_page.RECORD))
-    filled = cards_page.with_section(page, made, cards_page.BEGIN, cards_page.END)
-    assert page == filled, "python tools/cards_page.py makes it again"
-
-
 def test_what_is_equal_stands_on_one_line_and_what_is_refused_says_why() -> None:
     of_cards = [("sm_86", None), ("sm_90a", 168)]
     rows = [
@@ -46,7 +40,7 @@ def test_what_is_equal_stands_on_one_line_and_what_is_refused_says_why() -> None
         for dtype in ("bfloat16", "float16")
     ]
     rows.append(row("best", "sm_90a", 128, "bfloat16"))
-    lines = cards_page.section(rows).splitlines()
+    lines = cards.section(rows).splitlines()
     assert "| `short` | 128 | fp16, bf16, fp16 causal, bf16 causal | - | 168, 8, 65,536, 1 |" in lines
     assert "| `best` | 128 | bf16 |  | 128, 8, 65,536, 1 |" in lines
     assert "- refused: `short`: too large" in lines
@@ -59,7 +53,7 @@ def test_what_is_equal_stands_on_one_line_and_what_is_refused_says_why() -> None
 
 def test_the_blocks_of_an_sm_count_the_producer_and_the_mbarriers() -> None:
     """Of `short`, two blocks of 128 threads that compute and 128 that load, launched with 128 registers each."""
-    assert [cards_page.blocks_per_sm(row("short", "sm_90a", registers)) for registers in (128, 136, 168)] == [2, 1, 1]
+    assert [cards.blocks_per_sm(row("short", "sm_90a", registers)) for registers in (128, 136, 168)] == [2, 1, 1]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -74,7 +68,7 @@ def test_the_tool_records_what_the_compilers_made_for_each_card(fails, tmp_path,
     monkeypatch.setattr(compile_only, "CompilePool", Some)
     file = tmp_path / "cards.jsonl"
     arguments = ["--lowering", "pipelined", "--only", "seed_64x*", "--arch", "sm_90a", "--arch", "sm_80"]
-    done = CliRunner().invoke(compile_cards.main, [*arguments, "--dtype", "fp16", "--output", str(file)])
+    done = CliRunner().invoke(measure.main, ["cards", *arguments, "--dtype", "fp16", "--output", str(file)])
     assert done.exit_code == 0, done.output
     rows = read_rows(file)
     assert {row.arch for row in rows} == {"sm_90a", "sm_80"} and {row.name for row in rows} >= {"seed_64x96"}
@@ -86,7 +80,7 @@ def test_the_tool_records_what_the_compilers_made_for_each_card(fails, tmp_path,
 
 def test_a_lowering_without_schedules_is_told_in_one_line(tmp_path) -> None:
     arguments = ["--lowering", "inferred", "--only", "best", "--output", str(tmp_path / "cards.jsonl")]
-    done = CliRunner().invoke(compile_cards.main, arguments)
+    done = CliRunner().invoke(measure.main, ["cards", *arguments])
     assert done.exit_code == 2 and done.stderr.startswith(
         "error: no schedule of lowering inferred ships with such a name"
     )

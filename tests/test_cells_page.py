@@ -6,12 +6,12 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
-import cells_page
 import pytest
-from cells_chart import chart, drawn
 from matplotlib.patches import Rectangle
-from pictures_of.layout import boxes, faults
-from pictures_of.style import SMALL, styled
+from pages import cells
+from picture_text import boxes, faults
+from pictures.speed import drawn
+from pictures.style import SMALL, styled
 
 from tl_attention.measure.cell_records import CellRow, Timed
 from tl_attention.measure.records import problem_of
@@ -28,7 +28,7 @@ def row(group: str, seq: int, causal: bool, speed: float, **fields) -> CellRow:
     return CellRow(name, group, problem_of(shape), entries, {"fa3": 0.995}, device="H200", run="now", **fields)
 
 
-ALL = [row for card in cells_page.CARDS for row in cells_page.read_all(card)]
+ALL = [row for card in cells.CARDS for row in cells.read_all(card)]
 ROWS = [
     row("grouped", 1024, False, 1.0),
     row("grouped", 1024, True, 0.81),
@@ -39,7 +39,7 @@ ROWS = [
 
 
 def test_a_line_is_a_group_and_a_mask_and_a_column_a_peer_and_a_length() -> None:
-    section = cells_page.section(ROWS).splitlines()
+    section = cells.section(ROWS).splitlines()
     assert "| 128 | 40 on 8 |  | 1.000 | 1.210 |  |  | 1.100 |" in section
     assert "| 128 | 40 on 8 | causal | 0.810 | 1.000 |  |  | 0.900 |" in section
     assert "| (4, 40/8, 8192, 128) bfloat16 | 1.000 | 1.020 | FlashAttention-3 |" in section
@@ -49,17 +49,7 @@ def test_a_cell_that_was_not_timed_is_an_empty_one() -> None:
     failed = row("grouped", 4096, False, 1.0)
     bare = tuple(Timed(entry.name, entry.what, entry.flops, "crashed", "gone") for entry in failed.entries)
     rows = [ROWS[0], CellRow("grouped-4096", "grouped", failed.problem, bare, {"fa3": 0.995}, device="H200")]
-    assert "| 128 | 40 on 8 |  | 1.000 |  |  |  | 1.000 |" in cells_page.section(rows).splitlines()
-
-
-def test_the_section_takes_the_place_of_the_old_one() -> None:
-    made = cells_page.section(ROWS)
-    page = f"before\n{cells_page.BEGIN}\nold\n{cells_page.END}\nafter\n"
-    assert cells_page.with_section(page, made) == f"before\n{made}\nafter\n"
-    assert cells_page.with_section(f"before\n{made}\nafter\n", made) == f"before\n{made}\nafter\n"
-    for broken in ("no markers", cells_page.BEGIN, f"{cells_page.END}{cells_page.BEGIN}"):
-        with pytest.raises(ValueError, match="expected a line"):
-            cells_page.with_section(broken, made)
+    assert "| 128 | 40 on 8 |  | 1.000 |  |  |  | 1.000 |" in cells.section(rows).splitlines()
 
 
 def test_the_picture_has_a_bar_for_each_cell_between_its_speed_and_1() -> None:
@@ -87,14 +77,8 @@ def test_the_picture_has_a_title_the_card_and_the_date_and_its_letters_can_be_re
     assert {row.device for row in ALL} < set(said), "the name of each card stands below its bars"
 
 
-def test_page_and_picture_are_those_of_the_records() -> None:
-    page = cells_page.PAGE.read_text()
-    assert cells_page.with_section(page, cells_page.section(ALL)) == page, "python tools/cells_page.py makes it"
-    assert cells_page.PICTURE.read_text() == chart(ALL)
-
-
 def test_each_card_has_its_own_tables() -> None:
     others = [replace(row, device="H100") for row in ROWS[:3]]
-    first, _, second = cells_page.section([*ROWS, *others]).partition("### On one H100\n")
+    first, _, second = cells.section([*ROWS, *others]).partition("### On one H100\n")
     assert "| 128 | 40 on 8 | causal | 0.810 | 1.000 |  |  | 0.900 |" in first
     assert "| 128 | 40 on 8 | causal | 0.810 |  |  |  | 0.810 |" in second

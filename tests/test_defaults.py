@@ -8,7 +8,6 @@ import timeit
 import tomllib
 from pathlib import Path
 
-import defaults_records
 import pytest
 
 from tl_attention.errors import InputError
@@ -271,10 +270,6 @@ def test_every_kind_of_case_has_a_schedule_that_is_meant_for_it() -> None:
         assert is_meant(size, named.head_dims) and (
             mask.right != 0 or named.schedule.kernel.tile_scheduler == "dynamic"
         )
-
-
-def test_what_the_rules_say_of_records_is_what_the_records_say() -> None:
-    assert [rule.record for rule in defaults.defaults().rules] == list(defaults_records.said())
 
 
 def test_each_problem_is_looked_up_once_by_the_lengths_of_the_call(rules, monkeypatch) -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from float_instructions import by_formula, counted, float_instructions, products_of_a_block
 from mma_sync_schedules import SHIPPED
+from pages.float_instructions import by_formula, counted, float_instructions, products_of_a_block
 from tiers import exhaustive
 
 from tl_attention.build.compile import compile_kernel

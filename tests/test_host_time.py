@@ -1,4 +1,4 @@
-"""`tools/host_time.py` without a GPU: what it counts, in which order, and that it says what it needs."""
+"""`tools/measure.py host` without a GPU: what it counts, in which order, and that it says what it needs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-import host_time
+import measure
 import pytest
 import torch
 from click.testing import CliRunner
-from host_time import Candidate
+from measurements import host
+from measurements.host import Candidate
 
+from tl_attention.hardware.card import KNOWN
 from tl_attention.problem.shape import AttentionShape
 
 
@@ -34,18 +36,18 @@ def candidate(name: str, events: list[str]) -> Candidate:
 
 
 def test_rounds_alternate_and_the_gpu_is_waited_for_outside_the_clock(events) -> None:
-    found = host_time.host_times([candidate(name, events) for name in "ab"], 300, 2)
+    found = host.host_times([candidate(name, events) for name in "ab"], 300, 2)
     assert {name: list(map(len, of_rounds)) for name, of_rounds in found.items()} == {"a": [150, 150], "b": [150, 150]}
     order = [event for event in events if event.startswith("force")]
     assert order == [f"force {name}" for name in "ababba"]
     run = 0
     for event in events:
         run = run + 1 if event in "ab" else 0
-        assert run <= host_time.DRAINED
+        assert run <= host.DRAINED
 
 
 def test_a_row_has_the_median_of_all_calls() -> None:
-    row = host_time.row_of("a", [[1_000, 2_000, 3_000], [9_000, 9_000, 9_000]])
+    row = host.row_of("a", [[1_000, 2_000, 3_000], [9_000, 9_000, 9_000]])
     assert row["median_us"] == 6.0 and row["n"] == 6 and row["round_medians_us"] == [2.0, 9.0]
     assert json.loads(json.dumps(row)) == row
 
@@ -59,7 +61,7 @@ def test_the_first_process_is_not_counted(monkeypatch) -> None:
         return SimpleNamespace(returncode=0, stdout=next(times), stderr="")
 
     monkeypatch.setattr(subprocess, "run", run)
-    (row,) = host_time.first_rows(AttentionShape(1, 4, 64, 80, 128, heads_kv=2), 3)
+    (row,) = host.first_rows(AttentionShape(1, 4, 64, 80, 128, heads_kv=2), 3)
     assert (row["median_ms"], row["of_it_import_ms"], row["all_ms"]) == (70, 20, [60, 80, 70])
     compile(programs[0], "first", "exec")
     assert "((1, 4, 64, 128), (1, 2, 80, 128), (1, 2, 80, 128))" in programs[0]
@@ -68,6 +70,6 @@ def test_the_first_process_is_not_counted(monkeypatch) -> None:
 def test_without_a_gpu_it_says_so_in_one_line(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for options in ([], ["--first"]):
-        result = CliRunner().invoke(host_time.main, options)
+        result = CliRunner().invoke(measure.main, ["host", *options])
         assert result.exit_code == 2 and not result.stdout
-        assert result.stderr == "error: host_time: there is no GPU here, expected an H100 or H200\n"
+        assert result.stderr == f"error: host: no GPU here, expected one of compute capability {KNOWN}\n"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import combinations, pairwise
 
-import iterations_drawing
 import pytest
-from iterations import Filled, InFlight, Iterations
+from pictures import iterations
+from pictures.steady_state import Filled, InFlight, Iterations
 
 from tl_attention.files.named import resolve
 from tl_attention.program.derivation import derive
@@ -22,15 +22,9 @@ def rows(shown: Iterations) -> list[str]:
     return [f"{row.kind} {row.operations[0].statement} {row.block}" for row in shown.rows]
 
 
-@pytest.mark.parametrize("name", iterations_drawing.DRAWN)
-def test_the_pictures_are_of_the_schedules(name) -> None:
-    made = iterations_drawing.svg(name)
-    assert iterations_drawing.path(name).read_text() == made, "python tools/iterations_drawing.py makes it again"
-
-
-@pytest.mark.parametrize("name", iterations_drawing.DRAWN)
+@pytest.mark.parametrize("name", iterations.DRAWN)
 def test_labels_lie_within_the_picture_and_apart(name) -> None:
-    figure = iterations_drawing.picture(name).figure
+    figure = iterations.picture(name).figure
     boxes = {f"{n} {text.get_text()}": text.get_window_extent() for n, text in enumerate(figure.axes[0].texts)}
     assert len(boxes) > 40
     assert not [(a, b) for (a, one), (b, other) in combinations(boxes.items(), 2) if one.overlaps(other)]
@@ -38,9 +32,9 @@ def test_labels_lie_within_the_picture_and_apart(name) -> None:
     assert not [a for a, one in boxes.items() if one.y1 > figure.bbox.y1]
 
 
-@pytest.mark.parametrize("name", iterations_drawing.DRAWN)
+@pytest.mark.parametrize("name", iterations.DRAWN)
 def test_each_name_in_a_box_fits_it(name) -> None:
-    axes = iterations_drawing.picture(name).figure.axes[0]
+    axes = iterations.picture(name).figure.axes[0]
     boxes = [patch.get_window_extent() for patch in axes.patches]
     for text in axes.texts:
         label = text.get_window_extent()
@@ -56,8 +50,8 @@ def test_neighbouring_blocks_differ_in_grey() -> None:
         red, green, blue = (int(colour[n : n + 2], 16) for n in (1, 3, 5))
         return 0.299 * red + 0.587 * green + 0.114 * blue
 
-    shades = [grey(shade) for shade in iterations_drawing.SHADES]
-    ink = grey(iterations_drawing.INK)
+    shades = [grey(shade) for shade in iterations.SHADES]
+    ink = grey(iterations.INK)
     assert all(abs(one - other) > 15 for one, other in zip(shades, [*shades[1:], shades[0]]))
     assert all(shade - ink > 100 for shade in shades), "black letters are read on each"
 

@@ -1,33 +1,26 @@
-"""docs/ladders/, the records that it is made from, and what the records say of the texts."""
+"""The pages of ladders, and what the records say of the texts."""
 
 from __future__ import annotations
 
-import ladder_extras
-import ladder_pages
 import pytest
+from pages import ladder_sections, ladders
 
 from tl_attention.files.ladder_file import ladder_names, load_ladder
 from tl_attention.measure.records import read_rows
 from tl_attention.show import configurations
 from tl_attention.show import ladder as shown
 
-PAGES = ladder_pages.pages()
-
-
-@pytest.mark.parametrize("name", sorted(PAGES))
-def test_a_page_is_of_its_record(name) -> None:
-    assert (ladder_pages.FOLDER / name).read_text() == PAGES[name], "python tools/ladder_pages.py makes it again"
+PAGES = ladders.pages()
 
 
 def test_there_is_a_page_of_each_ladder() -> None:
-    assert sorted(ladder_pages.ORDER) == ladder_names()
-    assert {path.name for path in ladder_pages.FOLDER.glob("*.md")} == set(PAGES)
+    assert sorted(ladders.ORDER) == ladder_names()
 
 
 @pytest.mark.parametrize("name", ladder_names())
 def test_every_step_ran_right_before_it_was_timed(name) -> None:
     ladder = load_ladder(name)
-    rows = shown.by_name(read_rows(ladder_pages.record_of(name)), ladder)
+    rows = shown.by_name(read_rows(ladders.record_of(name)), ladder)
     assert {step.name for step in ladder.measured} <= set(rows)
     for step in ladder.measured:
         row, named = rows[step.name], step.schedule
@@ -41,15 +34,15 @@ def test_every_step_ran_right_before_it_was_timed(name) -> None:
 
 
 def test_every_configuration_of_the_space_is_in_the_record_of_the_choice() -> None:
-    rows = read_rows(ladder_pages.record_of("rtx3090_tuned"))
+    rows = read_rows(ladders.record_of("rtx3090_tuned"))
     of_each, best = configurations.of_record(rows)
     assert len(of_each) == 120 and len(best) == 4
     assert all(row.median_ms and row.error_max_abs <= row.error_max_abs_budget for row in best)
 
 
 def test_the_grid_has_the_texts_48_problems() -> None:
-    cells = ladder_extras.read_cells(ladder_extras.GRID)
-    assert len(cells) == 48 == sum(map(len, ladder_extras.TEXT_GAINS.values()))
+    cells = ladder_sections.read_cells(ladder_sections.GRID)
+    assert len(cells) == 48 == sum(map(len, ladder_sections.TEXT_GAINS.values()))
     assert all(entry.status == "ok" for cell in cells for entry in cell.entries)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from itertools import count
 
-import operator_time
+import measure
 import pytest
 import torch
 from click.testing import CliRunner
+from measurements import operator
+from measurements.operator import calls_of, measured, shapes
 from on_cpu import Kernels, on_cpu
-from operator_time import calls_of, measured, shapes
 
 from tl_attention.errors import InputError
 from tl_attention.hardware.card import KNOWN
@@ -36,7 +37,7 @@ def test_the_problems() -> None:
 @pytest.fixture
 def kernel(monkeypatch, on_cpu: Kernels) -> None:
     """Kernels on the CPU, for the bare launch too."""
-    monkeypatch.setattr(operator_time, "compile_kernel", on_cpu.kernel_of)
+    monkeypatch.setattr(operator, "compile_kernel", on_cpu.kernel_of)
 
 
 def test_all_three_give_the_same(kernel, on_cpu: Kernels) -> None:
@@ -56,8 +57,8 @@ def flows(monkeypatch, kernel) -> None:
         def sample(self) -> tuple[float, int]:
             return TIMES[self.name], 1700
 
-    monkeypatch.setattr(operator_time, "Flow", Flow)
-    monkeypatch.setattr("time_backward.BATCH_PAUSE_S", 0.0)
+    monkeypatch.setattr(operator, "Flow", Flow)
+    monkeypatch.setattr("measurements.backward.BATCH_PAUSE_S", 0.0)
 
 
 def test_each_has_a_cell_beside_the_bare_kernel(flows) -> None:
@@ -80,8 +81,8 @@ def test_another_output_is_not_timed(flows, on_cpu: Kernels) -> None:
 
 def test_without_a_gpu_it_says_so(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    done = CliRunner().invoke(operator_time.main, ["--output", str(tmp_path / "record.jsonl")])
+    done = CliRunner().invoke(measure.main, ["operator", "--output", str(tmp_path / "record.jsonl")])
     assert (done.exit_code, done.stderr) == (
         2,
-        f"error: operator_time: no GPU here, expected one of compute capability {KNOWN}\n",
+        f"error: operator: no GPU here, expected one of compute capability {KNOWN}\n",
     )

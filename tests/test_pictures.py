@@ -7,56 +7,33 @@ import shutil
 from itertools import pairwise
 from pathlib import Path
 
-import cells_page
-import iterations_drawing
-import pictures
 import pytest
-from click.testing import CliRunner
+from make import FOLDER as FOLDER_OF_PICTURES
+from make import PICTURES as OF_RECORDS
 from matplotlib.figure import Figure
-from pictures_of import grid, sheet, style
-from pictures_of.layout import boxes, faults
-from PIL import Image, ImageChops
+from pages.cells import record
+from pages.made import RESULTS, ROOT
+from picture_text import boxes, faults
+from pictures import grid, sheet, style
+from PIL import Image
 from tiers import exhaustive, sampled
 
 from tl_attention.measure.records import read_rows
 
-ROOT = Path(__file__).parents[1]
-
-
-RESULTS, FOLDER = pictures.RESULTS, pictures.FOLDER
-GRID = cells_page.record("grid")
+FOLDER = ROOT / FOLDER_OF_PICTURES
+GRID = record("grid")
+PICTURES = {picture.name: picture for picture in OF_RECORDS.values()}
 MOST_BYTES = 3_000_000
-OURS = {f"{name}.{kind}" for name in pictures.PICTURES for kind in ("svg", "png")}
 
 
 # --- what is committed -----------------------------------------------------------------------------------------
 
 
-@exhaustive
-@pytest.mark.parametrize("name", pictures.PICTURES)
-def test_a_picture_is_that_of_its_record_and_its_text_can_be_read(name, tmp_path) -> None:
-    picture = pictures.PICTURES[name]
-    stand = [FOLDER / f"{name}.{kind}" for kind in ("svg", "png")]
-    if picture.missing(RESULTS):
-        assert not [path for path in stand if path.exists()], "a picture without a record"
-        return
-    figure = picture.drawn(RESULTS)
-    assert faults(figure, style.SMALL) == []
-    svg, png = sheet.save(figure, tmp_path, name)
-    made_by = f"python tools/pictures.py --only {name} makes it"
-    assert svg.read_bytes() == stand[0].read_bytes(), made_by
-    with Image.open(png) as drawn, Image.open(stand[1]) as committed:
-        assert drawn.size == committed.size, made_by
-        assert ImageChops.difference(drawn.convert("RGB"), committed.convert("RGB")).getbbox() is None, made_by
+def test_together_they_are_small() -> None:
+    assert 0 < sum(path.stat().st_size for path in FOLDER.iterdir()) < MOST_BYTES
 
 
-def test_together_they_are_small_and_nothing_else_is_there() -> None:
-    there = {path.name: path.stat().st_size for path in FOLDER.iterdir()}
-    assert set(there) <= OURS | {iterations_drawing.path(name).name for name in iterations_drawing.DRAWN}
-    assert 0 < sum(there.values()) < MOST_BYTES
-
-
-@pytest.mark.parametrize("name", sorted(name for name in OURS if name.endswith("svg")))
+@pytest.mark.parametrize("name", [f"{name}.svg" for name in PICTURES])
 def test_a_picture_needs_no_font_and_says_no_date_of_drawing(name) -> None:
     text = (FOLDER / name).read_text()
     assert "<text" not in text and "font-family" not in text and "<image" not in text
@@ -64,9 +41,9 @@ def test_a_picture_needs_no_font_and_says_no_date_of_drawing(name) -> None:
     assert re.search(r'<svg [^>]*width="675pt"', text), "900 pixels"
 
 
-@pytest.mark.parametrize("name", sampled(pictures.PICTURES, [*pictures.PICTURES][::2]))
+@pytest.mark.parametrize("name", sampled(PICTURES, [*PICTURES][::2]))
 def test_a_picture_says_where_when_and_from_what(name) -> None:
-    picture = pictures.PICTURES[name]
+    picture = PICTURES[name]
     assert not picture.missing(RESULTS), "all that ship have been measured"
     said = " ".join(box.text for box in boxes(picture.drawn(RESULTS)))
     assert f"NVIDIA {'H100' if 'h100' in name else 'H200'}" in said and re.search(r"\b20\d\d-\d\d-\d\d\b", said)
@@ -86,9 +63,9 @@ def test_colours_are_those_of_the_style_in_a_png_too() -> None:
 @exhaustive
 def test_another_number_in_the_record_is_another_picture(tmp_path) -> None:
     record = Path(shutil.copy(GRID, tmp_path))
-    before = sheet.save(pictures.PICTURES["grid-h200"].drawn(tmp_path), tmp_path, "grid")[0].read_bytes()
+    before = sheet.save(PICTURES["grid-h200"].drawn(tmp_path), tmp_path, "grid")[0].read_bytes()
     record.write_text(re.sub(r'"rounds_ms": \[[\d., ]+\]', '"rounds_ms": [2.0, 2.0]', record.read_text(), count=1))
-    assert sheet.save(pictures.PICTURES["grid-h200"].drawn(tmp_path), tmp_path, "grid")[0].read_bytes() != before
+    assert sheet.save(PICTURES["grid-h200"].drawn(tmp_path), tmp_path, "grid")[0].read_bytes() != before
 
 
 @exhaustive
@@ -98,7 +75,7 @@ def test_a_machines_own_settings_do_not_matter(tmp_path) -> None:
     with matplotlib.rc_context(
         {"font.size": 20, "axes.facecolor": "black", "svg.fonttype": "none", "svg.hashsalt": "x"}
     ):
-        svg, _ = sheet.save(pictures.PICTURES["lengths"].drawn(RESULTS), tmp_path, "lengths")
+        svg, _ = sheet.save(PICTURES["lengths"].drawn(RESULTS), tmp_path, "lengths")
     assert svg.read_bytes() == (FOLDER / "lengths.svg").read_bytes()
 
 
@@ -110,29 +87,6 @@ def test_the_picture_drawn_by_hand_has_a_title_the_card_and_the_date_of_the_reco
     assert f"of {loop.counts['HGMMA']} in the loop" in svg
     assert f"TileLang {row.versions['tilelang']}, nvcc {row.nvcc}, {row.device}, {row.run[:10]}" in svg
     assert "The life of a KV block, from YAML to machine code</text>" in svg
-
-
-# --- the command -----------------------------------------------------------------------------------------------
-
-
-@exhaustive
-def test_the_command_draws_what_is_asked_for_and_leaves_out_what_has_no_record(tmp_path, monkeypatch) -> None:
-    results, folder = tmp_path / "results", tmp_path / "docs/pictures"
-    results.mkdir()
-    folder.parent.mkdir()
-    shutil.copy(GRID, results)
-    monkeypatch.setattr(pictures, "RESULTS", results)
-    monkeypatch.setattr(pictures, "FOLDER", folder)
-    done = CliRunner().invoke(pictures.main, ["--only", "ladder-fa4", "--only", "lengths"])
-    assert done.exit_code == 0, done.output
-    assert "ladder-fa4: left out, there is no ladder-fa4-h200.jsonl in results/ yet" in done.output
-    assert re.search(r"docs/pictures/lengths.svg: \d+ KiB\ndocs/pictures/lengths.png: \d+ KiB", done.output)
-    assert {path.name for path in folder.iterdir()} == {"lengths.svg", "lengths.png"}
-    unknown = CliRunner().invoke(pictures.main, ["--only", "ladder-none"])
-    assert unknown.exit_code == 2 and "ladder-none" in unknown.output
-    (results / GRID.name).write_text("{}\n")
-    broken = CliRunner().invoke(pictures.main, ["--only", "lengths"])
-    assert broken.exit_code == 2 and f"{GRID.name}:1" in broken.output and "Traceback" not in broken.output
 
 
 # --- text and colours ------------------------------------------------------------------------------------------

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pictures
 import pytest
-from cells_page import read
-from pictures_of import grid, ladder, lengths, outcomes, style
-from pictures_of.beside_text import beside, figures_of_peers, only_figure
-from pictures_of.budget import Kind, shares
-from pictures_of.layout import boxes, faults
-from pictures_of.panels import by_panel, words
+from pages import outcomes
+from pages.cells import read
+from pages.made import RESULTS
+from picture_text import boxes, faults
+from pictures import grid, ladder, lengths, style
+from pictures.errors import Kind, shares
+from pictures.ladder import beside, figures_of_peers, only_figure
+from pictures.panels import by_panel, words
 
 from tl_attention.errors import InputError
 from tl_attention.files.ladder_file import load_ladder
@@ -22,7 +23,6 @@ from tl_attention.measure.records import Row, problem_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 
-RESULTS = pictures.RESULTS
 MEASURED = {"device": "NVIDIA H200", "power_limit_w": 700.0, "run": "2026-01-02T03:04:05Z"}
 
 

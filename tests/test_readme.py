@@ -8,13 +8,9 @@ import json
 import re
 from pathlib import Path
 
-import cells_page
-import experiments_page
 import pytest
-import pytorch_page
-import results_answers
-import results_page
 from click.testing import CliRunner
+from pages import answers, cells, results
 
 from tl_attention import __version__
 from tl_attention.cli import main
@@ -26,10 +22,6 @@ from tl_attention.show.report import PEER_NAMES
 ROOT = Path(__file__).parent.parent
 
 README = (ROOT / "README.md").read_text()
-
-
-def test_the_page_of_results_is_made_from_the_records() -> None:
-    assert results_page.PAGE.read_text() == results_page.page(), "python tools/results_page.py makes it again"
 
 
 def test_the_changelog_begins_with_this_version_and_its_date() -> None:
@@ -104,14 +96,6 @@ def test_a_term_is_explained_where_it_first_stands(page) -> None:
         assert first and text.index(words) <= first.start() < text.index(words) + len(words), term
 
 
-def test_the_pages_for_pytorch_users_have_the_rules_and_the_records() -> None:
-    for path in pytorch_page.PARTS:
-        page = path.read_text()
-        assert pytorch_page.filled(path, page) == page, "python tools/pytorch_page.py makes it again"
-    with pytest.raises(ValueError, match="expected one <!-- host --> and one <!-- end of host -->"):
-        pytorch_page.filled(path, page.replace("<!-- host -->", ""))
-
-
 @pytest.mark.parametrize(
     "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]
 )
@@ -129,9 +113,9 @@ def timed(record: str, dtype: str, name: str) -> Row:
 def test_the_one_number_is_the_records(page) -> None:
     """The median of paired ratios of each card, their range and their number."""
     text = " ".join((ROOT / page).read_text().split())
-    assert results_answers.one_number() in text
-    for card in cells_page.CARDS:
-        rows = cells_page.read(cells_page.record("cells", card))
+    assert answers.one_number() in text
+    for card in cells.CARDS:
+        rows = cells.read(cells.record("cells", card))
         full, causal = (row.speed("ours", "fa3") for row in rows if row.group == "L")
         assert {row.device.split()[1] for row in rows} == {card.upper()} and len(full.ratios) == 15
         assert f"{full.ratio:.3f}x on an {card.upper()}" in text.replace("x the speed on", "x on")
@@ -151,16 +135,10 @@ def test_the_first_output_is_the_records(monkeypatch, capsys):
 
 
 def test_the_tables_are_the_records() -> None:
-    assert results_page.grid_table(results_page.README_LINES) in README
-    assert results_page.grid_mean() in " ".join(README.split())
-    others = [row for row in cells_page.divided(cells_page.read_all("h200"))[0] if row.shape.head_size != 128]
-    assert cells_page.over_lengths(others, {"fa3": PEER_NAMES["fa3"]}) in README
-
-
-def test_the_page_of_experiments_is_made_from_their_files_and_records() -> None:
-    assert experiments_page.PAGE.read_text() == experiments_page.page().rstrip() + "\n", (
-        "python tools/experiments_page.py"
-    )
+    assert results.grid_table(results.README_LINES) in README
+    assert results.grid_mean() in " ".join(README.split())
+    others = [row for row in cells.divided(cells.read_all("h200"))[0] if row.shape.head_size != 128]
+    assert cells.over_lengths(others, {"fa3": PEER_NAMES["fa3"]}) in README
 
 
 def test_the_counters_shown_are_the_records():
@@ -177,9 +155,9 @@ def test_the_counters_shown_are_the_records():
                 assert (f"{value:.1f} %" if row["unit"] == "%" else f"{value:,.0f}") in text, row
 
 
-@pytest.mark.parametrize("card", cells_page.CARDS)
+@pytest.mark.parametrize("card", cells.CARDS)
 def test_the_submission_evaluated_is_the_one_here(card):
-    row = json.loads(cells_page.record("evaluate", card).read_text().splitlines()[0])
+    row = json.loads(cells.record("evaluate", card).read_text().splitlines()[0])
     source = (ROOT / row["submission"]).read_bytes()
     # Comments and host code may have changed since; the generated code, the cubin and their compilers may not.
     said = read_device_code(source)
@@ -188,9 +166,9 @@ def test_the_submission_evaluated_is_the_one_here(card):
 
 def test_the_submissions_times_are_the_records() -> None:
     text = " ".join((ROOT / "docs/leaderboard.md").read_text().split())
-    assert results_answers.submission() in text and results_page.work_log() in text
-    for card in cells_page.CARDS:
-        lines = cells_page.record("evaluate", card).read_text().splitlines()
+    assert answers.submission() in text and results.work_log() in text
+    for card in cells.CARDS:
+        lines = cells.record("evaluate", card).read_text().splitlines()
         timed = {row["name"]: row["rows"][-1]["timing"] for row in map(json.loads, lines)}
         assert {timing["n"] for timing in timed.values()} == {100}
         ours, cudnn = (timed[name] for name in ("leaderboard_submit", "cudnn"))

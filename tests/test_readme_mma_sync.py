@@ -6,7 +6,8 @@ import re
 from math import prod
 
 from mutations import SCHEDULES
-from test_readme import README, ROOT, cells_page
+from pages.cells import read
+from test_readme import README, ROOT
 
 from tl_attention.files.schedule_file import load
 from tl_attention.measure.records import read_rows
@@ -14,7 +15,7 @@ from tl_attention.problem.mask import CAUSAL
 from tl_attention.program.planned import Planned
 from tl_attention.show.explain import explain
 
-RECORD = cells_page.read(ROOT / "results/cells-mma-h200.jsonl")
+RECORD = read(ROOT / "results/cells-mma-h200.jsonl")
 SECTION = (ROOT / "docs/CARDS.md").read_text()
 WORDS = " ".join(SECTION.split())
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from browser import SCHEMES, WIDTHS, browser, faults
-from pictures_of.layout import Box
+from picture_text import Box
 from site_pages import ARGUMENTS, ROOT, Page, build, build_once, dead_links, markdown_of, tables_of
 from tiers import exhaustive
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import measure
 import pytest
-import time_backward
 import torch
 from click.testing import CliRunner
 from gradients import flash_on_cpu
+from measurements import backward
+from measurements.backward import call_of, error_of, measured, shapes, tensors
 from on_cpu import Kernels, on_cpu
-from time_backward import call_of, error_of, measured, shapes, tensors
 
 from tl_attention.errors import InputError
 from tl_attention.hardware.card import KNOWN
@@ -55,8 +56,8 @@ def test_what_is_compiled_before_is_what_attention_takes(monkeypatch, on_cpu: Ke
         compiled.extend(candidates)
         return {candidate: Compiled() for candidate in candidates}
 
-    monkeypatch.setattr(time_backward, "compile_all", compile_all)
-    time_backward.compile_ours(SMALL)
+    monkeypatch.setattr(backward, "compile_all", compile_all)
+    backward.compile_ours(SMALL)
     for shape in SMALL:
         call_of("ours", shape, *tensors(shape, 3, "cpu"))()
     assert {(candidate.schedule, candidate.variant) for candidate in compiled} == on_cpu.asked
@@ -65,9 +66,9 @@ def test_what_is_compiled_before_is_what_attention_takes(monkeypatch, on_cpu: Ke
 
 def test_a_kernel_that_does_not_compile_is_named(monkeypatch) -> None:
     broken = Compiled(status="compile_error", error="nvcc said no")
-    monkeypatch.setattr(time_backward, "compile_all", lambda candidates: dict.fromkeys(candidates, broken))
+    monkeypatch.setattr(backward, "compile_all", lambda candidates: dict.fromkeys(candidates, broken))
     with pytest.raises(InputError, match="bfloat16: nvcc said no"):
-        time_backward.compile_ours(SMALL)
+        backward.compile_ours(SMALL)
 
 
 class Batch:
@@ -88,9 +89,9 @@ class Batch:
 @pytest.fixture
 def batches(monkeypatch) -> list[Batch]:
     monkeypatch.setattr(Batch, "made", [], raising=False)
-    monkeypatch.setattr(time_backward, "Batch", Batch)
-    monkeypatch.setattr(time_backward, "BATCH_PAUSE_S", 0.0)
-    monkeypatch.setattr(time_backward, "error_of", lambda *of: 0.5)
+    monkeypatch.setattr(backward, "Batch", Batch)
+    monkeypatch.setattr(backward, "BATCH_PAUSE_S", 0.0)
+    monkeypatch.setattr(backward, "error_of", lambda *of: 0.5)
     return Batch.made
 
 
@@ -107,7 +108,7 @@ def test_a_cell_has_ours_beside_flash_twice_and_cudnn(batches) -> None:
 
 
 def test_what_is_wrong_is_not_timed(batches, monkeypatch) -> None:
-    monkeypatch.setattr(time_backward, "error_of", lambda *of: 1.5)
+    monkeypatch.setattr(backward, "error_of", lambda *of: 1.5)
     row = measured(SMALL[1], 3, 15, {"device": "stand-in", "run": "now"}, "cpu")
     assert not batches and row.ours.status == "wrong" and row.ours.median_ms is None
     assert "3 times as far from fp64 as flash's, expected at most 2" in row.ours.reason
@@ -115,7 +116,7 @@ def test_what_is_wrong_is_not_timed(batches, monkeypatch) -> None:
 
 def test_without_a_gpu_it_says_so(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    done = CliRunner().invoke(time_backward.main, ["--output", str(tmp_path / "record.jsonl")])
+    done = CliRunner().invoke(measure.main, ["backward", "--output", str(tmp_path / "record.jsonl")])
     assert (done.exit_code, done.stderr) == (
         2,
         f"error: backward: no GPU here, expected one of compute capability {KNOWN}\n",

@@ -15,14 +15,14 @@ from matplotlib.axes import Axes
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 
-import train_beside
-import training_page
-from pictures_of.layout import boxes, faults
-from pictures_of.style import SMALL, styled
+import measure
+from measurements import training
+from measurements.losses import BLOCK, MOST, SMOOTHED_OVER, TrainingRun, judged, parse_training, smoothed
+from pages import training as page
+from picture_text import boxes, faults
+from pictures.style import SMALL, styled
+from pictures.training import drawn as picture
 from tiers import sampled
-from training import BLOCK, MOST, SMOOTHED_OVER, TrainingRun, judged, parse_training, smoothed
-from training_chart import chart
-from training_chart import drawn as picture
 from transformer_block import PYTORCHS
 
 from tl_attention.errors import InputError
@@ -110,7 +110,7 @@ def test_a_loss_that_is_not_finite_fails_and_is_shown(broken, kept) -> None:
     first, second = judged(runs)
     assert first.verdict == f"seed 1: FAILED: the loss of {broken} is not finite at step {kept + 1}" and not first.ok
     assert second.ok or broken == "flash2"
-    assert panels(runs)[0].get_title("left") == "seed 1, FAILED" and training_page.section(runs)
+    assert panels(runs)[0].get_title("left") == "seed 1, FAILED" and page.section(runs)
 
 
 @pytest.mark.parametrize("runs, error", [
@@ -136,8 +136,7 @@ def test_a_line_gives_the_run_back_and_its_steps_per_second() -> None:
 
 def test_the_section_has_the_losses_the_rates_and_the_verdicts() -> None:
     runs = [*drawn(1), *drawn(2)]
-    lines = training_page.section(runs).splitlines()
-    assert lines[0] == training_page.BEGIN and lines[-1] == training_page.END
+    lines = page.section(runs).splitlines()
     ends = [f"{smoothed(r.losses)[-1]:.5f}" for r in (runs[1], runs[4])]
     assert f"| SDPA's flash | {ends[0]} | {ends[1]} | 20.0 |" in lines
     assert [line for line in lines if line.startswith("- seed ")] == [f"- {seed.verdict}" for seed in judged(runs)]
@@ -172,22 +171,10 @@ def test_a_difference_of_nothing_is_drawn_below_the_axis() -> None:
 
 def test_the_picture_of_the_record_has_a_title_the_card_and_the_date() -> None:
     with styled():
-        figure = picture(training_page.read())
+        figure = picture(page.read())
     said = [box.text for box in boxes(figure)]
     assert faults(figure, SMALL) == [] and "Training with tl-attention" in said
     assert any(re.match(r"Measured on one NVIDIA H\d00.*, 20\d\d-\d\d-\d\d", text) for text in said)
-
-
-def test_page_and_picture_are_those_of_the_record() -> None:
-    """Once results/ has the record."""
-    if training_page.RECORD.exists():
-        runs, page = training_page.read(), training_page.PAGE.read_text()
-        made = training_page.section(runs)
-        assert training_page.with_section(page, made, training_page.BEGIN, training_page.END) == page, (
-            "python tools/training_page.py makes it"
-        )
-        assert training_page.PICTURE.read_text() == chart(runs)
-    assert training_page.BEGIN in training_page.PAGE.read_text()
 
 
 class Scaled(torch.autograd.Function):
@@ -218,7 +205,7 @@ def rounded(to: torch.dtype, scale: float = 1.0, gradient: float = 1.0):
     return attend
 
 
-SETTING = train_beside.Setting(SHAPE, layers=2, steps=STEPS, rate=3e-3)
+SETTING = training.Setting(SHAPE, layers=2, steps=STEPS, rate=3e-3)
 
 
 def tiny(**among) -> list[TrainingRun]:
@@ -226,7 +213,7 @@ def tiny(**among) -> list[TrainingRun]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return train_beside.measure(SETTING, among, (1, 2, 3), "cpu", {}, lambda run: None)
+        return training.measure(SETTING, among, (1, 2, 3), "cpu", {}, lambda run: None)
     finally:
         torch.set_num_threads(threads)
 
@@ -259,7 +246,7 @@ def test_a_loss_that_is_not_finite_ends_the_record(others) -> None:
     runs = tiny(ours=lambda q, k, v: PYTORCHS(q, k, v) * float("nan"))
     assert [run.losses for run in runs] == [()] * 3
     assert judged([*others, *runs])[0].verdict == "seed 1: FAILED: the loss of ours is not finite at step 1"
-    assert "a loss that is not finite" in train_beside.summary(runs[0])
+    assert "a loss that is not finite" in training.summary(runs[0])
 
 
 def test_blocks_are_timed_and_the_order_changes_with_the_seed(others) -> None:
@@ -272,12 +259,12 @@ def test_an_attention_that_does_not_run_is_named_before_anything_is_trained() ->
         raise RuntimeError("No available kernel. Aborting execution.\nmore")
 
     with pytest.raises(InputError, match=r"^cudnn: No available kernel. Aborting execution., expected it to train$"):
-        train_beside.check_each_runs(SETTING, {"flash2": PYTORCHS, "cudnn": refuse}, "cpu")
+        training.check_each_runs(SETTING, {"flash2": PYTORCHS, "cudnn": refuse}, "cpu")
 
 
 def test_without_a_gpu_it_says_so(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    done = CliRunner().invoke(train_beside.main, ["--output", str(tmp_path / "record.jsonl")])
+    done = CliRunner().invoke(measure.main, ["training", "--output", str(tmp_path / "record.jsonl")])
     assert done.exit_code == 2 and not (tmp_path / "record.jsonl").exists()
     assert done.stderr == f"error: training: no GPU here, expected one of compute capability {KNOWN}\n"
 
@@ -286,8 +273,8 @@ def test_without_a_gpu_it_says_so(tmp_path, monkeypatch) -> None:
 def test_a_short_training_on_the_gpu_is_recorded(tmp_path) -> None:
     record = tmp_path / "record.jsonl"
     short = ["--seed", "1", "--seed", "2", "--steps", "30", "--batch", "2"]
-    done = CliRunner().invoke(train_beside.main, ["--output", str(record), *short])
+    done = CliRunner().invoke(measure.main, ["training", "--output", str(record), *short])
     # So few steps may be judged either way.
     assert done.exit_code in (0, 1), done.stderr
-    runs = training_page.read(record)
+    runs = page.read(record)
     assert len(runs) == 6 and all(len(run.losses) == 30 for run in runs)

@@ -1,0 +1,66 @@
+"""Makes every page and picture that comes from records and schedules.
+
+    python tools/make.py [docs/results.md] [docs/pictures/lengths.svg]
+
+Without names it makes all of them. A picture of docs/pictures/ has a PNG beside its SVG. A picture whose record does not exist
+yet is left out. A test holds the files to what they are made from.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+from pages import cards, cells, defaults, experiments, ladders, pytorch, results, training
+from pages.made import RESULTS, ROOT, Make
+from pictures import errors, grid, iterations, ladder, lengths, predictions
+from pictures import speed as of_speed
+from pictures import training as of_training
+from pictures.sheet import save
+
+from tl_attention.cli.errors import fail
+from tl_attention.errors import InputError
+
+FOLDER = "docs/pictures"
+PICTURES = {
+    f"{FOLDER}/{picture.name}.svg": picture
+    for picture in (*ladder.PICTURES, lengths.PICTURE, *grid.PICTURES, predictions.PICTURE, errors.PICTURE)
+}
+TEXTS: dict[str, Make] = {
+    **{
+        path: make
+        for page in (cards, defaults, experiments, ladders, pytorch, results)
+        for path, make in page.MADE.items()
+    },
+    cells.PICTURE: lambda: of_speed.chart(cells.all_cards()),
+    training.PICTURE: lambda: of_training.chart(training.read()),
+    **{f"{FOLDER}/iterations-{name}.svg": partial(iterations.svg, name) for name in iterations.DRAWN},
+}
+
+
+def write(path: str) -> str:
+    """Makes one file, and says what was written or which record it waits for."""
+    if path in TEXTS:
+        (ROOT / path).write_text(TEXTS[path](), "utf-8")
+        return path
+    picture = PICTURES[path]
+    if missing := picture.missing(RESULTS):
+        return f"{path}: left out, there is no {', '.join(missing)} in {RESULTS.name}/ yet"
+    made = save(picture.drawn(RESULTS), ROOT / FOLDER, picture.name)
+    return "\n".join(f"{file.relative_to(ROOT)}: {file.stat().st_size / 1024:.0f} KiB" for file in made)
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice([*TEXTS, *PICTURES]), metavar="[FILE]...")
+def main(names: tuple[str, ...]) -> None:
+    """Make pages and pictures from records and schedules: all, or these FILEs."""
+    (ROOT / FOLDER).mkdir(exist_ok=True)
+    try:
+        for name in names or [*TEXTS, *PICTURES]:
+            click.echo(write(name))
+    except InputError as error:
+        fail(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Measurements that are no command of tl-attention, a module for each; `tools/measure.py` runs them."""

@@ -1,0 +1,74 @@
+"""Compiles what ships of a lowering for every card that it is for, and records what ptxas made of it. Needs no GPU.
+
+    python tools/measure.py cards --output results/cards.jsonl
+
+A line for each schedule, head size that it is meant for, dtype, mask and card, as `tl-attention bench --arch` has them: also
+for what is refused there, with the reason. A kernel takes 10 s of a core the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import click
+
+from tl_attention.errors import InputError
+from tl_attention.files.catalogue import all_names
+from tl_attention.files.named import Named, resolve
+from tl_attention.hardware.card import ARCHS, CARDS, Card
+from tl_attention.lowering.registry import LOWERINGS
+from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.compile_only import compiled
+from tl_attention.measure.records import ResultsFile
+from tl_attention.problem.head_dims import sizes_of
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
+from tl_attention.program.planned import Planned
+
+# Sizes are read at run time, so any will do.
+SEQ = 128
+
+
+def candidates(schedules: Sequence[Named], dtypes: Sequence[str], card: Card) -> list[Candidate]:
+    """What is compiled of the schedules for a card."""
+    return [
+        Candidate(
+            named.name,
+            AttentionShape(1, 1, SEQ, SEQ, sizes_of(size)[0], dtype, mask, sizes_of(size)[1]),
+            Planned(named.schedule),
+            sms=card.sms,
+            arch=card.arch,
+        )
+        for named in schedules
+        for size in named.head_dims
+        for dtype in dtypes
+        for mask in (FULL, CAUSAL)
+    ]
+
+
+@click.command()
+@click.option("--lowering", type=click.Choice(sorted(LOWERINGS)), default="mma_sync", show_default=True)
+@click.option("--only", multiple=True, metavar="GLOB", help="schedules of these names, such as 'cards/*'")
+@click.option(
+    "--arch", "archs", multiple=True, type=click.Choice(ARCHS), help="[default: all that the lowering is for]"
+)
+@click.option(
+    "--dtype", "dtypes", multiple=True, type=click.Choice(sorted(DTYPE_NAMES)), help="[default: fp16 and bf16]"
+)
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="JSON lines")
+def main(lowering: str, only: tuple[str, ...], archs: tuple[str, ...], dtypes: tuple[str, ...], output: Path) -> None:
+    """Compile what ships of a lowering for every card."""
+    named = [resolve(name) for name in all_names() if not only or any(fnmatchcase(name, glob) for glob in only)]
+    schedules = [found for found in named if found.schedule.lowering == lowering]
+    if not schedules:
+        raise InputError(
+            f"no schedule of lowering {lowering} ships{' with such a name' if only else ''}, expected one or more"
+        )
+    names = [DTYPE_NAMES[dtype] for dtype in dtypes or ("fp16", "bf16")]
+    with ResultsFile(output) as results:
+        for arch in archs or LOWERINGS[lowering].archs:
+            for row in compiled(candidates(schedules, names, CARDS[arch]), arch):
+                results.append(row)
+                click.echo(f"{row.name} {row.shape} {row.arch}: {row.status} {row.reason}".rstrip())

@@ -1,0 +1,203 @@
+"""Measures what a call of attention() costs the host, beside SDPA's: on a Hopper GPU.
+
+    python tools/measure.py host [--shape 1,32,128,128] [--causal] [--compiled] [--output FILE]
+    python tools/measure.py host --first [--output FILE]
+
+Each candidate makes --calls calls in --rounds rounds, in which the candidates follow each other in alternating order.
+The clock runs around each call by itself: from before it to after it has returned and its result is given up. Nobody
+waits for the GPU inside. Outside, after every DRAINED calls, everybody does, so the queue of launches, of 1,024, is never
+full and no call waits for a place in it. Python's garbage collector is off meanwhile. SDPA's backends are forced around all
+calls of a round, so what forcing costs does not count.
+
+--first measures the first result of a new process, kernels being in the disk cache: torch is imported, the device
+initialised and the inputs are there before the clock starts; then tl_attention is imported, called and waited for.
+
+A line of JSON for each candidate, with everything that it was measured with. Exit code 2 where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from time import perf_counter_ns
+from typing import Any
+
+import click
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from tl_attention.errors import InputError
+from tl_attention.measure.line_file import LineFile
+from tl_attention.measure.machine import gpu_fields
+from tl_attention.measure.sampling import in_turn
+from tl_attention.op.attention import attention
+from tl_attention.oracle.reference import make_inputs
+from tl_attention.problem.mask import CAUSAL
+from tl_attention.problem.shape import AttentionShape
+
+# Calls between two waits for the GPU.
+DRAINED = 100
+METHOD = f"perf_counter_ns around each unsynchronised call, the GPU waited for after every {DRAINED}, outside the clock"
+FIRST_METHOD = (
+    "perf_counter_ns in a new process, from torch and device being ready to the first result, disk cache warm"
+)
+# What a new process runs. Its last line is milliseconds: of the import, and until the result is there.
+FIRST = """
+import sys, time, torch
+sizes, dtype, causal = {sizes}, torch.{dtype}, {causal}
+q, k, v = (torch.randn(*size, dtype=dtype, device="cuda") for size in sizes)
+torch.cuda.synchronize()
+begin = time.perf_counter_ns()
+from tl_attention import attention
+imported = time.perf_counter_ns()
+attention(q, k, v, causal=causal)
+torch.cuda.synchronize()
+print((imported - begin) / 1e6, (time.perf_counter_ns() - begin) / 1e6)
+"""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is called, and in which context."""
+
+    name: str
+    call: Callable[[], object]
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+def sizes_of(shape: AttentionShape) -> tuple[tuple[int, ...], ...]:
+    """Those of q, k and v."""
+    of_k = (shape.batch, shape.heads_kv, shape.seq_kv)
+    of_q = (shape.batch, shape.heads, shape.seq_q, shape.head_dim)
+    return of_q, (*of_k, shape.head_dim), (*of_k, shape.head_dim_v)
+
+
+def candidates(shape: AttentionShape, compiled: bool) -> list[Candidate]:
+    """Ours and SDPA's for one problem."""
+    causal = shape.mask == CAUSAL
+    q, k, v = make_inputs(shape, seed=1, device="cuda")
+
+    def sdpa() -> torch.Tensor:
+        return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=shape.group > 1)
+
+    found = [
+        Candidate("attention", lambda: attention(q, k, v, causal=causal)),
+        Candidate("operator", lambda: torch.ops.tl_attention.forward(q, k, v, None, causal=causal)),
+        Candidate("sdpa flash", sdpa, lambda: sdpa_kernel(SDPBackend.FLASH_ATTENTION)),
+        Candidate("sdpa cudnn", sdpa, lambda: sdpa_kernel(SDPBackend.CUDNN_ATTENTION)),
+        Candidate("sdpa", sdpa),
+    ]
+    if compiled:
+        graph = torch.compile(lambda q, k, v: attention(q, k, v, causal=causal), fullgraph=True)
+        found.insert(2, Candidate("compiled", lambda: graph(q, k, v)))
+    return found
+
+
+def timed(candidate: Candidate, calls: int) -> list[int]:
+    """Nanoseconds of each call."""
+    found, call = [], candidate.call
+    with candidate.context():
+        for number in range(calls):
+            if number % DRAINED == 0:
+                torch.cuda.synchronize()
+            begin = perf_counter_ns()
+            call()
+            found.append(perf_counter_ns() - begin)
+    torch.cuda.synchronize()
+    return found
+
+
+def host_times(measured: list[Candidate], calls: int, rounds: int) -> dict[str, list[list[int]]]:
+    """Of each candidate the calls of each round."""
+    found: dict[str, list[list[int]]] = {candidate.name: [] for candidate in measured}
+    for candidate in measured:
+        timed(candidate, DRAINED)
+    gc.disable()
+    try:
+        for candidate in in_turn(measured, rounds):
+            found[candidate.name].append(timed(candidate, -(-calls // rounds)))
+    finally:
+        gc.enable()
+    return found
+
+
+def row_of(name: str, of_rounds: list[list[int]]) -> dict[str, Any]:
+    """What is recorded of a candidate's calls, in microseconds."""
+    calls = [one / 1e3 for of_round in of_rounds for one in of_round]
+    tenths = quantiles(calls, n=10)
+    return {
+        "candidate": name,
+        "method": METHOD,
+        "n": len(calls),
+        "median_us": round(median(calls), 2),
+        "p10_us": round(tenths[0], 2),
+        "p90_us": round(tenths[-1], 2),
+        "round_medians_us": [round(median(of_round) / 1e3, 2) for of_round in of_rounds],
+    }
+
+
+def first_rows(shape: AttentionShape, processes: int) -> list[dict[str, Any]]:
+    """The first result of so many new processes, behind one that fills the cache and is not counted."""
+    program = FIRST.format(sizes=sizes_of(shape), dtype=shape.dtype, causal=shape.mask == CAUSAL)
+    found = []
+    for _ in range(processes + 1):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        if done.returncode:
+            raise InputError(f"host: a new process failed: {done.stderr.strip().splitlines()[-1:]}")
+        found.append([float(ms) for ms in done.stdout.split()[-2:]])
+    imports, results = zip(*found[1:])
+    return [
+        {
+            "candidate": "attention, first result",
+            "method": FIRST_METHOD,
+            "n": processes,
+            "median_ms": round(median(results), 1),
+            "of_it_import_ms": round(median(imports), 1),
+            "all_ms": [round(ms, 1) for ms in results],
+        }
+    ]
+
+
+@click.command()
+@click.option("--shape", "text", default="1,32,128,128", show_default=True, help="batch,heads,seq,head_dim")
+@click.option("--dtype", default="bf16", show_default=True)
+@click.option("--causal", is_flag=True)
+@click.option("--calls", type=click.IntRange(10), default=2_000, show_default=True, help="Of each candidate.")
+@click.option("--rounds", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--compiled", is_flag=True, help="torch.compile's call of attention() too.")
+@click.option("--first", is_flag=True, help="The first result of a new process instead.")
+@click.option("--processes", type=click.IntRange(1), default=5, show_default=True, help="With --first.")
+@click.option("--output", type=click.Path(path_type=Path), help="A file to which the lines are appended.")
+def main(
+    text: str,
+    dtype: str,
+    causal: bool,
+    calls: int,
+    rounds: int,
+    compiled: bool,
+    first: bool,
+    processes: int,
+    output: Path | None,
+) -> None:
+    """Host time of calls of attention() and of SDPA."""
+    shape = AttentionShape.parse(text, dtype=dtype, causal=causal)
+    machine = gpu_fields("host")
+    if first:
+        rows = first_rows(shape, processes)
+    else:
+        times = host_times(candidates(shape, compiled), calls, rounds)
+        rows = [row_of(name, of_rounds) for name, of_rounds in times.items()]
+    file = LineFile(output) if output else None
+    for row in rows:
+        line = json.dumps({**row, "problem": str(shape), **machine})
+        click.echo(line)
+        if file:
+            file.append(line.encode())

@@ -1,0 +1,131 @@
+"""Times attention() and the operator beside the bare kernel, called one after the other as a model calls them.
+
+    python tools/measure.py operator --output results/operator-h200.jsonl
+
+The bare kernel is the same compiled one, launched with tensors that are there: what differs is the checks, the plan, the
+dispatcher and the output's allocation. The GPU is not held back while calls are enqueued, so the host's time counts as far
+as the GPU waits for it; an untimed call before each batch is under way meanwhile. Lines are cells as those of
+`tl-attention compare`, which `tl-attention report` shows: entries sampled in turn in one process, the bare kernel twice.
+About 30 s on an H200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from torch import Tensor
+
+from measurements.backward import sampled
+from tl_attention import attention
+from tl_attention.build.compile import compile_kernel
+from tl_attention.errors import InputError
+from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.cell import OURS, schedule_for
+from tl_attention.measure.cell_records import AGAIN, CellRow, Timed
+from tl_attention.measure.cells import with_times
+from tl_attention.measure.machine import gpu_fields
+from tl_attention.measure.records import ResultsFile, problem_of
+from tl_attention.measure.timing import BATCH_MS, BATCH_PAUSE_S, LEAST_CALLS, Batch, sm_clock_mhz
+from tl_attention.oracle.reference import make_inputs
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
+from tl_attention.show.cells import summary
+
+# (batch, heads, seq): problem L, and 1k as `compare` has it.
+SIZES = ((4, 64, 8192), (32, 16, 1024))
+HEAD_DIM = 128
+KERNEL, OPERATOR, BAR = "kernel", "operator", 0.997
+METHOD = (
+    "CUDA events around a batch of calls of about {batch:g} ms, at least {least}, behind one untimed call that is under way "
+    "while they are enqueued; {rounds} rounds, entries interleaved in one process in alternating order, {pause} s pause "
+    "between entries"
+)
+Call = Callable[[], Tensor]
+
+
+class Flow(Batch):
+    """A batch whose calls are enqueued while they run: the host's time counts where the GPU waits for it."""
+
+    def sample(self) -> tuple[float, int | None]:
+        """Milliseconds of one call, the mean of a batch's, and the SM clock in MHz while it ran."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._call()
+        start.record()
+        for _ in range(self.calls):
+            self._call()
+        end.record()
+        clock = sm_clock_mhz()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end) / self.calls, clock
+
+
+def shapes() -> Iterator[AttentionShape]:
+    """The problems, in bf16."""
+    for batch, heads, seq in SIZES:
+        for mask in (FULL, CAUSAL):
+            yield AttentionShape(batch, heads, seq, seq, HEAD_DIM, "bfloat16", mask)
+
+
+def calls_of(shape: AttentionShape, inputs: tuple[Tensor, Tensor, Tensor]) -> dict[str, Call]:
+    """The bare kernel, attention() and the operator, which give the same output to the bit."""
+    q, k, v = inputs
+    named, causal = schedule_for(shape), shape.mask == CAUSAL
+    output, scale = torch.empty_like(q), shape.head_dim**-0.5
+    launch = compile_kernel(named.schedule, Candidate(named.name, shape, Planned(named.schedule)).variant).launch
+
+    def kernel() -> Tensor:
+        launch(q, k, v, output, scale)
+        return output
+
+    return {
+        KERNEL: kernel,
+        OURS: partial(attention, q, k, v, causal=causal),
+        OPERATOR: lambda: torch.ops.tl_attention.forward(q, k, v, None, causal=causal)[0],
+    }
+
+
+def measured(
+    shape: AttentionShape, rounds: int, seed: int, common: dict[str, Any], device: str = "cuda"
+) -> Iterator[CellRow]:
+    """A cell of attention(), and one of the operator, each beside the bare kernel."""
+    calls = calls_of(shape, make_inputs(shape, seed, device))
+    expected = calls[KERNEL]().clone()
+    if wrong := [name for name, call in calls.items() if not torch.equal(call(), expected)]:
+        raise InputError(f"operator: {', '.join(wrong)} of {shape} gives another output than the bare kernel")
+    flows = {name: Flow(call) for name, call in calls.items()}
+    order = [*calls, KERNEL + AGAIN]
+    samples = sampled([flows[name.removesuffix(AGAIN)] for name in order], rounds)
+    timed = {name: with_times(Timed(name, name, shape.flops), found) for name, found in zip(order, samples)}
+    length = f"{shape.seq_kv // 1024}k{'-causal' * (shape.mask == CAUSAL)}"
+    for name, what in ((OURS, "attention"), (OPERATOR, OPERATOR)):
+        entries = (timed[KERNEL], with_times(Timed(OURS, what, shape.flops), samples[order.index(name)]))
+        yield CellRow(
+            f"{what}-{length}",
+            what,
+            problem_of(shape),
+            (*entries, timed[KERNEL + AGAIN]),
+            {KERNEL: BAR},
+            method=METHOD.format(batch=BATCH_MS, least=LEAST_CALLS, rounds=rounds, pause=BATCH_PAUSE_S),
+            seed=seed,
+            **common,
+        )
+
+
+@click.command()
+@click.option("--output", type=click.Path(path_type=Path), default=Path("runs/operator.jsonl"), show_default=True)
+@click.option("--rounds", type=click.IntRange(15), default=31, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+def main(output: Path, rounds: int, seed: int) -> None:
+    """Time attention() and the operator beside the bare kernel, and record."""
+    common = gpu_fields("operator")
+    with ResultsFile(output) as results:
+        for shape in shapes():
+            for row in measured(shape, rounds, seed, common):
+                results.append_json(row.to_json(), of=row.cell)
+                click.echo(summary(row))

@@ -1,0 +1,341 @@
+"""What the records in results/ answer, for docs/results.md: a question, the answer, and how each record was made."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from statistics import geometric_mean, median
+from typing import NamedTuple
+
+from measurements.losses import judged
+
+from pages import training as of_training
+from pages.cells import CARDS, divided, length, read, record
+from pages.made import RESULTS
+from pages.outcomes import EXPERIMENTS, outcomes
+from tl_attention.files.ladder_file import ladder_names, load_ladder, record_name
+from tl_attention.leaderboard.results import Evaluation, read_evaluation
+from tl_attention.measure.cell import OURS
+from tl_attention.measure.cell_records import CellRow
+from tl_attention.measure.comparison import Comparison
+from tl_attention.measure.records import parse_object, read_lines, read_rows
+from tl_attention.problem.mask import CAUSAL
+from tl_attention.show.ladder import by_name
+from tl_attention.show.report import PEER_NAMES
+from tl_attention.show.text_table import markdown
+
+CELLS = "tl-attention compare --output FILE"
+
+
+class Record(NamedTuple):
+    """A file in results/ and the command that makes it again; `{rounds}` and `{names}` are taken from its rows."""
+
+    file: str
+    command: str
+
+
+def of_cards(stem: str, command: str) -> tuple[Record, ...]:
+    """Lists the records that one command makes, one for each card."""
+    return tuple(Record(record(stem, card).name, command) for card in CARDS)
+
+
+class Question(NamedTuple):
+    """What a reader asks, the answer in a sentence, the page that has more, and the records of the answer; `others` have no method."""
+
+    asked: str
+    answer: Callable[[], str]
+    more: str
+    records: tuple[Record, ...]
+    others: str = ""
+
+
+# --- answers ---------------------------------------------------------------------------------------------------
+
+
+def of_l(card: str, group: str, peer: str, causal: bool) -> Comparison:
+    """Reads the speed beside a peer on problem L; the group says in which dtype."""
+    rows = [row for row in read(record("cells", card)) if (row.group, row.shape.mask == CAUSAL) == (group, causal)]
+    [speed] = [speed for row in rows if (speed := row.speed(OURS, peer))]
+    return speed
+
+
+def span(speed: Comparison) -> str:
+    """Says which ratio is the lowest and which the highest."""
+    return f"{min(speed.ratios):.3f} to {max(speed.ratios):.3f}"
+
+
+def one_number() -> str:
+    """Says how fast it is, for README and index: the median of each card, its range, and the medians with a causal mask."""
+    full, causal = ({card: of_l(card, "L", "fa3", causal) for card in CARDS} for causal in (False, True))
+    medians = " and ".join(
+        f"{speed.ratio:.3f}x{the} on an {card.upper()}" for the, (card, speed) in zip((" the speed", ""), full.items())
+    )
+    ranges = " and ".join(f"from {span(speed)} on the {card.upper()}" for card, speed in full.items())
+    masked = " and ".join(f"{speed.ratio:.3f}" for speed in causal.values())
+    [rounds] = {len(speed.ratios) for speed in (*full.values(), *causal.values())}
+    return (
+        f"Beside FlashAttention-3 in bf16, tl-attention has **{medians}**, at batch 4, 64 heads, 8192 queries and keys, and "
+        f"head_dim 128. Each is the median of {rounds} ratios, which range {ranges}. Each ratio compares the two kernels in one "
+        f"round of one process. With a causal mask the medians are {masked}. At head_dim 256 we are slower: {head_dim_256()}."
+    )
+
+
+def head_dim_256() -> str:
+    """Gives the geometric mean at the largest head size, without and with a causal mask."""
+    ratios = [
+        speed.ratio
+        for row in divided(read(record("cells")))[0]
+        if row.shape.head_size == 256 and (speed := row.speed(OURS, "fa3"))
+    ]
+    return f"{geometric_mean(ratios):.3f}x in the mean (H200)"
+
+
+def problem_l() -> str:
+    """Gives the speeds on problem L with their ranges: in bf16 beside FlashAttention-3, in fp16 beside cuDNN."""
+
+    def told(group: str, peer: str, causal: bool) -> str:
+        speeds = {card.upper(): of_l(card, group, peer, causal) for card in CARDS}
+        return " and ".join(f"{speed.ratio:.3f}x ({span(speed)}) on the {card}" for card, speed in speeds.items())
+
+    return " ".join(
+        f"Beside {PEER_NAMES[peer]} in {dtype}, our speed is {told(group, peer, False)}; with a causal mask it is "
+        f"{told(group, peer, True)}."
+        for dtype, group, peer in (("bf16", "L", "fa3"), ("fp16", "L_fp16", "cudnn"))
+    )
+
+
+def lengths() -> str:
+    """Gives the range and the mean over the grid, on each card."""
+    found = []
+    for card in CARDS:
+        ratios = [speed.ratio for row in read(record("grid", card)) if (speed := row.speed(OURS, "fa3"))]
+        mean = geometric_mean(ratios)
+        found.append(f"{min(ratios):.3f}x to {max(ratios):.3f}x on the {card.upper()} (geometric mean {mean:.3f}x)")
+    return f"In {len(ratios)} problems in bf16, our speed beside FlashAttention-3 is {' and '.join(found)}."
+
+
+def head_sizes() -> str:
+    """The slowest and the fastest cell at other head sizes than 128."""
+    rows = [row for row in divided(read(record("cells")))[0] if row.shape.head_size != 128]
+    found = sorted((speed.ratio, of_cell(row)) for row in rows if (speed := row.speed(OURS, "fa3")))
+    (low, slowest), (high, fastest) = found[0], found[-1]
+    return f"In bf16 we have {low:.3f}x ({slowest}) to {high:.3f}x ({fastest}) the speed of FlashAttention-3."
+
+
+def of_cell(row: CellRow) -> str:
+    """`head_dim 96, causal, 1k keys`."""
+    causal = ", causal" * (row.shape.mask == CAUSAL)
+    return f"head_dim {row.shape.head_size}{causal}, {length(row.shape.seq_kv)} keys"
+
+
+def fastest_schedule() -> str:
+    """Without and with a causal mask, in bf16."""
+    found = []
+    for file in ("bench-h200-L.jsonl", "bench-h200-L-causal.jsonl"):
+        rows = [row for row in read_rows(RESULTS / file) if row.sizes != "peer" and row.shape.dtype == "bfloat16"]
+        first = min(rows, key=lambda row: row.median_ms or float("inf"))
+        found.append(f"`{first.name}` takes {first.median_ms:.3f} ms")
+    return f"In bf16 {found[0]}. With a causal mask {found[1]}."
+
+
+def experiments() -> str:
+    """How many predictions came true."""
+    counts = [(one.base, [outcome.came_true for outcome in outcomes(one)]) for one in EXPERIMENTS]
+    return " ".join(f"{sum(true)} of {len(true)} predictions about `{base}` came true." for base, true in counts)
+
+
+def ladders() -> str:
+    """The step that is worth the most."""
+    gains = []
+    for name in ladder_names():
+        rows = by_name(read_rows(RESULTS / record_name(name)), load_ladder(name))
+        gains += [(1 / row.against.ratio, name, row.name) for row in rows.values() if row.against]
+    gain, name, step = max(gains)
+    return f"Each page has its table. Step {step} of `{name}` gains the most: {gain:.2f}x."
+
+
+def submission() -> str:
+    """Gives best and mean time of the largest test beside cuDNN's, on each card."""
+    found = []
+    for card in CARDS:
+        timed = {name: of.rows[-1].timing for name, of in evaluations(record("evaluate", card).name)}
+        (best, mean), (best_of_cudnn, mean_of_cudnn) = (
+            (timing.best_ms, timing.mean_ms) for name in ("leaderboard_submit", "cudnn") if (timing := timed[name])
+        )
+        found.append(
+            f"On the {card.upper()}, problem L in fp16 takes {best:.2f} ms at best and {mean:.2f} ms in the mean, where cuDNN takes "
+            f"{best_of_cudnn:.2f} and {mean_of_cudnn:.2f} ms."
+        )
+    return " ".join(found)
+
+
+def evaluations(name: str) -> list[tuple[str, Evaluation]]:
+    """The evaluations of a record, by the submission's name."""
+    return [read_evaluation(line, parse_object(line, where), where) for where, line in read_lines(RESULTS / name)]
+
+
+def call() -> str:
+    """On the host."""
+    rows = [parse_object(line, where) for where, line in read_lines(RESULTS / "host-h200.jsonl")]
+    found = {row["candidate"]: row["median_us"] for row in rows if "median_us" in row}
+    return f"A call takes {found['attention']:.1f} us of the host's time, and a call of PyTorch's SDPA {found['sdpa']:.1f} us."
+
+
+def training() -> str:
+    """How many seeds pass, and the steps per second of each attention."""
+    runs = of_training.read()
+    seeds = judged(runs)
+    ours, flash, cudnn = (
+        median([run.steps_per_second for run in runs if run.attention == name and run.steps_per_second])
+        for name in ("ours", "flash2", "cudnn")
+    )
+    return (
+        f"{sum(f'seed {seed.seed}: ok' in seed.verdict for seed in seeds)} of {len(seeds)} seeds pass the test of losses. We make "
+        f"{ours:.1f} steps a second, SDPA's flash {flash:.1f} and SDPA's cuDNN {cudnn:.1f}."
+    )
+
+
+def backward() -> str:
+    """Forward and backward beside SDPA's."""
+    rows = read(RESULTS / "backward-h200.jsonl")
+    found = {peer: [speed.ratio for row in rows if (speed := row.speed(OURS, peer))] for peer in ("flash2", "cudnn")}
+    flash, cudnn = (f"{min(of):.2f}x to {max(of):.2f}x" for of in found.values())
+    return f"We have {flash} the speed of SDPA's flash, and {cudnn} the speed of SDPA's cuDNN."
+
+
+def counters() -> str:
+    """How busy the tensor pipe is."""
+    name = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+    with open(RESULTS / "counters-h200.csv", newline="") as file:
+        found = {row["run"]: row for row in csv.DictReader(file) if row["metric"] == name}
+    ours, theirs = (float(found["L"][column]) for column in ("ours_value", "fa3"))
+    return f"On problem L the tensor cores work in {ours:.1f} % of the active cycles, with FlashAttention-3 in {theirs:.1f} %."
+
+
+def other_cards() -> str:
+    """The backend for them, on the H200."""
+    rows = read(RESULTS / "cells-mma-h200.jsonl")
+    groups = {"mma", "mma_d64", "mma_L"}
+    ratios = [speed.ratio for row in rows if row.group in groups and (speed := row.speed(OURS, "flash2"))]
+    return (
+        f"`mma_sync` compiles for them and has not run on one; on an H200 it has {min(ratios):.2f}x to {max(ratios):.2f}x "
+        "the speed of FlashAttention-2."
+    )
+
+
+QUESTIONS = (
+    Question(
+        "How fast is it beside FlashAttention-3 and cuDNN on problem L?",
+        problem_l,
+        "[PyTorch measurements](pytorch-measurements.md#speed)",
+        (Record("cells-h100.jsonl", f"{CELLS} --only 'L*'"), Record("cells-h200.jsonl", CELLS)),
+    ),
+    Question(
+        "How fast is it at other head sizes?",
+        head_sizes,
+        "[PyTorch measurements](pytorch-measurements.md#speed), with windows, softcap and few queries",
+        (Record("cells-h200.jsonl", CELLS),),
+    ),
+    Question(
+        "How fast is it over lengths, at head_dim 128?",
+        lengths,
+        "[below](#over-lengths)",
+        of_cards("grid", "tl-attention compare results/grid.yaml --output FILE"),
+    ),
+    Question(
+        "Which of our schedules is the fastest on problem L?",
+        fastest_schedule,
+        "[below](#schedules-beside-each-other-on-problem-l)",
+        (
+            Record("bench-h200-L.jsonl", "tl-attention bench {names} --sizes both --rounds {rounds} --output FILE"),
+            Record("bench-h200-L-causal.jsonl", "tl-attention bench {names} --causal --rounds {rounds} --output FILE"),
+        ),
+    ),
+    Question(
+        "What is each choice in `best` worth?",
+        experiments,
+        "[experiments](experiments.md)",
+        (
+            Record(
+                "experiments-h200.jsonl",
+                "tl-attention bench best fa3_overlap schedules/experiments/*.yaml --dtype bf16 --rounds {rounds} --output FILE",
+            ),
+            Record(
+                "experiments-causal-h200.jsonl",
+                "tl-attention bench best_causal schedules/experiments/causal/*.yaml --causal --shape 8,16,4096,128 --dtype bf16 "
+                "--rounds {rounds} --output FILE",
+            ),
+        ),
+    ),
+    Question(
+        "What is each step of five published tutorials worth?",
+        ladders,
+        "[ladders](ladders/index.md)",
+        tuple(
+            Record(record_name(name), f"tl-attention ladder {name} --output FILE")
+            for name in ("rtx5090", "rtx3090", "rtx3090_tuned", "worklog", "fa4")
+        ),
+    ),
+    Question(
+        "How fast is the submission under the leaderboard's rules?",
+        submission,
+        "[below](#the-submission-under-the-leaderboards-contract)",
+        of_cards("evaluate", "tl-attention submit --evaluate leaderboard_submit.py --against cudnn"),
+    ),
+    Question(
+        "What does a call cost?",
+        call,
+        "[PyTorch measurements](pytorch-measurements.md#what-a-call-costs)",
+        (
+            Record("host-h200.jsonl", "python tools/measure.py host --output FILE"),
+            Record("operator-h200.jsonl", "python tools/measure.py operator --output FILE"),
+        ),
+    ),
+    Question(
+        "Does a model train as well as with PyTorch's attention?",
+        training,
+        "[PyTorch measurements](pytorch-measurements.md#training)",
+        (Record("training-h200.jsonl", "python tools/measure.py training --output FILE"),),
+    ),
+    Question(
+        "How fast are forward and backward pass together?",
+        backward,
+        "[PyTorch measurements](pytorch-measurements.md#forward-plus-backward)",
+        (Record("backward-h200.jsonl", "python tools/measure.py backward --output FILE"),),
+    ),
+    Question(
+        "What does the hardware do while a kernel runs?",
+        counters,
+        "[counters](../results/counters-h200.md), [ladders](ladders/worklog.md#the-texts-profile)",
+        (Record("profile-h200.jsonl", "tl-attention profile seed best --output FILE"),),
+        "counters-h200.csv",
+    ),
+    Question(
+        "Does it run on other cards?",
+        other_cards,
+        "[other cards](CARDS.md)",
+        (
+            Record("cells-mma-h200.jsonl", "tl-attention compare results/cells-mma.yaml --output FILE"),
+            Record(
+                "bench-mma-h200-L.jsonl",
+                "tl-attention bench mma_sync mma_sync_small schedules/mma_sync/*.yaml --dtype fp16 --rounds {rounds} --output FILE",
+            ),
+        ),
+        "cards.jsonl",
+    ),
+)
+
+
+# --- tables ----------------------------------------------------------------------------------------------------
+
+
+def answers() -> str:
+    """A line for each question."""
+    lines = [(one.asked, one.answer(), one.more, files(one)) for one in QUESTIONS]
+    return markdown(("question", "answer", "more", "record"), lines)
+
+
+def files(question: Question) -> str:
+    """The names of its records; those of the ladders together."""
+    names = [*filter(None, [question.others]), *(one.file for one in question.records)]
+    return "`ladder-*-h200.jsonl`" if len(names) > 3 else ", ".join(f"`{name}`" for name in names)

@@ -1,0 +1,109 @@
+"""Makes the tables of docs/CARDS.md from results/cards.jsonl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from pages.made import RESULTS, filling
+from tl_attention.hardware.card import CARDS, Card
+from tl_attention.lowering.registry import lowering_of
+from tl_attention.measure.records import Row, read_rows
+from tl_attention.problem.head_dims import sizes_of
+from tl_attention.problem.mask import CAUSAL
+from tl_attention.program.planned import Planned
+from tl_attention.schedule.schedule import Schedule
+from tl_attention.show.text_table import markdown
+
+RECORD = RESULTS / "cards.jsonl"
+# Whose kernels have run where the project's records were made.
+RUN_ON = "sm_90a"
+SHORT = {"float16": "fp16", "bfloat16": "bf16"}
+
+HEAD = """Each cell of the second table has four numbers of the kernel for that card: registers per thread, bytes of stack per
+thread (registers spill to the stack), bytes of shared memory per thread block, and how many such thread blocks fit an
+SM at once. A dash means that the schedule is refused for the card, for a reason below the table.
+
+`python tools/measure.py cards` makes the record `results/cards.jsonl` without a GPU.
+"""
+
+
+def blocks_per_sm(row: Row) -> int:
+    """How many blocks of a compiled row an SM of its card holds at once."""
+    assert row.registers is not None, "the row is compiled"
+    schedule, card = Schedule.from_label(row.label), CARDS[row.arch]
+    takes = lowering_of(schedule).resources(Planned(schedule), row.shape.head_size, card)
+    return takes.blocks_that_fit(card, schedule.threads, row.registers)
+
+
+def section(rows: Sequence[Row]) -> str:
+    """Makes the section of other cards from the rows of its record."""
+    cards = [card for card in CARDS.values() if any(row.arch == card.arch for row in rows)]
+    return "\n".join([HEAD, *about(rows), limits(cards), "", table(rows, cards), "", *reasons(rows)])
+
+
+def about(rows: Sequence[Row]) -> Iterator[str]:
+    """What compiled them, and which of them have run."""
+    of = {f"TileLang {row.versions['tilelang']}, nvcc {row.nvcc}, ptxas {row.ptxas}" for row in rows}
+    compilers = "; ".join(sorted(of))
+    yield f"The compilers are {compilers}. Only the kernels for {CARDS[RUN_ON]} have also run, on an H200.\n"
+
+
+def limits(cards: Iterable[Card]) -> str:
+    """What an SM of each card has."""
+    headings = ["card", "compute capability", "SMs", "shared memory per SM, per thread block", "threads per SM"]
+    lines = [
+        [
+            str(card),
+            ".".join(map(str, card.capability)),
+            str(card.sms),
+            f"{card.shared_bytes_per_sm:,}, {card.shared_bytes_per_block:,} bytes",
+            f"{card.threads_per_sm:,}",
+        ]
+        for card in cards
+    ]
+    return markdown(headings, lines)
+
+
+def table(rows: Sequence[Row], cards: Sequence[Card]) -> str:
+    """A line for each schedule and head size, and for dtypes and masks that differ in some card's cell."""
+    kernels: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+    for row in sorted(rows, key=_place):
+        of_dtypes = kernels.setdefault((row.name, str(row.shape.head_size)), {})
+        of_dtypes.setdefault(_what(row), {})[row.arch] = _cell(row)
+    lines = []
+    for (name, size), of_dtypes in kernels.items():
+        same: dict[tuple[str, ...], list[str]] = {}
+        for what, cells in of_dtypes.items():
+            same.setdefault(tuple(cells.get(card.arch, "") for card in cards), []).append(what)
+        lines += [[f"`{name}`", size, ", ".join(what), *cells] for cells, what in same.items()]
+    return markdown(["schedule", "head_dim", "dtype, mask", *(card.arch for card in cards)], lines)
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    """Where a row stands: they are recorded as their compilations end."""
+    return row.name, sizes_of(row.shape.head_size), row.shape.mask == CAUSAL, row.shape.dtype != "float16"
+
+
+def _what(row: Row) -> str:
+    return f"{SHORT[row.shape.dtype]}{' causal' if row.shape.mask == CAUSAL else ''}"
+
+
+def _cell(row: Row) -> str:
+    if row.registers is None:
+        return "-"
+    return f"{row.registers}, {row.stack_bytes}, {row.shared_bytes:,}, {blocks_per_sm(row)}"
+
+
+def reasons(rows: Sequence[Row]) -> Iterator[str]:
+    """Why kernels are not there, each reason once."""
+    whose: dict[tuple[str, str], dict[str, None]] = {}
+    for row in rows:
+        if row.registers is None:
+            whose.setdefault((row.status, row.reason), {})[f"`{row.name}`"] = None
+    for (status, reason), names in whose.items():
+        yield f"- {status}: {', '.join(names)}: {reason}"
+    if whose:
+        yield ""
+
+
+MADE = filling("docs/CARDS.md", {"cards": lambda: section(read_rows(RECORD))})

@@ -1,0 +1,164 @@
+"""Reads the cells of records, and makes the tables of speed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import geometric_mean
+
+from pages.made import RESULTS
+from tl_attention.measure.cell import OURS
+from tl_attention.measure.cell_records import CellRow, parse_cell
+from tl_attention.measure.records import Measured, read_lines
+from tl_attention.problem.head_dims import sizes_of
+from tl_attention.problem.mask import CAUSAL
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.show.cells import binding_peer
+from tl_attention.show.report import PEER_NAMES
+from tl_attention.show.text_table import markdown
+
+# The cards that were measured; most records are of CARD alone.
+CARDS = ("h100", "h200")
+CARD = "h200"
+# The lengths of the tables, of which the grid has more.
+LENGTHS = (1024, 4096, 16384)
+PICTURE = "docs/speed.svg"
+PEERS = {name: PEER_NAMES[name] for name in ("fa3", "cudnn")}
+NAMES = {**PEER_NAMES, "unmasked": "our rate without a mask", "without_lse": "ours without the LSE"}
+
+
+def record(stem: str, card: str = CARD) -> Path:
+    """Returns the file that holds a card's record."""
+    return RESULTS / f"{stem}-{card}.jsonl"
+
+
+def read(path: Path) -> list[CellRow]:
+    """The cells of a record."""
+    return [parse_cell(line, where) for where, line in read_lines(path)]
+
+
+def read_all(card: str) -> list[CellRow]:
+    """Reads a card's cells and, at the lengths of the tables and in the same dtype, its grid; the smallest head comes first."""
+    cells = read(record("cells", card))
+    dtype = cells[0].shape.dtype
+    grid = [row for row in read(record("grid", card)) if row.shape.seq_kv in LENGTHS and row.shape.dtype == dtype]
+    return sorted([*cells, *grid], key=lambda row: (bool(row.shape.asked["softcap"]), sizes_of(row.shape.head_size)))
+
+
+def all_cards() -> list[CellRow]:
+    """Reads what the section of speed shows, card by card."""
+    return [row for card in CARDS for row in read_all(card)]
+
+
+def section(rows: Sequence[CellRow]) -> str:
+    """Makes the section of speed: the picture, and the tables of each card."""
+    parts = [f"![Speed beside {PEERS['fa3']}]({Path(PICTURE).name})\n"]
+    for device in dict.fromkeys(row.device for row in rows):
+        parts.extend(of_card([row for row in rows if row.device == device]))
+    return "\n".join(parts)
+
+
+def of_card(rows: Sequence[CellRow]) -> Iterator[str]:
+    """Writes the heading and the tables of one card."""
+    of_lengths, others = divided(rows)
+    yield f"### On one {rows[0].device}\n"
+    yield f"{about_lengths(rows[0])}\n"
+    if of_lengths:
+        yield f"{over_lengths(of_lengths)}\n"
+    if others:
+        headings = ("problem: batch, heads, length, head_dim", "ms", "speed", "beside")
+        yield f"{markdown(headings, list(map(alone, others)))}\n"
+    yield from (f"{words}\n" for words in other_runs(rows))
+
+
+def other_runs(rows: Sequence[CellRow]) -> Iterator[str]:
+    """Which lines come from another run than the first, whose date and commit stand above the table."""
+    runs: dict[tuple[str | None, ...], dict[str, None]] = {}
+    for row in rows:
+        of_run = runs.setdefault((row.device, row.run, row.commit), {})
+        softcap = f"softcap {row.shape.asked['softcap']:g}" if row.shape.asked["softcap"] else "no softcap"
+        of_run[f"head_dim {row.shape.head_size} with {heads_of(row.shape)} heads and {softcap}"] = None
+    for (device, run, commit), lines in list(runs.items())[1:]:
+        yield f"The lines of {' and of '.join(lines)} are from another run: {device}, {run}, commit {commit}."
+
+
+def divided(rows: Sequence[CellRow]) -> tuple[list[CellRow], list[CellRow]]:
+    """The cells of groups of more than one length, and the others."""
+    groups: dict[str, set[int]] = {}
+    for row in rows:
+        groups.setdefault(row.group, set()).add(row.shape.seq_kv)
+    return ([row for row in rows if len(groups[row.group]) > 1], [row for row in rows if len(groups[row.group]) == 1])
+
+
+def about_lengths(row: CellRow) -> str:
+    """What was measured, where and how."""
+    return (
+        f"Where lengths stand beside each other, the speeds are in {row.shape.dtype}, and the batch is "
+        f"{row.shape.batch * row.shape.seq_kv} / length. {measured_on(row)}"
+    )
+
+
+def measured_on(row: Measured) -> str:
+    """The machine and the run of a line of a record, and its method."""
+    versions = ", ".join(f"{what} {version}" for what, version in row.versions.items())
+    return (
+        f"{row.device}, driver {row.driver}, {row.run}, commit {row.commit}; {versions}, nvcc {row.nvcc}. {row.method}."
+    )
+
+
+def over_lengths(rows: Sequence[CellRow], peers: Mapping[str, str] = PEERS) -> str:
+    """The table of cells of several lengths: a column for each peer and length, and the geometric mean against the first."""
+    lengths = sorted({row.shape.seq_kv for row in rows})
+    columns = [f"{name}, {length(seq)}" for name in peers.values() for seq in lengths]
+    headings = ["head_dim", "heads", "", *columns, f"mean / {next(iter(peers.values()))}"]
+    return markdown(headings, list(_grid(rows, lengths, peers)))
+
+
+def _grid(rows: Sequence[CellRow], lengths: Sequence[int], peers: Mapping[str, str]) -> Iterator[list[str]]:
+    """A line for each group and mask."""
+    lines: dict[tuple[str, bool], dict[int, CellRow]] = {}
+    for row in rows:
+        lines.setdefault((row.group, row.shape.mask == CAUSAL), {})[row.shape.seq_kv] = row
+    for of_line in lines.values():
+        shape = next(iter(of_line.values())).shape
+        what = [
+            *["causal"] * (shape.mask == CAUSAL),
+            *[f"softcap {shape.asked['softcap']:g}"] * bool(shape.asked["softcap"]),
+        ]
+        found = [_speed(of_line.get(seq), peer) for peer in peers for seq in lengths]
+        against = [speed for seq in lengths if (speed := _speed(of_line.get(seq), next(iter(peers))))]
+        mean = f"{geometric_mean(against):.3f}" if against else ""
+        yield [
+            str(shape.head_size),
+            heads_of(shape),
+            ", ".join(what),
+            *("" if x is None else f"{x:.3f}" for x in found),
+            mean,
+        ]
+
+
+def heads_of(shape: AttentionShape) -> str:
+    """`16`, or `40 on 8` where 40 heads share the keys and values of 8."""
+    return str(shape.heads) if shape.group == 1 else f"{shape.heads} on {shape.heads_kv}"
+
+
+def alone(row: CellRow) -> list[str]:
+    """The line of a cell that has no others beside it."""
+    peer = binding_peer(row)
+    speed, ms = _speed(row, peer) if peer else None, row.ours.median_ms
+    visited = f", which visits {row.visited:.2f} x the visible pairs" * (peer == "unmasked") if row.visited else ""
+    return [
+        f"{row.shape}{visited}",
+        row.ours.status if ms is None else f"{ms:.3f}",
+        "" if speed is None else f"{speed:.3f}",
+        NAMES.get(peer, peer) if peer else "",
+    ]
+
+
+def _speed(row: CellRow | None, peer: str) -> float | None:
+    found = row.speed(OURS, peer) if row else None
+    return found.ratio if found else None
+
+
+def length(seq: int) -> str:
+    return f"{seq // 1024}k" if seq % 1024 == 0 else str(seq)

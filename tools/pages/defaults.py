@@ -1,0 +1,79 @@
+"""Says in files/defaults.yaml what records have of each rule's schedule."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from statistics import geometric_mean
+
+from pages.cells import NAMES, length, read, record
+from pages.made import ROOT, Make
+from pages.results import ratios
+from tl_attention.files.default_rule import NONE_YET, Case
+from tl_attention.files.defaults import FILE, defaults
+from tl_attention.measure.cell import OURS
+from tl_attention.measure.cell_records import CellRow
+from tl_attention.problem.mask import CAUSAL
+from tl_attention.show.cells import binding_peer
+
+# The schedules of the grid of lengths in both dtypes, and whether it is causal there.
+OF_GRID = {"best": False, "best_causal": True}
+ENTRY = re.compile(r"^    record:.*\n(?:      .*\n)*", re.M)
+
+
+def said() -> Iterator[str]:
+    """What the records say of each rule, in their order."""
+    cells, grid = (read(record(stem)) for stem in ("cells", "grid"))
+    for number, rule in enumerate(defaults().rules):
+        if rule.schedule in OF_GRID and rule.head_dims == (128,):
+            yield of_grid(grid, OF_GRID[rule.schedule])
+        else:
+            own = [row for row in cells if defaults().number(Case.of(row.shape)) == number]
+            yield of_cells([row for row in own if row.ours.what == rule.schedule])
+
+
+def of_grid(rows: Sequence[CellRow], causal: bool) -> str:
+    """The means over lengths and numbers of heads."""
+    lengths = sorted({row.shape.seq_kv for row in rows})
+
+    def mean(dtype: str, peer: str) -> str:
+        return f"{geometric_mean(ratios(rows, dtype, peer, causal)):.3f} x {NAMES[peer]}"
+
+    return (
+        f"{record('grid').name} says {mean('bfloat16', 'fa3')} in bf16 and {mean('float16', 'cudnn')} in fp16, "
+        f"{'' if causal else 'not '}causal, geometric means over {lengths[0]} to {lengths[-1]}"
+    )
+
+
+def of_cells(rows: Sequence[CellRow]) -> str:
+    """Each cell's speed beside the peer that it is shown with, and its number of keys."""
+    speeds: dict[str, list[tuple[str, str]]] = {}
+    for row in rows:
+        peer = binding_peer(row)
+        if peer and (speed := row.speed(OURS, peer)):
+            causal = ", causal" if row.shape.mask == CAUSAL else ""
+            speeds.setdefault(f"{NAMES[peer]}{causal}", []).append((f"{speed.ratio:.3f}", length(row.shape.seq_kv)))
+    words = []
+    for words_of_peer, found in speeds.items():
+        peer, causal, _ = words_of_peer.partition(", causal")
+        ratios_of, lengths = (" and ".join(", ".join(of).rsplit(", ", 1)) for of in zip(*found, strict=True))
+        words.append(f"{ratios_of} x {peer} at {lengths} keys{causal}")
+    return f"{record('cells').name} says {'; '.join(words)}" if speeds else NONE_YET
+
+
+def entry(words: str) -> str:
+    """As it stands in the file."""
+    line = f"    record: {words}\n"
+    if len(line) <= 121 and ": " not in words:
+        return line
+    return "    record: >-\n" + textwrap.indent(textwrap.fill(words, 114, break_on_hyphens=False), " " * 6) + "\n"
+
+
+def page() -> str:
+    """Makes the text of the file with the words of each rule made anew."""
+    words = said()
+    return ENTRY.sub(lambda found: entry(next(words)), FILE.read_text("utf-8"))
+
+
+MADE: dict[str, Make] = {str(FILE.relative_to(ROOT)): page}

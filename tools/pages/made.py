@@ -1,0 +1,31 @@
+"""Where made files lie, and how a page that people write takes its made parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+RESULTS, SCHEDULES = ROOT / "results", ROOT / "schedules"
+
+# Makes the text of a file, or of a part of one.
+Make = Callable[[], str]
+
+
+def filled(page: str, parts: Mapping[str, Make]) -> str:
+    """Returns the text of a page with its parts made anew.
+
+    A part stands between `<!-- NAME -->` and `<!-- end of NAME -->`. Raises ValueError where a part has no place, or several.
+    """
+    for name, make in parts.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
+            raise ValueError(f"expected one line {begin.strip()} and, after it, one {end}")
+        before, _, rest = page.partition(begin)
+        page = f"{before}{begin}\n{make().strip()}\n\n{end}{rest.partition(end)[2]}"
+    return page
+
+
+def filling(path: str, parts: Mapping[str, Make]) -> dict[str, Make]:
+    """Returns the entry of a page that people write and that takes these parts."""
+    return {path: lambda: filled((ROOT / path).read_text(), parts)}

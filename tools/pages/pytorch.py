@@ -1,0 +1,123 @@
+"""Makes what comes from data in docs/pytorch.md, its reference and its measurements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from statistics import geometric_mean
+
+from pages import answers, cells
+from pages import training as of_training
+from pages.cells import CARDS, PEERS, about_lengths, measured_on, over_lengths, read, record
+from pages.defaults import said
+from pages.made import RESULTS, filling
+from tl_attention.files.defaults import defaults
+from tl_attention.measure.cell import OURS
+from tl_attention.measure.cell_records import CellRow
+from tl_attention.show.text_table import markdown
+
+BACKWARD, HOST, OPERATOR = (RESULTS / f"{name}-h200.jsonl" for name in ("backward", "host", "operator"))
+SDPA = {"flash2": "SDPA's flash", "cudnn": "SDPA's cuDNN"}
+
+
+def speed() -> str:
+    """The forward pass beside the peers in bf16, a line for each kind of problem and card."""
+    grids = {card: [row for row in read(record("grid", card)) if row.shape.dtype == "bfloat16"] for card in CARDS}
+    cells = read(record("cells"))
+    kinds: list[tuple[str, str, list[CellRow]]] = [
+        *(("head_dim 128, 1k to 32k tokens", card, rows) for card, rows in grids.items()),
+        *(
+            (f"head_dim {size}, 1k to 16k tokens", "h200", [row for row in cells if row.group == group])
+            for size, group in (("64", "d64"), ("96", "d96"), ("192/128", "d192_128"), ("192", "d192"), ("256", "d256"))
+        ),
+        ("head_dim 128, softcap 30", "h200", [row for row in cells if row.group == "softcap"]),
+        *((few_queries(row), "h200", [row]) for row in cells if row.group == "short"),
+    ]
+    lines = [
+        [what, card.upper(), str(len(rows)), *(spread(rows, peer) for peer in PEERS)] for what, card, rows in kinds
+    ]
+    return markdown(["problems", "card", "how many", *PEERS.values()], lines)
+
+
+def few_queries(row: CellRow) -> str:
+    """Names the problem that is the nearest to decoding."""
+    shape = row.shape
+    return f"{shape.seq_q} queries on {shape.seq_kv} keys, batch {shape.batch}, {shape.heads} heads"
+
+
+def spread(rows: Sequence[CellRow], peer: str) -> str:
+    """The geometric mean of our speeds beside a peer, and their range."""
+    found = [speed.ratio for row in rows if (speed := row.speed(OURS, peer))]
+    if not found:
+        return ""
+    between = f" ({min(found):.3f} to {max(found):.3f})" if len(found) > 1 else ""
+    return f"{geometric_mean(found):.3f}{between}"
+
+
+def training() -> str:
+    """A training run beside SDPA's attentions, and forward plus backward alone."""
+    told = (("A training run", answers.training()), ("Forward plus backward alone", answers.backward()))
+    return "\n".join(f"- {what}: {words[0].lower()}{words[1:]}" for what, words in told)
+
+
+def rules() -> str:
+    """Which schedule serves which case, a line for each rule."""
+    lines = []
+    # The words of the records are taken from the records: the file may be about to be written.
+    for rule, recorded in zip(defaults().rules, said(), strict=True):
+        others = [words for words in rule.conditions if not words.startswith("head_dims ")]
+        lines.append([", ".join(map(str, rule.head_dims)), "; ".join(others), f"`{rule.schedule}`", rule.why, recorded])
+    return markdown(["head_dim", "only if", "schedule", "why", "record in `results/`"], lines)
+
+
+def backward() -> str:
+    """Forward plus backward beside SDPA's, a line for each head size and mask."""
+    rows = read(BACKWARD)
+    return f"{about_lengths(rows[0])}\n\n{over_lengths(rows, SDPA)}"
+
+
+def host() -> str:
+    """What a call costs the host, and the first result of a process."""
+    lines = [json.loads(line) for line in HOST.read_text().splitlines()]
+    first = next(line for line in lines if "median_ms" in line)
+    calls = [line for line in lines if "median_us" in line]
+    table = markdown(
+        ["call", "median, us", "a tenth is faster than", "a tenth is slower than"],
+        [[call["candidate"], *(f"{call[key]:.1f}" for key in ("median_us", "p10_us", "p90_us"))] for call in calls],
+    )
+    about = f"{calls[0]['problem']}, {calls[0]['n']} calls of each; {calls[0]['method']}"
+    return (
+        f"What a call costs the host, {about}:\n\n{table}\n\n"
+        f"The first result of a new process takes {first['median_ms']:.0f} ms, of which {first['of_it_import_ms']:.0f} are the "
+        f"import (median of {first['n']}, the slowest {max(first['all_ms']):.0f}); {first['method']}. {first['device']}, "
+        f"{first['run']}, commit {first['commit']}."
+    )
+
+
+def operator() -> str:
+    """The GPU's time of a call beside the bare kernel's."""
+    rows = read(OPERATOR)
+    lines = [
+        [row.ours.what, str(row.shape), f"{row.ours.median_ms:.3f}", f"{speed.ratio:.4f}", f"{row.repeatability:.4f}"]
+        for row in rows
+        if (speed := row.speed(OURS, "kernel")) and row.repeatability is not None
+    ]
+    headings = ["call", "problem", "ms", "speed of the bare kernel's", "equal code entered twice differs by"]
+    about = f"The GPU beside the bare kernel, launched with tensors that are there. {measured_on(rows[0])}"
+    return f"{about}\n\n{markdown(headings, lines)}"
+
+
+MADE = {
+    **filling("docs/pytorch.md", {"speed": speed, "training": training}),
+    **filling("docs/pytorch-reference.md", {"defaults": rules}),
+    **filling(
+        "docs/pytorch-measurements.md",
+        {
+            "speed": lambda: cells.section(cells.all_cards()),
+            "training": lambda: of_training.section(of_training.read()),
+            "backward": backward,
+            "host": host,
+            "operator": operator,
+        },
+    ),
+}

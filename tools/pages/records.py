@@ -1,0 +1,91 @@
+"""How each record of docs/results.md was made: its card, date, commit, number of rounds, method and command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pages.answers import QUESTIONS, Record
+from pages.made import RESULTS
+from tl_attention.measure.records import parse_object, read_lines
+from tl_attention.show.text_table import markdown
+
+COUNT = re.compile(r"(\d+) rounds, ")
+HEADINGS = ("record", "card", "date", "commit", "tl-attention", "n", "method", "command")
+# What the versions of a record are besides tl-attention's own, which stands in its line.
+OWN = "tl-attention"
+EVALUATED = "the leaderboard's own: CUDA events around each call, as many calls as its rule asks for"
+
+
+def lines(record: Record) -> list[dict[str, Any]]:
+    """The lines of a record that were measured, as they are; of an evaluation, what it says of the machine."""
+    found = [parse_object(line, where) for where, line in read_lines(RESULTS / record.file)]
+    return [of_evaluation(one) if "environment" in one else one for one in found if one.get("method") or "rows" in one]
+
+
+def of_evaluation(line: dict[str, Any]) -> dict[str, Any]:
+    """An evaluation as the other lines are."""
+    said, timing = line["environment"], line["rows"][-1].get("timing") or {}
+    names = ("torch", "tilelang", "python", "cuda", "cudnn", OWN)
+    return {
+        **said,
+        "device": said["device_name"],
+        "method": EVALUATED,
+        "versions": {name: said[name] for name in names},
+        "n": timing.get("n"),
+    }
+
+
+def records() -> Iterator[str]:
+    """The table of all records, their methods, and their versions."""
+    every = list(dict.fromkeys(record for one in QUESTIONS for record in one.records))
+    methods: dict[str, str] = {}
+    table = [line_of(record, lines(record), methods) for record in every]
+    yield f"{markdown(HEADINGS, table)}\n"
+    yield (
+        "`cards.jsonl` has no times: `python tools/measure.py cards --output FILE` compiles for other cards, without a GPU. "
+        "`counters-h200.csv` is described on [its page](../results/counters-h200.md). The methods are:\n"
+    )
+    yield "".join(f"- {letter}: {words}.\n" for words, letter in methods.items())
+    yield f"{machine([line for record in every for line in lines(record)])}\n"
+
+
+def line_of(record: Record, rows: Sequence[dict[str, Any]], methods: dict[str, str]) -> tuple[str, ...]:
+    """A record's line of the table; a method that is new gets the next letter."""
+    first = rows[0]
+    letters = [methods.setdefault(COUNT.sub("", row["method"]), chr(ord("A") + len(methods))) for row in rows]
+    counts = sorted({int(found[1]) for row in rows if (found := COUNT.search(row["method"]))})
+    rounds = " or ".join(map(str, counts))
+    names = " ".join(sorted({row["name"] for row in rows if row.get("sizes") != "peer" and "name" in row}))
+    return (
+        f"`{record.file}`",
+        first["device"],
+        first.get("run", "-")[:10],
+        first["commit"],
+        first["versions"][OWN],
+        f"{rounds} rounds" if rounds else samples(rows),
+        ", ".join(dict.fromkeys(letters)),
+        f"`{record.command.format(rounds=rounds, names=names)}`",
+    )
+
+
+def samples(rows: Sequence[dict[str, Any]]) -> str:
+    """How often something was measured, where there are no rounds."""
+    found = sorted({int(row["n"]) for row in rows if row.get("n")}, reverse=True)
+    if found:
+        return f"{' or '.join(map(str, found))} calls"
+    return f"{len({row['seed'] for row in rows})} seeds" if "losses" in rows[0] else "1 launch"
+
+
+def machine(rows: Sequence[dict[str, Any]]) -> str:
+    """The versions and the card's settings that all records share, or each of them that differs."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        said = {**row["versions"], "nvcc": row["nvcc"], "driver": row["driver"]}
+        for name, version in said.items():
+            if name != OWN and version != "none":
+                found.setdefault(name, {})[version] = None
+    versions = ", ".join(f"{name} {' or '.join(of)}" for name, of in found.items())
+    watts = " or ".join(dict.fromkeys(f"{float(row['power_limit_w']):.0f} W" for row in rows))
+    return f"All records have {versions}, and a power limit of {watts}."

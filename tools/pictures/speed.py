@@ -1,0 +1,110 @@
+"""Speed beside FlashAttention-3 as bars, an SVG: a group of bars for each card and kind of problem, a pair for each length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from pictures.panels import length
+from pictures.sheet import MARGIN, WIDTH, Sheet, measured, svg_of
+from pictures.style import NAMES, SHORT, SMALL, TEXT, styled
+from tl_attention.measure.cell import OURS
+from tl_attention.measure.cell_records import CellRow
+from tl_attention.problem.mask import CAUSAL
+
+# Pixels: the axes, what is left of them and below, and the lines of words there.
+HEIGHT, LEFT, LEGEND, BELOW, LINE = 260, 84, 30, 90, 16
+# Of the room of a length: a bar, what is between groups, and how much more is between cards.
+BAR, GAP, APART = 0.42, 0.5, 0.6
+MASKS = {"no mask": "#4878a8", "causal mask": "#e09040"}
+ABOUT = (
+    "A bar above 1.0 means that tl-attention is faster than {peer}: at 1.1 it is 1.1 times as fast. Each bar is the median of "
+    "{rounds} ratios of times that were measured beside each other in one process, in {dtype}. The batch is {tokens} / length."
+)
+
+
+def chart(rows: Sequence[CellRow], peer: str = "fa3") -> str:
+    """The SVG of all cells that were timed beside the peer."""
+    with styled():
+        return svg_of(drawn(rows, peer))
+
+
+def drawn(rows: Sequence[CellRow], peer: str = "fa3") -> Figure:
+    """The picture; bars begin at 1, which is the peer's speed."""
+    rows = [row for row in rows if row.speed(OURS, peer)]
+    about = ABOUT.format(
+        peer=NAMES[peer],
+        rounds=_all(len(row.ours.rounds_ms) for row in rows),
+        dtype=_all(SHORT[row.shape.dtype] for row in rows),
+        tokens=_all(row.shape.batch * row.shape.seq_kv for row in rows),
+    )
+    sheet = Sheet(f"Speed of tl-attention beside {NAMES[peer]}", about, measured(rows), LEGEND + HEIGHT + BELOW)
+    sheet.legend(0, [Patch(color=colour, label=name) for name, colour in MASKS.items()])
+    axes = sheet.axes(LEFT, LEGEND, WIDTH - LEFT - MARGIN, HEIGHT)
+    for line, words in enumerate(("length", "head_dim", "heads", "", "card")):
+        sheet.text(MARGIN, sheet.top + LEGEND + HEIGHT + 4 + line * LINE, words, SMALL)
+    left = GAP / 2
+    for device in dict.fromkeys(row.device for row in rows):
+        if left > GAP:
+            axes.axvline(left + (APART - GAP) / 2, color=TEXT, linewidth=0.8)
+            left += APART
+        left = of_card(axes, left, [row for row in rows if row.device == device], peer)
+    speeds = [found.ratio for row in rows if (found := row.speed(OURS, peer))]
+    axes.axhline(1, color=TEXT, linewidth=1.4)
+    axes.set_xlim(0, left - GAP / 2)
+    axes.set_ylim(min(0.9, math.floor(10 * min(speeds)) / 10), max(1.1, math.ceil(10 * max(speeds)) / 10))
+    axes.set_xticks([])
+    axes.set_ylabel(f"speed / speed of {NAMES[peer]}")
+    axes.grid(axis="y")
+    return sheet.figure
+
+
+def of_card(axes: Axes, left: float, rows: Sequence[CellRow], peer: str) -> float:
+    """Draws the groups of one card and its name below them, and says where the next card may begin."""
+    groups: dict[tuple[object, ...], list[CellRow]] = {}
+    for row in rows:
+        shape = row.shape
+        kind = (shape.head_size, shape.heads, shape.heads_kv, shape.asked["softcap"], shape.seq_q == shape.seq_kv)
+        groups.setdefault(kind, []).append(row)
+    right = left
+    for cells in groups.values():
+        right = group(axes, right, cells, peer) + GAP
+    _below(axes, (left + right - GAP) / 2, 4, str(rows[0].device))
+    return right
+
+
+def group(axes: Axes, left: float, cells: Sequence[CellRow], peer: str) -> float:
+    """The bars of one group and the words below them; where it ends."""
+    lengths = sorted({row.shape.seq_kv for row in cells})
+    for row in cells:
+        causal = row.shape.mask == CAUSAL
+        at = left + lengths.index(row.shape.seq_kv) + 0.5 + (causal - 0.5) * BAR
+        if found := row.speed(OURS, peer):
+            axes.bar(at, found.ratio - 1, BAR, 1, color=list(MASKS.values())[causal])
+    shape = cells[0].shape
+    heads = str(shape.heads) if shape.group == 1 else f"{shape.heads} on {shape.heads_kv}"
+    also = (
+        f"softcap {shape.asked['softcap']:g}"
+        if shape.asked["softcap"]
+        else f"{shape.seq_q} queries" * (shape.seq_q != shape.seq_kv)
+    )
+    for at, seq in enumerate(lengths):
+        _below(axes, left + at + 0.5, 0, length(seq))
+    for line, words in enumerate((str(shape.head_size), heads, also), 1):
+        _below(axes, left + len(lengths) / 2, line, words)
+    return left + len(lengths)
+
+
+def _below(axes: Axes, x: float, line: int, words: str) -> None:
+    axes.annotate(
+        words, (x, 0), xycoords=axes.get_xaxis_transform(), xytext=(0, -3 - 0.75 * line * LINE), textcoords="offset points",
+        ha="center", va="top", fontsize=SMALL,
+    )  # fmt: skip
+
+
+def _all(found: Iterable[object]) -> str:
+    return " or ".join(sorted({str(one) for one in found}))

@@ -1,1 +1,0 @@
-"""Pictures of the records in results/, one kind in each module, drawn by `tools/pictures.py`."""
