@@ -12,7 +12,7 @@ from once import Given, lowered
 from tiers import exhaustive
 
 from tl_attention.build.compile import fingerprint
-from tl_attention.lowering.mma_sync.resources import arguments
+from tl_attention.lowering.mma_sync.resources import of_schedule
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
@@ -54,14 +54,14 @@ def test_one_idea_is_one_to_three_lines(name):
 @pytest.mark.parametrize("name", IDEAS)
 def test_one_idea_is_another_kernel(name):
     before, after = SHIPPED[IDEAS[name]], SHIPPED[name]
-    assert arguments(Planned(before)) != arguments(Planned(after))
+    assert of_schedule(Planned(before)) != of_schedule(Planned(after))
     assert (derive(before).phases == derive(after).phases) == (name in SAME_PROGRAM)
 
 
 def test_no_two_are_the_same():
     for a, b in combinations(SHIPPED, 2):
         assert SHIPPED[a] != SHIPPED[b] and FILES[a].summary != FILES[b].summary
-        assert head_dim(a) != head_dim(b) or arguments(Planned(SHIPPED[a])) != arguments(Planned(SHIPPED[b]))
+        assert head_dim(a) != head_dim(b) or of_schedule(Planned(SHIPPED[a])) != of_schedule(Planned(SHIPPED[b]))
 
 
 @exhaustive

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from mutations import shipped
 
-from tl_attention.lowering.pipelined.arguments import pipeline_arguments
+from tl_attention.lowering.pipelined.constants import pipeline_arguments
 from tl_attention.program.derivation import derive
 from tl_attention.program.operation import Operation
 from tl_attention.program.program import CONSUMER, PRODUCER

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from inspect import getdoc
-from types import SimpleNamespace
 from typing import Any
 
 from pydantic import BaseModel
 
+from tl_attention.lowering.constants import Constants, EmittedConstants
 from tl_attention.lowering.loop import Loop
 from tl_attention.program.operation import Iteration, Operation
 
@@ -38,7 +38,7 @@ def phases(loop: Loop) -> dict[str, tuple[str, list[Iteration], Sequence[Iterati
     }
 
 
-def phase_text(phase: str, macro: Any, c: SimpleNamespace) -> tuple[str, list[Any]]:
+def phase_text(phase: str, macro: Any, c: EmittedConstants) -> tuple[str, list[Any]]:
     """The text of one macro of the loop, a line for each operation, and the macros that it calls."""
     from tl_attention.lowering.iterations import call_of, function_of, parameters
 
@@ -98,7 +98,7 @@ def _offset(start: str, number: int) -> str:
 # --- the constants -------------------------------------------------------------------------------------------------
 
 
-def constants_text(c: SimpleNamespace) -> str:
+def constants_text(c: Constants) -> str:
     """The constants, as one namespace."""
     return f"{HEADING}c = SimpleNamespace({', '.join(f'{name}={_written(value)}' for name, value in vars(c).items() if name not in THE_LOOP + NOT_THERE)})\n"
 

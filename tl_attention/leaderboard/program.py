@@ -13,13 +13,13 @@ import textwrap
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeGuard
 
 import libcst as cst
 
 from tl_attention.leaderboard.printed import constants_text, phase_text, phases
 from tl_attention.leaderboard.pruned import code, pruned
+from tl_attention.lowering.constants import Constants, EmittedConstants
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
@@ -105,7 +105,7 @@ def read_module(name: str) -> Module:
 class _Program:
     """The definitions of a program, found by who calls them."""
 
-    def __init__(self, c: SimpleNamespace) -> None:
+    def __init__(self, c: Constants) -> None:
         self._c = c
         self._texts: dict[Place, str] = {}
         # What the printed loop calls, which its module does not import.
@@ -120,7 +120,7 @@ class _Program:
                 continue
             module = read_module(place[0])
             node = module.definitions[place[1]]
-            if place[0] == LOOP and place[1] in phases(self._c.loop):
+            if isinstance(self._c, EmittedConstants) and place[0] == LOOP and place[1] in phases(self._c.loop):
                 macro = getattr(importlib.import_module(module.name), place[1])
                 text, called = phase_text(place[1], macro, self._c)
                 places = [*map(_place_of, called)]
@@ -159,7 +159,7 @@ class _Program:
         order = [read_module(name) for name in TopologicalSorter(importers).static_order()]
         below = [module for module in order if KERNELS not in module.name]
         macros = [module for module in order if module.traced]
-        # Constants stand behind those of which they are made.
+        # EmittedConstants stand behind those of which they are made.
         plain = [module for module in reversed(order) if module not in (*below, *macros)]
         parts = [*map(self._section, below), constants_text(self._c), ENTRY, *map(self._section, [*macros, *plain])]
         return "\n\n".join(parts)

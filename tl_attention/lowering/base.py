@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.card import HOPPER, Card
-from tl_attention.lowering.constants import constants
 from tl_attention.problem.features import Feature, features_of
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.shape import AttentionShape, Unusual
@@ -18,6 +16,7 @@ from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
+    from tl_attention.lowering.constants import Constants
     from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
     from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
@@ -80,12 +79,8 @@ class Lowering(ABC):
         yield from ()
 
     @abstractmethod
-    def arguments(self, planned: Planned) -> dict[str, Any]:
-        """What the schedule fixes of its kernel: plain values only, for a submission carries them."""
-
-    def constants(self, planned: Planned, variant: Variant) -> SimpleNamespace:
-        """The namespace that the kernel's macros know as `c`: what the schedule and the variant fix."""
-        return constants(variant, **self.arguments(planned))
+    def constants(self, planned: Planned, variant: Variant) -> Constants:
+        """What the schedule and the variant fix of its kernel: plain values, which a submission carries. Imports tilelang."""
 
     @abstractmethod
     def launch(self) -> Any:
@@ -108,14 +103,3 @@ class Lowering(ABC):
         Arithmetic on registers, which scores a mask hides, and which register is which element, are not read: that is
         for the numbers to show. docs/DESIGN.md has the list.
         """
-
-
-class EmittedLowering(Lowering):
-    """One whose loop is emitted from the Program, operation by operation, by `iterations.py`."""
-
-    @abstractmethod
-    def macro_of(self) -> Any:
-        """The function `(op, c)` that gives the macro of an operation. Imports tilelang."""
-
-    def constants(self, planned: Planned, variant: Variant) -> SimpleNamespace:
-        return constants(variant, **self.arguments(planned), macro_of=self.macro_of())

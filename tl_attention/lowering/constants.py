@@ -1,28 +1,68 @@
-"""The namespace `c` that the macros of every kernel read: all that is known when the kernel is traced."""
+"""The constants that the macros of a kernel know as `c`: all that is known when the kernel is traced."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from tl_attention.problem.mask import Mask
 from tl_attention.problem.variant import Variant
+from tl_attention.schedule.options import KernelOptions, SoftmaxOptions
+
+if TYPE_CHECKING:
+    from tl_attention.lowering.features import Places
+    from tl_attention.lowering.loop import Loop
 
 
-def constants(variant: Variant, **of_schedule: Any) -> SimpleNamespace:
-    """What the variant fixes, beside what the schedule does. A tile of a narrow tensor has more columns than the tensor."""
-    # Late: it imports tilelang.
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """What the variant fixes of a kernel, and the schedule's tile.
+
+    A tile of a narrow tensor has more columns than the tensor: `head_dim` and `head_dim_v` are the tile's, `columns_v` V's.
+    """
+
+    features: Places
+    dtype: str
+    head_dim: int
+    head_dim_v: int
+    columns_v: int
+    narrow: bool
+    group: int
+    strided: bool
+    sms: int
+    mask: Mask
+    block_M: int
+    block_N: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmittedConstants(Constants):
+    """What is fixed of a kernel whose loop is emitted from the Program, with no option left open.
+
+    With `rings_of_a_tile`, rings of several buffers begin anew with each tile. `macro_of(op, c)` gives an operation's macro.
+    """
+
+    loop: Loop
+    kernel: KernelOptions
+    softmax: SoftmaxOptions
+    rings_of_a_tile: bool
+    macro_of: Callable[..., Any]
+
+
+def of_variant(variant: Variant) -> dict[str, Any]:
+    """Returns the constants that the variant fixes. Imports tilelang."""
     from tl_attention.lowering.features import Places
 
-    return SimpleNamespace(
-        features=Places.of(variant.optional),
-        dtype=variant.dtype,
-        head_dim=variant.tile_dim,
-        head_dim_v=variant.tile_dim_v,
-        columns_v=variant.head_dim_v,
-        narrow=variant.narrow,
-        group=variant.group,
-        strided=variant.strided,
-        sms=variant.sms,
-        mask=variant.mask,
-        **of_schedule,
-    )
+    return {
+        "features": Places.of(variant.optional),
+        "dtype": variant.dtype,
+        "head_dim": variant.tile_dim,
+        "head_dim_v": variant.tile_dim_v,
+        "columns_v": variant.head_dim_v,
+        "narrow": variant.narrow,
+        "group": variant.group,
+        "strided": variant.strided,
+        "sms": variant.sms,
+        "mask": variant.mask,
+    }

@@ -61,12 +61,12 @@ class Loop(NamedTuple):
         )
 
 
-def emitted_arguments(
+def emitted(
     planned: Planned, named: Mapping[str, Mapping[str, Any]] = {}, *, rings_of_a_tile: bool, **options: Any
 ) -> dict[str, Any]:
-    """Tile, Program and options of such a kernel, none left open: `options` are what the lowering sets of `kernel`.
+    """Returns the constants that the schedule fixes of an emitted kernel; `options` are what the lowering sets of `kernel`.
 
-    `named` is as `Loop.of` takes it. With `rings_of_a_tile`, rings of several buffers begin anew with each tile.
+    `named` is as `Loop.of` takes it.
     """
     schedule, program = planned.schedule, planned.program
     assert program is not None

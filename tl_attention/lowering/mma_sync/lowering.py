@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tl_attention.hardware.card import ARCHS, HOPPER, Card
-from tl_attention.lowering.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, EmittedLowering, Lowering
+from tl_attention.lowering.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
 from tl_attention.lowering.mma_sync.dialect import PASSES, RULES, TABLE, absent
 from tl_attention.problem.features import Feature
 from tl_attention.problem.head_dims import HeadSize
+from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
+    from tl_attention.lowering.mma_sync.resources import FragmentConstants
     from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
     from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
@@ -35,7 +37,7 @@ NO_SYNC, NO_TMA, NO_WARP_SPECIALIZATION, NO_REUSE = (
 )
 
 
-class MmaSync(EmittedLowering):
+class MmaSync(Lowering):
     """Waits and barriers stand where the Program has them; what is multiplied is loaded from shared memory by statements."""
 
     dialect = Dialect(
@@ -78,15 +80,12 @@ class MmaSync(EmittedLowering):
             replay.prove(program)
             yield "every copy has arrived where it is read, and none writes over what a warp may still read"
 
-    def arguments(self, planned: Planned) -> dict[str, Any]:
-        from tl_attention.lowering.mma_sync.resources import arguments
-
-        return arguments(planned)
-
-    def macro_of(self) -> Any:
+    def constants(self, planned: Planned, variant: Variant) -> FragmentConstants:
+        from tl_attention.lowering.constants import of_variant
         from tl_attention.lowering.mma_sync.operations import macro_of
+        from tl_attention.lowering.mma_sync.resources import FragmentConstants, of_schedule
 
-        return macro_of
+        return FragmentConstants(**of_variant(variant), **of_schedule(planned), macro_of=macro_of)
 
     def launch(self) -> Any:
         from tl_attention.lowering.mma_sync.kernel import launch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tl_attention.errors import ScheduleRefused
@@ -9,7 +10,8 @@ from tl_attention.hardware.card import Card
 from tl_attention.hardware.warpgroup import WARP
 from tl_attention.loop.attention import FRAGMENTS
 from tl_attention.loop.table import chunk_names
-from tl_attention.lowering.loop import emitted_arguments
+from tl_attention.lowering.constants import EmittedConstants
+from tl_attention.lowering.loop import emitted
 from tl_attention.lowering.mma_sync.dialect import ROWS_OF_A_PRODUCT, rows_at_once
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.program.planned import Planned
@@ -43,12 +45,21 @@ class Fragments(NamedTuple):
     v_steps: int | None = None
 
 
-def arguments(planned: Planned) -> dict[str, Any]:
-    """What the schedule fixes of the kernel, whose rings begin with each tile."""
+@dataclass(frozen=True, kw_only=True)
+class FragmentConstants(EmittedConstants):
+    """What is fixed of a kernel whose products read fragments; the threads copy `rows` of a tile at once."""
+
+    threads: int
+    rows: int
+    fragments: Fragments
+
+
+def of_schedule(planned: Planned) -> dict[str, Any]:
+    """Returns the constants that the schedule fixes of the kernel, whose rings begin with each tile."""
     schedule, of_fragments = planned.schedule, fragments(planned.schedule)
     named = {name: chunk._asdict() for name, chunk in of_fragments.chunks.items()}
     return {
-        **emitted_arguments(planned, named, rings_of_a_tile=True),
+        **emitted(planned, named, rings_of_a_tile=True),
         "threads": schedule.threads,
         "rows": rows_at_once(schedule.threads),
         "fragments": of_fragments,

@@ -8,10 +8,12 @@ from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.lowering.base import Lowering
 from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE, WGMMA_ARCHS, plain_resources
 from tl_attention.problem.head_dims import HeadSize
+from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
+    from tl_attention.lowering.pipelined.constants import PipelinedConstants
     from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
     from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
@@ -29,10 +31,10 @@ class Pipelined(Lowering):
     def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
         return plain_resources(planned, size, card)
 
-    def arguments(self, planned: Planned) -> dict[str, Any]:
-        from tl_attention.lowering.pipelined.arguments import arguments
+    def constants(self, planned: Planned, variant: Variant) -> PipelinedConstants:
+        from tl_attention.lowering.pipelined.constants import constants
 
-        return arguments(planned)
+        return constants(planned, variant)
 
     def launch(self) -> Any:
         from tl_attention.lowering.pipelined.kernel import launch

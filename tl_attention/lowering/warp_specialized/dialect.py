@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.card import HOPPER, Card
@@ -326,10 +326,3 @@ def mbarrier_pairs(planned: Planned) -> dict[str, int]:
     schedule, (k, v) = planned.schedule, planned.buffers
     tiles = {TILE_NUMBER: 2} if schedule.kernel.tile_scheduler == "dynamic" else {}
     return {"Q": schedule.block_M // ROWS, "K": k, "V": v, **tiles}
-
-
-def arguments(planned: Planned) -> dict[str, Any]:
-    """What the schedule fixes of the kernel, whose rings go on from tile to tile."""
-    from tl_attention.lowering.loop import emitted_arguments
-
-    return emitted_arguments(planned, rings_of_a_tile=False, registers=split_registers(planned.schedule))

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tl_attention.hardware.card import HOPPER, Card
-from tl_attention.lowering.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, EmittedLowering, Lowering
+from tl_attention.lowering.base import NO_BOUND_CHECKS, NO_INIT_CHECKS, Lowering
 from tl_attention.lowering.warp_specialized.dialect import PASSES, RULES, TABLE
 from tl_attention.lowering.wgmma import WGMMA_ARCHS
 from tl_attention.problem.head_dims import HeadSize
+from tl_attention.problem.variant import Variant
 from tl_attention.schedule.dialect import Dialect
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
+    from tl_attention.lowering.constants import EmittedConstants
     from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
     from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
@@ -29,7 +31,7 @@ OPTIONS = (
 )
 
 
-class WarpSpecialized(EmittedLowering):
+class WarpSpecialized(Lowering):
     """Where the speed is: waits, acquires and releases stand where the Program has them."""
 
     dialect = Dialect(
@@ -68,15 +70,15 @@ class WarpSpecialized(EmittedLowering):
                 races.prove(events, roles.counts)
             yield "the roles of a cluster neither race nor deadlock"
 
-    def arguments(self, planned: Planned) -> dict[str, Any]:
-        from tl_attention.lowering.warp_specialized.dialect import arguments
-
-        return arguments(planned)
-
-    def macro_of(self) -> Any:
+    def constants(self, planned: Planned, variant: Variant) -> EmittedConstants:
+        from tl_attention.lowering.constants import EmittedConstants, of_variant
+        from tl_attention.lowering.loop import emitted
+        from tl_attention.lowering.warp_specialized.dialect import split_registers
         from tl_attention.lowering.warp_specialized.operations import macro_of
 
-        return macro_of
+        # Rings go on from tile to tile.
+        of_schedule = emitted(planned, rings_of_a_tile=False, registers=split_registers(planned.schedule))
+        return EmittedConstants(**of_variant(variant), **of_schedule, macro_of=macro_of)
 
     def launch(self) -> Any:
         from tl_attention.lowering.warp_specialized.kernel import launch
