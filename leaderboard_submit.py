@@ -174,7 +174,7 @@ def attention_kernel():
     return attention
 
 
-# FlashAttention forward: a producer warp loads, warpgroups compute with products in flight.
+# In this FlashAttention forward a producer warp loads, and warpgroups compute with products in flight.
 #
 # threadIdx.y is the warpgroup: those that compute, 64 rows each, then the producer's. KV blocks come from the last to the
 # first, so that those that need a mask come first. Rings of buffers go on from one row tile of a block to its next.
@@ -182,7 +182,7 @@ def attention_kernel():
 
 @T.macro
 def launch(given, c):
-    """The thread blocks, and their roles."""
+    """Launches the thread blocks, and gives their warpgroups roles."""
     warpgroups = c.block_M // ROWS
     with T.Kernel(
         grid(given, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=prelude(c)
@@ -198,19 +198,19 @@ def launch(given, c):
 
 
 def prelude(c):
-    """The CUDA device functions that the kernel calls."""
+    """Returns the CUDA device functions that the kernel calls."""
     text = PRELUDE
     return text
 
 
 def grid(given, c):
-    """How many thread blocks there are."""
+    """Returns how many thread blocks there are."""
     return workers(c) * c.kernel.cluster
 
 
 @T.macro
 def producer(block, s, c):
-    """A warpgroup of which one warp works."""
+    """Runs the producer's warpgroup, of which one warp works."""
     T.set_max_nreg(c.kernel.registers[1], 0)
     if T.get_thread_binding(0) < WARP:
         work(0, block, s, c, is_producer=True)
@@ -218,7 +218,7 @@ def producer(block, s, c):
 
 @T.macro
 def consumer(ty, block, s, c):
-    """A warpgroup that computes."""
+    """Runs a warpgroup that computes."""
     T.set_max_nreg(c.kernel.registers[0], 1)
     # Broadcast, so that ptxas knows it, and the products' descriptors, to be the same in all lanes of a warp.
     wg = T.alloc_var("int32")
@@ -233,7 +233,7 @@ def consumer(ty, block, s, c):
 
 @dataclass(frozen=True)
 class Ring:
-    """Buffers of a tensor's tiles, of which `depth` are a ring; Q has one of each warpgroup's rows."""
+    """A ring is `depth` buffers of a tensor's tiles; Q has one buffer for each warpgroup's rows."""
 
     source: object
     shared: object
@@ -276,7 +276,7 @@ class State:
 
 @T.macro
 def block_state(given, c):
-    """The tensors, and everything that is allocated."""
+    """Allocates buffers, barriers and fragments, and puts them beside the tensors."""
     warpgroups = c.block_M // ROWS
     Q_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
     K_shared = T.alloc_shared([c.kernel.k_stages, c.block_N, c.head_dim], c.dtype)
@@ -315,7 +315,7 @@ def block_state(given, c):
 
 @T.macro
 def warpgroup_state(c):
-    """The fragments: the scores and the output of 64 rows, and their online softmax."""
+    """Allocates the fragments: the scores and the output of 64 rows, and their online softmax."""
     acc_s = T.alloc_fragment([ROWS, c.block_N], "float32")
     acc_s_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype)
     acc_o = T.alloc_fragment([ROWS, c.head_dim_v], "float32")
@@ -335,14 +335,14 @@ def warpgroup_state(c):
     }
 
 
-# Tile after tile: which is next, where it is, and what a role of the thread block does of it.
+# A thread block computes tile after tile: which is next, where it lies, and what each role does of it.
 #
 # A tile here is that of a whole cluster, block_M rows for each of its blocks, until a warpgroup sees its own rows.
 
 
 @T.macro
 def variables(c):
-    """A tile in variables, which the next one comes into: TileLang would put the expressions into the loops."""
+    """Allocates variables for a tile, which the next one comes into: TileLang would put expressions into the loops."""
     tile = T.alloc_var("int32")
     turn = T.alloc_var("int32")
     base = T.alloc_var("int32")
@@ -362,7 +362,7 @@ def put(variable, value):
 
 
 def named(tile, wg=None):
-    """The tile by names of its own for its numbers: the variables that they come from would go into every expression."""
+    """Gives the tile's numbers names of their own: the variables that they come from would go into every expression."""
     own = values_of(
         tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.batch, tile.visible, tile.cut
     )
@@ -371,29 +371,29 @@ def named(tile, wg=None):
 
 @T.macro
 def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut):
-    """A tile of these numbers: a macro's parameters are names in the generated code."""
+    """Returns a tile of these numbers: a macro's parameters are names in the generated code."""
     return Tile(first, blocks, first_row, head, bz, visible, cut, turn=turn, base=base)
 
 
 def workers(c):
-    """Blocks, or clusters, that fill the GPU."""
+    """Returns how many blocks, or clusters, fill the GPU."""
     return c.sms // c.kernel.cluster
 
 
 def place(tile, row_tiles, heads, s, c):
-    """(row tile, head of all batches) of a tile."""
+    """Returns (row tile, head of all batches) of a tile."""
     row, head = by_rows(tile, row_tiles, heads, s, c)
     return row, head
 
 
 def by_rows(tile, row_tiles, heads, s, c):
-    """The tiles of a head one after another."""
+    """Orders the tiles of a head one after another."""
     return tile % row_tiles, tile // row_tiles
 
 
 @T.macro
 def consume(tile, s, c):
-    """acc_o and denominator of a tile."""
+    """Computes acc_o and denominator of a tile."""
     T.fill(s.denominator, 0)
     T.fill(s.scores_max, -T.infinity("float32"))
     T.mbarrier_wait_parity(s.Q.full[tile.wg], tile.turn % 2)
@@ -402,7 +402,7 @@ def consume(tile, s, c):
 
 @T.macro
 def work(wg, block, s, c, is_producer):
-    """Tile after tile, by the producer warp or by one warpgroup that computes."""
+    """Works on tile after tile, as the producer warp or as one warpgroup that computes."""
     tile = variables(c)
     row_tiles = T.ceildiv(s.seq_q, c.block_M * c.kernel.cluster)
     put(tile.number, block // c.kernel.cluster)
@@ -423,7 +423,7 @@ def work(wg, block, s, c, is_producer):
 
 @T.macro
 def locate(tile, row_tiles, s, c):
-    """A tile's rows, head and sequence, and how many KV blocks they need."""
+    """Works out a tile's rows, head and sequence, and how many KV blocks they need."""
     cluster = c.kernel.cluster
     put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * cluster)
     put(tile.head, place(tile.number, row_tiles, s.batch * s.heads, s, c)[1])
@@ -438,7 +438,7 @@ def locate(tile, row_tiles, s, c):
 
 @T.macro
 def see(tile, wg, s, c):
-    """A warpgroup's own rows, and which KV blocks all of them see."""
+    """Works out a warpgroup's own rows, and which KV blocks all of them see."""
     put(tile.first_row, tile.first_row + wg * ROWS)
     put(tile.visible, s.seq_kv // c.block_N)
     put(tile.visible, c.mask.end_whole(tile.visible, tile.first_row + s.past_len, c.block_N, T))
@@ -446,11 +446,11 @@ def see(tile, wg, s, c):
 
 @T.macro
 def advance(tile, row_tiles, s, c, is_producer):
-    """The tile that comes next."""
+    """Goes on to the tile that comes next."""
     put(tile.number, tile.number + workers(c))
 
 
-# The loop over KV blocks of a kernel that is emitted from the Program: a call of a macro for each operation.
+# The loop over KV blocks is emitted from the Program: a call of a macro for each operation.
 #
 # Every macro takes `(t, tile, s, c)`: the KV block, counted from the first to be worked on; where the tile is; the memory of
 # the thread block; and the constants. What it needs besides, it takes by name. A submission has the same calls written out.
@@ -458,7 +458,7 @@ def advance(tile, row_tiles, s, c, is_producer):
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows of a head of a sequence, from `first_row` on, and the KV blocks that they need.
+    """A tile is rows of a head of a sequence, from `first_row` on, with the KV blocks that they need.
 
     These are `blocks` from block `first` on, and are counted from the last one: those before number `visible` need no mask,
     but for those before number `cut`, where a window has a left edge. Where a thread block works on tile after tile, it
@@ -484,7 +484,7 @@ class Tile:
 
 @T.macro
 def loop(tile, s, c):
-    """All iterations of a tile of `blocks` KV blocks, from the last one of its keys to the first.
+    """Runs all iterations of a tile of `blocks` KV blocks, from the last one of its keys to the first.
 
     Blocks that lie before number `visible` need no mask, but for those before number `cut`, where a window has a left edge.
     """
@@ -501,7 +501,7 @@ def loop(tile, s, c):
 
 @T.macro
 def prologue(tile, s, c):
-    """The iterations before the steady state, of which some operations have no block yet."""
+    """Runs the iterations before the steady state, in which some operations have no block yet."""
     take_turn(0, tile, s, c)
     wait_k(0, tile, s, c)
     issue_mma0(0, tile, s, c)  # in flight: mma0(0)
@@ -520,7 +520,7 @@ def prologue(tile, s, c):
 
 @T.macro
 def steady(t, tile, s, c):
-    """Iteration t of the steady state, whose block needs no mask."""
+    """Runs iteration t of the steady state, whose block needs no mask."""
     take_turn(t, tile, s, c)
     wait_k(t, tile, s, c)
     issue_mma0(t, tile, s, c)  # in flight: mma0(t)
@@ -544,7 +544,7 @@ def steady(t, tile, s, c):
 
 @T.macro
 def epilogue(blocks, tile, s, c):
-    """The iterations after the last block, which finish what was started."""
+    """Runs the iterations after the last block, which finish what was started."""
     release_rows_of_q(blocks - 1, tile, s, c)
     take_turn(blocks, tile, s, c)
     wait_v(blocks - 1, tile, s, c)
@@ -554,24 +554,24 @@ def epilogue(blocks, tile, s, c):
     release_v(blocks - 1, tile, s, c)
 
 
-# The operations of an iteration, a macro each; the vector statements are on the 64 rows of one warpgroup.
+# Each operation of an iteration has a macro; vector statements work on the 64 rows of one warpgroup.
 
 
 # --- what a thread has ---------------------------------------------------------------------------------------------
 
 
 def per_thread_layout():
-    """Layout of a (64, 4) fragment: what each of the four lanes that share a row of an accumulator has of it."""
+    """Returns the layout of a (64, 4) fragment: what each of the four lanes that share a row of an accumulator has of it."""
     return T.Fragment([ROWS, 4], forward_fn=lambda i, lane: (i // 16 * 32 + i % 8 * 4 + lane, i // 8 % 2))
 
 
 def lane_of(column):
-    """Which of the four lanes that share a row has this column of an accumulator."""
+    """Returns which of the four lanes that share a row has this column of an accumulator."""
     return column // 2 % 4
 
 
 def inside(columns, j):
-    """Whether column j is one of these, (first, end)."""
+    """Says whether column j is one of these, (first, end)."""
     return T.And(j >= columns[0], j < columns[1])
 
 
@@ -626,7 +626,7 @@ def exp(t, tile, s, c, masked, columns=None):
 
 
 def exp2(x, i, j, c):
-    """2^x. A polynomial computes it on the FMA units for some of the registers, if the schedule says so."""
+    """Returns 2^x. A polynomial computes it on the FMA units for some of the registers, if the schedule says so."""
     return T.exp2(x)
 
 
@@ -752,28 +752,28 @@ def hold_last(t, tile, s, c, registers):
     return T.call_extern("handle", f"tl_attention_hold_last<{registers[1] - 1}>", s.acc_s.data, s.scale)
 
 
-# Online softmax as in FlashAttention-2 (Dao, 2023, algorithm 1), in base 2: exp(x) = exp2(x log2 e).
+# The online softmax is that of FlashAttention-2 (Dao, 2023, algorithm 1), in base 2: exp(x) = exp2(x log2 e).
 
 
 LOG2_E = 1.4426950408889634
 
 
 def finite(scores_max):
-    """0 for a row that has seen no key yet: its maximum is -inf, and -inf - -inf would be NaN."""
+    """Returns the maximum, and 0 for a row that has seen no key: its maximum is -inf, and -inf - -inf would be NaN."""
     return T.if_then_else(scores_max == -T.infinity("float32"), T.float32(0), scores_max)
 
 
 def exponent(score, scores_max, s, c):
-    """scale (score - scores_max), a base-2 exponent."""
+    """Returns scale (score - scores_max), a base-2 exponent."""
     return score * s.scale - scores_max * s.scale
 
 
 def seen(scores_max, masked):
-    """A row's maximum, for exponents. While blocks are masked the row may have seen no key."""
+    """Returns a row's maximum, for exponents. While blocks are masked the row may have seen no key."""
     return finite(scores_max) if masked else scores_max
 
 
-# What goes between global and shared memory: rings of buffers, the producer warp's loads by TMA, a warpgroup's stores.
+# Tiles move between global and shared memory here: rings of buffers, the producer warp's loads by TMA, a warpgroup's stores.
 #
 # The producer warp loads as far ahead as the rings allow.
 #
@@ -782,12 +782,12 @@ def seen(scores_max, masked):
 
 
 def slot(ring, step):
-    """The slot of load number `step`."""
+    """Returns the slot of load number `step`."""
     return step % ring.depth
 
 
 def parity(ring, step):
-    """The parity of the phase that load number `step` is in: even or odd laps of the ring."""
+    """Returns the parity of the phase that load number `step` is in: even or odd laps of the ring."""
     return step // ring.depth % 2
 
 
@@ -803,7 +803,7 @@ def wait_empty(ring, step):
 
 @T.macro
 def release(ring, at, c):
-    """One arrival per warp, whose lanes have waited together, at each block that a load into the slot writes."""
+    """Arrives once per warp, whose lanes have waited together, at each block that a load into the slot writes."""
     if T.shuffle_elect(WARP):
         for rank in T.unroll(c.kernel.cluster):
             T.ptx_arrive_cluster_barrier(ring.empty[at], rank)
@@ -811,14 +811,14 @@ def release(ring, at, c):
 
 @T.macro
 def release_q(wg, s):
-    """One arrival per warp: its warpgroup's rows of Q_shared are free."""
+    """Arrives once per warp: its warpgroup's rows of Q_shared are free."""
     if T.shuffle_elect(WARP):
         T.mbarrier_arrive(s.Q.empty[wg])
 
 
 @T.macro
 def produce(tile, s, c):
-    """The loads of one tile. Q comes after the first blocks: its buffer is free later than theirs."""
+    """Loads one tile. Q comes after the first blocks: its buffer is free later than theirs."""
     for j in T.serial(tile.blocks):
         for name in c.loop.loads:
             LOADS[name](j, tile, s, c)
@@ -841,13 +841,13 @@ LOADS = {"load_k": load_k, "load_v": load_v}
 
 
 def block(j, tile, c):
-    """The KV block that comes j-th."""
+    """Returns the KV block that comes j-th."""
     return tile.blocks - 1 - j
 
 
 @T.macro
 def load(ring, step, kv, tile, c):
-    """Load number `step`: KV block `kv`, as soon as its slot is free."""
+    """Starts load number `step`: KV block `kv`, as soon as its slot is free."""
     wait_empty(ring, step)
     # As many columns as the tile has, where the tensor has fewer.
     columns = None
@@ -869,7 +869,7 @@ def multicast(c):
 
 @T.macro
 def load_q(wg, tile, s, c):
-    """A warpgroup's rows of Q."""
+    """Loads a warpgroup's rows of Q."""
     T.mbarrier_wait_parity(s.Q.empty[wg], tile.turn % 2 ^ 1)
     columns = None
     T.tma_copy(
@@ -894,7 +894,7 @@ def store(tile, s, c):
 
 @T.macro
 def store_vector(tile, s, c):
-    """16 bytes a lane: lanes exchange what they hold."""
+    """Stores 16 bytes a lane: lanes exchange what they hold."""
     T.call_extern(
         "handle",
         stored_columns(c),
@@ -905,17 +905,17 @@ def store_vector(tile, s, c):
 
 
 def stored_columns(c):
-    """The device function that stores as many columns as the tile has, or fewer for a tensor that is narrower."""
+    """Returns the device function that stores as many columns as the tile has, or fewer for a tensor that is narrower."""
     return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
 
 
-# Where rows of a tensor lie is said here for the kernels, and in `proof/generated/tensors.py` for their proofs.
+# Kernels learn here where rows of a tensor lie, and their proofs in `proof/generated/tensors.py` for their proofs.
 #
 # Every tensor is (batch, heads, rows, columns), whatever its strides.
 
 
 def rows_of(tensor, batch, head, first, count, columns=None):
-    """So many rows of a head of a sequence, from row `first` on: all columns, or the first `columns` of a wider tile.
+    """Returns so many rows of a head of a sequence, from row `first` on: all columns, or the first `columns` of a wider tile.
 
     TMA and the copies of TileLang fill columns and rows beyond the tensor's with 0, and store none.
     """
@@ -925,16 +925,16 @@ def rows_of(tensor, batch, head, first, count, columns=None):
 
 
 def kv_head(head, c):
-    """The head of K and V that a head of Q shares."""
+    """Returns the head of K and V that a head of Q shares."""
     return head
 
 
 def element_of(tensor, batch, head, row, column=0):
-    """One element."""
+    """Returns one element of a tensor."""
     return tensor[batch, head, row, column]
 
 
-# CUDA device functions of all lowerings; a kernel that calls one includes it in its prelude.
+# These CUDA device functions are for all lowerings; a kernel that calls one includes it in its prelude.
 
 
 # A warp's plain stores would write 16 bytes of each of 8 rows. The four lanes of a row transpose four registers among
@@ -980,11 +980,11 @@ __device__ __forceinline__ void tl_attention_store(const float* acc_o, void* out
 
 
 def is_bf16(c):
-    """The argument `bf16` of the templates."""
+    """Returns the argument `bf16` of the templates."""
     return "false"
 
 
-# CUDA device functions for what TileLang cannot say; a kernel includes them as its prelude.
+# These CUDA device functions do what TileLang cannot say; a kernel includes them as its prelude.
 #
 # A thread of a warpgroup holds acc_s and acc_o as wgmma leaves them: register 4 g + 2 h + c is row lane / 4 + 8 h of its
 # warp's 16 rows, column 8 g + 2 (lane % 4) + c.

@@ -1,1 +1,1 @@
-"""The statements of the attention loop: what each reads, writes and is. Tables, no behaviour."""
+"""Tables here list the statements of the attention loop: what each reads, writes and is. They have no behaviour."""

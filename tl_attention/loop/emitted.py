@@ -1,4 +1,4 @@
-"""The statements of the softmax where a kernel is emitted operation by operation, otherwise than `attention.SOURCE` has them.
+"""These statements of the softmax differ from `attention.SOURCE` where a kernel is emitted operation by operation.
 
 mma0 clears its accumulator, so the mask comes after it, and only for blocks at a boundary; row_max starts from the
 maximum so far, and row_sum adds to the sum so far, which its first chunk scales.
@@ -39,6 +39,6 @@ SOFTMAX = tuple(name for name in SOURCE.names[SOURCE.number["max_prev"] : SOURCE
 
 
 def emitted_table(names: Iterable[str], own: Iterable[Statement]) -> Table:
-    """The table of these statements, in this order: its `own` ones, those that are changed, and the others of the source."""
+    """Returns the table of these statements, in this order: its `own` ones, those that are changed, and the others of the source."""
     of_name = SOURCE.by_name | {s.name: s for s in (*CHANGED, *own)}
     return replace(SOURCE, statements=tuple(of_name[name] for name in names), fused=FUSED, moved={"mask": "row_max"})

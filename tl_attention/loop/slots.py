@@ -1,4 +1,4 @@
-"""Registers that the chunks of a buffer share: as many slots as chunks are in use at a time, in turn."""
+"""Chunks of a buffer share registers: they take turns in as many slots as chunks are in use at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Emission = Sequence[tuple[str, int]]
 
 
 def in_slots(table: Table, emission: Emission) -> Table:
-    """The table with each chunk of its slotted buffers in a slot, `K_local[1]`: chunk c in slot c modulo their number.
+    """Puts each chunk of the table's slotted buffers in a slot, `K_local[1]`: chunk c in slot c modulo their number.
 
     The order says how many there must be: one where each chunk is used up before the next is loaded, two where the next
     is loaded before, as many as chunks where a whole tile is.
@@ -39,7 +39,7 @@ def in_slots(table: Table, emission: Emission) -> Table:
 
 
 def _chunk_by_chunk(table: Table) -> Iterator[Statement]:
-    """The statements in source order, which uses up each chunk of fragments before it comes to the next."""
+    """Returns the statements in source order, which uses up each chunk of fragments before it comes to the next."""
 
     def product(s: Statement) -> str | None:
         return FRAGMENTS.get(whole(s.name), whole(s.name) if whole(s.name) in FRAGMENTS.values() else None)
@@ -54,7 +54,7 @@ def _chunk_by_chunk(table: Table) -> Iterator[Statement]:
 
 
 def _slots(table: Table, emission: Emission, chunks: Sequence[str]) -> int:
-    """The fewest slots in which no chunk is written over before its last reader; all, where there is no such number."""
+    """Returns the fewest slots in which no chunk is written over before its last reader; all, where there is no such number."""
     length = len(emission)
     # When each statement works on block 0, in places of the order.
     time = {name: stage * length + place for place, (name, stage) in enumerate(emission)}
@@ -64,7 +64,7 @@ def _slots(table: Table, emission: Emission, chunks: Sequence[str]) -> int:
     }
 
     def over(chunk: str, other: str) -> bool:
-        """Whether the other one is written, for this block or another one, while a chunk is in use."""
+        """Says whether another chunk is written, for this block or another one, while this one is in use."""
         behind = (written[other] - written[chunk]) % length or length
         return written[chunk] + behind <= read[chunk]
 

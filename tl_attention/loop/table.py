@@ -1,4 +1,4 @@
-"""Tables of statements: what each statement of a loop reads, writes and is, and what follows for the loop."""
+"""A table lists the statements of a loop: what each reads, writes and is, and what follows for the loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Identity = Literal["copy", "zero", "maximum"]
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement of a loop's body.
+    """A statement is one line of a loop's body.
 
     `reads` and `writes` name buffers of the kernel. A `load` is asynchronous and fills a ring buffer; a `product` may
     be in flight after it was issued; a `vector` statement is done when the next one starts. `code` names what it
@@ -46,14 +46,14 @@ class Statement:
 def statement(
     kind: StatementKind, name: str, reads: str, writes: str, formula: str, code: str = "", **facts: Any
 ) -> Statement:
-    """One line of a table; buffers are separated by blanks, and the code has the statement's name by default."""
+    """Makes one line of a table; buffers are separated by blanks, and the code has the statement's name by default."""
     facts["of_block"] = facts.get("of_block", False) or kind == "load"
     return Statement(name, kind, tuple(reads.split()), tuple(writes.split()), formula, code or name, **facts)
 
 
 @dataclass(frozen=True)
 class Table:
-    """The statements of one kernel's loop, in source order.
+    """A table has the statements of one kernel's loop, in source order.
 
     `initial` has the values that the code before the loop gives to buffers, `output` the buffers that the code after it
     reads. `splittable` has the statements that can be cut into chunks (`exp.0`), each with the buffers whose columns
@@ -93,53 +93,53 @@ class Table:
 
     @cached_property
     def rings(self) -> dict[str, str]:
-        """The buffers with several slots, by name: the load that fills each. Every other buffer has one version."""
+        """Returns the buffers with several slots, and the load that fills each. Every other buffer has one version."""
         return {self.ring_of(load): load for load in self.loads}
 
     def ring_of(self, load: str) -> str:
-        """The buffer that a load fills."""
+        """Returns the buffer that a load fills."""
         return self.by_name[load].writes[0]
 
     def loads_of(self, name: str) -> tuple[str, ...]:
-        """The loads whose buffers a statement reads."""
+        """Returns the loads whose buffers a statement reads."""
         return tuple(self.rings[buffer] for buffer in self.by_name[name].reads if buffer in self.rings)
 
     @cached_property
     def readers(self) -> dict[str, tuple[str, ...]]:
-        """Who reads each load's buffer, in source order."""
+        """Returns who reads each load's buffer, in source order."""
         return {load: tuple(name for name in self.names if load in self.loads_of(name)) for load in self.loads}
 
     @cached_property
     def inputs(self) -> frozenset[str]:
-        """The buffers that the loop never writes."""
+        """Returns the buffers that the loop never writes."""
         written = {buffer for s in self.statements for buffer in s.writes}
         return frozenset(buffer for s in self.statements for buffer in s.reads) - written
 
     @cached_property
     def results(self) -> tuple[str, ...]:
-        """The buffers that the code after the loop reads, those that are cut by their segments."""
+        """Returns the buffers that the code after the loop reads; a buffer that is cut goes by its segments."""
         written = dict.fromkeys(buffer for statement in self.statements for buffer in statement.writes)
         return tuple(buffer for buffer in written if whole(buffer) in self.output)
 
 
 def whole(name: str) -> str:
-    """The statement or buffer that a chunk belongs to: `exp` of exp.0, `acc_s` of acc_s[0:48]."""
+    """Returns the statement or buffer that a chunk belongs to: `exp` of exp.0, `acc_s` of acc_s[0:48]."""
     return name.partition(".")[0].partition("[")[0]
 
 
 def chunk_names(statement: str, columns: tuple[int, ...] | None) -> tuple[str, ...]:
-    """The names of a statement's chunks, or its own if it is whole."""
+    """Returns the names of a statement's chunks, or its own if it is whole."""
     return (statement,) if columns is None else tuple(f"{statement}.{index}" for index in range(len(columns)))
 
 
 def chunk_range(columns: tuple[int, ...], index: int) -> tuple[int, int]:
-    """(first column, end) of a chunk."""
+    """Returns (first column, end) of a chunk."""
     edges = (0, *accumulate(columns))
     return edges[index], edges[index + 1]
 
 
 def split_table(table: Table, split: Mapping[str, tuple[int, ...]]) -> Table:
-    """The table with the statements of `split` cut into chunks of these columns."""
+    """Cuts the statements of `split` in a table into chunks of these columns."""
     segments: dict[str, list[tuple[int, int]]] = {}
     # What the loop finds written is whole.
     cut = dict.fromkeys(

@@ -1,1 +1,1 @@
-"""From a Program to a TileLang kernel, one folder for each lowering. Only these folders and build/ import tilelang."""
+"""A lowering makes a TileLang kernel of a Program, and has a folder here. Only these folders and build/ import tilelang."""

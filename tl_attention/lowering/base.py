@@ -1,4 +1,4 @@
-"""What a lowering is: everything that turns a schedule, and its Program, into a kernel that is proved."""
+"""A lowering is everything that turns a schedule, and its Program, into a kernel that is proved."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_INIT_CHECKS = "tl.disable_buffer_init_check"
 
 
 class Lowering(ABC):
-    """One way from a schedule to a kernel. `registry.py` has them all; nothing else knows one by its name.
+    """A lowering is one way from a schedule to a kernel. `registry.py` has them all; nothing else knows one by its name.
 
     `dialect` is how schedules see it. `pass_configs` are TileLang's options for its kernels, `archs` the cards that it is
     compiled for.
@@ -44,14 +44,14 @@ class Lowering(ABC):
 
     @abstractmethod
     def resources(self, planned: Planned, size: HeadSize, card: Card = HOPPER) -> Resources:
-        """What one thread block of the schedule's kernel takes of an SM of the card."""
+        """Returns what one thread block of the schedule's kernel takes of an SM of the card."""
 
     def computes(self, schedule: Schedule, feature: Feature) -> bool:
-        """Whether the schedule's kernel computes a feature."""
+        """Says whether the schedule's kernel computes a feature."""
         return True
 
     def computes_lengths(self, schedule: Schedule, unusual: Unusual) -> bool:
-        """Whether the schedule's kernel computes what the lengths of a problem ask."""
+        """Says whether the schedule's kernel computes what the lengths of a problem ask."""
         return False
 
     def check_lengths(self, schedule: Schedule, shape: AttentionShape) -> None:
@@ -72,7 +72,7 @@ class Lowering(ABC):
             )
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
-        """What holds of its kernel beyond the dependences of the Program, in words, as each is proved.
+        """Proves what must hold of the kernel beyond the dependences of the Program, and yields each in words.
 
         Raises ScheduleRefused where something does not.
         """
@@ -80,25 +80,25 @@ class Lowering(ABC):
 
     @abstractmethod
     def constants(self, planned: Planned, variant: Variant) -> Constants:
-        """What the schedule and the variant fix of its kernel: plain values, which a submission carries. Imports tilelang."""
+        """Returns what schedule and variant fix of the kernel: plain values, which a submission carries. Imports tilelang."""
 
     @abstractmethod
     def launch(self) -> Any:
-        """The macro in which its kernels begin, which takes the tensors and the constants. Imports tilelang."""
+        """Returns the macro in which kernels begin, which takes the tensors and the constants. Imports tilelang."""
 
     def prim_func(self, planned: Planned, variant: Variant) -> Any:
-        """The TileLang program of a schedule's kernel. Imports tilelang."""
+        """Returns the TileLang program of a schedule's kernel. Imports tilelang."""
         from tl_attention.lowering.signature import prim_func
 
         return prim_func(self.launch(), self.constants(planned, variant), variant, self.counters(planned.schedule))
 
     def counters(self, schedule: Schedule) -> tuple[str, ...]:
-        """The counters among the parameters of the schedule's kernel."""
+        """Returns the names of the counters among the parameters of the schedule's kernel."""
         return ()
 
     @abstractmethod
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-        """The verdict of the proof. Raises ScheduleRefused where the generated code is not what the Program says, or races.
+        """Proves the generated code. Raises ScheduleRefused where it is not what the Program says, or races.
 
         Arithmetic on registers, which scores a mask hides, and which register is which element, are not read: that is
         for the numbers to show. docs/DESIGN.md has the list.

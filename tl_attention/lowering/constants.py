@@ -1,4 +1,4 @@
-"""The constants that the macros of a kernel know as `c`: all that is known when the kernel is traced."""
+"""Macros of a kernel know its constants as `c`: they are all that is known when the kernel is traced."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """What the variant fixes of a kernel, and the schedule's tile.
+    """These constants are fixed by the variant, and by the schedule's tile.
 
     A tile of a narrow tensor has more columns than the tensor: `head_dim` and `head_dim_v` are the tile's, `columns_v` V's.
     """
@@ -38,7 +38,7 @@ class Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class EmittedConstants(Constants):
-    """What is fixed of a kernel whose loop is emitted from the Program, with no option left open.
+    """A kernel whose loop is emitted from the Program has these constants, with no option left open.
 
     With `rings_of_a_tile`, rings of several buffers begin anew with each tile. `macro_of(op, c)` gives an operation's macro.
     """

@@ -1,4 +1,4 @@
-"""CUDA device functions of all lowerings; a kernel that calls one includes it in its prelude."""
+"""These CUDA device functions are for all lowerings; a kernel that calls one includes it in its prelude."""
 
 # Four lanes have a row's maximum and sum, and those of the row eight below; the first of them stores both.
 # With m = max_j s_j and d = sum_j 2^(scale (s_j - m)), whatever m was taken and scale = softmax_scale log2 e,
@@ -127,10 +127,10 @@ STRIDED_STORE = STORE.replace("int rows)", "int rows, int64_t row_stride)").repl
 
 
 def device_code(names):
-    """The functions of these features, by the kernel's parameters."""
+    """Returns the functions of these features, which are named by the kernel's parameters."""
     return "".join(text for name, text in OF_FEATURES.items() if name in names)
 
 
 def is_bf16(c):
-    """The argument `bf16` of the templates."""
+    """Returns the argument `bf16` of the templates."""
     return "true" if c.dtype == "bfloat16" else "false"

@@ -1,4 +1,4 @@
-"""Rules of lowerings that emit the loop operation by operation, whose softmax is that of `loop/emitted.py`."""
+"""These rules hold for lowerings that emit the loop operation by operation, with the softmax of `loop/emitted.py`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MASKED_BLOCKS_COME_FIRST = Rule(
 
 
 def fused_statements_are_in_one_group(table: Table) -> Check:
-    """Of this table, and the mask with the product that it hides scores of."""
+    """Makes the rule that statements which the table fuses share a group, and so do the mask and MMA0, whose scores it hides."""
 
     def check(s: Keys) -> None:
         group_of = {name: index for index, group in enumerate(s.group) for name in group}
@@ -43,7 +43,7 @@ def fused_statements_are_in_one_group(table: Table) -> Check:
 
 
 def chunks_have_all_keys(*names: str) -> tuple[Check, ...]:
-    """Those of these statements, whose columns are the block's keys."""
+    """Makes the rule that the chunks of these statements, whose columns are the block's keys, have all of them."""
     return tuple(map(_chunks_have_all_keys, names))
 
 
@@ -63,7 +63,7 @@ def _chunks_have_all_keys(name: str) -> Check:
 
 
 def rewidened(widths: tuple[int, ...], total: int) -> tuple[int, ...] | None:
-    """So many chunks of `total` columns, the first ones as they are where the others still have some; None if too many."""
+    """Cuts `total` columns into so many chunks, the first ones as they are where some are left for the others; None if too many."""
     found: list[int] = []
     left = total
     for behind in range(len(widths) - 1, 0, -1):
@@ -83,13 +83,13 @@ ROW_SUMS_IN_CHUNKS_ARE_PER_THREAD = Rule(
 
 
 def _near(name: str, s: Keys) -> str | None:
-    """The chunk that is nearest to one that is not there, or the whole statement."""
+    """Finds the chunk that is nearest to one that does not exist, or the whole statement."""
     chunks = [statement for statement in s.statements if whole(statement) == whole(name)]
     return chunks[-1] if chunks else None
 
 
 def places_exist(unnamed: Collection[str]) -> Check:
-    """Those before which a schedule waits or releases; these statements have none of their own."""
+    """Makes the rule that what a schedule waits or releases before exists; these statements have no operation of their own."""
 
     def check(s: Keys) -> None:
         for key in ("wait_before", "release_before"):

@@ -1,4 +1,4 @@
-"""What each feature of a call does in a kernel, at places that every kernel has and in which none knows a feature.
+"""A feature of a call acts at a few places that every kernel has; no kernel knows a feature.
 
 Behind the products, scores change; before the last products, what a row's total needs is read; at the rows' totals, scores
 without a key are added and results stored. `c.features` has the features of each place. What one reads of a head comes to
@@ -16,12 +16,13 @@ from tl_attention.problem.features import FEATURES, features_of
 
 @dataclass(frozen=True)
 class InKernel:
-    """A feature in a kernel; what it does not do is None.
+    """A feature's part in a kernel is one function for each place where it acts, else None.
 
-    Scores are what Q K^T gives, and the kernel scales them by a `factor` before the softmax.
+    Scores are what Q K^T gives, and the kernel scales them by a `factor` before the softmax, in natural units: log2 e comes
+    after it.
 
-    `score(x, after, factor, s)` is what becomes of a score whose key lies `after` keys behind its query's own place, and
-    `factor_behind(factor, given)` the factor from then on. `operand(factor, given)` is what the device function that does
+    `score(x, after, factor, s)` is what becomes of a score whose key lies `after` keys behind its query's own place (make a
+    float of that integer before a condition on it: the proof follows conditions on integers), and `factor_behind(factor, given)` the factor from then on. `operand(factor, given)` is what the device function that does
     so for all scores of a thread, `on_scores`, is given beside them. `totals(rows, s, c)`, a macro, changes the rows'
     maxima and totals, or stores something of them; if it `rescales`, what the output must be multiplied by is in
     scores_max_prev then.
@@ -36,7 +37,7 @@ class InKernel:
 
 @dataclass(frozen=True)
 class Totals:
-    """Rows, their maxima and their totals, for what features do with them.
+    """Features get rows in this form, with their maxima and their totals.
 
     They are `count` rows of a head of a sequence from `first_row` on; scores are scaled by `scale`. `total` is a fragment
     of theirs, `maxima` and `totals` are where a thread has its own in registers. Without a fragment two are None.
@@ -54,7 +55,7 @@ class Totals:
 
 @T.macro
 def add_sink(rows, s, c):
-    """A sink is one more score of each row: to the maxima, and to the totals, the sums of exponentials.
+    """Adds a sink, which is one more score of each row, to the maxima and to the totals, the sums of exponentials.
 
     It is in natural units, neither scaled nor capped. A row has seen a key, so its maximum is finite.
     """
@@ -67,7 +68,7 @@ def add_sink(rows, s, c):
 
 
 def sink_score(sink, per_score):
-    """The score that a sink is worth."""
+    """Returns the score that a sink is worth."""
     score = sink * LOG2_E / per_score
     return T.if_then_else(score > T.float32(HIGHEST), T.float32(HIGHEST), score)
 
@@ -102,7 +103,7 @@ ON_SCORES = {feature.name: feature.on_scores for feature in FEATURES}
 
 
 class Places(NamedTuple):
-    """The features of a kernel by the places where they act, each by its parameter's name.
+    """The features of a kernel are sorted here by the places where they act; each goes by its parameter's name.
 
     `first` and `last` read a number of a tile's head: before its first scores, and before its last products. A kernel
     asks with `at_...` whether it has any there: what a submission does not ask for, it does not carry.
@@ -141,7 +142,7 @@ class Places(NamedTuple):
 
     @classmethod
     def of(cls, parameters):
-        """Those of a kernel with these parameters."""
+        """Sorts the features of a kernel with these parameters."""
         rows = {feature.name: feature for feature in features_of(parameters)}
         names = tuple(name for name in IN_KERNEL if name in rows)
         per_head = [name for name in names if rows[name].kind == "per head"]
@@ -159,7 +160,7 @@ class Places(NamedTuple):
 
 
 def factor_of(given, c, before=None):
-    """What the kernel scales scores by: behind all that changes them, or as they come to the feature `before`."""
+    """Returns what the kernel scales scores by: after all that changes them, or as they come to the feature `before`."""
     factor = given.softmax_scale
     for name in c.features.scores:
         if name == before:
@@ -170,36 +171,36 @@ def factor_of(given, c, before=None):
 
 
 def changed_by(name, x, after, s, c):
-    """What a feature makes of a score x whose key lies `after` keys behind its query's own place."""
+    """Returns what a feature makes of a score x whose key lies `after` keys behind its query's own place."""
     return IN_KERNEL[name].score(x, after, factor_of(s.given, c, name), s)
 
 
 def changed(x, after, s, c):
-    """What all of them make of it."""
+    """Returns what all features together make of a score."""
     for name in c.features.scores:
         x = changed_by(name, x, after, s, c)
     return x
 
 
 def changes_at_once(name):
-    """Whether a device function changes all scores of a thread for the feature."""
+    """Says whether a device function changes all scores of a thread for the feature."""
     return bool(ON_SCORES[name])
 
 
 def operand_of(name, s, c):
-    """What that function is given beside the scores."""
+    """Returns what the feature's device function takes besides the scores."""
     return IN_KERNEL[name].operand(factor_of(s.given, c, name), s.given)
 
 
 @T.macro
 def own_values(c):
-    """Registers for what features read of a tile's head."""
+    """Allocates registers for what features read of a tile's head."""
     return {name: own_value() for name in (*c.features.first, *c.features.last)}
 
 
 @T.macro
 def own_value():
-    """A register for one of them."""
+    """Allocates a register for what one feature reads of a tile's head."""
     own = T.alloc_local([1], "float32")
     # TileLang calls the register by this name.
     return own  # noqa: RET504
@@ -207,13 +208,13 @@ def own_value():
 
 @T.macro
 def read(names, head, s):
-    """What these features read of a head."""
+    """Reads what these features need of a head."""
     for name in names:
         s.own[name][0] = getattr(s.given, name)[head]
 
 
 @T.macro
 def at_totals(rows, s, c):
-    """What features do at the rows' totals."""
+    """Lets features act at the rows' totals."""
     for name in c.features.totals:
         IN_KERNEL[name].totals(rows, s, c)

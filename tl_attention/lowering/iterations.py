@@ -1,4 +1,4 @@
-"""The loop over KV blocks of a kernel that is emitted from the Program: a call of a macro for each operation.
+"""The loop over KV blocks is emitted from the Program: a call of a macro for each operation.
 
 Every macro takes `(t, tile, s, c)`: the KV block, counted from the first to be worked on; where the tile is; the memory of
 the thread block; and the constants. What it needs besides, it takes by name. A submission has the same calls written out.
@@ -14,7 +14,7 @@ from tl_attention.lowering.features import read
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows of a head of a sequence, from `first_row` on, and the KV blocks that they need.
+    """A tile is rows of a head of a sequence, from `first_row` on, with the KV blocks that they need.
 
     These are `blocks` from block `first` on, and are counted from the last one: those before number `visible` need no mask,
     but for those before number `cut`, where a window has a left edge. Where a thread block works on tile after tile, it
@@ -36,17 +36,17 @@ class Tile:
 
 
 def function_of(macro):
-    """The function that a macro was made of, or the function itself that gives an expression."""
+    """Returns the function that a macro was made of, or the function itself that gives an expression."""
     return getattr(macro, "orig_func", macro)
 
 
 def parameters(macro):
-    """The parameters of a macro by name."""
+    """Returns the parameters of a macro by name."""
     return signature(function_of(macro)).parameters
 
 
 def call_of(op, c, masked):
-    """The macro of an operation, and what it takes by name, of what is known of the operation and its statement.
+    """Returns the macro of an operation, and what it takes by name of what is known of the operation and its statement.
 
     A block is `masked` if it may hold keys that are hidden from some of the queries.
     """
@@ -62,7 +62,7 @@ def call_of(op, c, masked):
 
 @T.macro
 def loop(tile, s, c):
-    """All iterations of a tile of `blocks` KV blocks, from the last one of its keys to the first.
+    """Runs all iterations of a tile of `blocks` KV blocks, from the last one of its keys to the first.
 
     Blocks that lie before number `visible` need no mask, but for those before number `cut`, where a window has a left edge.
     """
@@ -97,14 +97,14 @@ def loop(tile, s, c):
 
 
 def emit(op, t, tile, s, c, masked):
-    """An operation of iteration t."""
+    """Emits an operation of iteration t."""
     macro, keywords = call_of(op, c, masked)
     return macro(t - op.lag, tile, s, c, **keywords)
 
 
 @T.macro
 def prologue(tile, s, c):
-    """The iterations before the steady state, of which some operations have no block yet."""
+    """Runs the iterations before the steady state, in which some operations have no block yet."""
     for t, operations in c.loop.prologue:
         for op in operations:
             emit(op, t, tile, s, c, masked=True)
@@ -112,27 +112,27 @@ def prologue(tile, s, c):
 
 @T.macro
 def steady(t, tile, s, c):
-    """Iteration t of the steady state, whose block needs no mask."""
+    """Runs iteration t of the steady state, whose block needs no mask."""
     for op in c.loop.unmasked:
         emit(op, t, tile, s, c, masked=False)
 
 
 @T.macro
 def steady_masked(t, tile, s, c):
-    """Iteration t of the steady state, whose block is masked."""
+    """Runs iteration t of the steady state, whose block is masked."""
     for op in c.loop.steady.operations:
         emit(op, t, tile, s, c, masked=True)
 
 
 @T.macro
 def epilogue(blocks, tile, s, c):
-    """The iterations after the last block, which finish what was started."""
+    """Runs the iterations after the last block, which finish what was started."""
     for t, operations in c.loop.epilogue:
         finish(operations, blocks + t, tile, s, c)
 
 
 @T.macro
 def finish(operations, blocks, tile, s, c):
-    """One iteration of the epilogue, whose number is `blocks`."""
+    """Runs one iteration of the epilogue, whose number is `blocks`."""
     for op in operations:
         emit(op, blocks, tile, s, c, masked=True)

@@ -1,4 +1,4 @@
-"""What a schedule fixes of a kernel that is emitted from its Program: the whole Program, the tile and the options."""
+"""A schedule fixes the loop of a kernel that is emitted from its Program, its tile and its options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tl_attention.program.program import Program
 
 
 class Loop(NamedTuple):
-    """The whole Program: `steady` repeats from `start` up to `end`, counted from the number of blocks, and what its iterations need.
+    """A loop is the whole Program: `steady` repeats from `start` up to `end`, which counts from the number of blocks.
 
     `loads` is the producer's order; `named` is what a statement's macro takes by name, (first, end) of a chunk's columns
     among it.
@@ -27,27 +27,27 @@ class Loop(NamedTuple):
 
     @property
     def start(self) -> int:
-        """The first iteration of the steady state."""
+        """Returns the number of the steady state's first iteration."""
         return self.steady.t
 
     @property
     def unmasked(self) -> tuple[Operation, ...]:
-        """The operations of an iteration whose block needs no mask."""
+        """Returns the operations of an iteration whose block needs no mask."""
         return tuple(op for op in self.steady.operations if op.statement != "mask")
 
     @property
     def masked_lag(self) -> int:
-        """Up to this many iterations after the last block that needs a mask, a statement still works on it."""
+        """Returns how many iterations after the last block that needs a mask a statement still works on it."""
         return max(op.lag for op in self.steady.operations if op.kind == "run")
 
     @property
     def mask_lag(self) -> int:
-        """How many iterations after that of its number a block is masked."""
+        """Returns how many iterations after that of its number a block is masked."""
         return next(op.lag for op in self.steady.operations if op.statement == "mask")
 
     @classmethod
     def of(cls, program: Program, named: Mapping[str, Mapping[str, Any]] = {}) -> Loop:
-        """The Program's phases, as a kernel runs them. `named` is what macros of a lowering take besides columns."""
+        """Returns the Program's phases, as a kernel runs them. `named` is what macros of a lowering take besides columns."""
         phases = program.phases
         columns = {s.name: {"columns": s.columns} for s in program.table.statements if s.columns}
         return cls(

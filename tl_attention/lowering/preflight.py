@@ -1,4 +1,4 @@
-"""Every check that needs no compiler: the limits of the SM, the dependences, and how the roles go together."""
+"""A schedule is checked here without a compiler: the limits of the SM, the dependences, and how the roles go together."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refuse_unless_safe(planned: Planned, size: HeadSize, card: Card = HOPPER) ->
 
 
 def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
-    """What holds of the schedule's Program, in words, as each is proved. Raises ScheduleRefused where it does not."""
+    """Proves the schedule's Program, and yields in words what holds. Raises ScheduleRefused where something does not."""
     try:
         legality.check(program)
         yield "every read sees the value that source order gives it"
@@ -54,7 +54,7 @@ def proofs(schedule: Schedule, program: Program) -> Iterator[str]:
 
 
 def verdicts(planned: Planned, model: Model | None, sizes: Sequence[HeadSize], card: Card = HOPPER) -> Iterator[str]:
-    """Everything that `refuse_unless_safe` asks, a line for what holds. Raises ScheduleRefused for what does not.
+    """Asks everything that `refuse_unless_safe` asks, and yields a line for what holds. Raises ScheduleRefused for what does not.
 
     The Program comes first, in the model that is asked for: its proof is worth seeing where only the tile is too large.
     """

@@ -1,4 +1,4 @@
-"""The lowerings, by name. To add one: its folder, and a line here."""
+"""All lowerings stand here by name. To add one: its folder, and a line here."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ for _lowering in LOWERINGS.values():
 
 
 def lowering_of(schedule: Schedule) -> Lowering:
-    """The schedule's lowering. Raises InputError that lists the known ones, where its name was not checked."""
+    """Returns the schedule's lowering. Raises InputError that lists the known ones, where its name was not checked."""
     return LOWERINGS[schedule.dialect.name]

@@ -1,11 +1,11 @@
-"""Where rows of a tensor lie is said here for the kernels, and in `proof/generated/tensors.py` for their proofs.
+"""Kernels learn here where rows of a tensor lie, and their proofs in `proof/generated/tensors.py` for their proofs.
 
 Every tensor is (batch, heads, rows, columns), whatever its strides.
 """
 
 
 def rows_of(tensor, batch, head, first, count, columns=None):
-    """So many rows of a head of a sequence, from row `first` on: all columns, or the first `columns` of a wider tile.
+    """Returns so many rows of a head of a sequence, from row `first` on: all columns, or the first `columns` of a wider tile.
 
     TMA and the copies of TileLang fill columns and rows beyond the tensor's with 0, and store none.
     """
@@ -15,10 +15,10 @@ def rows_of(tensor, batch, head, first, count, columns=None):
 
 
 def kv_head(head, c):
-    """The head of K and V that a head of Q shares."""
+    """Returns the head of K and V that a head of Q shares."""
     return head if c.group == 1 else head // c.group
 
 
 def element_of(tensor, batch, head, row, column=0):
-    """One element."""
+    """Returns one element of a tensor."""
     return tensor[batch, head, row, column]

@@ -1,4 +1,4 @@
-"""The prim_func of a kernel: its parameters are read off their list, and travel by name, None where there is none."""
+"""A kernel's prim_func takes the parameters of the list; they travel by name, and are None where there is none."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from tl_attention.problem.variant import KERNEL_PARAMETERS, Sizes
 
 
 def prim_func(launch, c, variant, counters):
-    """The prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
+    """Returns the prim_func: Output = softmax(softmax_scale Q K^T) V, with products accumulated in float32."""
     sizes = Sizes(*(variant.sizes or T.dynamic(", ".join(Sizes._fields))))
     signature = Signature(variant.parameters(*counters), variant, sizes)
 
@@ -23,7 +23,7 @@ def prim_func(launch, c, variant, counters):
 
 
 class Signature:
-    """The parameters of a kernel with their types. TileLang takes the object for a constant, and asks it for them."""
+    """A signature is the parameters of a kernel with their types. TileLang takes the object for a constant, and asks it for them."""
 
     def __init__(self, parameters, variant, sizes):
         self._variant, self._dims = variant, variant.dims(sizes)
@@ -39,19 +39,19 @@ class Signature:
         return T.Tensor(shape, dtype)
 
     def annotated(self, function):
-        """The function whose one parameter this is."""
+        """Makes this the type of the function's one parameter."""
         function.__annotations__ = {"parameters": self}
         return function
 
     def given(self):
-        """The parameters by name, as the kernel being traced has them."""
+        """Returns the parameters by name, as the kernel being traced has them."""
         there = {name: tirx.arg(name, of_type) for name, of_type in self._types.items()}
         return SimpleNamespace(**{p.name: there.get(p.name) for p in KERNEL_PARAMETERS})
 
 
 @T.macro
 def aligned(given):
-    """Rows of strided tensors start at multiples of 16 bytes: without it TileLang would copy element by element."""
+    """Says that rows of strided tensors start at multiples of 16 bytes: otherwise TileLang would copy element by element."""
     for dim in (0, 1, 2):
         T.assume(given.Q.strides[dim] % 8 == 0)
         T.assume(given.K.strides[dim] % 8 == 0)

@@ -1,4 +1,4 @@
-"""Online softmax as in FlashAttention-2 (Dao, 2023, algorithm 1), in base 2: exp(x) = exp2(x log2 e)."""
+"""The online softmax is that of FlashAttention-2 (Dao, 2023, algorithm 1), in base 2: exp(x) = exp2(x log2 e)."""
 
 import tilelang.language as T
 
@@ -15,22 +15,22 @@ HIGHEST = 1e30
 
 
 def finite(scores_max):
-    """0 for a row that has seen no key yet: its maximum is -inf, and -inf - -inf would be NaN."""
+    """Returns the maximum, and 0 for a row that has seen no key: its maximum is -inf, and -inf - -inf would be NaN."""
     return T.if_then_else(scores_max == -T.infinity("float32"), T.float32(0), scores_max)
 
 
 def exponent(score, scores_max, s, c):
-    """scale (score - scores_max), a base-2 exponent."""
+    """Returns scale (score - scores_max), a base-2 exponent."""
     return score * s.scale - scores_max * s.scale if c.softmax.fused_scale else (score - scores_max) * s.scale
 
 
 def seen(scores_max, masked):
-    """A row's maximum, for exponents. While blocks are masked the row may have seen no key."""
+    """Returns a row's maximum, for exponents. While blocks are masked the row may have seen no key."""
     return finite(scores_max) if masked else scores_max
 
 
 def tanh(x):
-    """The hyperbolic tangent: near 0 by a polynomial, elsewhere 1 - 2 / (1 + e^(2 x)), whose relative error grows there."""
+    """Returns the hyperbolic tangent: a polynomial near 0, where the relative error of 1 - 2 / (1 + e^(2 x)) grows."""
     bound, coefficients = max(TANH.items())
     square = x * x
     power = T.float32(coefficients[-1])

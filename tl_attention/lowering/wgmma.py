@@ -1,4 +1,4 @@
-"""What the lowerings that multiply by wgmma have in common."""
+"""Lowerings that multiply by wgmma share their cards, a rule about threads, and the plain resources."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ THREADS_FIT_THE_TILE = tuple(map(_threads_of, choices(Keys.model_fields["block_M
 
 
 def plain_resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
-    """What a block takes whose threads all compute: tiles in dynamic shared memory, no mbarriers of its own."""
+    """Returns what a block takes whose threads all compute: tiles in dynamic shared memory, no mbarriers of its own."""
     from tl_attention.proof.limits import Resources, fragment_registers, shared_bytes
 
     schedule = planned.schedule

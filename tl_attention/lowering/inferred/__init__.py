@@ -1,1 +1,1 @@
-"""T.Pipelined(num_stages) alone: the pipelined kernel, whose order the compiler decides. There is no Program."""
+"""The compiler decides the order of the pipelined kernel, which has T.Pipelined(num_stages) alone. There is no Program."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Inferred(Pipelined):
-    """Nothing to derive, to prove or to compare the generated code with: it is verified on the GPU only."""
+    """This lowering has no Program to derive, to prove, or to compare the generated code with: it is verified on the GPU only."""
 
     dialect = Dialect("inferred", "the compiler decides order and stage", model=None, rules=THREADS_FIT_THE_TILE)
 

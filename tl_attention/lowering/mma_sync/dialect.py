@@ -1,4 +1,4 @@
-"""How schedules see the mma.sync kernel: the statements of its loop, its rules, and what it adds to a Program.
+"""Schedules see the mma.sync kernel like this: the statements of its loop, its rules, and what it adds to a Program.
 
 A product is a vector statement here: for the thread that runs it, it is done when the next one that needs its registers
 starts. Products read fragments, which are loaded from shared memory by statements of their own.
@@ -59,7 +59,7 @@ TABLE = replace(
 
 
 def absent(keys: Keys) -> tuple[str, ...]:
-    """The statements that the loop lacks where Q stays in registers."""
+    """Returns the statements that the loop lacks where Q stays in registers."""
     return ("frag_q",) if keys.kernel.q_operand == "registers" else ()
 
 
@@ -68,7 +68,7 @@ ROWS_OF_A_PRODUCT = 16
 
 
 def rows_at_once(threads: int) -> int:
-    """How many rows all warps of a block compute at a time."""
+    """Returns how many rows all warps of a block compute at a time."""
     return threads // WARP * ROWS_OF_A_PRODUCT
 
 
@@ -121,7 +121,7 @@ Place = tuple[str, int, int]
 
 
 def waits_and_barriers(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """Waits for groups of copies where a load is first waited for, and barriers where one is needed and none has been.
+    """Adds waits for groups of copies where a load is first waited for, and barriers where one is needed and none has been.
 
     Q is waited for with the first load behind it; by itself where its first reader comes before that. Where it stays in
     registers, its fragments are loaded right behind a wait of its own.
@@ -137,7 +137,7 @@ def waits_and_barriers(phases: Phases, schedule: Schedule, buffers: Mapping[str,
 
 
 def _before_first_reader(phases: Phases, table: Table, *added: Operation) -> Phases:
-    """The phases with these before the first iteration that reads Q, from shared memory or from registers."""
+    """Puts these operations before the first iteration that reads Q, from shared memory or from registers."""
     readers = {s.name for s in table.statements if s.kind != "load" and table.inputs.intersection(s.reads)}
     reads = [any(op.statement in readers for op in operations) for _, operations in phases.prologue]
     first = [*reads, True].index(True)
@@ -146,7 +146,7 @@ def _before_first_reader(phases: Phases, table: Table, *added: Operation) -> Pha
 
 
 def _placed(phases: Phases, table: Table, buffers: Mapping[str, int]) -> Phases:
-    """The phases with their waits and barriers. Raises _NotWaitedFor where Q is read before anything is waited for."""
+    """Adds waits and barriers to the phases. Raises _NotWaitedFor where Q is read before anything is waited for."""
     needed = _Needed()
     while (more := _needed_besides(phases, table, buffers, needed)) != needed:
         needed = more
@@ -166,7 +166,7 @@ def _placed(phases: Phases, table: Table, buffers: Mapping[str, int]) -> Phases:
 
 
 def _needed_besides(phases: Phases, table: Table, buffers: Mapping[str, int], needed: _Needed) -> _Needed:
-    """What is needed in loops of any length where this much is there: the same, where it is enough."""
+    """Returns what loops of any length need where this much is there: the same, where it is enough."""
     found = needed.copy()
     for repeated in REPEATED:
         state = _State(table, buffers, found)
@@ -176,7 +176,7 @@ def _needed_besides(phases: Phases, table: Table, buffers: Mapping[str, int], ne
 
 
 def _unrolled(phases: Phases, repeated: int) -> Iterator[tuple[Place, Operation, int]]:
-    """Every operation of a loop that repeats its steady state so often, with where it stands, and its iteration."""
+    """Yields every operation of a loop that repeats its steady state so often, with its place and its iteration."""
     blocks = phases.least_blocks + repeated
     listed = [("prologue", number, iteration) for number, iteration in enumerate(phases.prologue)]
     listed += [
@@ -192,12 +192,12 @@ def _unrolled(phases: Phases, repeated: int) -> Iterator[tuple[Place, Operation,
 
 
 class _NotWaitedFor(Exception):
-    """Copies are read before anything that was waited for shows them: Q's, as all others have waits of their own."""
+    """This is raised where copies of Q are read before anything has been waited for; all other copies have their own waits."""
 
 
 @dataclass
 class _Needed:
-    """Before which operations a barrier stands, and how many copies' groups each wait leaves in flight."""
+    """A Program needs a barrier before these operations, and these waits, each of which leaves so many groups of copies in flight."""
 
     barriers: set[Place] = field(default_factory=set)
     waits: dict[Place, int] = field(default_factory=dict)
@@ -206,7 +206,7 @@ class _Needed:
         return _Needed({*self.barriers}, dict(self.waits))
 
     def operations(self, phase: str, number: int, operations: tuple[Operation, ...]) -> Iterator[Operation]:
-        """An iteration's operations with these, and without those that they stand for."""
+        """Returns an iteration's operations with these waits and barriers, and without the operations that they stand for."""
         for index, op in enumerate(operations):
             place = phase, number, index
             if place in self.barriers:
@@ -218,7 +218,7 @@ class _Needed:
 
 
 class _State:
-    """What has been copied, waited for, met behind and read, as the loop goes on; it notes what is needed."""
+    """The state of the loop is what has been copied, waited for, met behind and read so far; it notes what is needed."""
 
     def __init__(self, table: Table, buffers: Mapping[str, int], needed: _Needed):
         self.table, self.buffers, self.needed = table, buffers, needed
@@ -229,7 +229,7 @@ class _State:
         self.read: set[Load] = set()
 
     def step(self, place: Place, op: Operation, block: int) -> None:
-        """Run one. Raises _NotWaitedFor."""
+        """Runs one operation. Raises _NotWaitedFor."""
         if place in self.needed.barriers:
             self.meet()
         if op.kind == "wait":
@@ -251,7 +251,7 @@ class _State:
             self.arrived = max(self.arrived, len(self.groups) - self.needed.waits[place])
 
     def group(self, load: Load) -> int:
-        """Its number. What is read before it is loaded is for the proof of the values to refuse."""
+        """Returns the number of a load's group. What is read before it is loaded is for the proof of the values to refuse."""
         return self.groups.index(load) if load in self.groups else 0
 
     def reads(self, place: Place, op: Operation, block: int) -> None:
@@ -266,7 +266,7 @@ class _State:
         self.read.update(loads)
 
     def need(self, place: Place) -> None:
-        """A barrier, right before."""
+        """Notes that a barrier is needed right before."""
         self.needed.barriers.add(place)
         self.meet()
 

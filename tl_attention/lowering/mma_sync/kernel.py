@@ -1,4 +1,4 @@
-"""FlashAttention forward: fragments by ldmatrix, products by mma.sync, loads by cp.async.
+"""This FlashAttention forward reads fragments by ldmatrix, multiplies by mma.sync and loads by cp.async.
 
 Every thread computes and loads. A warp has 16 rows of each 16 * warps of the tile, so that its fragments of K and V
 serve all of them. KV blocks come from the last to the first, so that those that need a mask come first.
@@ -27,7 +27,7 @@ template <int rows> __device__ __forceinline__ bool tl_attention_grew(const floa
 
 @T.macro
 def launch(given, c):
-    """The thread blocks: one for each row tile."""
+    """Launches a thread block for each row tile."""
     batch, heads, seq_q, _ = given.Q.shape
     with T.Kernel(T.ceildiv(seq_q, c.block_M), heads, batch, threads=c.threads, prelude=prelude(c)) as (bx, by, bz):
         T.annotate_min_blocks_per_sm(c.kernel.blocks_per_sm)
@@ -38,7 +38,7 @@ def launch(given, c):
 
 
 def prelude(c):
-    """The CUDA device functions that the kernel calls."""
+    """Returns the CUDA device functions that the kernel calls."""
     text = STRIDED_STORE if c.strided else STORE
     if c.softmax.rescale_threshold > 0:
         text += GREW
@@ -49,7 +49,7 @@ def prelude(c):
 
 @T.macro
 def work(bx, by, bz, s, c):
-    """A row tile."""
+    """Computes a row tile."""
     first_row = T.alloc_var("int32")
     blocks = T.alloc_var("int32")
     visible = T.alloc_var("int32")
@@ -104,7 +104,7 @@ class State:
 
 @T.macro
 def block_state(given, c):
-    """The tensors, and all that is allocated. A thread has two rows of each product's 16, and pairs of columns."""
+    """Allocates tiles and registers. A thread has two rows of each product's 16, and pairs of columns."""
     products = c.block_M // c.rows
     Q_shared = T.alloc_shared([c.block_M * c.head_dim], c.dtype)
     K_shared = T.alloc_shared([c.kernel.k_stages * c.block_N * c.head_dim], c.dtype)
@@ -143,13 +143,13 @@ def block_state(given, c):
 
 
 def room(steps, columns):
-    """Steps of 16 columns that there is room for; of all columns unless said otherwise."""
+    """Returns how many steps of 16 columns there is room for; for all columns unless said otherwise."""
     return columns // 16 if steps is None else steps
 
 
 @T.macro
 def start(s, c):
-    """A row has seen no key yet."""
+    """Sets maxima and sums to those of rows that have seen no key."""
     products = c.block_M // c.rows
     for i in T.unroll(products * c.head_dim_v // 2):
         s.acc_o[i] = 0

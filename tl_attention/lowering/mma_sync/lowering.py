@@ -38,7 +38,7 @@ NO_SYNC, NO_TMA, NO_WARP_SPECIALIZATION, NO_REUSE = (
 
 
 class MmaSync(Lowering):
-    """Waits and barriers stand where the Program has them; what is multiplied is loaded from shared memory by statements."""
+    """This lowering puts waits and barriers where the Program has them; statements load what is multiplied from shared memory."""
 
     dialect = Dialect(
         "mma_sync",

@@ -1,4 +1,4 @@
-"""The operations of an iteration: macros, or functions that give an expression, and which of them emits what.
+"""Each operation of an iteration is emitted by a macro, or by a function that gives an expression.
 
 Each is called with `(t, tile, s, c)`, and what it needs besides by name. `t` is a KV block of the tile, counted from the
 first one to be worked on; `s` is the memory of the thread block, `c` the constants.
@@ -125,22 +125,22 @@ def multiply(A, a, B, b, C, at, c):
 
 
 def steps_of(steps, columns):
-    """How many steps of 16 columns, or keys, are multiplied: all unless the statement is split."""
+    """Returns how many steps of 16 columns, or keys, are multiplied: all unless the statement is split."""
     return columns // 16 if steps is None else steps
 
 
 def chunk_of(columns, width):
-    """(first, end) of a statement's columns, which are all unless it is split."""
+    """Returns (first, end) of a statement's columns, which are all unless it is split."""
     return (0, width) if columns is None else columns
 
 
 def score_at(i, j, e, c):
-    """Where a thread has element e of eight columns of its i-th 16 rows."""
+    """Returns where a thread has element e of eight columns of its i-th 16 rows."""
     return i * (c.block_N // 2) + j * 4 + e
 
 
 def is_hidden(i, j, e, t, tile, s, c):
-    """Whether the key of a score is hidden from its query."""
+    """Says whether the key of a score is hidden from its query."""
     row = i * c.rows + s.thread // 32 * 16 + s.thread % 32 // 4 + e // 2 * 8
     key = j * 8 + s.thread % 4 * 2 + e % 2
     return c.mask.hidden(key, tile.first_row + row + s.past_len, s.seq_kv, T, block(t, tile) * c.block_N)
@@ -251,7 +251,7 @@ def rescale_where_max_grew(t, tile, s, c, columns=None):
 
 
 def vector_statement(statement, c):
-    """The macro of a vector statement."""
+    """Returns the macro of a vector statement."""
     keeps = c.softmax.rescale_threshold > 0
     return {
         "mask": mask,
@@ -288,7 +288,7 @@ MACROS = {
 
 
 def macro_of(op, c):
-    """The macro of an operation."""
+    """Returns the macro of an operation."""
     if op.kind in ("wait", "sync"):
         return {"wait": wait, "sync": meet}[op.kind]
     return MACROS.get((op.kind, whole(op.statement))) or vector_statement(whole(op.statement), c)

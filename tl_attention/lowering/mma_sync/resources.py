@@ -1,4 +1,4 @@
-"""What a schedule fixes of the mma.sync kernel, and what a block of it takes of the SM."""
+"""A schedule fixes these constants of the mma.sync kernel, and a block of it takes these resources of an SM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BUFFERS = {"frag_q": "Q_local", "frag_k": "K_local", "frag_v": "V_local"}
 
 
 class Chunk(NamedTuple):
-    """What a statement multiplies, or loads to be multiplied, in steps of 16 columns: from `first`, `steps` of them.
+    """A chunk is what a statement multiplies, or loads to be multiplied: from step `first` on, `steps` steps of 16 columns.
 
     `q`, `k` and `v` are where its first step is among the fragments that there is room for. Without steps it is all.
     """
@@ -37,7 +37,7 @@ class Chunk(NamedTuple):
 
 
 class Fragments(NamedTuple):
-    """Chunks by their statements, and how many steps of Q, K and V there is room for: of all where that is None."""
+    """A kernel's fragments are chunks by their statements, and room for so many steps of Q, K and V: for all where that is None."""
 
     chunks: dict[str, Chunk]
     q_steps: int | None = None
@@ -47,7 +47,7 @@ class Fragments(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FragmentConstants(EmittedConstants):
-    """What is fixed of a kernel whose products read fragments; the threads copy `rows` of a tile at once."""
+    """A kernel whose products read fragments has these constants; its threads copy `rows` of a tile at once."""
 
     threads: int
     rows: int
@@ -67,7 +67,7 @@ def of_schedule(planned: Planned) -> dict[str, Any]:
 
 
 def fragments(schedule: Schedule) -> Fragments:
-    """Which registers its statements load and multiply."""
+    """Returns which registers the schedule's statements load and multiply."""
     table = schedule.table
     chunks: dict[str, Chunk] = {}
     room: dict[str, int] = {}
@@ -98,7 +98,7 @@ ROW_VECTORS = 2 * 2
 
 
 def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
-    """What one block takes. Raises ScheduleRefused for a head size, or a tile, that its kernel does not have."""
+    """Returns what one block takes. Raises ScheduleRefused for a head size, or a tile, that the kernel does not have."""
     schedule = planned.schedule
     columns, columns_v = sizes_of(size)
     if columns not in HEAD_DIMS or columns_v != columns:
@@ -124,7 +124,7 @@ def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
 
 
 def fragment_registers(schedule: Schedule, head_dim: int) -> dict[str, int]:
-    """The fewest registers per thread that it can do with: where MMA0 is, or where MMA1 is, whichever has more.
+    """Returns the fewest registers per thread that the kernel needs, at MMA0 or at MMA1, whichever needs more.
 
     A thread has block_M / threads of a row's columns: of acc_s and acc_o in fp32, of acc_s_cast and Q packed by two; and
     of K and V a warp's part, packed by two. acc_s_cast takes the place of acc_s. Of what comes from shared memory again
@@ -153,7 +153,7 @@ def _check_split(schedule: Schedule, head_dim: int) -> None:
 
 
 def _check_copies(schedule: Schedule, head_dim: int) -> None:
-    """All threads copy 16 bytes at a time, of whole tiles."""
+    """Checks that all threads copy 16 bytes at a time, of whole tiles."""
     copies, at_once = schedule.block_N * head_dim // COPIED, schedule.threads
     if copies % at_once:
         raise ScheduleRefused(

@@ -12,7 +12,7 @@ from tl_attention.lowering.rows import element_of, kv_head
 
 
 def element(row, chunk, rows, columns, c):
-    """Where chunk `chunk` of a row stands in a tile, in elements.
+    """Returns where chunk `chunk` of a row stands in a tile, in elements.
 
     Swizzled, it is chunk c ^ r of row r in a panel of 64 columns: eight rows that ldmatrix reads meet all banks.
     """
@@ -46,13 +46,13 @@ def load_v(t, tile, s, c, masked):
 
 
 def block(t, tile):
-    """The KV block that comes t-th."""
+    """Returns the KV block that comes t-th."""
     return tile.first + tile.blocks - 1 - t
 
 
 @dataclass(frozen=True)
 class Copied:
-    """Rows of a head of a sequence, counted from row `origin`, and the element that they stand from in shared memory."""
+    """Copied rows are rows of a head of a sequence, from row `origin` on, and the element of shared memory where they begin."""
 
     batch: object
     head: object
@@ -63,7 +63,7 @@ class Copied:
 
 
 def copied(source, of, row, shared, at, chunk):
-    """Where 16 bytes of a row go to, where they come from, and how many elements they are."""
+    """Returns where 16 bytes of a row go to, where they come from, and how many elements they are."""
     return (
         T.access_ptr(shared[at], "w", extent=8),
         T.access_ptr(element_of(source, of.batch, of.head, row, chunk * 8), "r", extent=8),
@@ -73,7 +73,7 @@ def copied(source, of, row, shared, at, chunk):
 
 @T.macro
 def copy_rows(source, shared, of, first, s, c, checked):
-    """A group of copies. Only blocks that need a mask can have rows beyond the last, which are 0."""
+    """Starts a group of copies. Only blocks that need a mask can have rows beyond the last, which are 0."""
     chunks = of.columns // 8
     at_once = c.threads // chunks
     for i in T.unroll(of.rows // at_once):
@@ -110,14 +110,14 @@ def store(first_row, tile, s, c):
 
 
 def totals_of(i, first_row, tile, s, c):
-    """The i-th 16 rows of each warp, and their totals, for what features do with them."""
+    """Returns the i-th 16 rows of each warp, and their totals, for features to act on."""
     maxima, totals = T.address_of(s.scores_max[2 * i]), T.address_of(s.denominator[2 * i])
     return Totals(s.scale, maxima, totals, tile.batch, tile.head, first_row + i * c.rows)
 
 
 @T.macro
 def store_rows(row, register, tile, s, c):
-    """16 bytes a lane, of 16 rows of each warp: lanes exchange what they hold."""
+    """Stores 16 rows of each warp, 16 bytes a lane: lanes exchange what they hold."""
     function = f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
     if c.strided:
         T.call_extern(

@@ -1,1 +1,1 @@
-"""The plain form: four macros inside T.Pipelined, whose waits TileLang places."""
+"""This lowering is the plain form: four macros inside T.Pipelined, whose waits TileLang places."""

@@ -1,4 +1,4 @@
-"""The constants of the pipelined kernel."""
+"""The pipelined kernel has its tile, its number of threads and the arguments of T.Pipelined as constants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tl_attention.program.program import Program
 
 @dataclass(frozen=True, kw_only=True)
 class PipelinedConstants(Constants):
-    """What is fixed of a kernel whose loop is T.Pipelined, which takes `pipeline`; KV blocks come ascending or descending."""
+    """A kernel whose loop is T.Pipelined has these constants; T.Pipelined takes `pipeline`."""
 
     threads: int
     pipeline: dict[str, Any]
@@ -36,7 +36,7 @@ def constants(planned: Planned, variant: Variant) -> PipelinedConstants:
 
 
 def pipeline_arguments(program: Program) -> dict[str, list[int]]:
-    """`order` and `stage` of T.Pipelined, one entry per statement in source order.
+    """Returns `order` and `stage` of T.Pipelined, one entry per statement in source order.
 
     Never together with `num_stages`: TileLang 0.1.15 then drops both without a word.
     """

@@ -1,4 +1,4 @@
-"""FlashAttention forward: the four macros inside `T.Pipelined`, which places the waits."""
+"""This FlashAttention forward has the four macros inside `T.Pipelined`, which places the waits."""
 
 import tilelang.language as T
 
@@ -13,7 +13,7 @@ from tl_attention.lowering.softmax import LOG2_E
 
 @T.macro
 def launch(given, c):
-    """The thread blocks: one for each row tile."""
+    """Launches a thread block for each row tile."""
     batch, heads, seq_q, _ = given.Q.shape
     seq_kv = given.K.shape[2]
     with T.Kernel(
@@ -68,21 +68,21 @@ def launch(given, c):
 
 
 def kv_block(step, first, blocks, descending):
-    """The KV block of a loop step, as an expression: a name for it would be one more statement of the loop."""
+    """Returns the KV block of a loop step as an expression: a name for it would be one more statement of the loop."""
     if first is not None:
         return first + blocks - 1 - step if descending else first + step
     return blocks - 1 - step if descending else step
 
 
 def totals_of(bz, head, first_row, scale, s, c):
-    """The tile's rows, and their totals, for what features do with them."""
+    """Returns the tile's rows, and their totals, for features to act on."""
     return Totals(
         scale, s.scores_max.data, s.denominator.data, bz, head, first_row, count=c.block_M, total=s.denominator
     )
 
 
 def with_change(pipeline):
-    """The pipeline with one statement more, after mma0 in the source, which runs right before row_max."""
+    """Adds a statement to the pipeline, after mma0 in the source, which runs right before row_max."""
     if "order" not in pipeline:
         return pipeline
     behind, row_max = NUMBER["mma0"] + 1, NUMBER["row_max"]

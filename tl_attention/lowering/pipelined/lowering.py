@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Pipelined(Lowering):
-    """The plain form, and the baseline: every product is waited for at once, and TileLang places the waits."""
+    """This lowering is the baseline: every product is waited for at once, and TileLang places the waits."""
 
     dialect = Dialect(
         "pipelined", "T.Pipelined with this order and stage", model="synchronous", rules=THREADS_FIT_THE_TILE

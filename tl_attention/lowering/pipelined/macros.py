@@ -1,4 +1,4 @@
-"""The four macros of the attention loop, on the buffers of a thread block."""
+"""The attention loop has four macros, which work on the buffers of a thread block."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class State:
 
 @T.macro
 def allocated(given, c):
-    """The tiles in shared memory, and the fragments."""
+    """Allocates the tiles in shared memory, and the fragments."""
     Q_shared = T.alloc_shared([c.block_M, c.head_dim], c.dtype)
     K_shared = T.alloc_shared([c.block_N, c.head_dim], c.dtype)
     V_shared = T.alloc_shared([c.block_N, c.head_dim_v], c.dtype)
@@ -76,7 +76,7 @@ def MMA0(K, bz, by, kv, first_row, past_len, s, c):
 
 @T.macro
 def change_scores(kv, first_row, past_len, s, c):
-    """What features make of acc_s, where it is not -inf."""
+    """Lets features change acc_s, where it is not -inf."""
     for i, j in T.Parallel(c.block_M, c.block_N):
         s.acc_s[i, j] = T.if_then_else(
             s.acc_s[i, j] < T.min_value("float32"),

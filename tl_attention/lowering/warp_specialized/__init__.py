@@ -1,1 +1,1 @@
-"""A producer warp loads, warpgroups compute with products in flight: emitted from the Program."""
+"""In this lowering a producer warp loads and warpgroups compute with products in flight, as the Program says."""

@@ -1,4 +1,4 @@
-"""CUDA device functions for what TileLang cannot say; a kernel includes them as its prelude.
+"""These CUDA device functions do what TileLang cannot say; a kernel includes them as its prelude.
 
 A thread of a warpgroup holds acc_s and acc_o as wgmma leaves them: register 4 g + 2 h + c is row lane / 4 + 8 h of its
 warp's 16 rows, column 8 g + 2 (lane % 4) + c.

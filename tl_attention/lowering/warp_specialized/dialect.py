@@ -1,4 +1,4 @@
-"""How schedules see the warp-specialised kernel: its statements, its rules, what it adds to a Program, what it takes."""
+"""Schedules see the warp-specialised kernel like this: its statements, its rules, what it adds to a Program, what it takes."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ PRODUCTS = "products"
 
 
 def without_first_rescale(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """A prologue without the rescale of block 0: acc_o is 0 there, and its first product clears it."""
+    """Removes the rescale of block 0 from the prologue: acc_o is 0 there, and its first product clears it."""
     identities = {name for name, s in schedule.table.by_name.items() if s.identity == "zero"}
 
     def change(iteration: Iteration) -> tuple[Operation, ...]:
@@ -160,7 +160,7 @@ def without_first_rescale(phases: Phases, schedule: Schedule, buffers: Mapping[s
 
 
 def holds(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """What keeps waits and releases behind the exponentials that come before them in the order.
+    """Adds what keeps waits and releases behind the exponentials that come before them in the order.
 
     `loose`: the last exponential of the chunk before comes first; `exact`: all of it does, and the next chunk after.
     """
@@ -192,7 +192,7 @@ def holds(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Pha
 
 
 def turns(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """Two warpgroups take turns to issue the products of an iteration, and to wait for what the first of them reads."""
+    """Lets two warpgroups take turns to issue the products of an iteration, and to wait for what the first of them reads."""
     if not schedule.kernel.ping_pong:
         return phases
 
@@ -211,7 +211,7 @@ def turns(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Pha
 
 
 def q_release(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """Q_shared is released once the last product that reads it is done, which may be before the epilogue.
+    """Releases Q_shared once the last product that reads it is done, which may be before the epilogue.
 
     Unless it is free earlier, copied to registers before the loop, or only later, when the output went through it.
     """
@@ -234,7 +234,7 @@ def q_release(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) ->
 
 
 def p_shares(phases: Phases, schedule: Schedule, buffers: Mapping[str, int]) -> Phases:
-    """P in shared memory is shared with the product that reads it behind the last chunk of its cast."""
+    """Shares P in shared memory with the product that reads it, after the last chunk of its cast."""
     if schedule.kernel.p_operand == "registers":
         return phases
     last = [name for name in schedule.table.by_name if whole(name) == "cast"][-1]
@@ -279,7 +279,7 @@ SPLIT_REGISTERS: dict[tuple[int, int], tuple[int, int]] = {
 
 
 def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
-    """What one block takes: the tiles' own, and a pair of mbarriers for each buffer.
+    """Returns what one block takes: the tiles' own, and a pair of mbarriers for each buffer.
 
     Raises ScheduleRefused where the output has another place than the rows of Q that it would go through.
     """
@@ -313,12 +313,12 @@ def resources(planned: Planned, size: HeadSize, card: Card) -> Resources:
 
 
 def split_registers(schedule: Schedule) -> tuple[int, ...] | None:
-    """Registers per thread that compute and of the producer's, or None where all keep those of the launch."""
+    """Returns the registers per thread of those that compute and of the producer, or None where all keep those of the launch."""
     return schedule.kernel.registers or SPLIT_REGISTERS.get((schedule.block_M, schedule.kernel.blocks_per_sm))
 
 
 def mbarrier_pairs(planned: Planned) -> dict[str, int]:
-    """Pairs of mbarriers of one block, one for full and one for empty.
+    """Counts the pairs of mbarriers of one block, one for full and one for empty.
 
     One for each warpgroup's rows of Q, for each buffer of K and V, and, where a counter gives the tiles, for the two
     numbers of the next tiles.

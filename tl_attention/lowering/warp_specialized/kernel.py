@@ -1,4 +1,4 @@
-"""FlashAttention forward: a producer warp loads, warpgroups compute with products in flight.
+"""In this FlashAttention forward a producer warp loads, and warpgroups compute with products in flight.
 
 threadIdx.y is the warpgroup: those that compute, 64 rows each, then the producer's. KV blocks come from the last to the
 first, so that those that need a mask come first. Rings of buffers go on from one row tile of a block to its next.
@@ -28,7 +28,7 @@ from tl_attention.lowering.warp_specialized.tiles import reset_counter, work, wo
 
 @T.macro
 def launch(given, c):
-    """The thread blocks, and their roles."""
+    """Launches the thread blocks, and gives their warpgroups roles."""
     warpgroups = c.block_M // ROWS
     with T.Kernel(
         grid(given, c), threads=(WARPGROUP, warpgroups + 1), cluster_dims=c.kernel.cluster, prelude=prelude(c)
@@ -50,7 +50,7 @@ def launch(given, c):
 
 
 def prelude(c):
-    """The CUDA device functions that the kernel calls."""
+    """Returns the CUDA device functions that the kernel calls."""
     text = STRIDED_PRELUDE if c.strided else PRELUDE
     if c.columns_v < c.head_dim_v:
         text += STRIDED_STORE_COLUMNS if c.strided else STORE_COLUMNS
@@ -64,7 +64,7 @@ def prelude(c):
 
 
 def grid(given, c):
-    """How many thread blocks there are."""
+    """Returns how many thread blocks there are."""
     if c.kernel.tile_scheduler != "one_tile":
         return workers(c) * c.kernel.cluster
     batch, heads, seq_q, _ = given.Q.shape
@@ -73,7 +73,7 @@ def grid(given, c):
 
 @T.macro
 def producer(block, s, c):
-    """A warpgroup of which one warp works."""
+    """Runs the producer's warpgroup, of which one warp works."""
     if c.kernel.registers is not None:
         T.set_max_nreg(c.kernel.registers[1], 0)
     if T.get_thread_binding(0) < WARP:
@@ -84,7 +84,7 @@ def producer(block, s, c):
 
 @T.macro
 def consumer(ty, block, s, c):
-    """A warpgroup that computes."""
+    """Runs a warpgroup that computes."""
     if c.kernel.registers is not None:
         T.set_max_nreg(c.kernel.registers[0], 1)
     # Broadcast, so that ptxas knows it, and the products' descriptors, to be the same in all lanes of a warp.
@@ -102,7 +102,7 @@ def consumer(ty, block, s, c):
 
 @dataclass(frozen=True)
 class Ring:
-    """Buffers of a tensor's tiles, of which `depth` are a ring; Q has one of each warpgroup's rows."""
+    """A ring is `depth` buffers of a tensor's tiles; Q has one buffer for each warpgroup's rows."""
 
     source: object
     shared: object
@@ -113,7 +113,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class TileNumbers:
-    """The numbers of the next tiles, where a counter gives them."""
+    """The numbers of the next tiles lie here where a counter gives them."""
 
     counter: object
     full: object
@@ -155,7 +155,7 @@ class State:
 
 @T.macro
 def block_state(given, c):
-    """The tensors, and everything that is allocated."""
+    """Allocates buffers, barriers and fragments, and puts them beside the tensors."""
     warpgroups = c.block_M // ROWS
     Q_shared = T.alloc_shared([warpgroups, ROWS, c.head_dim], c.dtype)
     K_shared = T.alloc_shared([c.kernel.k_stages, c.block_N, c.head_dim], c.dtype)
@@ -194,7 +194,7 @@ def block_state(given, c):
 
 @T.macro
 def warpgroup_state(c):
-    """The fragments: the scores and the output of 64 rows, and their online softmax."""
+    """Allocates the fragments: the scores and the output of 64 rows, and their online softmax."""
     acc_s = T.alloc_fragment([ROWS, c.block_N], "float32")
     acc_s_cast = T.alloc_fragment([ROWS, c.block_N], c.dtype) if c.kernel.p_operand == "registers" else None
     acc_o = T.alloc_fragment([ROWS, c.head_dim_v], "float32")
@@ -217,7 +217,7 @@ def warpgroup_state(c):
 
 @T.macro
 def tile_numbers(TileCounter, c):
-    """The numbers of the next tiles, two of them, which the producer warp takes from the counter."""
+    """Allocates room for the numbers of the next two tiles, which the producer warp takes from the counter."""
     tile_full = T.alloc_barrier([WARP] * 2)
     tile_empty = T.alloc_barrier([c.block_M // ROWS * WARPS] * 2)
     next_tile = T.alloc_shared([2], "int32", scope="shared")

@@ -32,7 +32,7 @@ OPTIONS = (
 
 
 class WarpSpecialized(Lowering):
-    """Where the speed is: waits, acquires and releases stand where the Program has them."""
+    """This lowering is the fast one: waits, acquires and releases stand where the Program has them."""
 
     dialect = Dialect(
         "warp_specialized",

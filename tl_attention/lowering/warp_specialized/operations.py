@@ -1,4 +1,4 @@
-"""The operations of an iteration, a macro each; the vector statements are on the 64 rows of one warpgroup."""
+"""Each operation of an iteration has a macro; vector statements work on the 64 rows of one warpgroup."""
 
 import tilelang.language as T
 
@@ -11,7 +11,7 @@ from tl_attention.lowering.warp_specialized.transfers import block, release, rel
 
 
 def vector_statement(statement, c):
-    """The macro of a vector statement."""
+    """Returns the macro of a vector statement."""
     return {
         "mask": mask,
         "max_prev": max_prev,
@@ -28,29 +28,29 @@ def vector_statement(statement, c):
 
 
 def per_thread_layout():
-    """Layout of a (64, 4) fragment: what each of the four lanes that share a row of an accumulator has of it."""
+    """Returns the layout of a (64, 4) fragment: what each of the four lanes that share a row of an accumulator has of it."""
     return T.Fragment([ROWS, 4], forward_fn=lambda i, lane: (i // 16 * 32 + i % 8 * 4 + lane, i // 8 % 2))
 
 
 def lane_of(column):
-    """Which of the four lanes that share a row has this column of an accumulator."""
+    """Returns which of the four lanes that share a row has this column of an accumulator."""
     return column // 2 % 4
 
 
 def per_chain_layout():
-    """Layout of a (64, 8) fragment: the even and the odd columns that each of the four lanes has of a row."""
+    """Returns the layout of a (64, 8) fragment: the even and the odd columns that each of the four lanes has of a row."""
     return T.Fragment(
         [ROWS, 8], forward_fn=lambda i, chain: (i // 16 * 32 + i % 8 * 4 + chain // 2, i // 8 % 2 * 2 + chain % 2)
     )
 
 
 def chain_of(column):
-    """Which of the eight has this column."""
+    """Returns which of a row's eight chains has this column."""
     return column % 8
 
 
 def inside(columns, j):
-    """Whether column j is one of these, (first, end)."""
+    """Says whether column j is one of these, (first, end)."""
     return T.And(j >= columns[0], j < columns[1])
 
 
@@ -72,7 +72,7 @@ def mask(t, tile, s, c):
 
 @T.macro
 def change_scores(t, tile, s, c, alone):
-    """What features make of acc_s, by row_max, unless a mask comes before it, and does: a score is `alone` then."""
+    """Lets features change acc_s: in row_max, unless a mask comes before it and does so: a score is `alone` then."""
     for name in c.features.scores:
         if changes_at_once(name):
             T.call_extern(
@@ -128,7 +128,7 @@ def maximum_of_threads(row_maximum, s, c):
 
 @T.macro
 def maximum_of_chains(row_maximum, s, c):
-    """The same, a thread's even and odd columns in chains of their own: half as many maxima wait for each other."""
+    """row_maximum = max(scores_max, max_j acc_s), a thread's even and odd columns in two chains, of which each is half as long."""
     of_chain = T.alloc_fragment([ROWS, 8], "float32")
     T.annotate_layout({of_chain: per_chain_layout()})
     for i, chain in T.Parallel(ROWS, 8):
@@ -165,7 +165,7 @@ def exp(t, tile, s, c, masked, columns=None):
 
 
 def exp2(x, i, j, c):
-    """2^x. A polynomial computes it on the FMA units for some of the registers, if the schedule says so."""
+    """Returns 2^x. A polynomial computes it on the FMA units for some of the registers, if the schedule says so."""
     if c.softmax.exp2_polynomial is None:
         return T.exp2(x)
     first, every = c.softmax.exp2_polynomial.first, c.softmax.exp2_polynomial.every
@@ -192,7 +192,7 @@ def cast_to_shared(t, tile, s, c, columns=None):
 
 
 def put_columns(columns, c):
-    """The device function that puts P in shared memory: a chunk's columns, or all."""
+    """Returns the device function that puts P in shared memory: a chunk's columns, or all."""
     first, end = (0, c.block_N) if columns is None else columns
     return f"tl_attention_store_p<{c.block_N}, {first}, {end}, {is_bf16(c)}>"
 
@@ -273,7 +273,7 @@ def issue_mma1(t, tile, s, c):
 
 @T.macro
 def share_p(t, tile, s, c):
-    """P, which each warp has written 16 rows of, is there for the product: fenced by each, and all of them are here."""
+    """Makes P visible to the product: each warp, which has written 16 rows of it, fences, and all warps meet."""
     T.fence_proxy_async()
     T.sync_threads(OWN + tile.wg, WARPGROUP)
 
@@ -367,6 +367,6 @@ MACROS = {
 
 
 def macro_of(op, c):
-    """The macro of an operation."""
+    """Returns the macro of an operation."""
     statement = whole(op.statement)
     return vector_statement(statement, c) if op.kind == "run" else MACROS[op.kind, statement]

@@ -1,4 +1,4 @@
-"""Tile after tile: which is next, where it is, and what a role of the thread block does of it.
+"""A thread block computes tile after tile: which is next, where it lies, and what each role does of it.
 
 A tile here is that of a whole cluster, block_M rows for each of its blocks, until a warpgroup sees its own rows.
 """
@@ -17,7 +17,7 @@ TAPER = 4
 
 @T.macro
 def variables(c):
-    """A tile in variables, which the next one comes into: TileLang would put the expressions into the loops."""
+    """Allocates variables for a tile, which the next one comes into: TileLang would put expressions into the loops."""
     tile = T.alloc_var("int32")
     turn = T.alloc_var("int32")
     base = T.alloc_var("int32")
@@ -37,7 +37,7 @@ def put(variable, value):
 
 
 def named(tile, wg=None):
-    """The tile by names of its own for its numbers: the variables that they come from would go into every expression."""
+    """Gives the tile's numbers names of their own: the variables that they come from would go into every expression."""
     own = values_of(
         tile.turn, tile.base, tile.first, tile.blocks, tile.first_row, tile.head, tile.batch, tile.visible, tile.cut
     )
@@ -46,19 +46,19 @@ def named(tile, wg=None):
 
 @T.macro
 def values_of(turn, base, first, blocks, first_row, head, bz, visible, cut):
-    """A tile of these numbers: a macro's parameters are names in the generated code."""
+    """Returns a tile of these numbers: a macro's parameters are names in the generated code."""
     return Tile(first, blocks, first_row, head, bz, visible, cut, turn=turn, base=base)
 
 
 def workers(c):
-    """Blocks, or clusters, that fill the GPU."""
+    """Returns how many blocks, or clusters, fill the GPU."""
     if c.kernel.blocks_per_sm > 1:
         return c.sms * c.kernel.blocks_per_sm // c.kernel.cluster
     return c.sms // c.kernel.cluster if c.sms > c.kernel.cluster else 1
 
 
 def place(tile, row_tiles, heads, s, c):
-    """(row tile, head of all batches) of a tile."""
+    """Returns (row tile, head of all batches) of a tile."""
     row, head = ORDERS[c.kernel.tile_order](tile, row_tiles, heads, s, c)
     if c.mask.grows:
         # A head's last tile is its longest.
@@ -67,12 +67,12 @@ def place(tile, row_tiles, heads, s, c):
 
 
 def by_rows(tile, row_tiles, heads, s, c):
-    """The tiles of a head one after another."""
+    """Orders the tiles of a head one after another."""
     return tile % row_tiles, tile // row_tiles
 
 
 def tapered(tile, row_tiles, heads, s, c):
-    """By rows, but the last heads together, from their first tiles to their last.
+    """Orders tiles by rows, but the last heads together, from their first tiles to their last.
 
     The last of many workers (blocks, or clusters) to take a long tile keeps the others waiting.
     """
@@ -84,12 +84,12 @@ def tapered(tile, row_tiles, heads, s, c):
 
 
 def taper(head_dim, head_dim_v):
-    """Fewer tiles where K and V of their heads have more than 256 columns together: they would leave the L2 cache."""
+    """Returns how many heads are last: fewer where K and V have more than 256 columns together, which would leave the L2 cache."""
     return min(TAPER, TAPER * 256 // (head_dim + head_dim_v))
 
 
 def by_sections(tile, row_tiles, heads, s, c):
-    """The first tiles of a section of heads, then their next."""
+    """Orders the first tiles of a section of heads, then their next."""
     section = (
         section_heads(heads, s.seq_kv, c) if c.group == 1 else section_heads(heads // c.group, s.seq_kv, c) * c.group
     )
@@ -100,7 +100,7 @@ def by_sections(tile, row_tiles, heads, s, c):
 
 
 def section_heads(heads, seq_kv, c):
-    """Heads of a section: K and V have 2 bytes for each key and column."""
+    """Returns the heads of a section: K and V have 2 bytes for each key and column."""
     return T.max(1, T.min(heads, SECTION_BYTES // (seq_kv * ((c.head_dim + c.head_dim_v) * 2))))
 
 
@@ -109,7 +109,7 @@ ORDERS = {"rows": by_rows, "tapered": tapered, "sections": by_sections}
 
 @T.macro
 def consume(tile, s, c):
-    """acc_o and denominator of a tile."""
+    """Computes acc_o and denominator of a tile."""
     T.fill(s.denominator, 0)
     T.fill(s.scores_max, -T.infinity("float32"))
     T.mbarrier_wait_parity(s.Q.full[tile.wg], tile.turn % 2)
@@ -124,7 +124,7 @@ def consume(tile, s, c):
 
 @T.macro
 def work(wg, block, s, c, is_producer):
-    """Tile after tile, by the producer warp or by one warpgroup that computes."""
+    """Works on tile after tile, as the producer warp or as one warpgroup that computes."""
     tile = variables(c)
     row_tiles = T.ceildiv(s.seq_q, c.block_M * c.kernel.cluster)
     put(tile.number, block // c.kernel.cluster)
@@ -150,7 +150,7 @@ def work(wg, block, s, c, is_producer):
 
 @T.macro
 def locate(tile, row_tiles, s, c):
-    """A tile's rows, head and sequence, and how many KV blocks they need."""
+    """Works out a tile's rows, head and sequence, and how many KV blocks they need."""
     cluster = c.kernel.cluster
     put(tile.first_row, place(tile.number, row_tiles, s.batch * s.heads, s, c)[0] * cluster)
     put(tile.head, place(tile.number, row_tiles, s.batch * s.heads, s, c)[1])
@@ -165,7 +165,7 @@ def locate(tile, row_tiles, s, c):
 
 @T.macro
 def begin(tile, first_row, s, c):
-    """The first KV block that a tile's rows reach back to, from which its blocks are counted then."""
+    """Works out the first KV block that a tile's rows reach back to, and counts the tile's blocks from it."""
     # Blocks of a cluster load together: from the first that its first row needs.
     put(tile.first, c.mask.first_block(first_row - s.rank * c.block_M + s.past_len, c.block_N, T))
     put(tile.blocks, T.max(tile.blocks - tile.first, c.loop.least_blocks))
@@ -173,7 +173,7 @@ def begin(tile, first_row, s, c):
 
 @T.macro
 def see(tile, wg, s, c):
-    """A warpgroup's own rows, and which KV blocks all of them see."""
+    """Works out a warpgroup's own rows, and which KV blocks all of them see."""
     put(tile.first_row, tile.first_row + wg * ROWS)
     put(tile.visible, s.seq_kv // c.block_N)
     put(tile.visible, c.mask.end_whole(tile.visible, tile.first_row + s.past_len, c.block_N, T))
@@ -184,7 +184,7 @@ def see(tile, wg, s, c):
 
 @T.macro
 def advance(tile, row_tiles, s, c, is_producer):
-    """The tile that comes next."""
+    """Goes on to the tile that comes next."""
     if c.kernel.tile_scheduler == "one_tile":
         put(tile.number, row_tiles * s.heads * s.batch)
     elif c.kernel.tile_scheduler == "static":
@@ -195,7 +195,7 @@ def advance(tile, row_tiles, s, c, is_producer):
 
 @T.macro
 def draw_tile(turn: T.Ref, s, c):
-    """The producer warp takes the next tile from the counter."""
+    """Lets the producer warp take the next tile from the counter."""
     T.mbarrier_wait_parity(s.tiles.empty[turn % 2], turn // 2 % 2 ^ 1)
     if T.shuffle_elect(WARP):
         s.tiles.next[turn % 2] = T.atomic_add(s.tiles.counter[0], 1, return_prev=True) + workers(c)
@@ -204,7 +204,7 @@ def draw_tile(turn: T.Ref, s, c):
 
 @T.macro
 def take_tile(tile: T.Ref, turn: T.Ref, s, is_producer):
-    """The tile that the producer warp has drawn."""
+    """Takes the tile that the producer warp has drawn."""
     T.mbarrier_wait_parity(s.tiles.full[turn % 2], turn // 2 % 2)
     tile = s.tiles.next[turn % 2]
     if not is_producer:
@@ -214,7 +214,7 @@ def take_tile(tile: T.Ref, turn: T.Ref, s, is_producer):
 
 @T.macro
 def reset_counter(s, c):
-    """The last block leaves the counter as it found it."""
+    """Lets the last block leave the counter as it found it."""
     if T.shuffle_elect(WARP):
         if T.atomic_add(s.tiles.counter[1], 1, return_prev=True) == workers(c) - 1:
             s.tiles.counter[0] = 0

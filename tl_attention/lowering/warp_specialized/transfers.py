@@ -1,4 +1,4 @@
-"""What goes between global and shared memory: rings of buffers, the producer warp's loads by TMA, a warpgroup's stores.
+"""Tiles move between global and shared memory here: rings of buffers, the producer warp's loads by TMA, a warpgroup's stores.
 
 The producer warp loads as far ahead as the rings allow.
 
@@ -15,12 +15,12 @@ from tl_attention.lowering.rows import element_of, kv_head, rows_of
 
 
 def slot(ring, step):
-    """The slot of load number `step`."""
+    """Returns the slot of load number `step`."""
     return step % ring.depth
 
 
 def parity(ring, step):
-    """The parity of the phase that load number `step` is in: even or odd laps of the ring."""
+    """Returns the parity of the phase that load number `step` is in: even or odd laps of the ring."""
     return step // ring.depth % 2
 
 
@@ -36,7 +36,7 @@ def wait_empty(ring, step):
 
 @T.macro
 def release(ring, at, c):
-    """One arrival per warp, whose lanes have waited together, at each block that a load into the slot writes."""
+    """Arrives once per warp, whose lanes have waited together, at each block that a load into the slot writes."""
     if T.shuffle_elect(WARP):
         if c.kernel.cluster == 1:
             T.mbarrier_arrive(ring.empty[at])
@@ -47,14 +47,14 @@ def release(ring, at, c):
 
 @T.macro
 def release_q(wg, s):
-    """One arrival per warp: its warpgroup's rows of Q_shared are free."""
+    """Arrives once per warp: its warpgroup's rows of Q_shared are free."""
     if T.shuffle_elect(WARP):
         T.mbarrier_arrive(s.Q.empty[wg])
 
 
 @T.macro
 def produce(tile, s, c):
-    """The loads of one tile. Q comes after the first blocks: its buffer is free later than theirs."""
+    """Loads one tile. Q comes after the first blocks: its buffer is free later than theirs."""
     for j in T.serial(tile.blocks):
         for name in c.loop.loads:
             LOADS[name](j, tile, s, c)
@@ -77,13 +77,13 @@ LOADS = {"load_k": load_k, "load_v": load_v}
 
 
 def block(j, tile, c):
-    """The KV block that comes j-th."""
+    """Returns the KV block that comes j-th."""
     return tile.blocks - 1 - j if c.mask.left is None else tile.first + tile.blocks - 1 - j
 
 
 @T.macro
 def load(ring, step, kv, tile, c):
-    """Load number `step`: KV block `kv`, as soon as its slot is free."""
+    """Starts load number `step`: KV block `kv`, as soon as its slot is free."""
     wait_empty(ring, step)
     # As many columns as the tile has, where the tensor has fewer.
     columns = ring.shared.shape[2] if c.narrow else None
@@ -105,7 +105,7 @@ def multicast(c):
 
 @T.macro
 def load_q(wg, tile, s, c):
-    """A warpgroup's rows of Q."""
+    """Loads a warpgroup's rows of Q."""
     T.mbarrier_wait_parity(s.Q.empty[wg], tile.turn % 2 ^ 1)
     columns = c.head_dim if c.narrow else None
     T.tma_copy(
@@ -140,7 +140,7 @@ def store(tile, s, c):
 
 
 def totals_of(total, tile, s):
-    """The warpgroup's rows, and their totals, for what features do with them."""
+    """Returns the warpgroup's rows, and their totals, for features to act on."""
     return Totals(
         s.scale, s.scores_max.data, total.data, tile.batch, tile.head, tile.first_row, count=ROWS, total=total
     )
@@ -148,7 +148,7 @@ def totals_of(total, tile, s):
 
 @T.macro
 def store_vector(tile, s, c):
-    """16 bytes a lane: lanes exchange what they hold."""
+    """Stores 16 bytes a lane: lanes exchange what they hold."""
     T.call_extern(
         "handle",
         stored_columns(c),
@@ -159,7 +159,7 @@ def store_vector(tile, s, c):
 
 
 def stored_columns(c):
-    """The device function that stores as many columns as the tile has, or fewer for a tensor that is narrower."""
+    """Returns the device function that stores as many columns as the tile has, or fewer for a tensor that is narrower."""
     if c.columns_v == c.head_dim_v:
         return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
     return f"tl_attention_store_columns<{c.columns_v}, {is_bf16(c)}>"
@@ -167,7 +167,7 @@ def stored_columns(c):
 
 @T.macro
 def store_strided(tile, s, c):
-    """16 bytes a lane, to rows that are as far apart as the output's stride says."""
+    """Stores 16 bytes a lane, to rows that are as far apart as the output's stride says."""
     T.call_extern(
         "handle",
         stored_columns(c),
@@ -180,7 +180,7 @@ def store_strided(tile, s, c):
 
 @T.macro
 def store_direct(tile, s, c):
-    """The 4 bytes that a lane holds of a row and eight columns."""
+    """Stores the 4 bytes that a lane holds of a row and eight columns."""
     for i, j in T.Parallel(ROWS, c.head_dim_v):
         if tile.first_row + i < s.seq_q and (c.columns_v == c.head_dim_v or j < c.columns_v):
             s.given.Output[tile.batch, tile.head, tile.first_row + i, j] = s.acc_o[i, j]
@@ -188,7 +188,7 @@ def store_direct(tile, s, c):
 
 @T.macro
 def store_tma(tile, s, c):
-    """Through the rows of Q_shared, which are free after that."""
+    """Stores through the rows of Q_shared, which are free after that."""
     T.copy(s.acc_o, s.Q.shared[tile.wg, :, :])
     T.fence_proxy_async()
     T.sync_threads(OWN + tile.wg, WARPGROUP)
