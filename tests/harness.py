@@ -14,7 +14,6 @@ LINE = TestLine(batch_size=1, num_heads=2, seq_len=16, head_dim=8, seed=1118)
 SIZE = 2 * 1 * 2 * 16 * 8
 
 HONEST = "import torch\ncustom_kernel = lambda data: torch.nn.functional.scaled_dot_product_attention(*data)\n"
-ZEROS = "import torch\ncustom_kernel = lambda data: torch.zeros_like(data[0])\n"
 
 # Of a submission in whose `folder` the right outputs are. `plan` is what the worker was told, from its frame, `done`
 # says what an honest process says, and `marker` is a file that only an unpickled payload creates.

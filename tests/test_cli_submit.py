@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +13,11 @@ import pytest
 from harness import FAR_S, HONEST, LINE
 from submissions import text
 
-from tl_attention.cli.evaluate import BASELINES
+from tl_attention.cli.submit import BASELINES
 from tl_attention.leaderboard import evaluate as harness
 from tl_attention.leaderboard import submission
 from tl_attention.leaderboard.contract import FORBIDDEN_WORD, RANKED_LINES
-from tl_attention.leaderboard.evaluate import judging
+from tl_attention.leaderboard.evaluate import evaluate
 from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome, summarize
 
 
@@ -36,7 +34,7 @@ def files(tmp_path, monkeypatch) -> None:
 @pytest.fixture
 def named(monkeypatch) -> None:
     """What is packed is the schedule's name."""
-    monkeypatch.setattr(submission, "write", lambda name, schedule, output: output.write_text(name))
+    monkeypatch.setattr(submission, "pack", lambda name, schedule: name)
 
 
 @pytest.fixture
@@ -45,18 +43,14 @@ def fake(monkeypatch) -> SimpleNamespace:
     times = {"sdpa.py": 4.0, "other.py": 2.0, "seed.py": 2.5, "baseline_cudnn.py": 3.0, "cudnn.py": 6.0}
     run = SimpleNamespace(status="pass", tight=True, calls=[])
 
-    @contextmanager
-    def judging(mode: str, device: str) -> Iterator[SimpleNamespace]:
-        def evaluate(name: str, source: bytes, lines: Any) -> Evaluation:
-            run.calls.append((name, source.decode(), tuple(lines), mode, device))
-            timing = None if mode == "test" else summarize([times[name]] * 3, 1.0, method="fake")
-            outcome = Outcome(run.status, "", 1.0)
-            rows = tuple(LineResult(line, outcome, run.status == "pass", run.tight, timing=timing) for line in lines)
-            return Evaluation(name, "", mode, device, {"device_name": "H100"}, Outcome("pass", "", 1.0), rows)
+    def evaluate(name: str, source: bytes, lines: Any, mode: str, device: str) -> Evaluation:
+        run.calls.append((name, source.decode(), tuple(lines), mode, device))
+        timing = None if mode == "test" else summarize([times[name]] * 3, 1.0, method="fake")
+        outcome = Outcome(run.status, "", 1.0)
+        rows = tuple(LineResult(line, outcome, run.status == "pass", run.tight, timing=timing) for line in lines)
+        return Evaluation(name, "", mode, device, {"device_name": "H100"}, Outcome("pass", "", 1.0), rows)
 
-        yield SimpleNamespace(evaluate=evaluate)
-
-    monkeypatch.setattr(harness, "judging", judging)
+    monkeypatch.setattr(harness, "evaluate", evaluate)
     return run
 
 
@@ -111,7 +105,7 @@ def test_without_a_gpu_it_says_that_it_needs_one(error_of, monkeypatch) -> None:
 
 
 def test_a_submission_and_a_baseline_that_cannot_run_here_are_evaluated_in_one_call(cli, monkeypatch) -> None:
-    monkeypatch.setattr(harness, "judging", partial(judging, test_s=FAR_S, import_s=FAR_S))
+    monkeypatch.setattr(harness, "evaluate", partial(evaluate, test_s=FAR_S, import_s=FAR_S))
     result = cli("submit", "--evaluate", "sdpa.py", "--device", "cpu", "--lines", "lines.txt", "--against", "cudnn")
     assert result.exit_code == 0, "the baseline's failure is its own"
     first, second = result.stdout.split("# cudnn")
@@ -152,12 +146,7 @@ def test_a_schedule_is_packed_first_and_names_are_told_apart_and_printable(cli, 
 
 @pytest.mark.parametrize(
     "status, tight, code, words",
-    [
-        ("pass", True, 0, "check: pass"),
-        ("pass", False, 1, "pass, not tight"),
-        ("wrong", False, 1, "check: fail"),
-        ("void", False, 1, "check: fail"),
-    ],
+    [("pass", True, 0, "check: pass"), ("pass", False, 1, "pass, not tight"), ("wrong", False, 1, "check: fail")],
 )
 def test_one_that_misses_the_contract_fails_and_has_the_class_harness_lines(status, tight, code, words, cli, fake):
     fake.status, fake.tight = status, tight
@@ -178,6 +167,5 @@ def test_a_baseline_keeps_the_rules_and_names_no_module_of_this_package(name, cl
 @pytest.mark.alone
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_baseline_is_accepted_on_the_gpu(name) -> None:
-    with judging() as judge:
-        found = judge.evaluate(name, BASELINES[name].read_bytes(), RANKED_LINES[:1])
+    found = evaluate(name, BASELINES[name].read_bytes(), RANKED_LINES[:1])
     assert found.accepted and found.tight, found.rows

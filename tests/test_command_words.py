@@ -16,7 +16,7 @@ from tl_attention.cli import main
 from tl_attention.cli.command import Command
 from tl_attention.errors import InputError
 from tl_attention.files.named import expand, resolve
-from tl_attention.leaderboard import needed
+from tl_attention.leaderboard import submission
 from tl_attention.measure import bench
 
 ROOT = Path(__file__).parents[1]
@@ -205,16 +205,16 @@ def test_where_a_compiler_is_missing_the_error_points_to_doctor(monkeypatch) -> 
 
 def test_submit_says_all_that_is_missing_at_once(error_of, here, monkeypatch) -> None:
     there = {"ruff": "0.1.0", "libcst": None, "nvidia-cuda-nvrtc-cu12": None}
-    real = needed.package
-    monkeypatch.setattr(needed, "package", lambda name: there[name] if name in there else real(name))
+    real = submission.package
+    monkeypatch.setattr(submission, "package", lambda name: there[name] if name in there else real(name))
     command = "`pip install nvidia-cuda-nvrtc-cu12==12.9.86 ruff==0.17.6 'libcst>=1.8,<2'` (here is ruff 0.1.0)"
-    for arguments in (["submit", "best"], ["submit", "--check", "packed.py"]):
+    for arguments in (["submit", "best"], ["submit", "--check", str(ROOT / "leaderboard_submit.py")]):
         assert error_of(*arguments) == f"submit: missing packages: {command}"
 
     def missing(name: str) -> str:
         raise InputError(f"{name} was not found")
 
-    monkeypatch.setattr(needed, "tool", missing)
+    monkeypatch.setattr(submission, "tool", missing)
     monkeypatch.setattr(toolchain, "_homes", lambda: iter(()))
     tools = "missing tools: nvcc, cuobjdump, nvdisasm; `tl-attention doctor` shows all that is missing"
     assert error_of("submit", "best") == f"submit: missing packages: {command}; {tools}"

@@ -1,6 +1,6 @@
 """What submissions do and how it ends, on the CPU with a tiny test: only the right numbers get "pass".
 
-What a submission makes of its process stands in the place of the worker, and nothing of it runs in the judge.
+What a submission makes of its process stands in the place of the worker, and nothing of it runs in this process.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import pickle
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -18,29 +18,21 @@ import torch
 from harness import FAR_S, LINE, PREAMBLE, SIZE, calling, forging, gone
 from tiers import sampled
 
-from tl_attention.leaderboard.evaluate import Judge, judging
-from tl_attention.leaderboard.process import LOG_BYTES, MESSAGE_BYTES
+from tl_attention.leaderboard.evaluate import LOG_BYTES, MESSAGE_BYTES, evaluate
 from tl_attention.leaderboard.reference import generate_input
-from tl_attention.leaderboard.results import Evaluation
-from tl_attention.leaderboard.table import class_lines
-
-
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    with judging("benchmark", "cpu", test_s=FAR_S, import_s=FAR_S) as judge:
-        yield judge
+from tl_attention.leaderboard.results import Evaluation, class_lines
 
 
 @pytest.fixture
-def judged(tmp_path: Path, judge: Judge) -> Callable[..., Evaluation]:
+def judged(tmp_path: Path) -> Callable[..., Evaluation]:
     """Evaluates a submission whose text follows the preamble; what it notes is in tmp_path, and the right outputs."""
     for name, seed in (("first.bin", LINE.seed), ("second.bin", LINE.seed + 1)):
         data = generate_input(**asdict(replace(LINE, seed=seed)), device="cpu")
         torch.nn.functional.scaled_dot_product_attention(*data).numpy().tofile(tmp_path / name)
 
-    def run(source: str, **changes: object) -> Evaluation:
+    def run(source: str, mode: str = "benchmark", test_s: float = FAR_S) -> Evaluation:
         text = f"folder = {str(tmp_path)!r}\n{PREAMBLE}{source}"
-        return replace(judge, **changes).evaluate("attack.py", text.encode(), [LINE])
+        return evaluate("attack.py", text.encode(), [LINE], mode, "cpu", test_s=test_s, import_s=FAR_S)
 
     return run
 
@@ -69,7 +61,7 @@ import gc, reference, types
 def right(*arguments, **keywords):
     return {"accepted": True, "tight": True, "max_abs_error": 0.0, "reason": ""}
 for item in gc.get_objects():
-    if isinstance(item, types.FunctionType) and item.__name__ in ("compare", "check", "_compare", "changed"):
+    if isinstance(item, types.FunctionType) and item.__name__ in ("compare", "_compared", "_checked"):
         if not item.__closure__:
             item.__code__ = right.__code__
 for module in list(sys.modules.values()):
@@ -132,18 +124,15 @@ CALLS = {
 FORGERIES = {
     "a verdict": ('copy(first, second)\nsay(b\'{"status": "pass"}\')', "error", NO_VALID),
     "a verdict in the message": ("copy(first, second)\ndone(accepted=True)", "error", "accepted: "),
-    "a flood": (f"copy(first, second)\nsay(b' ' * {100 * MESSAGE_BYTES})\ndone()", "error", "over 65,536 bytes"),
+    "a flood": (f"copy(first, second)\nsay(b' ' * {100 * MESSAGE_BYTES})\ndone()", "error", NO_VALID),
     "zeros": (f"put(first, bytes({SIZE}))\ncopy(second)\ndone()", "wrong", BEYOND),
     "NaN": (f"put(first, b'\\xff' * {SIZE})\ncopy(second)\ndone()", "wrong", "256 of 256 values are not finite"),
     "zeros at last": (f"copy(first)\nput(second, bytes({SIZE}))\ndone()", "wrong", OTHER),
     "a link to the first output": ("copy(first)\nos.link(first, second)\ndone()", "wrong", OTHER),
     "no output": ("done()", "error", "No such file"),
-    "half an output": (f"put(first, bytes({SIZE // 2}))\ndone()", "error", "256 bytes, expected a plain file of 512"),
+    "half an output": (f"put(first, bytes({SIZE // 2}))\ndone()", "error", "256 bytes, expected 512"),
     "more than an output": (f"put(first, bytes({SIZE + 2}))\ndone()", "error", "514 bytes, expected"),
-    "a pipe": ("os.mkfifo(first)\ndone()", "error", "expected a plain file of 512"),
     "a folder": ("os.mkdir(first)\ndone()", "error", "Is a directory"),
-    "a device": ("os.symlink('/dev/zero', first)\ndone()", "error", "Too many levels of symbolic links"),
-    "another's file": ("copy(second)\nos.symlink(folder + '/first.bin', first)\ndone()", "error", "Too many levels"),
     "it leaves": ("print('about to leave', file=sys.stderr)\nos._exit(3)", "crash", "exit code 3: about to leave"),
     "message closed": ("os.close(plan['message'])\nprint('check: pass', file=sys.stderr)", "crash", "0: check: pass"),
     "killed": ("os.kill(os.getpid(), signal.SIGKILL)", "crash", "exit code -9"),
@@ -151,14 +140,9 @@ FORGERIES = {
     "a terminal's colours": ("print('\\x1b[31m', file=sys.stderr)", "crash", "exit code 0: \\x1b[31m"),
 }
 TIMES = {
-    "too few runs": ("[1.0, 1.0]", "the 2 timed runs do not keep the stop rule"),
-    "untimed": ("[]", "the 0 timed runs do not keep the stop rule"),
-    "over 100 runs": ("[1.0, 2.0] * 51", "samples_ms: "),
-    "more runs after the rule's end": ("[1.0] * 5", "the 5 timed runs do not keep the stop rule"),
-    "longer than it lived": ("[1.0, 2.0, 1.0], elapsed_s=1e6", "timed in 1e+06 s, in a process of "),
-    "more time than has gone": ("elapsed_s=0.0029", "3 runs of 0.003 s together, timed in 0.0029 s"),
-    "times whose sum is no number": ("[1e308] * 3", "3 runs of inf s together, timed in 0.01 s"),
-    "no time": ("[0.0, 0.0, 0.0]", "samples_ms[0]: expected more than 0"),
+    "untimed": ("[]", "requires at least two data points"),
+    "times whose sum is no number": ("[float('nan')] * 3", "samples_ms[0]: input should be a finite number"),
+    "times that are no numbers": ("['1.0'] * 3", "samples_ms[0]: expected a number"),
 }
 IMPORTS = {
     "this package": ("import tl_attention.leaderboard.contract", "ModuleNotFoundError"),
@@ -266,7 +250,7 @@ def test_a_child_that_left_the_group_keeps_nobody_waiting(judged) -> None:
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, RuntimeError])
-def test_the_group_is_killed_when_the_judge_stops(judged, tmp_path: Path, monkeypatch, raised) -> None:
+def test_the_group_is_killed_when_the_evaluation_stops(judged, tmp_path: Path, monkeypatch, raised) -> None:
     wait = subprocess.Popen.wait
 
     def interrupted(process: subprocess.Popen, timeout: float | None = None) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,16 +11,13 @@ from harness import LINE, calling
 
 from tl_attention.build import toolchain
 from tl_attention.errors import InputError
-from tl_attention.leaderboard import check
 from tl_attention.leaderboard.contract import RANKED_LINES, TestLine, read_test_lines
-from tl_attention.leaderboard.evaluate import WAY, judging
-from tl_attention.leaderboard.process import MESSAGE_BYTES, Message, one_line, read_message
-from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome, read_evaluation, summarize
-from tl_attention.leaderboard.stop_rule import MAX_REPEATS, stop_reason
-from tl_attention.leaderboard.table import class_lines
+from tl_attention.leaderboard.evaluate import MESSAGE_BYTES, WAY, evaluate
+from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome, class_lines, read_evaluation, summarize
+from tl_attention.leaderboard.worker import MAX_REPEATS, stop_reason
+from tl_attention.measure.machine import machine_text
 
 RECORDS = Path(__file__).parents[1] / "results"
-TIMED = {"error": "", "samples_ms": [1.0, 2, 3.5], "elapsed_s": 0.1}
 
 
 def test_ranked_lines_parse_back_in_any_order_and_from_a_file(tmp_path: Path) -> None:
@@ -53,38 +49,9 @@ def test_a_bad_test_line_says_what_and_where(tmp_path: Path, content: bytes, wor
     assert words in str(caught.value)
 
 
-def changed(**values: object) -> bytes:
-    return json.dumps(TIMED | values).encode()
-
-
-@pytest.mark.parametrize("samples_ms", [TIMED["samples_ms"], [1.2345678901234567e-300] * MAX_REPEATS])
-def test_a_message_is_read_and_the_longest_fits(samples_ms: list[float]) -> None:
-    message = read_message(changed(samples_ms=samples_ms, error="a\n b\u2028c\x00\x9b\u00e9"))
-    assert (message.error, list(message.samples_ms)) == ("a b c\\x00\\x9b\u00e9", samples_ms)
-    assert message.elapsed_s == 0.1 and len(one_line("x" * 1000)) == 300
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        *b'{ null 1 "error" [] {} \xff\xfe \x80\x04K\x01.'.split(),
-        b"[" * 60_000,
-        b'{"a":' * 10_000,
-        b" " * (MESSAGE_BYTES + 1),
-        changed() + b"{}",
-        changed() + b" " * MESSAGE_BYTES,
-        changed(accepted=True),
-        *(changed(error=error) for error in (1, None, "x" * 301)),
-        *(changed(elapsed_s=elapsed_s) for elapsed_s in (-1.0, float("nan"), "0")),
-        *(changed(samples_ms=samples_ms) for samples_ms in (1.0, [float("inf")], [1.0] * (MAX_REPEATS + 1))),
-        *(changed().replace(b"3.5", text) for text in (b"1e999", b"1" * 5000, b"true", b'"3.5"', b"0", b"-1", b"[1]")),
-    ],
-    ids=lambda data: data[-40:].decode(errors="replace"),
-)
-def test_anything_else_is_no_message(data: bytes) -> None:
-    message = read_message(data)
-    assert message == Message(error=message.error) and message.error.isprintable() and len(message.error) <= 300
-    assert message.error.startswith("no valid message from the process: ")
+def test_the_longest_message_fits() -> None:
+    longest = {"error": "", "samples_ms": [1.2345678901234567e-300] * MAX_REPEATS, "elapsed_s": 1.2345678901234567e-300}
+    assert len(json.dumps(longest)) < MESSAGE_BYTES
 
 
 @pytest.mark.parametrize(
@@ -100,15 +67,10 @@ def test_anything_else_is_no_message(data: bytes) -> None:
         ([20_000.0, 5.0], 300.0, ""),
         ([1.0, 2.0] * 49 + [1.0], 1.0, ""),
         ([1.0, 2.0] * 50, 1.0, "100 runs"),
-        # Where the time has gone is not known: the second may have been the one that took it.
-        ([9.0, 5.0, 1.0, 9.0], 120.1, "120 s have gone"),
     ],
 )
-def test_the_stop_rule_and_samples_that_are_held_to_it(samples_ms: list[float], elapsed_s: float, reason: str) -> None:
+def test_the_stop_rule(samples_ms: list[float], elapsed_s: float, reason: str) -> None:
     assert stop_reason(samples_ms, elapsed_s) == reason
-    refused = nullcontext() if reason else pytest.raises(ValueError, match="runs do not keep the stop rule")
-    with refused:
-        assert summarize(samples_ms, elapsed_s, "m").stopped_by == reason
 
 
 def test_the_summary_of_samples() -> None:
@@ -152,17 +114,11 @@ def test_the_summaries_of_the_shipped_records_are_those_of_their_samples(name: s
             assert [again.p10_ms, again.p90_ms, again.err_ms] == pytest.approx(numbers)
 
 
-def test_a_checker_that_fails_is_told_in_one_line() -> None:
-    with pytest.raises(InputError, match=r"\Adevice 'tpu': the process that checks outputs fails: .*\Z"):
-        with judging(device="tpu"):
-            pass
-
-
 @pytest.mark.parametrize("fault", ["", "it has no ptxas"])
 def test_the_environment_names_the_nvcc_that_compiles_here_where_any_can(fault: str, monkeypatch) -> None:
     nvcc = toolchain.Nvcc(Path("/cuda"), "PATH", "13.0.88", "13.0.89", fault)
     monkeypatch.setattr(toolchain, "found", lambda: iter([nvcc]))
-    found = check.environment("cpu")
+    found = machine_text("cpu")
     assert [found.get(name) for name in ("nvcc", "ptxas")] == ([None, None] if fault else ["13.0.88", "13.0.89"])
 
 
@@ -177,9 +133,8 @@ def test_a_way_is_what_a_packed_file_says_in_plain_words() -> None:
 @pytest.mark.alone
 def test_a_right_and_a_wrong_submission_on_the_gpu() -> None:
     source = calling("output *= data[0].shape[2] == 256")
-    with judging() as judge:
-        lines = [replace(LINE, seq_len=seq_len, head_dim=64) for seq_len in (256, 257)]
-        right, zeros = judge.evaluate("gpu.py", source.encode(), lines).rows
+    lines = [replace(LINE, seq_len=seq_len, head_dim=64) for seq_len in (256, 257)]
+    right, zeros = evaluate("gpu.py", source.encode(), lines).rows
     assert (right.outcome.status, right.tight, right.timing.method) == ("pass", True, "cuda, events, L2 cleared")
     assert 3 <= right.timing.n <= 100
     assert zeros.outcome.status == "wrong" and "beyond rtol = atol = 0.01" in zeros.outcome.reason

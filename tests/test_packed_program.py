@@ -108,7 +108,7 @@ def undefined(text: str) -> str:
 def test_the_packed_program_lowers_to_exactly_the_packages_cuda(name, tmp_path):
     schedule, variant = SCHEDULES[name], Variant(128, "float16")
     own = lowering_of(schedule).prim_func(Planned(schedule), variant)
-    packed = traced(program_text(schedule, variant), tmp_path)
+    packed = traced(program_text(Planned(schedule), variant), tmp_path)
     assert generated(packed, schedule, variant) == generated(own, schedule, variant)
 
 
@@ -122,7 +122,7 @@ def test_the_sample_has_every_option():
 def test_the_packed_program_is_the_packages_own(name, tmp_path):
     schedule, mask = TRACED[name]
     variant = Variant(128, "bfloat16", mask)
-    text = program_text(schedule, variant)
+    text = program_text(Planned(schedule), variant)
     assert plain(traced(text, tmp_path)) == plain(lowering_of(schedule).prim_func(Planned(schedule), variant))
     assert undefined(HEADER + text).strip() == "All checks passed!"
     defined = [node.name for node in ast.parse(text).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
@@ -131,7 +131,7 @@ def test_the_packed_program_is_the_packages_own(name, tmp_path):
 
 
 def test_the_steady_state_is_the_programs_as_one_reads_it():
-    text = formatted(program_text(shipped()["best"], Variant(128, "float16")))
+    text = formatted(program_text(Planned(shipped()["best"]), Variant(128, "float16")))
     lines = text.partition("def steady(")[2].partition("\n\n")[0].splitlines()[2:]
     assert [line.strip() for line in lines] == [
         "take_turn(t, tile, s, c)",
@@ -154,7 +154,7 @@ def test_the_steady_state_is_the_programs_as_one_reads_it():
         "cast(t, tile, s, c)",
         "rescale(t, tile, s, c)",
     ]
-    text = formatted(program_text(shipped()["mma_sync"], Variant(128, "float16")))
+    text = formatted(program_text(Planned(shipped()["mma_sync"]), Variant(128, "float16")))
     products = "frag_q(t - 1, tile, s, c, first=7, steps=1)\n    mma0(t - 1, tile, s, c, first=7, steps=1)\n    wait("
     assert products in text
 

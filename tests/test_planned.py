@@ -13,6 +13,7 @@ from mutations import shipped
 
 from tl_attention.build import generation
 from tl_attention.files.named import resolve
+from tl_attention.leaderboard import submission
 from tl_attention.measure import bench
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
@@ -57,24 +58,44 @@ def compiled(candidate: Candidate, done) -> None:
     done(Compiled(candidate.name))
 
 
+@pytest.fixture
+def generated(monkeypatch):
+    """Has TileLang generate what it generated before of one of KERNELS, which no store holds."""
+
+    def of(name: str) -> None:
+        code = golden.code(name)
+        made = SimpleNamespace(get_kernel_source=lambda: code.source, get_host_source=lambda: code.host_source)
+        for what, instead in {
+            "in_force": nullcontext,
+            "check_host_compiler": lambda: None,
+            "compiled": lambda program, *of: made,
+            "_library": lambda kernel: b"a library",
+        }.items():
+            monkeypatch.setattr(generation, what, instead)
+        monkeypatch.setattr("tl_attention.build.compile.cache_enabled", lambda: False)
+        monkeypatch.setattr("tl_attention.build.compile._loaded", lambda library: None)
+
+    return of
+
+
 @pytest.mark.parametrize("name", ["best", "seed", "mma_sync"])
-def test_a_first_call_derives_its_schedule_once(name, derived, monkeypatch) -> None:
+def test_a_first_call_derives_its_schedule_once(name, derived, generated) -> None:
+    generated(name)
     kernel = KERNELS[name]
-    code = golden.code(name)
-    made = SimpleNamespace(get_kernel_source=lambda: code.source, get_host_source=lambda: code.host_source)
-    for what, instead in {
-        "in_force": nullcontext,
-        "check_host_compiler": lambda: None,
-        "compiled": lambda program, *of: made,
-        "_library": lambda kernel: b"a library",
-    }.items():
-        monkeypatch.setattr(generation, what, instead)
-    monkeypatch.setattr("tl_attention.build.compile.cache_enabled", lambda: False)
-    monkeypatch.setattr("tl_attention.build.compile._loaded", lambda library: None)
     kernels._compiled.cache_clear()
     found = kernels.kernel_of(kernel.schedule, kernel.variant)
     kernels._compiled.cache_clear()
     assert found.verdict is not None and derived == [kernel.schedule]
+
+
+def test_a_submission_derives_its_schedule_once_and_proves_it_once(derived, generated, monkeypatch) -> None:
+    generated("best")
+    proved = []
+    monkeypatch.setattr(generation, "refuse_unless_safe", lambda planned, *_: proved.append(planned.schedule))
+    monkeypatch.setattr(submission, "read_loops", lambda cubin: ())
+    monkeypatch.setattr(submission.machine_code, "build", lambda source, options: (b"a cubin", ""))
+    assert "def attention_kernel():" in submission.pack("best", shipped()["best"])
+    assert derived == proved == [shipped()["best"]]
 
 
 def test_what_is_planned_is_its_schedule() -> None:

@@ -14,7 +14,7 @@ from pages import answers, cells, results
 
 from tl_attention import __version__
 from tl_attention.cli import main
-from tl_attention.leaderboard.device_code import read_device_code
+from tl_attention.leaderboard.contract import read_device_code
 from tl_attention.measure.records import Row, read_rows
 from tl_attention.show.console import show_tables
 from tl_attention.show.report import PEER_NAMES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.metadata
 import lzma
 import re
 import tomllib
@@ -14,9 +13,8 @@ from packaging.requirements import Requirement
 from submissions import COMMITTED, ROOT, SCHEDULES, text
 
 from tl_attention.errors import InputError
-from tl_attention.leaderboard import cubin, submission
-from tl_attention.leaderboard.contract import MAX_BYTES
-from tl_attention.leaderboard.device_code import constants
+from tl_attention.leaderboard import machine_code, submission
+from tl_attention.leaderboard.contract import constants
 
 PACKED = COMMITTED.read_text(encoding="utf-8")
 SHA256 = constants(PACKED.encode())["CUBIN_SHA256"]
@@ -82,10 +80,6 @@ def test_a_file_is_read_and_not_executed(cli, tmp_path, packed_before):
         (f"{PACKED}\nCUBIN_XZ = 'no base64'\n", "CUBIN_XZ is not what a packed file has"),
         (f"{PACKED}\nCUBIN_XZ = 'AAAA'\n", "CUBIN_XZ is not what a packed file has"),
         (f"{PACKED}\nCUBIN_XZ = ''\n", "CUBIN_XZ is not what a packed file has"),
-        (
-            f"{PACKED}\nCUBIN_XZ = {base64.b64encode(lzma.compress(bytes(MAX_BYTES + 1))).decode()!r}\n",
-            "CUBIN_XZ is not what a packed file has",
-        ),
     ],
 )
 def test_a_file_that_holds_something_else_is_one_clear_line(error_of, tmp_path, changes, words):
@@ -103,32 +97,13 @@ def test_files_that_cannot_be_read_are_one_clear_line(error_of):
 def test_cuda_that_nvrtc_refuses_is_one_clear_line():
     words = r"^NVRTC 12\.9\.86 cannot compile the generated CUDA: kernel\.cu\(1\): error: .*$"
     with pytest.raises(InputError, match=words):
-        cubin.build("not_cuda;\n", ("--gpu-architecture=sm_90a",))
-
-
-@pytest.mark.parametrize("missing", cubin.PACKAGES)
-def test_without_its_packages_one_line_says_how_to_get_them(monkeypatch, missing):
-    def distribution(package):
-        if package == missing:
-            raise importlib.metadata.PackageNotFoundError(package)
-        return importlib.metadata.distribution(package)
-
-    monkeypatch.setattr(cubin, "distribution", distribution)
-    pins = " ".join(f"{package}=={version}" for package, version in cubin.PACKAGES.items())
-    with pytest.raises(InputError, match=f"^{missing} [\\d.]+ is not installed, .*`pip install {pins}`"):
-        cubin.build("", ())
-
-
-def test_another_version_of_its_packages_is_told(monkeypatch):
-    monkeypatch.setitem(cubin.PACKAGES, cubin.NVRTC, "12.9.41")
-    with pytest.raises(InputError, match=f"^{cubin.NVRTC} 12.9.41 is not installed, "):
-        cubin.build("", ())
+        machine_code.build("not_cuda;\n", ("--gpu-architecture=sm_90a",))
 
 
 def test_the_extra_installs_exactly_what_packs():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     required = {requirement.name: str(requirement.specifier) for requirement in map(Requirement, extras["submit"])}
     exact = {name: version.removeprefix("==") for name, version in required.items() if name != "libcst"}
-    assert exact == {**cubin.PACKAGES, "ruff": submission.RUFF} and "libcst" in required
+    assert exact == {**machine_code.PACKAGES, "ruff": submission.RUFF} and "libcst" in required
     assert "tl-attention[submit]" in extras["test"]
     assert re.search(r"^libcst==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)

@@ -29,6 +29,7 @@ from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from tl_attention.build.sass import Loop
+    from tl_attention.program.planned import Planned
 
 # Of the nvcc's folder in the cache: what is finished.
 FOLDER = "tl-attention"
@@ -123,8 +124,10 @@ class CompiledKernel:
         return StaticReport(int(match[1]), int(match[2]), self.shared_bytes, loops, code_name(disassembly))
 
 
-def compile_kernel(schedule: Schedule, variant: Variant) -> CompiledKernel:
+def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None = None) -> CompiledKernel:
     """The schedule's kernel: from the store, or else compiled and proved, and kept there.
+
+    `planned` is the same schedule, of whoever needs its Program besides.
 
     Raises InputError for a variant that no kernel computes, and with the compiler's error when it cannot be built;
     ScheduleRefused for a schedule that is not safe, or when what TileLang generated is not what the schedule says.
@@ -139,7 +142,7 @@ def compile_kernel(schedule: Schedule, variant: Variant) -> CompiledKernel:
     if found is None:
         from tl_attention.build.generation import generate
 
-        made = generate(schedule, variant, parameters)
+        made = generate(schedule, variant, parameters, planned)
         if file:
             store.keep(file, made)
         found = made, _loaded(made.library)

@@ -30,13 +30,15 @@ KERNEL_FOLDER, LIBRARY = "_tilelang_cache_path", "executable.so"
 OPTIONS = ("-cubin", "-O3", "-lineinfo", "-std=c++20", "--use_fast_math")
 
 
-def generate(schedule: Schedule, variant: Variant, parameters: tuple[Parameter, ...]) -> Finished:
+def generate(
+    schedule: Schedule, variant: Variant, parameters: tuple[Parameter, ...], planned: Planned | None = None
+) -> Finished:
     """Make the kernel of a variant that takes these parameters.
 
     Raises ScheduleRefused where the schedule is not safe, or where what TileLang generated is not what it says, and
     InputError with the compiler's error when it cannot be built.
     """
-    lowering, planned = lowering_of(schedule), Planned(schedule)
+    lowering, planned = lowering_of(schedule), planned or Planned(schedule)
     lowering.check_variant(schedule, variant)
     refuse_unless_safe(planned, variant.head_size, variant.card)
     with in_force():

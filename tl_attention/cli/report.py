@@ -118,8 +118,7 @@ def _read(paths: Sequence[Path]) -> _Recorded:
 
 
 def _read_line(line: bytes, where: str, path: Path, recorded: _Recorded) -> None:
-    from tl_attention.leaderboard.results import is_evaluation, read_evaluation
-    from tl_attention.leaderboard.table import title
+    from tl_attention.leaderboard.results import is_evaluation, read_evaluation, title
     from tl_attention.measure.cell_records import is_cell, parse_cell
     from tl_attention.measure.records import parse_object, parse_row
 
@@ -161,14 +160,14 @@ def _show_cells(rows: Sequence[CellRow], markdown: bool) -> None:
 def _show_evaluations(
     heading: str, evaluations: Sequence[tuple[str, Evaluation]], markdown: bool, baseline: str
 ) -> None:
-    from tl_attention.leaderboard import table
+    from tl_attention.leaderboard import results
     from tl_attention.show.text_table import markdown as markdown_lines
 
     against = baseline if baseline in dict(evaluations) else None
-    names, lines = table.headings(against), table.lines(evaluations, against)
+    names, lines = results.headings(against), results.lines(evaluations, against)
     if markdown:
         click.echo(f"{printable(heading)}\n\n{markdown_lines(names, lines)}\n")
         return
     from tl_attention.show.console import show_columns
 
-    show_columns(heading, names, lines, table.PRIORITY)
+    show_columns(heading, names, lines, results.PRIORITY)

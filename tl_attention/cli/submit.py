@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-import tempfile
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
 
 from tl_attention.cli.command import command
 from tl_attention.cli.errors import naming
-from tl_attention.cli.measure import FAILED, RUNS
+from tl_attention.cli.measure import FAILED, RUNS, stamp
 from tl_attention.errors import InputError, printable
+from tl_attention.files import user_file
 from tl_attention.files.catalogue import SUFFIXES, path_of
 from tl_attention.files.named import resolve
 
 DEFAULT_OUTPUT = Path("leaderboard_submit.py")
+BASELINES = {"cudnn": Path(__file__).parents[1] / "leaderboard" / "baseline_cudnn.py"}
 FILE = click.Path(path_type=Path)
 
 
@@ -40,7 +41,7 @@ FILE = click.Path(path_type=Path)
     "--check", is_flag=True, help="pack again the schedule that a packed file carries, and compare the two files"
 )
 @click.option("--evaluate", is_flag=True, help="run schedules or submission files as the leaderboard does")
-@click.option("--against", type=click.Choice(["cudnn"]), help="with --evaluate: run this baseline too")
+@click.option("--against", type=click.Choice(list(BASELINES)), help="with --evaluate: run this baseline too")
 @click.option(
     "--lines", type=FILE, help="with --evaluate: the file of test lines to run  [default: the leaderboard's three]"
 )
@@ -72,59 +73,80 @@ def submit(files: tuple[str, ...], output: Path | None, check: bool, evaluate: b
     elif check:
         passed = _check(Path(files[0]))
     else:
-        packed, passed = _pack(files[0], output or DEFAULT_OUTPUT), True
-        click.echo(f"wrote {printable(str(packed))}, {packed.stat().st_size:,} bytes")
+        output, text, passed = output or DEFAULT_OUTPUT, _packed(files[0]), True
+        user_file.write(output, text)
+        click.echo(f"wrote {printable(str(output))}, {len(text.encode()):,} bytes")
     if not passed:
         sys.exit(FAILED)
 
 
-def _pack(text: str, output: Path) -> Path:
-    """Write the submission of a schedule, given by name or file."""
+def _packed(text: str) -> str:
+    """The submission of a schedule, given by name or file."""
     # Any other file may be a schedule, whatever its name: `resolve` says what it is not.
     if _is_submission(text) and text.endswith(".py"):
         raise InputError(f"{text}: expected a schedule's name or file; a submission file is run with --evaluate")
     named = resolve(text)
     if named.file is None:
         raise InputError(f"{text}: no name for the submission, expected a schedule's name or file")
-    submission = _submission()
+    from tl_attention.leaderboard import submission
+
     named.refuse_unmeant(submission.VARIANT.head_dim)
     with naming(named):
-        submission.write(named.name, named.schedule, output)
-    return output
+        return submission.pack(named.name, named.schedule)
 
 
 def _check(path: Path) -> bool:
     """Say whether a file is what its schedule packs to."""
-    carried, made_again, line = _submission().check(path)
+    from tl_attention.leaderboard import submission
+
+    carried, made_again, line = submission.check(path)
     cubins = "the cubins are the same" if carried == made_again else "the cubins differ"
     text = f"the text differs from line {line} on" if line else "and so is every other byte"
     click.echo(f"cubin carried     {carried}\ncubin made again  {made_again}\n{cubins}, {text}")
     return carried == made_again and not line
 
 
-def _submission() -> ModuleType:
-    """What packs. Raises InputError where something that it needs is missing."""
-    from tl_attention.leaderboard.needed import check_all_there
+def _evaluate(
+    files: list[str],
+    output: Path | None,
+    *,
+    against: str | None,
+    lines: Path | None,
+    mode: str | None,
+    device: str | None,
+) -> bool:
+    """Run submissions, and those that schedules are packed into first, record them and print their rows.
 
-    check_all_there()
-    from tl_attention.leaderboard import submission
+    Returns whether each of them passes at both tolerances; the baseline's verdict is its own.
+    """
+    from tl_attention.leaderboard import contract, results
+    from tl_attention.leaderboard.evaluate import evaluate
+    from tl_attention.measure.records import ResultsFile
+    from tl_attention.show.console import Output, counted, show_columns
 
-    return submission
-
-
-def _evaluate(files: list[str], output: Path | None, **options: Any) -> bool:
-    """Run submissions, and those that schedules are packed into first; whether all of them pass."""
-    from tl_attention.cli.evaluate import evaluate_files
-
-    with tempfile.TemporaryDirectory(prefix="submit-") as folder:
-        # All are packed, and so found to be right, before the first is run and a file for its results is made.
-        paths = [Path(text) for text in files]
-        for number, text in enumerate(files):
-            if not _is_submission(text):
-                paths[number] = Path(folder, str(number), f"{Path(text).stem}.py")
-                paths[number].parent.mkdir()
-                _pack(text, paths[number])
-        return evaluate_files(files, paths, output, **options)
+    stems = [Path(text).stem for text in (*files, against or "")]
+    names = [stem if stems.count(stem) == 1 else text for stem, text in zip(stems, files)]
+    # All are packed and read, and so found to be right, before the first is run and a file for its results is made.
+    sources = [
+        (Path(text).name, contract.read_submission(Path(text)))
+        if _is_submission(text)
+        else (f"{Path(text).stem}.py", _packed(text).encode())
+        for text in files
+    ]
+    if against:
+        names.append(against)
+        sources.append((BASELINES[against].name, contract.read_submission(BASELINES[against])))
+    tests = contract.read_test_lines(lines) if lines else contract.RANKED_LINES
+    found: list[tuple[str, results.Evaluation]] = []
+    with ResultsFile(output or RUNS / f"evaluate-{stamp()}.jsonl") as record:
+        for name, (file, source) in zip(names, sources):
+            found.append((name, evaluate(file, source, tests, mode or "benchmark", device or "cuda")))
+            record.append_json(json.dumps({"name": name} | found[-1][1].to_json()), of=name)
+            heading = f"# {printable(name)}\n" if len(names) > 1 else ""
+            click.echo(heading + "\n".join(results.class_lines(found[-1][1])))
+    show_columns(results.title(found[0][1]), results.headings(against), results.lines(found, against), results.PRIORITY)
+    Output().say(f"{counted(len(found), 'evaluation')} in {record.path}")
+    return all(evaluation.tight for _, evaluation in found[: len(files)])
 
 
 def _is_submission(text: str) -> bool:

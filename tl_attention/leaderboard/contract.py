@@ -1,7 +1,9 @@
-"""What the leaderboard asks of a submission: its test lines, and the limits of the file itself."""
+"""What the leaderboard asks of a submission: its test lines, the limits of the file, and what a packed file says of itself."""
 
 from __future__ import annotations
 
+import ast
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -17,6 +19,10 @@ from tl_attention.schedule.key_words import dotted
 MAX_BYTES = 1_000_000
 # One server rejects a file that has it anywhere, in any case.
 FORBIDDEN_WORD = "stream"
+# What a packed file says of its machine code, by the name that a record has for it.
+DEVICE_CODE = {"device_code": "DEVICE_CODE", "compilers": "COMPILERS", "cubin_sha256": "CUBIN_SHA256"}
+# What is raised for text that is no Python, and for a value that is computed.
+NOT_CONSTANT = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError)
 
 Size = Annotated[int, Field(ge=1)]
 
@@ -58,6 +64,27 @@ RANKED_LINES = tuple(TestLine(batch, 64, seq, 128, 1118) for batch, seq in ((1, 
 def read_submission(path: Path) -> bytes:
     """The bytes of a submission file. Raises InputError for one that cannot be read."""
     return user_file.read(path, MOST_BYTES, "submission")[0]
+
+
+def constants(submission: bytes) -> dict[str, Any]:
+    """The constants at the top level of a Python file, by name, none for a file that is not Python. Nothing is executed."""
+    found: dict[str, Any] = {}
+    with suppress(*NOT_CONSTANT):
+        for node in ast.parse(submission).body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                with suppress(*NOT_CONSTANT):
+                    found[node.targets[0].id] = ast.literal_eval(node.value)
+    return found
+
+
+def read_device_code(submission: bytes) -> dict[str, Any]:
+    """What names the machine code, and what made it; {} for a file that does not say all of it, such as a baseline.
+
+    A record that holds this stays true of a file whose comments and host code have changed since.
+    """
+    found = constants(submission)
+    complete = all(name in found for name in DEVICE_CODE.values())
+    return {key: found[name] for key, name in DEVICE_CODE.items()} if complete else {}
 
 
 def read_test_lines(path: Path) -> tuple[TestLine, ...]:

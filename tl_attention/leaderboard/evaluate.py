@@ -1,118 +1,203 @@
-"""Run submissions under the contract of the class leaderboard, and judge what they return.
+"""Runs submissions under the contract of the class leaderboard, and checks what they return.
 
-A submission runs in processes of its own (process.py, worker.py), and another process, the checker, draws the inputs
-anew and compares the outputs' bytes with fp64 (check.py). So nothing of a submission is imported, executed or unpickled
-outside its own processes, and a verdict counts only while the judge's files are what they were (own_files.py).
-
-A submission runs as the same user and on its own clock, so it can still attack other packages and processes of that
-user, outlive its test in a session of its own, and report any times that the stop rule and the elapsed time allow.
+A submission runs in processes of its own (worker.py), which write the outputs' bytes to files. This process draws the
+inputs anew and compares these bytes with attention in fp64. So nothing of a submission is imported, executed or
+unpickled outside its own processes. That is no sandbox: a submission runs as the same user and on its own clock, so it
+could change other programs of that user, and report times that are not true.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from tl_attention.errors import InputError
-from tl_attention.leaderboard import check, own_files, process
-from tl_attention.leaderboard.contract import TestLine
-from tl_attention.leaderboard.device_code import read_device_code
-from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome, Timing, summarize
-from tl_attention.measure.pool import CallFailed, Worker
+from pydantic import BaseModel, ConfigDict, FiniteFloat
 
-CHECK_TIMEOUT_S = 600.0
+from tl_attention.errors import InputError, printable
+from tl_attention.leaderboard.contract import TestLine, read_device_code
+from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome, summarize
+from tl_attention.measure.machine import machine_text
+from tl_attention.schedule.key_errors import first_error
+from tl_attention.schedule.key_words import dotted
+
 # What templates/submission.py.in prints: which of its forms a packed file runs.
 WAY = re.compile(r"^submission: runs (\w{1,40})$", re.MULTILINE | re.ASCII)
-# The GPU's events and the host's clock drift apart.
-CLOCKS_AGREE = 1.01
 METHODS = {"cuda": "cuda, events, L2 cleared", "cpu": "cpu, perf_counter"}
-# What stands beside a submission, besides an empty utils.py: servers have these names, or worker.py needs them.
-BESIDE = ("task.py", "reference.py", "worker.py", "stop_rule.py")
+# What stands beside a submission on a server: an empty utils.py, this task.py, and the file that draws inputs.
+TASK = """\
+import torch
+
+input_t = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+output_t = torch.Tensor
+"""
+BESIDE = ("reference.py", "worker.py")
+# How much is read of what a process prints, and of its message.
+LOG_BYTES, MESSAGE_BYTES = 4000, 65_536
 
 
-@contextmanager
-def judging(
-    mode: str = "benchmark", device: str = "cuda", *, test_s: float = 30.0, import_s: float = 120.0
-) -> Iterator[Judge]:
-    """A judge for any number of submissions, with one checker and one snapshot of its own files.
+class Message(BaseModel):
+    """What a submission's process says of itself; the submission can forge it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    error: str
+    samples_ms: tuple[FiniteFloat, ...] = ()
+    elapsed_s: FiniteFloat = 0.0
+
+
+def evaluate(
+    name: str,
+    source: bytes,
+    lines: Sequence[TestLine],
+    mode: str = "benchmark",
+    device: str = "cuda",
+    *,
+    test_s: float = 30.0,
+    import_s: float = 120.0,
+) -> Evaluation:
+    """Import a submission twice and run each test line in a fresh process, as the leaderboard does.
 
     The mode "test" checks, "benchmark" times as well; the device "cpu" is for tests of the harness. `test_s` limits all
-    of a test's process, from its start to the writing of outputs, `import_s` the first import. Raises InputError where
-    no output can be checked, for want of a GPU for example.
+    of a test's process, from its start to the writing of outputs, `import_s` the first import. Whatever the submission
+    does, each line is a row with a status and a reason. Temporary files hold two outputs, 0.5 GB each for the ranked test.
+    Raises InputError for "cuda" where torch sees no GPU.
     """
-    with Worker() as checker:
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("torch sees no CUDA GPU, expected one; device 'cpu' tests the harness only")
+    with tempfile.TemporaryDirectory(prefix="leaderboard-", ignore_cleanup_errors=True) as text:
+        folder = Path(text)
+        for beside, content in {"submission.py": source, "utils.py": b"", "task.py": TASK.encode()}.items():
+            (folder / beside).write_bytes(content)
+        for beside in BESIDE:
+            shutil.copyfile(Path(__file__).with_name(beside), folder / beside)
+        imported, _ = run(folder, {"line": None}, import_s)
+        if imported.status == "pass":
+            rows = [_tested(folder, line, mode, device, test_s) for line in lines]
+        else:
+            not_run = Outcome("not run", f"the first import failed: {imported.reason}", 0.0)
+            rows = [LineResult(line, not_run) for line in lines]
+    sha256, packed = hashlib.sha256(source).hexdigest(), read_device_code(source)
+    return Evaluation(name, sha256, mode, device, machine_text(device), imported, tuple(rows), packed)
+
+
+def _tested(folder: Path, line: TestLine, mode: str, device: str, test_s: float) -> LineResult:
+    """The second import, the calls and the timing in a process of their own, then the check of both outputs."""
+    with tempfile.TemporaryDirectory(prefix="outputs-", ignore_cleanup_errors=True) as text:
+        outputs = [Path(text, "first.bin"), Path(text, "second.bin")]
+        plan = {"line": asdict(line), "outputs": [*map(str, outputs)], "device": device, "mode": mode}
+        outcome, message = run(folder, plan, test_s)
+        row = LineResult(line, outcome, way=["", *WAY.findall(outcome.log)][-1])
+        if outcome.status != "pass":
+            return row
         try:
-            environment = checker.call(check.environment, device, timeout_s=CHECK_TIMEOUT_S)
-        except CallFailed as failed:
-            raise InputError(f"device {device!r}: the process that checks outputs fails: {failed}") from None
-        yield Judge(mode, device, test_s, import_s, checker, environment, own_files.complete_snapshot())
+            verdict = _checked(outputs, line, device)
+            timing = summarize(message.samples_ms, message.elapsed_s, METHODS[device]) if mode == "benchmark" else None
+        except (OSError, ValueError, RuntimeError) as error:
+            return replace(row, outcome=replace(outcome, status="error", reason=one_line(f"not judged: {error}")))
+    status = "pass" if verdict["accepted"] else "wrong"
+    outcome = replace(outcome, status=status, reason=verdict.pop("reason"))
+    return replace(row, outcome=outcome, timing=timing if verdict["accepted"] else None, **verdict)
 
 
-@dataclass(frozen=True)
-class Judge:
-    """Evaluates submissions one after another; `judging` makes it and says what the first four fields are."""
+# --- the check of outputs --------------------------------------------------------------------------------------------
 
-    mode: str
-    device: str
-    test_s: float
-    import_s: float
-    checker: Worker
-    environment: Mapping[str, str]
-    own_files: Mapping[str, str]
 
-    def evaluate(self, name: str, source: bytes, lines: Sequence[TestLine]) -> Evaluation:
-        """Import a submission twice and run each test line in a fresh process, as the leaderboard does.
+def _checked(outputs: Sequence[Path], line: TestLine, device: str) -> dict[str, Any]:
+    """What reference.compare says of a test's two outputs together; the inputs of the second have the next seed."""
+    first = _compared(outputs[0], line, device)
+    if not first["accepted"]:
+        return first
+    second = _compared(outputs[1], replace(line, seed=line.seed + 1), device)
+    if not second["accepted"]:
+        return second | {"reason": f"right at first, wrong for other inputs at the same addresses: {second['reason']}"}
+    tight, error = first["tight"] and second["tight"], max(first["max_abs_error"], second["max_abs_error"])
+    return first | {"tight": tight, "max_abs_error": error, "reason": first["reason"] or second["reason"]}
 
-        Whatever the submission does, each line is a row with a status and a reason. Temporary files hold two outputs,
-        0.5 GB each for the ranked test.
-        """
-        with tempfile.TemporaryDirectory(prefix="leaderboard-", ignore_cleanup_errors=True) as text:
-            folder, rows = Path(text), []
-            (folder / "submission.py").write_bytes(source)
-            (folder / "utils.py").touch()
-            for beside in BESIDE:
-                shutil.copyfile(Path(__file__).with_name(beside), folder / beside)
-            imported, _ = process.run(folder, {"line": None}, self.import_s)
-            for line in lines:
-                row = LineResult(line, Outcome("not run", f"the first import failed: {imported.reason}", 0.0))
-                if imported.status == "pass":
-                    row = self._test(folder, line)
-                if changed := own_files.changed(self.own_files):
-                    void = replace(row.outcome, status="void", reason=f"the judge's own {changed} has changed")
-                    row = LineResult(line, void)
-                rows.append(row)
-        sha256, packed = hashlib.sha256(source).hexdigest(), read_device_code(source)
-        return Evaluation(name, sha256, self.mode, self.device, self.environment, imported, tuple(rows), packed)
 
-    def _test(self, folder: Path, line: TestLine) -> LineResult:
-        """The second import, the calls and the timing in a process of their own, then the check of both outputs."""
-        with tempfile.TemporaryDirectory(prefix="outputs-", ignore_cleanup_errors=True) as text:
-            outputs = [f"{text}/first.bin", f"{text}/second.bin"]
-            plan = {"line": asdict(line), "outputs": outputs, "device": self.device, "mode": self.mode}
-            outcome, message = process.run(folder, plan, self.test_s)
-            row = LineResult(line, outcome, way=["", *WAY.findall(outcome.log)][-1])
-            if outcome.status != "pass":
-                return row
-            try:
-                timing = self._timing(message, outcome.seconds) if self.mode == "benchmark" else None
-                verdict = self.checker.call(check.check, *outputs, line, self.device, timeout_s=CHECK_TIMEOUT_S)
-            except (ValueError, CallFailed) as error:
-                reason = process.one_line(f"not judged: {error}")
-                return replace(row, outcome=replace(outcome, status="error", reason=reason))
-        status = "pass" if verdict["accepted"] else "wrong"
-        outcome = replace(outcome, status=status, reason=verdict.pop("reason"))
-        return replace(row, outcome=outcome, timing=timing if verdict["accepted"] else None, **verdict)
+def _compared(output: Path, line: TestLine, device: str) -> dict[str, Any]:
+    """What reference.compare says of the output whose bytes are in the file."""
+    import torch
 
-    def _timing(self, message: process.Message, seconds: float) -> Timing:
-        """The summary of the timed runs. Raises ValueError where they cannot have been, or do not keep the stop rule."""
-        runs_s = sum(message.samples_ms) / 1e3
-        if message.elapsed_s > seconds or runs_s > CLOCKS_AGREE * message.elapsed_s:
-            told = f"{len(message.samples_ms)} runs of {runs_s:.3g} s together, timed in {message.elapsed_s:.3g} s"
-            raise ValueError(f"{told}, in a process of {seconds:.3g} s")
-        return summarize(message.samples_ms, message.elapsed_s, METHODS[self.device])
+    from tl_attention.leaderboard import reference
+
+    data, content = reference.generate_input(**asdict(line), device=device), bytearray(output.read_bytes())
+    if len(content) != data[0].nbytes:
+        raise ValueError(f"the output's file has {len(content):,} bytes, expected {data[0].nbytes:,}")
+    found = reference.compare(data, torch.frombuffer(content, dtype=torch.float16).view_as(data[0]).to(device))
+    # The next submission needs the memory.
+    del data
+    torch.cuda.empty_cache()
+    return found
+
+
+# --- a submission's process ------------------------------------------------------------------------------------------
+
+
+def run(folder: Path, plan: Mapping[str, Any], timeout_s: float) -> tuple[Outcome, Message]:
+    """Run worker.py of the folder in a session of its own, and kill its process group at the end, whatever the end is.
+
+    The status "pass" says that the process did what it was asked; with any other the message has an error. Log and
+    message are files without names: the submission cannot keep their reader waiting.
+    """
+    with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as said:
+        started = time.monotonic()
+        command = [sys.executable, str(folder / "worker.py"), json.dumps({**plan, "message": said.fileno()})]
+        options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+        try:
+            process = subprocess.Popen(
+                command, cwd=folder, pass_fds=(said.fileno(),), start_new_session=True, **options
+            )
+        except OSError as error:
+            # The submission removed its folder when it was imported.
+            return _failed("crash", f"its process cannot be started: {error}")
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout_s)
+            ended, seconds = process.returncode is not None, time.monotonic() - started
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        data = os.pread(said.fileno(), MESSAGE_BYTES, 0)
+        start = max(0, os.fstat(log.fileno()).st_size - LOG_BYTES)
+        printed = os.pread(log.fileno(), LOG_BYTES, start).decode(errors="replace").strip()
+    if not ended:
+        return _failed(
+            "timeout", f"killed at the limit of {timeout_s:g} s, start and compilation included", seconds, printed
+        )
+    if not data:
+        ending = ": ".join([f"exit code {process.returncode}", *printed.splitlines()[-1:]])
+        return _failed("crash", ending, seconds, printed)
+    try:
+        message = Message.model_validate_json(data)
+    except ValueError as error:
+        key, found = first_error(error)
+        message = Message(error=f"no valid message from the process: {dotted(key)}{found}")
+    if message.error:
+        return _failed("error", message.error, seconds, printed)
+    return Outcome("pass", "", seconds, printed), message
+
+
+def _failed(status: str, reason: str, seconds: float = 0.0, printed: str = "") -> tuple[Outcome, Message]:
+    reason = one_line(reason)
+    return Outcome(status, reason, seconds, printed), Message(error=reason)
+
+
+def one_line(text: str) -> str:
+    """The text as one printable line of at most 300 characters, as line protocols and terminals need it."""
+    return printable(" ".join(text.split()))[:300]

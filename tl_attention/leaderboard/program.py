@@ -10,20 +10,24 @@ import ast
 import functools
 import importlib
 import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
+from inspect import getdoc
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import libcst as cst
+from pydantic import BaseModel
 
-from tl_attention.leaderboard.printed import constants_text, phase_text, phases
 from tl_attention.leaderboard.pruned import code, pruned
 from tl_attention.lowering.constants import Constants, EmittedConstants
+from tl_attention.lowering.iterations import call_of, function_of, parameters
+from tl_attention.lowering.loop import Loop
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.variant import Variant
+from tl_attention.program.operation import Iteration, Operation
 from tl_attention.program.planned import Planned
-from tl_attention.schedule.schedule import Schedule
 
 PACKAGE = "tl_attention."
 # The kernels' room, and that whose classes are values that macros ask.
@@ -47,18 +51,28 @@ ENTRY = '''def attention_kernel():
 
     return attention
 '''
+HEADING = """\
+# What the schedule and the problem fix.
+#
+# The steady state of the loop runs from iteration `start` to the number of KV blocks plus `end`. A block that needs a mask
+# is worked on up to `masked_lag` iterations after the one of its number.
+"""
+# What is printed as the macros of the loop and their arguments.
+THE_LOOP = ("prologue", "steady", "unmasked", "epilogue", "named", "chunks", "macro_of")
+# What a submission's problem has none of, so that nothing asks for it.
+NOT_THERE = ("features",)
 Place = tuple[str, str]
 """A definition: its module and its name."""
 
 
-def program_text(schedule: Schedule, variant: Variant) -> str:
+def program_text(planned: Planned, variant: Variant) -> str:
     """The program, whose `attention_kernel()` gives the prim_func. Imports tilelang.
 
     The file that holds it has `T`, which is tilelang.language, SimpleNamespace and dataclass. The variant's sizes are read
     at run time, its tensors are as wide as the tiles, and it has no optional ones.
     """
-    lowering = lowering_of(schedule)
-    program = _Program(lowering.constants(Planned(schedule), variant))
+    lowering = lowering_of(planned.schedule)
+    program = _Program(lowering.constants(planned, variant))
     program.add(_place_of(lowering.launch()))
     program.add_classes()
     return program.text()
@@ -159,7 +173,7 @@ class _Program:
         order = [read_module(name) for name in TopologicalSorter(importers).static_order()]
         below = [module for module in order if KERNELS not in module.name]
         macros = [module for module in order if module.traced]
-        # EmittedConstants stand behind those of which they are made.
+        # Constants stand behind those of which they are made.
         plain = [module for module in reversed(order) if module not in (*below, *macros)]
         parts = [*map(self._section, below), constants_text(self._c), ENTRY, *map(self._section, [*macros, *plain])]
         return "\n\n".join(parts)
@@ -174,8 +188,6 @@ class _Program:
 
 
 def _place_of(macro: Any) -> Place:
-    from tl_attention.lowering.iterations import function_of
-
     return function_of(macro).__module__, function_of(macro).__name__
 
 
@@ -188,3 +200,92 @@ def _used(text: str) -> list[str]:
 
 def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
     return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
+# --- the loop ----------------------------------------------------------------------------------------------------
+
+
+def phases(loop: Loop) -> dict[str, tuple[str, list[Iteration], Sequence[Iteration], bool]]:
+    """By macro: what its iterations count from, the one before them, which they are, and whether blocks are masked."""
+    steady, unmasked = loop.steady.operations, loop.unmasked
+    return {
+        "prologue": ("", [], loop.prologue, True),
+        "steady": ("t", [Iteration(-1, unmasked)], [Iteration(0, unmasked)], False),
+        "steady_masked": ("t", [Iteration(-1, steady)], [Iteration(0, steady)], True),
+        "epilogue": ("blocks", [Iteration(loop.end - 1, steady)], loop.epilogue, True),
+    }
+
+
+def phase_text(phase: str, macro: Any, c: EmittedConstants) -> tuple[str, list[Any]]:
+    """The text of one macro of the loop, a line for each operation, and the macros that it calls."""
+    start, before, iterations, masked = phases(c.loop)[phase]
+    lines: list[str] = []
+    later, called, flying = "", [], InFlight()
+    for t, operations in before:
+        for op in operations:
+            flying.after(op, t - op.lag)
+    for t, operations in iterations:
+        # TileLang makes another expression of a sum that is passed, as the package passes it, than of one that is not.
+        passed = phase == "epilogue" and t != 0
+        number, own = (0, []) if passed else (t, lines)
+        if len(iterations) > 1 and not passed:
+            own.append(f"# Iteration {_offset(start, t)}.")
+        for op in operations:
+            callee, keywords = call_of(op, c, masked)
+            defaults = {name: parameter.default for name, parameter in parameters(callee).items()}
+            by_name = [f"{name}={value!r}" for name, value in keywords.items() if value != defaults[name]]
+            block, comment = _offset(start, number - op.lag), flying.after(op, t - op.lag, start, number - t)
+            own.append(f"{function_of(callee).__name__}({', '.join([block, 'tile', 's', 'c', *by_name])}){comment}")
+            called.append(callee)
+        if passed:
+            lines.append(f"epilogue_{t}({_offset(start, t)}, tile, s, c)")
+            docstring = f"Iteration {_offset(start, t)}, whose number is `blocks` here."
+            later += macro_text(f"epilogue_{t}", parameters(macro), docstring, own)
+    return macro_text(phase, parameters(macro), getdoc(function_of(macro)), lines) + later, called
+
+
+def macro_text(name: str, takes: Iterable[str], docstring: str | None, lines: list[str]) -> str:
+    """The text of a macro of these lines."""
+    head = f'\n\n@T.macro\ndef {name}({", ".join(takes)}):\n    """{docstring}"""\n'
+    return head + "".join(f"    {line}\n" for line in lines or ["pass"])
+
+
+class InFlight(list[tuple[str, int]]):
+    """The products that were issued and not waited for, with their blocks."""
+
+    def after(self, op: Operation, block: int, start: str = "", shift: int = 0) -> str:
+        """Those that are in flight after an operation that changes that, as a comment; blocks counted from `start`."""
+        if op.kind == "wait" and (op.statement, block) in self:
+            del self[: len(self) - op.outstanding]
+        elif op.kind == "issue" and op.statement.startswith("mma"):
+            self.append((op.statement, block))
+        else:
+            return ""
+        flying = ", ".join(f"{statement}({_offset(start, of + shift)})" for statement, of in self)
+        return f"  # in flight: {flying or 'nothing'}"
+
+
+def _offset(start: str, number: int) -> str:
+    if not start:
+        return str(number)
+    return f"{start} {'-' if number < 0 else '+'} {abs(number)}" if number else start
+
+
+# --- the constants -------------------------------------------------------------------------------------------------
+
+
+def constants_text(c: Constants) -> str:
+    """The constants, as one namespace."""
+    there = {name: value for name, value in vars(c).items() if name not in THE_LOOP + NOT_THERE}
+    return f"{HEADING}c = SimpleNamespace({', '.join(f'{name}={_written(value)}' for name, value in there.items())})\n"
+
+
+def _written(value: Any) -> str:
+    """The text of a constant. A record is a namespace of its fields and properties, but for those that are the loop."""
+    if not isinstance(value, BaseModel) and not hasattr(value, "_fields"):
+        return repr(value)
+    kind = type(value)
+    names = [*kind.model_fields] if isinstance(value, BaseModel) else [*value._fields]
+    names += [name for name, member in vars(kind).items() if isinstance(member, property)]
+    fields = [f"{name}={_written(getattr(value, name))}" for name in names if name not in THE_LOOP]
+    return f"SimpleNamespace({', '.join(fields)})"

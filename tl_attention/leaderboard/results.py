@@ -1,8 +1,8 @@
-"""What an evaluation found: the record of a submission, written as a line of JSON and read back from it."""
+"""What an evaluation found: the record of a submission, as a line of JSON and as the tables and lines that people read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, median, quantiles, stdev
 from typing import Annotated, Any
@@ -11,9 +11,16 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tl_attention.errors import InputError
 from tl_attention.leaderboard.contract import TestLine
-from tl_attention.leaderboard.stop_rule import stop_reason
+from tl_attention.leaderboard.worker import stop_reason
 from tl_attention.schedule.key_errors import first_error
 from tl_attention.schedule.key_words import dotted
+
+TIMES = ("mean", "std", "err", "best", "worst")
+SHAPE = "test (batch, heads, seq, head_dim)"
+MS = ("best ms", "mean ms", "median ms", "p10-p90 ms")
+HEADINGS = ("submission", SHAPE, "status", "n", *MS, "max |error|", "stopped by")
+# Which columns a narrow terminal keeps; 10 and 11 are relative to a baseline.
+PRIORITY = (0, 1, 2, 5, 4, 10, 3, 11, 6, 8, 7, 9)
 
 Milliseconds = Annotated[float, Field(gt=0)]
 
@@ -37,16 +44,11 @@ class Timing:
 
 
 def summarize(samples_ms: Sequence[float], elapsed_s: float, method: str) -> Timing:
-    """The summary of a test's runs. Raises ValueError unless the stop rule holds after the last of them, not before.
-
-    When each run ended is not known, so `elapsed_s` counts for the last alone.
-    """
+    """The summary of a test's runs, which took `elapsed_s` together with what stands between them."""
     n = len(samples_ms)
-    stopped_by = stop_reason(samples_ms, elapsed_s)
-    if not stopped_by or any(stop_reason(samples_ms[:runs], 0.0) for runs in range(n)):
-        raise ValueError(f"the {n} timed runs do not keep the stop rule")
     deviation, tenths = stdev(samples_ms), quantiles(samples_ms, n=10, method="inclusive")
     spread = (min(samples_ms), max(samples_ms), median(samples_ms), tenths[0], tenths[-1])
+    stopped_by = stop_reason(samples_ms, elapsed_s)
     return Timing(n, fmean(samples_ms), deviation, deviation / n**0.5, *spread, stopped_by, method, tuple(samples_ms))
 
 
@@ -54,8 +56,8 @@ def summarize(samples_ms: Sequence[float], elapsed_s: float, method: str) -> Tim
 class Outcome:
     """How a process ended and what was made of it: `reason` is one line, `log` the end of what the process printed.
 
-    `status` is pass, wrong (the output), error (an exception, or nothing to judge), crash, timeout, void (the judge's
-    own files have changed) or not run (the import failed). `seconds` is the process's wall time.
+    `status` is pass, wrong (the output), error (an exception, or nothing to judge), crash, timeout or not run (the import
+    failed). `seconds` is the process's wall time.
     """
 
     status: str
@@ -85,7 +87,7 @@ class LineResult:
 class Evaluation:
     """One submission under the contract: `parent_import` is the first of its two imports, `rows` are the tests.
 
-    `packed` is what the file says of its generated device code and its compilers: see device_code.py.
+    `packed` is what the file says of its generated device code and its compilers: see contract.py.
     """
 
     submission: str
@@ -125,3 +127,59 @@ def read_evaluation(line: bytes, values: Mapping[str, Any], where: str) -> tuple
         key, message = first_error(error)
         raise InputError(f"{where}: evaluation: {dotted(key)}{message}") from None
     return str(values.get("name", evaluation.submission)), evaluation
+
+
+# --- as people read it ------------------------------------------------------------------------------------------------
+
+
+def class_lines(evaluation: Evaluation) -> Iterator[str]:
+    """What the public class harness prints: one line a test, then the check."""
+    for number, row in enumerate(evaluation.rows):
+        if row.timing is None:
+            told = [f"status={row.outcome.status}"]
+            told += [f"max_abs_error={row.max_abs_error:.3g}"] if row.max_abs_error is not None else []
+            told += [f"reason={row.outcome.reason}"] if row.outcome.reason else []
+        else:
+            told = [f"runs={row.timing.n}", *(f"{name}={getattr(row.timing, f'{name}_ms'):.4f} ms" for name in TIMES)]
+        yield f"{evaluation.mode}.{number}: {', '.join(told)}"
+    yield f"check: {'pass' if evaluation.accepted else 'fail'}"
+
+
+def title(evaluation: Evaluation) -> str:
+    """What the evaluations of one table share."""
+    return f"{evaluation.mode}, {evaluation.environment.get('device_name', 'unknown device')}"
+
+
+def headings(baseline: str | None) -> tuple[str, ...]:
+    """The table's headings; with a baseline, the speed relative to it by mean and by best."""
+    return HEADINGS if baseline is None else (*HEADINGS, f"mean / {baseline}", f"best / {baseline}")
+
+
+def lines(evaluations: Sequence[tuple[str, Evaluation]], baseline: str | None = None) -> list[tuple[str, ...]]:
+    """The table's rows for evaluations of the same test lines, grouped by line; speeds are relative to `baseline`."""
+    found = []
+    for number in range(len(evaluations[0][1].rows)):
+        reference = next((evaluation.rows[number] for name, evaluation in evaluations if name == baseline), None)
+        for name, evaluation in evaluations:
+            row = evaluation.rows[number]
+            found.append((name, *_cells(row), *(() if baseline is None else _ratios(row, reference))))
+    return found
+
+
+def _cells(row: LineResult) -> tuple[str, ...]:
+    line, timing = row.line, row.timing
+    status = row.outcome.status if row.tight or not row.accepted else f"{row.outcome.status}, not tight"
+    error = "" if row.max_abs_error is None else f"{row.max_abs_error:.2e}"
+    times = ("",) * (1 + len(MS))
+    if timing is not None:
+        milliseconds = (f"{ms:.4f}" for ms in (timing.best_ms, timing.mean_ms, timing.median_ms))
+        times = (str(timing.n), *milliseconds, f"{timing.p10_ms:.4f}-{timing.p90_ms:.4f}")
+    shape = f"({line.batch_size}, {line.num_heads}, {line.seq_len}, {line.head_dim})"
+    return (shape, status, *times, error, timing.stopped_by if timing else "")
+
+
+def _ratios(row: LineResult, reference: LineResult | None) -> tuple[str, str]:
+    if reference is None or row.timing is None or reference.timing is None:
+        return "", ""
+    mean, best = reference.timing.mean_ms / row.timing.mean_ms, reference.timing.best_ms / row.timing.best_ms
+    return f"{mean:.3f}", f"{best:.3f}"

@@ -9,29 +9,27 @@ import base64
 import hashlib
 import lzma
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from string import Template
 
 import yaml
 
+from tl_attention.build import toolchain
 from tl_attention.build.compile import compile_kernel
 from tl_attention.build.compiler_errors import serialised_because
 from tl_attention.build.generation import target
-from tl_attention.build.sass import check_not_serialised, read_loops
+from tl_attention.build.sass import TOOLS, check_not_serialised, read_loops, tool
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.files import user_file
-from tl_attention.leaderboard import cubin
-from tl_attention.leaderboard.contract import FORBIDDEN_WORD, MAX_BYTES, read_submission
-from tl_attention.leaderboard.device_code import constants
-from tl_attention.leaderboard.launch_text import launch_text
-from tl_attention.leaderboard.needed import RUFF
-from tl_attention.leaderboard.program import program_text
+from tl_attention.leaderboard import machine_code
+from tl_attention.leaderboard.contract import FORBIDDEN_WORD, MAX_BYTES, constants, read_submission
 from tl_attention.lowering.base import FAST_MATH
-from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.measure.environment import package
 from tl_attention.problem.variant import Variant
@@ -41,6 +39,10 @@ from tl_attention.schedule.schedule import Schedule
 TEMPLATE = Path(__file__).parent / "templates" / "submission.py.in"
 # The leaderboard's only problem.
 VARIANT = Variant(head_dim=128, dtype="float16")
+# What formats a file: other releases may do so in another way.
+RUFF = "0.17.6"
+# Edits the text of a program. Any of these releases does it alike.
+LIBCST = ">=1.8,<2"
 WIDTH = 120
 FORMAT = ("format", "--isolated", f"--line-length={WIDTH}", "--config=format.skip-magic-trailing-comma=true", "-")
 
@@ -48,52 +50,45 @@ FORMAT = ("format", "--isolated", f"--line-length={WIDTH}", "--config=format.ski
 def pack(name: str, schedule: Schedule) -> str:
     """The submission of a schedule, which `name` says in `tl-attention submit NAME`.
 
-    Raises InputError for a schedule that cannot be packed, and ScheduleRefused for one that cannot run.
+    Raises InputError where something is missing that packing needs, for a schedule that cannot be packed, and for a file
+    that the servers would refuse; ScheduleRefused for a schedule that cannot run.
     """
+    check_all_there()
+    from tl_attention.leaderboard.program import program_text
+
     if not re.fullmatch(r"[\w.+-]+(/[\w.+-]+)*", name):
         raise InputError(f"schedule name {name[:60]!r}, expected letters, digits, '.', '+', '-', '_' and '/' only")
-    refuse_unless_safe(Planned(schedule), VARIANT.head_size)
-    lowering = lowering_of(schedule)
+    lowering, planned = lowering_of(schedule), Planned(schedule)
     if lowering.counters(schedule):
         raise InputError(
             f"{name}: kernel.tile_scheduler: dynamic takes a counter that a submission does not pass, "
             "expected static or one_tile"
         )
-    compiled = compile_kernel(schedule, VARIANT)
-    options = (*cubin.OPTIONS, *(["--use_fast_math"] if lowering.pass_configs.get(FAST_MATH) else []))
-    machine_code, log = cubin.build(compiled.source, options)
+    compiled = compile_kernel(schedule, VARIANT, planned)
+    options = (*machine_code.OPTIONS, *(["--use_fast_math"] if lowering.pass_configs.get(FAST_MATH) else []))
+    cubin, log = machine_code.build(compiled.source, options)
     try:
-        check_not_serialised(read_loops(machine_code), lambda: serialised_because(log))
+        check_not_serialised(read_loops(cubin), lambda: serialised_because(log))
     except ScheduleRefused as refusal:
-        raise ScheduleRefused(f"in NVRTC {cubin.VERSION}'s machine code {refusal}") from None
+        raise ScheduleRefused(f"in NVRTC {machine_code.VERSION}'s machine code {refusal}") from None
     keys = schedule.model_dump(mode="json", exclude_defaults=True)
-    xz = base64.b64encode(lzma.compress(machine_code, preset=9 | lzma.PRESET_EXTREME)).decode()
+    xz = base64.b64encode(lzma.compress(cubin, preset=9 | lzma.PRESET_EXTREME)).decode()
     text = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         name=name,
         schedule=yaml.safe_dump(keys, sort_keys=False, default_flow_style=None, width=100),
         version=str(package("tilelang")).split("+")[0],
-        nvrtc=cubin.VERSION,
+        nvrtc=machine_code.VERSION,
         device_code=compiled.fingerprint,
-        program=program_text(schedule, VARIANT),
-        launch=launch_text(compiled),
+        program=program_text(planned, VARIANT),
+        launch=machine_code.launch_text(compiled),
         target=target(VARIANT.arch),
         pass_configs=dict(lowering.pass_configs),
         head_dim=VARIANT.head_dim,
         nvrtc_options=options,
-        cubin_sha256=hashlib.sha256(machine_code).hexdigest(),
+        cubin_sha256=hashlib.sha256(cubin).hexdigest(),
         cubin_xz="\n".join(textwrap.wrap(xz, WIDTH)),
     )
-    return formatted(text)
-
-
-def write(name: str, schedule: Schedule, output: Path) -> None:
-    """Pack a schedule and write the file. Raises as `pack` does, and InputError for a file that the servers would refuse."""
-    text = pack(name, schedule)
-    if FORBIDDEN_WORD in text.lower():
-        raise InputError(f"{name}: not packed, one server rejects every file that holds the word {FORBIDDEN_WORD!r}")
-    if len(text.encode()) > MAX_BYTES:
-        raise InputError(f"{name}: not packed, {len(text.encode()):,} bytes, the servers take {MAX_BYTES:,}")
-    user_file.write(output, text)
+    return within_limits(name, formatted(text))
 
 
 def check(path: Path) -> tuple[str, str, int]:
@@ -104,18 +99,15 @@ def check(path: Path) -> tuple[str, str, int]:
     """
     text = read_submission(path)
     found = constants(text)
-    for name in ("NAME", "SCHEDULE", "CUBIN_XZ"):
-        if not isinstance(found.get(name), str):
-            raise InputError(f"{path}: no {name}, expected a file that `tl-attention submit` packed")
+    for part in ("NAME", "SCHEDULE", "CUBIN_XZ"):
+        if not isinstance(found.get(part), str):
+            raise InputError(f"{path}: no {part}, expected a file that `tl-attention submit` packed")
     part = "SCHEDULE"
     try:
         schedule = Schedule(**yaml.safe_load(found[part]))
         part = "CUBIN_XZ"
-        unpacker = lzma.LZMADecompressor(memlimit=2**28)
-        carried = unpacker.decompress(base64.b64decode(found[part]), MAX_BYTES)
-        if not unpacker.eof:
-            raise EOFError
-    except (ValueError, TypeError, EOFError, RecursionError, yaml.YAMLError, lzma.LZMAError):
+        carried = lzma.decompress(base64.b64decode(found[part]))
+    except (ValueError, TypeError, RecursionError, yaml.YAMLError, lzma.LZMAError):
         raise InputError(f"{path}: {part} is not what a packed file has") from None
     again = pack(found["NAME"], schedule).encode()
     lines = enumerate(zip_longest(text.splitlines(), again.splitlines()), 1)
@@ -124,8 +116,52 @@ def check(path: Path) -> tuple[str, str, int]:
 
 
 def formatted(text: str) -> str:
-    """The text as ruff formats it. Raises InputError unless ruff is there in the release that all machines pack with."""
-    if (found := package("ruff")) != RUFF:
-        raise InputError(f"ruff is {found}, and a submission is formatted by ruff {RUFF}: `pip install ruff=={RUFF}`")
+    """The text as ruff formats it."""
     command = [sys.executable, "-m", "ruff", *FORMAT]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+
+def within_limits(name: str, text: str) -> str:
+    """The text. Raises InputError where the servers would refuse it."""
+    if FORBIDDEN_WORD in text.lower():
+        raise InputError(f"{name}: not packed, one server rejects every file that holds the word {FORBIDDEN_WORD!r}")
+    if len(text.encode()) > MAX_BYTES:
+        raise InputError(f"{name}: not packed, {len(text.encode()):,} bytes, the servers take {MAX_BYTES:,}")
+    return text
+
+
+# --- what packing needs ----------------------------------------------------------------------------------------------
+
+
+def check_all_there() -> None:
+    """Raise InputError with everything that is missing, and the command that installs the packages among it."""
+    import torch
+
+    pinned = machine_code.PACKAGES | {"ruff": RUFF}
+    there = {name: package(name) for name in pinned}
+    absent = [f"{name}=={version}" for name, version in pinned.items() if there[name] != version]
+    others = [f"{name} {there[name]}" for name, version in pinned.items() if there[name] not in (None, version)]
+    if package("libcst") is None:
+        absent.append(f"libcst{LIBCST}")
+    needed: dict[str, Callable[[], object]] = {
+        "nvcc": lambda: toolchain.chosen(torch.version.cuda),
+        "a C++ compiler": toolchain.check_host_compiler,
+        **{name: partial(tool, name) for name in TOOLS},
+    }
+    tools = [name for name, look in needed.items() if _fails(look)]
+    parts = []
+    if absent:
+        here = f" (here is {', '.join(others)})" if others else ""
+        parts.append(f"missing packages: `pip install {' '.join(map(shlex.quote, absent))}`{here}")
+    if tools:
+        parts.append(f"missing tools: {', '.join(tools)}{toolchain.SEE_DOCTOR}")
+    if parts:
+        raise InputError(f"submit: {'; '.join(parts)}")
+
+
+def _fails(look: Callable[[], object]) -> bool:
+    try:
+        look()
+    except InputError:
+        return True
+    return False

@@ -1,22 +1,31 @@
 """Runs a submission in a process of its own: a script that stands beside it, as the servers' eval.py does.
 
-Nothing else of this package is in the process. The script writes the outputs' bytes to files and one JSON message to
-the descriptor that its plan names (process.py). The submission can forge both, so nobody believes them.
+Nothing else of this package is in the process. The script writes the outputs' bytes to files, which evaluate.py checks,
+and one JSON message to the descriptor that its plan names.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 # Writing a buffer of several times the cache's size leaves nothing of the last call in it.
 L2_MULTIPLE = 4
+# The stop rule.
+MAX_REPEATS = 100
+# The public harness looks at its samples from the third on.
+MIN_REPEATS = 3
+MAX_RELATIVE_ERROR = 0.001
+MAX_RUNS_MS = 10_000.0
+MAX_ELAPSED_S = 120.0
 FOLDER = str(Path(__file__).parent)
 
 
@@ -82,7 +91,6 @@ def _call(kernel: Callable, data: tuple, path: str) -> None:
 
 def _time_calls(kernel: Callable, data: tuple) -> dict[str, Any]:
     """The contract's timing: {synchronise, clear L2, event, call, event} until the stop rule holds."""
-    import stop_rule
     import torch
 
     if data[0].is_cuda:
@@ -90,7 +98,7 @@ def _time_calls(kernel: Callable, data: tuple) -> dict[str, Any]:
         cache = torch.empty(size, dtype=torch.uint8, device=data[0].device)
     samples_ms: list[float] = []
     started = time.perf_counter()
-    while not stop_rule.stop_reason(samples_ms, elapsed_s := time.perf_counter() - started):
+    while not stop_reason(samples_ms, elapsed_s := time.perf_counter() - started):
         if data[0].is_cuda:
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda.synchronize()
@@ -107,6 +115,24 @@ def _time_calls(kernel: Callable, data: tuple) -> dict[str, Any]:
             kernel(data)
             samples_ms.append((time.perf_counter() - called) * 1e3)
     return {"samples_ms": samples_ms, "elapsed_s": elapsed_s}
+
+
+def stop_reason(samples_ms: Sequence[float], elapsed_s: float) -> str:
+    """The contract's rule for when timing stops: why no further run follows these, or "" while another one is due.
+
+    `elapsed_s` counts from the start of the first run, clearing and synchronising included.
+    """
+    n = len(samples_ms)
+    if n >= MAX_REPEATS:
+        return f"{MAX_REPEATS} runs"
+    if n < MIN_REPEATS:
+        return ""
+    mean = statistics.fmean(samples_ms)
+    if statistics.stdev(samples_ms) / math.sqrt(n) < MAX_RELATIVE_ERROR * mean:
+        return f"err/mean < {MAX_RELATIVE_ERROR}"
+    if mean * n > MAX_RUNS_MS:
+        return f"mean x runs > {MAX_RUNS_MS / 1000:.0f} s"
+    return f"{MAX_ELAPSED_S:.0f} s have gone" if elapsed_s > MAX_ELAPSED_S else ""
 
 
 # Processes that the submission spawns load this file again.

@@ -12,7 +12,7 @@ from pages.made import RESULTS, Make
 from pages.records import lines as lines_of
 from pages.records import records
 from tl_attention.files.ladder_file import load_ladder
-from tl_attention.leaderboard import table as evaluation_table
+from tl_attention.leaderboard import results as evaluation_table
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.measure.records import read_rows
