@@ -14,7 +14,7 @@ from typing import Any
 from covering import Row, covering, pairs_of
 
 from tl_attention.hardware.card import HOPPER
-from tl_attention.op.kernels import schedule_of
+from tl_attention.op.attention import schedule_of
 from tl_attention.op.rows import Rows
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.mask import Mask

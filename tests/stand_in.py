@@ -18,7 +18,7 @@ from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
 from tl_attention.measure.pool import CallFailed
 from tl_attention.measure.products import MATMUL
-from tl_attention.op import attention, kernels
+from tl_attention.op import attention
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.variant import Variant
 
@@ -116,9 +116,10 @@ def compiled_for(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Variant]]:
         asked.append(variant)
         return launched(variant, lambda **arguments: None)
 
+    sms_of = attention.sms_of
     take_for_a_gpu(monkeypatch, kernel_of)
-    monkeypatch.setattr(attention, "sms_of", kernels.sms_of)
+    monkeypatch.setattr(attention, "sms_of", sms_of)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=114))
-    kernels.sms_of.cache_clear()
+    sms_of.cache_clear()
     yield asked
-    kernels.sms_of.cache_clear()
+    sms_of.cache_clear()

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tl_attention import InputError, attention
-from tl_attention.op import backward
+from tl_attention.op import operator
 from tl_attention.op.rows import Rows
 from tl_attention.problem.window import masked, sides
 
@@ -110,7 +110,7 @@ def test_flash_masks_as_we_do_wherever_there_is_a_backward() -> None:
         same = torch.equal(
             visible_to_flash(rows.count, seq_kv, *sides(fitted)), visible(seq_q, seq_kv, left, right)[rows.hidden :]
         )
-        if backward._masks_alike(mask, seq_q, seq_kv):
+        if operator._masks_alike(mask, seq_q, seq_kv):
             assert same, (seq_q, seq_kv, left, right)
         else:
             refused.append(same)

@@ -15,7 +15,8 @@ from tl_attention.hardware import device
 from tl_attention.hardware.device import VisibleGpu, card_at_hand
 from tl_attention.measure import bench, session, verification
 from tl_attention.measure.records import read_rows
-from tl_attention.op import arguments, kernels
+from tl_attention.op import arguments
+from tl_attention.op.attention import kernel_of
 
 __all__ = ["compiled_for", "on_a_machine"]
 
@@ -183,7 +184,7 @@ def test_a_case_that_the_card_has_no_schedule_for_is_refused_in_one_line(options
 
 
 def test_a_schedule_of_another_card_is_refused_before_it_is_compiled(on_a_4080, monkeypatch) -> None:
-    monkeypatch.setattr("tl_attention.op.attention.kernel_of", kernels.kernel_of)
+    monkeypatch.setattr("tl_attention.op.attention.kernel_of", kernel_of)
     monkeypatch.setattr("tl_attention.build.generation.in_force", lambda: pytest.fail("it was compiled"))
     q = torch.zeros(1, 2, 64, 64, dtype=torch.float16)
     with pytest.raises(InputError, match=r"^lowering: warp_specialized runs on sm_90a \(H100, H200\), not on sm_89"):

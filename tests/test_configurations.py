@@ -18,7 +18,7 @@ from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.files.named import resolve
 from tl_attention.hardware.card import CARDS
 from tl_attention.lowering.preflight import refuse_unless_safe
-from tl_attention.op import kernels
+from tl_attention.op import attention as of_calls
 from tl_attention.oracle.interpret import verify
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
@@ -229,7 +229,7 @@ def test_the_notation_is_a_schedules_name():
     assert (found.name, found.file, found.head_dims) == (EXAMPLE, None, (128,))
     assert found.schedule == schedule_of(parse(EXAMPLE)) and resolve(EXAMPLE) is found
     shape = AttentionShape(1, 2, 256, 256, 128)
-    assert kernels.schedule_of(EXAMPLE, shape, RTX_3090) == found.schedule
+    assert of_calls.schedule_of(EXAMPLE, shape, RTX_3090) == found.schedule
 
 
 def test_commands_take_it_as_a_name(cli):

@@ -14,9 +14,9 @@ from mutations import shipped
 from test_rooms import MODULES, imported
 from tiers import sampled
 
-from tl_attention.build import kernel_key as module
 from tl_attention.build import library
-from tl_attention.build.kernel_key import MAKING, PACKAGE, TOOLS, VERSION, installed, kernel_key, version
+from tl_attention.build import store as module
+from tl_attention.build.store import MAKING, PACKAGE, TOOLS, VERSION, installed, kernel_key, text_version
 from tl_attention.build.toolchain import FLAGS, Nvcc
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Sizes, Variant
@@ -192,17 +192,17 @@ def test_the_version_is_of_all_that_makes_and_proves_a_kernel() -> None:
 def test_every_file_of_it_changes_the_version(tmp_path) -> None:
     copy = tmp_path / "tl_attention"
     shutil.copytree(PACKAGE, copy)
-    assert version(copy) == VERSION
+    assert text_version(copy) == VERSION
     for file in [copy / "errors.py", *(file for room in MAKING for file in (copy / room).rglob("*.py"))]:
         text = file.read_text()
         file.write_text(text + "\n")
-        assert version(copy) != VERSION, file
+        assert text_version(copy) != VERSION, file
         file.write_text(text)
     for changed in ("show/report.py", "lowering/__pycache__/base.cpython-311.pyc"):
         (copy / changed).parent.mkdir(exist_ok=True)
         (copy / changed).write_text("x")
     # As an editor leaves it.
     (copy / "proof/.#races.py").symlink_to("nobody@nowhere")
-    assert version(copy) == VERSION
+    assert text_version(copy) == VERSION
     (copy / "proof/races.py").rename(copy / "proof/races_.py")
-    assert version(copy) != VERSION
+    assert text_version(copy) != VERSION

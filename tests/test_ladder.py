@@ -218,8 +218,7 @@ def test_the_change_of_a_loop_has_every_kind_that_differs_and_the_rest() -> None
 @exhaustive
 def test_the_loop_of_products_has_nothing_else_in_it() -> None:
     """Compiled for the card, its loops have the products that `flops` counts, and nothing that loads, stores or spills."""
-    from tl_attention.build.generation import machine_code
-    from tl_attention.build.products import compile_products
+    from tl_attention.build.generation import compile_products, machine_code
     from tl_attention.build.sass import cuobjdump, read_loops
 
     cubin = machine_code(compile_products("float16", HOPPER.arch, 132).get_kernel_source(), HOPPER.arch)

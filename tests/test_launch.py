@@ -8,9 +8,9 @@ import pytest
 import torch
 from mutations import shipped
 
-from tl_attention.build import launch, tile_counter
+from tl_attention.build import library
 from tl_attention.build.compile import compile_kernel
-from tl_attention.build.launch import launch_of
+from tl_attention.build.library import launch_of
 from tl_attention.problem.variant import Variant
 
 PLAIN = Variant(128, "float16")
@@ -35,7 +35,7 @@ def test_without_a_counter_it_is_the_function_itself() -> None:
 
 def test_a_counter_comes_last(monkeypatch) -> None:
     found: list[Any] = []
-    monkeypatch.setattr(launch, "tile_counter", lambda device: ("counter", device))
+    monkeypatch.setattr(library, "tile_counter", lambda device: ("counter", device))
     q = half(1)
     launch_of(lambda *given: found.append(given), PLAIN.parameters("TileCounter"))(q, "others")
     assert found == [(q, "others", ("counter", -1))]
@@ -49,8 +49,8 @@ class Streams:
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
         monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: self.stream, raising=False)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: (device, self.stream))
-        monkeypatch.setattr(tile_counter, "_zeros", lambda stream: torch.zeros(2, dtype=torch.int32))
-        monkeypatch.setattr(tile_counter, "_counters", {})
+        monkeypatch.setattr(library, "_zeros", lambda stream: torch.zeros(2, dtype=torch.int32))
+        monkeypatch.setattr(library, "_counters", {})
         zeros = torch.zeros
         monkeypatch.setattr(torch, "zeros", lambda *size, device=None, **options: zeros(*size, **options))
 
@@ -59,10 +59,10 @@ def test_a_stream_of_a_device_has_one_counter_and_a_graph_one_for_each_launch(mo
     streams, found = Streams(monkeypatch), {}
     for device in (0, 1):
         for streams.stream in (0, 7):
-            found[device, streams.stream] = tile_counter.tile_counter(device)
-            assert tile_counter.tile_counter(device) is found[device, streams.stream]
+            found[device, streams.stream] = library.tile_counter(device)
+            assert library.tile_counter(device) is found[device, streams.stream]
     streams.capturing = True
-    counters = [*found.values(), *(tile_counter.tile_counter(1) for _ in range(2))]
+    counters = [*found.values(), *(library.tile_counter(1) for _ in range(2))]
     assert len({id(counter) for counter in counters}) == 6
     streams.capturing = False
-    assert tile_counter.tile_counter(1) is found[1, 7]
+    assert library.tile_counter(1) is found[1, 7]

@@ -17,7 +17,7 @@ from matrix_kernels import Kernel, kernels
 from on_cpu import forget_plans
 
 from tl_attention.op import attention as module
-from tl_attention.op.kernels import kernel_of
+from tl_attention.op.attention import kernel_of
 
 # A problem's masks together in one half.
 HALVES = [pytest.param(kernel, id=f"half{1 + n // 4 % 2}-{kernel}") for n, kernel in enumerate(kernels())]

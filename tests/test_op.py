@@ -16,7 +16,7 @@ from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.measure.bench import Options, measure
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.progress import SILENT
-from tl_attention.op.kernels import schedule_of
+from tl_attention.op.attention import schedule_of
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tl_attention import attention
 from tl_attention.hardware.card import HOPPER
-from tl_attention.op.kernels import schedule_of
+from tl_attention.op.attention import schedule_of
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.window import masked

@@ -17,7 +17,7 @@ from tl_attention.leaderboard import submission
 from tl_attention.measure import bench
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
-from tl_attention.op import kernels
+from tl_attention.op import attention as module
 from tl_attention.program import derivation, planned
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
@@ -82,9 +82,9 @@ def generated(monkeypatch):
 def test_a_first_call_derives_its_schedule_once(name, derived, generated) -> None:
     generated(name)
     kernel = KERNELS[name]
-    kernels._compiled.cache_clear()
-    found = kernels.kernel_of(kernel.schedule, kernel.variant)
-    kernels._compiled.cache_clear()
+    module._compiled.cache_clear()
+    found = module.kernel_of(kernel.schedule, kernel.variant)
+    module._compiled.cache_clear()
     assert found.verdict is not None and derived == [kernel.schedule]
 
 

@@ -17,7 +17,8 @@ from torch._subclasses import FakeTensorMode
 
 from tl_attention import InputError, ScheduleRefused, attention
 from tl_attention.build import generation, library
-from tl_attention.op import arguments, kernels
+from tl_attention.op import arguments
+from tl_attention.op.attention import kernel_of
 
 PAGE = (Path(__file__).parents[1] / "docs/pytorch-reference.md").read_text()
 
@@ -138,7 +139,7 @@ def no_kernel(monkeypatch) -> None:
     def compiled(*_: object) -> None:
         pytest.fail("it was not refused before its kernel is compiled")
 
-    take_for_a_gpu(monkeypatch, kernels.kernel_of)
+    take_for_a_gpu(monkeypatch, kernel_of)
     monkeypatch.setattr(generation, "in_force", compiled)
     monkeypatch.setattr(library, "load", compiled)
 

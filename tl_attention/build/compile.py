@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tl_attention.build import library, store
-from tl_attention.build.kernel_key import kernel_key
-from tl_attention.build.launch import launch_of
-from tl_attention.build.store import Finished
+from tl_attention.build.library import launch_of
+from tl_attention.build.store import Finished, kernel_key
 from tl_attention.build.toolchain import Nvcc, cache_enabled, cache_folder, chosen
 from tl_attention.errors import InputError
 from tl_attention.lowering.registry import lowering_of

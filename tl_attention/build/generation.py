@@ -5,6 +5,7 @@ What it compiled before it takes from its own disk cache, which knows the trace 
 
 from __future__ import annotations
 
+import functools
 import logging
 import subprocess
 import tempfile
@@ -102,3 +103,15 @@ def _library(kernel: Any) -> bytes:
         linked = Path(folder, LIBRARY)
         kernel.adapter.get_exportable_executable().export_library(str(linked))
         return linked.read_bytes()
+
+
+@functools.cache
+def compile_products(dtype: str, arch: str, sms: int) -> Any:
+    """The kernel of nothing but products by mma.sync, for the card at hand.
+
+    A function of Source, Output and the number of iterations: `lowering/mma_sync/rate.py` says what they are.
+    """
+    with in_force():
+        from tl_attention.lowering.mma_sync.rate import products_kernel
+
+        return compiled(products_kernel(dtype=dtype, sms=sms), arch)

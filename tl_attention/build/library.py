@@ -1,4 +1,7 @@
-"""A kernel's shared library, loaded with tvm_ffi and TileLang's own libraries: to import TileLang would take seconds."""
+"""A kernel's shared library: how it is loaded, and the one way from Python to its machine code.
+
+It is loaded with tvm_ffi and TileLang's own libraries: to import TileLang would take seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,16 @@ import ctypes
 import functools
 import os
 import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from tl_attention.problem.parameter import Parameter
+
+if TYPE_CHECKING:
+    import torch
 
 # The name of every kernel's function.
 FUNCTION = "attention"
@@ -18,6 +28,8 @@ LIBRARIES = {
     "libtvm_compiler.so": ctypes.RTLD_LOCAL,
     "libtilelang.so": ctypes.RTLD_LOCAL,
 }
+# The counters of tiles, by device and stream.
+_counters: dict[tuple[int, int], torch.Tensor] = {}
 
 
 def load(file: Path) -> Any:
@@ -53,3 +65,47 @@ def _load_runtime() -> None:
             # It is installed in another way than by its wheel, and knows how to find them.
             pass
     import tilelang  # noqa: F401
+
+
+# --- its launch ------------------------------------------------------------------------------------------------------
+
+
+def launch_of(function: Callable[..., None], parameters: Sequence[Parameter]) -> Callable[..., None]:
+    """Launches a kernel with arguments in the order of its parameters; it finds the counter itself.
+
+    `function` is that of the kernel's library.
+    """
+    counters = [parameter.kind for parameter in parameters].count("counter")
+    if not counters:
+        return function
+    assert counters == 1 and parameters[-1].kind == "counter", "expected one counter, as the last parameter"
+    return lambda q, *others: function(q, *others, tile_counter(q.get_device()))
+
+
+def tile_counter(device: int) -> torch.Tensor:
+    """The int32 (2,) counter of the current stream of a CUDA device, the current one: tiles taken, blocks done.
+
+    A kernel with the dynamic tile scheduler takes its tiles from it. Every launch finds it at zero and leaves it at zero,
+    so launches that follow each other on a stream can share one.
+    """
+    import torch  # Late: `compile.py` needs this module where no torch may be loaded.
+
+    if torch.cuda.is_current_stream_capturing():
+        # A graph may be replayed on any stream, beside what runs on this one: it gets a counter of its own.
+        return torch.zeros(2, dtype=torch.int32, device=f"cuda:{device}")
+    # The number of the stream alone, as PyTorch's own compiler asks for it: its object takes longer to make.
+    key = device, torch._C._cuda_getCurrentRawStream(device)
+    counter = _counters.get(key)
+    if counter is None:
+        # This thread may allocate from a pool that is given back, as where torch.compile warms up a CUDA graph. Pools
+        # are a thread's, so one that has none allocates what stays.
+        with ThreadPoolExecutor(1) as without_pool:
+            counter = _counters[key] = without_pool.submit(_zeros, torch.cuda.current_stream(device)).result()
+    return counter
+
+
+def _zeros(stream: torch.cuda.Stream) -> torch.Tensor:
+    import torch
+
+    with torch.cuda.stream(stream):
+        return torch.zeros(2, dtype=torch.int32, device=stream.device)

@@ -5,17 +5,18 @@ Tensors are (batch, heads, seq, head_dim) here, whatever the caller's layout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tl_attention.errors import InputError, shown
+from tl_attention.errors import InputError, printable, shown
 from tl_attention.hardware.card import CARDS, Card, card_of
 from tl_attention.op.in_memory import DIMENSIONS, check_layout, check_out, empty, other_way
 from tl_attention.op.rows import Rows
-from tl_attention.problem.features import BY_WORD, INPUTS, Asked
+from tl_attention.problem.features import BY_WORD, FEATURES, INPUTS, Asked
 from tl_attention.problem.head_dims import check_head_dim, head_size
 from tl_attention.problem.mask import Mask
 from tl_attention.problem.scale import scale_of
@@ -67,33 +68,21 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def checked_problem(q: Tensor, k: Tensor, v: Tensor, mask: Mask, asked: Asked) -> tuple[Rows, AttentionShape | None]:
-    """Which rows of the output a kernel computes, and that problem; None if there is nothing to compute."""
-    check_tensors(q, k, v)
+    """Which rows of the output a kernel computes, and that problem; None if there is nothing to compute.
+
+    The tensors go together.
+    """
     batch, heads, seq_q, head_dim = q.shape
     heads_kv, seq_kv = k.shape[1:3]
     rows, mask = Rows.seen(mask, seq_q, seq_kv)
-    empty_call = 0 in (batch, heads, rows.count)
-    # Where there is nothing to compute, the rest is checked all the same.
-    sizes, heads_kv = ((1, 1, 1, 1), 1) if empty_call else ((batch, heads, rows.count, seq_kv), heads_kv)
-    shape = _shape(q.dtype, sizes, (head_dim, v.shape[3]), mask, heads_kv, asked)
-    return rows, None if empty_call else shape
-
-
-def _shape(
-    dtype: torch.dtype,
-    sizes: tuple[int, int, int, int],
-    head_dims: tuple[int, int],
-    mask: Mask,
-    heads_kv: int,
-    asked: Asked,
-) -> AttentionShape:
-    """The problem of these sizes: batch, heads, seq_q and seq_kv. Raises InputError."""
+    if 0 in (batch, heads, rows.count):
+        return rows, None
     try:
-        check_head_dim(head_size(*head_dims))
-        name = str(dtype).removeprefix("torch.")
-        return AttentionShape(*sizes, head_dims[0], name, mask, head_dims[1], heads_kv, asked)
+        dtype = str(q.dtype).removeprefix("torch.")
+        shape = AttentionShape(batch, heads, rows.count, seq_kv, head_dim, dtype, mask, v.shape[3], heads_kv, asked)
     except InputError as error:
         raise _of_attention(error) from None
+    return rows, shape
 
 
 def checked_card(device: torch.device) -> Card:
@@ -188,12 +177,15 @@ def lse_without_keys(given: Given, lse: Tensor) -> Tensor:
     return torch.stack(scores).logsumexp(dim=0) if scores else lse.new_tensor(-float("inf"))
 
 
-def check_without_data(
-    q: Tensor, k: Tensor, v: Tensor, given: Given, *, layout: str, **options: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    """All that needs neither a GPU nor numbers: lengths, batch and heads may be symbols. Returns bhsd views."""
-    checked_options(given, layout=layout, **options)
-    check_dense(q=q, k=k, v=v, **tensors_of(given))
+def checked_call(
+    q: Tensor, k: Tensor, v: Tensor, given: Given, out: Tensor | None = None, *, layout: str, **options: Any
+) -> tuple[Tensor, Tensor, Tensor, Mask, Asked]:
+    """All that needs neither a GPU nor numbers, checked: lengths, batch and heads may be symbols.
+
+    Returns q, k and v as (batch, heads, seq, head_dim), the mask, and the features.
+    """
+    mask, asked = checked_options(given, layout=layout, **options)
+    check_dense(q=q, k=k, v=v, out=out, **tensors_of(given))
     q, k, v = (bhsd(x, layout) for x in (q, k, v))
     check_per_head(given, q)
     check_tensors(q, k, v)
@@ -203,4 +195,40 @@ def check_without_data(
         check_dtype(str(q.dtype).removeprefix("torch."))
     except InputError as error:
         raise _of_attention(error) from None
-    return q, k, v
+    return q, k, v, mask, asked
+
+
+# --- arguments that there are not ------------------------------------------------------------------------------------
+
+# What other libraries call it, and what is the same here.
+ELSEWHERE = {
+    "is_causal": "causal",
+    "softmax_scale": "scale",
+    "sm_scale": "scale",
+    "scaling": "scale",
+    "sliding_window": "window_size",
+    **{theirs: feature.argument for feature in FEATURES for theirs in feature.elsewhere},
+}
+# What there is nothing for, and what is done instead.
+WITHOUT = {
+    "attn_mask": "masks are causal and window_size",
+    "attention_mask": "masks are causal and window_size",
+    "dropout_p": "there is no dropout",
+    "enable_gqa": "k and v may have fewer heads without it",
+}
+
+
+class UnknownArgument(InputError, TypeError):
+    """A keyword that `attention` does not have; Python's own error for one is a TypeError."""
+
+
+def unknown_argument(names: Iterable[str], known: Iterable[str]) -> UnknownArgument:
+    """The error for the first of these keywords, with the argument of `known` that it may stand for."""
+    name, known = next(iter(names)), list(known)
+    meant = ELSEWHERE.get(name) or next(iter(difflib.get_close_matches(name, known, n=1)), None)
+    found = f"attention: no argument is named {printable(name)[:60]}"
+    if name in WITHOUT:
+        return UnknownArgument(f"{found}: {WITHOUT[name]}")
+    return UnknownArgument(
+        f"{found}: did you mean {meant}?" if meant else f"{found}, expected some of {', '.join(known)}"
+    )

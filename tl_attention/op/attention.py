@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
@@ -10,15 +12,21 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
+from tl_attention.build.compile import CompiledKernel, compile_kernel
+from tl_attention.errors import InputError
+from tl_attention.files.defaults import default_schedule
+from tl_attention.files.named import resolve
+from tl_attention.hardware.card import Card
 from tl_attention.op import arguments, operator
 from tl_attention.op.in_memory import BHSD, other_way, placed
-from tl_attention.op.kernels import kernel_of, schedule_of, sms_of
 from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of, launch, of_features, taken_for
-from tl_attention.op.unknown import unknown_argument
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
 # What calls of this process have left.
 plans = Plans()
+_compile_lock = threading.Lock()
 
 
 class Options(TypedDict, total=False):
@@ -106,7 +114,7 @@ def attention(
         ScheduleRefused, an unknown keyword an error that is a TypeError as well; both are InputErrors.
     """
     if unknown:
-        raise unknown_argument(unknown, Options.__annotations__ | {"return_lse": bool})
+        raise arguments.unknown_argument(unknown, Options.__annotations__ | {"return_lse": bool})
     # As INPUTS has them.
     values, key = (softcap, sinks), None
     if not is_dynamo_compiling():
@@ -131,8 +139,8 @@ def attention(
             return_lse=return_lse,
             specialize=specialize,
         )
-    mask, asked = arguments.checked_options(
-        given,
+    q, k, v, mask, asked = arguments.checked_call(
+        *(q, k, v, given, out),
         causal=causal,
         scale=scale,
         window_size=window_size,
@@ -141,9 +149,6 @@ def attention(
         specialize=specialize,
     )
     per_head = arguments.tensors_of(given)
-    arguments.check_dense(q=q, k=k, v=v, out=out, **per_head)
-    q, k, v = (arguments.bhsd(x, layout) for x in (q, k, v))
-    arguments.check_per_head(given, q)
     rows, shape = arguments.checked_problem(q, k, v, mask, asked)
     scale = arguments.checked_scale(scale, q.shape[3], asked)
     inputs = {"q": q, "k": k, "v": v}
@@ -170,6 +175,39 @@ def attention(
         if lse is not None:
             rows.without_keys(lse).copy_(arguments.lse_without_keys(given, lse))
     return result if lse is None else (result, lse)
+
+
+# --- its schedule and kernel -------------------------------------------------------------------------------------------
+
+
+def kernel_of(schedule: Schedule, variant: Variant) -> CompiledKernel:
+    """The schedule's kernel for a variant. Raises ScheduleRefused."""
+    # TileLang's tracer keeps state in globals, so two threads may not compile at once.
+    with _compile_lock:
+        return _compiled(schedule, variant)
+
+
+@functools.cache
+def _compiled(schedule: Schedule, variant: Variant) -> CompiledKernel:
+    return compile_kernel(schedule, variant)
+
+
+@functools.cache
+def sms_of(device: torch.device) -> int:
+    """How many SMs a CUDA device has: a MIG slice those of its own."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def schedule_of(schedule: Schedule | str | Path | None, shape: AttentionShape, card: Card) -> Schedule:
+    """The schedule that a caller means; by default the one that files/defaults.yaml has for the problem on the card."""
+    if isinstance(schedule, Schedule):
+        return schedule
+    if schedule is None:
+        schedule = default_schedule(shape, card.arch)
+    if not isinstance(schedule, (str, Path)):
+        found = type(schedule).__name__
+        raise InputError(f"attention: schedule is {found}, expected a name, a file, a label or a Schedule")
+    return resolve(schedule).schedule
 
 
 operator.implemented_by(attention)

@@ -1,6 +1,9 @@
-"""`torch.ops.tl_attention.forward`: `attention` for torch.compile, torch.export and autograd.
+"""`torch.ops.tl_attention.forward`: `attention` for torch.compile, torch.export and autograd; and its gradient.
 
-Its kernel is `attention` itself, which registers it; here are its schema, what it gives without data, and its gradient.
+Its kernel is `attention` itself, which registers it; here are its schema, what it gives without data, and the operator of
+its gradient, which is PyTorch's own FlashAttention backward. FlashAttention-2's masks are aligned at the bottom right, as
+ours are, and its LSE is ours. A row that sees no key never reaches it: queries and keys end together, so without the first
+rows the others keep their keys.
 """
 
 from __future__ import annotations
@@ -16,13 +19,14 @@ from torch import Tensor
 from tl_attention.errors import InputError
 from tl_attention.op import arguments
 from tl_attention.op.arguments import Given
-from tl_attention.op.backward import check_has_backward, forward_only
 from tl_attention.op.in_memory import BHSD, empty, other_way
+from tl_attention.op.rows import Rows
 from tl_attention.problem.features import INPUTS, NUMBERS
-from tl_attention.problem.window import OPEN
+from tl_attention.problem.mask import CAUSAL, Mask
+from tl_attention.problem.window import OPEN, masked, sides
 from tl_attention.schedule.schedule import Schedule
 
-NAME = "tl_attention::forward"
+NAME, GRADIENT = "tl_attention::forward", "tl_attention::backward"
 HERE = "under torch.compile, torch.export or a gradient"
 # What features add: tensors stand before the options.
 PER_HEAD = tuple(feature for feature in INPUTS if not feature.is_number)
@@ -32,6 +36,10 @@ FLOATS = "".join(f"float {feature.word}={feature.off}, " for feature in NUMBERS)
 SCHEMA = (
     f"(Tensor q, Tensor k, Tensor v, {TENSORS}*, bool causal=False, float? scale=None, int[2] window_size=[-1, -1], "
     f"{FLOATS}str layout='bhsd', bool return_lse=False, str? schedule=None, bool specialize=False) -> (Tensor, Tensor)"
+)
+GRADIENT_SCHEMA = (
+    "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor output, Tensor lse, *, bool causal, float? scale, "
+    "int[2] window_size, str layout) -> (Tensor, Tensor, Tensor)"
 )
 
 
@@ -70,7 +78,7 @@ def call(
     """`attention` through the operator: the arguments are its own."""
     gradient = requires_gradient(q, k, v, *given.values())
     # Before the dispatcher, whose own refusals have several lines.
-    arguments.check_without_data(q, k, v, given, **options, return_lse=return_lse, specialize=specialize)
+    arguments.checked_call(q, k, v, given, **options, return_lse=return_lse, specialize=specialize)
     if gradient and not _is_traced(q):
         # Of what is traced `_setup_context` asks; here no kernel is to run before a call is refused.
         check_has_backward(q, k, v, given, **options)
@@ -110,7 +118,7 @@ def _fake(
     **others: Any,
 ) -> tuple[Tensor, Tensor]:
     options: dict[str, Any] = {"causal": causal, "scale": scale, "window_size": tuple(window_size)}
-    q, k, v = arguments.check_without_data(q, k, v, _given(tensors, others), layout=layout, **options)
+    q, k, v, *_ = arguments.checked_call(q, k, v, _given(tensors, others), layout=layout, **options)
     output = empty(q, (*q.shape[:3], v.shape[3]), layout)
     return other_way(output, layout), q.new_empty(q.shape[:3] if return_lse else (0,), dtype=torch.float32)
 
@@ -146,6 +154,118 @@ def implemented_by(attention: Callable[..., Any]) -> None:
     torch.library.impl(NAME, "CompositeExplicitAutograd")(forward)
 
 
+# --- its gradient ----------------------------------------------------------------------------------------------------
+
+
+def forward_only(what: str, instead: str) -> InputError:
+    """What a call is told that has no backward, but an input that requires a gradient."""
+    return InputError(
+        f"attention: an input requires a gradient, and with {what} there is no backward: call it under "
+        f"torch.no_grad(), or {instead}"
+    )
+
+
+def check_has_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    given: Given,
+    *,
+    causal: bool,
+    scale: float | None,
+    window_size: Sequence[int],
+    layout: str,
+) -> None:
+    """Raise InputError for arguments that are right, but have no backward: any scale has one."""
+    for feature in INPUTS:
+        value = given[feature.word]
+        there = bool(value) if feature.is_number else value is not None
+        if there and not feature.has_gradient:
+            raise forward_only(
+                f"{feature.word} {value}" if feature.is_number else feature.words, f"without {feature.words}"
+            )
+    if q.shape[3] != v.shape[3]:
+        raise forward_only(f"head_dim {q.shape[3]} and v's {v.shape[3]}", "with equal ones")
+    seq_q, seq_kv = (_bshd(x, layout).shape[1] for x in (q, k))
+    if not _masks_alike(masked(causal, window_size), seq_q, seq_kv):
+        what = f"window_size {tuple(window_size)}, {seq_q} queries and {seq_kv} keys"
+        raise forward_only(what, "with no more queries than keys")
+
+
+def _masks_alike(mask: Mask, seq_q: int, seq_kv: int) -> bool:
+    """Whether FlashAttention's backward hides what the mask hides.
+
+    It takes a right side of seq_kv or more for an open one, and an open one beside a left side for seq_kv. That is the
+    same unless queries stand before the first key.
+    """
+    if mask.right is None and mask.left is None:
+        return True
+    return seq_q <= seq_kv or mask.right == 0 or (mask.right is not None and mask.right < seq_kv)
+
+
+def _flash(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, mask: Mask, scale: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """PyTorch's: tensors (batch, seq, heads, head_dim) as strided as they like, LSE (batch, heads, seq_q) contiguous."""
+    # Without dropout nobody reads the state of its generator: made as PyTorch's own forward does.
+    rng_state, unused = (q.new_empty(shape, dtype=torch.uint64) for shape in ((2,), ()))
+    left, right = sides(mask)
+    options = {"scale": scale, "window_size_left": left, "window_size_right": right}
+    lengths = (None, None, q.shape[1], k.shape[1])
+    return torch.ops.aten._flash_attention_backward(
+        grad, q, k, v, output, lse, *lengths, 0.0, mask == CAUSAL, rng_state, unused, **options
+    )
+
+
+def _gradients(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    *,
+    causal: bool,
+    scale: float | None,
+    window_size: list[int],
+    layout: str,
+) -> tuple[Tensor, ...]:
+    """The gradients of q, k and v, each in its layout."""
+    grad, q, k, v, output = (_bshd(x, layout) for x in (grad, q, k, v, output))
+    rows, mask = Rows.seen(masked(causal, window_size), q.shape[1], k.shape[1])
+    if 0 in (q.shape[0], q.shape[2], rows.count):
+        found = tuple(torch.zeros_like(x) for x in (q, k, v))
+    elif rows.hidden:
+        seen = (x[:, rows.hidden :] for x in (grad, q, k, v, output))
+        grad, q_seen, _, _, output = seen
+        part, *of_keys = _flash(grad, q_seen, k, v, output, rows.computed(lse).contiguous(), mask, scale)
+        whole = torch.zeros_like(q)
+        whole[:, rows.hidden :] = part
+        found = (whole, *of_keys)
+    else:
+        found = _flash(grad, q, k, v, output, lse, mask, scale)
+    return tuple(_bshd(x, layout) for x in found)
+
+
+def _gradients_without_data(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, *, layout: str, **options: object
+) -> tuple[Tensor, ...]:
+    return tuple(_bshd(torch.empty_like(_bshd(x, layout)), layout) for x in (q, k, v))
+
+
+def _bshd(tensor: Tensor, layout: str) -> Tensor:
+    """(batch, seq, heads, head_dim) of a tensor of the layout, and the other way round: a view."""
+    return tensor.transpose(1, 2) if layout == BHSD else tensor
+
+
+def _no_second(ctx: object, *grads: Tensor) -> None:
+    raise InputError("attention: the gradient of a gradient is asked for, and there is none")
+
+
 torch.library.define(NAME, SCHEMA)
 torch.library.register_fake(NAME)(_fake)
 torch.library.register_autograd(NAME, _backward, setup_context=_setup_context)
+torch.library.define(GRADIENT, GRADIENT_SCHEMA)
+torch.library.impl(GRADIENT, "CompositeExplicitAutograd")(_gradients)
+torch.library.register_fake(GRADIENT)(_gradients_without_data)
+torch.library.register_autograd(GRADIENT, _no_second)
