@@ -19,7 +19,7 @@ from tl_attention.files.named import resolve
 from tl_attention.hardware.card import Card
 from tl_attention.op import arguments, operator
 from tl_attention.op.in_memory import BHSD, other_way, placed
-from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of, launch, of_features, taken_for
+from tl_attention.op.plan import NO_WINDOW, Plan, Plans, key_of
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
@@ -151,30 +151,31 @@ def attention(
     per_head = arguments.tensors_of(given)
     rows, shape = arguments.checked_problem(q, k, v, mask, asked)
     scale = arguments.checked_scale(scale, q.shape[3], asked)
-    inputs = {"q": q, "k": k, "v": v}
     card = arguments.checked_card(q.device)
-    output = arguments.output_for(out, (*q.shape[:3], v.shape[3]), {**inputs, **per_head}, layout)
+    output = arguments.output_for(out, (*q.shape[:3], v.shape[3]), {"q": q, "k": k, "v": v, **per_head}, layout)
     result = other_way(output, layout) if out is None else out
-    lse = q.new_empty(q.shape[:3], dtype=torch.float32) if return_lse else None
+    lse_of_computed = None
     if shape is not None:
-        parts = {**inputs, "q": rows.computed(q), "out": rows.computed(output)}
+        parts = {"q": rows.computed(q), "k": k, "v": v, "out": rows.computed(output)}
         strided, tensors = placed(parts, layout)
         variant = replace(shape.variant(fixed=specialize), strided=strided, sms=sms_of(q.device), arch=card.arch)
         scheduled = schedule_of(schedule, shape, card)
-        kernel = kernel_of(scheduled, variant).launch
-        own = None if lse is None else rows.own(lse)
-        more = [] if own is None else [own]
-        launch(kernel, q.device.index, [*tensors.values(), scale, *more, *of_features(taken_for(asked), values)])
-        if lse is not None:
-            rows.give_back(own, lse)
-        if key is not None and not rows.hidden:
-            plan = Plan.of(kernel, scheduled, parts, tensors, asked, per_head, output=result, lse=lse, layout=layout)
-            plans.keep(key, plan)
-    if rows.hidden:
-        rows.without_keys(output).zero_()
-        if lse is not None:
-            rows.without_keys(lse).copy_(arguments.lse_without_keys(given, lse))
-    return result if lse is None else (result, lse)
+        plan = Plan.of(kernel_of(scheduled, variant).launch, scheduled, parts, tensors, asked, per_head, layout)
+        of_q, of_k, of_v, of_output = (other_way(part, layout) for part in parts.values())
+        found = plan.run(of_q, of_k, of_v, values, of_output if rows.hidden else result, scale)
+        if not rows.hidden:
+            if key is not None:
+                plans.keep(key, plan)
+            return found
+        lse_of_computed = found[1] if return_lse else None
+    rows.without_keys(output).zero_()
+    if not return_lse:
+        return result
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    rows.without_keys(lse).copy_(arguments.lse_without_keys(given, lse))
+    if lse_of_computed is not None:
+        rows.computed(lse).copy_(lse_of_computed)
+    return result, lse
 
 
 # --- its schedule and kernel -------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ looked at in every call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.files.named import resolve
-from tl_attention.op.in_memory import ALIGNMENT, BHSD, extent
+from tl_attention.op.in_memory import ALIGNMENT, BHSD, extent, other_way
 from tl_attention.problem.features import INPUTS, Asked, Value
 from tl_attention.problem.window import OPEN
 from tl_attention.schedule.schedule import Schedule
@@ -64,22 +64,20 @@ class Plan:
         taken: Mapping[str, Tensor],
         asked: Asked,
         per_head: Mapping[str, Tensor],
-        *,
-        output: Tensor,
-        lse: Tensor | None,
         layout: str,
     ) -> Plan:
-        """That of a call: its q, k, v and out (batch, heads, seq, head_dim) as given, and as the kernel took them."""
+        """That of a call: its q, k, v and out (batch, heads, seq, head_dim) as given, and as the kernel takes them."""
         as_given = layout == BHSD and all(taken[name].stride() == tensor.stride() for name, tensor in given.items())
-        *read, output_given = given.values()
-        read += per_head.values()
-        q, spans = given["q"], tuple(end - first for first, end in map(extent, [*read, output_given]))
+        *read, output = given.values()
+        q, spans = given["q"], (end - first for first, end in map(extent, [*read, *per_head.values(), output]))
+        batch, heads, rows, head_dim = q.shape
+        there = ((place, feature) for place, feature in enumerate(INPUTS) if feature.word in asked)
         return cls(
-            *(kernel, schedule, q.device.index, q.shape[3], asked, _place(output)),
-            lse=None if lse is None else _place(lse),
+            *(kernel, schedule, q.device.index, head_dim, asked, _place(other_way(output, layout))),
+            lse=((batch, heads, rows), (heads * rows, rows, 1)) if "lse" in asked else None,
             views=None if as_given else tuple(map(_place, taken.values())),
-            spans=spans,
-            features=taken_for(asked),
+            spans=tuple(spans),
+            features=tuple((None, asked[f.word]) if f.is_number else (place, None) for place, f in there),
         )
 
     def serves(
@@ -123,29 +121,13 @@ class Plan:
             taken.append(lse)
         for place, value in self.features:
             taken.append(value if place is None else values[place])
-        launch(self.kernel, self.device, taken)
+        # A launch makes the device the thread's current one. To look costs less than to put the same one back.
+        if torch.cuda.current_device() == self.device:
+            self.kernel(*taken)
+        else:
+            with torch.cuda.device(self.device):
+                self.kernel(*taken)
         return result if lse is None else (result, lse)
-
-
-def taken_for(asked: Asked) -> tuple[Taken, ...]:
-    """What a kernel takes for the features that are asked for besides the LSE, as KERNEL_PARAMETERS has them."""
-    there = ((place, feature) for place, feature in enumerate(INPUTS) if feature.word in asked)
-    return tuple((None, asked[feature.word]) if feature.is_number else (place, None) for place, feature in there)
-
-
-def of_features(features: tuple[Taken, ...], values: Values) -> list[Any]:
-    """The same, of a call with these values."""
-    return [value if place is None else values[place] for place, value in features]
-
-
-def launch(kernel: Callable[..., None], device: int | None, given: Sequence[Any]) -> None:
-    """Launch a kernel on the device's current stream, with arguments as KERNEL_PARAMETERS has them."""
-    # A launch makes the device the thread's current one. To look costs less than to put the same one back.
-    if torch.cuda.current_device() == device:
-        kernel(*given)
-    else:
-        with torch.cuda.device(device):
-            kernel(*given)
 
 
 def _place(tensor: Tensor) -> Place:

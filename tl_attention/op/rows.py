@@ -44,12 +44,3 @@ class Rows:
     def computed(self, tensor: Any) -> Any:
         """The part of a tensor that a kernel reads, or writes."""
         return tensor[:, :, self.hidden :]
-
-    def own(self, tensor: Any) -> Any:
-        """Contiguous memory for `computed` rows of a tensor: its own where these are all."""
-        return tensor if not self.hidden else tensor.new_empty(self.computed(tensor).shape)
-
-    def give_back(self, own: Any, tensor: Any) -> None:
-        """Put what was written there where it belongs."""
-        if self.hidden:
-            self.computed(tensor).copy_(own)
