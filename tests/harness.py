@@ -16,10 +16,10 @@ SIZE = 2 * 1 * 2 * 16 * 8
 HONEST = "import torch\ncustom_kernel = lambda data: torch.nn.functional.scaled_dot_product_attention(*data)\n"
 
 # Of a submission in whose `folder` the right outputs are. `plan` is what the worker was told, from its frame, `done`
-# says what an honest process says, and `marker` is a file that only an unpickled payload creates.
+# says what an honest process says.
 PREAMBLE = """\
-import json, os, pickle, signal, subprocess, sys, time
-marker, noted = folder + "/marker", folder + "/noted"
+import json, os, signal, subprocess, sys, time
+noted = folder + "/noted"
 frame = sys._getframe()
 while "plan" not in frame.f_locals:
     frame = frame.f_back
@@ -38,9 +38,6 @@ def copy(*paths):
 def note(value):
     put(noted + ".part", json.dumps(value).encode())
     os.rename(noted + ".part", noted)
-class Payload:
-    def __reduce__(self):
-        return os.system, ("touch " + marker,)
 """
 
 
