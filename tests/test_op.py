@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 import torch
 from mutations import SCHEDULES, mutate, shipped, vary_options
+from on_gpu import check, fresh
 
 from tl_attention import InputError, ScheduleRefused, attention
 from tl_attention.files.schedule_file import load
@@ -17,7 +18,6 @@ from tl_attention.measure.bench import Options, measure
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.progress import SILENT
 from tl_attention.op.attention import schedule_of
-from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
@@ -63,18 +63,7 @@ def test_what_is_not_supported_is_refused_in_one_line(name):
     assert "\n" not in str(error.value)
 
 
-def check(output, q, k, v, *, causal=False, scale=None) -> None:
-    scale = scale or q.shape[-1] ** -0.5
-    options = {"mask": CAUSAL if causal else FULL, "scale": scale}
-    error = compare(output, attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options))
-    assert error.ok, str(error)
-
-
 EXPERIMENTS = sorted((SCHEDULES / "experiments").rglob("*.yaml"))
-
-
-def fresh(*size: int, dtype="float16", device="cuda"):
-    return make_inputs(AttentionShape(*size, dtype), seed=random.SystemRandom().randrange(2**31), device=device)
 
 
 @pytest.mark.gpu

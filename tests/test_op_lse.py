@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import random
 from dataclasses import replace
 
 import pytest
 import torch
 from code_mutants.kernels import KERNELS, Kernel, lowered
 from mutations import SCHEDULES
+from on_gpu import check, fresh, problem
 from pebble import ProcessPool
 from test_cases_lse import VALUES, with_value
 
 from tl_attention import attention, merge
 from tl_attention.build.compile import compile_kernel
 from tl_attention.files.schedule_file import load
-from tl_attention.oracle.reference import (
-    attention_fp64,
-    attention_same_precision,
-    compare,
-    compare_lse,
-    lse_fp64,
-    lse_same_precision,
-    make_inputs,
-)
-from tl_attention.problem.mask import CAUSAL, FULL
-from tl_attention.problem.shape import AttentionShape
+from tl_attention.oracle.reference import compare_lse, lse_fp64, lse_same_precision
+from tl_attention.problem.mask import FULL
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.schedule.options import Exp2Polynomial
 
@@ -43,17 +34,12 @@ def with_lse(name: str) -> Kernel:
     return replace(KERNELS[name], optional=LSE)
 
 
-def fresh(*size: int, dtype="float16"):
-    return make_inputs(AttentionShape(*size, dtype), seed=random.SystemRandom().randrange(2**31), device="cuda")
-
-
-def check(found, q, k, v, *, causal=False, scale=None) -> None:
+def check_both(found, q, k, v, *, causal=False, scale=None) -> None:
     output, lse = found
-    options = {"mask": CAUSAL if causal else FULL, "scale": scale or q.shape[-1] ** -0.5}
+    options = problem(q, causal=causal, scale=scale)
     assert (output.shape, output.dtype) == (q.shape, q.dtype)
     assert (lse.shape, lse.dtype) == (q.shape[:3], torch.float32) and lse.is_contiguous()
-    error = compare(output, attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options))
-    assert error.ok, str(error)
+    check(output, q, k, v, causal=causal, scale=scale)
     exact = lse_fp64(q, k, **options)
     error = compare_lse(lse, exact, lse_same_precision(q, k, **options))
     assert error.ok and error.max_abs <= MOST, f"LSE of {tuple(q.shape)}, {k.shape[2]} keys: {error}"
@@ -74,8 +60,8 @@ def test_exponentials_by_polynomial(degree):
 @pytest.mark.gpu
 def test_scale_fixed_sizes_and_the_output_alone():
     q, k, v = fresh(2, 4, 150, 260, 128)
-    check(attention(q, k, v, scale=0.3, return_lse=True), q, k, v, scale=0.3)
-    check(attention(q, k, v, specialize=True, return_lse=True), q, k, v)
+    check_both(attention(q, k, v, scale=0.3, return_lse=True), q, k, v, scale=0.3)
+    check_both(attention(q, k, v, specialize=True, return_lse=True), q, k, v)
     assert isinstance(attention(q, k, v), torch.Tensor)
     assert isinstance(attention(q, k, v, return_lse=False), torch.Tensor)
 
@@ -93,7 +79,7 @@ def test_nothing_is_written_outside_and_every_row_is(name):
         for _ in range(2):
             output = torch.empty_like(q)
             compiled(Q=q, K=k, V=v, Output=output, LSE=lse, softmax_scale=128**-0.5)
-            check((output, lse), q, k, v, causal=kernel.causal)
+            check_both((output, lse), q, k, v, causal=kernel.causal)
             assert memory[:around].isnan().all() and memory[-around:].isnan().all()
 
 
@@ -114,7 +100,7 @@ def test_parts_of_the_keys_merged_are_the_whole(name, dtype):
         for k, v in zip(k.split([1, 700, 799], dim=2), v.split([1, 700, 799], dim=2), strict=True)
     ]
     outputs, lses = (torch.stack(part) for part in zip(*parts, strict=True))
-    check(merge(outputs, lses), q, k, v)
+    check_both(merge(outputs, lses), q, k, v)
 
 
 def errors_with_value(fault: str) -> bool:

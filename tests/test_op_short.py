@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import random
 
 import pytest
 import torch
 from mutations import SCHEDULES
+from on_gpu import check, fresh
 
 from tl_attention import attention
 from tl_attention.build.compile import compile_kernel
 from tl_attention.files.named import resolve
 from tl_attention.hardware.warpgroup import WARPGROUP
-from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.problem.head_dims import sizes_of
-from tl_attention.problem.mask import CAUSAL, FULL
-from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 
 EXPERIMENTS = sorted(f"experiments/short/{path.stem}" for path in (SCHEDULES / "experiments/short").glob("*.yaml"))
@@ -42,14 +39,10 @@ def head_dims(name: str) -> list[tuple[int, int]]:
 def test_every_length_is_right(name, causal):
     for head_dim, head_dim_v in head_dims(name):
         for batch, heads, seq_q, seq_kv in LENGTHS:
-            mask = CAUSAL if causal else FULL
-            shape = AttentionShape(batch, heads, min(seq_q, seq_kv), seq_kv, head_dim, "bfloat16", mask, head_dim_v)
-            q, k, v = make_inputs(shape, seed=random.SystemRandom().randrange(2**31), device="cuda")
-            options = {"mask": mask, "scale": head_dim**-0.5}
-            exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)
+            sizes = batch, heads, min(seq_q, seq_kv), seq_kv, head_dim
+            q, k, v = fresh(*sizes, dtype="bfloat16", head_dim_v=head_dim_v)
             output = attention(q, k, v, causal=causal, schedule=name)
-            report = compare(output, exact, peer)
-            assert report.ok, f"{shape}: {report}"
+            check(output, q, k, v, causal=causal)
             assert torch.equal(output, attention(q, k, v, causal=causal, schedule=name))
 
 

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from itertools import product
 
 import pytest
 import torch
 from mutations import SCHEDULES
+from on_gpu import check, fresh
 
 from tl_attention import InputError, attention
-from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.problem.mask import CAUSAL, FULL
-from tl_attention.problem.shape import AttentionShape
 
 pytestmark = pytest.mark.gpu
-
-Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-def fresh(*size: int, dtype: str = "float16") -> Tensors:
-    return make_inputs(AttentionShape(*size, dtype), seed=random.SystemRandom().randrange(2**31), device="cuda")
-
-
-def check(output: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False) -> None:
-    options = {"mask": CAUSAL if causal else FULL, "scale": q.shape[-1] ** -0.5}
-    q, k, v, output = (x.contiguous() for x in (q, k, v, output))
-    error = compare(output, attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options))
-    assert error.ok, str(error)
 
 
 def like(x: torch.Tensor, kind: str) -> torch.Tensor:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
 from mutations import SCHEDULES
+from on_gpu import check, fresh
 
 from tl_attention import attention
-from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.problem.mask import Mask
-from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.window import masked
 
 pytestmark = pytest.mark.gpu
 # The matrix test has none that is smaller than a block.
@@ -29,45 +24,37 @@ SMALL = [
 ]
 
 
-def check(schedule: str, sizes: tuple[int, ...], window: tuple[int, int], causal: bool = False, **options) -> None:
-    """Holds if the output is inside the error budget, on fresh inputs; sizes are batch, heads, seq_q, seq_kv."""
-    head_dim, dtype = options.pop("head_dim", 128), options.pop("dtype", "float16")
-    shape = AttentionShape(*sizes, head_dim, dtype)
-    q, k, v = make_inputs(shape, random.SystemRandom().randrange(2**31), "cuda")
-    given = {"mask": masked(causal, window), "scale": head_dim**-0.5}
+def check_call(schedule: str, sizes: tuple[int, ...], window: tuple[int, int], causal: bool = False, **options) -> None:
+    """The output is inside the error budget, on fresh inputs; sizes are batch, heads, seq_q, seq_kv."""
+    q, k, v = fresh(*sizes, 128, dtype=options.pop("dtype", "float16"))
     file = SCHEDULES / f"{schedule}.yaml" if schedule else None
     output = attention(q, k, v, causal=causal, window_size=window, schedule=file, **options)
-    error = compare(output, attention_fp64(q, k, v, **given), attention_same_precision(q, k, v, **given))
-    assert error.ok, f"{schedule} {sizes} {window} causal={causal} {dtype} {head_dim}: {error}"
+    check(output, q, k, v, causal=causal, window=window)
 
 
 @pytest.mark.parametrize("schedule,window", SMALL)
 def test_windows_smaller_than_a_block(schedule, window):
     for sizes in ((2, 3, 300, 777), (1, 2, 129, 129), (2, 2, 65, 1000)):
-        check(schedule, sizes, window)
+        check_call(schedule, sizes, window)
 
 
 def test_what_a_window_larger_than_all_keys_computes_is_what_none_does():
-    q, k, v = make_inputs(AttentionShape(1, 3, 300, 500, 128), random.SystemRandom().randrange(2**31), "cuda")
+    q, k, v = fresh(1, 3, 300, 500, 128)
     assert torch.equal(attention(q, k, v, window_size=(500, 300)), attention(q, k, v))
     assert torch.equal(attention(q, k, v, causal=True, window_size=(10_000, 0)), attention(q, k, v, causal=True))
 
 
 def test_fixed_sizes_and_long_sequences():
-    check("best", (1, 3, 700, 1500), (300, 200), specialize=True)
-    check("seed", (1, 3, 700, 1500), (300, 200), specialize=True)
-    check("", (1, 2, 16384, 16384), (1024, 1024), dtype="bfloat16")
-    check("", (1, 2, 16384, 16384), (1023, 0), causal=True, dtype="bfloat16")
+    check_call("best", (1, 3, 700, 1500), (300, 200), specialize=True)
+    check_call("seed", (1, 3, 700, 1500), (300, 200), specialize=True)
+    check_call("", (1, 2, 16384, 16384), (1024, 1024), dtype="bfloat16")
+    check_call("", (1, 2, 16384, 16384), (1023, 0), causal=True, dtype="bfloat16")
 
 
 @pytest.mark.parametrize("schedule", ["best", "experiments/causal/rescale_threshold", "seed"])
 def test_scores_far_apart_where_rows_see_their_first_key_late(schedule):
     """Blocks come from the last to the first: a row may have seen no key yet, or only small ones."""
-    mask = Mask(40, 0)
     for seq_q, seq_kv in ((600, 1000), (129, 640)):
-        shape = AttentionShape(1, 2, seq_q, seq_kv, 128)
-        q, k, v = make_inputs(shape, random.SystemRandom().randrange(2**31), "cuda", spread=128.0)
-        options = {"mask": mask, "scale": 128**-0.5}
+        q, k, v = fresh(1, 2, seq_q, seq_kv, 128, spread=128.0)
         output = attention(q, k, v, window_size=(40, 0), schedule=SCHEDULES / f"{schedule}.yaml")
-        error = compare(output, attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options))
-        assert error.ok, f"{schedule} {seq_q, seq_kv}: {error}"
+        check(output, q, k, v, window=(40, 0))
