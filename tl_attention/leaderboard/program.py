@@ -80,14 +80,16 @@ def program_text(planned: Planned, variant: Variant) -> str:
 
 @dataclass(frozen=True)
 class Module:
-    """A module of the package: the definitions at its top level by name, dictionaries among them, and its imports of the
-    package's names. It is `traced` if it is TileLang's text."""
+    """A module of the package: the definitions at its top level by name, and its imports of the package's names.
+
+    It is `traced` if it is TileLang's text. `tables` are its dictionaries of functions.
+    """
 
     name: str
     docstring: str
     traced: bool
+    tables: dict[str, Any]
     definitions: dict[str, cst.CSTNode] = field(default_factory=dict)
-    tables: dict[str, cst.Dict] = field(default_factory=dict)
     imports: dict[str, Place] = field(default_factory=dict)
 
     def find(self, name: str) -> Place | None:
@@ -98,9 +100,11 @@ class Module:
 @functools.cache
 def read_module(name: str) -> Module:
     """A module of the package, read from its file."""
-    path = Path(str(importlib.import_module(name).__file__))
-    tree = cst.parse_module(path.read_text(encoding="utf-8"))
-    found = Module(name, str(tree.get_docstring()), traced="import tilelang.language as T\n" in tree.code)
+    module = importlib.import_module(name)
+    tree = cst.parse_module(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    dictionaries = {key: value for key, value in vars(module).items() if isinstance(value, dict)}
+    tables = {key: value for key, value in dictionaries.items() if all(map(callable, value.values()))}
+    found = Module(name, str(tree.get_docstring()), "import tilelang.language as T\n" in tree.code, tables)
     for node in tree.body:
         [plain] = ast.parse(code(node)).body
         if isinstance(plain, (ast.FunctionDef, ast.ClassDef)):
@@ -110,9 +114,6 @@ def read_module(name: str) -> Module:
         elif isinstance(plain, (ast.Assign, ast.AnnAssign)):
             names = [part.id for part in ast.walk(plain) if _is_stored(part)]
             found.definitions.update(dict.fromkeys(names, node))
-            if isinstance(plain.value, ast.Dict):
-                table = cst.ensure_type(cst.parse_expression(ast.unparse(plain.value)), cst.Dict)
-                found.tables.update(dict.fromkeys(names, table))
     return found
 
 
@@ -142,7 +143,7 @@ class _Program:
                 waiting += places
             else:
                 is_function = isinstance(node, cst.FunctionDef)
-                text = code(pruned(node, {"c": self._c}, module.tables) if is_function else node)
+                text = code(pruned(node, {**module.tables, "c": self._c}) if is_function else node)
                 waiting += filter(None, map(module.find, _used(text)))
             self._texts[place] = text
 
@@ -160,7 +161,7 @@ class _Program:
         body = [
             part for part in node.body.body if not isinstance(part, cst.FunctionDef) or f".{part.name.value}(" in texts
         ]
-        return code(pruned(node.with_changes(body=node.body.with_changes(body=body)), {"self": value}, {}))
+        return code(pruned(node.with_changes(body=node.body.with_changes(body=body)), {"self": value}))
 
     def text(self) -> str:
         """The whole text: what stands in rooms below, the constants, the entry, and the modules from the kernel down."""

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import libcst as cst
 
+from tl_attention.lowering.iterations import function_of
+
 Node = TypeVar("Node", bound=cst.CSTNode)
 UNKNOWN = object()
 # What conditions on constants call, beside methods of the constants.
@@ -18,9 +20,9 @@ FUNCTIONS = {"min": min, "max": max, "len": len}
 ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BaseNumber, cst.BaseString, cst.Dict, cst.List)
 
 
-def pruned(node: Node, known: Mapping[str, Any], tables: Mapping[str, cst.Dict]) -> Node:
-    """A function or class without what is decided by the `known` names, or looked up by them in the module's tables."""
-    found = node.visit(_Pruned(known, tables))
+def pruned(node: Node, known: Mapping[str, Any]) -> Node:
+    """A function or class without what is decided by the `known` names, constants and tables of functions."""
+    found = node.visit(_Pruned(known))
     assert isinstance(found, type(node))
     return found
 
@@ -31,9 +33,8 @@ def code(node: cst.CSTNode) -> str:
 
 
 class _Pruned(cst.CSTTransformer):
-    def __init__(self, known: Mapping[str, Any], tables: Mapping[str, cst.Dict]) -> None:
+    def __init__(self, known: Mapping[str, Any]) -> None:
         self._known = {"__builtins__": FUNCTIONS, **known}
-        self._tables = tables
         # An `elif` is settled together with the `if` before it.
         self._elifs: set[cst.If] = set()
 
@@ -90,16 +91,9 @@ class _Pruned(cst.CSTTransformer):
         return _in_place_of(updated_node, updated_node.body if condition else updated_node.orelse)
 
     def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> cst.BaseExpression:
-        """An entry of a table."""
-        table = self._tables.get(code(updated_node.value))
-        place = updated_node.slice[0].slice
-        if table is None or not isinstance(place, cst.Index):
-            return updated_node
-        key = self._value(place.value)
-        for entry in table.elements:
-            if isinstance(entry, cst.DictElement) and key is not UNKNOWN and self._value(entry.key) == key:
-                return _in_place_of(updated_node, entry.value)
-        return updated_node
+        """A function that a table has."""
+        found = self._value(updated_node) if code(updated_node.value) in self._known else UNKNOWN
+        return cst.Name(function_of(found).__name__) if callable(found) else updated_node
 
 
 def _returns(statement: cst.CSTNode) -> bool:
