@@ -55,24 +55,6 @@ def test_error_is_measured_even_where_the_contract_accepts(judged) -> None:
     assert row.max_abs_error == pytest.approx(0.005, abs=1e-3) and row.timing.n >= 3
 
 
-REPLACED_COMPARISONS = """\
-import gc, reference, types
-def right(*arguments, **keywords):
-    return {"accepted": True, "tight": True, "max_abs_error": 0.0, "reason": ""}
-for item in gc.get_objects():
-    if isinstance(item, types.FunctionType) and item.__name__ in ("compare", "_compared", "_checked"):
-        if not item.__closure__:
-            item.__code__ = right.__code__
-for module in list(sys.modules.values()):
-    if isinstance(module, types.ModuleType) and "compare" in vars(module):
-        module.compare = right
-frame = sys._getframe()
-while frame is not None:
-    for name in ("compare", "reference", "check"):
-        frame.f_globals[name] = right
-    frame = frame.f_back
-reference.CONTRACT_TOLERANCE = reference.TIGHT_TOLERANCE = float("inf")
-"""
 PATCHED_TORCH_AND_PYTHON = """\
 import builtins, types
 def no(*arguments, **keywords):
@@ -86,12 +68,11 @@ builtins.all = lambda *arguments: True
 builtins.any = lambda *arguments: False
 """
 # The control: a check in this process accepts what is returned.
-FOOLED = "import reference\nassert reference.compare(data, output)['accepted']"
+FOOLED = "assert torch.allclose(output, output + 1)"
 REPLAY = "global last\nlast = globals().get('last', output)\noutput = last"
 NO_VALID, BEYOND = "no valid message from the process: ", "beyond rtol = atol = 0.01"
 OTHER = "right at first, wrong for other inputs at the same addresses: "
 CALLS = {
-    "comparisons replaced": (f"output.zero_()\n{REPLACED_COMPARISONS}{FOOLED}", "wrong", BEYOND),
     "torch and Python patched": (f"output.zero_()\n{PATCHED_TORCH_AND_PYTHON}{FOOLED}", "wrong", BEYOND),
     "wrong numbers": ("output += 0.5", "wrong", BEYOND),
     "its first output again": (REPLAY, "wrong", OTHER),
