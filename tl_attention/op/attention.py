@@ -129,25 +129,17 @@ def attention(
             if plan.serves(q, k, v, values, out, schedule):
                 return plan.run(q, k, v, values, out, scale)
     given = arguments.by_word(values)
+    asked_for: dict[str, Any] = {
+        "causal": causal,
+        "scale": scale,
+        "window_size": window_size,
+        "layout": layout,
+        "return_lse": return_lse,
+        "specialize": specialize,
+    }
     if operator.is_needed(q, k, v, *values):
-        return operator.call(
-            *(q, k, v, given, out, schedule),
-            causal=causal,
-            scale=scale,
-            window_size=window_size,
-            layout=layout,
-            return_lse=return_lse,
-            specialize=specialize,
-        )
-    q, k, v, mask, asked = arguments.checked_call(
-        *(q, k, v, given, out),
-        causal=causal,
-        scale=scale,
-        window_size=window_size,
-        layout=layout,
-        return_lse=return_lse,
-        specialize=specialize,
-    )
+        return operator.call(q, k, v, given, out, schedule, **asked_for)
+    q, k, v, mask, asked = arguments.checked_call(q, k, v, given, out, **asked_for)
     per_head = arguments.tensors_of(given)
     rows, shape = arguments.checked_problem(q, k, v, mask, asked)
     scale = arguments.checked_scale(scale, q.shape[3], asked)
