@@ -78,12 +78,12 @@ class CompiledKernel:
 
     @cached_property
     def launch(self) -> Callable[..., None]:
-        """The same, with arguments in the order of the parameters."""
+        """Launches the kernel as a call does, with arguments in the order of the parameters."""
         return launch_of(self.kernel, self.parameters)
 
     @cached_property
     def generated(self) -> GeneratedCode:
-        """What the proof of the generated code reads."""
+        """The generated code as its proof reads it."""
         return GeneratedCode(self.source, self.host_source, self.variant, self.parameters)
 
     @property
@@ -150,7 +150,7 @@ def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None
 
 
 def is_finished(schedule: Schedule, variant: Variant) -> bool:
-    """Whether the store has the schedule's kernel, compiled by the nvcc that would compile it now."""
+    """Return whether the store has the schedule's kernel, compiled by the nvcc that would compile it now."""
     import torch
 
     found = store.read(store_file(schedule, variant, chosen(torch.version.cuda))) if cache_enabled() else None
@@ -158,7 +158,7 @@ def is_finished(schedule: Schedule, variant: Variant) -> bool:
 
 
 def store_file(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> Path:
-    """Where a kernel that this nvcc compiled is kept."""
+    """Return the file in which a kernel that this nvcc compiled is kept."""
     return cache_folder() / nvcc.cache / FOLDER / f"{kernel_key(schedule, variant, nvcc)}{store.SUFFIX}"
 
 

@@ -27,7 +27,7 @@ CANNOT_LOWER = (
 
 
 def telling_line(error: Exception) -> str:
-    """What went wrong, in one line: nvcc's first error, or the line of TileLang's that is no code."""
+    """Return in one line what went wrong: nvcc's first error, or the line of TileLang's that is no code."""
     text = str(error)
     output = OUTPUT.search(text)
     if output:

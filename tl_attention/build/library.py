@@ -45,7 +45,7 @@ def load(file: Path) -> Any:
 
 
 def tilelang_folder() -> Path | None:
-    """Where TileLang is installed, without importing it."""
+    """Return the folder of TileLang, without importing it."""
     spec = find_spec("tilelang")
     return Path(spec.origin).resolve().parent if spec and spec.origin else None
 

@@ -92,7 +92,7 @@ class Loop:
 
     @property
     def places(self) -> dict[str, tuple[int, ...]]:
-        """Where the body waits and arrives, in exponentials; what it does not do is left out."""
+        """The body waits and arrives behind so many exponentials; what it does not do is left out."""
         every = {
             "waits for products": self.product_waits,
             "waits on mbarriers": self.barrier_waits,
@@ -101,7 +101,7 @@ class Loop:
         return {name: places for name, places in every.items() if places}
 
     def places_beside(self, asked: Asked | None) -> str:
-        """The same in words, with where the schedule asks for its products beside it.
+        """Say in words where the body waits and arrives, beside where the schedule asks for the waits for products.
 
         A body with other exponentials than one iteration's is no iteration: nothing stands beside it.
         """
@@ -155,7 +155,7 @@ def check_not_serialised(loops: Sequence[Loop], because: Callable[[], str] = str
 
 
 def cuobjdump(cubin: bytes, option: str) -> str:
-    """What cuobjdump prints of a cubin. It disassembles with the nvdisasm that it finds on the PATH."""
+    """Return what cuobjdump prints of a cubin. It disassembles with the nvdisasm that it finds on the PATH."""
     path = os.pathsep.join([str(Path(tool("nvdisasm")).parent), os.environ.get("PATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"

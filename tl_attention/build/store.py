@@ -102,7 +102,7 @@ def keep(file: Path, kernel: Finished) -> None:
 
 
 def _bytes(file: Path) -> bytes:
-    """What is in a regular file of a sane size, nothing of what else stands in its place. Raises OSError, and as `trust`."""
+    """Return the bytes of a regular file of a sane size, none of anything else. Raises OSError, and as `trust` does."""
     with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
         found = os.fstat(opened.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
@@ -112,7 +112,7 @@ def _bytes(file: Path) -> bytes:
 
 
 def _verdict(kept: dict[str, Any] | None) -> Verdict | None:
-    """What JSON made of it: a list of each tuple."""
+    """Make a verdict of what JSON kept, which has a list for each tuple."""
     if kept is None:
         return None
     return Verdict(**kept | {name: tuple(value) for name, value in kept.items() if isinstance(value, list)})

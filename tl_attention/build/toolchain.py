@@ -137,7 +137,7 @@ def torch_fault(torch_cuda: str | None) -> str:
 
 
 def mending(torch_cuda: str | None) -> str:
-    """How to get an nvcc that matches torch's CUDA. Packages have one from CUDA 13 on."""
+    """Say how to get an nvcc that matches torch's CUDA. Packages have one from CUDA 13 on."""
     release = torch_cuda or PACKAGED
     if major(release) < major(PACKAGED):
         return f"install NVIDIA's CUDA {release} toolkit, and set CUDA_HOME to its folder"
@@ -183,7 +183,7 @@ def cache_folder() -> Path:
 
 
 def cache_enabled() -> bool:
-    """Whether anything is to be kept there, without importing TileLang: its switches are ours."""
+    """Return whether anything is to be kept there. TileLang's switches are ours, and it is not imported."""
     env = _env()
     return env.is_cache_enabled() if env else os.environ.get(NO_CACHE_VARIABLE, "").lower() not in TRUE
 
@@ -212,7 +212,7 @@ def _written(folder: Path) -> Iterator[Path]:
 
 
 def can_be_written(folder: Path) -> bool:
-    """Whether files can be written to a folder, which is made if need be. Raises InputError where others write there."""
+    """Return whether files can be written to a folder, which is made if need be. Raises InputError where others write there."""
     try:
         trust.make_private(folder)
         # Permissions do not tell: root has all of them, also where the disk is full or mounted to be read.

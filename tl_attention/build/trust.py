@@ -1,4 +1,4 @@
-"""Whom the files are trusted to that this process loads and runs: this user and root, and nobody else.
+"""Files that this process loads and runs are trusted only if nobody but this user and root can change them.
 
 Whoever else owns such a file, or a folder above it, or may write there, could have any code run here. A seal does not
 help: they could write that, too.
@@ -37,7 +37,7 @@ def check(path: Path) -> None:
 
 
 def check_one(part: str | Path, found: os.stat_result, may_be_open: bool = False) -> None:
-    """The same of what the system says of one file or folder, which others may write to where it may be open."""
+    """Check one file or folder as `check` does, by what lstat found; others may write to it if `may_be_open`."""
     if found.st_uid not in (0, os.geteuid()):
         raise InputError(
             f"{part}: it belongs to uid {found.st_uid}, neither this user nor root, {NOT_LOADED}: {ELSEWHERE}"
@@ -95,7 +95,7 @@ def _others_write(found: os.stat_result) -> bool:
 
 @functools.cache
 def _is_own_group(group: int) -> bool:
-    """Whether it is the one that many systems make beside each user: of the user's name, and with nobody else in it."""
+    """Return whether the group has the user's name and nobody else in it, as many systems make one beside each user."""
     try:
         user, found = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
     except KeyError:

@@ -150,5 +150,5 @@ def _evaluate(
 
 
 def _is_submission(text: str) -> bool:
-    """Whether it is a file of its own, not what a schedule is called."""
+    """Return whether the text names a submission file, and no schedule."""
     return not text.endswith(SUFFIXES) and not path_of(text) and (text.endswith(".py") or os.path.isfile(text))

@@ -88,7 +88,7 @@ def mask_for(
 
 
 def _padded(attention_mask: Tensor | None, keys: int) -> bool:
-    """Whether a key is padding, or may be: compiled code does not look."""
+    """Return whether a key is padding, or may be: compiled code does not look."""
     if attention_mask is None:
         return False
     return torch.compiler.is_compiling() or attention_mask.shape[-1] != keys or not bool(attention_mask.all())
@@ -142,7 +142,7 @@ def attend(
 
 
 def _features(others: dict[str, Any]) -> dict[str, Any]:
-    """What a layer asks for of the features, by word, taken out of its other arguments."""
+    """Take the features that a layer asks for out of its other arguments, by word."""
     given = {feature: others.pop(feature.transformers, None) for feature in INPUTS if feature.transformers}
     there = {feature: value for feature, value in given.items() if value is not None}
     return {f.word: value if f.is_number else value.float() for f, value in there.items() if not f.is_number or value}
@@ -167,7 +167,7 @@ def _not_ours(
 
 
 def _for_sdpa(mask: Mask, query: Tensor, key: Tensor) -> Tensor | None:
-    """What SDPA needs for this mask, where it was None: SDPA lets causal queries and keys begin together."""
+    """Make the tensor that SDPA needs where the mask was None: SDPA lets causal queries and keys begin together."""
     seq_q, seq_kv = query.shape[2], key.shape[2]
     if mask == FULL or (mask == CAUSAL and seq_q in (1, seq_kv)):
         return None

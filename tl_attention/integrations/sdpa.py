@@ -41,7 +41,7 @@ def register_sdpa() -> str:
 
 
 class Active:
-    """What an activation changes, until `remove`."""
+    """An activation changes PyTorch's settings until `remove`."""
 
     def __init__(self) -> None:
         self._library: Library | None = implemented("CUDA")
@@ -111,7 +111,7 @@ def flash_forward_into(
     window_size_right: int | None = None,
     **others: Any,
 ) -> Tensor:
-    """The same into `out`: the LSE. `others` are what this torch has besides, such as pages of a cache."""
+    """Write the output to `out` and return the LSE. `others` are what this torch has besides, such as pages of a cache."""
     others |= {"cum_seq_q": cum_seq_q, "cum_seq_k": cum_seq_k}
     others |= {"dropout_p": dropout_p, "return_debug_mask": return_debug_mask}
     window = window_size_left, window_size_right

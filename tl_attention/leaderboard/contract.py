@@ -1,4 +1,4 @@
-"""What the leaderboard asks of a submission: its test lines, the limits of the file, and what a packed file says of itself."""
+"""The leaderboard's contract: its test lines, the limits of a file, and how a packed file's constants are read."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def constants(submission: bytes) -> dict[str, Any]:
 
 
 def read_device_code(submission: bytes) -> dict[str, Any]:
-    """What names the machine code, and what made it; {} for a file that does not say all of it, such as a baseline.
+    """Return the name of the machine code and what made it; {} if the file lacks any of it, as a baseline does.
 
     A record that holds this stays true of a file whose comments and host code have changed since.
     """

@@ -53,7 +53,7 @@ LOG_BYTES, MESSAGE_BYTES = 4000, 65_536
 
 
 class Message(BaseModel):
-    """What a submission's process says of itself; the submission can forge it."""
+    """A submission's process reports this of itself, and the submission can forge it."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 

@@ -93,7 +93,7 @@ class Module:
     imports: dict[str, Place] = field(default_factory=dict)
 
     def find(self, name: str) -> Place | None:
-        """What a name means here, None for one that is not the package's."""
+        """Return the definition that a name means here, None for one that is not the package's."""
         return (self.name, name) if name in self.definitions else self.imports.get(name)
 
 
@@ -180,7 +180,7 @@ class _Program:
         return "\n\n".join(parts)
 
     def _section(self, module: Module) -> str:
-        """What is left of a module, below its docstring."""
+        """Return the definitions that are left of a module, below its docstring."""
         places = [(module.name, name) for name in module.definitions]
         # A statement that defines several names stands once.
         kept = dict.fromkeys(self._texts[place] for place in places if place in self._texts)
@@ -255,7 +255,7 @@ class InFlight(list[tuple[str, int]]):
     """The products that were issued and not waited for, with their blocks."""
 
     def after(self, op: Operation, block: int, start: str = "", shift: int = 0) -> str:
-        """Those that are in flight after an operation that changes that, as a comment; blocks counted from `start`."""
+        """Return a comment with the products in flight after an operation that changes them, blocks counted from `start`."""
         if op.kind == "wait" and (op.statement, block) in self:
             del self[: len(self) - op.outstanding]
         elif op.kind == "issue" and op.statement.startswith("mma"):

@@ -1,4 +1,4 @@
-"""What an evaluation found: the record of a submission, as a line of JSON and as the tables and lines that people read."""
+"""The results of an evaluation: a line of JSON for the record, and the tables and lines that people read."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ class Evaluation:
 
     @property
     def accepted(self) -> bool:
-        """Whether every test passed at the contract's tolerance."""
+        """Every test passed at the contract's tolerance."""
         return self.parent_import.status == "pass" and all(row.outcome.status == "pass" for row in self.rows)
 
     @property
     def tight(self) -> bool:
-        """Whether every test also holds the tolerance of 1e-3."""
+        """Every test also passed at the tolerance of 1e-3."""
         return self.accepted and all(row.tight for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def read_evaluation(line: bytes, values: Mapping[str, Any], where: str) -> tuple
 
 
 def class_lines(evaluation: Evaluation) -> Iterator[str]:
-    """What the public class harness prints: one line a test, then the check."""
+    """Yield the lines that the public class harness prints: one for each test, then the check."""
     for number, row in enumerate(evaluation.rows):
         if row.timing is None:
             told = [f"status={row.outcome.status}"]
@@ -146,7 +146,7 @@ def class_lines(evaluation: Evaluation) -> Iterator[str]:
 
 
 def title(evaluation: Evaluation) -> str:
-    """What the evaluations of one table share."""
+    """Return what the evaluations of one table share."""
     return f"{evaluation.mode}, {evaluation.environment.get('device_name', 'unknown device')}"
 
 

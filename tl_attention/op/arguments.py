@@ -28,7 +28,7 @@ Given = Mapping[str, Any]
 
 
 def by_word(values: Sequence[Any]) -> Given:
-    """What a call has for the features, of values in the order of INPUTS."""
+    """Name a call's values for the features, which are in the order of INPUTS."""
     return {feature.word: value for feature, value in zip(INPUTS, values, strict=True)}
 
 
@@ -42,7 +42,7 @@ def _is_4d(tensor: object) -> bool:
 
 
 def _of_attention(error: InputError) -> InputError:
-    """What a check of numbers, which knows of no call, found in one."""
+    """Word the error of a check of numbers, which knows of no call, as one of the call."""
     return InputError(f"attention: {str(error).removeprefix('shape: ')}")
 
 
@@ -94,7 +94,7 @@ def checked_card(device: torch.device) -> Card:
 
 
 def output_for(out: Tensor | None, shape: tuple[int, ...], inputs: dict[str, Tensor], layout: str) -> Tensor:
-    """Where an output of this shape (batch, heads, seq, head_dim) goes: a new tensor, or `out`."""
+    """Return the tensor for an output of this shape (batch, heads, seq, head_dim): a new one, or `out`."""
     if out is None:
         return empty(inputs["q"], shape, layout)
     if not _is_4d(out):

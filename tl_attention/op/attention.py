@@ -187,7 +187,7 @@ def _compiled(schedule: Schedule, variant: Variant) -> CompiledKernel:
 
 @functools.cache
 def sms_of(device: torch.device) -> int:
-    """How many SMs a CUDA device has: a MIG slice those of its own."""
+    """Return the number of SMs of a CUDA device; a MIG slice has its own."""
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 

@@ -57,7 +57,7 @@ def check_out(out: Any, shape: tuple[int, ...], inputs: Mapping[str, Any], layou
 
 
 def placed(tensors: Mapping[str, Any], layout: str) -> tuple[bool, dict[str, Any]]:
-    """Whether any of the tensors (batch, heads, seq, head_dim) has strides of its own, and all as a kernel takes them.
+    """Return whether any of the tensors (batch, heads, seq, head_dim) is strided, and all as a kernel takes them.
 
     Raises InputError for one that no kernel can read, or write, where it lies: its name, and its strides as the caller
     sees them.
@@ -104,7 +104,7 @@ def _whole_strides(tensor: Any) -> Any:
 
 
 def _in_order(values: tuple[Any, ...], layout: str) -> tuple[Any, ...]:
-    """What is (batch, heads, seq, head_dim), in the order of the layout."""
+    """Put values for (batch, heads, seq, head_dim) in the order of the layout."""
     batch, heads, seq, last = values
     return (batch, heads, seq, last) if layout == BHSD else (batch, seq, heads, last)
 
@@ -113,7 +113,7 @@ def _in_order(values: tuple[Any, ...], layout: str) -> tuple[Any, ...]:
 
 
 def overlaps_itself(tensor: Any) -> bool:
-    """Whether two of its elements may be one: unless its dimensions lie within each other, whatever their order."""
+    """Return whether two of its elements may share memory: not if its dimensions lie within each other, in any order."""
     extent = 1
     for stride, length in sorted(zip(tensor.stride(), tensor.shape)):
         if length > 1 and stride < extent:
@@ -123,7 +123,7 @@ def overlaps_itself(tensor: Any) -> bool:
 
 
 def share_memory(a: Any, b: Any) -> bool:
-    """Whether two tensors have an element in common: of parts of one packed tensor, not whether they lie side by side."""
+    """Return whether two tensors have an element in common. Parts of one packed tensor that lie side by side have none."""
     if a.device != b.device or not a.numel() or not b.numel():
         return False
     (a_first, a_end), (b_first, b_end) = extent(a), extent(b)

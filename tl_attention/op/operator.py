@@ -44,12 +44,12 @@ GRADIENT_SCHEMA = (
 
 
 def is_needed(*given: Any) -> bool:
-    """Whether a call of `attention` with these, q first, goes through the operator: it is written down, or has a gradient."""
+    """Return whether a call with these, q first, must go through the operator: it is traced, or needs a gradient."""
     return _is_traced(given[0]) or requires_gradient(*given)
 
 
 def _is_traced(tensor: object) -> bool:
-    """Whether what is done to it is written down: by torch.compile, or by its class, as those of torch.export do."""
+    """Return whether a tensor is traced: by torch.compile, or by its class, as in torch.export."""
     # Not is_compiling(): it is true in all threads while one of them compiles.
     if torch.compiler.is_dynamo_compiling():
         return True
@@ -59,7 +59,7 @@ def _is_traced(tensor: object) -> bool:
 
 
 def requires_gradient(*given: Any) -> bool:
-    """Whether what comes of these, of which some are tensors, has a gradient."""
+    """Return whether a result of these, some of which are tensors, has a gradient."""
     return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in given)
 
 
@@ -100,7 +100,7 @@ def call(
 
 
 def _given(tensors: Sequence[Tensor | None], options: Mapping[str, Any]) -> dict[str, Any]:
-    """What the operator was given for features, by word: trailing tensors and options may be left out."""
+    """Collect what the operator was given for features, by word: trailing tensors and options may be left out."""
     numbers = {feature.word: options.get(feature.word, feature.off) for feature in NUMBERS}
     return numbers | {f.word: tensor for f, tensor in zip_longest(PER_HEAD, tensors)}
 
@@ -158,7 +158,7 @@ def implemented_by(attention: Callable[..., Any]) -> None:
 
 
 def forward_only(what: str, instead: str) -> InputError:
-    """What a call is told that has no backward, but an input that requires a gradient."""
+    """Make the error for a call with an input that requires a gradient, where there is no backward."""
     return InputError(
         f"attention: an input requires a gradient, and with {what} there is no backward: call it under "
         f"torch.no_grad(), or {instead}"
@@ -193,7 +193,7 @@ def check_has_backward(
 
 
 def _masks_alike(mask: Mask, seq_q: int, seq_kv: int) -> bool:
-    """Whether FlashAttention's backward hides what the mask hides.
+    """Return whether FlashAttention's backward hides what the mask hides.
 
     It takes a right side of seq_kv or more for an open one, and an open one beside a left side for seq_kv. That is the
     same unless queries stand before the first key.

@@ -36,7 +36,7 @@ Place = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How calls of one key are launched.
+    """A plan says how calls of one key are launched.
 
     `output` and `lse` are those that they get, in the caller's layout, `asked` the features. `views` are q, k, v and the
     output as the kernel takes them, None where it takes them as they are. `features` are what it takes for them besides
@@ -66,7 +66,7 @@ class Plan:
         per_head: Mapping[str, Tensor],
         layout: str,
     ) -> Plan:
-        """That of a call: its q, k, v and out (batch, heads, seq, head_dim) as given, and as the kernel takes them."""
+        """Make the plan of a call from its q, k, v and out (batch, heads, seq, head_dim), as given and as the kernel takes them."""
         as_given = layout == BHSD and all(taken[name].stride() == tensor.stride() for name, tensor in given.items())
         *read, output = given.values()
         q, spans = given["q"], (end - first for first, end in map(extent, [*read, *per_head.values(), output]))
@@ -89,7 +89,7 @@ class Plan:
         out: Tensor | None,
         schedule: Schedule | str | Path | None,
     ) -> bool:
-        """Whether it is right for a call of its key by addresses, and by the schedule's file. Otherwise that is checked."""
+        """Return whether the plan fits a call of its key: aligned, `out` overlaps no input, the schedule's file unchanged."""
         starts = q.data_ptr(), k.data_ptr(), v.data_ptr()
         together = starts[0] | starts[1] | starts[2]
         if out is not None:
@@ -109,7 +109,7 @@ class Plan:
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, values: Values, out: Tensor | None, scale: float
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """What the call returns."""
+        """Launch the kernel, and return what the call returns."""
         result = output = q.new_empty_strided(*self.output) if out is None else out
         lse = None if self.lse is None else q.new_empty_strided(*self.lse, dtype=torch.float32)
         if self.views is not None:

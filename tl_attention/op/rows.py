@@ -21,20 +21,20 @@ class Rows:
 
     @classmethod
     def of(cls, mask: Mask, seq_q: int, seq_kv: int) -> Rows:
-        """Those of so many queries and keys, none of which there need be."""
+        """Find the rows that see no key, for so many queries and keys, either of which may be none."""
         if seq_kv == 0:
             return cls(seq_q, seq_q)
         return cls(seq_q, mask.rows_before(seq_q, seq_kv))
 
     @classmethod
     def seen(cls, mask: Mask, seq_q: int, seq_kv: int) -> tuple[Rows, Mask]:
-        """The same, and the mask without the sides that hide nothing from the rows that a kernel computes."""
+        """Find them, and drop the sides of the mask that hide nothing from the rows that a kernel computes."""
         rows = cls.of(mask, seq_q, seq_kv)
         return rows, fitted(mask, rows.count, seq_kv)
 
     @property
     def count(self) -> int:
-        """How many see a key."""
+        """The number of rows that see a key."""
         return self.seq_q - self.hidden
 
     def without_keys(self, tensor: Any) -> Any:
