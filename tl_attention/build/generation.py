@@ -75,7 +75,7 @@ def machine_code(source: str, arch: str) -> bytes:
 
 
 def said_of(source: str, arch: str) -> str:
-    """Return what nvcc and ptxas print of generated device code. They are called anew: TileLang keeps binaries, not words."""
+    """Return what nvcc and ptxas print of generated device code, called anew: TileLang keeps binaries, not words."""
     with in_force() as nvcc, tempfile.TemporaryDirectory() as folder:
         from tilelang.contrib.nvcc import get_cplus_compiler
         from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH

@@ -189,7 +189,7 @@ def cache_enabled() -> bool:
 
 
 def check_cache(*compilers: str) -> None:
-    """Raise InputError where others may write to the cache, or to what is kept there of these compilers, unless it is off."""
+    """Raise InputError where others may write to the cache, or to what these compilers keep there, unless it is off."""
     if cache_enabled():
         for folder in (cache_folder(), *(cache_folder() / name for name in compilers)):
             trust.check(folder)
@@ -212,7 +212,7 @@ def _written(folder: Path) -> Iterator[Path]:
 
 
 def can_be_written(folder: Path) -> bool:
-    """Return whether files can be written to a folder, which is made if need be. Raises InputError where others write there."""
+    """Return whether files can be written to a folder, made if need be. Raises InputError where others write there."""
     try:
         trust.make_private(folder)
         # Permissions do not tell: root has all of them, also where the disk is full or mounted to be read.

@@ -255,7 +255,7 @@ class InFlight(list[tuple[str, int]]):
     """The products that were issued and not waited for, with their blocks."""
 
     def after(self, op: Operation, block: int, start: str = "", shift: int = 0) -> str:
-        """Return a comment with the products in flight after an operation that changes them, blocks counted from `start`."""
+        """Return as a comment what is in flight after an operation that changes it, blocks counted from `start`."""
         if op.kind == "wait" and (op.statement, block) in self:
             del self[: len(self) - op.outstanding]
         elif op.kind == "issue" and op.statement.startswith("mma"):

@@ -40,8 +40,8 @@ class Plan:
 
     `output` and `lse` are those that they get, in the caller's layout, `asked` the features. `views` are q, k, v and the
     output as the kernel takes them, None where it takes them as they are. `features` are what it takes for them besides
-    the LSE: a number, or the place of a tensor among the call's values, the other one None. `spans` are the bytes, from the first to the
-    last, of q, k, v, the features' tensors and the output.
+    the LSE: a number, or the place of a tensor among the call's values, the other one None. `spans` are the bytes, from
+    the first to the last, of q, k, v, the features' tensors and the output.
     """
 
     kernel: Callable[..., None]
@@ -66,7 +66,7 @@ class Plan:
         per_head: Mapping[str, Tensor],
         layout: str,
     ) -> Plan:
-        """Make the plan of a call from its q, k, v and out (batch, heads, seq, head_dim), as given and as the kernel takes them."""
+        """Make a call's plan of its q, k, v and out (batch, heads, seq, head_dim), as given and as the kernel takes them."""
         as_given = layout == BHSD and all(taken[name].stride() == tensor.stride() for name, tensor in given.items())
         *read, output = given.values()
         q, spans = given["q"], (end - first for first, end in map(extent, [*read, *per_head.values(), output]))
@@ -89,7 +89,7 @@ class Plan:
         out: Tensor | None,
         schedule: Schedule | str | Path | None,
     ) -> bool:
-        """Return whether the plan fits a call of its key: aligned, `out` overlaps no input, the schedule's file unchanged."""
+        """Return whether a call of its key is aligned, its `out` overlaps no input, and its schedule's file is unchanged."""
         starts = q.data_ptr(), k.data_ptr(), v.data_ptr()
         together = starts[0] | starts[1] | starts[2]
         if out is not None:
@@ -168,8 +168,8 @@ def key_of(
 ) -> Key | None:
     """The key of a call: None for one that has a gradient, or holds more than plain tensors, numbers and names.
 
-    `values` are those of INPUTS, `options` causal, window_size, layout, return_lse and specialize. Values that are equal, and right, mean the same: so
-    1 is not taken for a flag, nor 1.0 for a side of a window.
+    `values` are those of INPUTS, `options` causal, window_size, layout, return_lse and specialize. Values that are equal,
+    and right, mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.
     """
     causal, window_size, layout, return_lse, specialize = options
     if not (type(q) is type(k) is type(v) is Tensor and type(causal) is type(return_lse) is type(specialize) is bool):
