@@ -7,7 +7,7 @@ from mma_sync_schedules import EAGER, SHIPPED, changed
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.loop.table import whole
-from tl_attention.lowering.mma_sync.resources import Chunk, arguments, fragments
+from tl_attention.lowering.mma_sync.resources import Chunk, fragments, of_schedule
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
 from tl_attention.proof.legality import check
@@ -108,7 +108,8 @@ def test_q_in_registers_is_loaded_by_no_statement():
 
 def test_the_kernel_is_told_how_many_buffers_each_ring_has():
     stages = {
-        name: arguments(Planned(SHIPPED[f"mma_sync/{name}"]))["kernel"] for name in ("eager", "double_k", "double_both")
+        name: of_schedule(Planned(SHIPPED[f"mma_sync/{name}"]))["kernel"]
+        for name in ("eager", "double_k", "double_both")
     }
     assert {name: (kernel.k_stages, kernel.v_stages) for name, kernel in stages.items()} == {
         "eager": (1, 1),
