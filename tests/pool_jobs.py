@@ -36,7 +36,7 @@ def fail() -> None:
 
 
 def compile_by_name(candidate: Candidate) -> Compiled:
-    """For test_compile_pool.py: the candidate's name says what becomes of it, and is its fingerprint."""
+    """For test_pool.py: the candidate's name says what becomes of it, and is its fingerprint."""
     {"hangs": hang, "dies": exit_at_once, "raises": fail}.get(candidate.name, count)()
     return Compiled(candidate.name)
 

@@ -13,11 +13,11 @@ from on_cpu import launched, take_for_a_gpu
 
 from tl_attention.build.compile import StaticReport
 from tl_attention.build.toolchain import Nvcc
-from tl_attention.measure import environment, gpu_worker, machine, timing
+from tl_attention.measure import gpu_worker, machine, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
+from tl_attention.measure.peers import MATMUL
 from tl_attention.measure.pool import CallFailed
-from tl_attention.measure.products import MATMUL
 from tl_attention.op import attention
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.variant import Variant
@@ -62,7 +62,7 @@ class Gpu:
         self.faults = faults or {}
         self.ms = ms or (lambda candidate: 1.0 if candidate.name == MATMUL else 2.0)
         self.calls: list[tuple[str, str]] = []
-        self.closed = False
+        self.closed = self.by_batches = False
 
     def close(self) -> None:
         self.closed = True
@@ -87,13 +87,12 @@ class Gpu:
             return fault or (GOOD, True)
         if function is gpu_worker.verify_some_rows:
             return fault or GOOD
-        if function is gpu_worker.load_batch:
-            return 4
-        if function is gpu_worker.sample_batch:
-            return [self.ms(candidate)], 1600
+        if function is gpu_worker.load:
+            self.by_batches = arguments[2]
+            return 4 if self.by_batches else 1
         if function is gpu_worker.sample:
             ms = self.ms(candidate)
-            return [ms, 1.5 * ms, ms, ms], 1600
+            return [ms] if self.by_batches else [ms, 1.5 * ms, ms, ms], 1600
         return None
 
 
@@ -103,7 +102,7 @@ def on_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "PAUSE_S", 0.0)
     monkeypatch.setattr(timing, "BATCH_PAUSE_S", 0.0)
     monkeypatch.setattr(machine, "chosen", lambda cuda: Nvcc(Path(), "PATH", "13.0.88", "13.0.89"))
-    monkeypatch.setattr(machine, "gpu", lambda: environment.Gpu("stand-in", "580.1", "13.0", 700.0))
+    monkeypatch.setattr(machine, "gpu", lambda: machine.Gpu("stand-in", "580.1", "13.0", 700.0))
     monkeypatch.setattr(machine, "commit", lambda: "c0f9511a2b3c")
 
 

@@ -62,7 +62,7 @@ def test_a_softcap_that_is_none_is_refused(softcap) -> None:
 def test_run_and_bench_ask_for_them(cli, monkeypatch, tmp_path, seed_path) -> None:
     seen = []
 
-    def measure(candidates, options, record, progress) -> list[Row]:
+    def measure(candidates, record, progress, **options) -> list[Row]:
         seen.extend(candidate.shape for candidate in candidates)
         return [Row("seed", "", "runtime", problem_of(candidates[0].shape), "ok")]
 

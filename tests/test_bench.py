@@ -14,10 +14,11 @@ from tl_attention.files.schedule_file import load
 from tl_attention.hardware.device import VisibleGpu
 from tl_attention.measure import bench, machine, session
 from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.peers import MATMUL, product_flops
 from tl_attention.measure.pool import CallFailed
-from tl_attention.measure.products import MATMUL, flops
-from tl_attention.measure.progress import SILENT, Silent
-from tl_attention.measure.records import ResultsFile, read_rows
+from tl_attention.measure.records import read_rows
+from tl_attention.measure.results_file import ResultsFile
+from tl_attention.measure.trials import SILENT, Silent
 from tl_attention.oracle.reference import ErrorReport, worst_of
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
@@ -37,7 +38,7 @@ def gpu(monkeypatch, on_a_machine):
 def rows_of(tmp_path, names, **options):
     results = ResultsFile(tmp_path / "rows.jsonl")
     candidates = [Candidate(name, SHAPE, Planned(shipped().get(name, shipped()["seed"]))) for name in names]
-    rows = bench.measure(candidates, bench.Options(rounds=2, **options), results.append, SILENT)
+    rows = bench.measure(candidates, results.append, SILENT, rounds=2, **options)
     assert read_rows(results.path) == rows, "what is returned is what is recorded"
     return {row.name: row for row in rows}
 
@@ -46,7 +47,7 @@ def test_a_timed_row_carries_times_rate_and_method(gpu, tmp_path):
     row = rows_of(tmp_path, ["seed"])["seed"]
     assert (row.status, row.n, row.median_ms, row.sm_clock_mhz) == ("ok", 8, 2.0, 1600)
     assert row.tflops == pytest.approx(SHAPE.flops / 2.0 / 1e9)
-    assert row.matmul_tflops == pytest.approx(flops(MATMUL) / 1.0 / 1e9)
+    assert row.matmul_tflops == pytest.approx(product_flops(MATMUL) / 1.0 / 1e9)
     assert row.percent_of_matmul == pytest.approx(100 * row.tflops / row.matmul_tflops)
     assert "2 rounds" in row.method and row.device == "stand-in"
     assert row.verified_shapes > 5 and row.error_rms == GOOD.rms
@@ -161,9 +162,7 @@ def test_rows_recorded_before_an_interruption_stay(gpu, tmp_path):
 def test_without_a_gpu_schedules_are_compiled_and_interpreted(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "CompilePool", Compilers)
     results = ResultsFile(tmp_path / "rows.jsonl")
-    rows = bench.measure(
-        [Candidate("seed", SHAPE, Planned(shipped()["seed"]))], bench.Options(), results.append, SILENT
-    )
+    rows = bench.measure([Candidate("seed", SHAPE, Planned(shipped()["seed"]))], results.append, SILENT)
     assert rows[0].status == "checked_on_cpu" and rows[0].error_rms <= rows[0].error_rms_budget
     assert "nothing was timed" in rows[0].reason and rows[0].median_ms is None
 
@@ -182,7 +181,7 @@ def test_without_a_gpu_what_has_no_program_is_compiled_and_every_step_is_told(mo
     inferred = load(Path(__file__).parents[1] / "schedules/inferred.yaml")
     schedules = {"inferred": inferred, "seed": shipped()["seed"], "seed_stages4": shipped()["seed_stages4"]}
     candidates = [Candidate(name, SHAPE, Planned(schedule)) for name, schedule in schedules.items()]
-    rows = {row.name: row for row in bench.measure(candidates, bench.Options(), lambda row: None, Told())}
+    rows = {row.name: row for row in bench.measure(candidates, lambda row: None, Told())}
     assert [rows[name].status for name in schedules] == ["compiled", "checked_on_cpu", "refused"]
     assert rows["inferred"].error_max_abs is None
     assert "no Program that the CPU could run" in rows["inferred"].reason

@@ -13,7 +13,7 @@ from tl_attention import attention
 from tl_attention.errors import InputError
 from tl_attention.hardware import device
 from tl_attention.hardware.device import VisibleGpu, card_at_hand
-from tl_attention.measure import bench, session, verification
+from tl_attention.measure import bench, session, trials
 from tl_attention.measure.records import read_rows
 from tl_attention.op import arguments
 from tl_attention.op.attention import kernel_of
@@ -49,7 +49,7 @@ def measured(monkeypatch, on_a_machine, tmp_path, cli):
 
     monkeypatch.setattr(session, "Worker", lambda: gpu)
     monkeypatch.setattr(bench, "CompilePool", Noting)
-    monkeypatch.setattr(verification.interpret, "verify", lambda *of: {"": __import__("stand_in").GOOD})
+    monkeypatch.setattr(trials.interpret, "verify", lambda *of: {"": __import__("stand_in").GOOD})
 
     def run(*command: str):
         file = tmp_path / "rows.jsonl"

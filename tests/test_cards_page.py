@@ -12,7 +12,7 @@ from stand_in import Compilers, on_a_machine
 
 from tl_attention.build.compile import StaticReport
 from tl_attention.files.named import resolve
-from tl_attention.measure import compile_only
+from tl_attention.measure import bench
 from tl_attention.measure.compilation import Compiled
 from tl_attention.measure.records import Row, problem_of, read_rows
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
@@ -65,7 +65,7 @@ def test_the_tool_records_what_the_compilers_made_for_each_card(fails, tmp_path,
             asked.append((candidate.name, candidate.variant.arch, candidate.variant.sms, candidate.shape.dtype))
             done(Compiled(status="compile_error", error="no") if fails else Compiled("0123", StaticReport(99, 0, 4096)))
 
-    monkeypatch.setattr(compile_only, "CompilePool", Some)
+    monkeypatch.setattr(bench, "CompilePool", Some)
     file = tmp_path / "cards.jsonl"
     arguments = ["--lowering", "pipelined", "--only", "seed_64x*", "--arch", "sm_90a", "--arch", "sm_80"]
     done = CliRunner().invoke(measure.main, ["cards", *arguments, "--dtype", "fp16", "--output", str(file)])

@@ -11,7 +11,7 @@ from tl_attention.files.schedule_file import load
 from tl_attention.lowering.pipelined.generated import PipelinedProof
 from tl_attention.lowering.warp_specialized.grid_proof import grids
 from tl_attention.measure.candidate import MANY, verified_on
-from tl_attention.measure.records import Row, parse_row, problem_of
+from tl_attention.measure.records import Row, parse_line, problem_of
 from tl_attention.op.rows import Rows
 from tl_attention.oracle.interpret import POLICIES, interpret, verify
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
@@ -131,4 +131,4 @@ def test_a_row_says_which_heads_are_shared():
         problem = problem_of(shape)
         assert ("heads_kv" in problem) == (shape.group > 1)
         row = Row("best", "label", "runtime", problem, "ok")
-        assert parse_row(row.to_json().encode(), "a:1").shape == shape
+        assert parse_line(Row, row.to_json().encode(), "a:1").shape == shape

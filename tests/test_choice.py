@@ -12,16 +12,17 @@ from tl_attention.configurations.configuration import Configuration, parse
 from tl_attention.configurations.space import space
 from tl_attention.errors import InputError
 from tl_attention.measure import gpu_worker
+from tl_attention.measure.bench import MOST_STACK_BYTES, choose
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.choice import MOST_STACK_BYTES, Choice, choose
 from tl_attention.measure.compilation import Compiled
+from tl_attention.measure.peers import MATMUL
 from tl_attention.measure.pool import CallFailed
-from tl_attention.measure.products import MATMUL
 from tl_attention.measure.records import Row
 from tl_attention.measure.session import Session
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
+from tl_attention.show.ladder import counted
 
 __all__ = ["on_a_machine"]
 pytestmark = pytest.mark.usefixtures("on_a_machine")
@@ -47,10 +48,11 @@ class Pool(Compilers):
 
 def chosen(
     configurations: list[Configuration], gpu: Gpu | None = None, pool: Pool | None = None, **options
-) -> tuple[Choice, list[Row]]:
+) -> tuple[list[Row], list[Row], list[Row]]:
+    """(a row of each, the best of the tiles, what was recorded)."""
     recorded: list[Row] = []
     with Session(recorded.append, seed=1, compilers=pool or Pool(), worker=gpu or Gpu(), arch="sm_90a") as session:
-        return choose(configurations, SHAPE, session, **{"rounds": 2, "rounds_of_best": 3} | options), recorded
+        return *choose(configurations, SHAPE, session, **{"rounds": 2, "rounds_of_best": 3} | options), recorded
 
 
 def test_each_is_left_out_for_its_reason_or_timed():
@@ -76,10 +78,10 @@ def test_each_is_left_out_for_its_reason_or_timed():
     )
     gpu = Gpu({("verify", str(wrong)): (WRONG, True)})
     asked = [refused, unbuilt, spilling, roomless, wrong, good, same, just, moved, copy]
-    found, recorded = chosen(asked, gpu, pool)
-    assert str(found.counts) == (
-        "10 in the space, 1 refused, 1 failed, 8 compiled, 1 spilling, 1 without room on an SM, 2 the same code as another, "
-        "3 verified, 3 timed"
+    rows, _, recorded = chosen(asked, gpu, pool)
+    assert counted(rows) == (
+        "10 in the space: 2 were refused before they were timed, and 8 were compiled. Among the compiled ones 2 were left out "
+        "for spills or room, 2 have the same code as another, and 3 were timed"
     )
     reasons = {
         refused: ("refused", "needs 280 registers per thread for fragments alone"),
@@ -93,12 +95,12 @@ def test_each_is_left_out_for_its_reason_or_timed():
         copy: ("compiled", f"the machine code is that of {moved}"),
         just: ("ok", ""),
     }
-    assert [row.name for row in found.rows] == list(map(str, asked))
-    for one, row in zip(asked, found.rows):
+    assert [row.name for row in rows] == list(map(str, asked))
+    for one, row in zip(asked, rows):
         status, reason = reasons[one]
         assert row.status == status and reason in row.reason, row
         assert (row.median_ms is not None) == (status == "ok")
-    assert found.rows[6].same_code_as == str(good) and found.rows[6].device is None
+    assert rows[6].same_code_as == str(good) and rows[6].device is None
     assert set(gpu.named("verify")) == {str(wrong), str(good), str(just), str(moved)}
     # Each is recorded once, the best of the tile a second time.
     assert len(recorded) == len(asked) + 1 and {row.name for row in recorded} == set(map(str, asked))
@@ -109,9 +111,9 @@ def test_the_best_of_each_tile_are_timed_again_beside_each_other():
     configurations = [one for one in space() if one.fragments == (2, 2, 2)]
     fast = {str(one): 1.0 for one in configurations if one.buffer and one.opt_softmax}
     gpu = Gpu(ms=lambda candidate: fast.get(candidate.name, 2.0))
-    found, recorded = chosen(configurations, gpu)
-    assert {row.name for row in found.best} == set(fast) and len(found.best) == len(tiles)
-    assert [row.method for row in found.rows] != [row.method for row in found.best]
+    rows, best, recorded = chosen(configurations, gpu)
+    assert {row.name for row in best} == set(fast) and len(best) == len(tiles)
+    assert [row.method for row in rows] != [row.method for row in best]
     sampled = gpu.named("sample")
     # Tile by tile, its four and a matrix product twice; then the four tiles' and a matrix product three times.
     assert len(sampled) == 4 * 2 * (4 + 1) + 3 * (4 + 1)
@@ -129,9 +131,9 @@ def test_the_last_times_decide():
         seen[candidate.name] = seen.get(candidate.name, 0) + 1
         return 1.0 if (candidate.name == str(small)) == (seen[candidate.name] <= 2) else 3.0
 
-    found, _ = chosen([small, large], Gpu(ms=ms))
-    assert [row.name for row in found.best] == [str(large), str(small)]
-    assert found.rows[0].median_ms == 1.0 and found.best[0].median_ms == 1.0
+    rows, best, _ = chosen([small, large], Gpu(ms=ms))
+    assert [row.name for row in best] == [str(large), str(small)]
+    assert rows[0].median_ms == 1.0 and best[0].median_ms == 1.0
 
 
 def test_a_best_that_breaks_the_worker_is_no_best():
@@ -143,9 +145,12 @@ def test_a_best_that_breaks_the_worker_is_no_best():
                 raise CallFailed("crashed", "an illegal address")
             return super().call(function, *arguments, timeout_s=timeout_s)
 
-    found, recorded = chosen([small, large], Breaks())
-    assert [row.name for row in found.best] == [str(large)]
-    assert found.counts.timed == 2 and [row.status for row in recorded[-2:]] == ["crashed", "ok"]
+    rows, best, recorded = chosen([small, large], Breaks())
+    assert [row.name for row in best] == [str(large)]
+    assert len([row for row in rows if row.median_ms]) == 2 and [row.status for row in recorded[-2:]] == [
+        "crashed",
+        "ok",
+    ]
 
 
 def test_without_a_gpu_it_is_compiled_and_checked():
@@ -156,15 +161,15 @@ def test_without_a_gpu_it_is_compiled_and_checked():
             )
 
     one, spilling = named("load_2_2_2_fragments", "128, 64, 32, 4"), named("load_2_2_2_fragments")
-    found, recorded = chosen([one, spilling], Nothing(), Pool({spilling: ("s", StaticReport(255, 1000, 1024))}))
-    assert [row.status for row in found.rows] == ["checked_on_cpu", "compiled"] and found.best == ()
-    assert (found.counts.compiled, found.counts.verified, found.counts.timed) == (2, 1, 0)
-    assert len(recorded) == 2 and found.rows[0].registers == 200
+    rows, best, recorded = chosen([one, spilling], Nothing(), Pool({spilling: ("s", StaticReport(255, 1000, 1024))}))
+    assert [row.status for row in rows] == ["checked_on_cpu", "compiled"] and best == []
+    assert all(row.fingerprint and row.median_ms is None for row in rows)
+    assert len(recorded) == 2 and rows[0].registers == 200
 
 
 def test_equal_configurations_are_one():
-    found, _ = chosen([named("load_2_2_2_fragments")] * 2)
-    assert found.counts.space == found.counts.timed == 1
+    rows, _, _ = chosen([named("load_2_2_2_fragments")] * 2)
+    assert len(rows) == 1 and rows[0].median_ms
 
 
 def test_a_configuration_of_another_head_dim_is_refused_before_anything_is_compiled():

@@ -144,7 +144,7 @@ def fake_runner(monkeypatch):
 
     calls: list[tuple] = []
 
-    def run(candidates, options, record, progress):
+    def run(candidates, record, progress, **options):
         calls.append((candidates, options))
         rows = []
         for candidate in candidates:
@@ -193,32 +193,29 @@ def test_run_takes_one_dtype_and_bench_both_unless_told(cli, fake_runner, tmp_pa
 
 
 def test_the_options_of_run_reach_the_runner(cli, fake_runner, tmp_path, seed_path) -> None:
-    result = cli(
-        "run",
-        seed_path,
+    options = [
         "--shape",
         "1,2,64,128,64",
         "--causal",
         "--sizes",
         "both",
         "--rounds",
-        7,
+        "7",
         "--seed",
-        3,
+        "3",
         "--dtype",
         "fp16",
         "--dtype",
         "float16",
-        "--output",
-        tmp_path / "rows.jsonl",
-    )
+    ]
+    result = cli("run", seed_path, *options, "--output", tmp_path / "rows.jsonl")
     assert result.exit_code == 0
     [(candidates, options)] = fake_runner.calls
     assert [(str(c.shape), c.fixed) for c in candidates] == [
         ("(1, 2, 64/128, 64) float16 causal", False),
         ("(1, 2, 64/128, 64) float16 causal", True),
     ]
-    assert (options.rounds, options.seed, options.peers) == (7, 3, ())
+    assert (options["rounds"], options["seed"], options["peers"]) == (7, 3, ())
 
 
 def test_results_go_to_a_new_file_of_runs_which_git_ignores_unless_told(
@@ -272,7 +269,7 @@ def test_a_machine_that_fails_is_told_in_one_line_and_is_no_bad_input(cli, seed_
     from tl_attention.measure import bench
     from tl_attention.measure.pool import CallFailed
 
-    def run(*arguments):
+    def run(*arguments, **options):
         raise CallFailed("timeout", "no answer within 120 s: killed")
 
     monkeypatch.setattr(bench, "measure", run)
@@ -285,7 +282,7 @@ def test_an_interrupt_is_told_and_what_was_recorded_stays(cli, seed_path, tmp_pa
     from tl_attention.measure import bench
     from tl_attention.measure.records import Row
 
-    def run(candidates, options, record, progress):
+    def run(candidates, record, progress, **options):
         record(Row("seed", "x", "runtime", {}, "ok"))
         raise KeyboardInterrupt
 

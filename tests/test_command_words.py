@@ -142,7 +142,7 @@ def test_report_takes_the_newest_record_and_says_which(cli, here) -> None:
 )
 def test_the_head_size_is_that_of_the_schedules_file(arguments, size, names, cli, here, monkeypatch) -> None:
     asked: list = []
-    monkeypatch.setattr(bench, "measure", lambda candidates, *others: asked.extend(candidates) or [])
+    monkeypatch.setattr(bench, "measure", lambda candidates, *others, **options: asked.extend(candidates) or [])
     cli(*arguments, "--dtype", "fp16")
     assert [(str(one.shape.head_size), one.name) for one in asked] == [(size, name) for name in names]
 

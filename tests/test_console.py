@@ -8,7 +8,7 @@ import pytest
 
 from tl_attention.hardware import device
 from tl_attention.show import console
-from tl_attention.show.text_table import fitting, lines
+from tl_attention.show.table import fitting, lines
 
 
 class Clock:

@@ -16,7 +16,7 @@ from tl_attention.build.compile import compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.hardware.card import CARDS
 from tl_attention.measure import doctor
-from tl_attention.measure.environment import Gpu
+from tl_attention.measure.machine import Gpu
 from tl_attention.problem.variant import Variant
 
 ROOT = Path(__file__).parents[1]

@@ -13,8 +13,8 @@ from tiers import sampled
 from tl_attention.measure import gpu_worker, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.cell import Cell
-from tl_attention.measure.cells import Options, measure
-from tl_attention.measure.progress import SILENT
+from tl_attention.measure.cells import measure
+from tl_attention.measure.trials import SILENT
 from tl_attention.oracle.reference import attention_same_precision, lse_same_precision
 from tl_attention.problem.mask import CAUSAL, Mask
 from tl_attention.problem.shape import AttentionShape
@@ -127,7 +127,7 @@ def test_two_small_cells_on_a_gpu() -> None:
     small = replace(SHAPE, heads=4, heads_kv=4, seq_q=512, seq_kv=512, head_dim=128, head_dim_v=128)
     capped = small.asking(softcap=20.0, sinks=True, lse=True)
     some = [Cell("small", small, {"cudnn": 0.01}), Cell("capped", capped, {"without_lse": 0.5, "cudnn": 0.5})]
-    rows = {row.group: row for row in measure(some, Options(rounds=6), lambda row: None, SILENT)}
+    rows = {row.group: row for row in measure(some, lambda row: None, SILENT, rounds=6)}
     assert rows["small"].verdicts() == {"cudnn": "met"} and rows["small"].repeatability < 0.2
     ours = rows["small"].ours
     # 1.07e9 FLOP: faster than the peak, or slower than a hundredth of it, would be a mistake of the timing.

@@ -1,30 +1,35 @@
-"""Ladders: their files, their runs on a stand-in, their tables, and the rate of plain products."""
+"""Ladders: their files, their runs on a stand-in, their tables, the choice, and the rate of plain peers."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stand_in import Compilers, Gpu, on_a_machine
 from tiers import exhaustive
 
 from tl_attention.build.sass import Loop
+from tl_attention.configurations import published
 from tl_attention.configurations.space import space
 from tl_attention.errors import InputError
 from tl_attention.files.catalogue import folders, names
 from tl_attention.files.ladder_file import ladder_names, load_ladder
 from tl_attention.hardware.card import CARDS, HOPPER
 from tl_attention.lowering.mma_sync import rate
-from tl_attention.measure import bench, ladder, products
+from tl_attention.measure import bench, peers
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.progress import SILENT
-from tl_attention.measure.records import Row
+from tl_attention.measure.records import Row, problem_of
 from tl_attention.measure.session import Session
+from tl_attention.measure.trials import SILENT
+from tl_attention.problem.shape import AttentionShape
 from tl_attention.shipped import folder
-from tl_attention.show import configurations
+from tl_attention.show import ladder
 from tl_attention.show import ladder as shown
+from tl_attention.show.ladder import CHOICE, best_of_tiles
+from tl_attention.show.table import fitting, lines
 
 __all__ = ["on_a_machine"]
 
@@ -141,7 +146,7 @@ def run(small: Path, monkeypatch, ms=None) -> tuple[dict[str, Row], Gpu]:
     monkeypatch.setattr(
         bench, "Session", lambda record, **options: Session(record, worker=gpu, **{**options, "compilers": Compilers()})
     )
-    rows = ladder.measure(load_ladder(small), HOPPER, lambda row: None, SILENT, rounds=6, seed=1)
+    rows = bench.climb(load_ladder(small), HOPPER, lambda row: None, SILENT, rounds=6, seed=1)
     return {row.name: row for row in rows}, gpu
 
 
@@ -158,7 +163,8 @@ def test_a_step_is_compared_with_the_one_that_it_goes_on_from(small, monkeypatch
     assert rows["one"].against is None and rows["cudnn"].against is None
     assert rows["two"].against.ratios == (0.5,) * 6 and rows["four"].against.ratios == (0.75,) * 6
     found = load_ladder(small)
-    lines = {line[0]: dict(zip(shown.headings(found), line)) for line in shown.lines(found, rows)}
+    table = shown.table(found, rows)
+    lines = {line[0]: dict(zip(table.headings, line)) for line in table.rows}
     assert lines["two"]["speed / step before"] == "2.000" and lines["four"]["speed / step before"] == "1.333 (one)"
     assert (
         lines["two"]["text"] == "62.5"
@@ -180,23 +186,20 @@ def test_a_ladder_that_chooses_has_a_row_of_each_configuration_and_a_second_of_t
         return Session(record, worker=gpu, **{**options, "compilers": Compilers(code=lambda c: c.label)})
 
     monkeypatch.setattr(bench, "Session", session)
-    monkeypatch.setattr(ladder, "Session", session)
-    monkeypatch.setattr(ladder, "space", lambda: [c for c in space() if c.tile == (128, 128, 64, 4)])
-    rows = ladder.measure(load_ladder(small), HOPPER, lambda row: None, SILENT, rounds=2, seed=1)
-    of_each, best = configurations.of_record(rows)
+    monkeypatch.setattr(bench, "space", lambda: [c for c in space() if c.tile == (128, 128, 64, 4)])
+    rows = bench.climb(load_ladder(small), HOPPER, lambda row: None, SILENT, rounds=2, seed=1)
+    of_each, best = ladder.of_record(rows)
     assert len(of_each) == 30 and len(best) == 1 and "load_2_2_0" in best[0].name
     refused = [row for row in of_each if row.status == "refused"]
     assert refused and all("load_0_" in row.name for row in refused)
-    assert configurations.counted(of_each).startswith(
-        f"30 in the space: {len(refused)} were refused before they were timed, "
-    )
-    table = configurations.best_of_tiles(best)
+    assert ladder.counted(of_each).startswith(f"30 in the space: {len(refused)} were refused before they were timed, ")
+    table = ladder.best_of_tiles(best).rows
     assert table[0][0] == "(128, 128, 64, 4)" and table[1][1] == "text, RTX 3090" and table[1][6] == "272"
 
 
 def test_the_share_is_that_of_the_product_that_the_ladder_names(small, monkeypatch, on_a_machine) -> None:
     rows, _ = run(small, monkeypatch, lambda candidate: 200.0)
-    plain = rate.flops(HOPPER.sms, products.ITERATIONS) / 200 / 1e9
+    plain = rate.flops(HOPPER.sms, peers.ITERATIONS) / 200 / 1e9
     assert rows["one"].matmul_tflops == pytest.approx(plain)
     assert rows["one"].percent_of_matmul == pytest.approx(100 * rows["one"].tflops / plain)
 
@@ -232,19 +235,82 @@ def test_the_loop_of_products_has_nothing_else_in_it() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.alone
-@pytest.mark.parametrize("name", products.PRODUCTS)
+@pytest.mark.parametrize("name", peers.PRODUCTS)
 def test_a_plain_product_runs_at_a_rate_that_a_card_can_have(name) -> None:
     import torch
 
     from tl_attention.measure import timing
 
-    call = products.build(name, torch.float16, torch.device("cuda"))
+    call = peers.build_product(name, torch.float16, torch.device("cuda"))
     ms = min(timing.sample(call, 3)[0])
-    assert name == products.MATMUL or ms > 200
-    assert 50 < timing.tflops(products.flops(name), ms) < 1500
+    assert name == peers.MATMUL or ms > 200
+    assert 50 < timing.tflops(peers.product_flops(name), ms) < 1500
     assert torch.isfinite(call()).all()
 
 
 def test_a_candidate_of_a_product_is_no_schedule() -> None:
-    candidate = Candidate(products.MMA_SYNC, load_ladder("rtx5090").shape, arch=HOPPER.arch)
+    candidate = Candidate(peers.MMA_SYNC, load_ladder("rtx5090").shape, arch=HOPPER.arch)
     assert candidate.schedule is None and candidate.label == "mma_sync"
+
+
+PROBLEM = problem_of(AttentionShape(16, 16, 4096, 4096, 128))
+FIRST, SECOND = "(128, 64, 64, 4)", "(128, 64, 32, 4)"
+
+
+def row(tile: str, options: str, takes: tuple[int, int, int] | tuple[()] = (), **fields: Any) -> Row:
+    """`takes` are registers, bytes of stack, and KiB of shared memory."""
+    name, taken = f"{tile}: async+{options}", {}
+    if takes:
+        taken = {"registers": takes[0], "stack_bytes": takes[1], "shared_bytes": takes[2] * 1024}
+    return Row(name, name, "runtime", PROBLEM, **{"status": "ok", "arch": "sm_90a"} | taken | fields)
+
+
+def test_what_the_text_has_is_of_its_space_and_of_its_card():
+    assert {line.configuration for line in published.BEST} <= set(space())
+    assert [line.tflops for line in published.BEST] == sorted((line.tflops for line in published.BEST), reverse=True)
+    for line in published.BEST:
+        one = line.configuration
+        assert line.shared_bytes == (one.block_M + 2 * one.block_N) * one.head_dim * 2
+        assert published.CARD.warps_per_sm(one.threads, line.registers, line.shared_bytes) == line.warps_per_sm
+
+
+def test_each_tile_has_a_line_here_and_the_texts_behind_it():
+    here = {"device": "NVIDIA H200"}
+    fast = row(FIRST, "eager+swizzled+load_2_2_2_fragments", (168, 0, 48), tflops=400.0, **here)
+    slow = row(SECOND, "eager+swizzled+load_0_2_0_fragments", (200, 8, 32), tflops=300.0, **here)
+    shown = best_of_tiles([fast, slow])
+    table = [list(line) for line in shown.rows]
+    assert all(len(line) == len(CHOICE) for line in table)
+    text = "text, RTX 3090"
+    assert table == [
+        [FIRST, "NVIDIA H200", "load_2_2_2_fragments", "400.0", "100.0", "168", "0", "48", "12"],
+        ["", text, "load_0_2_0_fragments+buffer+opt_softmax", "68.3", "100.0", "229", "0", "48", "8"],
+        [SECOND, "NVIDIA H200", "load_0_2_0_fragments", "300.0", "75.0", "200", "8", "32", "8"],
+        ["", text, "load_2_2_0_fragments", "67.4", "98.7", "168", "0", "32", "12"],
+    ]
+    assert CARDS["sm_90a"].warps_per_sm(128, 168, 48 * 1024) == 12
+    assert len(shown.lines()) > len(table) and shown.markdown().count("\n") == len(table) + 1
+
+
+def test_what_was_not_timed_or_not_compiled_is_left_empty():
+    compiled = row(FIRST, "load_2_2_2_fragments", (255, 272, 64), status="compiled", arch="sm_86")
+    refused = row("(128, 192, 64, 4)", "eager+load_2_2_2_fragments", status="refused", arch="sm_86")
+    table = [list(line) for line in best_of_tiles([compiled, refused]).rows]
+    where = "compiled for RTX 3090"
+    assert table[0] == [FIRST, where, "async+load_2_2_2_fragments", "", "", "255", "272", "64", "4"]
+    # The text has no such tile.
+    assert table[2:] == [["(128, 192, 64, 4)", where, "async+eager+load_2_2_2_fragments", *[""] * 6]]
+
+
+def test_a_long_name_stands_in_several_lines_of_a_table():
+    name = f"{FIRST}: async+eager+swizzled+load_0_2_0_fragments+buffer+opt_softmax"
+    table = [[name, "ok", "1.0"], ["best", "ok", "2.0"]]
+    shown, left_out = fitting(("schedule", "status", "ms"), table, (0, 1, 2), 60)
+    assert (shown, left_out) == ([0, 1, 2], [])
+    assert lines(("schedule", "status", "ms"), table)[2:] == [
+        "(128, 64, 64, 4): async+eager+swizzled+  ok      1.0",
+        "load_0_2_0_fragments+buffer+opt_softmax",
+        "best                                     ok      2.0",
+    ]
+    unbroken = "x" * 90
+    assert lines(("schedule",), [[unbroken]])[2:] == [unbroken]

@@ -7,7 +7,6 @@ from pages import ladder_sections, ladders
 
 from tl_attention.files.ladder_file import ladder_names, load_ladder
 from tl_attention.measure.records import read_rows
-from tl_attention.show import configurations
 from tl_attention.show import ladder as shown
 
 PAGES = ladders.pages()
@@ -35,7 +34,7 @@ def test_every_step_ran_right_before_it_was_timed(name) -> None:
 
 def test_every_configuration_of_the_space_is_in_the_record_of_the_choice() -> None:
     rows = read_rows(ladders.record_of("rtx3090_tuned"))
-    of_each, best = configurations.of_record(rows)
+    of_each, best = shown.of_record(rows)
     assert len(of_each) == 120 and len(best) == 4
     assert all(row.median_ms and row.error_max_abs <= row.error_max_abs_budget for row in best)
 

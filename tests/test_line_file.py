@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention.measure.line_file import LineFile
+from tl_attention.measure.results_file import LineFile
 
 ROOT = Path(__file__).parents[1]
 WRITERS, LINES = 10, 1000
@@ -22,7 +22,7 @@ WRITERS, LINES = 10, 1000
 WRITER = """
 import sys, time
 from pathlib import Path
-from tl_attention.measure.line_file import LineFile
+from tl_attention.measure.results_file import LineFile
 path, start, name, count = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 lines = LineFile(path)
 print("ready", flush=True)

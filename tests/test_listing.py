@@ -1,4 +1,4 @@
-"""`list`, and the recorded times that it shows."""
+"""`list` and the recorded times that it shows; `which`, the rule that says so, and what was passed over."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tl_attention.files import catalogue
+from tl_attention.files.defaults import FILE, defaults
 from tl_attention.files.named import resolve
-from tl_attention.measure import recorded
+from tl_attention.measure import records as measured
 from tl_attention.measure.records import read_rows
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
@@ -31,10 +32,10 @@ def recorded_ms(name: str, causal: bool, dtype: str = "float16") -> str:
 @pytest.fixture
 def records(tmp_path, monkeypatch) -> Path:
     """A folder of records of its own, in place of those that ship."""
-    monkeypatch.setattr(recorded, "folder", lambda name: tmp_path)
-    recorded.rows.cache_clear()
+    monkeypatch.setattr(measured, "folder", lambda name: tmp_path)
+    measured.rows.cache_clear()
     yield tmp_path
-    recorded.rows.cache_clear()
+    measured.rows.cache_clear()
 
 
 def test_the_list_shows_every_name_its_summary_and_its_recorded_times_in_80_columns(cli) -> None:
@@ -106,7 +107,7 @@ def label(name: str) -> str:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_recorded_times_are_those_of_problem_l_in_fp16_with_sizes_read_at_run_time(causal) -> None:
-    rows = recorded.run_of({label("best"), label("seed")}, causal)
+    rows = measured.run_of({label("best"), label("seed")}, causal)
     assert {row.name: f"{row.median_ms:.3f}" for row in rows} == {
         name: recorded_ms(name, causal) for name in ("best", "seed")
     }
@@ -115,11 +116,11 @@ def test_recorded_times_are_those_of_problem_l_in_fp16_with_sizes_read_at_run_ti
 
 
 def test_a_time_is_found_by_what_the_schedule_is_not_by_what_a_file_is_called() -> None:
-    [row] = recorded.run_of({label("experiments/causal/no_ping_pong")}, True)
+    [row] = measured.run_of({label("experiments/causal/no_ping_pong")}, True)
     assert row.name == "no_ping_pong" and row.problem["dtype"] == "bfloat16"
     # Of the same last name, but another schedule, which was never timed so.
-    assert recorded.run_of({label("experiments/no_ping_pong")}, True) == []
-    assert recorded.run_of({"another", "best", "cudnn"}, False) == []
+    assert measured.run_of({label("experiments/no_ping_pong")}, True) == []
+    assert measured.run_of({"another", "best", "cudnn"}, False) == []
 
 
 def test_rows_are_every_timed_row_of_the_records_and_no_other(records) -> None:
@@ -132,6 +133,76 @@ def test_rows_are_every_timed_row_of_the_records_and_no_other(records) -> None:
     others = ("evaluate", "cells", "grid", "training", "backward", "profile", "operator", "host")
     files = [path for path in RESULTS.glob("*.jsonl") if not path.name.startswith(others)]
     expected = [row for path in files for row in read_rows(path)]
-    found = recorded.rows()
+    found = measured.rows()
     assert len(found) == sum(row.median_ms is not None for row in expected) > 200
     assert all(row.median_ms is not None for row in found)
+
+
+CASES = {
+    "by default": ([], "best", "head_dim 128, float16, mask full, seq_q 8192, seq_kv 8192, group 1"),
+    "causal": (["--causal"], "best_causal", "head_dim 128, float16, mask causal, seq_q 8192, seq_kv 8192, group 1"),
+    "grouped, with a window": (
+        ["--shape", "4,40/8,1000,8192,192/128", "--dtype", "bf16", "--window", "1023,0"],
+        "d192_128_causal",
+        "head_dim 192/128, bfloat16, mask causal_window, seq_q 1000, seq_kv 8192, group 5",
+    ),
+    "a window that hides nothing": (
+        ["--shape", "1,1,90,72", "--window", "89,89"],
+        "d96_2k",
+        "head_dim 72, float16, mask full, seq_q 90, seq_kv 90, group 1",
+    ),
+    "with the LSE": (
+        ["--causal", "--lse"],
+        "causal_late",
+        "head_dim 128, float16, mask causal, seq_q 8192, seq_kv 8192, group 1, lse",
+    ),
+    "a softcap": (
+        ["--softcap", "30"],
+        "softcap",
+        "head_dim 128, float16, mask full, seq_q 8192, seq_kv 8192, group 1, softcap",
+    ),
+    "queries without a key": (
+        ["--shape", "1,1,64,8,256", "--causal"],
+        "short_wide",
+        "head_dim 256, float16, mask causal, seq_q 8, seq_kv 8, group 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_schedule_the_rule_and_those_above_it_are_shown(cli, name) -> None:
+    arguments, schedule, case = CASES[name]
+    result = cli("which", *arguments)
+    assert result.exit_code == 0 and not result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == schedule and f"case    {case}" in lines
+    starts = [number for number, line in enumerate(FILE.read_text().splitlines(), 1) if line.startswith("  - ")]
+    where = re.search(rf"^rule    {re.escape(str(FILE))}:(\d+): head_dims ", result.stdout, re.MULTILINE)
+    assert where is not None
+    rule = defaults().rules[number := starts.index(int(where[1]))]
+    assert rule.schedule == schedule and f"why     {rule.why}" in lines and f"record  {rule.record}" in lines
+    passed = [int(found) for found in re.findall(r"^  line (\d+): ", result.stdout, re.MULTILINE)]
+    assert passed == starts[:number]
+
+
+def test_a_rule_is_passed_over_for_its_first_condition_that_is_not_met(cli) -> None:
+    lines = cli("which", "--shape", "1,1,90,64").stdout.splitlines()
+    passed = [line.split(": ", 1)[1] for line in lines if line.startswith("  line ")]
+    assert passed[:2] == ["short: seq_q up to 64", "short_wide: head_dims 192, 192/128, 256"]
+    assert passed[2:4] == ["softcap_causal: masks causal, window, causal_window", "softcap: softcap true"]
+    assert "best: head_dims 128" in passed and "d64_causal: masks causal" in passed
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--shape", "1,1,64,100"], "shape: head_dim 100 is not supported"),
+        (["--shape", "1,8/3,64,64"], "shape: 8 heads, expected a multiple of K's and V's 3"),
+        (["--shape", "1,1,0,64"], "shape: seq_q is 0, expected an integer of at least 1"),
+        (["--window", "-2,0"], "window_size is (-2, 0), expected two integers"),
+        (["--dtype", "fp8"], "'fp8' is not one of"),
+        (["best"], "unexpected extra argument"),
+    ],
+)
+def test_a_problem_that_is_none_is_refused_in_one_line(error_of, arguments, words) -> None:
+    assert words in error_of("which", *arguments)

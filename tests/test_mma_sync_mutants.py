@@ -10,9 +10,9 @@ from schedule_mutants import KINDS, RIGHT, WRONG, Mutant, accepted, drawn, judge
 from simulated_warps import wrong
 from tiers import exhaustive, sampled
 
-from tl_attention.measure.bench import Options, measure
+from tl_attention.measure.bench import measure
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.progress import SILENT
+from tl_attention.measure.trials import SILENT
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
@@ -59,5 +59,5 @@ def test_accepted_mutants_are_right_on_the_gpu(part):
         for number, (schedule, v) in enumerate(compiled())
         if number % PARTS == part
     ]
-    rows = measure(candidates, Options(rounds=1, peers=()), lambda row: None, SILENT)
+    rows = measure(candidates, lambda row: None, SILENT, rounds=1, peers=())
     assert [row.label for row in rows if row.status != "ok"] == [], {row.label: row.reason for row in rows}

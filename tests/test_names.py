@@ -216,7 +216,9 @@ def test_bench_leaves_out_aloud_what_is_not_meant_for_the_head_size(cli, empty, 
     from tl_attention.measure import bench
 
     names: list[str] = []
-    monkeypatch.setattr(bench, "measure", lambda candidates, *others: names.extend(c.name for c in candidates) or [])
+    monkeypatch.setattr(
+        bench, "measure", lambda candidates, *others, **options: names.extend(c.name for c in candidates) or []
+    )
     result = cli("bench", "seed", "seed_stages4", "experiments/no_ping_pong", "--dtype", "fp16")
     assert names == ["seed", "experiments/no_ping_pong"]
     assert result.stderr.splitlines()[0] == "left out: seed_stages4 is meant for head_dim 64, not 128"

@@ -14,9 +14,9 @@ from tl_attention import InputError, ScheduleRefused, attention
 from tl_attention.files.schedule_file import load
 from tl_attention.hardware.card import CARDS, HOPPER
 from tl_attention.lowering.preflight import refuse_unless_safe
-from tl_attention.measure.bench import Options, measure
+from tl_attention.measure.bench import measure
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.progress import SILENT
+from tl_attention.measure.trials import SILENT
 from tl_attention.op.attention import schedule_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
@@ -186,7 +186,7 @@ def test_accepted_mutants_are_right_to_the_last_one(lowering, count):
         assert find_violation(derive(schedule)) is None
         shape = AttentionShape(2, 3, 300, 700, 128, rng.choice(("float16", "bfloat16")), rng.choice((FULL, CAUSAL)))
         accepted[schedule.label] = Candidate(f"mutant{len(accepted)}", shape, Planned(schedule))
-    rows = measure(list(accepted.values()), Options(rounds=1, peers=()), lambda row: None, SILENT)
+    rows = measure(list(accepted.values()), lambda row: None, SILENT, rounds=1, peers=())
     reasons = {row.label: f"{row.status}: {row.reason}" for row in rows}
     counts = Counter(row.status for row in rows)
     # TileLang 0.1.15 miscompiles or cannot compile some orders: refused, by name, before they run.

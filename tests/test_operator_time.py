@@ -14,7 +14,8 @@ from on_cpu import Kernels, on_cpu
 
 from tl_attention.errors import InputError
 from tl_attention.hardware.card import KNOWN
-from tl_attention.measure.cell_records import parse_cell
+from tl_attention.measure.cell_records import CellRow
+from tl_attention.measure.records import parse_line
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
@@ -64,7 +65,7 @@ def flows(monkeypatch, kernel) -> None:
 def test_each_has_a_cell_beside_the_bare_kernel(flows) -> None:
     attention, operator = measured(SMALL, 15, 3, {"device": "stand-in", "run": "now"}, "cpu")
     for row in (attention, operator):
-        assert parse_cell(row.to_json().encode(), "here") == row
+        assert parse_line(CellRow, row.to_json().encode(), "here") == row
         assert [entry.name for entry in row.entries] == ["kernel", "ours", "kernel again"]
         assert all(len(entry.rounds_ms) == 15 and entry.calls == 5 for entry in row.entries)
         assert row.reference == "kernel" and row.repeatability == 0.0 and row.method.startswith("CUDA events around")

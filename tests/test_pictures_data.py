@@ -18,8 +18,7 @@ from pictures.panels import by_panel, words
 from tl_attention.errors import InputError
 from tl_attention.files.ladder_file import load_ladder
 from tl_attention.measure.cell_records import CellRow, Timed
-from tl_attention.measure.comparison import Comparison
-from tl_attention.measure.records import Row, problem_of
+from tl_attention.measure.records import Comparison, Row, problem_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 

@@ -1,23 +1,26 @@
-"""Profiles: runs on a stand-in, the process under ncu, and the tables that come of what it counts."""
+"""Profiles: ncu and the table that it prints, runs on a stand-in, and the tables that come of what it counts."""
 
 from __future__ import annotations
 
 import os
+import pickle
+import time
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
-from ncu_sample import FP16, fake_ncu, marked
+from ncu_sample import BF16, FP16, fake_ncu, marked
 
+from tl_attention.errors import InputError
 from tl_attention.files.named import resolve
-from tl_attention.measure import counters, gpu_worker, profile, profiled
+from tl_attention.measure import counters, gpu_worker, profile
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
-from tl_attention.measure.counters import parse
-from tl_attention.measure.ncu import METHOD
-from tl_attention.measure.profile_records import ProfileRow, read_profiles
-from tl_attention.measure.progress import SILENT
-from tl_attention.measure.records import problem_of
+from tl_attention.measure.counters import METHOD, METRICS, Ncu, known_of, of_jobs, parse
+from tl_attention.measure.profile import ProfileRow
+from tl_attention.measure.records import problem_of, read_all
+from tl_attention.measure.trials import SILENT
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 from tl_attention.show import profile as shown
@@ -56,7 +59,7 @@ def test_the_command_records_each_kernel_and_shows_it_again(cli, machine, tmp_pa
     output = tmp_path / "profile.jsonl"
     result = cli("profile", "seed", "best", "--seed", 7, "--output", output)
     assert result.exit_code == 0, result.output
-    seed, best = read_profiles(output)
+    seed, best = read_all(ProfileRow, output)
     assert (seed.name, best.name) == ("seed", "best") and seed.metrics == rows()["seed"].metrics
     assert (best.sizes, best.kernel, best.launches, best.seed) == ("runtime", "attention_kernel", 1, 7)
     assert best.method == METHOD and best.device == "stand-in" and best.versions["ncu"] == "2025.3.1.0"
@@ -128,36 +131,25 @@ def test_a_record_without_the_named_schedule_says_what_it_has(error_of, tmp_path
 # --- the process under ncu -------------------------------------------------------------------------------------
 
 
-def test_jobs_come_out_of_the_file_as_they_went_in() -> None:
-    causal = AttentionShape.parse("1,4/2,64,128", dtype="bf16", causal=True)
-    found = [
-        Candidate("best", SHAPE, Planned(resolve("best").schedule), fixed=True),
-        Candidate("seed", causal, Planned(resolve("seed").schedule)),
-        Candidate("fa3", causal),
-    ]
-    assert profiled.read(profiled.written(found, 11)) == (found, 11)
-
-
 def test_every_job_is_warm_before_the_first_is_profiled_and_has_a_mark(tmp_path, monkeypatch) -> None:
     done: list[object] = []
-    monkeypatch.setattr(gpu_worker, "load", lambda candidate, seed: done.append(("load", candidate.name, seed)))
+    monkeypatch.setattr(gpu_worker, "load", lambda candidate, seed: done.append(("load", candidate, seed)))
     monkeypatch.setattr(gpu_worker, "call", lambda candidate: done.append(candidate.name))
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: done.append("mark"))
     monkeypatch.setattr(torch.cuda.profiler, "start", lambda: done.append("start"))
     monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: done.append("stop"))
-    path = tmp_path / "jobs.json"
-    path.write_text(
-        profiled.written([Candidate("best", SHAPE, Planned(resolve("best").schedule)), Candidate("fa3", SHAPE)], 3)
-    )
-    profiled.main(os.fspath(path))
-    assert done == [("load", "best", 3), ("load", "fa3", 3), "start", "mark", "best", "mark", "fa3", "stop"]
+    jobs = [Candidate("best", SHAPE, Planned(resolve("best").schedule), fixed=True), Candidate("fa3", SHAPE)]
+    path = tmp_path / "jobs"
+    path.write_bytes(pickle.dumps((jobs, 3)))
+    profile.main(os.fspath(path))
+    assert done == [("load", jobs[0], 3), ("load", jobs[1], 3), "start", "mark", "best", "mark", "fa3", "stop"]
 
 
 # --- tables ----------------------------------------------------------------------------------------------------
 
 
 def test_each_counter_stands_beside_what_theory_says() -> None:
-    headings, lines = shown.table(rows()["seed"])
+    headings, lines = shown.table(rows()["seed"]).headings, shown.table(rows()["seed"]).rows
     found = {what: cells for what, *cells in lines}
     assert headings == ("what", "measured", "theory", "measured / theory")
     assert found["duration"][0] == "17.981 ms" and found["SM busy"][0] == "51.57 %"
@@ -168,7 +160,8 @@ def test_each_counter_stands_beside_what_theory_says() -> None:
 
 
 def test_a_clusters_loads_count_once_in_l2_and_twice_in_the_sms() -> None:
-    headings, lines = shown.traffic_table([*rows("best", "experiments/cluster_1").values()])
+    table = shown.traffic_table([*rows("best", "experiments/cluster_1").values()])
+    headings, lines = table.headings, table.rows
     found = {(name, what): cells for name, what, *cells in lines}
     assert headings == ("schedule", *shown.HEADINGS)
     assert found["best", "read from L2"] == ["35.232 GB = 32.812 GiB", "35.232 GB = 32.812 GiB", "1.000"]
@@ -181,12 +174,13 @@ def test_stalls_are_percent_of_all_stalls() -> None:
     assert sum(shown.stalls(seed).values()) == pytest.approx(100)
     # As warps per issued instruction: 0.99 of 4.23.
     assert shown.stalls(seed)["barrier"] == pytest.approx(100 * 0.99 / 4.23, abs=0.2)
-    headings, lines = shown.stall_table([seed, best])
+    table = shown.stall_table([seed, best])
+    headings, lines = table.headings, table.rows
     assert headings == ("stall", "seed", "best", "delta")
     assert lines[0] == ("barrier", "23.39 %", "37.15 %", "+13.76 %")
     assert "selected" not in [line[0] for line in lines] and "sleeping" not in [line[0] for line in lines]
-    assert shown.stall_table([seed])[0] == ("stall", "seed")
-    assert shown.stall_table([seed, best, best])[0] == ("stall", "seed", "best", "best")
+    assert shown.stall_table([seed]).headings == ("stall", "seed")
+    assert shown.stall_table([seed, best, best]).headings == ("stall", "seed", "best", "best")
 
 
 def test_what_was_not_counted_is_named() -> None:
@@ -194,5 +188,132 @@ def test_what_was_not_counted_is_named() -> None:
     metrics = {name: value for name, value in row.metrics.items() if name != counters.ARRIVED}
     without = ProfileRow(row.name, row.label, row.sizes, row.problem, row.kernel, 1, metrics)
     assert any(line == f"seed: not counted: {counters.ARRIVED}" for line in shown.below([without]))
-    arrived = {line[0]: line[1:] for line in shown.table(without)[1]}["arrived in SMs"]
+    arrived = {line[0]: line[1:] for line in shown.table(without).rows}["arrived in SMs"]
     assert arrived == ("", "69.256 GB = 64.500 GiB", "")
+
+
+# --- ncu's table -----------------------------------------------------------------------------------------------
+
+
+def test_counters_are_numbers_in_base_units_in_the_order_of_launches() -> None:
+    launches = parse(FP16)
+    assert [launch.kernel for launch in launches] == ["attention_kernel"] * 4
+    seed = launches[0].metrics
+    assert seed[counters.DURATION] == 17_981_184 and seed[counters.ARRIVED] == 69_257_368_576
+    assert seed[counters.COUNTS["active warps"][0]] == 7.97 and seed[counters.stalled("barrier")] == 48_540.95
+    assert set(seed) == set(METRICS)
+
+
+def test_a_peer_has_its_own_kernel_and_what_was_not_counted_is_left_out() -> None:
+    *_, fa3 = parse(BF16)
+    assert "FlashAttnFwdSm90" in fa3.kernel and fa3.metrics[counters.SECTORS_READ] == 1_101_006_442
+    assert counters.ARRIVED not in fa3.metrics
+
+
+def test_a_counter_without_a_number_is_left_out() -> None:
+    text = FP16.replace('"69,257,368,576"', '"n/a"')
+    seed, best, *_ = parse(text)
+    assert counters.ARRIVED not in seed.metrics and counters.ARRIVED in best.metrics
+
+
+def test_what_profiled_nothing_has_no_launches() -> None:
+    assert parse("==PROF== Connected\n==WARNING== No kernels were profiled.\n") == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"Kernel Name"', '"Name"', "no column 'Kernel Name'"),
+        ('"ns"', '"ms"', "gpu__time_duration.sum is in 'ms', expected ns"),
+        ('"","","","","","","","","","",""', '"9","","","","","","","","","",""', "no row of units"),
+    ],
+)
+def test_another_table_is_refused(old, new, message) -> None:
+    assert FP16.count(old)
+    with pytest.raises(InputError, match=message):
+        parse(FP16.replace(old, new, 1))
+
+
+def test_only_what_this_ncu_knows_is_asked_for() -> None:
+    query = "Chip gh100\nsm__throughput   Throughput %\ndram__bytes_read  Counter byte\n"
+    asked = ["sm__throughput.avg.pct", "lts__t_bytes.sum", "dram__bytes_read.sum", "launch__registers_per_thread"]
+    assert known_of(asked, query) == ["sm__throughput.avg.pct", "dram__bytes_read.sum", "launch__registers_per_thread"]
+    assert known_of(asked, "an ncu that lists nothing\n") == asked
+
+
+def test_launches_between_two_marks_are_one_jobs() -> None:
+    mark, one, two = (counters.Launch(name, {}) for name in ("at::spin_kernel(long)", "one", "two"))
+    assert of_jobs([mark, one, mark, one, two], "spin_kernel", 2) == [[one], [one, two]]
+    for wrong, message in (
+        ([one], "one is its first launch"),
+        ([mark, one], r"profiled 1 kernels \(launches: 1\), expected 2"),
+        ([mark, one, mark], r"launches: 1, 0"),
+        ([], "launches: none"),
+    ):
+        with pytest.raises(InputError, match=message):
+            of_jobs(wrong, "spin_kernel", 2)
+
+
+# --- ncu -------------------------------------------------------------------------------------------------------
+
+
+def test_ncu_is_asked_for_the_metrics_that_it_knows(tmp_path, monkeypatch) -> None:
+    (tmp_path / "sample").write_text(FP16)
+    query = "gpu__time_duration x\nsm__throughput x\n"
+    arguments = fake_ncu(tmp_path, monkeypatch, f"cat {tmp_path / 'sample'}", query)
+    found = Ncu()
+    assert found.version() == "2025.3.1.0"
+    known = found.known_metrics()
+    assert known == [counters.DURATION, counters.PERCENT["compute throughput"], counters.COUNTS["registers"][0]]
+    assert len(found.profile(["python", "-m", "job"], known, 60)) == 4
+    given = arguments.read_text().splitlines()
+    assert given[given.index("--metrics") + 1] == ",".join(known) and given[-3:] == ["python", "-m", "job"]
+    assert given[:2] == ["--profile-from-start", "off"] and "--csv" in given
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            'echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"; exit 1',
+            r"may not read the GPU's counters \(ERR_NVGPUCTRPERM\), expected a driver with NVreg_Restrict",
+        ),
+        (
+            'echo "==ERROR== The application returned an error code (1)."; echo "a: trace" >&2; echo "OOM: 9 GB" >&2; exit 1',
+            r"exit code 1, 0 launches counted: ==ERROR== The application returned an error code \(1\)\.; OOM: 9 GB",
+        ),
+        ('echo "==WARNING== No kernels were profiled."', "exit code 0, 0 launches counted: ==WARNING== No kernels"),
+        ("exit 3", "exit code 3, 0 launches counted: it said nothing"),
+    ],
+)
+def test_what_ncu_refuses_is_one_line(tmp_path, monkeypatch, body, message) -> None:
+    fake_ncu(tmp_path, monkeypatch, body)
+    with pytest.raises(InputError, match=message) as refused:
+        Ncu().profile(["true"], METRICS, 60)
+    assert "\n" not in str(refused.value)
+
+
+def test_at_the_limit_all_that_ncu_started_is_killed(tmp_path, monkeypatch) -> None:
+    fake_ncu(tmp_path, monkeypatch, f"sleep 600 & echo $! > {tmp_path / 'pid'}; wait")
+    with pytest.raises(InputError, match="ncu: no answer within 1 s, killed"):
+        Ncu().profile(["true"], METRICS, 1)
+    assert has_ended(int((tmp_path / "pid").read_text()))
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process ends within seconds; where nobody waits for it, it stays a zombie."""
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_without_ncu_it_says_where_it_looked(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(counters.shutil, "which", lambda *given, **named: None)
+    with pytest.raises(InputError, match="no ncu on the PATH, CUDA_HOME and /usr/local/cuda, expected NVIDIA's Nsight"):
+        Ncu()

@@ -13,7 +13,8 @@ import pytest
 
 from tl_attention.errors import InputError
 from tl_attention.measure.cell import OURS
-from tl_attention.measure.records import ResultsFile, Row, problem_of, read_rows
+from tl_attention.measure.records import Row, problem_of, read_rows
+from tl_attention.measure.results_file import ResultsFile
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 
@@ -90,7 +91,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from tl_attention.errors import InputError
-from tl_attention.measure.records import ResultsFile
+from tl_attention.measure.results_file import ResultsFile
 sys.path.insert(0, sys.argv[2])
 from test_records import ROW
 results = ResultsFile(Path(sys.argv[1]))

@@ -7,20 +7,18 @@ from typing import Any
 
 import pytest
 
-from tl_attention.measure import recorded
-from tl_attention.measure.records import ResultsFile, Row
+from tl_attention.measure import records
+from tl_attention.measure.records import Row
+from tl_attention.measure.results_file import ResultsFile
 from tl_attention.show.report import (
     COLUMNS,
     by_problem,
-    cells,
-    fitting,
-    markdown_table,
     parse_columns,
     ranked,
     reasons,
     recorded_for,
     recorded_lines,
-    text_lines,
+    table,
     title,
 )
 
@@ -60,6 +58,14 @@ def column(text: str, heading: str) -> list[str]:
     return [line[index] for line in table[2:]]
 
 
+def markdown(*given) -> str:
+    return table(*given).markdown()
+
+
+def cells(entry: Row, *columns: str, beside: Row | None = None) -> tuple[str, ...]:
+    return table([entry, *([beside] if beside else [])], columns or None).rows[0]
+
+
 def test_timed_rows_come_first_and_the_fastest_of_them_leads() -> None:
     assert [entry.name for entry in ranked(ROWS)] == ["cudnn", "seed", "late", "flash2", "wide"]
 
@@ -86,26 +92,23 @@ def test_the_ratio_is_relative_to_the_named_baseline(cli, record) -> None:
 def test_rows_of_one_run_are_compared_round_by_round() -> None:
     seed = row("seed", 20.0, rounds_ms=(10.0, 20.0, 30.0))
     peer = row("cudnn", 10.0, rounds_ms=(10.0, 20.0, 6.0))
-    assert seed.speed(peer) == 1.0 and column(markdown_table([seed, peer], ("ratio",)), "speed / cudnn") == [
-        "1.000",
-        "1.000",
-    ]
+    assert seed.speed(peer) == 1.0 and column(markdown([seed, peer], ("ratio",)), "speed / cudnn") == ["1.000", "1.000"]
     assert seed.speed(replace(peer, run="tuesday")) == seed.speed(replace(peer, rounds_ms=())) == 0.5
     assert seed.speed(row("cudnn", status="refused")) is None
 
 
 def test_without_the_default_baseline_the_ratio_is_empty() -> None:
-    text = markdown_table([entry for entry in ROWS if entry.name != "cudnn"], ("schedule", "ratio"))
+    text = markdown([entry for entry in ROWS if entry.name != "cudnn"], ("schedule", "ratio"))
     assert set(column(text, "speed / cudnn")) == {""}
 
 
 def test_a_baseline_with_both_kinds_of_sizes_is_its_faster_row() -> None:
     rows = [row("seed", 16.0), row("seed", 12.0, sizes="fixed"), row("late", 24.0)]
-    assert column(markdown_table(rows, ("ratio",), "seed"), "speed / seed") == ["0.750", "1.000", "0.500"]
+    assert column(markdown(rows, ("ratio",), "seed"), "speed / seed") == ["0.750", "1.000", "0.500"]
 
 
 def test_every_column_shows_its_value() -> None:
-    assert dict(zip(COLUMNS, cells(ROWS[0], reference=ROWS[2]))) == {
+    assert dict(zip(COLUMNS, cells(ROWS[0], beside=ROWS[2]))) == {
         "schedule": "seed",
         "sizes": "runtime",
         "status": "ok",
@@ -126,7 +129,7 @@ def test_what_is_not_known_is_an_empty_cell() -> None:
 
 
 def test_the_same_code_under_another_name_is_said() -> None:
-    assert cells(ROWS[4], ("code",)) == ("897102b67f40 = seed",)
+    assert cells(ROWS[4], "code") == ("897102b67f40 = seed",)
 
 
 def test_two_runs_of_a_problem_are_two_tables_since_their_times_do_not_compare(cli, record) -> None:
@@ -187,12 +190,13 @@ def test_a_reason_names_the_problem_where_there_are_several() -> None:
 )
 def test_a_narrow_terminal_keeps_the_columns_that_say_most(width, shown, left_out) -> None:
     rows = [*ROWS, row("fa3_pipelined", 18.0)]
-    assert fitting(rows, width) == (tuple(shown.split()), tuple(left_out.split()))
-    assert max(map(len, text_lines(rows, shown.split()))) <= max(width, len("fa3_pipelined"))
+    fitting = table(rows).fitting(width)
+    assert [[list(COLUMNS)[n] for n in columns] for columns in fitting] == [shown.split(), left_out.split()]
+    assert max(map(len, table(rows, shown.split()).lines())) <= max(width, len("fa3_pipelined"))
 
 
 def test_columns_without_a_value_are_left_out_and_not_named() -> None:
-    assert fitting([row("wide", status="refused", reason="no")], 80) == (("schedule", "sizes", "status"), ())
+    assert table([row("wide", status="refused", reason="no")]).fitting(80) == ([0, 1, 2], [])
 
 
 @pytest.mark.parametrize("columns", [20, 80, 100])
@@ -240,7 +244,7 @@ def test_a_row_without_a_fingerprint_is_beside_no_recorded_one() -> None:
 
 
 def test_the_records_that_travel_along_have_a_time_each() -> None:
-    rows = recorded.rows()
+    rows = records.rows()
     assert len(rows) > 100 and all(entry.median_ms for entry in rows)
     assert {"best", "best_causal", "cudnn", "fa3"} <= {entry.name for entry in rows}
 
@@ -272,7 +276,7 @@ def test_no_control_character_of_a_name_or_a_reason_reaches_the_terminal(options
 
 def test_columns_are_chosen_and_ordered_by_name() -> None:
     assert parse_columns("ms, schedule") == ("ms", "schedule") and parse_columns(None) is None
-    assert markdown_table(ROWS[:1], ("tflops", "schedule")).splitlines()[0] == "| TFLOPS | schedule |"
+    assert markdown(ROWS[:1], ("tflops", "schedule")).splitlines()[0] == "| TFLOPS | schedule |"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from mutations import SCHEDULES, shipped
 from tl_attention.build.compile import StaticReport
 from tl_attention.build.sass import Loop, steady
 from tl_attention.files.schedule_file import load
-from tl_attention.measure.records import ResultsFile, Row, read_rows
+from tl_attention.measure.records import Row, read_rows
+from tl_attention.measure.results_file import ResultsFile
 from tl_attention.program.asked_waits import Asked, asked_waits, asked_waits_of
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule

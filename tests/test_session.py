@@ -1,8 +1,9 @@
-"""Candidates are taken one by one, compiled while others are timed, and handed out once. Stand-ins compile and time."""
+"""Candidates are taken one by one, compiled while others are timed, and handed out once; what a comparison says."""
 
 from __future__ import annotations
 
 import random
+import statistics
 import threading
 from dataclasses import replace
 from itertools import cycle
@@ -14,11 +15,10 @@ from mutations import shipped
 from stand_in import GOOD, Compilers, Gpu, on_a_machine
 
 from tl_attention.measure.candidate import Candidate
+from tl_attention.measure.peers import MATMUL
 from tl_attention.measure.pool import CallFailed
-from tl_attention.measure.products import MATMUL
-from tl_attention.measure.records import Row, parse_row
-from tl_attention.measure.session import Session
-from tl_attention.measure.ticket import Ticket
+from tl_attention.measure.records import CONFIDENCE, Comparison, Row, parse_line
+from tl_attention.measure.session import Session, Ticket
 from tl_attention.oracle.reference import ErrorReport
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
@@ -162,7 +162,7 @@ def test_a_comparison_is_of_samples_taken_in_turn() -> None:
     assert found.ratios == (0.9, 0.9, 0.9) and found.incumbent == theirs.candidate.label
     assert [row.name for row in rows] == ["prefetch"] and rows[0].against == found and not theirs.done
     assert rows[0].median_ms == 1.8 and rows[0].matmul_tflops is None and "3 rounds" in rows[0].method
-    assert parse_row(rows[0].to_json().encode(), "here") == rows[0]
+    assert parse_line(Row, rows[0].to_json().encode(), "here") == rows[0]
 
 
 def test_a_finalist_is_compared_again_and_has_another_row() -> None:
@@ -239,7 +239,7 @@ def test_an_earlier_runs_rows_are_known_and_without_being_asked_for_nothing_is()
         for ticket in session.prepared():
             assert session.verify(ticket)
             session.time([ticket])
-    read = [replace(parse_row(row.to_json().encode(), "here"), run="earlier") for row in rows]
+    read = [replace(parse_line(Row, row.to_json().encode(), "here"), run="earlier") for row in rows]
     for known, measured in ((Known(read), 0), (None, 1), (Known(replace(row, driver="581") for row in read), 1)):
         gpu = Gpu()
         with a_session(gpu, known=known) as session:
@@ -292,3 +292,54 @@ def test_a_hill_climb_finds_the_top_of_its_field_and_measures_no_code_twice() ->
 def test_a_climb_from_what_is_refused_ends() -> None:
     with a_session() as session:
         assert climb(session, candidate("seed_stages4"), 10, random.Random(0)) is None
+
+
+def of(*ratios: float) -> Comparison:
+    return Comparison("seed", "f757c4ee1c97", ratios)
+
+
+def test_ratios_are_those_of_each_round() -> None:
+    found = Comparison.of("seed", None, [1.0, 2.2, 0.9], [1.0, 2.0, 1.0])
+    assert found.ratios == pytest.approx((1.0, 1.1, 0.9)) and found.ratio == 1.0
+
+
+# The ranks are those of tables of the sign test, two-sided at 5 %.
+@pytest.mark.parametrize("rounds, skipped", [(6, 0), (8, 0), (9, 1), (11, 1), (12, 2), (15, 3), (20, 5), (25, 7)])
+def test_the_interval_leaves_out_as_many_as_the_sign_test_allows(rounds, skipped) -> None:
+    ratios = [1 + number / 1000 for number in range(rounds)]
+    random.Random(0).shuffle(ratios)
+    assert of(*ratios).interval == (1 + skipped / 1000, 1 + (rounds - 1 - skipped) / 1000)
+
+
+@pytest.mark.parametrize("rounds", range(1, 6))
+def test_few_rounds_tell_nothing(rounds) -> None:
+    assert of(*[0.5] * rounds).interval is None and not of(*[0.5] * rounds).is_faster
+
+
+def test_faster_is_what_all_of_the_interval_says() -> None:
+    assert of(*[0.99] * 6).is_faster and not of(*[1.0] * 6).is_faster
+    # 15 rounds, whose fourth largest counts.
+    assert of(*[0.99] * 12, 1.01, 1.01, 1.01).is_faster
+    assert not of(*[0.99] * 11, *[1.01] * 4).is_faster
+
+
+@pytest.mark.parametrize("rounds", [6, 7, 15])
+def test_the_median_lies_in_the_interval_as_often_as_it_says(rounds) -> None:
+    rng = random.Random(rounds)
+    draws = [[rng.lognormvariate(0, 0.1) for _ in range(rounds)] for _ in range(4000)]
+    inside = [low <= 1.0 <= high for low, high in (of(*draw).interval for draw in draws)]
+    assert CONFIDENCE - 0.01 <= statistics.mean(inside) <= 0.995
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_the_same_code_entered_twice_compares_as_equal() -> None:
+    shape = AttentionShape(2, 16, 8192, 8192, 128, "bfloat16")
+    with Session(lambda row: None) as session:
+        for name in ("best", "best again", "seed"):
+            session.add(Candidate(name, shape, Planned(shipped()[name.partition(" ")[0]])))
+        tickets = {ticket.candidate.name: ticket for ticket in session.prepared() if session.verify(ticket)}
+        again = session.compare(tickets["best again"], tickets["best"])
+        slower = session.compare(tickets["seed"], tickets["best"])
+    assert abs(again.ratio - 1) < 0.005 and again.fingerprint == tickets["best again"].row.fingerprint
+    assert slower.interval[0] > 1.2 and not slower.is_faster

@@ -15,12 +15,12 @@ from stand_in import Compilers, Gpu, on_a_machine
 from tl_attention.build.sass import Loop
 from tl_attention.errors import InputError
 from tl_attention.files.named import resolve
-from tl_attention.measure import bench, environment, machine, session
+from tl_attention.measure import bench, machine, session
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.measure.compilation import Compiled
 from tl_attention.measure.pool import CallFailed
-from tl_attention.measure.records import ResultsFile, Row, parse_row, read_rows
-from tl_attention.measure.sharing import SharedFile, shared
+from tl_attention.measure.records import Row, parse_line, read_rows
+from tl_attention.measure.results_file import ResultsFile, SharedFile, shared
 
 __all__ = ["on_a_machine"]
 
@@ -29,19 +29,8 @@ FIELDS = {
     *("name", "label", "sizes", "problem", "status", "arch", "fingerprint"),
     *("registers", "stack_bytes", "shared_bytes"),
     *("error_rms", "error_rms_budget", "error_max_abs", "error_max_abs_budget", "verified_shapes"),
-    *(
-        "median_ms",
-        "p10_ms",
-        "p90_ms",
-        "n",
-        "rounds_ms",
-        "tflops",
-        "product",
-        "matmul_tflops",
-        "percent_of_matmul",
-        "sm_clock_mhz",
-        "method",
-    ),
+    *("median_ms", "p10_ms", "p90_ms", "n", "rounds_ms", "tflops"),
+    *("product", "matmul_tflops", "percent_of_matmul", "sm_clock_mhz", "method"),
     *("device", "driver", "power_limit_w", "nvcc", "ptxas", "versions", "seed", "run"),
 }
 PROBLEM = {
@@ -138,14 +127,14 @@ def test_every_field_of_a_row_is_shared_or_known_to_be_left_out() -> None:
 
 @pytest.fixture
 def bench_here(monkeypatch, on_a_machine, cli, tmp_path):
-    """Runs `bench` by stand-ins, on a machine whose names stand in its environment, its folders and its errors."""
+    """Runs `bench` by stand-ins, on a machine whose names stand in its machine, its folders and its errors."""
     folder = tmp_path / "alice" / "vault"
     folder.mkdir(parents=True)
     mine = folder / "secret.yaml"
     mine.write_text("base: best\nsummary: of alice\nhead_dims: [128]\n")
     monkeypatch.setenv("USER", "alice")
     monkeypatch.setenv("HOSTNAME", "vault")
-    monkeypatch.setattr(machine, "gpu", lambda: environment.Gpu("NVIDIA H200", "580.1", "13.0", 700.0))
+    monkeypatch.setattr(machine, "gpu", lambda: machine.Gpu("NVIDIA H200", "580.1", "13.0", 700.0))
     broken = Compiled(status="compile_error", error=f"{folder}/kernel.cu: error")
     gpu = Gpu({("verify", "seed"): CallFailed("crashed", f"core dumped to {folder} on {socket.gethostname()}")})
     monkeypatch.setattr(session, "Worker", lambda: gpu)
@@ -202,7 +191,7 @@ def test_more_is_added_to_what_was_shared_and_to_nothing_else(tmp_path, bench_he
 def test_a_shared_row_is_a_row_and_sharing_it_again_changes_nothing(tmp_path) -> None:
     row = shared(private_row())
     assert shared(row) == row
-    assert parse_row(row.to_json().encode(), "a line") == row
+    assert parse_line(Row, row.to_json().encode(), "a line") == row
     with ResultsFile(tmp_path / "rows.jsonl") as results:
         results.append(row)
     SharedFile(tmp_path / "rows.jsonl").close()

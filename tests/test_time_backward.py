@@ -15,8 +15,9 @@ from on_cpu import Kernels, on_cpu
 
 from tl_attention.errors import InputError
 from tl_attention.hardware.card import KNOWN
-from tl_attention.measure.cell_records import parse_cell
+from tl_attention.measure.cell_records import CellRow
 from tl_attention.measure.compilation import Compiled
+from tl_attention.measure.records import parse_line
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 
@@ -97,7 +98,7 @@ def batches(monkeypatch) -> list[Batch]:
 
 def test_a_cell_has_ours_beside_flash_twice_and_cudnn(batches) -> None:
     row = measured(SMALL[1], 3, 15, {"device": "stand-in", "run": "now"}, "cpu")
-    assert parse_cell(row.to_json().encode(), "here") == row
+    assert parse_line(CellRow, row.to_json().encode(), "here") == row
     assert [entry.name for entry in row.entries] == ["flash2", "ours", "cudnn", "flash2 again"]
     assert all(len(entry.rounds_ms) == 15 and entry.calls == 5 for entry in row.entries)
     assert Counter(batch.samples for batch in batches) == {30: 1, 15: 2}

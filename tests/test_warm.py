@@ -12,7 +12,7 @@ from pool_jobs import compile_by_name
 from tl_attention.files import defaults
 from tl_attention.files.defaults import default_schedule, default_schedules
 from tl_attention.hardware.card import HOPPER
-from tl_attention.measure import warming
+from tl_attention.measure import compilation
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
@@ -33,8 +33,8 @@ def filled(monkeypatch, tmp_path) -> list[Candidate]:
         for number, candidate in enumerate(candidates):
             yield candidate, Compiled("code", seconds=1.25) if number else None
 
-    monkeypatch.setattr(warming, "fill", fill)
-    monkeypatch.setattr(warming, "check_can_be_filled", lambda: None)
+    monkeypatch.setattr(compilation, "fill", fill)
+    monkeypatch.setattr(compilation, "check_can_be_filled", lambda: None)
     # Without a GPU, wherever the test runs.
     monkeypatch.setattr("tl_attention.hardware.device.visible_gpus", lambda: ())
     return asked
@@ -148,7 +148,7 @@ def test_a_kernel_that_fails_is_told_and_the_others_are_still_compiled(filled, c
             causal = candidate.shape.mask == CAUSAL
             yield candidate, Compiled(status="compile_error", error="no rows") if causal else Compiled("code")
 
-    monkeypatch.setattr(warming, "fill", fill)
+    monkeypatch.setattr(compilation, "fill", fill)
     result = cli("warm", "seed", "--dtype", "fp16")
     assert result.exit_code == 1 and result.stdout.endswith("SMs: compiled in 0.0 s\n")
     assert result.stderr == f"error: seed head_dim 128 float16 causal, {HOPPER.sms} SMs: no rows\n"
@@ -169,8 +169,8 @@ def test_a_cache_that_nothing_can_be_kept_in_is_told(error_of, monkeypatch, tmp_
 def kept(monkeypatch) -> set[Variant]:
     """The variants that the store is said to have; compilers are those of pool_jobs, which keep nothing."""
     there: set[Variant] = set()
-    monkeypatch.setattr(warming, "is_finished", lambda schedule, variant: variant in there)
-    monkeypatch.setattr(warming, "finish_candidate", compile_by_name)
+    monkeypatch.setattr(compilation, "is_finished", lambda schedule, variant: variant in there)
+    monkeypatch.setattr(compilation, "finish_candidate", compile_by_name)
     return there
 
 
@@ -181,13 +181,13 @@ def candidate(name: str, head_dim: int) -> Candidate:
 def test_what_is_there_is_not_compiled_and_what_cannot_be_compiled_or_kept_is_told(kept) -> None:
     there, good, dies = candidate("dies", 64), candidate("good", 96), candidate("dies", 128)
     kept.add(there.variant)
-    found = dict(warming.fill([there, good, dies]))
+    found = dict(compilation.fill([there, good, dies]))
     assert found.pop(there) is None
     assert {kernel: compiled.status for kernel, compiled in found.items()} == dict.fromkeys(
         (good, dies), "compile_error"
     )
     assert "it could not be kept in" in found[good].error and found[dies].error == "the compiler died with exit code 7"
-    assert [*warming.fill([there])] == [(there, None)]
+    assert [*compilation.fill([there])] == [(there, None)]
 
 
 def test_it_compiles_into_the_cache_and_finds_the_kernel_there_the_second_time(cli) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 from measurements import backward, cards, host, operator, training
 
-from tl_attention.cli.errors import OneLineErrors
+from tl_attention.cli.command import OneLineErrors
 
 
 @click.group(cls=OneLineErrors)

@@ -10,14 +10,12 @@ from tl_attention.cli.compare import compare
 from tl_attention.cli.diff import diff
 from tl_attention.cli.doctor import doctor
 from tl_attention.cli.ladder import ladder
-from tl_attention.cli.listing import list_command
 from tl_attention.cli.measure import bench, run
 from tl_attention.cli.profile import profile
 from tl_attention.cli.report import report
-from tl_attention.cli.schedules import check, explain, schema
+from tl_attention.cli.schedules import check, explain, list_command, schema, which
 from tl_attention.cli.submit import submit
 from tl_attention.cli.warm import warm
-from tl_attention.cli.which import which
 
 
 @click.group(cls=Groups, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

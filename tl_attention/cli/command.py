@@ -1,13 +1,155 @@
-"""How commands show their help: the list of all in groups, no description cut short, and examples of each."""
+"""How commands show their help, and how bad input ends: one line a mistake on stderr, and exit code 2."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import errno
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, NoReturn
 
 import click
 
-from tl_attention.cli.errors import OneLineErrors
+from tl_attention.errors import InputError, ScheduleRefused, printable
+from tl_attention.files.named import Named
+
+# Of stdout: the reader has gone, or its disk is full.
+CANNOT_PRINT = {errno.EPIPE, errno.ENOSPC}
+# A shell's exit code of what a signal ended, less the signal's number.
+BY_SIGNAL = 128
+# What ends a job from outside; each closes files and ends processes first.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+BY_DEFAULT = (signal.SIG_DFL, signal.default_int_handler)
+# Of an import, as the frames of a stack have it.
+IMPORTING = "<frozen importlib"
+AGAIN_S = 0.1
+# The exit code where it was no bad input.
+FAILED = 1
+
+
+class Ended(SystemExit):
+    """A signal has ended the command; `code` is the shell's for it."""
+
+
+class OneLineErrors(click.Group):
+    """A group of commands whose every kind of bad input ends in one line a mistake on stderr, and exit code 2."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            with _ended_by_signals():
+                code = super().main(*args, **{**kwargs, "standalone_mode": False})
+        except InputError as error:
+            fail(*error.lines)
+        except click.ClickException as error:
+            fail(f"{error.format_message()} (see --help)")
+        except (click.Abort, KeyboardInterrupt):
+            _say_interrupted(BY_SIGNAL + signal.SIGINT)
+        except Ended as ended:
+            _say_interrupted(ended.code)
+        except OSError as error:
+            if error.errno not in CANNOT_PRINT:
+                raise
+            # Python flushes stdout once more at exit, which would fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            if error.errno == errno.ENOSPC:
+                fail(f"stdout: cannot be written: {error.strerror}")
+            sys.exit(1)
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if not args[0].startswith("-") and args[0] not in self.commands:
+            names = ", ".join(sorted(self.commands))
+            raise click.UsageError(f"no command {args[0][:40]!r}, expected one of {names}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Inside, a signal that ends the process raises first, once; one that is ignored, as under nohup, stays so."""
+    before = {number: signal.getsignal(number) for number in ENDING}
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if _is_importing(frame):
+            # A package swallows what is raised inside of its import, or cannot be imported twice.
+            threading.Timer(AGAIN_S, os.kill, (os.getpid(), number)).start()
+            return
+        # The next one ends the process at once, whatever is still to be closed.
+        signal.signal(number, signal.SIG_DFL)
+        raise Ended(BY_SIGNAL + number)
+
+    # Elsewhere than in the main thread no handler can be set.
+    is_main = threading.current_thread() is threading.main_thread()
+    caught = {number: handler for number, handler in before.items() if is_main and handler in BY_DEFAULT}
+    for number in caught:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in caught.items():
+            signal.signal(number, handler)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame and not frame.f_code.co_filename.startswith(IMPORTING):
+        frame = frame.f_back
+    return frame is not None
+
+
+def _say_interrupted(code: str | int | None) -> NoReturn:
+    with suppress(OSError):  # The terminal may have gone.
+        click.echo("interrupted; rows already recorded are kept", err=True)
+    sys.exit(code)
+
+
+def say(*messages: str) -> None:
+    """One error line for each message on stderr, whatever the message or a file's name holds."""
+    for message in messages:
+        click.echo(f"error: {printable(' '.join(message.split()))}", err=True)
+
+
+def fail(*messages: str) -> NoReturn:
+    """One error line for each message, then exit code 2."""
+    say(*messages)
+    sys.exit(2)
+
+
+class Problems:
+    """Of several schedules, the error lines of each that has any; those after it are still looked at."""
+
+    def __init__(self) -> None:
+        self.schedules = 0
+        self.found = 0
+
+    @contextmanager
+    def each(self) -> Iterator[None]:
+        """What goes wrong inside concerns one of them."""
+        self.schedules += 1
+        try:
+            yield
+        except InputError as error:
+            self.found += 1
+            say(*error.lines)
+
+    def finish(self) -> None:
+        """Exit with code 2 if there was a problem, and with a count if there were several schedules."""
+        if self.found and self.schedules > 1:
+            click.echo(f"{self.found} of {self.schedules} schedules have errors", err=True)
+        if self.found:
+            sys.exit(2)
+
+
+@contextmanager
+def naming(named: Named) -> Iterator[None]:
+    """A refusal inside says of which file and line it is; a loading error says so already."""
+    try:
+        yield
+    except ScheduleRefused as refusal:
+        raise named.refused(refusal) from None
+
 
 # Of what an example does, which stands below it.
 INDENT = 2

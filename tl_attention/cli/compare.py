@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import click
 
 from tl_attention import shipped
-from tl_attention.cli.command import command
-from tl_attention.cli.errors import say
-from tl_attention.cli.measure import FAILED, RUNS, stamp
-from tl_attention.cli.problem import MOST_ROUNDS, seed_option
+from tl_attention.cli.command import FAILED, command
+from tl_attention.cli.measure import record_path, recording
+from tl_attention.cli.options import FILE, output_option, rounds_option, seed_option
 from tl_attention.cli.schedules import resolve_all, texts_of
 from tl_attention.errors import InputError, printable
 
@@ -25,7 +23,7 @@ from tl_attention.errors import InputError, printable
         "compare --list": "the cells, without measuring them",
     }
 )
-@click.argument("cells", required=False, type=click.Path(path_type=Path))
+@click.argument("cells", required=False, type=FILE)
 @click.option(
     "--only", multiple=True, metavar="GLOB", help="take the cells of these names, such as 'd64-*' or '*-causal'"
 )
@@ -36,15 +34,9 @@ from tl_attention.errors import InputError, printable
     metavar="SCHEDULE",
     help="measure this schedule too, in the cells whose head_dim it is meant for",
 )
-@click.option(
-    "--rounds", type=click.IntRange(2, MOST_ROUNDS), help="how often every entry is timed, in turn  [default: 15]"
-)
+@rounds_option(2, "how often every entry is timed, in turn  [default: 15]")
 @seed_option
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="the file that results are added to, as JSON lines  [default: a new file in runs/]",
-)
+@output_option
 @click.option("--list", "listed", is_flag=True, help="list the cells and what they compare, and measure nothing")
 def compare(
     cells: Path | None,
@@ -61,14 +53,14 @@ def compare(
     rounds' ratios. The first peer is entered twice, which shows how well a time repeats. --only and --with may be given
     several times.
     """
-    from tl_attention.measure.cells_file import load_cells
+    from tl_attention.measure.cell import load_cells
 
-    path = cells or shipped.folder("results") / "cells.yaml"
-    found = load_cells(path)
+    file = cells or shipped.folder("results") / "cells.yaml"
+    found = load_cells(file)
     chosen = [cell for cell in found if not only or any(fnmatchcase(cell.name, glob) for glob in only)]
     if not chosen:
         names = ", ".join(cell.name for cell in found)
-        raise InputError(f"--only: {' '.join(only)[:80]!r} is no cell of {path}, expected some of {names}")
+        raise InputError(f"--only: {' '.join(only)[:80]!r} is no cell of {file}, expected some of {names}")
     named = resolve_all(texts_of(others)) if others else []
     if listed:
         for cell in chosen:
@@ -76,27 +68,20 @@ def compare(
             click.echo(printable(f"{cell.name:24} {cell.shape}: {peers}"))
         return
     from tl_attention.measure.cell_records import CellRow
-    from tl_attention.measure.cells import Options, measure
-    from tl_attention.measure.pool import CallFailed
-    from tl_attention.measure.records import ResultsFile
+    from tl_attention.measure.cells import measure
     from tl_attention.measure.session import ROUNDS_AGAINST
     from tl_attention.show.cells import summary
-    from tl_attention.show.console import Output, ProgressBar, counted, show_cells
+    from tl_attention.show.console import Output, counted, show_cells
 
-    with ResultsFile(output or RUNS / f"compare-{stamp()}.jsonl") as results:
-        try:
-            with ProgressBar() as progress:
+    path = record_path(output, "compare")
+    with recording(path, what="cells") as (append, progress):
 
-                def record(row: CellRow) -> None:
-                    results.append_json(row.to_json(), of=row.cell)
-                    progress.say(summary(row))
+        def record(row: CellRow) -> None:
+            append(row)
+            progress.say(summary(row))
 
-                options = Options(rounds or ROUNDS_AGAINST, named, seed)
-                rows: Sequence[CellRow] = measure(chosen, options, record, progress)
-        except CallFailed as failed:
-            say(f"the machine failed, not a schedule: {failed}; {results.written} cells are in {results.path}")
-            sys.exit(FAILED)
+        rows = measure(chosen, record, progress, rounds=rounds or ROUNDS_AGAINST, others=named, seed=seed)
     show_cells(rows)
-    Output().say(f"{counted(len(rows), 'cell')} in {results.path}")
+    Output().say(f"{counted(len(rows), 'cell')} in {path}")
     if any(row.ours.median_ms is None for row in rows):
         sys.exit(FAILED)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import click
 
-from tl_attention.cli.arch import arch_option, card_for
-from tl_attention.cli.command import command
-from tl_attention.cli.errors import Problems, naming
-from tl_attention.cli.head_dim import HEAD_SIZE
+from tl_attention.cli.command import Problems, command, naming
+from tl_attention.cli.options import arch_option, card_for, dtype_option, head_dim_option
 from tl_attention.cli.schedules import prove
 from tl_attention.errors import InputError, printable
 from tl_attention.files.named import Named, resolve
@@ -33,14 +31,8 @@ from tl_attention.problem.window import WINDOW_TEXT, masked, parse_window
     show_default=True,
     help="compile both schedules, and compare registers, spills, and the instructions and waits of the loop",
 )
-@click.option(
-    "--dtype", type=click.Choice(sorted(DTYPE_NAMES)), default="fp16", show_default=True, help="the code's dtype"
-)
-@click.option(
-    "--head-dim",
-    type=HEAD_SIZE,
-    help="the head size  [default: each size that a schedule is meant for; the code has the largest of both]",
-)
+@dtype_option("the code's dtype")
+@head_dim_option("the head size  [default: each size that a schedule is meant for; the code has the largest of both]")
 @click.option("--causal", is_flag=True, help="the code has a causal mask")
 @click.option("--window", default="-1,-1", help=f"the code has a sliding window {WINDOW_TEXT}")
 @arch_option

@@ -6,10 +6,8 @@ import sys
 
 import click
 
-from tl_attention.cli.command import command
-from tl_attention.cli.errors import say
+from tl_attention.cli.command import FAILED, command, say
 
-FAILED = 1
 WIDTH = 13
 
 

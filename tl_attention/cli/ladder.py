@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tl_attention import shipped
-from tl_attention.cli.arch import card_for, say_not_launched
-from tl_attention.cli.command import command
-from tl_attention.cli.errors import say
-from tl_attention.cli.measure import FAILED, GOOD, RUNS, stamp
-from tl_attention.cli.problem import MOST_ROUNDS, seed_option
+from tl_attention.cli.command import FAILED, command
+from tl_attention.cli.measure import GOOD, record_path, recording
+from tl_attention.cli.options import FILE, card_for, output_option, rounds_option, say_not_launched, seed_option
 from tl_attention.errors import InputError, printable
 
 if TYPE_CHECKING:
@@ -31,16 +29,10 @@ if TYPE_CHECKING:
 )
 @click.argument("name", required=False)
 @click.option("--recorded", is_flag=True, help="show the record that ships, and measure nothing")
-@click.option("--of", "record", type=click.Path(path_type=Path), help="show this record, and measure nothing")
-@click.option(
-    "--rounds", type=click.IntRange(2, MOST_ROUNDS), help="how often every step is timed, in turn  [default: 9]"
-)
+@click.option("--of", "record", type=FILE, help="show this record, and measure nothing")
+@rounds_option(2, "how often every step is timed, in turn  [default: 9]")
 @seed_option
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="the file that results are added to, as JSON lines  [default: a new file in runs/]",
-)
+@output_option
 def ladder(
     name: str | None, recorded: bool, record: Path | None, rounds: int | None, seed: int | None, output: Path | None
 ) -> None:
@@ -74,7 +66,7 @@ def ladder(
         if not by_name(rows, found):
             raise InputError(f"{path}: no row of {found.shape}, expected a record of the ladder {found.name}")
     else:
-        path = output or RUNS / f"ladder-{found.name}-{stamp()}.jsonl"
+        path = record_path(output, f"ladder-{found.name}")
         rows = _measured(found, path, rounds, seed)
     _show(found, rows, path)
     if not all(row.status in GOOD for row in rows):
@@ -84,38 +76,27 @@ def ladder(
 def _measured(found: Ladder, path: Path, rounds: int | None, seed: int | None) -> list[Row]:
     on = card_for(None)
     say_not_launched(on)
-    from tl_attention.measure import ladder
-    from tl_attention.measure.pool import CallFailed
-    from tl_attention.measure.records import ResultsFile
-    from tl_attention.show.console import ProgressBar
+    from tl_attention.measure import bench
 
-    with ResultsFile(path) as results:
-        try:
-            with ProgressBar() as progress:
-                rows = ladder.measure(found, on, results.append, progress, rounds=rounds or ladder.ROUNDS, seed=seed)
-        except CallFailed as failed:
-            say(f"the machine failed, not a schedule: {failed}; {results.written} rows are in {results.path}")
-            sys.exit(FAILED)
-    return rows
+    with recording(path) as (record, progress):
+        return bench.climb(found, on, record, progress, rounds=rounds or bench.LADDER_ROUNDS, seed=seed)
 
 
 def _show(found: Ladder, rows: Sequence[Row], path: Path) -> None:
-    from tl_attention.show import configurations, ladder
-    from tl_attention.show.console import Output, show_columns
+    from tl_attention.show import ladder
+    from tl_attention.show.console import Output
 
     steps, output = ladder.by_name(rows, found), Output()
-    show_columns(ladder.title(found, steps), ladder.headings(found), ladder.lines(found, steps), ladder.PRIORITY)
+    output.fitting(ladder.table(found, steps))
     output.say("", *ladder.below(found, steps))
     if found.tiles:
-        lines = ladder.tile_lines(found, ladder.tiles_by_name(rows, found))
         output.say("")
-        show_columns("tiles, compiled alone", ladder.TILE_HEADINGS, lines, range(len(ladder.TILE_HEADINGS)))
+        output.fitting(ladder.tile_table(found, ladder.tiles_by_name(rows, found)))
     if found.choose:
-        of_each, best = configurations.of_record(rows)
-        names = configurations.HEADINGS
-        output.say("", f"the choice: {configurations.counted(of_each)}" if best else "the choice: needs a GPU")
+        of_each, best = ladder.of_record(rows)
+        output.say("", f"the choice: {ladder.counted(of_each)}" if best else "the choice: needs a GPU")
         if best:
-            show_columns("the best of each tile", names, configurations.best_of_tiles(best), range(len(names)))
+            output.fitting(ladder.best_of_tiles(best))
     output.say(f"{len(rows)} rows in {path}")
     if not any(row.median_ms for row in rows):
         output.say(f"no GPU, so nothing was timed: tl-attention ladder {found.name} --recorded shows a record that was")

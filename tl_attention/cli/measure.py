@@ -5,38 +5,47 @@ from __future__ import annotations
 import datetime
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tl_attention.cli.arch import arch_option, card_for, of_card, say_not_launched
-from tl_attention.cli.command import command
-from tl_attention.cli.errors import naming, say
-from tl_attention.cli.problem import (
-    MOST_ROUNDS,
+from tl_attention.cli.command import FAILED, command, naming, say
+from tl_attention.cli.options import (
+    FILE,
+    arch_option,
+    card_for,
     causal_option,
+    dtype_option,
     feature_options,
+    of_card,
+    output_option,
+    rounds_option,
+    say_not_launched,
     seed_option,
     shape_for,
     shape_of_schedule,
+    sizes_option,
+    together,
     window_option,
 )
 from tl_attention.cli.schedules import meant_for, resolve_all, schedule_argument, schedules_argument, texts_of
 from tl_attention.errors import InputError, printable
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.hardware.device import another_gpu, visible_gpus
-from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
+from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 
 if TYPE_CHECKING:
     from tl_attention.measure.candidate import Candidate
+    from tl_attention.measure.records import Measured
+    from tl_attention.measure.results_file import ResultsFile
+    from tl_attention.show.console import ProgressBar
 
 # New records; git ignores the folder, and results/ has those that are kept.
 RUNS = Path("runs")
-FAILED = 1
 # Rows that are not a failure: a refusal is the answer to a schedule that cannot run.
 GOOD = ("ok", "refused", "checked_on_cpu", "compiled")
 # What bench takes where nothing can be timed: a compilation each takes 7 s of a core.
@@ -48,45 +57,48 @@ def stamp() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def run_options(command: Any) -> Any:
-    """The options that `run` and `bench` share."""
-    options: list[Any] = [
-        shape_of_schedule,
-        click.option(
-            "--dtype",
-            "dtypes",
-            multiple=True,
-            type=click.Choice(sorted(DTYPE_NAMES)),
-            help="the inputs' dtype; may be given twice  [default: fp16 for run, fp16 and bf16 for bench]",
-        ),
-        causal_option,
-        window_option,
-        feature_options,
-        click.option(
-            "--sizes",
-            type=click.Choice(["runtime", "fixed", "both"]),
-            default="runtime",
-            show_default=True,
-            help="the kernel reads the sizes at run time, or is compiled for exactly this shape",
-        ),
-        click.option(
-            "--rounds",
-            type=click.IntRange(1, MOST_ROUNDS),
-            default=5,
-            show_default=True,
-            help="how often every kernel is timed, in turn",
-        ),
-        seed_option,
-        arch_option,
-        click.option(
-            "--output",
-            type=click.Path(path_type=Path),
-            help="the file that results are added to, as JSON lines  [default: a new file in runs/]",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+def record_path(output: Path | None, name: str) -> Path:
+    """The file that is asked for, or a new one."""
+    return output or RUNS / f"{name}-{stamp()}.jsonl"
+
+
+@contextmanager
+def recording(
+    path: Path, *others: ResultsFile, what: str = "rows"
+) -> Iterator[tuple[Callable[[Measured], None], ProgressBar]]:
+    """What appends a row to the files of results, and the progress. A machine that fails ends the command."""
+    from tl_attention.measure.pool import CallFailed
+    from tl_attention.measure.results_file import ResultsFile
+    from tl_attention.show.console import ProgressBar
+
+    with ResultsFile(path) as results:
+
+        def record(row: Measured) -> None:
+            for file in (results, *others):
+                file.append(row)
+
+        try:
+            with ProgressBar() as progress:
+                yield record, progress
+        except CallFailed as failed:
+            say(f"the machine failed, not a schedule: {failed}; {results.written} {what} are in {path}")
+            sys.exit(FAILED)
+
+
+run_options = together(
+    shape_of_schedule,
+    dtype_option(
+        "the inputs' dtype; may be given twice  [default: fp16 for run, fp16 and bf16 for bench]", several=True
+    ),
+    causal_option,
+    window_option,
+    feature_options,
+    sizes_option("runtime", "fixed", "both"),
+    rounds_option(1, "how often every kernel is timed, in turn", default=5, show_default=True),
+    seed_option,
+    arch_option,
+    output_option,
+)
 
 
 @command(
@@ -120,16 +132,8 @@ def run(
         given = [schedule, *context.args]
         names = " ".join(map(shlex.quote, given))
         raise InputError(f"run: {len(given)} schedules, expected one; `tl-attention bench {names}` measures several")
-    candidates = _candidates([schedule], card_for(card), ("fp16",), refuse=True, **problem)
-    _measure(
-        candidates,
-        command="run",
-        rounds=rounds,
-        seed=seed,
-        arch=card.arch if card else None,
-        peers=False,
-        output=output,
-    )
+    found = candidates([schedule], card_for(card), ("fp16",), refuse=True, **problem)
+    _measure(found, "run", output, rounds=rounds, seed=seed, arch=card.arch if card else None, peers=())
 
 
 @command(
@@ -147,7 +151,7 @@ def run(
 )
 @click.option(
     "--share",
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="write the rows to this file too, without anything that says whose machine it is, to be sent to the project",
 )
 def bench(
@@ -170,9 +174,9 @@ def bench(
         raise InputError(f"--every takes every schedule at the top, expected no others beside it, found {schedules[0]}")
     on = card_for(card)
     texts = texts_of(schedules) if schedules else default_schedules(every, on)
-    candidates = _candidates(texts, on, ("fp16", "bf16"), refuse=False, **problem)
-    of_run: dict[str, Any] = {"rounds": rounds, "seed": seed, "arch": card.arch if card else None, "output": output}
-    _measure(candidates, command="bench", peers=peers, share=share, **of_run)
+    found = candidates(texts, on, ("fp16", "bf16"), refuse=False, **problem)
+    of_run: dict[str, Any] = {"rounds": rounds, "seed": seed, "arch": card.arch if card else None}
+    _measure(found, "bench", output, share, peers=None if peers else (), **of_run)
 
 
 def default_schedules(every: bool, card: Card) -> list[str]:
@@ -186,15 +190,15 @@ def default_schedules(every: bool, card: Card) -> list[str]:
     return list(WITHOUT_GPU)
 
 
-def _candidates(
+def candidates(
     texts: Sequence[str],
     on: Card,
     default_dtypes: Iterable[str],
     *,
     refuse: bool,
     shape: str | None,
-    dtypes: Sequence[str],
     sizes: str,
+    dtypes: Sequence[str] = (),
     **problem: Any,
 ) -> list[Candidate]:
     """The kernels of these schedules that compute the problem, for a card.
@@ -226,41 +230,21 @@ def _candidates(
 
 
 def _measure(
-    candidates: Sequence[Candidate],
-    *,
-    command: str,
-    rounds: int,
-    seed: int | None,
-    arch: str | None,
-    peers: bool,
-    output: Path | None,
-    share: Path | None = None,
+    candidates: Sequence[Candidate], command: str, output: Path | None, share: Path | None = None, **options: Any
 ) -> None:
-    """Measure them, record each row, and show all. `arch` is None where nobody has named a card."""
-    from tl_attention.measure.bench import Options, measure
-    from tl_attention.measure.pool import CallFailed
-    from tl_attention.measure.records import ResultsFile, Row
-    from tl_attention.measure.sharing import WORDS, SharedFile
-    from tl_attention.show.console import ProgressBar, show
+    """Measure them with these options of `bench.measure`, record each row, and show all."""
+    from tl_attention.measure.bench import measure
+    from tl_attention.measure.results_file import WORDS, SharedFile
+    from tl_attention.show.console import show
 
+    path = record_path(output, command)
     with ExitStack() as files:
-        results = files.enter_context(ResultsFile(output or RUNS / f"{command}-{stamp()}.jsonl"))
-        to_share = files.enter_context(SharedFile(share)) if share else None
-
-        def record(row: Row) -> None:
-            results.append(row)
-            if to_share:
-                to_share.append(row)
-
-        try:
-            with ProgressBar() as progress:
-                rows = measure(candidates, Options(rounds, None if peers else (), seed, arch), record, progress)
-        except CallFailed as failed:
-            say(f"the machine failed, not a schedule: {failed}; {results.written} rows are in {results.path}")
-            sys.exit(FAILED)
-    show(rows, results.path, loops=command == "run")
-    if to_share:
-        click.echo(f"to share, {to_share.written} rows in {printable(str(to_share.path))}: {WORDS}; nothing else.")
+        to_share = [files.enter_context(SharedFile(share))] if share else []
+        record, progress = files.enter_context(recording(path, *to_share))
+        rows = measure(candidates, record, progress, **options)
+    show(rows, path, loops=command == "run")
+    for file in to_share:
+        click.echo(f"to share, {file.written} rows in {printable(str(file.path))}: {WORDS}; nothing else.")
         click.echo("Attach it to an issue on this project's tracker: thank you.")
     if any(row.status not in GOOD for row in rows):
         sys.exit(FAILED)

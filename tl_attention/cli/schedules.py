@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from tl_attention.cli.arch import arch_option, card_for, of_card
-from tl_attention.cli.command import command
-from tl_attention.cli.errors import Problems, naming
-from tl_attention.cli.head_dim import HEAD_SIZE
+from tl_attention.cli.command import Problems, command, naming
+from tl_attention.cli.options import (
+    DEFAULT_SHAPE,
+    FILE,
+    arch_option,
+    card_for,
+    causal_option,
+    dtype_option,
+    feature_options,
+    head_dim_option,
+    of_card,
+    shape_option,
+    window_option,
+)
 from tl_attention.errors import printable
 from tl_attention.files import catalogue, user_file
+from tl_attention.files.default_rule import Case
+from tl_attention.files.defaults import defaults
 from tl_attention.files.named import Named, expand, resolve
 from tl_attention.hardware.card import HOPPER, Card
+from tl_attention.op.rows import Rows
 from tl_attention.problem.head_dims import HeadSize, is_meant, named_head_dims, sizes_of
+from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.window import masked, parse_window
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.dialect import Model
+
+if TYPE_CHECKING:
+    from tl_attention.measure.records import Row
 
 schedule_argument = click.argument("schedule")
 schedules_argument = click.argument("schedules", nargs=-1)
@@ -70,7 +90,7 @@ def meant_for(schedules: Sequence[Named], size: HeadSize) -> list[Named]:
 )
 @schedules_argument
 @all_option
-@click.option("--head-dim", type=HEAD_SIZE, help="the head size  [default: each size that a schedule is meant for]")
+@head_dim_option("the head size  [default: each size that a schedule is meant for]")
 @arch_option
 def check(schedules: tuple[str, ...], every: bool, head_dim: HeadSize | None, card: Card | None) -> None:
     """Prove that schedules are safe, or say which dependence or limit each of them breaks.
@@ -119,7 +139,7 @@ def prove(named: Named, head_dims: Sequence[HeadSize], card: Card) -> None:
     help="synchronous waits for every product at once; asynchronous keeps products and loads in flight  [default: as "
     "the schedule's lowering runs it]",
 )
-@click.option("--head-dim", type=HEAD_SIZE, help="the head size  [default: the largest that the schedule is meant for]")
+@head_dim_option("the head size  [default: the largest that the schedule is meant for]")
 @arch_option
 def explain(schedule: str, model: Model | None, head_dim: HeadSize | None, card: Card | None) -> None:
     """Show what a schedule does: what it takes of an SM, its options, and who waits for whom in an iteration.
@@ -140,7 +160,7 @@ def explain(schedule: str, model: Model | None, head_dim: HeadSize | None, card:
 
 
 @command(examples={"schema": "to stdout", "schema --output schedule.schema.json": "to a file"})
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="the file to write  [default: stdout]")
+@click.option("-o", "--output", type=FILE, help="the file to write  [default: stdout]")
 def schema(output: Path | None) -> None:
     """Print the JSON Schema with which editors complete and check schedule files.
 
@@ -153,3 +173,137 @@ def schema(output: Path | None) -> None:
         return
     user_file.write(output, json_schema())
     click.echo(f"wrote {printable(str(output))}")
+
+
+WIDTH = 80
+# A longer name has a line of its own.
+LONGEST_NAME = 36
+LEAST_SUMMARY = 24
+
+
+@command(
+    "list",
+    examples={
+        "list": "the schedules at the top of schedules/",
+        "list --all": "the experiments and ladders too",
+        "list best mine.yaml": "these two",
+    },
+)
+@schedules_argument
+@all_option
+@click.option("--labels", is_flag=True, help="show each name with its label, and nothing else")
+def list_command(schedules: tuple[str, ...], every: bool, labels: bool) -> None:
+    """Show the schedules that ship, with what each is for and its recorded times.
+
+    Without a SCHEDULE it shows those at the top of schedules/. Times of one table were recorded in one run.
+    """
+    problems = Problems()
+    found: list[Named] = []
+    for text in texts_of(schedules, every):
+        with problems.each():
+            found.append(resolve(text))
+    found = told_apart(found)
+    for line in _labels(found) if labels else _listing(found):
+        click.echo(line)
+    problems.finish()
+
+
+def _labels(schedules: Sequence[Named]) -> list[str]:
+    width = max((len(printable(named.name)) for named in schedules), default=0)
+    return [f"{printable(named.name):{width}}  {named.schedule.label}" for named in schedules]
+
+
+def _listing(schedules: Sequence[Named]) -> list[str]:
+    """A table for each part of the catalogue: its times are of one run, those of two are not compared."""
+    parts: dict[str, list[Named]] = {}
+    for named in schedules:
+        parts.setdefault(named.name.rpartition("/")[0] if named.name == named.text else "", []).append(named)
+    return "\n\n".join("\n".join(_part(part)) for part in parts.values()).splitlines()
+
+
+def _part(schedules: Sequence[Named]) -> list[str]:
+    from tl_attention.measure.records import run_of
+
+    labels = {named.schedule.label for named in schedules}
+    columns = [column for causal in (False, True) if (column := run_of(labels, causal))]
+    names = [printable(named.name) for named in schedules]
+    width = min(max(map(len, names)), LONGEST_NAME)
+    heads = [f"{'causal' if column[0].shape.mask == CAUSAL else 'ms':>6}" for column in columns]
+    lines = _heading(columns) + ["  ".join([f"{'':{width}}", *heads]).rstrip()] * bool(columns)
+    for named, name in zip(schedules, names):
+        times = [_time(named, column) for column in columns]
+        summary = printable(named.file.summary) if named.file else ""
+        if len(name) > width:
+            lines.append(name)
+            name = ""
+        start = "  ".join([f"{name:{width}}", *times, ""])
+        wrapped = textwrap.wrap(summary, max(WIDTH - len(start), LEAST_SUMMARY)) or [""]
+        lines += [f"{start}{wrapped[0]}".rstrip(), *(f"{'':{len(start)}}{line}" for line in wrapped[1:])]
+    return lines
+
+
+def _heading(columns: Sequence[Sequence[Row]]) -> list[str]:
+    if not columns:
+        return []
+    first, *others = (column[0] for column in columns)
+    problems = str(first.shape)
+    for other in others:
+        masked = replace(other.shape, mask=FULL) == first.shape
+        problems += ", and with a causal mask" if masked else f"; causal: {other.shape}"
+    devices = " and ".join(dict.fromkeys(row.device or "an unknown device" for row in (first, *others)))
+    return textwrap.wrap(f"ms recorded on {devices}: {problems}", WIDTH)
+
+
+def _time(named: Named, column: Sequence[Row]) -> str:
+    """Its time where it is meant for that head size: another file may have the same schedule for another."""
+    mine = (
+        row for row in column if row.label == named.schedule.label and is_meant(row.shape.head_size, named.head_dims)
+    )
+    times = [row.median_ms for row in mine if row.median_ms is not None]
+    return f"{times[0]:6.3f}" if times else " " * 6
+
+
+@command(
+    examples={
+        "which --causal": "the default problem with a causal mask",
+        "which --shape 1,32/8,4096,64 --dtype bf16": "grouped heads, head_dim 64",
+        "which --arch sm_86": "on an RTX 3090",
+    }
+)
+@shape_option(DEFAULT_SHAPE, default=DEFAULT_SHAPE)
+@dtype_option("the inputs' dtype")
+@causal_option
+@window_option
+@feature_options
+@arch_option
+def which(shape: str, dtype: str, causal: bool, window: str, card: Card | None, **asked: Any) -> None:
+    """Show which schedule attention() takes for a call that names none, and why.
+
+    Below it are the rules above that one, each with the first condition that the call does not meet.
+    """
+    problem = _computed(AttentionShape.parse(shape, dtype=dtype, **asked), causal, window)
+    case = Case.of(problem, card_for(card).arch)
+    found = defaults()
+    number = found.number(case)
+    rule = found.rules[number]
+    click.echo(f"{rule.schedule}\n")
+    for name, text in {
+        "case": case,
+        "rule": f"{found.file.path}:{found.line(number)}: {', '.join(rule.conditions) or 'every case'}",
+        "why": rule.why,
+        "record": rule.record,
+    }.items():
+        click.echo(f"{name:8}{text}")
+    above = [(passed, other) for passed, other in enumerate(found.rules[:number]) if case.arch in other.archs]
+    if above:
+        click.echo("\npassed over, with the first condition that the case does not meet:")
+    for passed, other in above:
+        unmet = other.unmet(case)
+        assert unmet is not None, "the first rule that serves a case is taken"
+        click.echo(f"  line {found.line(passed)}: {other.schedule}: {other.condition(unmet)}")
+
+
+def _computed(shape: AttentionShape, causal: bool, window: str) -> AttentionShape:
+    """The problem whose kernel runs: queries that see no key are none of it, nor is a side that hides nothing."""
+    rows, mask = Rows.seen(masked(causal, parse_window(window)), shape.seq_q, shape.seq_kv)
+    return replace(shape, seq_q=rows.count, mask=mask)

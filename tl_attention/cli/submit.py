@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tl_attention.cli.command import command
-from tl_attention.cli.errors import naming
-from tl_attention.cli.measure import FAILED, RUNS, stamp
+from tl_attention.cli.command import FAILED, command, naming
+from tl_attention.cli.measure import RUNS, record_path
+from tl_attention.cli.options import FILE
 from tl_attention.errors import InputError, printable
 from tl_attention.files import user_file
 from tl_attention.files.catalogue import SUFFIXES, path_of
 from tl_attention.files.named import resolve
 
+if TYPE_CHECKING:
+    from tl_attention.leaderboard.results import Evaluation
+    from tl_attention.show.table import Table
+
 DEFAULT_OUTPUT = Path("leaderboard_submit.py")
 BASELINES = {"cudnn": Path(__file__).parents[1] / "leaderboard" / "baseline_cudnn.py"}
-FILE = click.Path(path_type=Path)
 
 
 @command(
@@ -121,8 +125,8 @@ def _evaluate(
     """
     from tl_attention.leaderboard import contract, results
     from tl_attention.leaderboard.evaluate import evaluate
-    from tl_attention.measure.records import ResultsFile
-    from tl_attention.show.console import Output, counted, show_columns
+    from tl_attention.measure.results_file import ResultsFile
+    from tl_attention.show.console import Output, counted
 
     stems = [Path(text).stem for text in (*files, against or "")]
     names = [stem if stems.count(stem) == 1 else text for stem, text in zip(stems, files)]
@@ -138,15 +142,26 @@ def _evaluate(
         sources.append((BASELINES[against].name, contract.read_submission(BASELINES[against])))
     tests = contract.read_test_lines(lines) if lines else contract.RANKED_LINES
     found: list[tuple[str, results.Evaluation]] = []
-    with ResultsFile(output or RUNS / f"evaluate-{stamp()}.jsonl") as record:
+    with ResultsFile(record_path(output, "evaluate")) as record:
         for name, (file, source) in zip(names, sources):
             found.append((name, evaluate(file, source, tests, mode or "benchmark", device or "cuda")))
             record.append_json(json.dumps({"name": name} | found[-1][1].to_json()), of=name)
             heading = f"# {printable(name)}\n" if len(names) > 1 else ""
             click.echo(heading + "\n".join(results.class_lines(found[-1][1])))
-    show_columns(results.title(found[0][1]), results.headings(against), results.lines(found, against), results.PRIORITY)
-    Output().say(f"{counted(len(found), 'evaluation')} in {record.path}")
+    shown = Output()
+    shown.fitting(evaluation_table(results.title(found[0][1]), found, against))
+    shown.say(f"{counted(len(found), 'evaluation')} in {record.path}")
     return all(evaluation.tight for _, evaluation in found[: len(files)])
+
+
+def evaluation_table(heading: str, evaluations: Sequence[tuple[str, Evaluation]], against: str | None) -> Table:
+    """Returns the table of evaluations of the same test lines."""
+    from tl_attention.leaderboard import results
+    from tl_attention.show.table import Table
+
+    names = results.headings(against)
+    priority = tuple(n for n in results.PRIORITY if n < len(names))
+    return Table(heading, names, results.lines(evaluations, against), priority)
 
 
 def _is_submission(text: str) -> bool:

@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tl_attention.cli.arch import arch_option, of_card
-from tl_attention.cli.command import command
-from tl_attention.cli.errors import Problems, say
-from tl_attention.cli.head_dim import HEAD_SIZE
-from tl_attention.cli.problem import DEFAULT_HEAD_SIZE, feature_options, head_size_for, window_option
+from tl_attention.cli.command import FAILED, Problems, command, say
+from tl_attention.cli.options import (
+    DEFAULT_HEAD_SIZE,
+    HEAD_SIZE,
+    arch_option,
+    dtype_option,
+    feature_options,
+    head_size_for,
+    of_card,
+    window_option,
+)
 from tl_attention.cli.schedules import meant_for, prove, resolve_all, schedules_argument, texts_of
 from tl_attention.errors import InputError, printable
 from tl_attention.files.defaults import default_schedules
@@ -21,14 +27,13 @@ from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.hardware.device import card_at_hand
 from tl_attention.problem.head_dims import HeadSize, sizes_of
 from tl_attention.problem.mask import Mask
-from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape, parse_dtype
+from tl_attention.problem.shape import AttentionShape, parse_dtype
 from tl_attention.problem.window import masked, parse_window
 from tl_attention.program.planned import Planned
 
 if TYPE_CHECKING:
     from tl_attention.measure.candidate import Candidate
 
-FAILED = 1
 # The proof takes lengths beyond the window's: their arithmetic is of 32 bits, as the kernel's.
 MOST_KEYS = 2**30
 # No GPU has a quarter of it.
@@ -50,13 +55,7 @@ MOST_SMS = 1024
     type=HEAD_SIZE,
     help="a head size; may be given several times  [default: that of each SCHEDULE, 128 without any]",
 )
-@click.option(
-    "--dtype",
-    "dtypes",
-    multiple=True,
-    type=click.Choice(sorted(DTYPE_NAMES)),
-    help="the dtype of calls; may be given twice  [default: fp16 and bf16]",
-)
+@dtype_option("the dtype of calls; may be given twice  [default: fp16 and bf16]", several=True)
 @click.option("--causal/--no-causal", default=None, help="calls with a causal mask, or without one  [default: both]")
 @window_option
 @click.option(
@@ -114,7 +113,7 @@ def warm(
     problems.finish()
 
     from tl_attention.measure.candidate import Candidate
-    from tl_attention.measure.warming import check_can_be_filled, fill
+    from tl_attention.measure.compilation import check_can_be_filled, fill
 
     check_can_be_filled()
     kernels = [

@@ -31,7 +31,7 @@ from tl_attention.leaderboard import machine_code
 from tl_attention.leaderboard.contract import FORBIDDEN_WORD, MAX_BYTES, constants, read_submission
 from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.registry import lowering_of
-from tl_attention.measure.environment import package
+from tl_attention.measure.machine import package
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule

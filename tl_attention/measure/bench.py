@@ -1,71 +1,123 @@
-"""Times many candidates beside each other: compiles all, verifies all, then samples all in turn in one process."""
+"""Times many candidates beside each other: compiles all, verifies all, then samples all in turn in one process.
+
+A ladder's steps are such candidates, each compared with the step that it goes on from. Of a space of configurations, what
+cannot be the fastest is left out, and what is left is timed tile by tile.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
+from tl_attention.configurations.as_schedule import schedule_of
+from tl_attention.configurations.configuration import Configuration
+from tl_attention.configurations.space import space
+from tl_attention.errors import InputError
+from tl_attention.files.ladder_file import Ladder
+from tl_attention.files.named import Named
+from tl_attention.hardware.card import Card
+from tl_attention.hardware.device import card_of_arch
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.compile_pool import CompilePool
-from tl_attention.measure.products import MATMUL
-from tl_attention.measure.progress import Progress
-from tl_attention.measure.records import Row
-from tl_attention.measure.session import ROUNDS, Session
-from tl_attention.measure.ticket import Ticket
+from tl_attention.measure.compilation import CompilePool
+from tl_attention.measure.peers import MATMUL
+from tl_attention.measure.records import Row, grouped
+from tl_attention.measure.session import ROUNDS, ROUNDS_AGAINST, Session, Ticket
+from tl_attention.measure.trials import SILENT, Progress
+from tl_attention.problem.shape import AttentionShape
+from tl_attention.program.planned import Planned
 
-
-@dataclass(frozen=True)
-class Options:
-    """How the candidates are verified and timed. `seed`, of the inputs, is fresh by default; `arch` is that of the card that
-    they are compiled for, by default the one at hand.
-
-    `peers` are those that stand beside them where they can run the problem, None for all. `product` is the plain one whose
-    rate is 100 %. `against` says by name which candidate is compared with which, round by round.
-    """
-
-    rounds: int = ROUNDS
-    peers: Sequence[str] | None = None
-    seed: int | None = None
-    arch: str | None = None
-    product: str = MATMUL
-    against: Mapping[str, str] = field(default_factory=dict)
+# Enough that an interval can be told for each step of a ladder: see `Comparison`.
+LADDER_ROUNDS = 9
+# Of a thread: half of what its registers hold. What spills more waits for it in every iteration.
+MOST_STACK_BYTES = 512
+Record = Callable[[Row], object]
 
 
 def measure(
-    candidates: Sequence[Candidate], options: Options, record: Callable[[Row], object], progress: Progress
+    candidates: Sequence[Candidate],
+    record: Record,
+    progress: Progress,
+    *,
+    rounds: int = ROUNDS,
+    peers: Sequence[str] | None = None,
+    seed: int | None = None,
+    arch: str | None = None,
+    product: str = MATMUL,
+    against: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Row]:
     """All rows, each recorded as it comes: those that fail when they fail, those that are timed at the end.
 
+    `peers` are those that stand beside them where they can run the problem, None for all. `seed`, of the inputs, is fresh by
+    default. `arch` is that of the card that they are compiled for, by default the one at hand. `product` is the plain one
+    whose rate is 100 %. `against` says by name which candidate is compared with which, round by round.
+
     Raises InputError where no nvcc can compile, or the GPU is no card that is known, and CallFailed where the machine fails.
     """
-    rows: list[Row] = []
-
-    def keep(row: Row) -> None:
-        record(row)
-        rows.append(row)
-
     candidates = list(dict.fromkeys(candidates))
-    with Session(keep, seed=options.seed, arch=options.arch, compilers=CompilePool(len(candidates))) as session:
+    compilers = CompilePool(len(candidates))
+    with Session(record, seed=seed, arch=arch, compilers=compilers) as session:
         tickets = [session.add(candidate) for candidate in candidates]
-        compile_added(session, tickets, progress)
+        session.compile_added(tickets, progress)
         _mark_same_code(tickets)
-        if options.peers != () and session.device is not None:
-            tickets += _peers(session, candidates, options.peers)
-        verify_pending(session, tickets, progress)
+        if peers != () and session.device is not None:
+            tickets += _peers(session, candidates, peers)
+        session.verify_pending(tickets, progress)
         timed = [ticket for ticket in tickets if not ticket.done]
-        against = _pairs(timed, options.against)
-        session.time(timed, options.rounds, progress, product=options.product, against=against)
+        session.time(timed, rounds, progress, product=product, against=_pairs(timed, against))
+    return session.rows
+
+
+def compile_alone(candidates: Sequence[Candidate], arch: str, record: Record, progress: Progress) -> list[Row]:
+    """A row for each candidate of an arch as its compilation ends: `compiled`, `refused` or `compile_error`.
+
+    Nothing is timed, and no GPU is needed.
+    """
+    progress.phase("compile tiles", len(candidates))
+    # Nothing draws inputs here.
+    with Session(record, seed=0, arch=arch, compilers=CompilePool(len(candidates))) as session:
+        for candidate in candidates:
+            session.add(candidate)
+        for ticket in session.prepared():
+            if not ticket.done:
+                session.leave_out(ticket, "")
+            progress.advance(ticket.candidate.name)
+    return session.rows
+
+
+def climb(
+    ladder: Ladder,
+    card: Card,
+    record: Record,
+    progress: Progress,
+    *,
+    rounds: int = LADDER_ROUNDS,
+    seed: int | None = None,
+) -> list[Row]:
+    """A row for each tile, compiled alone; for each step that has a schedule, under the step's name; and for each peer that
+    is there. Where the ladder chooses, a row of each configuration, and a second one of the best of each tile.
+
+    Raises as `measure` does.
+    """
+
+    def candidate(name: str, named: Named) -> Candidate:
+        return Candidate(name, ladder.shape, Planned(named.schedule), ladder.fixed, card.sms, arch=card.arch)
+
+    steps = [candidate(step.name, step.schedule) for step in ladder.steps if step.schedule]
+    tiles = [candidate(tile.schedule.name, tile.schedule) for tile in ladder.tiles]
+    # Before a GPU is asked for anything: compiling leaves it alone.
+    rows = compile_alone(tiles, card.arch, record, progress) if tiles else []
+    against = {step.name: step.against for step in ladder.steps if step.against}
+    of_run: dict[str, Any] = {"rounds": rounds, "peers": tuple(ladder.peers), "seed": seed, "product": ladder.product}
+    rows += measure(steps, record, progress, against=against, **of_run)
+    # What is chosen is the fastest: without times there is nothing to choose.
+    if ladder.choose and any(row.median_ms for row in rows):
+        configurations = list(space())
+        compilers = CompilePool(len(configurations))
+        with Session(record, seed=seed, arch=card.arch, compilers=compilers) as session:
+            for chosen in choose(configurations, ladder.shape, session, progress=progress):
+                rows += chosen
     return rows
-
-
-def compile_added(session: Session, tickets: Sequence[Ticket], progress: Progress) -> None:
-    """Wait until all that was added, these tickets, is compiled; only peers can be added afterwards."""
-    progress.phase("compile", sum(not ticket.refusal for ticket in tickets))
-    for ticket in session.prepared():
-        if not ticket.refusal:
-            progress.advance(str(ticket.candidate))
-    # Nothing else shall run, or hold memory of the GPU, while the others are timed.
-    session.end_compiling()
 
 
 def _mark_same_code(tickets: Sequence[Ticket]) -> None:
@@ -95,10 +147,86 @@ def _peers(session: Session, candidates: Sequence[Candidate], names: Sequence[st
     return list(session.prepared())
 
 
-def verify_pending(session: Session, tickets: Sequence[Ticket], progress: Progress) -> None:
-    """Verify those that are not done: on the GPU, or by the interpreter where there is none."""
-    pending = [ticket for ticket in tickets if not ticket.done]
-    progress.phase("interpret on the CPU" if session.device is None else "verify", len(pending))
-    for ticket in pending:
-        session.verify(ticket)
-        progress.advance(str(ticket.candidate))
+def choose(
+    configurations: Sequence[Configuration],
+    shape: AttentionShape,
+    session: Session,
+    *,
+    rounds: int = ROUNDS,
+    rounds_of_best: int = ROUNDS_AGAINST,
+    most_stack_bytes: int = MOST_STACK_BYTES,
+    progress: Progress = SILENT,
+) -> tuple[list[Row], list[Row]]:
+    """(a row of each configuration, in their order; that of each tile's fastest, fastest first, of times that were taken
+    beside each other), for this problem, on the session's card.
+
+    The best of the tiles have a second row, of the run in which they were timed beside each other by `rounds_of_best`. What
+    has more than `most_stack_bytes` of stack a thread is not timed, nor what does not fit an SM as compiled, nor what another
+    one's machine code is: ptxas moves the loads of fragments. Without a GPU of the card nothing is timed. The session can
+    compile nothing afterwards.
+
+    Raises InputError for a configuration of another head_dim than the problem's, or that is no schedule; CallFailed where
+    the machine fails.
+    """
+    card = card_of_arch(session.arch)
+    candidates = {one: _candidate(one, shape, card) for one in configurations}
+    tickets = {one: session.add(candidate) for one, candidate in candidates.items()}
+    session.compile_added([*tickets.values()], progress)
+    _prune(tickets, session, card, most_stack_bytes)
+    session.verify_pending([*tickets.values()], progress)
+    best: list[Ticket] = []
+    for tile in grouped(tickets, lambda one: one.tile).values():
+        group = [tickets[one] for one in tile]
+        session.time([ticket for ticket in group if not ticket.done], rounds, progress)
+        best += sorted(_timed(group), key=_ms)[:1]
+    rows = [ticket.row for ticket in tickets.values()]
+    session.time(best, rounds_of_best, progress)
+    return rows, [ticket.row for ticket in sorted(_timed(best), key=_ms)]
+
+
+def _candidate(configuration: Configuration, shape: AttentionShape, card: Card) -> Candidate:
+    if shape.head_size != configuration.head_dim:
+        raise InputError(
+            f"{configuration}: head_dim {configuration.head_dim}, expected {shape.head_size} as of {shape}"
+        )
+    return Candidate(str(configuration), shape, Planned(schedule_of(configuration)), sms=card.sms, arch=card.arch)
+
+
+def _prune(tickets: Mapping[Configuration, Ticket], session: Session, card: Card, most_stack_bytes: int) -> None:
+    """Leave out what need not be timed: its row says why."""
+    first_with: dict[str, str] = {}
+    for configuration, ticket in tickets.items():
+        row = ticket.row
+        if ticket.done or row.fingerprint is None:
+            continue
+        code = row.machine_code or row.fingerprint
+        if reason := _spills(row, most_stack_bytes) or _has_no_room(configuration, row, card):
+            session.leave_out(ticket, reason)
+        elif first := first_with.get(code):
+            ticket.update(same_code_as=first)
+            session.leave_out(ticket, f"the machine code is that of {first}")
+        else:
+            first_with[code] = row.name
+
+
+def _spills(row: Row, most_stack_bytes: int) -> str:
+    """Why it is not worth its time, "" where it may be."""
+    if (row.stack_bytes or 0) <= most_stack_bytes:
+        return ""
+    return f"spills {row.stack_bytes:,} bytes a thread, expected {most_stack_bytes:,} at most"
+
+
+def _has_no_room(configuration: Configuration, row: Row, card: Card) -> str:
+    """Why no block of it fits an SM, "" where one does."""
+    registers, shared_bytes = row.registers or 0, row.shared_bytes or 0
+    if card.blocks_that_fit(configuration.threads, registers, shared_bytes):
+        return ""
+    return f"{configuration.threads} threads of {registers} registers, {shared_bytes:,} bytes: no block fits an SM of {card}"
+
+
+def _timed(tickets: Sequence[Ticket]) -> list[Ticket]:
+    return [ticket for ticket in tickets if ticket.is_verified and ticket.row.median_ms is not None]
+
+
+def _ms(ticket: Ticket) -> float:
+    return ticket.row.median_ms or 0.0

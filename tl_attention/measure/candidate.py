@@ -11,6 +11,7 @@ from tl_attention.measure.records import SizesKnown
 from tl_attention.problem.arithmetic import ceildiv
 from tl_attention.problem.lengths import edges, ends
 from tl_attention.problem.shape import AttentionShape
+from tl_attention.problem.traffic import Tiling
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.problem.window import is_window
 from tl_attention.program.planned import Planned
@@ -118,3 +119,17 @@ def ends_of(planned: Planned, shape: AttentionShape) -> Iterator[Sizes]:
         yield Sizes(1, shape.group, *lengths)
     if shape.mask.right is not None:
         yield Sizes(1, shape.group, most * block_N, most * block_N)
+
+
+def tiling_of(planned: Planned) -> Tiling:
+    """Its tiles. Of `inferred`, whose loads the compiler chooses, as if no load went past the end."""
+    schedule, program = planned.schedule, planned.program
+    # Only warp-specialised kernels have clusters, and load by TMA.
+    by_tma = schedule.lowering == "warp_specialized"
+    return Tiling(
+        schedule.block_M,
+        schedule.block_N,
+        cluster=schedule.kernel.cluster if by_tma else 1,
+        least_blocks=program.least_blocks if program else 1,
+        whole_boxes=by_tma,
+    )

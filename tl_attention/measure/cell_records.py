@@ -9,10 +9,8 @@ from typing import Any, Literal
 
 from tl_attention.errors import InputError
 from tl_attention.measure.cell import OURS
-from tl_attention.measure.comparison import Comparison
-from tl_attention.measure.records import Measured, Status, parse_line, shape_of
+from tl_attention.measure.records import Comparison, Measured, Status
 from tl_attention.measure.timing import tflops
-from tl_attention.problem.shape import AttentionShape
 
 # Of the second entry of the first peer.
 AGAIN = " again"
@@ -72,10 +70,19 @@ class CellRow(Measured):
     mean: float | None = None
     visited: float | None = None
 
+    def check(self) -> None:
+        super().check()
+        if self.entry(OURS) is None:
+            raise InputError(f"entries: expected one of the name {OURS!r}")
+        for entry in self.entries:
+            # Speeds are ratios of these.
+            if min((entry.flops, *entry.rounds_ms)) <= 0:
+                raise InputError(f"entries: {entry.name[:40]}: expected flops and rounds_ms above 0")
+
     @property
-    def shape(self) -> AttentionShape:
-        """The problem. Raises InputError or TypeError for one that is none."""
-        return shape_of(self.problem)
+    def of(self) -> str:
+        """The cell."""
+        return self.cell
 
     @property
     def ours(self) -> Timed:
@@ -135,15 +142,3 @@ class CellRow(Measured):
 def is_cell(values: Mapping[str, Any]) -> bool:
     """Whether a line of results is one of a cell."""
     return "cell" in values
-
-
-def parse_cell(line: bytes, where: str) -> CellRow:
-    """The cell of a line. Raises InputError that begins with `where`, as FILE:LINE."""
-    row = parse_line(CellRow, line, where)
-    if row.entry(OURS) is None:
-        raise InputError(f"{where}: entries: expected one of the name {OURS!r}")
-    for entry in row.entries:
-        # Speeds are ratios of these.
-        if min((entry.flops, *entry.rounds_ms)) <= 0:
-            raise InputError(f"{where}: entries: {entry.name[:40]}: expected flops and rounds_ms above 0")
-    return row

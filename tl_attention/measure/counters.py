@@ -1,10 +1,18 @@
-"""The counters that are read of a launch, under ncu's names, and the CSV in which ncu gives them."""
+"""NVIDIA's ncu: one process under it, with a limit, and the counters of a launch, under ncu's names."""
 
 from __future__ import annotations
 
 import csv
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
 
 from tl_attention.errors import InputError
 
@@ -19,21 +27,25 @@ SECTORS_OF_FABRIC = "lts__t_sectors_srcunit_ltcfabric.sum"
 SECTOR_BYTES = 32
 # What comes out of the crossbar: a load that a cluster shares, once for each of its SMs.
 ARRIVED = "l1tex__m_xbar2l1tex_read_bytes.sum"
-COMPUTE, SM_BUSY = (
-    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-    "sm__instruction_throughput.avg.pct_of_peak_sustained_active",
-)
-TENSOR_PIPE = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
-L1_THROUGHPUT = "l1tex__throughput.avg.pct_of_peak_sustained_active"
-L2_THROUGHPUT = "lts__throughput.avg.pct_of_peak_sustained_elapsed"
-DRAM_THROUGHPUT = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
-L1_HITS, L2_HITS = "l1tex__t_sector_hit_rate.pct", "lts__t_sector_hit_rate.pct"
-INSTRUCTIONS = "smsp__inst_executed.sum"
-CYCLES = "sm__cycles_active.avg"
-FEWEST_CYCLES, MOST_CYCLES = "sm__cycles_active.min", "sm__cycles_active.max"
-WARPS = "sm__warps_active.avg.per_cycle_active"
-REGISTERS = "launch__registers_per_thread"
-
+# By what they are called in tables; the counts with how many digits of them are shown.
+PERCENT = {
+    "compute throughput": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "SM busy": "sm__instruction_throughput.avg.pct_of_peak_sustained_active",
+    "tensor pipe busy": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+    "L1 throughput": "l1tex__throughput.avg.pct_of_peak_sustained_active",
+    "L2 throughput": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "DRAM throughput": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "L1 hit rate": "l1tex__t_sector_hit_rate.pct",
+    "L2 hit rate": "lts__t_sector_hit_rate.pct",
+}
+COUNTS = {
+    "instructions": ("smsp__inst_executed.sum", 0),
+    "active cycles, mean": ("sm__cycles_active.avg", 0),
+    "active cycles, fewest": ("sm__cycles_active.min", 0),
+    "active cycles, most": ("sm__cycles_active.max", 0),
+    "active warps": ("sm__warps_active.avg.per_cycle_active", 2),
+    "registers": ("launch__registers_per_thread", 0),
+}
 STALLS = (
     *("barrier", "branch_resolving", "dispatch_stall", "drain", "gmma", "imc_miss", "lg_throttle", "long_scoreboard"),
     *("math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "short_scoreboard"),
@@ -54,9 +66,9 @@ def stalled(reason: str) -> str:
 
 
 METRICS = (
-    *(DURATION, COMPUTE, SM_BUSY, TENSOR_PIPE, L1_THROUGHPUT, L2_THROUGHPUT, DRAM_THROUGHPUT, L1_HITS, L2_HITS),
+    *(DURATION, *PERCENT.values()),
     *(DRAM_READ, DRAM_WRITTEN, SECTORS_READ, SECTORS_WRITTEN, SECTORS_MISSED, SECTORS_OF_FABRIC, ARRIVED),
-    *(INSTRUCTIONS, CYCLES, FEWEST_CYCLES, MOST_CYCLES, WARPS, REGISTERS),
+    *(metric for metric, _ in COUNTS.values()),
     *(stalled(reason) for reason in (*STALLS, SELECTED)),
 )
 # Whose unit is checked: ncu scales times and bytes where it is not told otherwise.
@@ -141,3 +153,94 @@ def of_jobs(launches: Sequence[Launch], marker: str, jobs: int) -> list[list[Lau
             f"ncu: it profiled {len(found)} kernels (launches: {counts}), expected {jobs}, and one of each"
         )
     return found
+
+
+# What the launches are counted as: `method` of a record.
+METHOD = "ncu, kernel replay, one launch after a warm-up, clocks and caches as they are"
+PLACES = "the PATH, CUDA_HOME and /usr/local/cuda"
+ASK_TIMEOUT_S = 60.0
+FORBIDDEN = "ERR_NVGPUCTRPERM"
+_VERSION = re.compile(r"Version (\d[\d.]*)")
+
+
+class Ncu:
+    """The first ncu of PLACES. Raises InputError where there is none."""
+
+    def __init__(self) -> None:
+        homes = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
+        found = shutil.which("ncu") or shutil.which(
+            "ncu", path=os.pathsep.join(f"{home}/bin" for home in homes if home)
+        )
+        if found is None:
+            raise InputError(
+                f"profile: no ncu on {PLACES}, expected NVIDIA's Nsight Compute, which counts what a GPU does"
+            )
+        self.path = found
+
+    def version(self) -> str:
+        """As `2025.3.1.0`; unknown where it does not say."""
+        said = _VERSION.search(self._asked("--version"))
+        return said[1] if said else "unknown"
+
+    def known_metrics(self) -> list[str]:
+        """Those of METRICS that it has for the GPU here: one that it does not know would end it."""
+        return known_of(METRICS, self._asked("--query-metrics"))
+
+    def profile(self, command: Sequence[str], metrics: Sequence[str], timeout_s: float) -> list[Launch]:
+        """The launches between cudaProfilerStart and cudaProfilerStop of a command. Raises InputError: none were counted.
+
+        At the limit ncu, the command and what these started are killed.
+        """
+        options = ["--profile-from-start", "off", "--clock-control", "none", "--cache-control", "none"]
+        options += ["--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(metrics)]
+        code, output, errors = _run([self.path, *options, *command], timeout_s)
+        if FORBIDDEN in output + errors:
+            raise InputError(
+                f"ncu: this user may not read the GPU's counters ({FORBIDDEN}), expected a driver with "
+                "NVreg_RestrictProfilingToAdminUsers=0, or CAP_SYS_ADMIN"
+            )
+        launches = parse(output)
+        if code or not launches:
+            raise InputError(f"ncu: exit code {code}, {len(launches)} launches counted: {_reason(output, errors)}")
+        return launches
+
+    def _asked(self, option: str) -> str:
+        try:
+            code, output, _ = _run([self.path, option], ASK_TIMEOUT_S)
+        except InputError:
+            return ""
+        return output if code == 0 else ""
+
+
+def _run(command: Sequence[str], timeout_s: float) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr). Raises InputError at the limit, and for what cannot be started."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
+            )
+        except OSError as error:
+            raise InputError(f"{command[0]}: cannot be started: {error.strerror}") from None
+        try:
+            code = process.wait(timeout_s)
+        except BaseException as error:
+            # The leader is not yet waited for, so the number is still the group's.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise InputError(f"{Path(command[0]).name}: no answer within {timeout_s:.0f} s, killed") from None
+            raise
+        return code, _text(output), _text(errors)
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def _reason(output: str, errors: str) -> str:
+    """ncu's words are in its output; a traceback's last line says what happened to the command."""
+    lines = output.splitlines()
+    own = [line for line in lines if line.startswith("==ERROR==")][:1]
+    own = own or [line for line in lines if line.startswith("==WARNING==")][-1:]
+    return "; ".join([*own, *errors.strip().splitlines()[-1:]])[:300] or "it said nothing"

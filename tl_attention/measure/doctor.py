@@ -20,7 +20,7 @@ from tl_attention.build.toolchain import Nvcc
 from tl_attention.errors import InputError
 from tl_attention.hardware.card import HOPPER, card_of
 from tl_attention.hardware.device import card_at_hand, visible_gpus
-from tl_attention.measure.environment import commit, gpu, package
+from tl_attention.measure.machine import commit, gpu, package
 
 # What generated kernels include: by wgmma and TMA on Hopper, by mma.sync and cp.async on the others.
 ON_HOPPER, ELSEWHERE = ("instruction/wgmma", "copy_sm90", "reduce"), ("instruction/mma", "ldsm", "copy", "reduce")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tl_attention.build.compile import CompiledKernel, compile_kernel
-from tl_attention.measure import peers, products, timing
+from tl_attention.measure import peers, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.oracle import reference
 from tl_attention.oracle.reference import ErrorReport
@@ -99,9 +99,9 @@ def _implementation(
 ) -> Callable[[], _Result]:
     q, k, v, asked = _inputs(shape, seed, spread)
     if candidate.schedule is None:
-        is_product = candidate.name in products.PRODUCTS
+        is_product = candidate.name in peers.PRODUCTS
         peer = (
-            products.build(candidate.name, q.dtype, q.device)
+            peers.build_product(candidate.name, q.dtype, q.device)
             if is_product
             else peers.build(candidate.name, shape, q, k, v)
         )
@@ -181,24 +181,20 @@ _loaded: dict[Candidate, Callable[[], object]] = {}
 _batches: dict[Candidate, timing.Batch] = {}
 
 
-def load(candidate: Candidate, seed: int) -> None:
-    """Make the candidate ready to be sampled."""
+def load(candidate: Candidate, seed: int, batches: bool = False) -> int:
+    """Make the candidate ready to be sampled, by single calls or by batches; how many calls one time is of."""
     _loaded[candidate] = _implementation(candidate, candidate.shape, seed)
-    _loaded[candidate]()
-    torch.cuda.synchronize()
+    call(candidate)
+    if not batches:
+        return 1
+    _batches[candidate] = timing.Batch(_loaded[candidate])
+    return _batches[candidate].calls
 
 
 def call(candidate: Candidate) -> None:
     """Run a loaded candidate once, to its end."""
     _loaded[candidate]()
     torch.cuda.synchronize()
-
-
-def load_batch(candidate: Candidate, seed: int) -> int:
-    """The same for batches; how many calls one has."""
-    load(candidate, seed)
-    _batches[candidate] = timing.Batch(_loaded[candidate])
-    return _batches[candidate].calls
 
 
 def unload() -> None:
@@ -212,12 +208,9 @@ def unload() -> None:
 
 
 def sample(candidate: Candidate) -> tuple[list[float], int | None]:
-    """Milliseconds of single calls, and the SM clock in MHz."""
-    return timing.sample(_loaded[candidate])
-
-
-def sample_batch(candidate: Candidate) -> tuple[list[float], int | None]:
-    """The milliseconds of one call, the mean of a batch's, and the SM clock in MHz."""
+    """Milliseconds of single calls, or the mean of a batch's, and the SM clock in MHz."""
+    if candidate not in _batches:
+        return timing.sample(_loaded[candidate])
     ms, clock = _batches[candidate].sample()
     return [ms], clock
 

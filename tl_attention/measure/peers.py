@@ -1,4 +1,4 @@
-"""Other implementations of attention forward, called as their users would."""
+"""What stands beside our kernels: other implementations of attention, called as their users would, and plain products."""
 
 from __future__ import annotations
 
@@ -9,10 +9,54 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tl_attention.hardware.device import card_at_hand
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.window import is_window
+
+MATMUL, MMA_SYNC = "matmul", "mma_sync"
+PRODUCTS = {MATMUL: "matrix product", MMA_SYNC: "loop of mma.sync"}
+MATMUL_SIZE = 8192
+# So many of a warp's that a launch takes 0.2 s where an SM multiplies 4096 FLOP a clock at 2 GHz, longer on any other.
+ITERATIONS = 3_200_000
+
+
+def product_flops(name: str) -> int:
+    """Of one call, on the card at hand."""
+    if name == MATMUL:
+        return 2 * MATMUL_SIZE**3
+    # Late: TileLang's language takes a second to import.
+    from tl_attention.lowering.mma_sync import rate
+
+    return rate.flops(card_at_hand().sms, ITERATIONS)
+
+
+def build_product(name: str, dtype: torch.dtype, device: torch.device) -> Callable[[], Tensor]:
+    """A call that computes it of normally distributed numbers, which take the power that attention's take."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device=device, dtype=dtype)
+
+    if name == MATMUL:
+        a, b = normal(MATMUL_SIZE, MATMUL_SIZE), normal(MATMUL_SIZE, MATMUL_SIZE)
+        return lambda: a @ b
+    from tl_attention.build.generation import compile_products
+    from tl_attention.hardware.warpgroup import WARP
+    from tl_attention.lowering.mma_sync import rate
+
+    card = card_at_hand()
+    kernel = compile_products(str(dtype).removeprefix("torch."), card.arch, card.sms)
+    source = normal(rate.WARPS * WARP, rate.ELEMENTS)
+    sums = torch.empty(card.sms, rate.WARPS * WARP, device=device)
+
+    def products() -> Tensor:
+        kernel(source, sums, ITERATIONS)
+        return sums
+
+    return products
+
 
 SDPA = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash2": SDPBackend.FLASH_ATTENTION}
 FA3 = "fa3"

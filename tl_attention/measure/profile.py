@@ -1,24 +1,92 @@
-"""Profiles kernels: compiles all, then runs each once under ncu in one process, and reads their counters."""
+"""Profiles kernels: compiles all, then runs each once under ncu in one process, and reads their counters.
+
+`python -m tl_attention.measure.profile JOBS` is the process that ncu profiles.
+"""
 
 from __future__ import annotations
 
+import pickle
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tl_attention.errors import InputError
-from tl_attention.measure import profiled
-from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.compile_pool import compile_all
-from tl_attention.measure.counters import Launch, of_jobs
+from tl_attention.measure.candidate import Candidate, tiling_of
+from tl_attention.measure.compilation import compile_all
+from tl_attention.measure.counters import METHOD, SECTOR_BYTES, Ncu, of_jobs
 from tl_attention.measure.machine import gpu_fields
-from tl_attention.measure.ncu import METHOD, Ncu
-from tl_attention.measure.profile_records import ProfileRow
-from tl_attention.measure.progress import Progress
-from tl_attention.measure.records import problem_of
+from tl_attention.measure.records import Measured, SizesKnown, problem_of
+from tl_attention.problem import traffic
+from tl_attention.problem.traffic import Tiling
+from tl_attention.program.planned import Planned
+from tl_attention.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    # Imports torch, which a record and the theory need not.
+    from tl_attention.measure.trials import Progress
+
+
+@dataclass(frozen=True)
+class ProfileRow(Measured):
+    """One kernel on one problem. `metrics` are in base units: ns, bytes, sectors, cycles, percent.
+
+    `kernel` is its name in the generated code. Of a peer that launches several kernels it is the one that took longest, and
+    the metrics are that one's; `launches` says how many there were. Without metrics it is only what theory says.
+    """
+
+    name: str
+    label: str
+    sizes: SizesKnown
+    problem: dict[str, Any]
+    kernel: str = ""
+    launches: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def tiling(self) -> Tiling | None:
+        """How its kernel cuts the problem; None of a peer."""
+        return None if self.sizes == "peer" else tiling_of(Planned(Schedule.from_label(self.label)))
+
+    def bytes_of(self, metric: str) -> float | None:
+        """Bytes that a counter of sectors, or bytes, has; None of one that was not counted."""
+        value = self.metrics.get(metric)
+        return value if value is None or "sectors" not in metric else value * SECTOR_BYTES
+
+    @property
+    def read_from_l2(self) -> int | None:
+        """What theory has the SMs read from L2, in bytes; None of a peer."""
+        return None if self.tiling is None else traffic.read_from_l2(self.shape, self.tiling)
+
+    @property
+    def arriving_in_sms(self) -> int | None:
+        """What theory has arrive in the SMs, in bytes; None of a peer."""
+        return None if self.tiling is None else traffic.arriving_in_sms(self.shape, self.tiling)
+
+
+# The kernel of torch.cuda._sleep, launched before each job: a peer may launch any number of kernels.
+MARKER = "spin_kernel"
+
+
+def main(path: str) -> None:
+    """Run the jobs of a file."""
+    import torch
+
+    from tl_attention.measure import gpu_worker
+
+    candidates, seed = pickle.loads(Path(path).read_bytes())
+    for candidate in candidates:
+        gpu_worker.load(candidate, seed)
+    torch.cuda.profiler.start()
+    for candidate in candidates:
+        torch.cuda._sleep(1)
+        gpu_worker.call(candidate)
+    torch.cuda.profiler.stop()
+
 
 # ncu runs a kernel once for each of its passes, and saves and restores gigabytes around each.
 START_TIMEOUT_S, JOB_TIMEOUT_S = 120.0, 60.0
@@ -45,23 +113,23 @@ def measure(
     progress.phase("profile", len(candidates))
     limit = timeout_s or START_TIMEOUT_S + JOB_TIMEOUT_S * len(candidates)
     with tempfile.TemporaryDirectory() as folder:
-        jobs = Path(folder) / "jobs.json"
-        jobs.write_text(profiled.written(candidates, seed))
-        launches = ncu.profile([sys.executable, "-m", profiled.__name__, str(jobs)], metrics, limit)
-    common["versions"] = {**common["versions"], "ncu": ncu.version()}
+        jobs = Path(folder) / "jobs"
+        jobs.write_bytes(pickle.dumps((candidates, seed)))
+        launches = ncu.profile([sys.executable, "-m", __name__, str(jobs)], metrics, limit)
+    common |= {"versions": {**common["versions"], "ncu": ncu.version()}, "seed": seed, "method": METHOD}
     rows = []
-    for candidate, of_job in zip(candidates, of_jobs(launches, profiled.MARKER, len(candidates))):
-        row = _row(candidate, of_job, {**common, "seed": seed, "method": METHOD})
-        record(row)
-        rows.append(row)
+    for candidate, of_job in zip(candidates, of_jobs(launches, MARKER, len(candidates))):
+        longest = max(of_job, key=lambda launch: launch.duration_ns)
+        counted = {"kernel": longest.kernel, "launches": len(of_job), "metrics": longest.metrics}
+        rows.append(_row(candidate, **counted, **common))
+        record(rows[-1])
         progress.advance(str(candidate))
     return rows
 
 
-def theory(candidates: Sequence[Candidate]) -> Iterator[ProfileRow]:
+def theory(candidates: Sequence[Candidate]) -> list[ProfileRow]:
     """A row without metrics for each: what theory says needs no GPU."""
-    for candidate in candidates:
-        yield ProfileRow(candidate.name, candidate.label, candidate.sizes, problem_of(candidate.shape))
+    return [_row(candidate) for candidate in candidates]
 
 
 def _compile(candidates: Sequence[Candidate], progress: Progress) -> None:
@@ -74,15 +142,9 @@ def _compile(candidates: Sequence[Candidate], progress: Progress) -> None:
         progress.advance(str(candidate))
 
 
-def _row(candidate: Candidate, launches: Sequence[Launch], common: dict[str, Any]) -> ProfileRow:
-    longest = max(launches, key=lambda launch: launch.duration_ns)
-    return ProfileRow(
-        candidate.name,
-        candidate.label,
-        candidate.sizes,
-        problem_of(candidate.shape),
-        longest.kernel,
-        len(launches),
-        longest.metrics,
-        **common,
-    )
+def _row(candidate: Candidate, **fields: Any) -> ProfileRow:
+    return ProfileRow(candidate.name, candidate.label, candidate.sizes, problem_of(candidate.shape), **fields)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

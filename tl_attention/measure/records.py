@@ -1,13 +1,16 @@
-"""Rows of a run, and the JSON lines file that keeps them. Tables are views of it (`report.py`)."""
+"""Rows of a run, the JSON lines that keep them, and those that ship with the package. Tables are views of them (`show/`)."""
 
 from __future__ import annotations
 
 import functools
 import json
 import math
+import re
 import statistics
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from math import comb
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -15,12 +18,71 @@ from tl_attention.build.sass import Loop
 from tl_attention.errors import InputError
 from tl_attention.files import user_file
 from tl_attention.hardware.card import CARDS, HOPPER
-from tl_attention.measure.comparison import Comparison
-from tl_attention.measure.line_file import LineFile
 from tl_attention.problem.features import taken_from
-from tl_attention.problem.mask import CAUSAL
+from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.window import OPEN, is_window, masked, sides
+from tl_attention.shipped import folder
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A candidate against an incumbent, sampled in turn in one process, which of them first changing with each round.
+
+    `ratios` are the candidate's time as a part of the incumbent's, medians of one round's calls, a ratio for each
+    round: below 1 the candidate was faster. The clock that both ran at in a round falls out of its ratio. `incumbent`
+    is its label, a peer's name; `fingerprint` that of its code, None of a peer.
+    """
+
+    incumbent: str
+    fingerprint: str | None
+    ratios: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls, incumbent: str, fingerprint: str | None, ours_ms: Sequence[float], theirs_ms: Sequence[float]
+    ) -> Comparison:
+        """Of one time of each per round."""
+        return cls(incumbent, fingerprint, tuple(ours / theirs for ours, theirs in zip(ours_ms, theirs_ms)))
+
+    @property
+    def ratio(self) -> float:
+        """The median ratio."""
+        return statistics.median(self.ratios)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Two of the ratios between which the median lies with 95 %, whatever their distribution.
+
+        None of fewer than 6 rounds, which cannot tell. Rounds count as independent.
+        """
+        skipped = _skipped(len(self.ratios))
+        if skipped is None:
+            return None
+        ranked = sorted(self.ratios)
+        return ranked[skipped], ranked[-1 - skipped]
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether the candidate is faster by more than the rounds differ."""
+        return self.interval is not None and self.interval[1] < 1.0
+
+
+def _skipped(rounds: int) -> int | None:
+    """How many of the smallest, and of the largest, of so many values can be left out: order statistics.
+
+    The median lies outside of what remains where at most that many values, of a fair coin each, fall on one side.
+    """
+    outside, skipped = 0.0, None
+    for count in range(rounds // 2):
+        outside += 2 * comb(rounds, count) / 2**rounds
+        if outside > 1 - CONFIDENCE:
+            break
+        skipped = count
+    return skipped
+
 
 # The largest record that ships has 0.2 MB.
 MOST_BYTES = 64 * user_file.MIB
@@ -61,15 +123,32 @@ class Measured:
     seed: int | None = None
     run: str = ""
 
+    @property
+    def of(self) -> str:
+        """What the line is of, in a word: errors have it."""
+        return str(vars(self).get("name", ""))
+
+    @property
+    def shape(self) -> AttentionShape:
+        """The problem. Raises InputError or TypeError for one that is none."""
+        return shape_of(vars(self)["problem"])
+
+    def check(self) -> None:
+        """Raise InputError for values that types allow, and that none has."""
+        if self.arch not in CARDS:
+            raise InputError(f"arch: {self.arch[:40]!r} is no card's, expected one of {', '.join(CARDS)}")
+
     def to_json(self) -> str:
         """One line, these fields last. What is not known is left out, and so is an error that is not a number: JSON has
         none such."""
         last = {f.name for f in fields(Measured)}
-        known = _known(asdict(self))
-        return json.dumps(dict(sorted(known.items(), key=lambda item: item[0] in last)))
+        known = [(key, value) for key, value in asdict(self).items() if _says_something(value)]
+        return json.dumps(dict(sorted(known, key=lambda item: item[0] in last)))
 
 
 Parsed = TypeVar("Parsed", bound=Measured)
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -114,6 +193,22 @@ class Row(Measured):
     against: Comparison | None = None
     known_from: str | None = None
 
+    def check(self) -> None:
+        super().check()
+        for key, is_good, expected in (
+            (
+                "median_ms",
+                self.median_ms is None or None not in (self.p10_ms, self.p90_ms),
+                "p10_ms and p90_ms beside it",
+            ),
+            ("registers", self.registers is None or self.registers > 0, "more than 0"),
+            ("shared_bytes", self.shared_bytes is None or self.shared_bytes >= 0, "at least 0"),
+            ("rounds_ms", min(self.rounds_ms, default=1) > 0, "times above 0"),
+            ("against", self.against is None or min(self.against.ratios, default=0) > 0, "ratios above 0"),
+        ):
+            if not is_good:
+                raise InputError(f"{key}: expected {expected}")
+
     @property
     def measured_in(self) -> str:
         """The run whose times these are."""
@@ -133,11 +228,6 @@ class Row(Measured):
         if self.measured_in != reference.measured_in or len(self.rounds_ms) != len(reference.rounds_ms):
             return []
         return [theirs / ours for theirs, ours in zip(reference.rounds_ms, self.rounds_ms, strict=True)]
-
-    @property
-    def shape(self) -> AttentionShape:
-        """The problem. Raises InputError or TypeError for one that is none."""
-        return shape_of(self.problem)
 
 
 def shape_of(problem: Mapping[str, Any]) -> AttentionShape:
@@ -162,60 +252,26 @@ def problem_of(shape: AttentionShape) -> dict[str, Any]:
     return {**problem, **window, **shape.asked}
 
 
-def _known(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if _says_something(value)}
-
-
 def _says_something(value: Any) -> bool:
     return value not in (None, "", {}, ()) and not (isinstance(value, float) and not math.isfinite(value))
 
 
-class ResultsFile:
-    """Appends rows, each on the disk before the next, to a file that other runs may append to at the same time.
-
-    A context manager: at its end a file that it made and that nobody wrote to is removed.
-    """
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.written = 0
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._lines = LineFile(path)
-        except OSError as error:
-            raise InputError(f"{path}: results cannot be written: {error.strerror}") from None
-
-    def append(self, row: Row) -> None:
-        """Write one row. Raises InputError on a full or failing disk; the rows before it stay."""
-        self.append_json(row.to_json(), of=row.name)
-
-    def append_json(self, text: str, *, of: str) -> None:
-        """Write one line of JSON; `of` names it in the error."""
-        try:
-            self._lines.append(text.encode())
-        except OSError as error:
-            raise InputError(
-                f"{self.path}: the row of {of} cannot be written: {error.strerror}; "
-                f"rows before it, which are kept: {self.written}"
-            ) from None
-        self.written += 1
-
-    def close(self) -> None:
-        try:
-            self._lines.close()
-        except OSError as error:
-            raise InputError(f"{self.path}: an empty file of results cannot be removed: {error.strerror}") from None
-
-    def __enter__(self) -> ResultsFile:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """The items that have a key in common, keys and items as they come."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a results file, blank lines skipped. Raises InputError with the line that is no row."""
-    return [parse_row(line, where) for where, line in read_lines(path)]
+    """The rows of a results file. Raises InputError with the line that is none."""
+    return read_all(Row, path)
+
+
+def read_all(kind: type[Parsed], path: Path) -> list[Parsed]:
+    """The lines of a results file, blank ones skipped. Raises InputError with the line that is none of this kind."""
+    return [parse_line(kind, line, where) for where, line in read_lines(path)]
 
 
 def read_lines(path: Path) -> list[tuple[str, bytes]]:
@@ -248,23 +304,8 @@ def _number(text: str) -> float:
     return float(text)
 
 
-def parse_row(line: bytes, where: str) -> Row:
-    """The row of a line. Raises InputError that begins with `where`, as FILE:LINE."""
-    row = parse_line(Row, line, where)
-    for key, is_good, expected in (
-        ("median_ms", row.median_ms is None or None not in (row.p10_ms, row.p90_ms), "p10_ms and p90_ms beside it"),
-        ("registers", row.registers is None or row.registers > 0, "more than 0"),
-        ("shared_bytes", row.shared_bytes is None or row.shared_bytes >= 0, "at least 0"),
-        ("rounds_ms", min(row.rounds_ms, default=1) > 0, "times above 0"),
-        ("against", row.against is None or min(row.against.ratios, default=0) > 0, "ratios above 0"),
-    ):
-        if not is_good:
-            raise InputError(f"{where}: {key}: expected {expected}")
-    return row
-
-
 def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
-    """The same for any kind of line that has a `problem`."""
+    """The row of a line, of any kind that has a `problem`. Raises InputError that begins with `where`, as FILE:LINE."""
     from pydantic import ValidationError
 
     from tl_attention.schedule.key_errors import first_error
@@ -278,14 +319,16 @@ def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
         )
     try:
         row: Parsed = _validator(cast(Any, kind)).validate_json(line, strict=True)
-        _ = shape_of(vars(row)["problem"])
+        _ = row.shape
     except ValidationError as error:
         key, message = first_error(error)
         raise InputError(f"{where}: {'.'.join(map(str, key))}: {message}") from None
     except (TypeError, InputError) as error:
         raise InputError(f"{where}: problem: {str(error).removeprefix('AttentionShape.__init__() ')}") from None
-    if row.arch not in CARDS:
-        raise InputError(f"{where}: arch: {row.arch[:40]!r} is no card's, expected one of {', '.join(CARDS)}")
+    try:
+        row.check()
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
     return row
 
 
@@ -295,3 +338,39 @@ def _validator(kind: Any) -> Any:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
+
+
+# The leaderboard's largest problem, L.
+LARGE = AttentionShape(4, 64, 8192, 8192, 128)
+# Of another kind of row, and, by the time in their names, a user's own runs beside the shipped records.
+LEFT_OUT = re.compile(r"(evaluate|cells|training|backward|profile)-.*|.*-\d{8}T\d{6}Z")
+
+
+@functools.cache
+def rows() -> list[Row]:
+    """Every timed row of the shipped records, file by file."""
+    found: list[Row] = []
+    for path in sorted(folder("results").glob("*.jsonl")):
+        if not LEFT_OUT.fullmatch(path.stem):
+            # What a user keeps beside the records, in whatever state, is no reason to show none of them.
+            with suppress(InputError):
+                found += [row for row in read_rows(path) if row.median_ms is not None]
+    return found
+
+
+def run_of(labels: set[str], causal: bool) -> list[Row]:
+    """The rows of one run on one problem, of schedules of these labels that read their sizes at run time.
+
+    Of fp16 and problem L if there are, else of what most of the labels have. A schedule's rows are those of its label:
+    one that was recorded before the schedule changed is not taken for it.
+    """
+    mask = CAUSAL if causal else FULL
+    runs: dict[tuple, list[Row]] = {}
+    for row in rows():
+        if row.label in labels and row.sizes == "runtime" and row.shape.mask == mask:
+            runs.setdefault((row.measured_in, row.shape), []).append(row)
+
+    def rank(run: list[Row]) -> tuple:
+        return (run[0].shape == replace(LARGE, mask=mask), len(run))
+
+    return max(runs.values(), key=rank, default=[])

@@ -24,23 +24,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from tl_attention.hardware.device import another_gpu
-from tl_attention.measure import gpu_worker, verification
+from tl_attention.measure import gpu_worker, peers, timing, trials
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.comparison import Comparison
-from tl_attention.measure.compilation import Compiled, refusal_of
-from tl_attention.measure.compile_pool import CompilePool
+from tl_attention.measure.compilation import Compiled, CompilePool, refusal_of
 from tl_attention.measure.machine import machine_fields
+from tl_attention.measure.peers import MATMUL, PRODUCTS
 from tl_attention.measure.pool import CallFailed, Worker
-from tl_attention.measure.products import MATMUL, PRODUCTS
-from tl_attention.measure.progress import SILENT, Progress
-from tl_attention.measure.records import Row
-from tl_attention.measure.sampling import BrokeWorker, Samples, sample
-from tl_attention.measure.ticket import Ticket, times
+from tl_attention.measure.records import Comparison, Row, problem_of
+from tl_attention.measure.trials import SILENT, BrokeWorker, Progress, Samples, sample
 
 START_TIMEOUT_S = 120.0
 # Enough to rank; and enough that the median lies between the 4th and the 12th ratio.
@@ -83,12 +80,14 @@ class Session:
         worker: Worker | None = None,
     ):
         self._record, self._known = record, known
+        # What was recorded, in this order.
+        self.rows: list[Row] = []
         self.seed = secrets.randbelow(2**31) if seed is None else seed
         self._common = {"seed": self.seed, **machine_fields(arch)}
         self.arch: str = self._common["arch"]
-        self._compilers, self._worker = compilers or CompilePool(), worker or Worker()
+        self._compilers, self.worker = compilers or CompilePool(), worker or Worker()
         self._outstanding: set[Ticket] = set()
-        self._ready: SimpleQueue[Ticket] = SimpleQueue()
+        self._ready: SimpleQueue[tuple[Ticket, Compiled | None]] = SimpleQueue()
         self._compiling_ended = False
 
     def __enter__(self) -> Session:
@@ -97,14 +96,14 @@ class Session:
     def __exit__(self, *exception: object) -> None:
         """End every process, whatever is still compiled."""
         self._compilers.stop()
-        self._worker.close()
+        self.worker.close()
 
     @cached_property
     def device(self) -> str | None:
         """The GPU's name, None where there is none of the arch. The first to ask starts the worker, which takes seconds."""
         if another_gpu(self.arch):
             return None
-        return self._worker.call(gpu_worker.device_name, timeout_s=START_TIMEOUT_S)
+        return self.worker.call(gpu_worker.device_name, timeout_s=START_TIMEOUT_S)
 
     @property
     def common(self) -> dict[str, Any]:
@@ -113,7 +112,7 @@ class Session:
 
     def peers_of(self, candidate: Candidate) -> list[Candidate]:
         """The peers that can run this candidate's problem here, to be added as it was."""
-        names = self._worker.call(gpu_worker.available_peers, candidate.shape, timeout_s=START_TIMEOUT_S)
+        names = self.worker.call(gpu_worker.available_peers, candidate.shape, timeout_s=START_TIMEOUT_S)
         return [Candidate(name, candidate.shape, arch=self.arch) for name in names]
 
     def add(self, candidate: Candidate) -> Ticket:
@@ -124,10 +123,17 @@ class Session:
             raise ValueError(f"{candidate} comes after end_compiling, expected only peers")
         ticket = Ticket.of(candidate, refusal=refusal_of(candidate), **self._common)
         self._outstanding.add(ticket)
-        if candidate.schedule is None or ticket.refusal:
-            self._ready.put(ticket)
+
+        def prepared(compiled: Compiled | None) -> None:
+            # Of what is compiled in a thread of the compilers' pool.
+            self._ready.put((ticket, compiled))
+
+        if candidate.schedule is None:
+            prepared(None)
+        elif ticket.refusal:
+            prepared(Compiled(status="refused", error=ticket.refusal))
         else:
-            self._compilers.submit(candidate, partial(self._compiled, ticket))
+            self._compilers.submit(candidate, prepared)
         return ticket
 
     @property
@@ -144,12 +150,22 @@ class Session:
         # In this order: what a thread added before it ended is outstanding by now.
         while more() or self._outstanding:
             try:
-                ticket = self._ready.get(timeout=POLL_S)
+                ticket, compiled = self._ready.get(timeout=POLL_S)
             except Empty:
                 continue
             self._outstanding.discard(ticket)
-            self._settle(ticket)
+            if compiled is not None:
+                self._settle(ticket, compiled)
             yield ticket
+
+    def compile_added(self, tickets: Sequence[Ticket], progress: Progress) -> None:
+        """Wait until all that was added, these tickets, is compiled; only peers can be added afterwards."""
+        progress.phase("compile", sum(not ticket.refusal for ticket in tickets))
+        for ticket in self.prepared():
+            if not ticket.refusal:
+                progress.advance(str(ticket.candidate))
+        # Nothing else shall run, or hold memory of the GPU, while the others are timed.
+        self.end_compiling()
 
     def end_compiling(self) -> None:
         """Wait until all that was added is compiled, and end the processes; only peers can be added afterwards."""
@@ -167,12 +183,20 @@ class Session:
         Without a GPU the interpreter verifies it, nothing can be timed, and it is done in any case.
         """
         if self.device is None:
-            self._finish(ticket, **verification.on_cpu(ticket.candidate, self.seed))
+            self._finish(ticket, **trials.on_cpu(ticket.candidate, self.seed))
             return False
-        ticket.update(device=self.device, **verification.on_gpu(self._worker, ticket.candidate, self.seed))
+        ticket.update(device=self.device, **trials.on_gpu(self.worker, ticket.candidate, self.seed))
         if not ticket.is_verified:
             self._finish(ticket)
         return ticket.is_verified
+
+    def verify_pending(self, tickets: Sequence[Ticket], progress: Progress) -> None:
+        """Verify those that are not done."""
+        pending = [ticket for ticket in tickets if not ticket.done]
+        progress.phase("interpret on the CPU" if self.device is None else "verify", len(pending))
+        for ticket in pending:
+            self.verify(ticket)
+            progress.advance(str(ticket.candidate))
 
     def time(
         self,
@@ -230,7 +254,7 @@ class Session:
             raise ValueError(f"{unverified.candidate} is not verified, expected to time only what is")
         candidates = [anchor, *(ticket.candidate for ticket in tickets)]
         try:
-            samples = sample(self._worker, candidates, seed=self.seed, rounds=rounds, phase=phase, progress=progress)
+            samples = sample(self.worker, candidates, seed=self.seed, rounds=rounds, phase=phase, progress=progress)
             return dict(zip(candidates, samples))
         except BrokeWorker as broke:
             if broke.candidate == anchor:
@@ -240,30 +264,23 @@ class Session:
             self._finish(culprit, status=broke.status, reason=f"timing: {broke}")
             return None
 
-    def _compiled(self, ticket: Ticket, compiled: Compiled) -> None:
-        """In a thread of the compilers' pool."""
-        ticket.compiled = compiled
-        self._ready.put(ticket)
-
-    def _settle(self, ticket: Ticket) -> None:
+    def _settle(self, ticket: Ticket, compiled: Compiled) -> None:
         """Fill the row with what the check and the compiler said, or the whole of it where the code is known."""
-        if ticket.refusal:
-            self._finish(ticket, status="refused", reason=ticket.refusal)
-        elif ticket.compiled is not None:
-            ticket.update(**ticket.compiled.row_fields)
-            if ticket.compiled.error:
+        ticket.update(**compiled.row_fields)
+        if compiled.error:
+            self._finish(ticket)
+        elif self._known is not None:
+            ticket.update(device=self.device)
+            if known := self._known.find(ticket.row):
+                ticket.row = known
                 self._finish(ticket)
-            elif self._known is not None:
-                ticket.update(device=self.device)
-                if known := self._known.find(ticket.row):
-                    ticket.row = known
-                    self._finish(ticket)
 
     def _finish(self, ticket: Ticket, **fields: Any) -> None:
         ticket.update(**fields)
         ticket.done = True
         if self._known is not None:
             self._known.add(ticket.row)
+        self.rows.append(ticket.row)
         self._record(ticket.row)
 
 
@@ -271,3 +288,49 @@ def _compared(ticket: Ticket, other: Ticket, samples: Mapping[Candidate, Samples
     """Of two that were sampled in turn."""
     medians = samples[ticket.candidate].medians_ms, samples[other.candidate].medians_ms
     return Comparison.of(other.candidate.label, other.row.fingerprint, *medians)
+
+
+@dataclass(eq=False)
+class Ticket:
+    """`row` is what is known of the candidate so far; it is complete, and recorded, where the ticket is `done`.
+
+    `refusal` says why the candidate was refused before it was compiled, "" if it was not.
+    """
+
+    candidate: Candidate
+    row: Row
+    refusal: str = ""
+    done: bool = False
+
+    @classmethod
+    def of(cls, candidate: Candidate, *, refusal: str = "", **fields: Any) -> Ticket:
+        """At the start: `fields` of the row are those that all of a run have in common."""
+        row = Row(candidate.name, candidate.label, candidate.sizes, problem_of(candidate.shape), "ok", **fields)
+        return cls(candidate, row, refusal)
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether it may be timed."""
+        return self.row.status == "ok" and self.row.verified_shapes > 0
+
+    def update(self, **fields: Any) -> None:
+        """Fill fields of the row."""
+        self.row = replace(self.row, **fields)
+
+
+def times(
+    samples: Samples, flops: int, rounds: int, product: str = peers.MATMUL, of_product: Samples | None = None
+) -> dict[str, Any]:
+    """The fields of a row that sampling fills; without the samples of a plain product it is compared with none."""
+    found = samples.timing
+    rate = timing.tflops(flops, found.median_ms)
+    plain = timing.tflops(peers.product_flops(product), of_product.timing.median_ms) if of_product else None
+    return {
+        **asdict(found),
+        "rounds_ms": tuple(round(ms, 6) for ms in samples.medians_ms),
+        "tflops": rate,
+        "product": product,
+        "matmul_tflops": plain,
+        "percent_of_matmul": 100 * rate / plain if plain else None,
+        "method": timing.method(rounds),
+    }

@@ -8,53 +8,11 @@ from statistics import geometric_mean
 from tl_attention.errors import printable
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import AGAIN, CellRow, Verdict
-from tl_attention.measure.comparison import Comparison
+from tl_attention.measure.records import Comparison, grouped
 from tl_attention.problem.window import is_window
-from tl_attention.show import text_table
+from tl_attention.show.table import Column, Table, number
 
-HEADINGS = (
-    "cell",
-    "ms",
-    "TFLOPS",
-    "speed (95 %)",
-    "of",
-    "bar",
-    "repeat- ability",
-    "verdict",
-    "beside",
-    "visited / visible",
-    "MHz",
-    "max error / budget",
-    "schedule",
-)
-# Which columns a narrow terminal keeps.
-PRIORITY = tuple(
-    HEADINGS.index(name)
-    for name in ("cell", "speed (95 %)", "of", "verdict", "bar", "repeat- ability", "beside", "ms", "TFLOPS")
-) + tuple(range(HEADINGS.index("visited / visible"), len(HEADINGS)))
 WORST_FIRST: tuple[Verdict, ...] = ("not measured", "missed", "within repeatability", "met")
-
-
-def line(row: CellRow) -> list[str]:
-    """The cells of a line of the table."""
-    ours, peer = row.ours, binding_peer(row)
-    speed = row.speed(OURS, peer) if peer else None
-    failed = "" if ours.status == "ok" else ours.status
-    return [
-        row.cell,
-        failed if ours.median_ms is None else f"{ours.median_ms:.3f}",
-        "" if ours.tflops is None else f"{ours.tflops:.0f}",
-        _with_interval(speed) if speed else "",
-        peer or "",
-        f"{row.bars[peer]:g}" if peer in row.bars else "",
-        "" if row.repeatability is None else f"{row.repeatability:.4f}",
-        verdict(row),
-        ", ".join(_beside(row, peer)),
-        "" if row.visited is None else f"{row.visited:.2f}",
-        "" if ours.sm_clock_mhz is None else f"{ours.sm_clock_mhz}",
-        "" if ours.error is None else f"{ours.error:.2f}",
-        ours.what,
-    ]
 
 
 def binding_peer(row: CellRow) -> str | None:
@@ -81,10 +39,7 @@ def summary(row: CellRow) -> str:
 
 def means(rows: Sequence[CellRow]) -> Iterator[str]:
     """A line for each group of several cells: geometric means, and the lowest cell, of ours and of other schedules."""
-    groups: dict[str, list[CellRow]] = {}
-    for row in rows:
-        groups.setdefault(row.group, []).append(row)
-    for group, of_group in groups.items():
+    for group, of_group in grouped(rows, lambda row: row.group).items():
         said = []
         for name, peer in dict.fromkeys(pair for row in of_group for pair in _pairs(row)):
             found = [speed.ratio for row in of_group if (speed := row.speed(name, peer))]
@@ -103,21 +58,16 @@ def below(rows: Sequence[CellRow]) -> Iterator[str]:
     windows = [f"{row.cell} {row.visited:.2f}" for row in rows if row.visited and is_window(row.shape.mask)]
     if windows:
         yield f"visited over visible pairs: {', '.join(windows)}"
-    counted: dict[str, list[str]] = {}
-    for row in rows:
-        if found := verdict(row):
-            counted.setdefault(found, []).append(row.cell)
+    judged = grouped([row for row in rows if verdict(row)], verdict)
     for word in reversed(WORST_FIRST):
-        if cells := counted.get(word):
+        if cells := [row.cell for row in judged.get(word, [])]:
             which = "" if word == "met" else f": {', '.join(cells)}"
-            yield printable(f"{word}: {len(cells)} of {sum(map(len, counted.values()))}{which}")
-    reasons: dict[tuple[str, str, str], list[str]] = {}
-    for row in rows:
-        for entry in row.entries:
-            if entry.status != "ok":
-                reasons.setdefault((entry.name, entry.status, entry.reason), []).append(row.cell)
-    for (name, status, reason), cells in reasons.items():
-        yield printable(f"{name}: {status}: {reason} ({', '.join(cells)})")
+            yield printable(f"{word}: {len(cells)} of {sum(map(len, judged.values()))}{which}")
+    failed = [(row.cell, entry) for row in rows for entry in row.entries if entry.status != "ok"]
+    for (name, status, reason), of in grouped(
+        failed, lambda pair: (pair[1].name, pair[1].status, pair[1].reason)
+    ).items():
+        yield printable(f"{name}: {status}: {reason} ({', '.join(cell for cell, _ in of)})")
 
 
 def title(row: CellRow) -> str:
@@ -127,16 +77,18 @@ def title(row: CellRow) -> str:
 
 def by_run(rows: Sequence[CellRow]) -> list[list[CellRow]]:
     """The cells of one run together."""
-    runs: dict[str, list[CellRow]] = {}
-    for row in rows:
-        runs.setdefault(row.run, []).append(row)
-    return list(runs.values())
+    return [*grouped(rows, lambda row: row.run).values()]
+
+
+def table(rows: Sequence[CellRow]) -> Table:
+    """A line for each cell of a run."""
+    return Table.of(title(rows[0]), COLUMNS, rows)
 
 
 def markdown(rows: Sequence[CellRow]) -> str:
     """The whole table in Markdown, and what is said below it."""
     said = "".join(f"- {text}\n" for text in below(rows))
-    return f"{printable(title(rows[0]))}\n\n{text_table.markdown(HEADINGS, list(map(line, rows)))}\n\n{said}"
+    return f"{table(rows).section()}\n{said}"
 
 
 def _first(row: CellRow) -> tuple[str, str | None]:
@@ -162,3 +114,36 @@ def _beside(row: CellRow, without: str | None) -> Iterator[str]:
 def _with_interval(speed: Comparison) -> str:
     interval = f" ({speed.interval[0]:.3f}-{speed.interval[1]:.3f})" if speed.interval else ""
     return f"{speed.ratio:.3f}{interval}"
+
+
+def _ms(row: CellRow) -> str:
+    failed = "" if row.ours.status == "ok" else row.ours.status
+    return failed if row.ours.median_ms is None else f"{row.ours.median_ms:.3f}"
+
+
+def _binding(row: CellRow) -> str:
+    peer = binding_peer(row)
+    speed = row.speed(OURS, peer) if peer else None
+    return _with_interval(speed) if speed else ""
+
+
+def _bar(row: CellRow) -> str:
+    peer = binding_peer(row)
+    return f"{row.bars[peer]:g}" if peer in row.bars else ""
+
+
+COLUMNS = (
+    Column("cell", lambda row: row.cell, 0),
+    Column("ms", _ms, 7),
+    Column("TFLOPS", lambda row: number(row.ours.tflops), 8),
+    Column("speed (95 %)", _binding, 1),
+    Column("of", lambda row: binding_peer(row) or "", 2),
+    Column("bar", _bar, 4),
+    Column("repeat- ability", lambda row: number(row.repeatability, 4), 5),
+    Column("verdict", verdict, 3),
+    Column("beside", lambda row: ", ".join(_beside(row, binding_peer(row))), 6),
+    Column("visited / visible", lambda row: number(row.visited, 2), 9),
+    Column("MHz", lambda row: number(row.ours.sm_clock_mhz), 10),
+    Column("max error / budget", lambda row: number(row.ours.error, 2), 11),
+    Column("schedule", lambda row: row.ours.what, 12),
+)

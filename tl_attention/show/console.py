@@ -6,35 +6,25 @@ import shutil
 import textwrap
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from tl_attention.errors import printable
-from tl_attention.measure import recorded
+from tl_attention.measure import records
 from tl_attention.measure.cell_records import CellRow
-from tl_attention.measure.records import Row
-from tl_attention.show import cells, text_table
-from tl_attention.show.report import (
-    COLUMNS,
-    NOT_TIMED,
-    by_problem,
-    by_run,
-    fitting,
-    loop_lines,
-    reasons,
-    recorded_lines,
-    text_lines,
-    title,
-)
+from tl_attention.measure.records import Row, grouped
+from tl_attention.show import cells, report
+from tl_attention.show.table import Table
 
 # Between two lines of progress where stderr is a file: a kernel compiles in more, a round of samples takes less.
 LINE_INTERVAL_S = 2.0
 
 
 class ProgressBar:
-    """Implements measure.progress.Progress on stderr: bars on a terminal, else a line for each slow step."""
+    """Implements measure.trials.Progress on stderr: bars on a terminal, else a line for each slow step."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, markup=False)
@@ -97,10 +87,18 @@ class Output:
         self._console = Console(markup=False, highlight=False)
         self.width = shutil.get_terminal_size((80, 24)).columns
 
-    def table(self, heading: str, lines: Sequence[str]) -> None:
-        """The lines of a table as they are, below a heading."""
-        self._print(self._wrapped(printable(heading)))
-        self._print(lines)
+    def table(self, table: Table) -> None:
+        """A table as it is, however wide."""
+        self._print(self._wrapped(printable(table.title)))
+        self._print(table.lines())
+
+    def fitting(self, table: Table) -> None:
+        """A table of the columns that fit, and the names of the others."""
+        shown, left_out = table.fitting(self.width)
+        self.table(table.picked(shown))
+        if left_out:
+            others = ", ".join(table.headings[n] for n in left_out)
+            self.say(f"also recorded: {others}; a wider terminal shows them, or COLUMNS=160")
 
     def say(self, *lines: str) -> None:
         """Sentences, whole for a program that reads them; a terminal would break them inside a word."""
@@ -124,23 +122,12 @@ def show_cells(rows: Sequence[CellRow]) -> None:
     """A table for each run, and what is said below it."""
     output = Output()
     for of_run in cells.by_run(rows):
-        lines = [cells.line(row) for row in of_run]
-        show_columns(cells.title(of_run[0]), cells.HEADINGS, lines, cells.PRIORITY)
+        output.fitting(cells.table(of_run))
         output.say(*cells.below(of_run), "")
 
 
-def show_columns(heading: str, names: Sequence[str], rows: Sequence[Sequence[str]], priority: Sequence[int]) -> None:
-    """A table of the columns that fit, by `priority` (see `text_table.fitting`), and the names of the others."""
-    output = Output()
-    shown, left_out = text_table.fitting(names, rows, [n for n in priority if n < len(names)], output.width)
-    output.table(heading, text_table.lines([names[n] for n in shown], [[row[n] for n in shown] for row in rows]))
-    if left_out:
-        others = ", ".join(names[n] for n in left_out)
-        output.say(f"also recorded: {others}; a wider terminal shows them, or COLUMNS=160")
-
-
 def show_tables(
-    tables: Sequence[Sequence[Row]],
+    problems: Sequence[Sequence[Row]],
     columns: Sequence[str] | None = None,
     baseline: str | None = None,
     loops: bool = False,
@@ -150,27 +137,29 @@ def show_tables(
     `columns` are names of report.COLUMNS. Without them those that say something and fit are shown, the others named.
     """
     output = Output()
-    not_shown: set[str] = set()
-    for run in by_run(tables):
-        of_run = [row for rows in run for row in rows]
-        shown, left_out = (columns, ()) if columns else fitting(of_run, output.width, baseline)
+    not_shown: set[int] = set()
+    for run in grouped(problems, lambda rows: rows[0].measured_in).values():
+        tables = [report.table(rows, columns, baseline) for rows in run]
+        # All of a run have the same columns.
+        whole = replace(tables[0], rows=[line for table in tables for line in table.rows])
+        shown, left_out = (range(len(columns)), ()) if columns else whole.fitting(output.width)
         not_shown.update(left_out)
-        for rows in run:
-            output.table(title(rows), text_lines(rows, shown, baseline))
-            output.say(*loop_lines(rows) if loops else ())
+        for rows, table in zip(run, tables):
+            output.table(table.picked(shown))
+            output.say(*report.loop_lines(rows) if loops else ())
             output.say("")
-        output.say(*reasons(of_run))
+        output.say(*report.reasons([row for rows in run for row in rows]))
     if not_shown:
-        names = ", ".join(name for name in COLUMNS if name in not_shown)
+        names = ", ".join(name for n, name in enumerate(report.COLUMNS) if n in not_shown)
         output.say(f"also recorded: {names}; tl-attention report --columns shows them")
 
 
 def show(rows: Sequence[Row], path: Path, loops: bool = False) -> None:
     """Tables, with the loops of the kernels if wanted, reasons, times from elsewhere, and where the record is."""
-    show_tables(by_problem(rows), loops=loops)
+    show_tables(report.by_problem(rows), loops=loops)
     output = Output()
-    not_timed = [row for row in rows if row.status in NOT_TIMED]
-    if elsewhere := recorded_lines(not_timed, recorded.rows()) if not_timed else []:
+    not_timed = [row for row in rows if row.status in report.NOT_TIMED]
+    if elsewhere := report.recorded_lines(not_timed, records.rows()) if not_timed else []:
         output.say("recorded on another machine, for the same generated CUDA and the same problem:")
         output.say(*(f"  {line}" for line in elsewhere))
     output.say(f"{counted(len(rows), 'row')} in {path}")

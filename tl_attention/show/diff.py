@@ -74,7 +74,7 @@ def code(a: Schedule, b: Schedule, names: tuple[str, str], shape: AttentionShape
     Raises InputError where one of them cannot be built.
     """
     from tl_attention.measure.candidate import Candidate
-    from tl_attention.measure.compile_pool import compile_all
+    from tl_attention.measure.compilation import compile_all
 
     candidates = [
         Candidate(f"{side}: {name}", shape, Planned(s), sms=card.sms, arch=card.arch)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.hardware.warpgroup import WARP
@@ -14,8 +15,36 @@ from tl_attention.program.planned import Planned
 from tl_attention.program.program import Program, offset
 from tl_attention.proof.limits import fragments_text, of_another, shared_text
 from tl_attention.schedule.dialect import Model
+from tl_attention.schedule.options import OPTION_KEYS
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.show.option_words import SET, is_set, option_lines
+from tl_attention.schedule.words import words_of
+
+SET = "*"
+
+
+def option_lines(schedule: Schedule) -> Iterator[str]:
+    """`* kernel.cluster 2: words`, a line for each option in force; without the mark it is the default."""
+    for key in OPTION_KEYS:
+        options = getattr(schedule, key)
+        for name, field in type(options).model_fields.items():
+            value = getattr(options, name)
+            if not schedule.dialect.takes(f"{key}.{name}"):
+                continue
+            if words := words_of(field, value):
+                yield f"{SET if is_set(schedule, key, name) else ' '} {key}.{name}{_shown(value)}: {words}"
+
+
+def is_set(schedule: Schedule, key: str, name: str) -> bool:
+    """Whether the schedule's file sets the option."""
+    return key in schedule.model_fields_set and name in getattr(schedule, key).model_fields_set
+
+
+def _shown(value: Any) -> str:
+    """The value as the file has it; chunks, and options of their own, are said in words."""
+    if isinstance(value, bool):
+        return f" {value}".lower()
+    return f" {value}" if isinstance(value, str | int | float) else ""
+
 
 # In front of an operation that the Program has, and that the compiler places.
 PLACED = "~"

@@ -1,51 +1,54 @@
-"""A ladder as a table, and what each step changed: in the keys of the schedule, and in the loop that ptxas made of it."""
+"""A ladder as a table, what each step changed, and the best configuration of each tile beside the text's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tl_attention.build.sass import Loop, steady
+from tl_attention.configurations import published
+from tl_attention.configurations.configuration import Configuration, parse, tile_text
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.ladder_file import Ladder, Step
-from tl_attention.hardware.card import CARDS
+from tl_attention.hardware.card import CARDS, KIB
 from tl_attention.lowering.registry import lowering_of
-from tl_attention.measure.products import PRODUCTS
+from tl_attention.measure.peers import PRODUCTS
 from tl_attention.measure.records import Row
 from tl_attention.program.planned import Planned
 from tl_attention.show.diff import changed_keys
-from tl_attention.show.report import PEER_NAMES
+from tl_attention.show.report import PEER_NAMES, times
+from tl_attention.show.table import Column, Table, number
 
-_HEADINGS = (
-    "step",
-    "ms (p10-p90)",
-    "TFLOPS",
-    "% of product",
-    "text",
-    "speed / {peer}",
-    "speed / step before",
-    "registers",
-    "spills B",
-    "shared KiB",
-    "warps per SM",
-)
-# Which columns a narrow terminal keeps.
-PRIORITY = (0, 1, 6, 2, 3, 4, 5, 7, 8, 10, 9)
 # A longer value of a key is in the files.
 LONGEST_VALUE = 40
 NOTHING = "-"
 
 
-def headings(ladder: Ladder) -> tuple[str, ...]:
-    """Of the table; the first peer has a column."""
+def table(ladder: Ladder, rows: Mapping[str, Row]) -> Table:
+    """A line for each step and then for each peer; `rows` are those of one run, by name. The first peer has a column."""
     first = next(iter(ladder.peers), "peer")
-    peer = PEER_NAMES.get(first, first)
-    return tuple(heading.format(peer=peer) for heading in _HEADINGS)
+    figures = {step.name: step.text for step in ladder.steps} | dict(ladder.peers)
+    against = {step.name: step.against for step in ladder.steps}
 
+    def of(cell: Callable[[Row], str], without: str = "") -> Callable[[str], str]:
+        return lambda name: cell(rows[name]) if name in rows else without
 
-def lines(ladder: Ladder, rows: Mapping[str, Row]) -> list[tuple[str, ...]]:
-    """A line of the table for each step and then for each peer; `rows` are those of one run, by name."""
-    steps = [_line(step.name, rows, step.text, ladder, step.against) for step in ladder.steps]
-    return steps + [_line(peer, rows, text, ladder, None) for peer, text in ladder.peers.items()]
+    def speed(row: Row) -> str:
+        return number(row.speed(rows[first]) if first in rows else None, 3)
+
+    columns = (
+        Column("step", lambda name: PEER_NAMES.get(name, name), 0),
+        Column("ms (p10-p90)", of(lambda row: times(row) or row.status, NOTHING), 1),
+        Column("TFLOPS", of(lambda row: number(row.tflops)), 3),
+        Column("% of product", of(lambda row: number(row.percent_of_matmul, 1)), 4),
+        Column("text", lambda name: "" if figures[name] is None else f"{figures[name]:g}", 5),
+        Column(f"speed / {PEER_NAMES.get(first, first)}", of(speed), 6),
+        Column("speed / step before", of(lambda row: _gain(row, against.get(row.name), ladder)), 2),
+        Column("registers", of(lambda row: number(row.registers)), 7),
+        Column("spills B", of(lambda row: number(row.stack_bytes)), 8),
+        Column("shared KiB", of(lambda row: number(row.shared_bytes, 0, KIB)), 10),
+        Column("warps per SM", of(lambda row: number(warps_per_sm(row))), 9),
+    )
+    return Table.of(title(ladder, rows), columns, figures)
 
 
 def title(ladder: Ladder, rows: Mapping[str, Row]) -> str:
@@ -107,30 +110,6 @@ def loop_change(before: Loop, after: Loop) -> str:
     return f"{total}: {', '.join(changed)}" if changed else f"{total}, as many of each kind, in another order"
 
 
-def _line(
-    name: str, rows: Mapping[str, Row], text: float | None, ladder: Ladder, against: str | None
-) -> tuple[str, ...]:
-    row, peer = rows.get(name), rows.get(next(iter(ladder.peers), ""))
-    figure = f"{text:g}" if text is not None else ""
-    if row is None:
-        return (PEER_NAMES.get(name, name), NOTHING, "", "", figure, *[""] * (len(_HEADINGS) - 5))
-    time = row.status if row.median_ms is None else f"{row.median_ms:.3f} ({row.p10_ms:.3f}-{row.p90_ms:.3f})"
-    warps = warps_per_sm(row)
-    return (
-        PEER_NAMES.get(name, name),
-        time,
-        _number(row.tflops),
-        _number(row.percent_of_matmul, 1),
-        figure,
-        _number(row.speed(peer) if peer else None, 3),
-        _gain(row, against, ladder),
-        _number(row.registers),
-        _number(row.stack_bytes),
-        _number(row.shared_bytes and row.shared_bytes / 1024),
-        _number(warps),
-    )
-
-
 def _gain(row: Row, against: str | None, ladder: Ladder) -> str:
     """How much faster it is than the step that it goes on from: the median of paired ratios, and which step that was."""
     if row.against is None or against is None:
@@ -157,10 +136,6 @@ def warps_per_sm(row: Row) -> int | None:
     return card.warps_per_sm(threads, row.registers, takes.static_bytes + takes.shared_bytes)
 
 
-def _number(value: float | None, digits: int = 0) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
-
-
 def by_name(rows: Sequence[Row], ladder: Ladder) -> dict[str, Row]:
     """The rows of the newest run of a record, by step and peer; those of other problems left out."""
     names = {*(step.name for step in ladder.steps), *ladder.peers}
@@ -178,18 +153,94 @@ def _newest(rows: Sequence[Row]) -> dict[str, Row]:
     return {row.name: row for row in rows if row.measured_in == newest}
 
 
-TILE_HEADINGS = ("compiled alone", "registers", "spills B", "shared KiB", "warps per SM", "text")
-
-
-def tile_lines(ladder: Ladder, rows: Mapping[str, Row]) -> list[tuple[str, ...]]:
+def tile_table(ladder: Ladder, rows: Mapping[str, Row]) -> Table:
     """What each tile takes, beside the text's; of one that is refused why."""
     lines: list[tuple[str, ...]] = []
     for tile in ladder.tiles:
-        row = rows.get(tile.schedule.name)
+        row, name = rows.get(tile.schedule.name), tile.schedule.name
         if row is None or row.registers is None:
             why = f"{row.status}: {row.reason.partition('; use')[0]}" if row else NOTHING
-            lines.append((tile.schedule.name, why, "", "", "", tile.text))
+            lines.append((name, why, "", "", "", tile.text))
         else:
-            takes = (row.registers, row.stack_bytes, row.shared_bytes and row.shared_bytes / 1024, warps_per_sm(row))
-            lines.append((tile.schedule.name, *map(_number, takes), tile.text))
-    return lines
+            takes = number(row.registers), number(row.stack_bytes), number(row.shared_bytes, 0, KIB)
+            lines.append((name, *takes, number(warps_per_sm(row)), tile.text))
+    headings = ("compiled alone", "registers", "spills B", "shared KiB", "warps per SM", "text")
+    return Table.plain("tiles, compiled alone", headings, lines)
+
+
+# On in all of the space, as the text leaves it out too.
+ALWAYS_ON = "async+eager+swizzled"
+CHOICE = (
+    "tile",
+    "where",
+    f"options behind {ALWAYS_ON}",
+    "TFLOPS",
+    "% of best",
+    "registers per thread",
+    "bytes spilled",
+    "shared KiB per block",
+    "warps per SM",
+)
+THERE = f"text, {published.CARD.name}"
+
+
+def of_record(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """(a row of each configuration, the second rows of the best of each tile), those of the newest choice in a record."""
+    mine = [row for row in rows if row.name.startswith("(")]
+    newest = max((row.measured_in for row in mine), default="")
+    first: dict[str, Row] = {}
+    best: list[Row] = []
+    for row in mine:
+        if row.measured_in == newest:
+            best += [row] if row.name in first else []
+            first.setdefault(row.name, row)
+    return list(first.values()), sorted(best, key=lambda row: row.median_ms or 0.0)
+
+
+def counted(rows: Sequence[Row]) -> str:
+    """How many there were, and what became of them: a choice's rows, one of each configuration."""
+    refused = sum(row.fingerprint is None for row in rows)
+    left_out = [row for row in rows if row.status == "compiled"]
+    same = sum(bool(row.same_code_as) for row in left_out)
+    timed = sum(row.median_ms is not None for row in rows)
+    return (
+        f"{len(rows)} in the space: {refused} were refused before they were timed, and {len(rows) - refused} were compiled. Among "
+        f"the compiled ones {len(left_out) - same} were left out for spills or room, {same} have the same code as another, and "
+        f"{timed} were timed"
+    )
+
+
+def best_of_tiles(rows: Sequence[Row]) -> Table:
+    """Each row, which a configuration names, and behind it what the text has of its tile.
+
+    The parts are of the best here, and of the best there. What a row lacks is left empty: its times where there was no
+    GPU, and all that was compiled where it was refused.
+    """
+    there = {line.configuration.tile: line for line in published.BEST}
+    most = max((row.tflops for row in rows if row.tflops is not None), default=0.0)
+    most_there = max(line.tflops for line in published.BEST)
+    found: list[tuple[str, ...]] = []
+    for row in rows:
+        configuration, takes, card = parse(row.name), None, CARDS[row.arch]
+        if row.registers is not None and row.shared_bytes is not None:
+            warps = card.warps_per_sm(configuration.threads, row.registers, row.shared_bytes)
+            takes = row.registers, row.stack_bytes or 0, row.shared_bytes, warps
+        where = row.device or f"compiled for {card.name}"
+        found.append((tile_text(configuration.tile), where, *_cells(configuration, row.tflops, most, takes)))
+        if line := there.get(configuration.tile):
+            takes = line.registers, line.stack_bytes, line.shared_bytes, line.warps_per_sm
+            found.append(("", THERE, *_cells(line.configuration, line.tflops, most_there, takes)))
+    return Table.plain("the best of each tile", CHOICE, found)
+
+
+def _cells(
+    configuration: Configuration, tflops: float | None, most: float, takes: tuple[int, int, int, int] | None
+) -> Iterator[str]:
+    """The options, the rate, and what is taken: registers, stack and shared memory in bytes, warps."""
+    yield str(configuration).partition(": ")[2].removeprefix(f"{ALWAYS_ON}+")
+    yield from ("", "") if tflops is None else (f"{tflops:.1f}", f"{100 * tflops / most:.1f}")
+    if takes is None:
+        yield from [""] * 4
+    else:
+        registers, stack_bytes, shared_bytes, warps = takes
+        yield from (str(registers), str(stack_bytes), f"{shared_bytes / KIB:g}", str(warps))

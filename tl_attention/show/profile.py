@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from tl_attention.errors import printable
 from tl_attention.measure import counters
-from tl_attention.measure.profile_records import ProfileRow
+from tl_attention.measure.profile import ProfileRow
+from tl_attention.measure.records import grouped
 from tl_attention.problem import traffic
+from tl_attention.show.table import Table
 
-Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+Line = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -55,26 +57,7 @@ _BYTES = (
         "written to L2", counters.SECTORS_WRITTEN, lambda row: traffic.outputs(row.shape), "the output once; spills too"
     ),
 )
-_PERCENT = {
-    "compute throughput": counters.COMPUTE,
-    "SM busy": counters.SM_BUSY,
-    "tensor pipe busy": counters.TENSOR_PIPE,
-    "L1 throughput": counters.L1_THROUGHPUT,
-    "L2 throughput": counters.L2_THROUGHPUT,
-    "DRAM throughput": counters.DRAM_THROUGHPUT,
-    "L1 hit rate": counters.L1_HITS,
-    "L2 hit rate": counters.L2_HITS,
-}
-_COUNTS = {
-    "instructions": (counters.INSTRUCTIONS, 0),
-    "active cycles, mean": (counters.CYCLES, 0),
-    "active cycles, fewest": (counters.FEWEST_CYCLES, 0),
-    "active cycles, most": (counters.MOST_CYCLES, 0),
-    "active warps": (counters.WARPS, 2),
-    "registers": (counters.REGISTERS, 0),
-}
 HEADINGS = ("what", "measured", "theory", "measured / theory")
-TRAFFIC_HEADINGS = ("schedule", "what", "measured", "theory", "measured / theory")
 # A stall below it, in every column, is left out.
 LEAST_PERCENT = 0.005
 
@@ -88,13 +71,14 @@ def title(row: ProfileRow) -> str:
 
 def table(row: ProfileRow) -> Table:
     """A kernel's counters, each beside what theory says; of a row without metrics only what has a theory."""
-    lines = [*_times(row), *_percents(row), *_bytes(row), *_counts(row)]
-    return HEADINGS, [line for line in lines if any(line[1:])]
+    lines = [*_times(row), *_bytes(row), *_counts(row)]
+    return Table.plain(title(row), HEADINGS, [line for line in lines if any(line[1:])])
 
 
 def traffic_table(rows: Sequence[ProfileRow]) -> Table:
     """The bytes of several kernels, one after another."""
-    return TRAFFIC_HEADINGS, [(row.name, *line) for row in rows for line in _bytes(row) if any(line[1:])]
+    lines = [(row.name, *line) for row in rows for line in _bytes(row) if any(line[1:])]
+    return Table.plain("", ("schedule", *HEADINGS), lines)
 
 
 def stall_table(rows: Sequence[ProfileRow]) -> Table:
@@ -106,12 +90,12 @@ def stall_table(rows: Sequence[ProfileRow]) -> Table:
     known = [reason for reason in counters.STALLS if any(column.get(reason, 0) >= LEAST_PERCENT for column in columns)]
     known.sort(key=lambda reason: -max(column.get(reason, 0) for column in columns))
     lines = [(reason, *map(_percent, (column.get(reason) for column in columns))) for reason in known]
-    if len(rows) != 2:
-        return ("stall", *(row.name for row in rows)), lines
-    differ = [columns[1].get(reason, 0) - columns[0].get(reason, 0) for reason in known]
-    return ("stall", *(row.name for row in rows), "delta"), [
-        (*line, f"{delta:+.2f} %") for line, delta in zip(lines, differ)
-    ]
+    headings = ["stall", *(row.name for row in rows)]
+    if len(rows) == 2:
+        headings.append("delta")
+        differ = [columns[1].get(reason, 0) - columns[0].get(reason, 0) for reason in known]
+        lines = [(*line, f"{delta:+.2f} %") for line, delta in zip(lines, differ)]
+    return Table.plain(f"stalls, {rows[0].shape}", headings, lines)
 
 
 def stalls(row: ProfileRow) -> dict[str, float]:
@@ -124,11 +108,7 @@ def stalls(row: ProfileRow) -> dict[str, float]:
 
 def by_problem(rows: Sequence[ProfileRow]) -> list[list[ProfileRow]]:
     """Rows of one run and problem together, those without stalls left out."""
-    groups: dict[tuple[str, str], list[ProfileRow]] = {}
-    for row in rows:
-        if stalls(row):
-            groups.setdefault((row.run, str(row.shape)), []).append(row)
-    return list(groups.values())
+    return [*grouped([row for row in rows if stalls(row)], lambda row: (row.run, str(row.shape))).values()]
 
 
 def below(rows: Sequence[ProfileRow]) -> Iterator[str]:
@@ -147,13 +127,10 @@ def amount(value: float | None) -> str:
     return "" if value is None else f"{value / 1e9:.3f} GB = {value / 2**30:.3f} GiB"
 
 
-def _times(row: ProfileRow) -> Iterator[tuple[str, ...]]:
+def _times(row: ProfileRow) -> Iterator[Line]:
     duration = row.metrics.get(counters.DURATION)
     yield "duration", "" if duration is None else f"{duration / 1e6:.3f} ms", "", ""
-
-
-def _percents(row: ProfileRow) -> Iterator[tuple[str, ...]]:
-    for what, metric in _PERCENT.items():
+    for what, metric in counters.PERCENT.items():
         yield what, _percent(row.metrics.get(metric)), "", ""
     asked = [row.metrics.get(metric) for metric in (counters.SECTORS_READ, counters.SECTORS_WRITTEN)]
     missed = row.metrics.get(counters.SECTORS_MISSED)
@@ -161,15 +138,15 @@ def _percents(row: ProfileRow) -> Iterator[tuple[str, ...]]:
         yield "SMs' L2 hit rate", _percent(100 * (1 - missed / sectors)), "", ""
 
 
-def _bytes(row: ProfileRow) -> Iterator[tuple[str, ...]]:
+def _bytes(row: ProfileRow) -> Iterator[Line]:
     for of in _BYTES:
         measured, theory = row.bytes_of(of.metric), of.theory(row)
         ratio = f"{measured / theory:.3f}" if measured is not None and theory else ""
         yield of.what, amount(measured), amount(theory), ratio
 
 
-def _counts(row: ProfileRow) -> Iterator[tuple[str, ...]]:
-    for what, (metric, digits) in _COUNTS.items():
+def _counts(row: ProfileRow) -> Iterator[Line]:
+    for what, (metric, digits) in counters.COUNTS.items():
         value = row.metrics.get(metric)
         yield what, "" if value is None else f"{value:,.{digits}f}", "", ""
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tl_attention.build.sass import describe
 from tl_attention.errors import InputError, printable
-from tl_attention.measure.records import Row
+from tl_attention.hardware.card import KIB
+from tl_attention.measure.records import Row, grouped
 from tl_attention.problem.shape import DTYPES
 from tl_attention.program.asked_waits import asked_waits_of
-from tl_attention.show import text_table
+from tl_attention.show.table import Column, Table, number
 
 PEER_BASELINE = "cudnn"
 PEER_NAMES = {"fa3": "FlashAttention-3", "cudnn": "cuDNN", "flash2": "FlashAttention-2"}
-Cell = Callable[[Row], str]
 
 
-def _number(value: float | None, digits: int = 0, scale: float = 1.0) -> str:
-    return "" if value is None else f"{value / scale:.{digits}f}"
-
-
-def _times(row: Row) -> str:
+def times(row: Row) -> str:
     if row.median_ms is None:
         return ""
     spread = f" ({row.p10_ms:.3f}-{row.p90_ms:.3f})" if row.p10_ms is not None and row.p90_ms is not None else ""
@@ -32,43 +28,28 @@ def _error(row: Row) -> str:
     # The largest error: the mean one is PyTorch's own in every row, which is half of its budget.
     if row.error_max_abs is None or not row.error_max_abs_budget:
         return ""
-    return _number(row.error_max_abs / row.error_max_abs_budget, 2)
+    return number(row.error_max_abs / row.error_max_abs_budget, 2)
 
 
 def _code(row: Row) -> str:
     return f"{row.fingerprint or ''} = {row.same_code_as}" if row.same_code_as else row.fingerprint or ""
 
 
-# Column, its heading, and the cell that it takes from a row. `ratio` compares rows, so `cells` computes it.
-COLUMNS: dict[str, tuple[str, Cell]] = {
-    "schedule": ("schedule", lambda row: row.name),
-    "sizes": ("sizes", lambda row: row.sizes),
-    "status": ("status", lambda row: row.status),
-    "ms": ("ms (p10-p90)", _times),
-    "tflops": ("TFLOPS", lambda row: _number(row.tflops)),
-    "matmul": ("% of matmul", lambda row: _number(row.percent_of_matmul, 1)),
-    "ratio": ("speed / {baseline}", lambda row: ""),
-    "error": ("max error / budget", _error),
-    "registers": ("registers", lambda row: _number(row.registers)),
-    "stack": ("stack B", lambda row: _number(row.stack_bytes)),
-    "shared": ("shared kB", lambda row: _number(row.shared_bytes, 0, 1024)),
-    "code": ("code", _code),
+# By name. The ratio compares rows, so `table` gives it its cells.
+COLUMNS = {
+    "schedule": Column("schedule", lambda row: row.name, 0),
+    "sizes": Column("sizes", lambda row: row.sizes, 1),
+    "status": Column("status", lambda row: row.status, 2),
+    "ms": Column("ms (p10-p90)", times, 3),
+    "tflops": Column("TFLOPS", lambda row: number(row.tflops), 5),
+    "matmul": Column("% of matmul", lambda row: number(row.percent_of_matmul, 1), 6),
+    "ratio": Column("speed", lambda row: "", 4),
+    "error": Column("max error / budget", _error, 7),
+    "registers": Column("registers", lambda row: number(row.registers), 8),
+    "stack": Column("stack B", lambda row: number(row.stack_bytes), 9),
+    "shared": Column("shared kB", lambda row: number(row.shared_bytes, 0, KIB), 10),
+    "code": Column("code", _code, 11),
 }
-# Which columns a narrow terminal keeps: what the row is of, its time, and then what explains it.
-PRIORITY = (
-    "schedule",
-    "sizes",
-    "status",
-    "ms",
-    "ratio",
-    "tflops",
-    "matmul",
-    "error",
-    "registers",
-    "stack",
-    "shared",
-    "code",
-)
 NOT_TIMED = ("checked_on_cpu", "compiled")
 
 
@@ -95,10 +76,7 @@ def by_problem(rows: Sequence[Row]) -> list[list[Row]]:
 
     The run is that which measured: a row that repeats an earlier one stands beside those of its time.
     """
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.measured_in, str(row.shape)), []).append(row)
-    return [ranked(group) for group in groups.values()]
+    return [ranked(group) for group in grouped(rows, lambda row: (row.measured_in, str(row.shape))).values()]
 
 
 def check_baseline(rows: Sequence[Row], baseline: str | None, also: Sequence[str] = ()) -> None:
@@ -110,28 +88,18 @@ def check_baseline(rows: Sequence[Row], baseline: str | None, also: Sequence[str
         )
 
 
-def cells(row: Row, columns: Sequence[str] = tuple(COLUMNS), reference: Row | None = None) -> tuple[str, ...]:
-    """One row's cells; `reference` is the row that the ratio is relative to."""
-    return tuple(_ratio(row, reference) if column == "ratio" else COLUMNS[column][1](row) for column in columns)
-
-
-def headings(columns: Sequence[str] = tuple(COLUMNS), baseline: str | None = None) -> tuple[str, ...]:
-    """The headings of these columns."""
-    return tuple(COLUMNS[column][0].format(baseline=baseline or PEER_BASELINE) for column in columns)
+def table(rows: Sequence[Row], columns: Sequence[str] | None = None, baseline: str | None = None) -> Table:
+    """One problem's rows, with only some columns if wanted. Ratios are relative to the baseline's row."""
+    reference = reference_row(rows, baseline)
+    ratio = Column(f"speed / {baseline or PEER_BASELINE}", lambda row: _ratio(row, reference), COLUMNS["ratio"].rank)
+    known = COLUMNS | {"ratio": ratio}
+    return Table.of(title(rows), [known[name] for name in columns or COLUMNS], rows)
 
 
 def reference_row(rows: Sequence[Row], baseline: str | None = None) -> Row | None:
     """The baseline's row among those of one table; the faster one of a schedule with both kinds of sizes."""
     named = [row for row in rows if row.name == (baseline or PEER_BASELINE) and row.median_ms]
     return min(named, key=lambda row: row.median_ms or 0.0, default=None)
-
-
-def by_run(tables: Sequence[Sequence[Row]]) -> list[list[Sequence[Row]]]:
-    """The tables of one run together."""
-    runs: dict[str, list[Sequence[Row]]] = {}
-    for rows in tables:
-        runs.setdefault(rows[0].measured_in, []).append(rows)
-    return list(runs.values())
 
 
 def title(rows: Sequence[Row]) -> str:
@@ -142,38 +110,10 @@ def title(rows: Sequence[Row]) -> str:
     return printable(f"{row.shape}, {row.device or 'no GPU'}{matmul}{run}")
 
 
-def fitting(rows: Sequence[Row], width: int, baseline: str | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(the columns that `width` characters hold, the others with a value in some row); see `text_table.fitting`."""
-    names = tuple(COLUMNS)
-    reference = reference_row(rows, baseline)
-    shown, left_out = text_table.fitting(
-        headings(names, baseline),
-        [cells(row, names, reference) for row in rows],
-        [names.index(name) for name in PRIORITY],
-        width,
-    )
-    return tuple(names[n] for n in shown), tuple(names[n] for n in left_out)
-
-
-def text_lines(rows: Sequence[Row], columns: Sequence[str], baseline: str | None = None) -> list[str]:
-    """One problem's rows as text."""
-    reference = reference_row(rows, baseline)
-    return text_table.lines(headings(columns, baseline), [cells(row, columns, reference) for row in rows])
-
-
-def markdown_table(rows: Sequence[Row], columns: Sequence[str] = tuple(COLUMNS), baseline: str | None = None) -> str:
-    """One problem's rows in Markdown, with only some columns if wanted."""
-    reference = reference_row(rows, baseline)
-    return text_table.markdown(headings(columns, baseline), [cells(row, columns, reference) for row in rows])
-
-
 def reasons(rows: Sequence[Row]) -> list[str]:
     """Why each row that is not ok is not; rows with the same reason together, named in a second line."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        if row.reason:
-            groups.setdefault((row.status, row.reason), []).append(row)
     found = []
+    groups = grouped([row for row in rows if row.reason], lambda row: (row.status, row.reason))
     for (status, reason), group in groups.items():
         who, why = printable(_who(group, rows)), printable(reason)
         several = f"{status}, {len(group)} rows: {why}\n    {who}"
@@ -199,7 +139,7 @@ def recorded_lines(rows: Sequence[Row], recorded: Sequence[Row]) -> list[str]:
             name = f" as {found.name}" if found.name != row.name else ""
             lines.append(
                 printable(
-                    f"{_who([row], rows)}: {found.median_ms:.3f} ms{name}, {_number(found.tflops)} TFLOPS "
+                    f"{_who([row], rows)}: {found.median_ms:.3f} ms{name}, {number(found.tflops)} TFLOPS "
                     f"({found.device}, {found.measured_in[:10]}){_other_machine_code(row, found)}"
                 )
             )
@@ -235,12 +175,8 @@ def _who(group: Sequence[Row], rows: Sequence[Row]) -> str:
     def variant(row: Row) -> str:
         return f"{row.sizes} {row.shape if several_problems else row.shape.dtype if several_dtypes else ''}".rstrip()
 
-    variants: dict[str, list[str]] = {}
-    for row in group:
-        variants.setdefault(row.name, []).append(variant(row))
-    names: dict[str, list[str]] = {}
-    for name, of_name in variants.items():
-        names.setdefault(", ".join(of_name), []).append(name)
+    variants = {name: ", ".join(map(variant, of)) for name, of in grouped(group, lambda row: row.name).items()}
+    names = grouped(variants, lambda name: variants[name])
     return "; ".join(f"{', '.join(same)} ({which})" for which, same in names.items())
 
 

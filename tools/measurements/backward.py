@@ -31,11 +31,12 @@ from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.cell import OURS, schedule_for
 from tl_attention.measure.cell_records import AGAIN, CellRow, Timed
 from tl_attention.measure.cells import with_times
-from tl_attention.measure.compile_pool import compile_all
+from tl_attention.measure.compilation import compile_all
 from tl_attention.measure.machine import gpu_fields
-from tl_attention.measure.records import ResultsFile, problem_of
-from tl_attention.measure.sampling import Samples, in_turn
+from tl_attention.measure.records import problem_of
+from tl_attention.measure.results_file import ResultsFile
 from tl_attention.measure.timing import BATCH_PAUSE_S, Batch, batch_method
+from tl_attention.measure.trials import Samples, in_turn
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape

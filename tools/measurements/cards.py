@@ -19,9 +19,11 @@ from tl_attention.files.catalogue import all_names
 from tl_attention.files.named import Named, resolve
 from tl_attention.hardware.card import ARCHS, CARDS, Card
 from tl_attention.lowering.registry import LOWERINGS
+from tl_attention.measure.bench import compile_alone
 from tl_attention.measure.candidate import Candidate
-from tl_attention.measure.compile_only import compiled
-from tl_attention.measure.records import ResultsFile
+from tl_attention.measure.records import Row
+from tl_attention.measure.results_file import ResultsFile
+from tl_attention.measure.trials import SILENT
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
@@ -68,7 +70,10 @@ def main(lowering: str, only: tuple[str, ...], archs: tuple[str, ...], dtypes: t
         )
     names = [DTYPE_NAMES[dtype] for dtype in dtypes or ("fp16", "bf16")]
     with ResultsFile(output) as results:
+
+        def record(row: Row) -> None:
+            results.append(row)
+            click.echo(f"{row.name} {row.shape} {row.arch}: {row.status} {row.reason}".rstrip())
+
         for arch in archs or LOWERINGS[lowering].archs:
-            for row in compiled(candidates(schedules, names, CARDS[arch]), arch):
-                results.append(row)
-                click.echo(f"{row.name} {row.shape} {row.arch}: {row.status} {row.reason}".rstrip())
+            compile_alone(candidates(schedules, names, CARDS[arch]), arch, record, SILENT)

@@ -35,9 +35,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from tl_attention.errors import InputError
-from tl_attention.measure.line_file import LineFile
 from tl_attention.measure.machine import gpu_fields
-from tl_attention.measure.sampling import in_turn
+from tl_attention.measure.results_file import LineFile
+from tl_attention.measure.trials import in_turn
 from tl_attention.op.attention import attention
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL

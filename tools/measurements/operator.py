@@ -29,7 +29,8 @@ from tl_attention.measure.cell import OURS, schedule_for
 from tl_attention.measure.cell_records import AGAIN, CellRow, Timed
 from tl_attention.measure.cells import with_times
 from tl_attention.measure.machine import gpu_fields
-from tl_attention.measure.records import ResultsFile, problem_of
+from tl_attention.measure.records import problem_of
+from tl_attention.measure.results_file import ResultsFile
 from tl_attention.measure.timing import BATCH_MS, BATCH_PAUSE_S, LEAST_CALLS, Batch, sm_clock_mhz
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL, FULL

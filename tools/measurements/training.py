@@ -33,7 +33,8 @@ from tl_attention.errors import InputError
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.machine import gpu_fields
 from tl_attention.measure.peers import SDPA
-from tl_attention.measure.records import ResultsFile, problem_of
+from tl_attention.measure.records import problem_of
+from tl_attention.measure.results_file import ResultsFile
 from tl_attention.problem.shape import AttentionShape
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -17,12 +17,11 @@ from tl_attention.files.ladder_file import ladder_names, load_ladder, record_nam
 from tl_attention.leaderboard.results import Evaluation, read_evaluation
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
-from tl_attention.measure.comparison import Comparison
-from tl_attention.measure.records import parse_object, read_lines, read_rows
+from tl_attention.measure.records import Comparison, parse_object, read_lines, read_rows
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.show.ladder import by_name
 from tl_attention.show.report import PEER_NAMES
-from tl_attention.show.text_table import markdown
+from tl_attention.show.table import markdown
 
 CELLS = "tl-attention compare --output FILE"
 

@@ -12,7 +12,7 @@ from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.show.text_table import markdown
+from tl_attention.show.table import markdown
 
 RECORD = RESULTS / "cards.jsonl"
 # Whose kernels have run where the project's records were made.

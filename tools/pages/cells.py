@@ -8,14 +8,14 @@ from statistics import geometric_mean
 
 from pages.made import RESULTS
 from tl_attention.measure.cell import OURS
-from tl_attention.measure.cell_records import CellRow, parse_cell
-from tl_attention.measure.records import Measured, read_lines
+from tl_attention.measure.cell_records import CellRow
+from tl_attention.measure.records import Measured, parse_line, read_lines
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.show.cells import binding_peer
 from tl_attention.show.report import PEER_NAMES
-from tl_attention.show.text_table import markdown
+from tl_attention.show.table import markdown
 
 # The cards that were measured; most records are of CARD alone.
 CARDS = ("h100", "h200")
@@ -34,7 +34,7 @@ def record(stem: str, card: str = CARD) -> Path:
 
 def read(path: Path) -> list[CellRow]:
     """The cells of a record."""
-    return [parse_cell(line, where) for where, line in read_lines(path)]
+    return [parse_line(CellRow, line, where) for where, line in read_lines(path)]
 
 
 def read_all(card: str) -> list[CellRow]:

@@ -8,11 +8,12 @@ from pages.made import RESULTS
 from tl_attention.files.ladder_file import Ladder
 from tl_attention.hardware.card import HOPPER
 from tl_attention.measure import counters
-from tl_attention.measure.profile_records import ProfileRow, read_profiles
+from tl_attention.measure.profile import ProfileRow
+from tl_attention.measure.records import read_all
 from tl_attention.problem import traffic
 from tl_attention.show import profile
 from tl_attention.show.report import PEER_NAMES
-from tl_attention.show.text_table import markdown
+from tl_attention.show.table import markdown
 
 RECORD = RESULTS / "profile-h200.jsonl"
 # The work log's profile of its kernel on an H100, its GB and MB read as powers of two: see the page.
@@ -46,7 +47,7 @@ TEXT_STALLS = {
 
 def bytes_of_seed_and_best() -> Iterator[str]:
     """The work log's profile again, and what best does otherwise."""
-    rows = read_profiles(RECORD)
+    rows = read_all(ProfileRow, RECORD)
     seed = next(row for row in rows if row.name == SEED)
     best = next(row for row in rows if row.name == BEST and row.shape == seed.shape)
     yield "## The text's profile"
@@ -56,15 +57,15 @@ def bytes_of_seed_and_best() -> Iterator[str]:
         "16384 thread blocks reads 64 KV blocks, with 32 KiB of K and 32 KiB of V each, and Q is read once. That is 64.5 x 2^30 "
         "bytes. The L2 hit rate of the text is the share of the SMs' loads that hit in L2."
     )
-    headings, lines = profile.table(seed)
-    yield markdown((*headings, "text, H100"), [(*line, TEXT.get(line[0], "")) for line in lines])
+    counted = profile.table(seed)
+    yield markdown((*counted.headings, "text, H100"), [(*line, TEXT.get(line[0], "")) for line in counted.rows])
     yield "## The same profile of best"
     yield (
         "In `best` two thread blocks share each load: L2 is read once, and both thread blocks get the data. So the theory counts K "
         "and V once for each pair of row tiles in *read from L2*, and once for each row tile in *arrived in SMs*. Q counts once."
     )
-    headings, lines = profile.traffic_table([best])
-    yield markdown(headings[1:], [line[1:] for line in lines])
+    bytes_of = profile.traffic_table([best])
+    yield bytes_of.picked(range(1, len(bytes_of.headings))).markdown()
     yield from dram_of_best(rows, best)
 
 
@@ -107,7 +108,7 @@ def _share(row: ProfileRow) -> str:
 def stalls(ladder: Ladder) -> Iterator[str]:
     """What warps wait for in each step, as percent of all stalls, beside the text's words."""
     names = {step.schedule.name: step.name for step in ladder.measured if step.schedule} | PEER_NAMES
-    rows = [row for row in read_profiles(RECORD) if row.shape == ladder.shape and row.name in names]
+    rows = [row for row in read_all(ProfileRow, RECORD) if row.shape == ladder.shape and row.name in names]
     yield "## What warps wait for"
     yield (
         f"The table has each stall in percent of all stalls, counted by ncu on one {rows[0].device} on {rows[0].run[:10]} "
@@ -115,6 +116,6 @@ def stalls(ladder: Ladder) -> Iterator[str]:
         "`short_scoreboard` is shared memory and exponentials, `mio_throttle` is a full queue of ldmatrix, `math_pipe_throttle` is "
         "busy tensor cores, and `wait` is a fixed latency."
     )
-    headings, lines = profile.stall_table(rows)
-    yield markdown([names.get(heading, heading) for heading in headings], lines)
+    table = profile.stall_table(rows)
+    yield markdown([names.get(heading, heading) for heading in table.headings], table.rows)
     yield TEXT_STALLS[ladder.name]

@@ -18,10 +18,9 @@ from tl_attention.measure.cell import OURS, SCHEDULE
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.measure.records import Row
 from tl_attention.problem.mask import CAUSAL
-from tl_attention.show import configurations
 from tl_attention.show import ladder as shown
 from tl_attention.show.report import PEER_NAMES
-from tl_attention.show.text_table import markdown
+from tl_attention.show.table import markdown
 
 GRID = record("grid")
 # What emulating every 10th exponential gained in the text, in percent: heads on heads of K and V, causal, dtype; 1k to 32k.
@@ -65,7 +64,7 @@ def tiles(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
         "in registers and one part of K are alive at the same time and do not fit the registers of a thread. In the text nvcc "
         "compiled such kernels, and they spilled."
     )
-    yield markdown(shown.TILE_HEADINGS, shown.tile_lines(ladder, shown.tiles_by_name(rows, ladder)))
+    yield shown.tile_table(ladder, shown.tiles_by_name(rows, ladder)).markdown()
     yield from ladder_profile.stalls(ladder)
 
 
@@ -90,7 +89,7 @@ def counted_and_chosen(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
     before, after = (sum(one.counted.values()) for one in found)
     yield f"In the machine code kernel 6 has {100 * (before - after) / before:.1f} % fewer than kernel 5."
     yield from ladder_profile.stalls(ladder)
-    of_each, best = configurations.of_record(rows)
+    of_each, best = shown.of_record(rows)
     if best:
         yield "## The choice"
         yield (
@@ -101,10 +100,10 @@ def counted_and_chosen(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
             "async+eager+swizzled+load_0_2_0_fragments+buffer+opt_softmax'`."
         )
         yield (
-            f"{configurations.counted(of_each)}. The table has our fastest kernel of each tile size, all timed beside "
+            f"{shown.counted(of_each)}. The table has our fastest kernel of each tile size, all timed beside "
             "each other, and below it the text's fastest with the text's figures:"
         )
-        yield markdown(configurations.HEADINGS, configurations.best_of_tiles(best))
+        yield shown.best_of_tiles(best).markdown()
 
 
 def _floats(ladder: Ladder, rows: Mapping[str, Row], name: str) -> FloatInstructions:

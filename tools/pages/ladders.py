@@ -13,7 +13,7 @@ from tl_attention.files.ladder_file import Ladder, Step, load_ladder, record_nam
 from tl_attention.measure.records import Row, read_rows
 from tl_attention.show import ladder as shown
 from tl_attention.show.report import PEER_NAMES
-from tl_attention.show.text_table import markdown
+from tl_attention.show.table import markdown
 
 # In the order in which a student climbs them.
 ORDER = ("rtx5090", "rtx3090", "rtx3090_tuned", "worklog", "fa4")
@@ -70,7 +70,7 @@ def page(ladder: Ladder, record: Sequence[Row]) -> str:
         f"The text is {cited(ladder)}. {where(ladder, rows)}",
         f"![The rate of each step of this ladder, in TFLOPS](../pictures/ladder-{ladder.name}.svg)",
         "## All steps",
-        markdown(shown.headings(ladder), shown.lines(ladder, rows)),
+        shown.table(ladder, rows).markdown(),
         columns(ladder, rows),
         "## Step by step",
         *("\n\n".join(step_lines(step, ladder, rows)) for step in ladder.steps),

@@ -14,7 +14,7 @@ from pages.made import RESULTS, filling
 from tl_attention.files.defaults import defaults
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
-from tl_attention.show.text_table import markdown
+from tl_attention.show.table import markdown
 
 BACKWARD, HOST, OPERATOR = (RESULTS / f"{name}-h200.jsonl" for name in ("backward", "host", "operator"))
 SDPA = {"flash2": "SDPA's flash", "cudnn": "SDPA's cuDNN"}

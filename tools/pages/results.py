@@ -17,8 +17,8 @@ from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.measure.records import read_rows
 from tl_attention.problem.mask import CAUSAL
-from tl_attention.show.report import PEER_NAMES, by_problem, markdown_table, title
-from tl_attention.show.text_table import markdown
+from tl_attention.show.report import PEER_NAMES, by_problem, table
+from tl_attention.show.table import markdown
 
 BASELINE = "best"
 COLUMNS = ("schedule", "sizes", "status", "ms", "tflops", "matmul", "ratio", "error", "registers", "stack", "code")
@@ -114,8 +114,8 @@ def benches() -> Iterator[str]:
     """One table for each problem of the benches."""
     for name in BENCHES:
         for rows in by_problem(read_rows(RESULTS / name)):
-            row = next(row for row in rows if row.method)
-            yield f"### {title(rows)}\n\n`results/{name}`, commit {row.commit}.\n\n{markdown_table(rows, COLUMNS, BASELINE)}\n"
+            row, shown = next(row for row in rows if row.method), table(rows, COLUMNS, BASELINE)
+            yield f"### {shown.title}\n\n`results/{name}`, commit {row.commit}.\n\n{shown.markdown()}\n"
 
 
 def grid() -> Iterator[str]:

@@ -11,7 +11,7 @@ from measurements.losses import NAMES, TrainingRun, judged, parse_training
 from pages.cells import measured_on
 from pages.made import RESULTS
 from tl_attention.measure.records import read_lines, shape_of
-from tl_attention.show.text_table import markdown
+from tl_attention.show.table import markdown
 
 RECORD = RESULTS / "training-h200.jsonl"
 PICTURE = "docs/training.svg"

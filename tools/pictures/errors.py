@@ -14,8 +14,8 @@ from matplotlib.lines import Line2D
 from pictures.sheet import WIDTH, Picture, Sheet, measured
 from pictures.style import COLOURS, LINE, MARKERS, NAMES, PAPER, SHORT, SMALL, TEXT, Style
 from tl_attention.measure.cell import OTHERS, OURS, UNMASKED
-from tl_attention.measure.cell_records import AGAIN, CellRow, is_cell, parse_cell
-from tl_attention.measure.records import Measured, Row, parse_object, parse_row, read_lines
+from tl_attention.measure.cell_records import AGAIN, CellRow, is_cell
+from tl_attention.measure.records import Measured, Row, parse_line, parse_object, read_lines
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.shape import AttentionShape
@@ -67,9 +67,9 @@ def shares(record: Path) -> list[Share]:
 def _of_line(line: bytes, where: str, gradients: bool) -> Iterator[Share]:
     values = parse_object(line, where)
     if is_cell(values):
-        yield from _of_cell(parse_cell(line, where), gradients)
+        yield from _of_cell(parse_line(CellRow, line, where), gradients)
     elif all(key in values for key in ROW_KEYS):
-        yield from _of_row(parse_row(line, where))
+        yield from _of_row(parse_line(Row, line, where))
 
 
 def _of_cell(row: CellRow, gradients: bool) -> Iterator[Share]:

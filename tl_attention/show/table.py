@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
@@ -17,6 +19,62 @@ HEADING_LINES = 2
 # A longer cell stands in several lines; they end behind a space or a +.
 LONG_CELL = 44
 _PIECE = re.compile(r"[^ +]*[ +]|[^ +]+")
+
+
+def number(value: float | None, digits: int = 0, scale: float = 1.0) -> str:
+    """As a cell has it: nothing where it is not known."""
+    return "" if value is None else f"{value / scale:.{digits}f}"
+
+
+class Column(NamedTuple):
+    """A column: its heading, and the cell that it takes from a row. Of those of a low `rank` a narrow terminal keeps more."""
+
+    heading: str
+    cell: Callable[[Any], str]
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of text below a title; `priority` has the columns in the order in which a narrow terminal keeps them."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    priority: tuple[int, ...]
+
+    @classmethod
+    def of(cls, title: str, columns: Sequence[Column], rows: Iterable[Any]) -> Table:
+        """A line for each row."""
+        priority = sorted(range(len(columns)), key=lambda n: columns[n].rank)
+        cells = [tuple(column.cell(row) for column in columns) for row in rows]
+        return cls(title, tuple(column.heading for column in columns), cells, tuple(priority))
+
+    @classmethod
+    def plain(cls, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+        """The columns are as important as they stand."""
+        return cls(title, tuple(headings), [tuple(row) for row in rows], tuple(range(len(headings))))
+
+    def picked(self, columns: Sequence[int]) -> Table:
+        """Some of its columns."""
+        headings = tuple(self.headings[n] for n in columns)
+        return replace(self, headings=headings, rows=[tuple(row[n] for n in columns) for row in self.rows])
+
+    def fitting(self, width: int) -> tuple[list[int], list[int]]:
+        """See `fitting`."""
+        return fitting(self.headings, self.rows, self.priority, width)
+
+    def lines(self) -> list[str]:
+        """As text."""
+        return lines(self.headings, self.rows)
+
+    def markdown(self) -> str:
+        """In Markdown, without the title."""
+        return markdown(self.headings, self.rows)
+
+    def section(self) -> str:
+        """In Markdown, the title above it."""
+        return f"{printable(self.title)}\n\n{self.markdown()}\n"
 
 
 def fitting(
@@ -47,22 +105,18 @@ def lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     rule = ["-" * width for width in widths]
     return [
         GAP.join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths)).rstrip()
-        for row in [*above, rule, *(line for row in rows for line in _row_lines(row))]
+        for row in [*above, rule, *(line for row in rows for line in zip_longest(*map(_cell_lines, row), fillvalue=""))]
     ]
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The table in Markdown."""
-    return "\n".join([_markdown_line(headings), "|" + " --- |" * len(headings), *map(_markdown_line, rows)])
 
+    def line(cells: Sequence[str]) -> str:
+        # A bar in a name would start a cell of its own.
+        return "| " + " | ".join(printable(cell).replace("|", "\\|") for cell in cells) + " |"
 
-def _markdown_line(cells: Sequence[str]) -> str:
-    # A bar in a name would start a cell of its own.
-    return "| " + " | ".join(printable(cell).replace("|", "\\|") for cell in cells) + " |"
-
-
-def _row_lines(row: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    return zip_longest(*map(_cell_lines, row), fillvalue="")
+    return "\n".join([line(headings), "|" + " --- |" * len(headings), *map(line, rows)])
 
 
 def _cell_lines(cell: str) -> list[str]:

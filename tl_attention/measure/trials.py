@@ -1,0 +1,155 @@
+"""What a candidate goes through: verification, on the GPU or by the interpreter, and samples in turn with others."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Protocol, TypeVar
+
+from tl_attention.measure import gpu_worker, timing
+from tl_attention.measure.candidate import Candidate, verified_on
+from tl_attention.measure.pool import CallFailed, Worker
+from tl_attention.oracle import interpret
+from tl_attention.oracle.reference import ErrorReport, worst_of
+
+
+class Progress(Protocol):
+    """Told of each step: `phase` starts one of `total` steps, `advance` ends a step."""
+
+    def phase(self, name: str, total: int) -> None: ...
+    def advance(self, what: str) -> None: ...
+
+
+class Silent:
+    """Progress that nobody sees."""
+
+    def phase(self, name: str, total: int) -> None: ...
+    def advance(self, what: str) -> None: ...
+
+
+SILENT = Silent()
+
+
+TIMEOUT_S = 120.0
+
+
+def on_gpu(worker: Worker, candidate: Candidate, seed: int) -> dict[str, Any]:
+    """The fields of its row that this fills: how large the errors were, or at which problem it failed, and how."""
+    problems = verified_on(candidate.shape, candidate.fixed or candidate.planned is None, candidate.planned)
+    reports: list[ErrorReport] = []
+    for number, problem in enumerate(problems):
+        try:
+            report, stable = worker.call(gpu_worker.verify, candidate, *problem, seed + number, timeout_s=TIMEOUT_S)
+        except CallFailed as failed:
+            return {"status": failed.status, "reason": f"verifying {problem}: {failed}"}
+        if not report.ok:
+            return {"status": "wrong", "reason": f"{problem}: {report}", **_errors(report)}
+        if not stable:
+            reason = f"{problem}: repeats on the same inputs differ"
+            return {"status": "unstable", "reason": reason, **_errors(report)}
+        reports.append(report)
+    return {"verified_shapes": len(problems), **_errors(worst_of(reports))}
+
+
+def on_cpu(candidate: Candidate, seed: int) -> dict[str, Any]:
+    """The same where there is no GPU to run it, of a schedule."""
+    assert candidate.planned is not None, f"{candidate} is a peer, which needs a GPU"
+    schedule, program = candidate.planned.schedule, candidate.planned.program
+    if program is None:
+        reason = "no GPU, and no Program that the CPU could run: neither verified nor timed"
+        return {"status": "compiled", "reason": reason}
+    reports = interpret.verify(program, schedule, candidate.variant, seed).values()
+    worst = worst_of(list(reports))
+    if not all(report.ok for report in reports):
+        return {"status": "wrong", "reason": str(worst), **_errors(worst)}
+    reason = "no GPU: verified by the interpreter, nothing was timed"
+    return {"status": "checked_on_cpu", "reason": reason, **_errors(worst)}
+
+
+def _errors(report: ErrorReport) -> dict[str, float]:
+    return {
+        "error_rms": report.rms,
+        "error_rms_budget": report.budget_rms,
+        "error_max_abs": report.max_abs,
+        "error_max_abs_budget": report.budget_max_abs,
+    }
+
+
+Entry = TypeVar("Entry")
+UNLOAD_TIMEOUT_S, LOAD_TIMEOUT_S, SAMPLE_TIMEOUT_S = 120.0, 120.0, 60.0
+
+
+@dataclass
+class Samples:
+    """One candidate's: milliseconds of calls, a list for each round, and the SM's MHz where it is told.
+
+    Of a batch of `calls` the list has one number, their mean.
+    """
+
+    calls: int = 1
+    rounds_ms: list[list[float]] = field(default_factory=list)
+    clocks_mhz: list[int] = field(default_factory=list)
+
+    def add(self, times: list[float], clock_mhz: int | None) -> None:
+        """One round more."""
+        self.rounds_ms.append(times)
+        self.clocks_mhz.extend([clock_mhz] if clock_mhz else [])
+
+    @property
+    def timing(self) -> timing.Timing:
+        """All rounds together."""
+        return timing.Timing.of(list(chain(*self.rounds_ms)), self.clocks_mhz)
+
+    @property
+    def medians_ms(self) -> list[float]:
+        """One median for each round."""
+        return list(map(statistics.median, self.rounds_ms))
+
+
+class BrokeWorker(Exception):
+    """A candidate broke the process in which all were sampled: none of their samples can be used."""
+
+    def __init__(self, candidate: Candidate, failed: CallFailed):
+        super().__init__(str(failed))
+        self.candidate, self.status = candidate, failed.status
+
+
+def in_turn(entries: Sequence[Entry], rounds: int) -> Iterator[Entry]:
+    """Each entry once a round: forward in one round and backward in the next."""
+    for number in range(rounds):
+        yield from entries if number % 2 == 0 else reversed(entries)
+
+
+def sample(
+    worker: Worker,
+    candidates: Sequence[Candidate],
+    *,
+    seed: int,
+    rounds: int,
+    phase: str = "",
+    progress: Progress = SILENT,
+    batches: bool = False,
+) -> list[Samples]:
+    """Samples of every candidate, in turn; one that stands there twice has two.
+
+    Of single calls, or of batches. `phase` is what progress calls it. Raises BrokeWorker.
+    """
+    different = list(dict.fromkeys(candidates))
+    progress.phase(phase, len(different) + len(candidates) * rounds)
+    candidate, calls = candidates[0], {}
+    try:
+        worker.call(gpu_worker.unload, timeout_s=UNLOAD_TIMEOUT_S)
+        for candidate in different:
+            calls[candidate] = worker.call(gpu_worker.load, candidate, seed, batches, timeout_s=LOAD_TIMEOUT_S)
+            progress.advance(str(candidate))
+        entries = [(candidate, Samples(calls[candidate])) for candidate in candidates]
+        for candidate, samples in in_turn(entries, rounds):
+            samples.add(*worker.call(gpu_worker.sample, candidate, timeout_s=SAMPLE_TIMEOUT_S))
+            progress.advance(str(candidate))
+            time.sleep(timing.BATCH_PAUSE_S if batches else timing.PAUSE_S)
+    except CallFailed as failed:
+        raise BrokeWorker(candidate, failed) from None
+    return [samples for _, samples in entries]
