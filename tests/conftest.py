@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -111,6 +112,30 @@ def error_of(cli: Callable[..., Any]) -> Callable[..., str]:
         return result.stderr.removeprefix("error: ").rstrip("\n")
 
     return run
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a text as mine.yaml."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "mine.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def validator() -> Any:
+    """Holds the keys of a schedule's file, as plain values, to the JSON Schema."""
+    import jsonschema
+
+    from tl_attention.files.schema import json_schema
+
+    schema = json.loads(json_schema())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from matrix_kernels import AXES, FEW, HEADS, SEED, Kernel, kernels
 
 from tl_attention.op.rows import Rows
 from tl_attention.problem.head_dims import sizes_of
-from tl_attention.problem.mask import Mask
-from tl_attention.problem.window import masked
+from tl_attention.problem.mask import Mask, masked
 
 LENGTHS = (0, 1, 2, 17, 63, 64, 65, 113, 127, 128, 129, 239, 799, 1000, 1023, 1024, 4095)
 # Of FlashAttention-3's own forward test.

@@ -17,10 +17,9 @@ from tl_attention.hardware.card import HOPPER
 from tl_attention.op.attention import schedule_of
 from tl_attention.op.rows import Rows
 from tl_attention.problem.head_dims import HeadSize, sizes_of
-from tl_attention.problem.mask import Mask
+from tl_attention.problem.mask import OPEN, Mask, fitted, masked
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
-from tl_attention.problem.window import OPEN, fitted, masked
 from tl_attention.schedule.schedule import Schedule
 
 SEED = 11

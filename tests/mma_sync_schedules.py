@@ -6,11 +6,11 @@ from typing import Any
 
 from mutations import SCHEDULES
 
-from tl_attention.files.schedule_file import ScheduleFile, load_file
+from tl_attention.files.schedule_file import Named, load_file
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.schedule.schedule import Schedule
 
-FILES: dict[str, ScheduleFile] = {
+FILES: dict[str, Named] = {
     path.relative_to(SCHEDULES).with_suffix("").as_posix(): load_file(path)
     for path in sorted([*SCHEDULES.glob("mma_sync*.yaml"), *SCHEDULES.glob("mma_sync/*.yaml")])
 }

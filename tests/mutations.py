@@ -24,8 +24,7 @@ from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import Policy
-from tl_attention.program.operation import Operation
-from tl_attention.program.program import Model, Program
+from tl_attention.program.program import Model, Operation, Program
 from tl_attention.schedule.keys import PRODUCER
 from tl_attention.schedule.options import SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule

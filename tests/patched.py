@@ -9,13 +9,13 @@ import pytest
 import torch
 from code_mutants.kernels import lowered
 from code_mutants.reading import prove
+from default_rules import load
 from golden_kernels import GoldenKernel
 from on_cpu import on_cpu
 
 import tl_attention
 from tl_attention import InputError, ScheduleRefused, attention
-from tl_attention.files.default_rule import Case
-from tl_attention.files.defaults import FILE, load
+from tl_attention.files.defaults import FILE, Case
 from tl_attention.lowering import features
 from tl_attention.measure.peers import why_not
 from tl_attention.measure.records import problem_of, read_rows, shape_of

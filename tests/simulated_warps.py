@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from tl_attention.lowering.mma_sync.dialect import Q_LOAD
-from tl_attention.program.phases import Step
-from tl_attention.program.program import Program
+from tl_attention.program.program import Program, Step
 
 WARPS = 2
 # Which of the warps that can go on does; whether a copy lands that need not yet.

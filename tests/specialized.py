@@ -9,7 +9,7 @@ from typing import Any
 from mutations import shipped, with_options
 from tiers import sampled
 
-from tl_attention.schedule.choices import choices
+from tl_attention.schedule.fields import choices
 from tl_attention.schedule.options import KernelOptions, SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
 

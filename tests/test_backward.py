@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tl_attention import InputError, attention
 from tl_attention.op import operator
 from tl_attention.op.rows import Rows
-from tl_attention.problem.window import masked, sides
+from tl_attention.problem.mask import masked, sides
 
 __all__ = ["flash_on_cpu", "on_cpu"]
 

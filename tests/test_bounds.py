@@ -9,9 +9,8 @@ import pytest
 
 from tl_attention import InputError
 from tl_attention.problem.bounds import LARGEST
-from tl_attention.problem.features import BY_WORD
+from tl_attention.problem.features import BY_WORD, SCALES, scale_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
-from tl_attention.problem.scale import SCALES, scale_of
 from tl_attention.problem.shape import AttentionShape
 
 # As `--shape` has them.

@@ -15,11 +15,10 @@ from tl_attention.measure.candidate import verified_on
 from tl_attention.measure.records import Row, problem_of
 from tl_attention.oracle.interpret import verify
 from tl_attention.problem.lengths import cuts, most_blocks
-from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.mask import CAUSAL, FULL, Mask, fitted, masked
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import INTEGERS, kv_blocks, row_tiles, visited_over_visible
 from tl_attention.problem.variant import Sizes, Variant
-from tl_attention.problem.window import fitted, masked
 from tl_attention.program.derivation import derive
 
 

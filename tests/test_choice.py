@@ -7,9 +7,8 @@ from known import Known
 from stand_in import Compilers, Gpu, on_a_machine
 
 from tl_attention.build.compile import StaticReport
-from tl_attention.configurations.as_schedule import schedule_of
-from tl_attention.configurations.configuration import Configuration, parse
-from tl_attention.configurations.space import space
+from tl_attention.configurations.configuration import Configuration, parse, schedule_of
+from tl_attention.configurations.published import space
 from tl_attention.errors import InputError
 from tl_attention.measure import gpu_worker
 from tl_attention.measure.bench import MOST_STACK_BYTES, choose

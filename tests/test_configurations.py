@@ -11,9 +11,8 @@ from test_mma_sync_passes import told
 from tiers import exhaustive
 
 from tl_attention.build.compile import compile_kernel
-from tl_attention.configurations.as_schedule import schedule_of
-from tl_attention.configurations.configuration import EXAMPLE, STEP, WHOLE, Configuration, parse
-from tl_attention.configurations.space import space
+from tl_attention.configurations.configuration import EXAMPLE, STEP, WHOLE, Configuration, parse, schedule_of
+from tl_attention.configurations.published import space
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.files.named import resolve
 from tl_attention.hardware.card import CARDS
@@ -24,8 +23,8 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
-from tl_attention.program.operation import Operation
 from tl_attention.program.planned import Planned
+from tl_attention.program.program import Operation
 
 RTX_3090 = CARDS["sm_86"]
 SPACE = list(space())
@@ -226,7 +225,7 @@ def test_they_are_compiled_for_an_rtx_3090_and_the_generated_code_is_proved(text
 
 def test_the_notation_is_a_schedules_name():
     found = resolve(EXAMPLE)
-    assert (found.name, found.file, found.head_dims) == (EXAMPLE, None, (128,))
+    assert (found.name, found.sources, found.head_dims) == (EXAMPLE, (), (128,))
     assert found.schedule == schedule_of(parse(EXAMPLE)) and resolve(EXAMPLE) is found
     shape = AttentionShape(1, 2, 256, 256, 128)
     assert of_calls.schedule_of(EXAMPLE, shape, RTX_3090) == found.schedule

@@ -14,8 +14,7 @@ from tiers import sampled
 from tl_attention.errors import ScheduleRefused
 from tl_attention.loop.attention import SOURCE
 from tl_attention.lowering.warp_specialized.dialect import TABLE
-from tl_attention.program.dependences import Dependence, dependences
-from tl_attention.program.derivation import derive
+from tl_attention.program.derivation import Dependence, dependences, derive
 from tl_attention.program.program import Program
 from tl_attention.proof.legality import Violation, find_violation
 from tl_attention.schedule.keys import PRODUCER

@@ -103,7 +103,7 @@ def test_the_code_of_equal_schedules_is_equal(cli, tmp_path) -> None:
 
 
 def test_a_schedule_that_cannot_run_is_refused_behind_what_can_be_shown(cli, tmp_path) -> None:
-    path = Path(resolve("seed_stages4").file.path)
+    path = Path(resolve("seed_stages4").sources[0].path)
     for options in ((), ("--no-code",)):
         result = cli("diff", "seed", "seed_stages4", "--head-dim", "128", *options)
         assert result.exit_code == 2 and "  num_stages: 2 -> 4" in result.stdout and "code:" not in result.stdout

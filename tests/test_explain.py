@@ -14,10 +14,9 @@ from tl_attention.files.schedule_file import load
 from tl_attention.files.schema import json_schema
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.program.planned import Planned
-from tl_attention.schedule.choices import choices
-from tl_attention.schedule.option_label import changed_options
-from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS
-from tl_attention.schedule.words import words_of
+from tl_attention.schedule.fields import choices
+from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS, words_of
+from tl_attention.schedule.schedule import changed_options
 from tl_attention.show.explain import explain
 
 

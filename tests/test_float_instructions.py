@@ -12,8 +12,7 @@ from tiers import exhaustive
 
 from tl_attention.build.compile import compile_kernel
 from tl_attention.build.sass import Loop
-from tl_attention.configurations.as_schedule import schedule_of
-from tl_attention.configurations.configuration import parse
+from tl_attention.configurations.configuration import parse, schedule_of
 from tl_attention.errors import InputError
 from tl_attention.files.named import resolve
 from tl_attention.measure.records import read_rows

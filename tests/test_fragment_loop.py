@@ -17,12 +17,10 @@ from tl_attention.loop.attention import SOURCE
 from tl_attention.loop.table import statement
 from tl_attention.oracle.interpret import POLICIES, interpret
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.oracle.statements import STATEMENT_CODE
-from tl_attention.oracle.tile import Tiles
+from tl_attention.oracle.tile import STATEMENT_CODE, Tiles
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.program.dependences import dependences
-from tl_attention.program.derivation import derive
+from tl_attention.program.derivation import dependences, derive
 from tl_attention.program.program import Program
 from tl_attention.proof.legality import check, find_violation
 from tl_attention.schedule.dialect import Dialect

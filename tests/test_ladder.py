@@ -13,7 +13,7 @@ from tiers import exhaustive
 
 from tl_attention.build.sass import Loop
 from tl_attention.configurations import published
-from tl_attention.configurations.space import space
+from tl_attention.configurations.published import space
 from tl_attention.errors import InputError
 from tl_attention.files.catalogue import folders, names
 from tl_attention.files.ladder_file import ladder_names, load_ladder

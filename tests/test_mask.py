@@ -10,7 +10,7 @@ import tilelang.language as T
 import torch
 from tvm import arith
 
-from tl_attention.oracle.statements import TENSORS
+from tl_attention.oracle.tile import TENSORS
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import INTEGERS, ceildiv, kv_blocks, row_tiles

@@ -19,8 +19,8 @@ from tl_attention import InputError, attention
 from tl_attention.op import arguments
 from tl_attention.op.in_memory import other_way
 from tl_attention.problem.head_dims import sizes_of
+from tl_attention.problem.mask import OPEN
 from tl_attention.problem.shape import DTYPES
-from tl_attention.problem.window import OPEN
 
 __all__ = ["on_cpu"]
 # At 20 s of a core each, on 15 cores, seven and a half minutes.

@@ -6,8 +6,8 @@ import pytest
 from mma_sync_schedules import SHIPPED, changed
 
 from tl_attention.program.derivation import derive
-from tl_attention.program.operation import Operation
 from tl_attention.program.planned import Planned
+from tl_attention.program.program import Operation
 from tl_attention.show.explain import explain
 
 # What the threads do for copies in an iteration. Both loads are behind a barrier that is needed anyhow: two of them a block.

@@ -14,10 +14,8 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.mma_sync.generated import prove
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.program.derivation import derive
-from tl_attention.program.operation import Iteration
-from tl_attention.program.phases import Phases
 from tl_attention.program.planned import Planned
-from tl_attention.program.program import Program
+from tl_attention.program.program import Iteration, Phases, Program
 
 # A schedule whose first products are in the prologue, with Q in shared memory and in registers.
 AHEAD = changed(

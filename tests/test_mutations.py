@@ -17,8 +17,7 @@ from tiers import sampled
 from tl_attention.errors import ScheduleRefused
 from tl_attention.loop.table import whole
 from tl_attention.oracle.interpret import POLICIES
-from tl_attention.oracle.statements import STATEMENT_CODE
-from tl_attention.oracle.tile import Tile, Tiles
+from tl_attention.oracle.tile import STATEMENT_CODE, Tile, Tiles
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive

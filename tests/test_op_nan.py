@@ -14,8 +14,8 @@ from tl_attention import attention
 from tl_attention.hardware.card import HOPPER
 from tl_attention.op.attention import schedule_of
 from tl_attention.oracle.reference import make_inputs
+from tl_attention.problem.mask import masked
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.window import masked
 
 HEADS, HEADS_KV, SEQ_Q, SEQ_KV = 6, 2, 1400, 1500
 # The key that is spoiled, in K and V's second head, and a query of a head of Q that has the first.

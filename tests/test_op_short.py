@@ -27,9 +27,7 @@ CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 
 def head_dims(name: str) -> list[tuple[int, int]]:
     """(head_dim, head_dim_v) of each size that a schedule is meant for; of an experiment the last."""
-    file = resolve(name).file
-    assert file is not None
-    found = [sizes_of(size) for size in file.head_dims]
+    found = [sizes_of(size) for size in resolve(name).head_dims]
     return found[-1:] if name in EXPERIMENTS else found
 
 

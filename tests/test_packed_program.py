@@ -37,7 +37,7 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
-from tl_attention.schedule.choices import choices
+from tl_attention.schedule.fields import choices
 from tl_attention.schedule.options import KernelOptions, SoftmaxOptions, Split
 from tl_attention.schedule.schedule import Schedule
 

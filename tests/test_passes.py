@@ -15,9 +15,7 @@ from tl_attention.oracle.interpret import verify
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
-from tl_attention.program.operation import Iteration
-from tl_attention.program.phases import Step
-from tl_attention.program.program import CONSUMER, Program
+from tl_attention.program.program import CONSUMER, Iteration, Program, Step
 from tl_attention.proof.legality import find_violation
 from tl_attention.schedule.schedule import Schedule
 

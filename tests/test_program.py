@@ -9,8 +9,7 @@ from mutations import shipped
 
 from tl_attention.lowering.pipelined.constants import pipeline_arguments
 from tl_attention.program.derivation import derive
-from tl_attention.program.operation import Operation
-from tl_attention.program.program import CONSUMER, PRODUCER
+from tl_attention.program.program import CONSUMER, PRODUCER, Operation
 from tl_attention.proof.legality import find_violation
 from tl_attention.schedule.schedule import Schedule
 

@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from moves.space import listed_keys
 from tiers import sampled
 
 from tl_attention.errors import InputError
@@ -20,12 +21,10 @@ from tl_attention.files.schedule_file import load
 from tl_attention.files.schema import json_schema
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.schedule import dialect
-from tl_attention.schedule.choices import listed_keys
 from tl_attention.schedule.dialect import Dialect, dialects
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.rule import Rule
-from tl_attention.schedule.rules import KEYS_OF_ORDER, rules_of
+from tl_attention.schedule.rules import KEYS_OF_ORDER, Rule, rules_of
 from tl_attention.schedule.schedule import EXAMPLE_LABEL, Schedule
 
 NAMES = ("seed", "inferred", "fa3_overlap", "best_causal", "mma_sync")
@@ -37,11 +36,6 @@ PLACES = (
     *(("split", {name: (32, 96)}) for name in ("row_sum", "mma0", "mma1")),
     *(("wait_before", {name: "exp"}) for name in ("mma0", "mma1", "load_k", "load_v")),
 )
-
-
-@cache
-def validator() -> Any:
-    return jsonschema.Draft202012Validator(json.loads(json_schema()))
 
 
 @cache
@@ -90,12 +84,11 @@ def broken(keys: Keys) -> list[Rule]:
     return found
 
 
-def is_valid(keys: Keys) -> bool:
-    return validator().is_valid(json.loads(keys.model_dump_json(exclude_defaults=True)))
-
-
 @pytest.mark.parametrize("samples", sampled(SAMPLES, [1500]))
-def test_the_schema_refuses_what_a_rule_refuses_and_takes_what_all_rules_take(samples) -> None:
+def test_the_schema_refuses_what_a_rule_refuses_and_takes_what_all_rules_take(samples, validator) -> None:
+    def is_valid(keys: Keys) -> bool:
+        return validator.is_valid(json.loads(keys.model_dump_json(exclude_defaults=True)))
+
     rng = random.Random(0)
     alone: Counter[Rule] = Counter()
     taken = 0

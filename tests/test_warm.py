@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 import pytest
+from default_rules import load
 from mutations import shipped
 from pool_jobs import compile_by_name
 
@@ -202,7 +203,7 @@ def test_it_compiles_into_the_cache_and_finds_the_kernel_there_the_second_time(c
 
 def test_those_that_ship_are_what_a_file_of_rules_must_be() -> None:
     """`defaults` does not look at every schedule in each process."""
-    assert defaults.load(defaults.FILE).rules == defaults.defaults().rules
+    assert load(defaults.FILE).rules == defaults.defaults().rules
 
 
 @pytest.mark.parametrize("mask", [FULL, CAUSAL, Mask(100, 0), Mask(100, 7)], ids=str)

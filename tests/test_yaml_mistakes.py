@@ -6,31 +6,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from moves.space import listed_keys
 
 from tl_attention.errors import InputError
 from tl_attention.files.named import resolve
 from tl_attention.files.schedule_file import load
-from tl_attention.schedule.choices import listed_keys
 
 TABLE = yaml.safe_load(Path(__file__).with_name("yaml_mistakes.yaml").read_text())
-
-
-@pytest.fixture
-def mine(tmp_path: Path) -> Callable[[str], Path]:
-    """Writes a text as mine.yaml."""
-
-    def write(text: str) -> Path:
-        path = tmp_path / "mine.yaml"
-        path.write_text(text)
-        return path
-
-    return write
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row["mistake"])

@@ -24,7 +24,7 @@ import torch
 from moves.space import walk
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.files.schedule_file import ScheduleFile, load_file
+from tl_attention.files.schedule_file import Named, load_file
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.oracle.interpret import verify
 from tl_attention.problem.head_dims import sizes_of
@@ -77,7 +77,7 @@ class Judged(NamedTuple):
 
 
 @cache
-def shipped() -> tuple[ScheduleFile, ...]:
+def shipped() -> tuple[Named, ...]:
     """The files of mma_sync schedules."""
     files = map(
         load_file, sorted([*folder("schedules").glob("mma_sync*.yaml"), *folder("schedules").glob("mma_sync/*.yaml")])

@@ -20,8 +20,8 @@ from tl_attention.build.store import Finished, kernel_key
 from tl_attention.build.toolchain import Nvcc, cache_enabled, cache_folder, chosen
 from tl_attention.errors import InputError
 from tl_attention.lowering.registry import lowering_of
+from tl_attention.problem.features import Parameter
 from tl_attention.problem.head_dims import check_head_dim
-from tl_attention.problem.parameter import Parameter
 from tl_attention.problem.variant import KERNEL_PARAMETERS, Variant
 from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
 from tl_attention.schedule.schedule import Schedule

@@ -19,7 +19,7 @@ from tl_attention.errors import InputError
 from tl_attention.lowering.base import FAST_MATH
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.lowering.registry import lowering_of
-from tl_attention.problem.parameter import Parameter
+from tl_attention.problem.features import Parameter
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
 from tl_attention.proof.generated.verdict import GeneratedCode

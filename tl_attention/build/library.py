@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tl_attention.problem.parameter import Parameter
+from tl_attention.problem.features import Parameter
 
 if TYPE_CHECKING:
     import torch

@@ -19,10 +19,9 @@ from torch import Tensor
 from tl_attention.errors import InputError
 from tl_attention.integrations import NAME
 from tl_attention.op.attention import attention
-from tl_attention.oracle.statements import TENSORS
+from tl_attention.oracle.tile import TENSORS
 from tl_attention.problem.features import BY_WORD, INPUTS
-from tl_attention.problem.mask import CAUSAL, FULL, Mask
-from tl_attention.problem.window import fitted, sides
+from tl_attention.problem.mask import CAUSAL, FULL, Mask, fitted, sides
 
 # Of a mask: of how many keys, its own included, its window is.
 WINDOW = "tl_attention_window"

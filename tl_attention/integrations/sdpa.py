@@ -18,7 +18,7 @@ from torch.nn.attention import register_flash_attention_impl
 from tl_attention.errors import InputError, shown
 from tl_attention.integrations import NAME
 from tl_attention.op.attention import attention
-from tl_attention.problem.window import OPEN
+from tl_attention.problem.mask import OPEN
 
 
 def register_sdpa() -> str:

@@ -26,8 +26,8 @@ from tl_attention.lowering.iterations import call_of, function_of, parameters
 from tl_attention.lowering.loop import Loop
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.variant import Variant
-from tl_attention.program.operation import Iteration, Operation
 from tl_attention.program.planned import Planned
+from tl_attention.program.program import Iteration, Operation
 
 PACKAGE = "tl_attention."
 # The kernels' room, and that whose classes are values that macros ask.

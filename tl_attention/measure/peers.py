@@ -11,9 +11,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tl_attention.hardware.device import card_at_hand
 from tl_attention.problem.head_dims import HeadSize
-from tl_attention.problem.mask import CAUSAL
+from tl_attention.problem.mask import CAUSAL, is_window
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.window import is_window
 
 MATMUL, MMA_SYNC = "matmul", "mma_sync"
 PRODUCTS = {MATMUL: "matrix product", MMA_SYNC: "loop of mma.sync"}

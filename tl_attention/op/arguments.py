@@ -16,12 +16,10 @@ from tl_attention.errors import InputError, printable, shown
 from tl_attention.hardware.card import CARDS, Card, card_of
 from tl_attention.op.in_memory import DIMENSIONS, check_layout, check_out, empty, other_way
 from tl_attention.op.rows import Rows
-from tl_attention.problem.features import BY_WORD, FEATURES, INPUTS, Asked
+from tl_attention.problem.features import BY_WORD, FEATURES, INPUTS, Asked, scale_of
 from tl_attention.problem.head_dims import check_head_dim, head_size
-from tl_attention.problem.mask import Mask
-from tl_attention.problem.scale import scale_of
+from tl_attention.problem.mask import Mask, masked
 from tl_attention.problem.shape import AttentionShape, check_dtype
-from tl_attention.problem.window import masked
 
 # What a call has for each feature that is an input of it, by word: a number, or a tensor or None.
 Given = Mapping[str, Any]

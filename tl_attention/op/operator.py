@@ -22,8 +22,7 @@ from tl_attention.op.arguments import Given
 from tl_attention.op.in_memory import BHSD, empty, other_way
 from tl_attention.op.rows import Rows
 from tl_attention.problem.features import INPUTS, NUMBERS
-from tl_attention.problem.mask import CAUSAL, Mask
-from tl_attention.problem.window import OPEN, masked, sides
+from tl_attention.problem.mask import CAUSAL, OPEN, Mask, masked, sides
 from tl_attention.schedule.schedule import Schedule
 
 NAME, GRADIENT = "tl_attention::forward", "tl_attention::backward"

@@ -17,7 +17,7 @@ from torch import Tensor
 from tl_attention.files.named import resolve
 from tl_attention.op.in_memory import ALIGNMENT, BHSD, extent, other_way
 from tl_attention.problem.features import INPUTS, Asked, Value
-from tl_attention.problem.window import OPEN
+from tl_attention.problem.mask import OPEN
 from tl_attention.schedule.schedule import Schedule
 
 # Of kinds of calls: a server sees many lengths.

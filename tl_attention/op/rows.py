@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tl_attention.problem.mask import Mask
-from tl_attention.problem.window import fitted
+from tl_attention.problem.mask import Mask, fitted
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,16 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+from pydantic import BaseModel
+
 from moves import chunks, groups
 from moves.groups import Change
-from tl_attention.schedule.choices import Path, choices, listed_keys
+from tl_attention.schedule.fields import choices
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.options import OPTION_KEYS
 from tl_attention.schedule.schedule import Schedule
 
+Path = tuple[str, ...]
 Move = Callable[[Keys], Iterator[Change]]
 # Whether a move, by its name, is one of those that are wanted.
 Wanted = Callable[[str], bool]
@@ -29,6 +32,17 @@ TOGETHER = ("block_M", "threads", "block_N")
 def everything(name: str) -> bool:
     """All moves are wanted."""
     return True
+
+
+def listed_keys(keys: BaseModel, above: Path = ()) -> Iterator[tuple[Path, tuple[Any, ...]]]:
+    """Each key whose choices can be listed, by its path, those of the mappings that are there among them."""
+    for name, field in type(keys).model_fields.items():
+        value = getattr(keys, name)
+        if isinstance(value, BaseModel):
+            yield from listed_keys(value, (*above, name))
+        # A mapping that has its own default is always there; one that may be absent is a choice as well.
+        if (field.default is None or not isinstance(value, BaseModel)) and len(found := choices(field)) > 1:
+            yield (*above, name), found
 
 
 def moves(schedule: Schedule) -> dict[str, Move]:

@@ -163,14 +163,14 @@ def cited(ladder: Ladder) -> str:
 
 def headline(ladder: Ladder, rows: Mapping[str, Row]) -> tuple[str, ...]:
     """The text's best known figure and the row of that step."""
-    row = rows[ladder.headline.name]
+    row = rows[ladder.headline.step]
     beside = "; ".join(
         f"{speed:.3f}x {PEER_NAMES[peer]}" for peer in ladder.peers if peer in rows and (speed := row.speed(rows[peer]))
     )
     least = min(rows[step.name].median_ms or math.inf for step in ladder.measured)
     # The first that is as fast as the fastest, but for what the clock does.
     fastest = next(one for step in ladder.measured if (one := rows[step.name]).median_ms < 1.003 * least)  # type: ignore[operator]
-    text = (ladder.source.partition(",")[0], ladder.headline_text)
+    text = (ladder.source.partition(",")[0], ladder.headline.text)
     return *text, reached(row), beside or NOTHING, NOTHING if fastest is row else reached(fastest)
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tl_attention.program.operation import Operation
-from tl_attention.program.program import Program
+from tl_attention.program.program import Operation, Program
 
 SHOWN = 2
 

@@ -12,8 +12,7 @@ from tl_attention.loop.table import whole
 from tl_attention.lowering.mma_sync.dialect import Q_LOAD
 from tl_attention.lowering.mma_sync.pieces import KEEP_Q, OF_D, PAIR, Pieces
 from tl_attention.lowering.mma_sync.resources import BUFFERS
-from tl_attention.program.operation import Operation
-from tl_attention.program.program import Program
+from tl_attention.program.program import Operation, Program
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.matrices import SIDE, Matrix
 from tl_attention.proof.generated.refused import Unsafe

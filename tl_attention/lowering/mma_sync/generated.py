@@ -17,8 +17,7 @@ from tl_attention.lowering.mma_sync.dialect import Q_LOAD
 from tl_attention.lowering.mma_sync.kernel import GREW
 from tl_attention.lowering.mma_sync.pieces import Pieces
 from tl_attention.lowering.mma_sync.resources import BUFFERS
-from tl_attention.program.phases import Step
-from tl_attention.program.program import Program
+from tl_attention.program.program import Program, Step
 from tl_attention.proof.events import Event
 from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.row_tile import RowTile

@@ -12,8 +12,8 @@ import numpy as np
 
 from tl_attention.hardware.warpgroup import ROWS, WARPS
 from tl_attention.lowering.warp_specialized.roles import Roles
-from tl_attention.problem.arithmetic import ceildiv
 from tl_attention.problem.lengths import Problems, cuts
+from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import row_tiles
 from tl_attention.problem.variant import Sizes, Variant

@@ -15,8 +15,7 @@ from functools import cached_property
 from tl_attention.hardware.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARPGROUP, WARPS
 from tl_attention.loop.table import Table, whole
 from tl_attention.lowering.warp_specialized.dialect import Q_LOAD
-from tl_attention.program.operation import Operation
-from tl_attention.program.program import Program
+from tl_attention.program.program import Operation, Program
 from tl_attention.proof.events import CLUSTER, EXPONENTIALS, NAMED, TILE, Event, P, Process, Q, Read, ring_names
 from tl_attention.schedule.schedule import Schedule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tl_attention.problem.parameter import Parameter
+from tl_attention.problem.features import Parameter
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.proof.generated.host_plan import Descriptor, HostPlan
 from tl_attention.proof.generated.refused import Unsafe

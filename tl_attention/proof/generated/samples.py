@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.problem.arithmetic import ceildiv
 from tl_attention.problem.lengths import Problems, drawn
-from tl_attention.problem.mask import Mask
+from tl_attention.problem.mask import Mask, ceildiv
 from tl_attention.problem.tiling import visited
 from tl_attention.problem.variant import Variant
 from tl_attention.proof.generated.tensors import Tensor

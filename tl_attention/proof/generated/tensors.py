@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from math import prod
 
-from tl_attention.problem.parameter import Parameter
+from tl_attention.problem.features import Parameter
 from tl_attention.proof.generated.threads import Value
 
 BATCH, HEAD, ROW, COLUMN = range(4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tl_attention.problem.parameter import Parameter
+from tl_attention.problem.features import Parameter
 from tl_attention.problem.variant import Variant
 
 

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from tl_attention.schedule.choices import choices
 from tl_attention.schedule.dialect import Check
+from tl_attention.schedule.fields import choices, field_at, model_of
 from tl_attention.schedule.key_errors import RuleBroken
-from tl_attention.schedule.key_words import KeyPath, line_of, listed, model_of
+from tl_attention.schedule.key_words import KeyPath, line_of, listed
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.rules import rules_of
 
 MOST_CANDIDATES = 64
 # A key and its value, or what to change in words.
 Need = tuple[KeyPath, Any] | str
+
+
+class Mend(NamedTuple):
+    """A value of a key, and the keys with it."""
+
+    value: Any
+    keys: Keys
 
 
 def broken_by(rule: Check, keys: Keys) -> RuleBroken | None:
@@ -28,26 +35,28 @@ def broken_by(rule: Check, keys: Keys) -> RuleBroken | None:
     return None
 
 
-def value_that_works(keys: Keys, broken: RuleBroken, key: KeyPath) -> tuple[Any] | None:
-    """A value of a key with which the rule is met: the one with the fewest other rules broken."""
-    before = _value(keys, key)
+def mended(keys: Keys, broken: RuleBroken, key: KeyPath) -> Mend | None:
+    """The value of a key with which the rule is met: the one with the fewest other rules broken. None where there is none."""
+    before: Any = keys
+    for part in key:
+        before = getattr(before, str(part), None)
     candidates = [broken.offers[key]] if broken.offers.get(key) is not None else list(_candidates(key, before))
-    best: tuple[int, Any] | None = None
+    best: tuple[int, Mend] | None = None
     for value in candidates:
-        changed = with_value(keys, key, value) if value != before else None
+        changed = _with_value(keys, key, value) if value != before else None
         if changed is None or changed.dialect is not keys.dialect:
             continue
         left = [other for one in rules_of(changed.dialect) if (other := broken_by(one, changed))]
         if any(other.key == broken.key or of_file(other.key) == key for other in left):
             continue
         if best is None or len(left) < best[0]:
-            best = len(left), value
-    return (best[1],) if best else None
+            best = len(left), Mend(value, changed)
+    return best[1] if best else None
 
 
 def _candidates(key: KeyPath, before: Any) -> Iterator[Any]:
     """The default, then what else the key may be, numbers from the one that it is."""
-    field = _field(key)
+    field = field_at(Keys, key)
     if field is None:
         return
     if not field.is_required():
@@ -62,7 +71,7 @@ def _candidates(key: KeyPath, before: Any) -> Iterator[Any]:
 
 def _as_given(value: Any, key: KeyPath) -> Any:
     """A value as a file would give it: null for a default that says nothing."""
-    field = _field(key)
+    field = field_at(Keys, key)
     is_nothing = isinstance(value, BaseModel) or value == ()
     return None if is_nothing and field is not None and value == field.default else value
 
@@ -72,21 +81,7 @@ def of_file(key: KeyPath) -> KeyPath:
     return key[: next((depth for depth, part in enumerate(key) if isinstance(part, int)), len(key))]
 
 
-def _field(key: KeyPath) -> Any:
-    model: type[BaseModel] | None = Keys
-    for part in key[:-1]:
-        model = model_of(model.model_fields[str(part)].annotation) if model else None
-    return model.model_fields.get(str(key[-1])) if model else None
-
-
-def _value(keys: Keys, key: KeyPath) -> Any:
-    value: Any = keys
-    for part in key:
-        value = getattr(value, str(part), None)
-    return value
-
-
-def with_value(keys: Keys, key: KeyPath, value: Any) -> Keys | None:
+def _with_value(keys: Keys, key: KeyPath, value: Any) -> Keys | None:
     """The keys with another value; None where the key cannot have it."""
     fields: dict[Any, Any] = keys.model_dump()
     inside = fields
@@ -101,18 +96,18 @@ def with_value(keys: Keys, key: KeyPath, value: Any) -> Keys | None:
         return None
 
 
-def need_of(keys: Keys, key: KeyPath, value: tuple[Any] | None, is_in_base: bool) -> Need:
+def need_of(keys: Keys, key: KeyPath, mend: Mend | None, is_in_base: bool) -> Need:
     """What has to stand beside the author's key."""
-    if value is None:
+    if mend is None:
         return f"{'another ' if is_in_base else ''}`{key[0]}`"
-    if key == ("group",) and value[0]:
-        before, after = ([name for group in groups for name in group] for groups in (keys.group, value[0]))
+    if key == ("group",) and mend.value:
+        before, after = ([name for group in groups for name in group] for groups in (keys.group, mend.value))
         gone, come = ([name for name in one if name not in other] for one, other in ((before, after), (after, before)))
         if not come:
             return f"`group` without {listed(gone)}" if gone else "another `group`"
         instead = f" in place of {listed(gone)}" if gone else ""
         return f"`group` with {listed(come)}{instead}"
-    return key, _as_given(value[0], key)
+    return key, _as_given(mend.value, key)
 
 
 def lines_of(needs: Iterable[Need]) -> str:
