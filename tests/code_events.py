@@ -10,8 +10,7 @@ from tl_attention.lowering.warp_specialized.generated import RolesProof
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.derivation import derive
 from tl_attention.proof.events import Event, Process
-from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.seen import Lengths
+from tl_attention.proof.generated.run import Extent, Run
 from tl_attention.proof.generated.stream import Stream
 from tl_attention.proof.generated.threads import Threads
 from tl_attention.proof.generated.verdict import GeneratedCode
@@ -25,7 +24,7 @@ def role_events(
     proof = RolesProof(schedule, derive(schedule), code)
     cluster, warpgroups = schedule.kernel.cluster, schedule.block_M // 64
     threads = Threads(np.arange(clusters * cluster), warpgroups + 1, tuple(range(WARPS)))
-    run = Run(proof.kernel, threads, sizes._asdict(), Lengths(tiles), cluster, {"TileCounter": (0, 0)})
+    run = Run(proof.kernel, threads, sizes._asdict(), Extent(tiles), cluster, {"TileCounter": (0, 0)})
     run.go()
     found = {}
     for block in range(clusters * cluster):
@@ -34,7 +33,7 @@ def role_events(
             process = Process(block, group, WARPS if group >= 0 else 1)
             mine = (threads.block == block) & (threads.y == group % (warpgroups + 1))
             own = np.flatnonzero(mine & (threads.x < process.warps * WARP))
-            found[process] = list(Stream(run, own, str(process), proof.expected(sizes)).events())
+            found[process] = list(Stream(run, own, str(process), proof.reading(sizes)).events())
     return found
 
 
@@ -43,6 +42,6 @@ def block_events(schedule: Schedule, code: GeneratedCode, sizes: Sizes) -> list[
     proof = PipelinedProof(schedule, derive(schedule), code)
     threads = Threads(np.array([0]), 1, tuple(range(schedule.threads // WARP)))
     names = {**sizes._asdict(), "blockIdx_x": 0, "blockIdx_y": 0, "blockIdx_z": 0}
-    run = Run(proof.kernel, threads, names, Lengths(1))
+    run = Run(proof.kernel, threads, names, Extent(1))
     run.go()
-    return list(Stream(run, np.arange(len(threads)), "the block", proof.expected(sizes)).events())
+    return list(Stream(run, np.arange(len(threads)), "the block", proof.reading(sizes)).events())

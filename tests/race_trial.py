@@ -11,7 +11,7 @@ from event_programs import EventProgram, event_programs, mutant
 from mbarrier_simulator import Machine
 from simulated_orders import TooMany, explore, tried
 
-from tl_attention.proof.race_rules import Rule, Unsafe
+from tl_attention.proof.mbarrier import Rule, Unsafe
 from tl_attention.proof.races import prove
 
 # Of programs that are small enough for all orders: the events that their warps run, and the states that they come to.

@@ -8,12 +8,11 @@ import numpy as np
 
 from tl_attention.proof.generated.calls import CALLS
 from tl_attention.proof.generated.iterations import Iterations
-from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.seen import Lengths, Seen
+from tl_attention.proof.generated.run import Extent, Run, Seen
 from tl_attention.proof.generated.text import Kernel, read
 from tl_attention.proof.generated.threads import Threads
 
-WHOLE = Lengths(1 << 62)
+WHOLE = Extent(1 << 62)
 
 
 def kernel(body: str, sizes: Iterable[str] = ("n", "m")) -> Kernel:
@@ -30,7 +29,7 @@ def line_of(body: str, text: str) -> int:
 
 
 def ran(
-    body: str, lengths: Lengths = WHOLE, blocks: int = 1, ys: int = 1, warps: int = 2, start: int = 0, **names: int
+    body: str, lengths: Extent = WHOLE, blocks: int = 1, ys: int = 1, warps: int = 2, start: int = 0, **names: int
 ) -> Run:
     """A run of it by all threads of some blocks of one cluster."""
     small = kernel(body, names or ("unused",))

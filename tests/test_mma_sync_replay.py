@@ -11,7 +11,7 @@ from simulated_warps import wrong
 from tiers import sampled
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.lowering.mma_sync.generated import prove
+from tl_attention.lowering.mma_sync.replay import prove
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned

@@ -18,7 +18,7 @@ from tiers import sampled
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.proof.events import CLUSTER, NAMED, Event, Process
-from tl_attention.proof.race_rules import Rule
+from tl_attention.proof.mbarrier import Rule
 from tl_attention.proof.races import prove
 
 PRODUCER, FIRST, PRODUCER_1 = Process(0, -1, 1), Process(0, 0, 2), Process(1, -1, 1)
@@ -222,7 +222,7 @@ def test_an_arrival_does_not_count_in_the_place_of_another():
     assert explore(Machine(roles, counts), 10_000)
 
 
-# As above, and no order fails: `race_rules.py` says why they are refused.
+# As above, and no order fails: `mbarrier.py` says why they are refused.
 HARMLESS: dict[str, tuple[str, Change, Rule]] = {
     "a release too many that nobody waits for": (
         "one warpgroup, alone, tiles [1]",

@@ -8,13 +8,13 @@ from small_kernels import kernel, line_of, ran
 from tl_attention.problem.variant import Sizes
 from tl_attention.proof.generated.coverage import Coverage
 from tl_attention.proof.generated.iterations import Iterations
-from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.seen import Lengths
+from tl_attention.proof.generated.run import Extent
+from tl_attention.proof.generated.verdict import Unsafe
 
 SIZES = ("batch", "heads", "seq_q", "seq_kv")
 
 
-def covered(body: str, *keys: int, lengths: Lengths = Lengths(1), starts: tuple[int, ...] = (0,)) -> Coverage:
+def covered(body: str, *keys: int, lengths: Extent = Extent(1), starts: tuple[int, ...] = (0,)) -> Coverage:
     """What runs at so many keys each, and one of everything else, showed."""
     coverage = Coverage()
     for seq_kv in keys:
@@ -44,7 +44,7 @@ def test_a_line_that_no_size_reaches_is_refused():
 def test_a_call_that_only_a_run_for_places_reached_is_refused():
     body = under("seq_kv < 100")
     coverage, small = covered(body, 150), kernel(body, SIZES)
-    coverage.note_places(ran(body, Lengths(1), **dict(zip(SIZES, (1, 1, 1, 50)))), {line_of(body, "sync")})
+    coverage.note_places(ran(body, Extent(1), **dict(zip(SIZES, (1, 1, 1, 50)))), {line_of(body, "sync")})
     with pytest.raises(Unsafe, match="line 3 does not run at any size that is tried"):
         coverage.unreached(small, Iterations.of(small.body), False)
 

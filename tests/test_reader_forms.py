@@ -6,8 +6,7 @@ from itertools import product
 
 import pytest
 
-from tl_attention.proof.generated.expression import parsed
-from tl_attention.proof.generated.forms import (
+from tl_attention.proof.generated.affine import (
     AFFINE,
     FLOORED,
     INVARIANT,
@@ -20,6 +19,7 @@ from tl_attention.proof.generated.forms import (
     form,
     form_of,
 )
+from tl_attention.proof.generated.expression import parsed
 from tl_attention.proof.generated.threads import NUMBERS
 
 

@@ -6,7 +6,7 @@ import pytest
 from small_kernels import kernel, line_of
 
 from tl_attention.proof.generated.iterations import Iterations
-from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.verdict import Unsafe
 
 TILES = """
   int tile = 0;

@@ -20,8 +20,8 @@ from tl_attention.proof.generated.calls import CALLS
 from tl_attention.proof.generated.host_plan import Expression, HostPlan
 from tl_attention.proof.generated.host_plan import Parameter as Taken
 from tl_attention.proof.generated.launch import check_signature
-from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.text import read
+from tl_attention.proof.generated.verdict import Unsafe
 
 VARIANTS = (Variant(128, "float16"), Variant(64, "bfloat16", CAUSAL, sizes=Sizes(2, 3, 100, 200)))
 GROUPED = tuple(replace(variant, group=3) for variant in VARIANTS)

@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from race_trial import Trial, mutants, trial
 
-from tl_attention.proof.race_rules import Rule
+from tl_attention.proof.mbarrier import Rule
 from tl_attention.show.table import lines
 
 HEADINGS = ("rule", "refused", "some order fails", "no order fails", "no order of 200 fails")

@@ -109,9 +109,9 @@ def _library(kernel: Any) -> bytes:
 def compile_products(dtype: str, arch: str, sms: int) -> Any:
     """The kernel of nothing but products by mma.sync, for the card at hand.
 
-    A function of Source, Output and the number of iterations: `lowering/mma_sync/rate.py` says what they are.
+    A function of Source, Output and the number of iterations: `lowering/mma_sync/mma_peak.py` says what they are.
     """
     with in_force():
-        from tl_attention.lowering.mma_sync.rate import products_kernel
+        from tl_attention.lowering.mma_sync.mma_peak import products_kernel
 
         return compiled(products_kernel(dtype=dtype, sms=sms), arch)

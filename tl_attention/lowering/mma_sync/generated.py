@@ -7,100 +7,28 @@ each product finds there what it multiplies.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 
-from tl_attention.errors import ScheduleRefused
+from tl_attention.loop.table import whole
 from tl_attention.lowering.device_code import STORE, STORE_LSE, STRIDED_STORE
-from tl_attention.lowering.mma_sync.compared import Comparison
 from tl_attention.lowering.mma_sync.dialect import Q_LOAD
+from tl_attention.lowering.mma_sync.fragment_layout import KEEP_Q, OF_D, FragmentLayout
 from tl_attention.lowering.mma_sync.kernel import GREW
-from tl_attention.lowering.mma_sync.pieces import Pieces
 from tl_attention.lowering.mma_sync.resources import BUFFERS
-from tl_attention.program.program import Program, Step
-from tl_attention.proof.events import Event
-from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.row_tile import RowTile
+from tl_attention.program.program import Operation
+from tl_attention.proof.events import AnyOrder, Event, Expected, Place
 from tl_attention.proof.generated.row_tile_proof import RowTileProof
-from tl_attention.proof.generated.tiles import Product, Tile
-from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
-from tl_attention.schedule.schedule import Schedule
+from tl_attention.proof.generated.row_tiles import RowTiles
+from tl_attention.proof.generated.stream import fragment, multiply
+from tl_attention.proof.generated.tiles import SIDE, Matrix, Tile
+from tl_attention.proof.generated.verdict import Unsafe
 
-
-class _Slot:
-    """A tile in shared memory: of which block, whether its copies have arrived, are seen by all, and who may read it."""
-
-    def __init__(self, block: int):
-        self.block = block
-        self.arrived = self.seen = self.being_read = False
-
-
-def prove(program: Program) -> None:
-    """Raise ScheduleRefused with the read, or the copy, that is not safe, at whichever number of blocks."""
-    for blocks in range(program.least_blocks, program.least_blocks + 2 * program.span + 3):
-        _Replay(program).run(program.phases.steps(blocks))
-
-
-class _Replay:
-    def __init__(self, program: Program):
-        self.program, self.table = program, program.table
-        self.slots: dict[tuple[str, int], _Slot] = {}
-        self.groups: list[_Slot] = []
-        # Whether Q's fragments are in registers, for all blocks.
-        self.kept = False
-        self.load(Q_LOAD, 0, 1)
-
-    def run(self, steps: Iterator[Step]) -> None:
-        for op, block in steps:
-            if op.kind == "issue":
-                self.load(op.statement, block, self.program.buffers[op.statement])
-            elif op.kind == "wait":
-                for slot in self.groups[: max(0, len(self.groups) - op.outstanding)]:
-                    slot.arrived = True
-            elif op.kind == "sync":
-                for slot in self.slots.values():
-                    slot.seen, slot.being_read = slot.arrived, False
-            elif op.kind == "keep":
-                self.read(op.kind, 0, Q_LOAD, 0, 1)
-                self.kept = True
-            elif op.kind == "run":
-                self.reads(op.statement, block)
-
-    def load(self, load: str, block: int, buffers: int) -> None:
-        old = self.slots.get((load, block % buffers))
-        if old and old.being_read:
-            raise refused(f"{load}({block}) copies over what a warp may still read of block {old.block}")
-        if old and not old.arrived:
-            raise refused(f"{load}({block}) copies to where the copies of block {old.block} may still arrive")
-        self.slots[load, block % buffers] = slot = _Slot(block)
-        self.groups.append(slot)
-
-    def reads(self, statement: str, block: int) -> None:
-        for load in self.table.loads_of(statement):
-            self.read(statement, block, load, block, self.program.buffers[load])
-        if reads := self.table.inputs.intersection(self.table.by_name[statement].reads):
-            if "Q_shared" in reads:
-                self.read(statement, block, Q_LOAD, 0, 1)
-            elif not self.kept:
-                raise refused(f"{statement}({block}) reads Q in registers, which are not loaded yet")
-
-    def read(self, statement: str, block: int, load: str, of_block: int, buffers: int) -> None:
-        slot = self.slots.get((load, of_block % buffers))
-        what = f"{statement}({block}) reads what {load}({of_block})"
-        if slot is None or slot.block != of_block:
-            raise refused(f"{what} has not copied")
-        if not slot.arrived:
-            raise refused(f"{what} copies, with no wait between")
-        if not slot.seen:
-            raise refused(f"{what} copied, with no barrier of all threads behind the wait")
-        slot.being_read = True
-
-
-def refused(words: str) -> ScheduleRefused:
-    """What goes wrong between the threads of a block."""
-    return ScheduleRefused(words)
-
-
+# The buffer that a statement's fragments are of, and their load.
+FRAGMENTS = {"frag_q": ("Q", Q_LOAD), "frag_k": ("K", "load_k"), "frag_v": ("V", "load_v"), KEEP_Q: ("Q", Q_LOAD)}
+ACCUMULATORS = {"mma0": "acc_s", "mma1": "acc_o"}
+# Of each array of fragments, the KV block and the matrix that each register has of it.
+Registers = dict[str, dict[int, tuple[int, Matrix]]]
 # Registers whose content is known: nothing but an ldmatrix may write them.
 OF_FRAGMENTS = re.compile(rf"\b(?:{'|'.join(BUFFERS.values())})\b")
 OTHERS = "numbers: arithmetic"
@@ -120,9 +48,9 @@ class MmaSyncProof(RowTileProof):
         return store + GREW * (self.schedule.softmax.rescale_threshold > 0) + STORE_LSE * self.lse
 
     @cached_property
-    def pieces(self) -> Pieces:
+    def pieces(self) -> FragmentLayout:
         """What its statements do to registers."""
-        return Pieces(self.schedule, self.code.variant.tile_dim)
+        return FragmentLayout(self.schedule, self.code.variant.tile_dim)
 
     @cached_property
     def tiles(self) -> dict[str, Tile]:
@@ -131,18 +59,12 @@ class MmaSyncProof(RowTileProof):
         shapes = {"Q": (schedule.block_M, 1), **{name: (schedule.block_N, count) for name, count in rings.items()}}
         return {name: Tile(name, rows, columns, slots, swizzled) for name, (rows, slots) in shapes.items()}
 
-    @cached_property
-    def products(self) -> dict[str, Product]:
-        head_dim, block_N, tiles = self.code.variant.tile_dim, self.schedule.block_N, self.tiles
-        return {
-            "acc_s": Product("acc_s", "Q_local", tiles["K"], block_N, head_dim, False),
-            "acc_o": Product("acc_o", "acc_s_cast", tiles["V"], head_dim, block_N, True),
-        }
+    @property
+    def operands(self) -> tuple[Tile | str, Tile | str]:
+        return "Q_local", "acc_s_cast"
 
     def check_code(self) -> None:
         declared = self.kernel.declared
-        if declared.barriers or declared.numbers:
-            raise Unsafe(f"it has mbarriers or numbers in shared memory: {declared.barriers} {declared.numbers}")
         for name, elements in self.pieces.declared.items():
             found, wanted = declared.registers.get(name), elements * BYTES.get(name, 2)
             if found != wanted:
@@ -152,11 +74,78 @@ class MmaSyncProof(RowTileProof):
             if kind == OTHERS and OF_FRAGMENTS.search(lines[line]):
                 raise Unsafe(f"line {line + 1} computes on a fragment: {lines[line].strip()[:80]!r}")
 
-    def check_tile(self, tile: RowTile, found: Sequence[Event]) -> Iterable[Event]:
-        Comparison(self.program, tile, self.pieces, self.lse).check(found)
-        return found
+    # --- what a block does -------------------------------------------------------------------------------------
 
+    def expected(self, tile: RowTiles, executed: int) -> Iterator[Expected]:
+        registers: Registers = {}
+        yield from self._load("Q", 0, tile.copied("Q"))
+        for op, block in self.program.phases.steps(executed):
+            yield from self._operation(op, block, tile, registers)
+        yield from self._stores(tile)
 
-def check(schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-    """The verdict on a kernel. Raises ScheduleRefused."""
-    return MmaSyncProof(schedule, program, code).verdict()
+    def _operation(self, op: Operation, block: int, tile: RowTiles, registers: Registers) -> Iterator[Expected]:
+        name = whole(op.statement)
+        if op.kind == "issue":
+            buffer = name.removeprefix("load_").upper()
+            yield from self._load(buffer, block % self.program.buffers[op.statement], tile.copied(buffer, block))
+        elif op.kind == "wait":
+            yield Event("copies wait", value=op.outstanding)
+        elif op.kind == "sync":
+            yield Event("sync")
+        elif op.kind == "keep" or name in FRAGMENTS:
+            yield self._fragments(KEEP_Q if op.kind == "keep" else op.statement, block, registers)
+        elif name in ACCUMULATORS:
+            self._check_registers(op.statement, block, registers)
+            yield self._products[op.statement]
+        elif name == "mask":
+            yield tile.mask(block, 0, self.rows)
+
+    def _load(self, buffer: str, slot: int, place: Place) -> Iterator[Event]:
+        """All copies of a tile, as a group."""
+        yield from (Event("load", buffer, slot, place=place), Event("commit copies"))
+
+    def _fragments(self, statement: str, block: int, registers: Registers) -> AnyOrder:
+        """Each of a statement's registers gets its matrix, once."""
+        buffer, load = FRAGMENTS[whole(statement)]
+        block = 0 if load == Q_LOAD else block
+        name, matrices = f"{buffer}_local", self.pieces.loaded(statement)
+        registers.setdefault(name, {}).update((at, (block, matrix)) for at, matrix in matrices.items())
+        slot = block % self.program.buffers.get(load, 1)
+        if (statement, slot) not in self._loaded:
+            events = frozenset(fragment(buffer, slot, name, at, matrix) for at, matrix in matrices.items())
+            self._loaded[statement, slot] = AnyOrder(events)
+        return self._loaded[statement, slot]
+
+    @cached_property
+    def _loaded(self) -> dict[tuple[str, int], AnyOrder]:
+        """The loads of a statement's fragments from a slot."""
+        return {}
+
+    @cached_property
+    def _products(self) -> dict[str, AnyOrder]:
+        """Each of a statement's products, once."""
+        return {
+            statement: AnyOrder(
+                frozenset(
+                    multiply(ACCUMULATORS[whole(statement)], at, product.a[:2], product.b[:2])
+                    for at, products in self.pieces.multiplied(statement).items()
+                    for product in products
+                )
+            )
+            for statement in self.pieces.fragments.chunks
+            if whole(statement) in ACCUMULATORS
+        }
+
+    def _check_registers(self, statement: str, block: int, registers: Registers) -> None:
+        """Raise Unsafe unless a statement's products find in their registers what they multiply."""
+        for (name, at), matrix in self.pieces.needed(statement).items():
+            of, held = 0 if name == BUFFERS["frag_q"] else block, registers.get(name, {}).get(at, "nothing")
+            if held != (of, matrix):
+                raise Unsafe(f"{statement}({block}) multiplies {held} of {name}[{at}], expected {of, matrix}")
+
+    def _stores(self, tile: RowTiles) -> Iterator[Event]:
+        """The logarithms and the output of each 16 rows of all warps, from their own registers."""
+        of_output = self.pieces.head_dim // SIDE * OF_D
+        for kind, registers in (("lse", 2),) * self.lse + (("output", of_output),):
+            for i in range(self.pieces.products):
+                yield Event(kind, index=i * registers, place=tile.place(i * self.pieces.rows))

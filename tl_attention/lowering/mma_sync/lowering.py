@@ -73,7 +73,7 @@ class MmaSync(Lowering):
         return resources(planned, size, card)
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
-        from tl_attention.lowering.mma_sync import generated as replay
+        from tl_attention.lowering.mma_sync import replay
 
         # Another model's Program is not what its kernel runs.
         if program.model == self.dialect.model:
@@ -93,6 +93,6 @@ class MmaSync(Lowering):
         return launch
 
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-        from tl_attention.lowering.mma_sync import generated
+        from tl_attention.lowering.mma_sync.generated import MmaSyncProof
 
-        return generated.check(schedule, program, code)
+        return MmaSyncProof(schedule, program, code).verdict()

@@ -6,23 +6,16 @@ load that was committed last is not waited for). So what it generated is checked
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from tl_attention.lowering.device_code import OF_FEATURES
-from tl_attention.lowering.pipelined.replay import Q, Replay
-from tl_attention.program.program import Program
-from tl_attention.proof.events import Event
-from tl_attention.proof.generated.per_head import PER_HEAD, check_per_head
-from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.row_tile import RowTile
+from tl_attention.lowering.pipelined.replay import OUTPUT, WAITS, Q, check_waits
+from tl_attention.program.program import unroll
+from tl_attention.proof.events import Event, Expected, Maybe
 from tl_attention.proof.generated.row_tile_proof import RowTileProof
-from tl_attention.proof.generated.tiles import Product, Tile
-from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
-from tl_attention.schedule.schedule import Schedule
-
-# What an event moves or multiplies; others order these.
-MOVED = {"load", "product", "write", "store", "output", "lse", "left out", PER_HEAD}
+from tl_attention.proof.generated.row_tiles import RowTiles
+from tl_attention.proof.generated.tiles import Tile
 
 
 class PipelinedProof(RowTileProof):
@@ -42,26 +35,47 @@ class PipelinedProof(RowTileProof):
             "V": Tile("V", schedule.block_N, variant.tile_dim_v, buffers["V"], of_tensor=variant.head_dim_v),
         }
 
-    @cached_property
-    def products(self) -> dict[str, Product]:
-        variant, block_N, tiles = self.code.variant, self.schedule.block_N, self.tiles
-        return {
-            "acc_s": Product("acc_s", tiles[Q], tiles["K"], block_N, variant.tile_dim, False),
-            "acc_o": Product("acc_o", "acc_s_cast", tiles["V"], variant.tile_dim_v, block_N, True),
-        }
+    def expected(self, tile: RowTiles, executed: int) -> Iterator[Expected]:
+        yield Event("write", Q, place=tile.copied(Q))
+        for step in unroll(self.program.consumer, executed, self.program.table.products):
+            if step.op.kind == "issue":
+                yield from self._issue(step.op.statement, step.block, tile)
+        if self.lse:
+            yield Event("lse", place=tile.place())
+        if any(descriptor.tensor == OUTPUT for descriptor in self.plan.descriptors):
+            # Through the buffer of Q.
+            yield Event("write", Q, reads=((Q, 0, 0),))
+            yield Event("store", Q, reads=((Q, 0, 0),), place=tile.place())
+        else:
+            yield Event("output", value=tile.rows_from(0, self.rows), place=tile.place())
 
-    def check_code(self) -> None:
-        declared = self.kernel.declared
-        if declared.barriers or declared.numbers:
-            raise Unsafe(f"it has mbarriers or numbers in shared memory: {declared.barriers} {declared.numbers}")
+    def _issue(self, statement: str, block: int, tile: RowTiles) -> Iterator[Event | Maybe]:
+        """A load, or a product, which adds to what its accumulators have: -inf where scores are hidden."""
+        load, *_ = self.program.table.loads_of(statement) or (statement,)
+        ring = load.removeprefix("load_").upper()
+        slot = block % self.program.buffers[load]
+        if load == statement:
+            yield Event("load", ring, slot, place=tile.copied(ring, block))
+            return
+        if ring == "K":
+            yield tile.mask(block, 0, self.rows)
+        reads = ((ring, slot, block), *(((Q, 0, 0),) if ring == "K" else ()))
+        yield Event("product", ring, slot, reads=reads, place=(1,))
 
-    def check_tile(self, tile: RowTile, found: Sequence[Event]) -> Iterable[Event]:
-        Replay(self.program, tile, self.lse).check(found)
-        check_per_head(found, self.code.variant.optional, [tile.place[1]])
+    def checked(self, found: Sequence[Event]) -> Sequence[Event]:
         # Its waits and barriers are enough, wherever they stand: others that are enough are the same proof.
-        return [event for event in found if event.kind in MOVED]
+        check_waits(found)
+        return [*_masked([event for event in found if event.kind not in WAITS])]
 
 
-def check(schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-    """The verdict on a kernel. Raises ScheduleRefused."""
-    return PipelinedProof(schedule, program, code).verdict()
+def _masked(events: Iterable[Event]) -> Iterator[Event]:
+    """The events, with a mask right before each product of K that has one, or more, anywhere behind the product before."""
+    masked = False
+    for event in events:
+        if event.kind == "mask":
+            masked = True
+            continue
+        if event.kind == "product" and event.name == "K":
+            yield from (Event("mask"),) * masked
+            masked = False
+        yield event

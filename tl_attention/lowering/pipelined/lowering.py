@@ -42,6 +42,6 @@ class Pipelined(Lowering):
         return launch
 
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-        from tl_attention.lowering.pipelined import generated
+        from tl_attention.lowering.pipelined.generated import PipelinedProof
 
-        return generated.check(schedule, program, code)
+        return PipelinedProof(schedule, program, code).verdict()

@@ -89,6 +89,6 @@ class WarpSpecialized(Lowering):
         return ("TileCounter",) if schedule.kernel.tile_scheduler == "dynamic" else ()
 
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-        from tl_attention.lowering.warp_specialized import generated
+        from tl_attention.lowering.warp_specialized.generated import RolesProof
 
-        return generated.check(schedule, program, code)
+        return RolesProof(schedule, program, code).verdict()

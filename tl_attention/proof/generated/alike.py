@@ -13,30 +13,36 @@ from typing import Any
 
 import numpy as np
 
-from tl_attention.problem.tiling import whole_blocks
+from tl_attention.problem.lengths import Problems, drawn
+from tl_attention.problem.mask import ceildiv
+from tl_attention.problem.variant import Variant
 from tl_attention.program.program import Program
+from tl_attention.proof.generated.copies import PER_HEAD
 from tl_attention.proof.generated.nodes import Arithmetic, For, Step, While, every
-from tl_attention.proof.generated.per_head import PER_HEAD
-from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.samples import ARRAYS, Array, Samples
-from tl_attention.proof.generated.seen import Seen
+from tl_attention.proof.generated.row_tiles import RowTiles
+from tl_attention.proof.generated.run import Run, Seen
 from tl_attention.proof.generated.tensors import Tensor
 from tl_attention.proof.generated.text import Kernel
+from tl_attention.proof.generated.verdict import Unsafe
 
+# Of a problem of fixed sizes: so many of its first tiles, and so many between the first and the last.
+FIRST, BETWEEN = 64, 1024
+# So many tiles are first ones, or last ones.
+EDGE = 50
 NONE = -1
 # Of the samples of one length: iterations above it count modulo the period.
 SHORT = 3
+Array = np.ndarray
 # What multiplies, and is in every loop over KV blocks of those that compute.
 PRODUCTS = ("product", "multiply")
 
 
-class Comparison:
+class Likeness:
     """The comparison of the samples of one run with each other. `turns` are the tiles that blocks work on in turn."""
 
-    def __init__(self, run: Run, turns: Sequence[Samples], period: int):
+    def __init__(self, run: Run, turns: Sequence[RowTiles], period: int):
         self.run, self.turns = run, turns
-        self.blocks = [samples.blocks for samples in turns]
+        self.blocks = [tiles.blocks for tiles in turns]
         # Lines that run for one tile after another; the others run once, whatever the turn was.
         tiles = [node for node in every(run.kernel.body) if isinstance(node, While)]
         inside = [node for loop in tiles for node in every(loop.body)]
@@ -52,8 +58,9 @@ class Comparison:
 
         Of the turns before, how many KV blocks they had is left, modulo the period.
         """
-        samples = self.turns[turn]
-        columns = [samples.rank, samples.there, np.where(samples.there, samples.rows_left, NONE)]
+        tiles = self.turns[turn]
+        rows_left = np.clip(tiles.sizes.seq_q - tiles.row, 0, tiles.cut.block_M)
+        columns = [tiles.rank, tiles.there, np.where(tiles.there, rows_left, NONE)]
         before = zip(self.turns[:turn], self.blocks)
         columns += [np.where(earlier.there, end - start, 0) % period for earlier, (start, end) in before]
         for loop in (seen for seen in self.run.seen if seen.kind == "loop" and seen.turn == turn):
@@ -151,28 +158,27 @@ class Comparison:
     def _check_unmasked(
         self, lines: Collection[int], plain: Collection[int], turn: int, ys: int, rows: int, program: Program
     ) -> None:
-        samples = self.turns[turn]
+        tiles = self.turns[turn]
         # Scores are hidden so many iterations after that of their block's number.
         lag = next(op.lag for op in program.phases.steady.operations if op.statement == "mask")
         trips = self.trips(plain, turn)
         behind = self.trips({line for line in lines if plain and line > max(plain)}, turn)
         for y in range(ys):
-            row = samples.row + rows * y
+            row = tiles.row + rows * y
             begin = self.blocks[turn][0] - (program.phases.end - lag) + behind[:, y]
-            first, end = whole_blocks(samples.sizes, samples.mask, row, rows, samples.block_N, ARRAYS)
+            first, end = tiles.whole(rows * y, rows)
             wrong = begin + trips[:, y] > end
             wrong |= begin < first
-            wrong &= (row < samples.sizes.seq_q) & (trips[:, y] > 0)
+            wrong &= (row < tiles.sizes.seq_q) & (trips[:, y] > 0)
             if wrong.any():
                 words = self._words(int(np.argmax(wrong)), turn)
                 raise Unsafe(f"a KV block with hidden keys is not masked for {words}")
 
     def _moves(self, seen: Seen, place: Array) -> Iterator[tuple[str, tuple[Array, ...]]]:
         """The values that depend on a tile's place, each with what it is moved by; one of them must do."""
-        of, samples = seen.values, self.turns[seen.turn]
-        row, head, batch = (part[place] for part in (samples.row, samples.head, samples.batch))
-        head_kv = head // samples.group
-        kv_rows = tuple(samples.block_N * part[place] for part in self.blocks[seen.turn])
+        of, tiles = seen.values, self.turns[seen.turn]
+        row, head, batch, head_kv = (part[place] for part in (tiles.row, tiles.head, tiles.batch, tiles.head_kv))
+        kv_rows = tuple(tiles.cut.block_N * part[place] for part in self.blocks[seen.turn])
         if seen.kind in ("tma load", "tma store"):
             of_kv = seen.name in ("K", "V")
             yield "row", kv_rows if of_kv else (row,)
@@ -188,7 +194,7 @@ class Comparison:
         elif seen.kind in ("output", "rows of output", "rows of lse"):
             name = "LSE" if seen.kind == "rows of lse" else "Output"
             yield "element", (self._tensor(name, place).element(batch, head, row),)
-            yield "rows", (samples.sizes.seq_q[place] - row,)
+            yield "rows", (tiles.sizes.seq_q[place] - row,)
         elif seen.kind == PER_HEAD:
             yield "value", (head,)
 
@@ -207,9 +213,9 @@ class Comparison:
         return Tensor(tensor.shape, strides)
 
     def _words(self, place: int, turn: int = 0) -> str:
-        samples = self.turns[turn]
-        sizes = ", ".join(str(int(size[place])) for size in samples.sizes)
-        tile = ", ".join(str(int(part[place])) for part in (samples.row, samples.head, samples.batch))
+        tiles = self.turns[turn]
+        sizes = ", ".join(str(int(size[place])) for size in tiles.sizes)
+        tile = ", ".join(str(int(part[place])) for part in (tiles.row, tiles.head, tiles.batch))
         return f"(row, head, batch) {tile} of (batch, heads, seq_q, seq_kv) {sizes}"
 
 
@@ -233,3 +239,39 @@ def unmasked(loops: Iterable[For]) -> set[int]:
     return {
         loop.line for loop in loops if not any(isinstance(node, Arithmetic) and node.mask for node in every(loop.body))
     }
+
+
+def numbered(
+    variant: Variant, rows: int, block_N: int, *, without_rows: bool = True, without_keys: bool = True
+) -> tuple[Problems, Array]:
+    """Problems, cut into tiles of `rows` rows, and the number of one tile of each.
+
+    Problems without rows, which have no tile, and without keys are among them only if so said. Where sizes are fixed there
+    is one problem, with many of its tiles.
+    """
+    if variant.sizes is None:
+        sizes = drawn(variant.mask, rows, block_N, variant.group)
+        kept = ((sizes.seq_q > 0) | without_rows) & ((sizes.seq_kv > 0) | without_keys)
+        sizes = Problems(*(size[kept] for size in sizes))
+        row_tiles = ceildiv(sizes.seq_q, rows)
+        total = row_tiles * sizes.heads * sizes.batch
+        return sizes, _drawn_numbers(row_tiles, total)
+    fixed = variant.sizes
+    total = ceildiv(fixed.seq_q, rows) * fixed.heads * fixed.batch
+    number = np.unique([*range(min(FIRST, total)), *np.linspace(0, total - 1, BETWEEN).astype(int)])
+    sizes = Problems(*(np.full(len(number), size) for size in fixed))
+    return sizes, number
+
+
+def _drawn_numbers(row_tiles: Array, total: Array) -> Array:
+    """A tile of each problem: any, one of the first, one of the last, or one at an end of some head's rows."""
+    draw = np.random.default_rng(31)
+    near = draw.integers(0, EDGE, len(total))
+    anywhere = (draw.random(len(total)) * total).astype(int)
+    at_an_end = anywhere // np.maximum(row_tiles, 1) * row_tiles + np.where(
+        near % 2, near % 8 // 2, row_tiles - 1 - near % 8 // 2
+    )
+    found = np.stack([anywhere, near, total - 1 - near, at_an_end])[
+        draw.integers(0, 4, len(total)), np.arange(len(total))
+    ]
+    return np.clip(found, 0, np.maximum(total - 1, 0))

@@ -1,15 +1,16 @@
-"""Calls that move tiles: by TMA, by cp.async, and by the threads themselves; and the counter of tiles."""
+"""Calls that move tiles: by TMA, by cp.async, and by the threads themselves; and numbers of heads and rows."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from tl_attention.problem.features import INPUTS
 from tl_attention.problem.shape import DTYPE_BYTES
-from tl_attention.proof.generated.barriers import plain
-from tl_attention.proof.generated.declared import Declared
+from tl_attention.proof.generated.declarations import Declared
 from tl_attention.proof.generated.expression import Expression, arguments
 from tl_attention.proof.generated.nodes import Made
-from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.run import Run, plain, seen
 from tl_attention.proof.generated.text import Call
 from tl_attention.proof.generated.threads import Class
 
@@ -22,6 +23,15 @@ MASK = re.compile(r"\(uint16_t\)\((\d+)\)$")
 SHARED = r"\(\(\((?:half_t|bfloat16_t)\*\)(\w+)_shared\) \+ (.+?)\)"
 # A thread's copy of up to 16 bytes, of 2-byte elements.
 ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8}
+PUT, PER_HEAD = "put", "of its head"
+# Tensors that have a number for each head.
+TENSORS = tuple(feature.name for feature in INPUTS if feature.kind == "per head")
+# Of the logarithms of a thread's two rows.
+LSE_BYTES, LSE_ROWS = 8, 2
+# Which thread of those that compute it is: all of them, from the first on.
+OWN = "((int)threadIdx.x)"
+# By whether a device function is for bfloat16.
+DTYPES = {"true": "bfloat16", "false": "float16"}
 # acc_o    (&(acc_o[64]))
 REGISTERS = re.compile(r"(?:(\w+)|\(&\((\w+)\[(\d+)\]\)\))$")
 
@@ -34,6 +44,13 @@ def shared_address(text: str, declared: Declared) -> tuple[str, Expression]:
     return declared.buffer(match[2]), declared.expression(match[3])
 
 
+def _place(texts: Sequence[str], declared: Declared) -> dict[str, Expression]:
+    """The coordinates of a box."""
+    return {
+        name: declared.expression(text) for name, text in zip(("column", "row", "head", "batch"), texts, strict=True)
+    }
+
+
 def _tma_load(match: re.Match[str], declared: Declared) -> Made:
     descriptor, barrier, address, *rest = arguments(match[2])
     full, (buffer, element) = BARRIER.match(barrier), shared_address(address, declared)
@@ -41,31 +58,18 @@ def _tma_load(match: re.Match[str], declared: Declared) -> Made:
     if not full or bool(match[1]) != bool(to) or len(rest) != 4:
         raise SyntaxError(f"a load of a form that is not known: {match.string[:80]!r}")
     name, at = declared.barrier(full[1]), declared.expression(full[2])
-    place = [declared.expression(text) for text in rest]
+    place = _place(rest, declared)
 
-    def act(run: Run, threads: Class, line: int) -> None:
-        column, row, head, batch = (run.value(part, threads) for part in place)
-        blocks = int(to[1]) if to else None
-        run.see(
-            threads, line, "tma load", buffer, index=run.value(at, threads), element=run.value(element, threads),
-            barrier=name, descriptor=descriptor, column=column, row=row, head=head, batch=batch, blocks=blocks,
-        )  # fmt: skip
-
-    return Made(act)
+    blocks = int(to[1]) if to else None
+    return seen(
+        "tma load", buffer, index=at, element=element, barrier=name, descriptor=descriptor, blocks=blocks, **place
+    )
 
 
 def _tma_store(match: re.Match[str], declared: Declared) -> Made:
     descriptor, address, *rest = arguments(match[1])
-    (buffer, element), place = shared_address(address, declared), [declared.expression(text) for text in rest]
-
-    def act(run: Run, threads: Class, line: int) -> None:
-        column, row, head, batch = (run.value(part, threads) for part in place)
-        run.see(
-            threads, line, "tma store", buffer, element=run.value(element, threads), descriptor=descriptor,
-            column=column, row=row, head=head, batch=batch,
-        )  # fmt: skip
-
-    return Made(act)
+    buffer, element = shared_address(address, declared)
+    return seen("tma store", buffer, element=element, descriptor=descriptor, **_place(rest, declared))
 
 
 def _cp_async(match: re.Match[str], declared: Declared) -> Made:
@@ -73,17 +77,9 @@ def _cp_async(match: re.Match[str], declared: Declared) -> Made:
     (buffer, element), source = shared_address(given[0], declared), IN_GLOBAL.match(given[1])
     if not source or len(given) != (3 if match[1] else 2):
         raise SyntaxError(f"a copy of a form that is not known: {match.string[:80]!r}")
-    tensor, origin = source[1], declared.expression(source[2])
-    condition = declared.expression(given[2] if match[1] else "1")
+    origin, inside = declared.expression(source[2]), declared.expression(given[2] if match[1] else "1")
     elements = int(match[2]) // DTYPE_BYTES
-
-    def act(run: Run, threads: Class, line: int) -> None:
-        run.see(
-            threads, line, "copy", buffer, element=run.value(element, threads), tensor=tensor,
-            source=run.value(origin, threads), inside=run.value(condition, threads), elements=elements,
-        )  # fmt: skip
-
-    return Made(act)
+    return seen("copy", buffer, element=element, tensor=source[1], source=origin, inside=inside, elements=elements)
 
 
 def _fetch(match: re.Match[str], declared: Declared) -> Made | None:
@@ -131,14 +127,7 @@ def _copy_by_hand(match: re.Match[str], declared: Declared) -> Made:
     words, buffer, place, tensor, origin = match.groups()
     declared.buffer(buffer)
     element, source = declared.expression(place), declared.expression(origin)
-
-    def act(run: Run, threads: Class, line: int) -> None:
-        run.see(
-            threads, line, "write", buffer, element=run.value(element, threads), tensor=tensor,
-            source=run.value(source, threads), elements=ELEMENTS[words],
-        )  # fmt: skip
-
-    return Made(act)
+    return seen("write", buffer, element=element, tensor=tensor, source=source, elements=ELEMENTS[words])
 
 
 def _stmatrix(match: re.Match[str], declared: Declared) -> Made:
@@ -146,37 +135,22 @@ def _stmatrix(match: re.Match[str], declared: Declared) -> Made:
     buffer, element = shared_address(address, declared)
     if len(registers) != 4 or not all(map(declared.pure, registers)):
         raise SyntaxError(f"an stmatrix of a form that is not known: {match.string[:80]!r}")
-
-    def act(run: Run, threads: Class, line: int) -> None:
-        # A lane gives the address of a row of 8 of one of four matrices.
-        at = run.value(element, threads)
-        run.see(threads, line, "write", buffer, element=at, tensor="", source=0, elements=8)
-
-    return Made(act)
+    # A lane gives the address of a row of 8 of one of four matrices.
+    return seen("write", buffer, element=element, tensor="", source=0, elements=8)
 
 
 def _read(match: re.Match[str], declared: Declared) -> Made | None:
     target, words, buffer, place = match.groups()
     element = declared.expression(place)
     declared.register(target), declared.buffer(buffer)
-
-    def act(run: Run, threads: Class, line: int) -> None:
-        at = run.value(element, threads)
-        run.see(threads, line, "read", buffer, element=at, elements=ELEMENTS[words])
-
-    return Made(act)
+    return seen("read", buffer, element=element, elements=ELEMENTS[words])
 
 
 def _output(match: re.Match[str], declared: Declared) -> Made | None:
     words, tensor, place, value = match.groups()
     if tensor in declared.registers or not declared.pure(value):
         return None
-    element = declared.expression(place)
-
-    def act(run: Run, threads: Class, line: int) -> None:
-        run.see(threads, line, "output", tensor, element=run.value(element, threads), elements=ELEMENTS[words])
-
-    return Made(act)
+    return seen("output", tensor, element=declared.expression(place), elements=ELEMENTS[words])
 
 
 def registers_from(text: str) -> tuple[str, int]:
@@ -194,15 +168,50 @@ def _vector_output(match: re.Match[str], declared: Declared) -> Made:
     element, bound, stride = declared.expression(place), declared.expression(rows), declared.expression(apart)
     registers, index = registers_from(given)
     declared.register(registers)
+    return seen(
+        "rows of output", tensor, element=element, head_dim=int(head_dim), dtype=DTYPES[dtype], registers=registers,
+        index=index, rows=bound, row_stride=stride, bounded=bool(bounded),
+    )  # fmt: skip
 
-    def act(run: Run, threads: Class, line: int) -> None:
-        run.see(
-            threads, line, "rows of output", tensor, element=run.value(element, threads), head_dim=int(head_dim),
-            dtype="bfloat16" if dtype == "true" else "float16", registers=registers, index=index,
-            rows=run.value(bound, threads), row_stride=run.value(stride, threads), bounded=bool(bounded),
-        )  # fmt: skip
 
-    return Made(act)
+def _lse(match: re.Match[str], declared: Declared) -> Made:
+    """Which rows they are, and how many there may be.
+
+    That each row is stored once, by one lane, is in the text of the device function. Which registers it is given, and the
+    scale, are for the numbers to show.
+    """
+    given = arguments(match[1])
+    place = IN_GLOBAL.match(given[3]) if len(given) == 6 and given[5] == OWN else None
+    of_rows = [registers_from(text) for text in given[:2]]
+    index = of_rows[0][1]
+    there = all(
+        at == index and LSE_BYTES // LSE_ROWS * at + LSE_BYTES <= declared.registers.get(name, 0)
+        for name, at in of_rows
+    )
+    if not place or place[1] in declared.registers or not there or not declared.pure(given[2]):
+        raise SyntaxError(f"a store of logarithms of a form that is not known: {match.string[:80]!r}")
+    element, rows = declared.expression(place[2]), declared.expression(given[4])
+    return seen("rows of lse", place[1], element=element, rows=rows, index=index)
+
+
+def _put(match: re.Match[str], declared: Declared) -> Made:
+    """Whose rows, which columns, and how wide the tile is.
+
+    That a warp puts its own 16 rows where a product reads them, each once, is in the text of the device function, as is
+    the conversion. Which registers go there is for the numbers to show.
+    """
+    columns, first, end = map(int, match.groups()[:3])
+    registers, place = match[5], IN_SHARED.match(match[6])
+    # A thread has two rows of 64, and every fourth pair of columns.
+    if not place or declared.registers.get(registers) != 4 * columns // 2:
+        raise SyntaxError(f"a store of P of a form that is not known: {match.string[:80]!r}")
+    buffer, element = declared.buffer(place[2]), declared.expression(place[3])
+    return seen(PUT, buffer, element=element, form=(columns, DTYPES[match[4]], registers), columns=(first, end))
+
+
+def _of_head(match: re.Match[str], declared: Declared) -> Made:
+    declared.register(match[1])
+    return seen(PER_HEAD, match[2], value=declared.expression(match[3]))
 
 
 # Read as to the place in memory. Which of a thread's registers it is, or what zeros are, is for the numbers to show.
@@ -248,4 +257,11 @@ COPY_CALLS = (
         ),
         _vector_output,
     ),
+    # tl_attention_store_lse(scores_max, denominator, (softmax_scale * ...), (&(LSE[...])), (seq_q - ...), ((int)threadIdx.x));
+    # tl_attention_store_lse((&(scores_max[2])), (&(denominator[2])), ...
+    Call(OUTPUT, re.compile(r"tl_attention_store_lse\((.+)\);$"), _lse),
+    # tl_attention_store_p<192, 0, 192, true>(acc_s, (&(((bfloat16_t*)P_shared)[(((int64_t)wg_2) * (int64_t)12288)])));
+    Call(WRITE, re.compile(r"tl_attention_store_p<(\d+), (\d+), (\d+), (true|false)>\((\w+), (.+)\);$"), _put),
+    # own[0] = Sinks[((int64_t)head_3)];
+    Call(PER_HEAD, re.compile(rf"(\w+)\[0\] = ({'|'.join(TENSORS)})\[(.+)\];$"), _of_head),
 )

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tl_attention.problem.variant import Sizes
-from tl_attention.proof.generated.forms import Core
+from tl_attention.proof.generated.affine import Core
 from tl_attention.proof.generated.iterations import OF_A_THREAD, Iterations
 from tl_attention.proof.generated.nodes import Arithmetic, For, If, While
-from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.run import Run
 from tl_attention.proof.generated.text import Kernel
+from tl_attention.proof.generated.verdict import Unsafe
 
 
 @dataclass

@@ -1,131 +1,81 @@
-"""Which tile each block of a generated warp-specialised kernel works on: all blocks at once, a tile at a time.
+"""Holds all blocks of a grid to the tiles that they should work on, tile after tile.
 
 Of each loop over KV blocks the first and the last iteration run, so the first and the last block of a tile are seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tl_attention.hardware.warpgroup import ROWS
-from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.tiling import visited
-from tl_attention.proof.generated.parts import Expected
-from tl_attention.proof.generated.per_head import PER_HEAD
-from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.samples import ARRAYS
-from tl_attention.proof.generated.seen import Seen
+from tl_attention.proof.generated.copies import PER_HEAD, TENSORS
+from tl_attention.proof.generated.row_tiles import RowTiles
+from tl_attention.proof.generated.run import Run, Seen
+from tl_attention.proof.generated.thread_slice import Reading
+from tl_attention.proof.generated.verdict import Unsafe
 
 NONE = -1
 # Loads of K and V are remembered by the first and the last of a tile.
 FIRST, LAST = " first", " last"
+# What is done, by which warpgroup, and for each turn and block (row, head, batch), NONE where there was nothing.
+Done = dict[tuple[str, int], np.ndarray]
 
 
-@dataclass
-class GridTiles:
-    """What the blocks of a run did, by (turn, block): row, head and batch of what each role took.
+def check_places(
+    run: Run, tiles: Sequence[RowTiles], reading: Reading, warpgroups: int, optional: Collection[str]
+) -> None:
+    """Raise Unsafe unless everybody works on the rows of their block's tile, on the KV blocks that it needs.
 
-    `blocks` are the blocks' numbers. `at["Q", 1]` is the rows of Q for warpgroup 1, `at["output", 0]` what warpgroup 0
-    stored, `at["K first", 0]` the first rows of K that were loaded: arrays of (row, head, batch), NONE where there was
-    nothing.
+    The run is of one thread of each warpgroup and producer; `tiles` are those of its turns, an entry for each block.
     """
-
-    at: dict[tuple[str, int], np.ndarray]
-    blocks: np.ndarray
-
-    @classmethod
-    def of(cls, run: Run, turns: int, expected: Expected) -> GridTiles:
-        """Those of a run of one thread of each warpgroup and producer, that blocks 0, 1, ... took part in."""
-        blocks = run.threads.blocks
-        found = cls({("Q", 0): np.full((turns, len(blocks), 3), NONE)}, blocks)
-        for seen in run.seen:
-            place = PLACES.get(seen.kind)
-            if place is None or ("column" in seen.values and np.any(seen.values["column"])):
-                continue
-            for name, groups, values in place(seen, run, expected):
-                for group in np.unique(groups):
-                    mine = groups == group
-                    target = found.at.setdefault((name, int(group)), np.full((turns, len(found.blocks), 3), NONE))
-                    target[seen.turn, run.threads.place[seen.threads[mine]]] = values[mine]
-        return found
-
-    def check_per_head(self, tensor: str, warpgroups: int) -> None:
-        """Raise Unsafe unless everybody takes its tile's head's number of the tensor."""
-        tiles = self.at["Q", 0]
-        for group in range(warpgroups):
-            wanted = np.where(tiles[..., 0] != NONE, tiles[..., 1], NONE)
-            found = self.at.get((tensor, group), np.full_like(tiles, NONE))[..., 1]
-            if (found != wanted).any():
-                turn, block = np.argwhere(found != wanted)[0]
+    done: Done = {}
+    for seen in run.seen:
+        place = PLACES.get(seen.kind)
+        if place is None or ("column" in seen.values and np.any(seen.values["column"])):
+            continue
+        for name, groups, values in place(seen, run, reading):
+            for group in np.unique(groups):
+                mine = groups == group
+                nothing = np.full((len(tiles), len(run.threads.blocks), 3), NONE)
+                done.setdefault((name, int(group)), nothing)[seen.turn, run.threads.place[seen.threads[mine]]] = values[
+                    mine
+                ]
+    for turn, of in enumerate(tiles):
+        for name, group, wanted, needed, allowed in _wanted(of, warpgroups, optional):
+            found = done[name, group][turn] if (name, group) in done else np.full_like(wanted, NONE)
+            missing, wrong = found[:, 0] == NONE, (found != wanted).any(axis=-1)
+            faults = (needed & wrong) | (~missing & (wrong | ~allowed))
+            if faults.any():
+                block = int(np.argmax(faults))
                 raise Unsafe(
-                    f"tile {turn} of block {block}: warpgroup {group} reads {tensor} of head {found[turn, block]}, "
-                    f"expected {wanted[turn, block]}"
+                    f"tile {turn} of block {block}: (row, head, batch) of {name} of warpgroup {group} is "
+                    f"{found[block].tolist()}, expected {wanted[block].tolist() if allowed[block] else 'none'}"
                 )
 
-    def __getitem__(self, key: tuple[str, int]) -> np.ndarray:
-        return self.at[key]
 
-    def check(
-        self, shape: AttentionShape, warpgroups: int, block_M: int, block_N: int, cluster: int, least: int, lse: bool
-    ) -> None:
-        """Raise Unsafe unless everybody works on the rows of one tile, on the KV blocks that it needs."""
-        tiles = self.at["Q", 0]
-        row = tiles[..., 0]
-        there = row != NONE
-        if shape.seq_q and not there.any():
-            raise Unsafe("no block loads any rows of Q")
-        rank = self.blocks % cluster
-        if (there & ((row % block_M != 0) | (row // block_M % cluster != rank))).any():
-            raise Unsafe("a block loads rows of Q that are not a tile of its own")
-        for group in range(warpgroups):
-            self._check_rows("Q", group, tiles, there, shape, always=True)
-            self._check_rows("output", group, tiles, there, shape, always=False)
-            if lse:
-                self._check_rows("lse", group, tiles, there, shape, always=False)
-        self._check_blocks(tiles, there, shape, block_M * cluster, block_N, cluster, least)
-
-    def _check_rows(
-        self, name: str, group: int, tiles: np.ndarray, there: np.ndarray, shape: AttentionShape, always: bool
-    ) -> None:
-        wanted = tiles + np.array([ROWS * group, 0, 0])
-        found = self.at.get((name, group), np.full_like(tiles, NONE))
-        needed = there if always else there & (wanted[..., 0] < shape.seq_q)
-        missing, wrong = found[..., 0] == NONE, (found != wanted).any(axis=-1)
-        if (needed & wrong).any() or (~missing & (wrong | ~there)).any():
-            turn, block = np.argwhere((needed & wrong) | (~missing & (wrong | ~there)))[0]
-            raise Unsafe(
-                f"tile {turn} of block {block}: (row, head, batch) of {name} of warpgroup {group} is "
-                f"{found[turn, block].tolist()}, expected {wanted[turn, block].tolist()}"
-            )
-
-    def _check_blocks(
-        self,
-        tiles: np.ndarray,
-        there: np.ndarray,
-        shape: AttentionShape,
-        rows: int,
-        block_N: int,
-        cluster: int,
-        least: int,
-    ) -> None:
-        """The first block of a cluster loads K and V for all of its blocks."""
-        leading = tiles[:, ::cluster]
-        start, end = visited(shape, shape.mask, leading[..., 0] // rows * rows, rows, block_N, least, ARRAYS)
-        for name, block in ((FIRST, end - 1), (LAST, start)):
-            wanted = np.stack([block * block_N, leading[..., 1] // shape.group, leading[..., 2]], axis=-1)
-            wanted = np.where(there[:, ::cluster, None], wanted, NONE)
-            for ring in "KV":
-                found = self.at.get((ring + name, 0), np.full_like(tiles, NONE))
-                if (found[:, ::cluster] != wanted).any():
-                    raise Unsafe(f"the{name} rows of {ring} of a tile are not those that its rows of Q need")
+def _wanted(of: RowTiles, warpgroups: int, optional: Collection[str]) -> Iterator[tuple[str, int, Any, Any, Any]]:
+    """What each warpgroup does at which places, which blocks must, and which may."""
+    there = of.there
+    for group in range(warpgroups):
+        own = np.stack([of.row + ROWS * group, of.head, of.batch], axis=-1)
+        with_rows = there & (own[:, 0] < of.sizes.seq_q)
+        yield "Q", group, own, there, there
+        for stored in ("output", *(("lse",) if "LSE" in optional else ())):
+            yield stored, group, own, with_rows, there
+        for tensor in TENSORS:
+            if tensor in optional:
+                yield tensor, group, np.stack([of.head] * 3, axis=-1), there, there
+    # The first block of a cluster loads K and V for all of its blocks.
+    leading, (start, end) = there & (of.rank == 0), of.blocks
+    for name, block in ((FIRST, end - 1), (LAST, start)):
+        rows = np.stack([block * of.cut.block_N, of.head_kv, of.batch], axis=-1)
+        yield from ((ring + name, 0, rows, leading, leading) for ring in "KV")
 
 
-def _loaded(seen: Seen, run: Run, expected: Expected) -> Any:
+def _loaded(seen: Seen, run: Run, reading: Reading) -> Any:
     place = _place(seen, run)
     if seen.name == "Q":
         # One box for each warpgroup's rows.
@@ -146,22 +96,22 @@ def _place(seen: Seen, run: Run) -> np.ndarray:
     return np.stack([np.broadcast_to(seen.values[n], len(seen.threads)) for n in ("row", "head", "batch")], axis=-1)
 
 
-def _stored(seen: Seen, run: Run, expected: Expected) -> Any:
+def _stored(seen: Seen, run: Run, reading: Reading) -> Any:
     yield "output", run.threads.y[seen.threads], _place(seen, run)
 
 
-def _rows(seen: Seen, run: Run, expected: Expected) -> Any:
+def _rows(seen: Seen, run: Run, reading: Reading) -> Any:
     name, tensor = ROWS_OF[seen.kind]
     rows = np.broadcast_to(seen.values["rows"], len(seen.threads))
-    batch, head, row, beyond = expected.tensors[tensor].bounded(seen.values["element"], rows)
+    batch, head, row, beyond = reading.tensors[tensor].bounded(seen.values["element"], rows)
     if np.any(beyond):
         raise Unsafe(f"line {seen.line + 1} stores at another row than it has rows left from there")
     yield name, run.threads.y[seen.threads], np.stack([row, head, batch], axis=-1)
 
 
-def _element(seen: Seen, run: Run, expected: Expected) -> Any:
+def _element(seen: Seen, run: Run, reading: Reading) -> Any:
     """A thread's own elements: its first is that of its tile, whose place in the tile is for runs of all threads."""
-    tensor = expected.tensors["Output"]
+    tensor = reading.tensors["Output"]
     element = np.broadcast_to(seen.values["element"], len(seen.threads))
     batch, head, row, column = tensor.split(element)
     first = column == 0
@@ -171,7 +121,7 @@ def _element(seen: Seen, run: Run, expected: Expected) -> Any:
     yield "output", np.where(first, run.threads.y[seen.threads], NONE), np.stack([row, head, batch], axis=-1)
 
 
-def _of_head(seen: Seen, run: Run, expected: Expected) -> Any:
+def _of_head(seen: Seen, run: Run, reading: Reading) -> Any:
     """Of a head's number the head is all that there is to tell."""
     head = np.broadcast_to(seen.values["value"], len(seen.threads))
     yield seen.name, run.threads.y[seen.threads], np.stack([head, head, head], axis=-1)
@@ -179,7 +129,7 @@ def _of_head(seen: Seen, run: Run, expected: Expected) -> Any:
 
 # What a process stores row by row, and where.
 ROWS_OF = {"rows of output": ("output", "Output"), "rows of lse": ("lse", "LSE")}
-PLACES: Mapping[str, Any] = {
+PLACES: dict[str, Callable[[Seen, Run, Reading], Any]] = {
     "tma load": _loaded,
     "tma store": _stored,
     "output": _element,

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tl_attention.errors import InputError
-from tl_attention.proof.generated.host_arguments import Arguments, Size, Stride
 
 # What stands for varying text in the forms. An expression of a check assigns nothing, so it changes nothing.
 WORDS = {
@@ -157,6 +156,33 @@ CALL = form("""
 
 
 @dataclass(frozen=True)
+class Dimension:
+    """What is read at run time off dimension `axis` of a tensor: its size, or its stride in elements."""
+
+    name: str
+    tensor: str
+    axis: int
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What the host function is called with, in order, which of it are tensors, and what is read off those."""
+
+    names: tuple[str, ...]
+    tensors: frozenset[str]
+    sizes: tuple[Dimension, ...]
+    strides: tuple[Dimension, ...]
+
+    @property
+    def size_names(self) -> frozenset[str]:
+        return frozenset(size.name for size in self.sizes)
+
+    @property
+    def stride_names(self) -> frozenset[str]:
+        return frozenset(stride.name for stride in self.strides)
+
+
+@dataclass(frozen=True)
 class Slot:
     """An argument of a call as written: what it is said to be, and its C text."""
 
@@ -237,9 +263,9 @@ def _arguments(lines: list[str]) -> Arguments:
     sizes, strides = [], []
     for line in lines:
         if (match := SIZE.fullmatch(line)) and match[2] in tensors:
-            sizes.append(Size(match[1], match[2], int(match[3])))
+            sizes.append(Dimension(match[1], match[2], int(match[3])))
         elif (match := READ_STRIDE.fullmatch(line)) and match["NAME"] in tensors:
-            strides.append(Stride(match["VARIABLE"], match["NAME"], int(match["NUMBER"])))
+            strides.append(Dimension(match["VARIABLE"], match["NAME"], int(match["NUMBER"])))
         elif line not in expected:
             raise unknown(f"the definition {line.strip()!r}")
     return Arguments(tuple(match[1] for match in found), frozenset(tensors), tuple(sizes), tuple(strides))

@@ -15,8 +15,7 @@ from typing import Literal
 
 from tl_attention.errors import InputError
 from tl_attention.problem.shape import DTYPE_BYTES
-from tl_attention.proof.generated.host_arguments import Arguments, Size, Stride
-from tl_attention.proof.generated.host_calls import Call, Slot, read_host_source, unknown
+from tl_attention.proof.generated.host_calls import Arguments, Call, Dimension, Slot, read_host_source, unknown
 
 SET_DEVICE = "__tvm_set_device"
 CREATE_TILED = "__tvm_tensormap_create_tiled"
@@ -97,7 +96,7 @@ class HostPlan:
     """
 
     kernel: str
-    sizes: tuple[Size, ...]
+    sizes: tuple[Dimension, ...]
     descriptors: tuple[Descriptor, ...]
     parameters: tuple[Parameter, ...]
     grid: tuple[Expression, Expression, Expression]
@@ -105,7 +104,7 @@ class HostPlan:
     cluster: tuple[int, int, int]
     shared_bytes: int
     arguments: tuple[str, ...]
-    strides: tuple[Stride, ...] = ()
+    strides: tuple[Dimension, ...] = ()
 
 
 def parse_host_source(source: str) -> HostPlan:

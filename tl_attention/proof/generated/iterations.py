@@ -1,4 +1,9 @@
-"""Which expressions of a kernel depend on what its loops count, and how: refused where a few periods stand for nothing."""
+"""Which expressions of a kernel depend on what its loops count, or on its tile: refused where a few stand for nothing.
+
+A tile's place or a size may be compared for equality with nothing but the smallest numbers, and never its bits: what holds
+for one head or one length alone, or for one in a thousand, shows at no other, so no runs of samples would find it. The
+smallest of each are among them.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,8 @@ from functools import cached_property
 from math import lcm
 from typing import Any
 
-from tl_attention.proof.generated.expression import Expression
-from tl_attention.proof.generated.forms import (
+from tl_attention.problem.variant import Sizes
+from tl_attention.proof.generated.affine import (
     AFFINE,
     INVARIANT,
     PERIODIC,
@@ -20,15 +25,21 @@ from tl_attention.proof.generated.forms import (
     form,
     form_of,
 )
-from tl_attention.proof.generated.nodes import Assign, Declare, For, If, Leave, Step, While, every
-from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.expression import Expression, Tree, walk
+from tl_attention.proof.generated.nodes import Assign, Declare, For, If, Leave, Step, While, every, expressions_of
+from tl_attention.proof.generated.verdict import Unsafe
 
+# What a tile's place is known by, and sizes.
+PLACES = frozenset({*Sizes._fields, "blockIdx_x", "blockIdx_y", "blockIdx_z"})
+EQUALITIES = {"==", "!="}
+SMALL = 4
+BITS_OF = {"&", "|", "^", "%"}
 # What a thread is known by.
 OF_A_THREAD = {"threadIdx_x", "threadIdx_y", "tl__block_rank_in_cluster"}
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CountedComparison:
     """One of something counted with something that is not: what is left of it above the other, times `sign`, grows."""
 
     above: Expression
@@ -36,7 +47,7 @@ class Comparison:
     counted: tuple[str, ...]
 
     @classmethod
-    def of(cls, line: int, comparison: Expression, names: Forms) -> Comparison:
+    def of(cls, line: int, comparison: Expression, names: Forms) -> CountedComparison:
         """That of a comparison. Raises Unsafe unless it is of counters that all grow, or all fall."""
         above = Expression(("-", *comparison.tree[1:]))
         signs = {1 if factor > 0 else -1 for _, factor in form_of(above, names).core if factor}
@@ -59,7 +70,7 @@ class Iterations:
     cores: dict[int, dict[Core, int]] = field(default_factory=dict)
     carried: dict[int, set[str]] = field(default_factory=dict)
     plain: set[str] = field(default_factory=set)
-    comparisons: dict[int, list[Comparison]] = field(default_factory=dict)
+    comparisons: dict[int, list[CountedComparison]] = field(default_factory=dict)
     mixed: set[str] = field(default_factory=set)
 
     @classmethod
@@ -168,7 +179,7 @@ class Iterations:
             cores[found.core] = lcm(cores.get(found.core, 1), found.period)
         if found.kind == THRESHOLD:
             self.comparisons.setdefault(line, []).extend(
-                Comparison.of(line, part, names)
+                CountedComparison.of(line, part, names)
                 for part in expression.comparisons
                 if form_of(part, names).kind == THRESHOLD
             )
@@ -226,14 +237,7 @@ def carried_by(body: Iterable[Any]) -> set[str]:
 
 def _live(nodes: Iterable[Any], read: set[str], assigned: set[str]) -> None:
     for node in nodes:
-        expressions = {
-            Assign: lambda n: (n.expression,),
-            Step: lambda n: n.expressions,
-            For: lambda n: (n.trips,),
-            Leave: lambda n: (n.condition,),
-            If: lambda n: (n.condition,) if n.condition else (),
-        }.get(type(node), lambda n: ())(node)
-        read |= {name for expression in expressions for name in expression.names} - assigned
+        read |= {name for expression in expressions_of(node) for name in expression.names} - assigned
         if isinstance(node, If):
             sides = [set(assigned), set(assigned)]
             _live(node.body, read, sides[0])
@@ -244,3 +248,37 @@ def _live(nodes: Iterable[Any], read: set[str], assigned: set[str]) -> None:
         assigned |= getattr(node, "assigned", frozenset()) if isinstance(node, (Step, For, While)) else set()
         if isinstance(node, (Assign, Declare)):
             assigned.add(node.name)
+
+
+def check_equalities(body: Iterable[Any]) -> None:
+    """Raise Unsafe where something is compared for equality that depends on sizes, or on which tile a block has."""
+    nodes = list(every(body))
+    of_tiles = set(PLACES)
+    while more := {name for node in nodes for name, read in _assigned(node) if of_tiles & read} - of_tiles:
+        of_tiles |= more
+    for node in nodes:
+        for expression in expressions_of(node):
+            for part in walk(expression.tree):
+                if part[0] in EQUALITIES and of_tiles & Expression(part).names and not any(map(_is_small, part[1:])):
+                    name = sorted(of_tiles & Expression(part).names)[0]
+                    raise Unsafe(f"line {node.line + 1} asks whether {name} equals something")
+                if part[0] in EQUALITIES and (names := of_tiles & _names_of_bits(part)):
+                    raise Unsafe(f"line {node.line + 1} asks for bits of {min(names)}, or for a remainder of it")
+
+
+def _names_of_bits(tree: Tree) -> frozenset[str]:
+    """The variables of which something has bits, or a remainder."""
+    return frozenset().union(*(Expression(part).names for part in walk(tree) if part[0] in BITS_OF))
+
+
+def _is_small(tree: Tree) -> bool:
+    return tree[0] == "number" and tree[1] <= SMALL
+
+
+def _assigned(node: Any) -> Iterable[tuple[str, frozenset[str]]]:
+    """The variables that a statement changes, each with what its value depends on."""
+    if isinstance(node, Assign):
+        yield node.name, node.expression.names
+    elif isinstance(node, Step):
+        # What is read from shared memory is the number of a tile.
+        yield from ((name, PLACES) for name in node.assigned)

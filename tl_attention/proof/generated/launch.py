@@ -1,4 +1,4 @@
-"""Holds the launch, read off the host's code, to the kernel's signature and to what its tiles and tensors are."""
+"""Holds what stands around a kernel to what it is: the prelude, the signature, and the launch, read off the host's code."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from tl_attention.problem.features import Parameter
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.proof.generated.host_plan import Descriptor, HostPlan
-from tl_attention.proof.generated.refused import Unsafe
 from tl_attention.proof.generated.tensors import Tensor
 from tl_attention.proof.generated.text import Kernel
 from tl_attention.proof.generated.tiles import Tile
+from tl_attention.proof.generated.verdict import Unsafe
 
 # CUDA's CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion.
 DATA_TYPES = {"float16": 6, "bfloat16": 9}
@@ -21,6 +21,40 @@ NO_SWIZZLE = 0
 SWIZZLES = {64: 3, 32: 2}
 L2_PROMOTIONS = range(4)
 KINDS = {"descriptor": "pointer", "address": "pointer"}
+
+
+# What stands before a kernel: headers of TileLang 0.1.15, to the letter.
+BEGIN_OF_PRELUDE = """#if defined(_MSC_VER) && !defined(__clang__) && _MSC_VER < 1940
+#define _tl_orig_alignas alignas
+#define alignas(N) _tl_orig_alignas((N) <= 64 ? (N) : 64)
+#include <cuda.h>
+#undef alignas
+#define alignas _tl_orig_alignas
+#endif
+""".splitlines()
+# Those that a kernel has of what it calls.
+OF_CALLS = ("instruction/wgmma", "instruction/mma", "intrin", "atomic", "barrier", "copy_sm90", "copy", "cluster")
+OF_ALL = ("reduce", "scan", "ldsm", "threadblock_swizzle", "debug")
+HEADERS = {"#include <math_constants.h>", *(f"#include <tl_templates/cuda/{name}.h>" for name in (*OF_CALLS, *OF_ALL))}
+END_OF_PRELUDE = """#ifdef ENABLE_BF16
+#include <tl_templates/cuda/cuda_bf16_fallbacks.cuh>
+#endif
+
+""".splitlines()
+
+
+def check_prelude(kernel: Kernel, functions: str) -> None:
+    """Raise Unsafe unless the kernel stands behind these device functions, TileLang's headers and its own declaration."""
+    text = kernel.prelude + "\n"
+    if not text.startswith(functions):
+        raise Unsafe("what stands before the kernel is not its prelude")
+    lines = text.removeprefix(functions).splitlines()
+    end = [*END_OF_PRELUDE, kernel.signature.prototype]
+    middle = lines[len(BEGIN_OF_PRELUDE) : -len(end)]
+    if lines != [*BEGIN_OF_PRELUDE, *middle, *end] or len(middle) != len({*middle}) or not HEADERS.issuperset(middle):
+        known = {*BEGIN_OF_PRELUDE, *HEADERS, *end}
+        other = next((line for line in lines if line not in known), "a header in another place")
+        raise Unsafe(f"{other[:80]!r} stands before the kernel")
 
 
 def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter, ...], dtype: str) -> None:

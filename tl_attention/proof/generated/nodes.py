@@ -113,6 +113,15 @@ class Arithmetic:
     registers: Registers = NO_REGISTERS
 
 
+def expressions_of(node: Any) -> tuple[Expression, ...]:
+    """The expressions that a statement has itself."""
+    if isinstance(node, Step):
+        return node.expressions
+    found = {Assign: "expression", For: "trips", Leave: "condition", If: "condition"}.get(type(node))
+    expression = getattr(node, found) if found else None
+    return (expression,) if expression is not None else ()
+
+
 def every(nodes: Iterable[Any]) -> Iterator[Any]:
     """Statements, and all inside of them."""
     for node in nodes:

@@ -1,4 +1,8 @@
-"""Calls that multiply: wgmma's descriptors, instructions, groups and waits, and the fences of their registers."""
+"""Calls that multiply, and what they need in registers.
+
+Those are wgmma's descriptors, instructions, groups and waits, and the fences of their registers; ldmatrix and mma.sync; and
+shuffles among the four lanes that have a row.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,12 @@ import re
 from typing import Any
 
 from tl_attention.problem.shape import DTYPE_BYTES
-from tl_attention.proof.generated.barriers import nothing, plain
-from tl_attention.proof.generated.declared import SCALARS, Declared
+from tl_attention.proof.events import EXPONENTIALS
+from tl_attention.proof.generated.copies import shared_address
+from tl_attention.proof.generated.declarations import SCALARS, Declared
 from tl_attention.proof.generated.expression import Expression, arguments
 from tl_attention.proof.generated.nodes import Made
-from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.run import Run, nothing, plain, seen
 from tl_attention.proof.generated.text import Call
 from tl_attention.proof.generated.threads import Class
 
@@ -23,6 +28,12 @@ DESCRIPTOR = re.compile(r"uint64_t\((desc_\w+) \+ (.+)\)$")
 # reinterpret_cast<const uint32_t*>(acc_s_cast + (ki_4 * 8))
 # ((uint32_t*)(acc_s + 0))
 REGISTERS = re.compile(r"(?:reinterpret_cast<(?:const )?uint32_t\*>|\(\(uint32_t\*\))\((\w+) \+ (.+)\)$")
+# (&(K_local[(j * 8)]))
+IN_REGISTERS = re.compile(r"\(&\((\w+)\[(.+)\]\)\)$")
+# reinterpret_cast<const unsigned*>(K_local + (j_1 * 4))
+MMA_OPERAND = re.compile(r"reinterpret_cast<(float|const unsigned)\*>\((\w+) \+ (.+)\)$")
+# Rows, columns and depth, that A is not transposed, and B is.
+OF_AN_MMA = (16, 8, 16, "false", "true")
 DTYPES = {"kFloat16": "float16", "kBFloat16": "bfloat16", "kFloat32": "float32"}
 
 
@@ -91,18 +102,56 @@ def _fence(match: re.Match[str], declared: Declared) -> Made | None:
     # Two elements of 2 bytes are one register.
     if (width == "float") == name.endswith(("_cast", "_local")):
         raise SyntaxError(f"a fence of {name} as {width}")
-    return Made(lambda run, threads, line: run.see(threads, line, "operand fence", name))
+    return seen("operand fence", name)
 
 
 def _hold(match: re.Match[str], declared: Declared) -> Made:
     kind, first, end, name = match.groups()
     declared.register(name)
-    event = kind.replace("_", " ")
-    return Made(
-        lambda run, threads, line: run.see(threads, line, event, "exponentials", index=int(first), value=int(end or 0))
-    )
+    return seen(kind.replace("_", " "), EXPONENTIALS, index=int(first), value=int(end or 0))
 
 
+def _fragment(match: re.Match[str], declared: Declared) -> Made:
+    count, transposed, given = int(match[1]), bool(match[2]), arguments(match[3])
+    to = IN_REGISTERS.match(given[1]) if len(given) == 2 else None
+    if not to:
+        raise SyntaxError(f"an ldmatrix of a form that is not known: {match.string[:80]!r}")
+    (buffer, element), registers, place = shared_address(given[0], declared), to[1], declared.expression(to[2])
+    declared.register(registers)
+    return seen(
+        "fragment", buffer, element=element, count=count, transposed=transposed, registers=registers, at=place
+    )  # fmt: skip
+
+
+def _in_registers(text: str, kind: str, declared: Declared) -> tuple[str, Expression]:
+    match = MMA_OPERAND.match(text)
+    if not match or match[1] != kind:
+        raise SyntaxError(f"{text[:80]!r} is no operand of a product")
+    return declared.register(match[2]), declared.expression(match[3])
+
+
+def _multiply(match: re.Match[str], declared: Declared) -> Made:
+    types, sizes, given = match[1].split(", "), match[2].split(", "), arguments(match[3])
+    if len(given) != 3:
+        raise SyntaxError(f"a product of a form that is not known: {match.string[:80]!r}")
+    form = (*(DTYPES[name.removeprefix("tl::DataType::")] for name in types), *map(int, sizes[:3]), *sizes[3:])
+    operands = [_in_registers(text, kind, declared) for text, kind in zip(given, ("float", *["const unsigned"] * 2))]
+    values: dict[str, Any] = {}
+    for role, (name, place) in zip("dab", operands):
+        values |= {role: name, f"{role}_at": place}
+    return seen("multiply", form=form, **values)
+
+
+def _exchange(match: re.Match[str], declared: Declared) -> Made | None:
+    """A shuffle, which all lanes of a warp must run."""
+    if match[1] not in declared.registers:
+        return None
+    return seen("exchange")
+
+
+OWN = r"(\w+)\[(\w+)\]"
+OTHER = r"__shfl_xor_sync\(\(uint\)4294967295, \1\[\2\], [12], 32\)"
+TYPE = rf"tl::DataType::(?:{'|'.join(DTYPES)})"
 SCALE = rf"\((?:{'|'.join(SCALARS)}) \* 0x1\.71547652b82fep\+0f/\*1\.442695e\+00\*/\)"
 PRODUCT_CALLS = (
     # tl::GmmaDescriptor desc_b;
@@ -126,4 +175,17 @@ PRODUCT_CALLS = (
     Call("hold", re.compile(rf"tl_attention_(hold)<(\d+), (\d+)>\((\w+), {SCALE}\);$"), _hold),
     Call("hold", re.compile(rf"tl_attention_(hold_last)<(\d+)()>\((\w+), {SCALE}\);$"), _hold),
     plain("resume")(rf"tl_attention_resume\(scores_max, {SCALE}\);$"),
+    # tl::ptx_ldmatrix_x4((&(((half_t*)K_shared)[...])), (&(K_local[(j * 8)])));    tl::ptx_ldmatrix_x2_trans(...
+    Call("fragment", re.compile(r"tl::ptx_ldmatrix_x([24])(_trans)?\((.+)\);$"), _fragment),
+    # tl::mma_sync<tl::DataType::kFloat16, tl::DataType::kFloat16, tl::DataType::kFloat32, 16, 8, 16, false, true>(
+    #     reinterpret_cast<float*>(acc_s + ...), reinterpret_cast<const unsigned*>(Q_local + ...), ...);
+    Call(
+        "product",
+        re.compile(rf"tl::mma_sync<({TYPE}, {TYPE}, {TYPE}), (\d+, \d+, \d+, \w+, \w+)>\((.+)\);$"),
+        _multiply,
+    ),
+    # scores_max[r] = max(scores_max[r], __shfl_xor_sync((uint)4294967295, scores_max[r], 1, 32));
+    Call("exchange, numbers: arithmetic", re.compile(rf"{OWN} = max\(\1\[\2\], {OTHER}\);$"), _exchange),
+    # denominator[r] = (denominator[r] + __shfl_xor_sync((uint)4294967295, denominator[r], 1, 32));
+    Call("exchange, numbers: arithmetic", re.compile(rf"{OWN} = \(\1\[\2\] \+ {OTHER}\);$"), _exchange),
 )

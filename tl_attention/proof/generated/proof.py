@@ -4,38 +4,42 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.hardware.warpgroup import ROWS
-from tl_attention.problem.lengths import Problems, most_blocks
+from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, most_blocks, without_keys
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.program import Program
-from tl_attention.proof.events import Event
-from tl_attention.proof.generated.calls import CALLS
-from tl_attention.proof.generated.chosen import check_equalities
-from tl_attention.proof.generated.counter import COUNTER
+from tl_attention.proof.events import Event, Expected
+from tl_attention.proof.generated.alike import Likeness, kv_loops
+from tl_attention.proof.generated.calls import CALLS, COUNTER
+from tl_attention.proof.generated.comparison import check_per_head, compare
+from tl_attention.proof.generated.copies import PER_HEAD
 from tl_attention.proof.generated.coverage import Coverage
 from tl_attention.proof.generated.host_plan import HostPlan, parse_host_source
-from tl_attention.proof.generated.iterations import Iterations
+from tl_attention.proof.generated.iterations import Iterations, check_equalities
 from tl_attention.proof.generated.launch import (
     check_descriptors,
     check_memory,
+    check_prelude,
     check_scalars,
     check_signature,
     check_strides,
 )
 from tl_attention.proof.generated.nodes import Step, every
-from tl_attention.proof.generated.parts import Expected
-from tl_attention.proof.generated.prelude import check_prelude
-from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.row_tiles import Cut, RowTiles
+from tl_attention.proof.generated.run import Extent, Run
 from tl_attention.proof.generated.tensors import Tensor, contiguous, stride_values, tensors
 from tl_attention.proof.generated.text import Kernel, read
+from tl_attention.proof.generated.thread_slice import Reading
+from tl_attention.proof.generated.threads import Threads
 from tl_attention.proof.generated.tiles import Product, Tile
-from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
+from tl_attention.proof.generated.verdict import GeneratedCode, Unsafe, Verdict
 from tl_attention.schedule.schedule import Schedule
 
 # Of a period: longer ones would take too long to run.
@@ -90,14 +94,40 @@ class Proof(ABC):
         """The buffers of shared memory, by name."""
 
     @property
-    @abstractmethod
+    def operands(self) -> tuple[Tile | str, Tile | str]:
+        """What the two products multiply K and V with: tiles, or registers."""
+        return self.tiles["Q"], "acc_s_cast"
+
+    @cached_property
     def products(self) -> dict[str, Product]:
         """The products, by their accumulators."""
+        (q, p), variant, block_N = self.operands, self.code.variant, self.schedule.block_N
+        return {
+            "acc_s": Product("acc_s", q, self.tiles["K"], block_N, variant.tile_dim, False),
+            "acc_o": Product("acc_o", p, self.tiles["V"], variant.tile_dim_v, block_N, True),
+        }
+
+    @property
+    def barriers(self) -> dict[str, int]:
+        """How many mbarriers of each name it has."""
+        return {}
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """How many integers of each name are in shared memory."""
+        return {}
 
     @property
     @abstractmethod
     def rows(self) -> int:
         """Of the tiles that share KV blocks."""
+
+    @property
+    def cut(self) -> Cut:
+        """How it cuts problems into tiles."""
+        schedule, variant = self.schedule, self.code.variant
+        least = self.program.least_blocks
+        return Cut(variant.mask, variant.group, self.rows, schedule.block_M, schedule.block_N, least, schedule.kv_order)
 
     @abstractmethod
     def sizes(self) -> Iterator[Sizes]:
@@ -122,9 +152,8 @@ class Proof(ABC):
     def check_samples(self) -> None:
         """Raise Unsafe where a tile, a head, a sequence or a size decides something besides where a tile lies."""
 
-    @abstractmethod
-    def check_code(self) -> None:
-        """Raise Unsafe for what shows without a run."""
+    def check_code(self) -> None:  # noqa: B027
+        """Raise Unsafe for what else shows without a run."""
 
     def verdict(self) -> Verdict:
         """The verdict. Raises ScheduleRefused."""
@@ -152,6 +181,47 @@ class Proof(ABC):
             at = "" if self.at is None else f" (batch, heads, seq_q, seq_kv = {', '.join(map(str, self.at))})"
             raise refusal(f"{error}{at}") from None
 
+    def run(self, threads: Threads, names: Mapping[str, Any], tiles: int = 1, **how: Any) -> Run:
+        """A run of all threads of some blocks, with as much of long loops as shows all of their iterations."""
+        period = self.iterations.period
+        extent = Extent(tiles, self.program.span + period, period)
+        run = Run(self.kernel, threads, names, extent, iterations=self.iterations, **how)
+        run.go()
+        return run
+
+    def lengths(self, most: int, rows: int, edges: int) -> Iterator[Lengths]:
+        """Loops of up to `most` KV blocks, and the ways in which the edges of a mask lie to so many of a tile's rows."""
+        mask, block_N = self.code.variant.mask, self.schedule.block_N
+        yield from ends(most, rows, block_N)
+        yield from cuts(mask, self.rows, block_N, edges)
+        yield from without_keys(mask, self.rows, block_N)
+
+    def check_alike(
+        self, turns: Sequence[RowTiles], threads: Threads, names: Mapping[str, Any], ys: int, rows: int, **how: Any
+    ) -> None:
+        """Raise Unsafe unless blocks of many problems treat all of these tiles alike; each y has `rows` rows of its own."""
+        given = {**self.sample_names(turns[0].sizes), **names}
+        given = {n: value[threads.place] if isinstance(value, np.ndarray) else value for n, value in given.items()}
+        lengths = Extent(len(turns), ends=True)
+        run = Run(self.kernel, threads, given, lengths, iterations=self.iterations, whole=False, **how)
+        run.go()
+        found = Likeness(run, turns, self.iterations.period)
+        found.check()
+        found.check_loops(kv_loops(self.kernel), ys, rows, self.program)
+
+    def compare(
+        self,
+        who: str,
+        found: Sequence[Event],
+        expected: Iterator[Expected],
+        tiles: Sequence[RowTiles],
+        alone: Callable[[Event], bool] = lambda event: False,
+        computes: bool = True,
+    ) -> None:
+        """Raise Unsafe unless a process does what is expected of it on these tiles, with what is of their heads if it computes."""
+        check_per_head(found, self.code.variant.optional, [tile.head for tile in tiles if computes])
+        compare(who, [event for event in found if event.kind != PER_HEAD], expected, tiles, alone)
+
     # --- before any run ----------------------------------------------------------------------------------------
 
     def _check_frame(self) -> None:
@@ -164,6 +234,11 @@ class Proof(ABC):
             raise Unsafe(f"its registers are those of {blocks} blocks on an SM, expected {wanted}")
         check_strides(self.plan, self.code.parameters, self.code.variant.strided)
         check_memory(self.kernel, self.plan, self.tiles)
+        declared = self.kernel.declared
+        if declared.barriers != self.barriers:
+            raise Unsafe(f"its mbarriers are {declared.barriers}, expected {self.barriers}")
+        if declared.numbers != self.numbers:
+            raise Unsafe(f"its numbers in shared memory are {declared.numbers}")
 
     # --- for the runs ------------------------------------------------------------------------------------------
 
@@ -198,10 +273,10 @@ class Proof(ABC):
         strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
         return {**sizes._asdict(), **strides}
 
-    def expected(self, sizes: Sizes) -> Expected:
+    def reading(self, sizes: Sizes) -> Reading:
         """What events are read with."""
         boxes = {descriptor.name: descriptor.box[0] for descriptor in self.plan.descriptors}
-        return Expected(self.tiles, self.products, self.tensors(sizes), self.code.variant.dtype, boxes)
+        return Reading(self.tiles, self.products, self.tensors(sizes), self.code.variant.dtype, boxes)
 
     def note(self, run: Run, *streams: Iterable[Event]) -> None:
         """Count what a run showed, all of whose events were looked at, and these into the digest."""

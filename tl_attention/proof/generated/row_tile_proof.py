@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from tl_attention.hardware.warpgroup import WARP
-from tl_attention.problem.lengths import cuts, ends, without_keys
+from tl_attention.problem.lengths import Lengths, cuts
+from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.tiling import kv_blocks, row_tiles
+from tl_attention.problem.tiling import row_tiles
 from tl_attention.problem.variant import Sizes
-from tl_attention.proof.events import Event
-from tl_attention.proof.generated.alike import Comparison, kv_loops
+from tl_attention.proof.events import Event, Expected
+from tl_attention.proof.generated.alike import numbered
+from tl_attention.proof.generated.comparison import executed
 from tl_attention.proof.generated.proof import MOST_KEYS, Proof
-from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.row_tile import RowTile
-from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.samples import Samples, numbered, of_threads
-from tl_attention.proof.generated.seen import Lengths
+from tl_attention.proof.generated.row_tiles import RowTiles
 from tl_attention.proof.generated.stream import Stream
-from tl_attention.proof.generated.threads import Threads
+from tl_attention.proof.generated.tensors import Tensor
+from tl_attention.proof.generated.threads import Threads, Value
+from tl_attention.proof.generated.verdict import Unsafe
 
 
 class RowTileProof(Proof):
@@ -34,8 +35,16 @@ class RowTileProof(Proof):
         return False
 
     @abstractmethod
-    def check_tile(self, tile: RowTile, found: Sequence[Event]) -> Iterable[Event]:
-        """Raise Unsafe unless a block's events are those of its row tile. The events that tell it from other kernels."""
+    def expected(self, tile: RowTiles, executed: int) -> Iterator[Expected]:
+        """What a block does for its tile, of which so many KV blocks run."""
+
+    def checked(self, found: Sequence[Event]) -> Sequence[Event]:
+        """The events that are held to what is expected. Raises Unsafe where the others are not enough."""
+        return found
+
+    @property
+    def _warps(self) -> tuple[int, ...]:
+        return tuple(range(self.kernel.signature.threads // WARP))
 
     @property
     def cycles(self) -> tuple[int, ...]:
@@ -46,12 +55,8 @@ class RowTileProof(Proof):
         return self.schedule.block_M
 
     def sizes(self) -> Iterator[Sizes]:
-        block_M, block_N = self.schedule.block_M, self.schedule.block_N
         group = self.code.variant.group
-        most = self.program.span + self.iterations.period + 1
-        mask = self.code.variant.mask
-        cut, hidden = cuts(mask, block_M, block_N, block_M), without_keys(mask, block_M, block_N)
-        for lengths in (*ends(most, 2 * block_M, block_N), *cut, *hidden):
+        for lengths in self.lengths(self.program.span + self.iterations.period + 1, 2 * self.rows, self.rows):
             yield Sizes(2, 3 * group, *lengths)
         # So long that no number of the code is longer.
         yield Sizes(1, group, 5, MOST_KEYS)
@@ -76,47 +81,32 @@ class RowTileProof(Proof):
         self._check_blocks(sizes, {(0, 0, 0), (tiles - 1, sizes.heads - 1, sizes.batch - 1)})
 
     def check_samples(self) -> None:
-        schedule, variant = self.schedule, self.code.variant
-        block_M = schedule.block_M
-        sizes, tiles, number = numbered(variant, block_M, schedule.block_N, without_rows=False)
+        sizes, number = numbered(self.code.variant, self.rows, self.schedule.block_N, without_rows=False)
+        tiles = ceildiv(sizes.seq_q, self.rows)
         x, y, z = number % tiles, number // tiles % sizes.heads, number // tiles // sizes.heads
-        row = block_M * (tiles - 1 - x if self.longest_first else x)
-        samples = Samples(
-            sizes, row, row, y, z, np.zeros_like(x), np.full(len(x), True), block_M, block_M, schedule.block_N, variant.group, variant.mask,
-            self.program.least_blocks, self.sample_tensors(sizes),
-        )  # fmt: skip
-        warps = tuple(range(self.kernel.signature.threads // WARP))
-        threads = Threads(np.zeros(len(x), dtype=int), 1, warps, lanes=1)
-        names = {**self.sample_names(sizes), "blockIdx_x": x, "blockIdx_y": y, "blockIdx_z": z}
-        names = of_threads(names, threads)
-        run = Run(self.kernel, threads, names, Lengths(1, ends=True), iterations=self.iterations, whole=False)
-        run.go()
-        found = Comparison(run, [samples], self.iterations.period)
-        found.check()
-        found.check_loops(kv_loops(self.kernel), 1, block_M, self.program)
+        threads = Threads(np.zeros(len(x), dtype=int), 1, self._warps, lanes=1)
+        names = {"blockIdx_x": x, "blockIdx_y": y, "blockIdx_z": z}
+        turn = self._tiles(sizes, tiles, x, y, z, self.sample_tensors(sizes))
+        self.check_alike([turn], threads, names, 1, self.rows)
+
+    def _tiles(
+        self, sizes: Any, row_tiles: Value, x: Value, y: Value, z: Value, tensors: Mapping[str, Tensor]
+    ) -> RowTiles:
+        """Those of blocks x, y, z of grids of so many row tiles."""
+        row = self.rows * (row_tiles - 1 - x if self.longest_first else x)
+        return RowTiles(self.cut, sizes, row, y, z, 0 * x, x >= 0, tensors)
 
     def _check_blocks(self, sizes: Sizes, blocks: Iterable[tuple[int, int, int]]) -> None:
-        shape = AttentionShape.of(self.code.variant, sizes)
-        wanted = (row_tiles(shape, self.schedule.block_M), sizes.heads, sizes.batch)
+        wanted = (row_tiles(AttentionShape.of(self.code.variant, sizes), self.rows), sizes.heads, sizes.batch)
         grid = tuple(part.at(sizes._asdict()) for part in self.plan.grid)
         if grid != wanted or self.plan.cluster != (1, 1, 1):
             raise Unsafe(f"a grid of {grid} blocks, expected {wanted}")
         for x, y, z in blocks:
-            run = self._run(sizes, x, y, z)
-            expected = self.expected(sizes)
-            found = list(Stream(run, np.arange(len(run.threads)), f"block {x, y, z}", expected).events())
-            number = wanted[0] - 1 - x if self.longest_first else x
-            place = (number * self.schedule.block_M, y, z)
-            kv = kv_blocks(shape, self.schedule.block_M, self.schedule.block_N, number, self.program.least_blocks)
-            self.note(run, self.check_tile(RowTile(self.schedule, shape, expected.tensors, place, kv), found))
-
-    def _run(self, sizes: Sizes, x: int, y: int, z: int) -> Run:
-        warps = self.kernel.signature.threads // WARP
-        period = self.iterations.period
-        lengths = Lengths(1, self.program.span + period, period)
-        names = {**self.names(sizes), "blockIdx_x": x, "blockIdx_y": y, "blockIdx_z": z}
-        run = Run(
-            self.kernel, Threads(np.array([0]), 1, tuple(range(warps))), names, lengths, iterations=self.iterations
-        )
-        run.go()
-        return run
+            names = {**self.names(sizes), "blockIdx_x": x, "blockIdx_y": y, "blockIdx_z": z}
+            run, reading = self.run(Threads(np.array([0]), 1, self._warps), names), self.reading(sizes)
+            found = list(Stream(run, np.arange(len(run.threads)), f"block {x, y, z}", reading).events())
+            tile = self._tiles(Lengths(sizes.seq_q, sizes.seq_kv), wanted[0], x, y, z, reading.tensors)
+            who = f"rows from {tile.row} on"
+            told = self.checked(found)
+            self.compare(who, told, self.expected(tile, *executed(who, found, [tile])), [tile])
+            self.note(run, [event for event in told if event.kind != "mask"])

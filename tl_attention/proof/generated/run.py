@@ -7,6 +7,7 @@ before as it was read before: that reads and writes alternate is for the proof o
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +16,64 @@ from typing import Any
 import numpy as np
 
 from tl_attention.hardware.warpgroup import WARP
+from tl_attention.proof.generated.affine import Core
+from tl_attention.proof.generated.declarations import Declared
 from tl_attention.proof.generated.expression import UNREADABLE, Expression
-from tl_attention.proof.generated.forms import Core
 from tl_attention.proof.generated.iterations import Iterations
-from tl_attention.proof.generated.nodes import Arithmetic, Assign, Declare, For, If, Leave, Step, While
-from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.seen import Lengths, Seen
-from tl_attention.proof.generated.text import Kernel
+from tl_attention.proof.generated.nodes import (
+    NO_REGISTERS,
+    Arithmetic,
+    Assign,
+    Declare,
+    For,
+    If,
+    Leave,
+    Made,
+    Registers,
+    Step,
+    While,
+)
+from tl_attention.proof.generated.text import Call, Kernel
 from tl_attention.proof.generated.threads import NUMBERS, Class, Threads, Value, settled
+from tl_attention.proof.generated.verdict import Unsafe
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a line did, for the threads of a class, by number: each value is one for all of them or has one for each."""
+
+    line: int
+    kind: str
+    name: str
+    threads: np.ndarray
+    values: dict[str, Value]
+    turn: int
+    registers: Registers = NO_REGISTERS
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of long loops runs: `tiles` of a block, and iterations.
+
+    Of a loop of more than `head` + 2 * `period` iterations, these so many first and at least `period` last ones run,
+    and between them a multiple of `period` is left out. `ends` runs the first and the last iteration alone, for all
+    threads together however long their loops are.
+    """
+
+    tiles: int
+    head: int = 1 << 62
+    period: int = 1
+    ends: bool = False
+
+    def iterations(self, count: int) -> Iterator[tuple[int, int]]:
+        """(iteration, how many were left out before it)."""
+        rest = count - self.head
+        if rest <= 2 * self.period:
+            yield from ((t, 0) for t in range(count))
+            return
+        left_out = (rest - self.period) // self.period * self.period
+        yield from ((t, 0) for t in range(self.head))
+        yield from ((t, left_out if t == self.head + left_out else 0) for t in range(self.head + left_out, count))
 
 
 @dataclass
@@ -40,7 +91,7 @@ class Run:
     kernel: Kernel
     threads: Threads
     names: Mapping[str, Value]
-    lengths: Lengths
+    lengths: Extent
     cluster: int = 1
     counter: Mapping[str, Sequence[int]] = field(default_factory=dict)
     iterations: Iterations = field(default_factory=lambda: Iterations())
@@ -96,12 +147,8 @@ class Run:
         """Keep what a class did."""
         self.seen.append(Seen(line, kind, name, threads.threads, values, self.turn))
 
-    def rank(self, threads: Class) -> Value:
-        """A thread's block in its cluster."""
-        return self.threads.block[threads.threads] % self.cluster
-
     def rank_of(self, thread: int) -> int:
-        """The same of a thread by its number."""
+        """A thread's block in its cluster."""
         return int(self.threads.block[thread]) % self.cluster
 
     def add(self, threads: Class, counter: str, index: int, step: int) -> np.ndarray:
@@ -275,6 +322,35 @@ class Run:
         warp = x // WARP
         every = (node.elect or 0) // WARP
         return (x % WARP == 0) & (warp % every == 0 if every else warp == 0)
+
+
+def seen(kind: str, name: str = "", **values: Any) -> Made:
+    """A call that keeps what a class did, with the values that expressions have for it."""
+    given = {key: value for key, value in values.items() if not isinstance(value, Expression)}
+    evaluated = [(key, value) for key, value in values.items() if isinstance(value, Expression)]
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        found = {key: run.value(expression, threads) for key, expression in evaluated}
+        run.see(threads, line, kind, name, **given, **found)
+
+    return Made(act)
+
+
+def plain(kind: str) -> Callable[[str], Call]:
+    """A call that has no more to it than numbers in its text, which become `value`."""
+
+    def named(pattern: str) -> Call:
+        def build(match: re.Match[str], declared: Declared) -> Made:
+            return seen(kind, value=int(match[1]) if match.groups() else 0)
+
+        return Call(kind, re.compile(pattern), build)
+
+    return named
+
+
+def nothing(match: re.Match[str], declared: Declared) -> Made:
+    """What has no effect that counts."""
+    return Made(lambda run, threads, line: None)
 
 
 Runs = Callable[[Run, Any, Class], Class | None]

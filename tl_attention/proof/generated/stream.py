@@ -5,24 +5,27 @@ What must be done by all of its threads, or by one, was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
 from tl_attention.hardware.warpgroup import WARP, WARPGROUP
 from tl_attention.problem.shape import DTYPE_BYTES
-from tl_attention.proof.events import CLUSTER, Event
-from tl_attention.proof.generated.fragments import OF_AN_MMA
-from tl_attention.proof.generated.matrices import matrices
-from tl_attention.proof.generated.moved import OF_A_TILE, Moved, same_tile
-from tl_attention.proof.generated.multiplied import Multiplied
-from tl_attention.proof.generated.parts import Expected, Part
-from tl_attention.proof.generated.per_head import PER_HEAD
-from tl_attention.proof.generated.put import PUT, put
-from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.events import CLUSTER, TILE, Event
+from tl_attention.proof.generated.comparison import LEFT_OUT
+from tl_attention.proof.generated.copies import PER_HEAD, PUT
+from tl_attention.proof.generated.products import OF_AN_MMA
 from tl_attention.proof.generated.run import Run
+from tl_attention.proof.generated.thread_slice import Reading, ThreadSlice
+from tl_attention.proof.generated.tile_copies import OF_A_TILE, TileCopies, p_in_shared, same_tile
+from tl_attention.proof.generated.tiles import Matrix, matrices
+from tl_attention.proof.generated.verdict import Unsafe
+from tl_attention.proof.generated.wgmma_groups import WgmmaGroups
 
+# Elements of a register.
+PAIR = 2
 # What all threads of a process do.
 BY_ALL = {
     "wait", "sync", "signal", "cluster sync", "init fence", "fewer registers", "more registers", "arrive wgmma", "wgmma",
@@ -35,13 +38,13 @@ OF_A_PRODUCT = {"operand fence", "fence", "wgmma", "commit wgmma", "products wai
 
 
 class Stream:
-    """The events of the threads `own` of a run, of which `expected` says how they are read."""
+    """The events of the threads `own` of a run, of which `reading` says how they are read."""
 
-    def __init__(self, run: Run, own: np.ndarray, who: str, expected: Expected):
-        self.run, self.own, self.who, self.expected = run, own, who, expected
+    def __init__(self, run: Run, own: np.ndarray, who: str, reading: Reading):
+        self.run, self.own, self.who, self.reading = run, own, who, reading
         threads = run.threads
         warpgroups = threads.y[own] if threads.ys > 1 else threads.x[own] // WARPGROUP
-        self.products, self.moved = Multiplied(expected, warpgroups), Moved(run, expected)
+        self.products, self.moved = WgmmaGroups(reading, warpgroups), TileCopies(run, reading)
         self.stores = 0
 
     def events(self) -> Iterator[Event]:
@@ -58,7 +61,7 @@ class Stream:
             yield last
 
     def _events(self) -> Iterator[Event]:
-        gathered: list[Part] = []
+        gathered: list[ThreadSlice] = []
         for part in self._parts():
             self.products.check_registers(part)
             if gathered and part.seen.kind != "arithmetic" and not same_tile(gathered[0].seen, part.seen):
@@ -75,7 +78,7 @@ class Stream:
         if self.products.open is not None or self.stores:
             raise Unsafe(f"{self.who} ends with a product or a store that is not committed")
 
-    def _parts(self) -> Iterator[Part]:
+    def _parts(self) -> Iterator[ThreadSlice]:
         mine: dict[int, tuple[np.ndarray, int]] = {}
         member = np.zeros(len(self.run.threads), dtype=bool)
         member[self.own] = True
@@ -85,9 +88,9 @@ class Stream:
                 chosen = member[seen.threads]
                 mine[key] = chosen, int(chosen.sum())
             if mine[key][1]:
-                yield Part(seen, *mine[key])
+                yield ThreadSlice(seen, *mine[key])
 
-    def _event(self, part: Part) -> Iterator[Event]:
+    def _event(self, part: ThreadSlice) -> Iterator[Event]:
         seen = part.seen
         if seen.kind in BY_ALL and part.count != len(self.own):
             raise Unsafe(f"line {part.line}: {part.count} of the {len(self.own)} threads of {self.who} run it")
@@ -95,14 +98,14 @@ class Stream:
             self.products.check_settled(part)
         handle = HANDLES.get(seen.kind)
         if handle:
-            yield from handle(self, part)
+            yield from handle(self, part) or ()
         else:
             index, value = (part.one(name) if name in seen.values else 0 for name in ("index", "value"))
             yield Event(seen.kind, seen.name, index, value)
 
     # --- barriers ----------------------------------------------------------------------------------------------
 
-    def _lanes(self, part: Part) -> int:
+    def _lanes(self, part: ThreadSlice) -> int:
         """How many lanes of each of its warps run it."""
         lanes = self.run.threads.lanes
         counts = np.bincount(part.seen.threads[part.mine] // lanes)
@@ -111,17 +114,17 @@ class Stream:
             raise Unsafe(f"line {part.line}: not the same number of lanes of each warp of {self.who} run it")
         return int(counts[0]) * (WARP // lanes if counts[0] == lanes and lanes > 1 else 1)
 
-    def _arrive(self, part: Part) -> Iterator[Event]:
+    def _arrive(self, part: ThreadSlice) -> Iterator[Event]:
         yield Event("arrive", part.seen.name, part.one("index"), self._lanes(part), (part.one("value"),))
 
-    def _init(self, part: Part) -> Iterator[Event]:
+    def _init(self, part: ThreadSlice) -> Iterator[Event]:
         part.by_one()
         yield Event("init", part.seen.name, part.one("index"), part.one("value"))
 
-    def _expect(self, part: Part) -> Iterator[Event]:
+    def _expect(self, part: ThreadSlice) -> Iterator[Event]:
         part.by_one()
         name = part.seen.name
-        tile = self.expected.tiles.get(name.removesuffix("_full"))
+        tile = self.reading.tiles.get(name.removesuffix("_full"))
         if tile is None:
             raise Unsafe(f"line {part.line}: {name} expects bytes, but is no tile's")
         loads, beyond = divmod(part.one("value"), tile.elements * DTYPE_BYTES)
@@ -129,79 +132,79 @@ class Stream:
             raise Unsafe(f"line {part.line}: {part.one('value')} bytes of a tile of {tile.elements * DTYPE_BYTES}")
         yield Event("expect", name, part.one("index"), loads)
 
-    def _take(self, part: Part) -> Iterator[Event]:
+    def _take(self, part: ThreadSlice) -> Iterator[Event]:
         part.by_one()
-        yield Event("take", "tile", part.one("index"), blocks=(int(self.run.rank_of(part.seen.threads[part.mine][0])),))
+        yield Event("take", TILE, part.one("index"), blocks=(int(self.run.rank_of(part.seen.threads[part.mine][0])),))
 
-    def _read_number(self, part: Part) -> Iterator[Event]:
+    def _read_number(self, part: ThreadSlice) -> Iterator[Event]:
         if part.count != len(self.own):
             raise Unsafe(f"line {part.line}: not all threads of {self.who} read the tile's number")
-        yield Event("read", "tile", part.one("index"))
+        slot = part.one("index")
+        yield Event("read", TILE, slot, reads=((TILE, slot, 0),))
 
-    def _cluster(self, part: Part) -> Iterator[Event]:
+    def _cluster(self, part: ThreadSlice) -> Iterator[Event]:
         yield Event("sync", CLUSTER)
 
-    def _fence(self, part: Part) -> Iterator[Event]:
+    def _fence(self, part: ThreadSlice) -> Iterator[Event]:
         if self.products.open is None:
             self.products.check_settled(part)
         threads = part.count
         yield Event("fence", value=0 if threads == len(self.own) else threads)
 
-    def _compute(self, part: Part) -> Iterator[Event]:
+    def _compute(self, part: ThreadSlice) -> Iterator[Event]:
         self.products.computed()
         if part.seen.kind == "mask":
             yield Event("mask")
 
-    def _left_out(self, part: Part) -> Iterator[Event]:
-        yield Event("left out", value=part.one("value"))
+    def _left_out(self, part: ThreadSlice) -> Iterator[Event]:
+        yield Event(LEFT_OUT, index=part.seen.turn, value=part.one("value"))
 
     # --- fragments -----------------------------------------------------------------------------------------------
 
-    def _fragment(self, part: Part) -> Iterator[Event]:
+    def _fragment(self, part: ThreadSlice) -> Iterator[Event]:
         name, values = part.seen.name, part.seen.values
-        if name not in self.expected.tiles:
+        if name not in self.reading.tiles:
             raise Unsafe(f"line {part.line}: a fragment of {name}, which is no tile")
-        found = matrices(self.expected.tiles[name], part.all_of("element"), values["count"], values["transposed"])
+        found = matrices(self.reading.tiles[name], part.all_of("element"), values["count"], values["transposed"])
         if found is None:
             raise Unsafe(f"line {part.line}: its lanes give addresses that are no rows of 8 x 8 matrices of {name}")
         slot, brought = found
-        reads = ((values["registers"], part.one("at"), 0),)
-        yield Event("fragment", name, slot, reads=reads, place=tuple(number for matrix in brought for number in matrix))
+        for at, matrix in enumerate(brought):
+            yield fragment(name, slot, values["registers"], part.one("at") + PAIR * at, matrix)
 
-    def _multiply(self, part: Part) -> Iterator[Event]:
+    def _multiply(self, part: ThreadSlice) -> Iterator[Event]:
         (d, at), *operands = ((part.seen.values[operand], part.one(f"{operand}_at")) for operand in "dab")
-        product = self.expected.products.get(d)
-        form = (*[self.expected.dtype] * 2, "float32", *OF_AN_MMA)
+        product = self.reading.products.get(d)
+        form = (*[self.reading.dtype] * 2, "float32", *OF_AN_MMA)
         if product is None or part.seen.values["form"] != form:
             raise Unsafe(f"line {part.line}: a product into {d} of the form {part.seen.values['form']}")
-        yield Event("multiply", d, at, reads=tuple((name, place, 0) for name, place in operands))
+        yield multiply(d, at, *operands)
 
     # --- stores ------------------------------------------------------------------------------------------------
 
-    def _commit_store(self, part: Part) -> Iterator[Event]:
+    def _commit_store(self, part: ThreadSlice) -> None:
         part.by_one()
         self.stores = 0
-        yield from ()
 
-    def _stored(self, part: Part) -> Iterator[Event]:
+    def _stored(self, part: ThreadSlice) -> Iterator[Event]:
         if self.stores:
             raise Unsafe(f"line {part.line}: it waits for a store that is not committed")
         yield Event("stored", value=part.one("value"))
 
-    def _rows_of_output(self, part: Part) -> Iterator[Event]:
-        product = next(p for p in self.expected.products.values() if p.b_transposed)
-        output = self.expected.tensors["Output"]
+    def _rows_of_output(self, part: ThreadSlice) -> Iterator[Event]:
+        product = next(p for p in self.reading.products.values() if p.b_transposed)
+        output = self.reading.tensors["Output"]
         batch, head, row, beyond = output.bounded(part.one("element"), part.one("rows"))
         values, of, apart = part.seen.values, part.one("head_dim"), part.one("row_stride")
         said = (part.seen.name, of, values["bounded"], values["dtype"], values["registers"], apart)
         narrow = output.columns < product.columns
-        wanted = ("Output", output.columns, narrow, self.expected.dtype, product.accumulators, output.row_stride)
+        wanted = ("Output", output.columns, narrow, self.reading.dtype, product.accumulators, output.row_stride)
         if said != wanted or beyond:
             raise Unsafe(f"line {part.line} stores {said} at another row than it has rows left from there")
         yield Event("output", index=part.one("index"), place=(row, head, batch))
 
-    def _rows_of_lse(self, part: Part) -> Iterator[Event]:
-        name, tensors = part.seen.name, self.expected.tensors
+    def _rows_of_lse(self, part: ThreadSlice) -> Iterator[Event]:
+        name, tensors = part.seen.name, self.reading.tensors
         if name != "LSE" or name not in tensors:
             raise Unsafe(f"line {part.line} stores logarithms as {name}")
         batch, head, row, beyond = tensors[name].bounded(part.one("element"), part.one("rows"))
@@ -210,7 +213,19 @@ class Stream:
         yield Event("lse", index=part.one("index"), place=(row, head, batch))
 
 
-HANDLES = {
+@lru_cache(maxsize=1 << 14)
+def fragment(tile: str, slot: int, registers: str, at: int, matrix: Matrix) -> Event:
+    """A matrix of a tile is loaded into the register of this number."""
+    return Event("fragment", tile, slot, reads=((registers, at, 0),), place=(*matrix,))
+
+
+@lru_cache(maxsize=1 << 14)
+def multiply(into: str, at: int, a: tuple[str, int], b: tuple[str, int]) -> Event:
+    """A product of what these registers have is added to four accumulators from this one on."""
+    return Event("multiply", into, at, reads=((*a, 0), (*b, 0)))
+
+
+HANDLES: dict[str, Callable[[Stream, ThreadSlice], Iterator[Event] | None]] = {
     "arrive": Stream._arrive,
     "init": Stream._init,
     "expect": Stream._expect,
@@ -226,7 +241,7 @@ HANDLES = {
     "stored": Stream._stored,
     "fragment": Stream._fragment,
     "multiply": Stream._multiply,
-    PUT: lambda stream, part: iter((put(part, stream.expected),)),
+    PUT: lambda stream, part: iter((p_in_shared(part, stream.reading),)),
     "rows of output": Stream._rows_of_output,
     "rows of lse": Stream._rows_of_lse,
     "arrive wgmma": lambda stream, part: stream.products.arrive(part),

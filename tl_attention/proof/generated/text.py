@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tl_attention.hardware.warpgroup import WARP
-from tl_attention.proof.generated.declared import Declared, declared_by
+from tl_attention.proof.generated.declarations import Declared, declared_by
 from tl_attention.proof.generated.expression import arguments
 from tl_attention.proof.generated.nodes import (
     Arithmetic,

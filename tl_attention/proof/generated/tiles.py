@@ -1,19 +1,22 @@
-"""Tiles in shared memory, where they come from, and the products that read them."""
+"""Tiles in shared memory, the products that read them, and the 8 x 8 matrices that an ldmatrix brings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from tl_attention.hardware.warpgroup import ROWS
+from tl_attention.hardware.warpgroup import ROWS, WARP
 from tl_attention.problem.shape import DTYPE_BYTES
 
 # A swizzled tile stands in panels of so many columns, 128, 64 or 32 bytes of each row: the widest that divide it.
 PANELS = (64, 32, 16)
 # Elements of 16 bytes, the unit of a swizzle.
 CHUNK = 8
+# Rows of an 8 x 8 matrix, and its columns.
+SIDE = 8
 # wgmma's depth.
 DEPTH = 16
 
@@ -128,3 +131,44 @@ def _along_k(step: int, tile: Tile) -> int:
     """Elements from the start of a K-major tile to the columns of a step."""
     column = step * DEPTH
     return column // tile.panel * tile.rows * tile.panel + column % tile.panel
+
+
+class Matrix(NamedTuple):
+    """Where one starts in its tile, for the first warp; the next warp's is `apart` rows further down, or the same."""
+
+    row: int
+    column: int
+    transposed: bool
+    apart: int = 0
+
+
+Brought = tuple[int, tuple[Matrix, ...]]
+
+
+def matrices(tile: Tile, elements: np.ndarray, count: int, transposed: bool) -> Brought | None:
+    """(slot, `count` matrices) at these elements of a tile's buffer, one for each thread; None where they are none.
+
+    Of each warp, lanes 8 m to 8 m + 7 give where the rows of matrix m stand, 8 elements each (PTX ISA, ldmatrix).
+    """
+    return _matrices(tile, np.asarray(elements, dtype=np.int64).tobytes(), count, transposed)
+
+
+@lru_cache(maxsize=1 << 14)
+def _matrices(tile: Tile, elements: bytes, count: int, transposed: bool) -> Brought | None:
+    # The lanes behind those of the last matrix give no address.
+    lanes = np.frombuffer(elements, dtype=np.int64).reshape(-1, WARP)[:, : SIDE * count]
+    slots, places = np.divmod(lanes, tile.elements)
+    slot = int(slots[0, 0])
+    if (slots != slot).any() or not 0 <= slot < tile.slots:
+        return None
+    row, column = (origin[places].reshape(len(lanes), count, SIDE) for origin in tile.origins)
+    first, beside = row[:, :, 0], column[:, :, :1]
+    apart = int(first[1, 0] - first[0, 0]) if len(first) > 1 else 0
+    whole = (
+        (row == first[:, :, None] + np.arange(SIDE)).all() and (column == beside).all() and not (beside % CHUNK).any()
+    )
+    alike = (beside == beside[0]).all() and (first == first[0] + apart * np.arange(len(first))[:, None]).all()
+    if not whole or not alike:
+        return None
+    starts = zip(first[0].tolist(), beside[0, :, 0].tolist())
+    return slot, tuple(Matrix(*start, transposed, apart) for start in starts)

@@ -9,6 +9,10 @@ from tl_attention.problem.features import Parameter
 from tl_attention.problem.variant import Variant
 
 
+class Unsafe(Exception):
+    """What generated code does wrong, in words, on the way to the refusal."""
+
+
 @dataclass(frozen=True)
 class GeneratedCode:
     """What TileLang made of a schedule, and for what: the device's CUDA and the host's C, each whole."""

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.seen import Seen
+from tl_attention.proof.generated.run import Seen
 from tl_attention.proof.generated.tensors import Tensor
 from tl_attention.proof.generated.threads import Value
 from tl_attention.proof.generated.tiles import Product, Tile
+from tl_attention.proof.generated.verdict import Unsafe
 
 
 @dataclass(frozen=True)
-class Expected:
+class Reading:
     """What every process's events are read with."""
 
     tiles: Mapping[str, Tile]
@@ -27,7 +27,7 @@ class Expected:
 
 
 @dataclass(slots=True)
-class Part:
+class ThreadSlice:
     """What some threads of a process did: those of a Seen that are its own, `count` of them."""
 
     seen: Seen

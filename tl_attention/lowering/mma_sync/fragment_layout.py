@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tl_attention.loop.table import whole
 from tl_attention.lowering.mma_sync.dialect import ROWS_OF_A_PRODUCT, rows_at_once
 from tl_attention.lowering.mma_sync.resources import DEPTH, Chunk, Fragments, fragments
-from tl_attention.proof.generated.matrices import SIDE, Matrix
+from tl_attention.proof.generated.tiles import SIDE, Matrix
 from tl_attention.schedule.schedule import Schedule
 
 # Elements of a register, and of A's fragment and B's, and what a product adds to.
@@ -33,7 +33,7 @@ class Multiplied(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pieces:
+class FragmentLayout:
     """Those of a schedule's statements, for heads of so many columns."""
 
     schedule: Schedule
@@ -78,6 +78,22 @@ class Pieces:
     def multiplied(self, statement: str) -> dict[int, list[Multiplied]]:
         """The products that add to each four accumulators, by the first of them."""
         return self._multiplied[statement]
+
+    def needed(self, statement: str) -> dict[tuple[str, int], Matrix]:
+        """The matrix that its products must find in each register of an array."""
+        return self._needed[statement]
+
+    @cached_property
+    def _needed(self) -> dict[str, dict[tuple[str, int], Matrix]]:
+        return {
+            statement: {
+                (name, at): matrix
+                for product in (product for products in found.values() for product in products)
+                for name, _, matrices in product
+                for at, matrix in matrices.items()
+            }
+            for statement, found in self._multiplied.items()
+        }
 
     @cached_property
     def _loaded(self) -> dict[str, dict[int, Matrix]]:

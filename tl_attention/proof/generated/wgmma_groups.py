@@ -13,22 +13,22 @@ import numpy as np
 
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.proof.events import Event, Read
-from tl_attention.proof.generated.parts import Expected, Part
-from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.generated.thread_slice import Reading, ThreadSlice
 from tl_attention.proof.generated.tiles import Product, Tile, k_major
+from tl_attention.proof.generated.verdict import Unsafe
 
 
-class Multiplied:
+class WgmmaGroups:
     """`warpgroups` is the number, in its block, of each thread's."""
 
-    def __init__(self, expected: Expected, warpgroups: np.ndarray):
-        self.expected, self.warpgroups = expected, warpgroups
+    def __init__(self, reading: Reading, warpgroups: np.ndarray):
+        self.reading, self.warpgroups = reading, warpgroups
         self.in_flight: deque[Product] = deque()
-        self.open: list[Part] | None = None
+        self.open: list[ThreadSlice] | None = None
         self.fenced: set[str] = set()
         self.unfenced: set[str] = set()
 
-    def check_settled(self, part: Part) -> None:
+    def check_settled(self, part: ThreadSlice) -> None:
         """Refuse what comes between a product's lines, or before its registers are fenced."""
         if self.open is not None:
             raise Unsafe(f"line {part.line}: {part.seen.kind} stands among a product's instructions")
@@ -36,7 +36,7 @@ class Multiplied:
             names = ", ".join(sorted(self.unfenced))
             raise Unsafe(f"line {part.line}: {names} of a product is not fenced before what follows it")
 
-    def check_registers(self, part: Part) -> None:
+    def check_registers(self, part: ThreadSlice) -> None:
         """Refuse what touches the accumulators of a product in flight, or writes registers that it reads.
 
         Until the wait for it that is undefined (PTX ISA, wgmma.mma_async: "accessing the registers").
@@ -54,24 +54,22 @@ class Multiplied:
         """Threads compute on registers: what was fenced is so no more."""
         self.fenced.clear()
 
-    def arrive(self, part: Part) -> Iterator[Event]:
+    def arrive(self, part: ThreadSlice) -> None:
         """What comes next is a product."""
         self.open = []
-        yield from ()
 
-    def instruction(self, part: Part) -> Iterator[Event]:
+    def instruction(self, part: ThreadSlice) -> None:
         """One of a product."""
         if self.open is None:
             raise Unsafe(f"line {part.line}: a product is issued with no warpgroup_arrive before it")
         self.open.append(part)
-        yield from ()
 
-    def commit(self, part: Part) -> Iterator[Event]:
+    def commit(self, part: ThreadSlice) -> Iterator[Event]:
         """The product that the instructions are."""
         instructions, self.open = self.open, None
         if not instructions:
             raise Unsafe(f"line {part.line}: it commits no product")
-        product = self.expected.products.get(instructions[0].seen.values["d"])
+        product = self.reading.products.get(instructions[0].seen.values["d"])
         if product is None:
             raise Unsafe(f"line {part.line}: a product into {instructions[0].seen.values['d']}")
         for name in (product.accumulators, product.a):
@@ -81,7 +79,7 @@ class Multiplied:
         self.in_flight.append(product)
         yield self._product(product, instructions)
 
-    def _product(self, product: Product, instructions: Sequence[Part]) -> Event:
+    def _product(self, product: Product, instructions: Sequence[ThreadSlice]) -> Event:
         line = instructions[0].seen.line + 1
         if len(instructions) != product.steps:
             raise Unsafe(f"line {line}: a product of {len(instructions)} instructions, expected {product.steps}")
@@ -94,7 +92,7 @@ class Multiplied:
             b = (product.b.buffer, product.b_layout)
             if (values["a"], values["b"], values["d"]) != (a, b, product.accumulators) or part.one("d_at"):
                 raise Unsafe(f"line {line}: a product of {values['a']}, {values['b']} and {values['d']}")
-            if values["form"] != product.form(self.expected.dtype):
+            if values["form"] != product.form(self.reading.dtype):
                 raise Unsafe(f"line {line}: a product of the form {values['form']}")
             slot, offset = divmod(b_at, product.b.elements * DTYPE_BYTES)
             if offset != product.b_offset(step) or (at != product.a_offset(step, warpgroup)).any():
@@ -109,7 +107,7 @@ class Multiplied:
             reads += ((product.a.buffer, int(warpgroup[0]) if product.a.slots > 1 else 0, 0),)
         return Event("product", product.b.buffer, slot, reads=reads, place=(keeps[0],))
 
-    def wait(self, part: Part) -> Iterator[Event]:
+    def wait(self, part: ThreadSlice) -> Iterator[Event]:
         """Those before the last few are done: their accumulators may be read once they are fenced."""
         left = part.one("value")
         if self.open is not None:
@@ -118,8 +116,7 @@ class Multiplied:
             self.unfenced.add(self.in_flight.popleft().accumulators)
         yield Event("products wait", value=left)
 
-    def fence_operand(self, part: Part) -> Iterator[Event]:
+    def fence_operand(self, part: ThreadSlice) -> None:
         """Registers that the compiler must have where they stand."""
         self.fenced.add(part.seen.name)
         self.unfenced.discard(part.seen.name)
-        yield from ()
