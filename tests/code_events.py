@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from tl_attention.hardware.warpgroup import WARP, WARPS
-from tl_attention.lowering.pipelined.generated import PipelinedProof
-from tl_attention.lowering.warp_specialized.generated import RolesProof
+from tl_attention.lowering.pipelined.code_proof import PipelinedProof
+from tl_attention.lowering.warp_specialized.code_proof import RolesProof
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.derivation import derive
+from tl_attention.proof.code.run import Extent, Run
+from tl_attention.proof.code.stream import Stream
+from tl_attention.proof.code.threads import Threads
+from tl_attention.proof.code.verdict import GeneratedCode
 from tl_attention.proof.events import Event, Process
-from tl_attention.proof.generated.run import Extent, Run
-from tl_attention.proof.generated.stream import Stream
-from tl_attention.proof.generated.threads import Threads
-from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.schedule.schedule import Schedule
 
 

@@ -26,7 +26,7 @@ from code_mutants import kernels
 from code_mutants.reading import Code
 from golden_kernels import KERNELS, GoldenKernel
 
-from tl_attention.build.generation import target
+from tl_attention.compiler.generation import target
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.program.planned import Planned
 

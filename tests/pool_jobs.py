@@ -5,8 +5,8 @@ import signal
 import time
 from pathlib import Path
 
-from tl_attention.build import store
-from tl_attention.build.store import Finished
+from tl_attention.compiler import store
+from tl_attention.compiler.store import Finished
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
 

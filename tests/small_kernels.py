@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tl_attention.proof.generated.calls import CALLS
-from tl_attention.proof.generated.iterations import Iterations
-from tl_attention.proof.generated.run import Extent, Run, Seen
-from tl_attention.proof.generated.text import Kernel, read
-from tl_attention.proof.generated.threads import Threads
+from tl_attention.proof.code.calls import CALLS
+from tl_attention.proof.code.iterations import Iterations
+from tl_attention.proof.code.run import Extent, Run, Seen
+from tl_attention.proof.code.text import Kernel, read
+from tl_attention.proof.code.threads import Threads
 
 WHOLE = Extent(1 << 62)
 

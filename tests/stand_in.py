@@ -11,8 +11,8 @@ import pytest
 import torch
 from on_cpu import launched, take_for_a_gpu
 
-from tl_attention.build.compile import StaticReport
-from tl_attention.build.toolchain import Nvcc
+from tl_attention.compiler.compile import StaticReport
+from tl_attention.compiler.toolchain import Nvcc
 from tl_attention.measure import gpu_worker, machine, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled

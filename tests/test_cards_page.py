@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from pages import cards
 from stand_in import Compilers, on_a_machine
 
-from tl_attention.build.compile import StaticReport
+from tl_attention.compiler.compile import StaticReport
 from tl_attention.files.named import resolve
 from tl_attention.measure import bench
 from tl_attention.measure.compilation import Compiled

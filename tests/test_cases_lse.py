@@ -15,8 +15,8 @@ from tiers import exhaustive, sampled
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.device_code import STORE_LSE
 from tl_attention.problem.mask import CAUSAL
-from tl_attention.proof.generated.copies import OWN
-from tl_attention.proof.generated.expression import arguments
+from tl_attention.proof.code.copies import OWN
+from tl_attention.proof.code.expression import arguments
 
 # The line that stores.
 CALL = "tl_attention_store_lse("

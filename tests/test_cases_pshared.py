@@ -18,7 +18,7 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.lowering.warp_specialized.device_code import STORE_P
 from tl_attention.program.planned import Planned
-from tl_attention.proof.generated.tiles import Tile
+from tl_attention.proof.code.tiles import Tile
 from tl_attention.schedule.schedule import Schedule
 
 

@@ -10,8 +10,8 @@ from golden_kernels import KERNELS
 from once import lowered
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.proof.generated.host_plan import parse_host_source
-from tl_attention.proof.generated.tensors import Tensor, contiguous, told_apart
+from tl_attention.proof.code.host_plan import parse_host_source
+from tl_attention.proof.code.tensors import Tensor, contiguous, told_apart
 
 
 def test_strides_have_64_bits_from_the_caller_to_the_kernel():

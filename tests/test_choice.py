@@ -6,7 +6,7 @@ import pytest
 from known import Known
 from stand_in import Compilers, Gpu, on_a_machine
 
-from tl_attention.build.compile import StaticReport
+from tl_attention.compiler.compile import StaticReport
 from tl_attention.configurations.configuration import Configuration, parse, schedule_of
 from tl_attention.configurations.published import space
 from tl_attention.errors import InputError

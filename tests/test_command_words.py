@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 import pytest
 
-from tl_attention.build import generation, toolchain
 from tl_attention.cli import main
 from tl_attention.cli.command import Command
+from tl_attention.compiler import generation, toolchain
 from tl_attention.errors import InputError
 from tl_attention.files.named import expand, resolve
 from tl_attention.leaderboard import submission

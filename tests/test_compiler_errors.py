@@ -8,9 +8,9 @@ import pytest
 from mutations import shipped
 from tiers import exhaustive
 
-from tl_attention.build.compile import compile_kernel
-from tl_attention.build.compiler_errors import LONGEST, telling_line
-from tl_attention.build.sass import cuobjdump
+from tl_attention.compiler.compile import compile_kernel
+from tl_attention.compiler.compiler_errors import LONGEST, telling_line
+from tl_attention.compiler.sass import cuobjdump
 from tl_attention.errors import InputError
 from tl_attention.problem.variant import Variant
 

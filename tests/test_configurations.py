@@ -10,7 +10,7 @@ from mma_sync_schedules import SHIPPED
 from test_mma_sync_passes import told
 from tiers import exhaustive
 
-from tl_attention.build.compile import compile_kernel
+from tl_attention.compiler.compile import compile_kernel
 from tl_attention.configurations.configuration import EXAMPLE, STEP, WHOLE, Configuration, parse, schedule_of
 from tl_attention.configurations.published import space
 from tl_attention.errors import InputError, ScheduleRefused

@@ -13,11 +13,11 @@ import corpus
 import pytest
 from checkouts import Checkout
 from click.testing import CliRunner, Result
-from generated_case import ACCEPTED, GeneratedCase, draw_random, generated, rebuilt
+from kernel_case import ACCEPTED, GeneratedCase, draw_random, generated, rebuilt
 from same_code import Case
 from tiers import exhaustive
 
-from tl_attention.build.compile import compile_kernel
+from tl_attention.compiler.compile import compile_kernel
 
 ROOT = Path(__file__).parents[1]
 

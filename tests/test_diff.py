@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tiers import exhaustive
 
-from tl_attention.build.compile import StaticReport
-from tl_attention.build.sass import Loop
+from tl_attention.compiler.compile import StaticReport
+from tl_attention.compiler.sass import Loop
 from tl_attention.files.named import resolve
 from tl_attention.measure.compilation import Compiled
 from tl_attention.schedule.schedule import Schedule

@@ -11,8 +11,8 @@ import pytest
 from mutations import shipped
 from test_toolchain import toolkit
 
-from tl_attention.build import generation, store, toolchain
-from tl_attention.build.compile import compile_kernel
+from tl_attention.compiler import generation, store, toolchain
+from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.hardware.card import CARDS
 from tl_attention.measure import doctor

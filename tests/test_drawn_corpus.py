@@ -13,7 +13,7 @@ from pathlib import Path
 import corpus
 import pytest
 from checkouts import Checkout
-from generated_case import ACCEPTED, NOT_LOWERED, GeneratedCase, judge, lower, rebuilt
+from kernel_case import ACCEPTED, NOT_LOWERED, GeneratedCase, judge, lower, rebuilt
 from tiers import exhaustive, sampled
 
 ROOT = Path(__file__).parents[1]

@@ -10,8 +10,8 @@ from mma_sync_schedules import SHIPPED
 from pages.float_instructions import by_formula, counted, float_instructions, products_of_a_block
 from tiers import exhaustive
 
-from tl_attention.build.compile import compile_kernel
-from tl_attention.build.sass import Loop
+from tl_attention.compiler.compile import compile_kernel
+from tl_attention.compiler.sass import Loop
 from tl_attention.configurations.configuration import parse, schedule_of
 from tl_attention.errors import InputError
 from tl_attention.files.named import resolve

@@ -10,7 +10,7 @@ from code_mutants.kernels import KERNELS
 from once import lowered
 
 from tl_attention.errors import InputError
-from tl_attention.proof.generated.host_plan import parse_host_source
+from tl_attention.proof.code.host_plan import parse_host_source
 
 # Sizes, a grid of the rows' tiles, one descriptor; a cluster, a counter, three descriptors.
 NAMES = ("seed", "best_causal")

@@ -13,7 +13,7 @@ from once import Given, lowered, proved, reading
 from tiers import exhaustive, sampled
 from traced import traced_statements
 
-from tl_attention.build.compile import compile_kernel, fingerprint
+from tl_attention.compiler.compile import compile_kernel, fingerprint
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
 from tl_attention.loop.attention import SOURCE
@@ -22,8 +22,8 @@ from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
-from tl_attention.proof.generated.calls import CALLS
-from tl_attention.proof.generated.text import read
+from tl_attention.proof.code.calls import CALLS
+from tl_attention.proof.code.text import read
 from tl_attention.proof.limits import shared_bytes
 from tl_attention.schedule.schedule import Schedule
 

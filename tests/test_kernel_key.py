@@ -14,10 +14,10 @@ from mutations import shipped
 from test_rooms import MODULES, imported
 from tiers import sampled
 
-from tl_attention.build import library
-from tl_attention.build import store as module
-from tl_attention.build.store import MAKING, PACKAGE, TOOLS, VERSION, installed, kernel_key, text_version
-from tl_attention.build.toolchain import FLAGS, Nvcc
+from tl_attention.compiler import library
+from tl_attention.compiler import store as module
+from tl_attention.compiler.store import MAKING, PACKAGE, TOOLS, VERSION, installed, kernel_key, text_version
+from tl_attention.compiler.toolchain import FLAGS, Nvcc
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Sizes, Variant
 
@@ -184,7 +184,7 @@ def below(module: str) -> set[str]:
 
 
 def test_the_version_is_of_all_that_makes_and_proves_a_kernel() -> None:
-    made_by = {name for name in MODULES if name.startswith(("tl_attention.lowering", "tl_attention.build"))}
+    made_by = {name for name in MODULES if name.startswith(("tl_attention.lowering", "tl_attention.compiler"))}
     made_by = set().union(*(below(name) for name in made_by))
     assert {MODULES[name].relative_to(PACKAGE).parts[0] for name in made_by} == {*MAKING}
 

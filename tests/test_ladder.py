@@ -11,7 +11,7 @@ import pytest
 from stand_in import Compilers, Gpu, on_a_machine
 from tiers import exhaustive
 
-from tl_attention.build.sass import Loop
+from tl_attention.compiler.sass import Loop
 from tl_attention.configurations import published
 from tl_attention.configurations.published import space
 from tl_attention.errors import InputError
@@ -221,8 +221,8 @@ def test_the_change_of_a_loop_has_every_kind_that_differs_and_the_rest() -> None
 @exhaustive
 def test_the_loop_of_products_has_nothing_else_in_it() -> None:
     """Compiled for the card, its loops have the products that `flops` counts, and nothing that loads, stores or spills."""
-    from tl_attention.build.generation import compile_products, machine_code
-    from tl_attention.build.sass import cuobjdump, read_loops
+    from tl_attention.compiler.generation import compile_products, machine_code
+    from tl_attention.compiler.sass import cuobjdump, read_loops
 
     cubin = machine_code(compile_products("float16", HOPPER.arch, 132).get_kernel_source(), HOPPER.arch)
     loops = read_loops(cubin)

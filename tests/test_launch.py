@@ -8,9 +8,9 @@ import pytest
 import torch
 from mutations import shipped
 
-from tl_attention.build import library
-from tl_attention.build.compile import compile_kernel
-from tl_attention.build.library import launch_of
+from tl_attention.compiler import library
+from tl_attention.compiler.compile import compile_kernel
+from tl_attention.compiler.library import launch_of
 from tl_attention.problem.variant import Variant
 
 PLAIN = Variant(128, "float16")

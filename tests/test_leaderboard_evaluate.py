@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from harness import LINE, calling
 
-from tl_attention.build import toolchain
+from tl_attention.compiler import toolchain
 from tl_attention.errors import InputError
 from tl_attention.leaderboard.contract import RANKED_LINES, TestLine, read_test_lines
 from tl_attention.leaderboard.evaluate import MESSAGE_BYTES, WAY, evaluate

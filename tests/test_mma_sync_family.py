@@ -11,7 +11,7 @@ from mutations import SCHEDULES
 from once import Given, lowered
 from tiers import exhaustive
 
-from tl_attention.build.compile import fingerprint
+from tl_attention.compiler.compile import fingerprint
 from tl_attention.lowering.mma_sync.resources import of_schedule
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant

@@ -17,7 +17,7 @@ from on_gpu import check
 from test_op_schedules import LARGE, some_cases
 
 from tl_attention import ScheduleRefused, attention
-from tl_attention.build.compile import compile_kernel
+from tl_attention.compiler.compile import compile_kernel
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL

@@ -10,7 +10,7 @@ from mutations import SCHEDULES
 from on_gpu import check, fresh
 
 from tl_attention import attention
-from tl_attention.build.compile import compile_kernel
+from tl_attention.compiler.compile import compile_kernel
 from tl_attention.files.named import resolve
 from tl_attention.hardware.warpgroup import WARPGROUP
 from tl_attention.problem.head_dims import sizes_of

@@ -11,7 +11,7 @@ import pytest
 from golden_kernels import KERNELS
 from mutations import shipped
 
-from tl_attention.build import generation
+from tl_attention.compiler import generation
 from tl_attention.files.named import resolve
 from tl_attention.leaderboard import submission
 from tl_attention.measure import bench
@@ -72,8 +72,8 @@ def generated(monkeypatch):
             "_library": lambda kernel: b"a library",
         }.items():
             monkeypatch.setattr(generation, what, instead)
-        monkeypatch.setattr("tl_attention.build.compile.cache_enabled", lambda: False)
-        monkeypatch.setattr("tl_attention.build.compile._loaded", lambda library: None)
+        monkeypatch.setattr("tl_attention.compiler.compile.cache_enabled", lambda: False)
+        monkeypatch.setattr("tl_attention.compiler.compile._loaded", lambda library: None)
 
     return of
 

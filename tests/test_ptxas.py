@@ -12,11 +12,11 @@ from mutations import SCHEDULES, shipped
 from once import lowered
 from tiers import exhaustive
 
-from tl_attention.build.compile import CompiledKernel, compile_kernel
-from tl_attention.build.compiler_errors import serialised_because
-from tl_attention.build.generation import said_of
-from tl_attention.build.sass import steady
-from tl_attention.build.toolchain import chosen
+from tl_attention.compiler.compile import CompiledKernel, compile_kernel
+from tl_attention.compiler.compiler_errors import serialised_because
+from tl_attention.compiler.generation import said_of
+from tl_attention.compiler.sass import steady
+from tl_attention.compiler.toolchain import chosen
 from tl_attention.files.schedule_file import load
 from tl_attention.measure import compilation
 from tl_attention.measure.candidate import Candidate

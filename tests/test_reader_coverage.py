@@ -6,10 +6,10 @@ import pytest
 from small_kernels import kernel, line_of, ran
 
 from tl_attention.problem.variant import Sizes
-from tl_attention.proof.generated.coverage import Coverage
-from tl_attention.proof.generated.iterations import Iterations
-from tl_attention.proof.generated.run import Extent
-from tl_attention.proof.generated.verdict import Unsafe
+from tl_attention.proof.code.coverage import Coverage
+from tl_attention.proof.code.iterations import Iterations
+from tl_attention.proof.code.run import Extent
+from tl_attention.proof.code.verdict import Unsafe
 
 SIZES = ("batch", "heads", "seq_q", "seq_kv")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tl_attention.proof.generated.expression import UNREADABLE, arguments, parsed
-from tl_attention.proof.generated.threads import NUMBERS
+from tl_attention.proof.code.expression import UNREADABLE, arguments, parsed
+from tl_attention.proof.code.threads import NUMBERS
 
 
 def value(text: str, **names):

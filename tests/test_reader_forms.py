@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from tl_attention.proof.generated.affine import (
+from tl_attention.proof.code.affine import (
     AFFINE,
     FLOORED,
     INVARIANT,
@@ -19,8 +19,8 @@ from tl_attention.proof.generated.affine import (
     form,
     form_of,
 )
-from tl_attention.proof.generated.expression import parsed
-from tl_attention.proof.generated.threads import NUMBERS
+from tl_attention.proof.code.expression import parsed
+from tl_attention.proof.code.threads import NUMBERS
 
 
 def of(text: str, *names: str) -> Form:

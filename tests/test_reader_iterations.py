@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from small_kernels import kernel, line_of
 
-from tl_attention.proof.generated.iterations import Iterations
-from tl_attention.proof.generated.verdict import Unsafe
+from tl_attention.proof.code.iterations import Iterations
+from tl_attention.proof.code.verdict import Unsafe
 
 TILES = """
   int tile = 0;

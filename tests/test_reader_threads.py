@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tl_attention.proof.generated.threads import NUMBERS, Class, Threads, settled
+from tl_attention.proof.code.threads import NUMBERS, Class, Threads, settled
 
 
 def everyone(count: int = 8, **names) -> Class:

@@ -16,7 +16,7 @@ from on_cpu import take_for_a_gpu
 from torch._subclasses import FakeTensorMode
 
 from tl_attention import InputError, ScheduleRefused, attention
-from tl_attention.build import generation, library
+from tl_attention.compiler import generation, library
 from tl_attention.op import arguments
 from tl_attention.op.attention import kernel_of
 

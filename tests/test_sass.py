@@ -7,8 +7,8 @@ import re
 import pytest
 from mutations import shipped
 
-from tl_attention.build import sass
-from tl_attention.build.sass import Loop, check_not_serialised, code_name, describe, parse, steady
+from tl_attention.compiler import sass
+from tl_attention.compiler.sass import Loop, check_not_serialised, code_name, describe, parse, steady
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.problem.variant import Variant
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from stand_in import Compilers, Gpu, on_a_machine
 
-from tl_attention.build.sass import Loop
+from tl_attention.compiler.sass import Loop
 from tl_attention.errors import InputError
 from tl_attention.files.named import resolve
 from tl_attention.measure import bench, machine, session

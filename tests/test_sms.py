@@ -23,7 +23,7 @@ from tl_attention.measure.candidate import Candidate
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
-from tl_attention.proof.generated.host_plan import parse_host_source
+from tl_attention.proof.code.host_plan import parse_host_source
 
 __all__ = ["compiled_for"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mutations import shipped
 
-from tl_attention.build import toolchain
+from tl_attention.compiler import toolchain
 from tl_attention.errors import InputError
 from tl_attention.problem.variant import Variant
 
@@ -135,7 +135,7 @@ def test_tilelang_can_be_imported_where_its_cache_cannot_be_written(tmp_path) ->
     (tmp_path / "a file").write_text("")
     place = str(tmp_path / "a file/cache")
     script = (
-        "import os; from tl_attention.build import toolchain\n"
+        "import os; from tl_attention.compiler import toolchain\n"
         "with toolchain.in_force(): import tilelang\n"
         "print(os.environ['TILELANG_CACHE_DIR'], toolchain.cache_folder(), sep='\\n')"
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention.build import store, toolchain, trust
-from tl_attention.build.compile import compile_kernel
+from tl_attention.compiler import store, toolchain, trust
+from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.files.named import resolve
 from tl_attention.problem.variant import Variant

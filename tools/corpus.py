@@ -28,7 +28,7 @@ from typing import Any
 
 import click
 from checkouts import Checkout, CheckoutPath, Progress
-from generated_case import NOT_LOWERED, GeneratedCase, draw_random, draw_shipped, judge, lower
+from kernel_case import NOT_LOWERED, GeneratedCase, draw_random, draw_shipped, judge, lower
 from pebble import ProcessExpired, ProcessPool
 from same_code import all_cases
 

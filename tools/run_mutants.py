@@ -29,7 +29,7 @@ from rich.table import Table
 # Lowering and proving, with a process on every core.
 START_S = 120.0
 # Imported once: each process is forked from one that has them, and has not touched the GPU.
-IMPORTED = ("code_mutants.on_gpu", "tilelang", "tl_attention.oracle.reference", "tl_attention.proof.generated.proof")
+IMPORTED = ("code_mutants.on_gpu", "tilelang", "tl_attention.oracle.reference", "tl_attention.proof.code.proof")
 NO_GPU_YET = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 UNTOLD = ("source", "cubin")
 

@@ -10,7 +10,7 @@ from golden_kernels import KERNELS
 from once import Kernel, lowered
 
 from faults.others import OTHERS
-from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.proof.code.verdict import GeneratedCode
 
 LOWERINGS = ("warp_specialized", "pipelined", "mma_sync")
 

@@ -21,11 +21,11 @@ from string import Template
 
 import yaml
 
-from tl_attention.build import toolchain
-from tl_attention.build.compile import compile_kernel
-from tl_attention.build.compiler_errors import serialised_because
-from tl_attention.build.generation import target
-from tl_attention.build.sass import TOOLS, check_not_serialised, read_loops, tool
+from tl_attention.compiler import toolchain
+from tl_attention.compiler.compile import compile_kernel
+from tl_attention.compiler.compiler_errors import serialised_because
+from tl_attention.compiler.generation import target
+from tl_attention.compiler.sass import TOOLS, check_not_serialised, read_loops, tool
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.leaderboard import machine_code
 from tl_attention.leaderboard.contract import FORBIDDEN_WORD, MAX_BYTES, constants, read_submission

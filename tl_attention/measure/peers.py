@@ -41,7 +41,7 @@ def build_product(name: str, dtype: torch.dtype, device: torch.device) -> Callab
     if name == MATMUL:
         a, b = normal(MATMUL_SIZE, MATMUL_SIZE), normal(MATMUL_SIZE, MATMUL_SIZE)
         return lambda: a @ b
-    from tl_attention.build.generation import compile_products
+    from tl_attention.compiler.generation import compile_products
     from tl_attention.hardware.warpgroup import WARP
     from tl_attention.lowering.mma_sync import mma_peak
 

@@ -14,7 +14,7 @@ from math import comb
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from tl_attention.build.sass import Loop
+from tl_attention.compiler.sass import Loop
 from tl_attention.errors import InputError
 from tl_attention.files import user_file
 from tl_attention.hardware.card import CARDS, HOPPER

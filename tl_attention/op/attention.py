@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from tl_attention.build.compile import CompiledKernel, compile_kernel
+from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.files.defaults import default_schedule
 from tl_attention.files.named import resolve

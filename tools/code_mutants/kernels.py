@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from code_mutants.reading import Code
-from tl_attention.build.generation import target
+from tl_attention.compiler.generation import target
 from tl_attention.files.schedule_file import load
 from tl_attention.hardware.card import HOPPER
 from tl_attention.lowering.registry import lowering_of

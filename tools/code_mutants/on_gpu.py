@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from code_mutants.kernels import KERNELS
 from code_mutants.rows import SAME
-from tl_attention.build.compile import CompiledKernel, compile_kernel
+from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.measure.candidate import Verified, verified_on
 from tl_attention.problem.shape import AttentionShape

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.program.derivation import derive
-from tl_attention.proof.generated import text
-from tl_attention.proof.generated.calls import CALLS
-from tl_attention.proof.generated.verdict import GeneratedCode as Code
-from tl_attention.proof.generated.verdict import Verdict
+from tl_attention.proof.code import text
+from tl_attention.proof.code.calls import CALLS
+from tl_attention.proof.code.verdict import GeneratedCode as Code
+from tl_attention.proof.code.verdict import Verdict
 from tl_attention.schedule.schedule import Schedule
 
 __all__ = [

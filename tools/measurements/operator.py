@@ -22,7 +22,7 @@ from torch import Tensor
 
 from measurements.backward import sampled
 from tl_attention import attention
-from tl_attention.build.compile import compile_kernel
+from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.cell import OURS, schedule_for

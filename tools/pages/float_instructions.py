@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tl_attention.build.sass import Loop, steady
+from tl_attention.compiler.sass import Loop, steady
 from tl_attention.errors import InputError
 from tl_attention.hardware.warpgroup import WARP
 from tl_attention.schedule.schedule import Schedule

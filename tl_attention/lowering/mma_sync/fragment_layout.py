@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tl_attention.loop.table import whole
 from tl_attention.lowering.mma_sync.dialect import ROWS_OF_A_PRODUCT, rows_at_once
 from tl_attention.lowering.mma_sync.resources import DEPTH, Chunk, Fragments, fragments
-from tl_attention.proof.generated.tiles import SIDE, Matrix
+from tl_attention.proof.code.tiles import SIDE, Matrix
 from tl_attention.schedule.schedule import Schedule
 
 # Elements of a register, and of A's fragment and B's, and what a product adds to.

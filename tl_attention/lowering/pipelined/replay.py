@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tl_attention.proof.code.verdict import Unsafe
 from tl_attention.proof.events import Event
-from tl_attention.proof.generated.verdict import Unsafe
 
 Q, OUTPUT = "Q", "Output"
 # The product that reads a ring.

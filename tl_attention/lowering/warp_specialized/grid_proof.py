@@ -16,15 +16,15 @@ from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import row_tiles
 from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.proof.code.alike import numbered
+from tl_attention.proof.code.grid_tiles import check_places
+from tl_attention.proof.code.proof import Proof
+from tl_attention.proof.code.row_tiles import RowTiles
+from tl_attention.proof.code.run import Extent, Run
+from tl_attention.proof.code.tensors import Tensor
+from tl_attention.proof.code.threads import Threads
+from tl_attention.proof.code.verdict import Unsafe
 from tl_attention.proof.events import Event
-from tl_attention.proof.generated.alike import numbered
-from tl_attention.proof.generated.grid_tiles import check_places
-from tl_attention.proof.generated.proof import Proof
-from tl_attention.proof.generated.row_tiles import RowTiles
-from tl_attention.proof.generated.run import Extent, Run
-from tl_attention.proof.generated.tensors import Tensor
-from tl_attention.proof.generated.threads import Threads
-from tl_attention.proof.generated.verdict import Unsafe
 from tl_attention.schedule.schedule import Schedule
 
 # Where blocks of fixed sizes work on more tiles than this each, and on more than that together, their first tiles are

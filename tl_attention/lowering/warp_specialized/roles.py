@@ -21,7 +21,7 @@ from tl_attention.proof.events import CLUSTER, EXPONENTIALS, NAMED, TILE, Event,
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from tl_attention.proof.generated.row_tiles import RowTiles
+    from tl_attention.proof.code.row_tiles import RowTiles
 
     # How many KV blocks of a tile run, and where it lies, if that is asked for.
     Work = Sequence[tuple[int, RowTiles | None]]
