@@ -1,4 +1,4 @@
-"""What the processes of a generated kernel do, as events, off its text: what the proof reads, for tests to look at."""
+"""Reads off a generated kernel's text what its processes do, as events: tests look at what the proof reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from tl_attention.schedule.schedule import Schedule
 def role_events(
     schedule: Schedule, code: GeneratedCode, sizes: Sizes, tiles: int = 1, clusters: int = 1
 ) -> dict[Process, list[Event]]:
-    """Of every process of the first clusters of a launch, for the first `tiles` tiles of each, with all iterations."""
+    """Returns the events of all processes of a launch's first clusters, for the first `tiles` tiles of each process.
+
+    The events are of all iterations.
+    """
     proof = RolesProof(schedule, derive(schedule), code)
     cluster, warpgroups = schedule.kernel.cluster, schedule.block_M // 64
     threads = Threads(np.arange(clusters * cluster), warpgroups + 1, tuple(range(WARPS)))
@@ -38,7 +41,7 @@ def role_events(
 
 
 def block_events(schedule: Schedule, code: GeneratedCode, sizes: Sizes) -> list[Event]:
-    """Of the first block of a pipelined kernel, with all iterations."""
+    """Returns the events of the first thread block of a pipelined kernel, in all iterations."""
     proof = PipelinedProof(schedule, derive(schedule), code)
     threads = Threads(np.array([0]), 1, tuple(range(schedule.threads // WARP)))
     names = {**sizes._asdict(), "blockIdx_x": 0, "blockIdx_y": 0, "blockIdx_z": 0}

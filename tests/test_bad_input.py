@@ -1,4 +1,4 @@
-"""Bad schedule files: one line on stderr with file, line, key, what was found and expected; exit code 2."""
+"""A bad schedule file gives one line on stderr with file, line, key, what was found and expected, and exit code 2."""
 
 from __future__ import annotations
 

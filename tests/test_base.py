@@ -1,4 +1,4 @@
-"""`base: best` in a schedule file: what merges, and which file, line and key a mistake is told at."""
+"""A schedule file may say `base: best`: tests check what merges, and at which file, line and key a mistake is told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks that share an SM: what each may take, and that the kernel is made and proved for as many."""
+"""Thread blocks share an SM: each may take only its part, and the kernel is made and proved for so many blocks."""
 
 from __future__ import annotations
 

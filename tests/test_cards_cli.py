@@ -1,4 +1,4 @@
-"""`--arch`: what is compiled, checked and said for a card that is not at hand; and attention() on one that is."""
+"""`--arch` names a card that is not at hand: commands compile, check and speak for it. attention() takes a card at hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPE = ("--shape", "1,2,256,64", "--dtype", "fp16")
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
-    """The GPUs are those that a test names."""
+    """Makes only those GPUs visible that a test names."""
 
     def stand(*found: VisibleGpu) -> None:
         monkeypatch.setattr(device, "visible_gpus", lambda: found)
@@ -39,7 +39,7 @@ def no_gpu(monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch, on_a_machine, tmp_path, cli):
-    """Runs `run` or `bench` by stand-ins: the rows, the command's result, and what the GPU was asked to do."""
+    """Runs `run` or `bench` with stand-ins, and returns the rows, the command's result, and what the GPU was asked to do."""
     gpu, asked = Gpu(), []
 
     class Noting(Compilers):
@@ -159,7 +159,7 @@ def test_a_card_that_is_none_is_told(error_of) -> None:
 
 @pytest.fixture
 def on_a_4080(compiled_for, monkeypatch):
-    """`attention` takes CPU tensors for those of an RTX 4080; what it compiles."""
+    """Makes `attention` take CPU tensors for those of an RTX 4080, and returns what it compiles."""
     monkeypatch.setattr(arguments, "checked_card", lambda of: RTX_4080.card)
     return compiled_for
 

@@ -1,4 +1,4 @@
-"""The tables of docs/CARDS.md, and the record that they are made from."""
+"""Tests check the tables of docs/CARDS.md, and the record from which the tables are made."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_is_equal_stands_on_one_line_and_what_is_refused_says_why() -> None
 
 
 def test_the_blocks_of_an_sm_count_the_producer_and_the_mbarriers() -> None:
-    """Of `short`, two blocks of 128 threads that compute and 128 that load, launched with 128 registers each."""
+    """`short` has 128 threads that compute and 128 that load; two blocks fit an SM, launched with 128 registers a thread."""
     assert [cards.blocks_per_sm(row("short", "sm_90a", registers)) for registers in (128, 136, 168)] == [2, 1, 1]
 
 

@@ -1,4 +1,4 @@
-"""Grouped heads: what is compiled, proved, referred to and recorded of them. Faults of them: tests/faults/heads.py."""
+"""Grouped heads are compiled, proved, compared with a reference and recorded. Their faults are in tests/faults/heads.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that read strides: what is passed to them, and what a proof tells apart. Faults: tests/faults/strides.py."""
+"""Tests check what kernels that read strides are passed, and what a proof distinguishes. Faults: tests/faults/strides.py."""
 
 from __future__ import annotations
 

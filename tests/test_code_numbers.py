@@ -1,4 +1,4 @@
-"""What the proof leaves to the numbers: a fault of each kind passes it, and the GPU shows the fault."""
+"""The proof leaves some faults to the numbers: a fault of each kind passes the proof, and the GPU shows the fault."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ ALL = {**FAULTS, **HARMLESS}
 
 
 def with_faults(kernel: str, names: Iterable[str]) -> Code:
-    """The code of a kernel with these faults."""
+    """Returns the code of a kernel with these faults."""
     code = lowered(KERNELS[kernel])
     source = code.source
     for pattern, replacement in (edit for name in names for edit in ALL[name][2]):
@@ -82,14 +82,14 @@ def with_faults(kernel: str, names: Iterable[str]) -> Code:
 
 @functools.cache
 def kinds(kernel: str) -> list[str]:
-    """What of each line of a kernel's source is left to the numbers, else ""."""
+    """Returns what of each line of a kernel's source is left to the numbers, else ""."""
     source = lowered(KERNELS[kernel]).source
     found = text.read(source, CALLS).kinds
     return [of_numbers(found.get(line, "")).removeprefix("numbers: ") for line in range(len(source.splitlines()))]
 
 
 def documented() -> set[str]:
-    """The kinds that docs/DESIGN.md lists."""
+    """Returns the kinds that docs/DESIGN.md lists."""
     section = DESIGN.read_text().split("\n## What the proof leaves to the numbers\n")[1]
     return set(re.findall(r"numbers: (\w+)", section.split("\n## ")[0]))
 
@@ -108,7 +108,7 @@ WRONG = sorted({kernel for _, kernel, _ in ALL.values()})
 
 @pytest.mark.parametrize("kernel", sampled(WRONG, WRONG[::3]))
 def test_faults_of_the_numbers_pass_the_proof(kernel):
-    """All of a kernel's at once: one that is read would be refused whatever the others are."""
+    """All faults of a kernel are put in at once: one in something that is read would be refused whatever the others are."""
     prove(KERNELS[kernel].schedule, with_faults(kernel, [name for name, (_, of, _) in ALL.items() if of == kernel]))
 
 

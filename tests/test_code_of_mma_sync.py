@@ -1,4 +1,4 @@
-"""The mma.sync kernel as generated is proved, whatever its options, for whichever problem. Compiles nothing, runs nothing."""
+"""The mma.sync kernel as generated is proved for all options and problems. Tests here compile and run nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DRAWN = 12
 
 
 def draw(rng: random.Random) -> Given | None:
-    """One that has a kernel; None where the draw has none."""
+    """Draws a schedule and variant that have a kernel; None where the draw has none."""
     head_dim = rng.choice((64, 128))
     schedule = load(SCHEDULES / f"{rng.choice(FILES)}.yaml")
     given = schedule.model_dump()
@@ -94,7 +94,7 @@ def cases() -> list[Given]:
 
 
 def options(case: Given) -> dict[str, object]:
-    """Of which the draws must have each, or some other."""
+    """Returns the options of a case; the draws must have two values of each option."""
     kernel, variant = case.schedule.kernel, case.variant
     return {
         "Q": kernel.q_operand,

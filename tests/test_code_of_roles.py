@@ -1,4 +1,4 @@
-"""The warp-specialised kernel as generated, held to the events of its roles. Compiles nothing, runs nothing."""
+"""The warp-specialised kernel as generated runs the events of its roles. Tests here compile and run nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KINDS = (
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_specialised_code_runs_the_events_of_its_roles(name):
-    """It is proved; and the loads that the proof reads are counted by hand."""
+    """The code is proved, and the loads that the proof reads are counted by hand."""
     kernel = KERNELS[name]
     schedule = kernel.schedule
     assert proved(kernel).digest
@@ -82,7 +82,7 @@ LAGS = {"best_causal": 0, "best": 0, "ws_seed": 1}
 @pytest.mark.parametrize("name", sampled(LAGS, ["best_causal"]))
 @pytest.mark.parametrize("seq_q,seq_kv", [(1, 1), (128, 128), (256, 1000), (700, 700), (896, 2000)])
 def test_only_blocks_with_hidden_keys_are_masked(name, seq_q, seq_kv):
-    """The masks of every warpgroup of a grid's first tiles are counted."""
+    """The masks are counted that each warpgroup of a grid's first tiles applies."""
     schedule = shipped()[name]
     block_N, rows = schedule.block_N, schedule.block_M * schedule.kernel.cluster
     code = lowered(Given(schedule, Variant(128, "float16", CAUSAL)))

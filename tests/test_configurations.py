@@ -1,4 +1,4 @@
-"""Kernels of "flash attention from scratch" by its notation: read and written, as schedules, wherever a name is taken."""
+"""Kernels of "flash attention from scratch" are read and written in its notation, wherever a schedule's name is taken."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_every_configuration_of_the_space_is_proved_or_refused_for_its_size():
 
 
 def parts(one: Configuration) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The statements up to mma0's last, and from the first load of V's fragments on."""
+    """Returns the statements of the scores, up to mma0's last, and those from the first load of V's fragments on."""
     emission = schedule_of(one).emission
     scores, output = (next(names for names, _ in emission if load in names) for load in ("mma0.0", "mma1.0"))
     return scores, output[output.index("frag_v.0") :]
@@ -155,7 +155,7 @@ def steady(options: str) -> list[Operation]:
 
 
 def test_eager_copies_come_behind_the_barrier_that_frees_their_buffer():
-    """V(t) with the iteration's first barrier, K(t+1) behind the softmax, before the fragments of V(t) are loaded."""
+    """V(t) is copied at the iteration's first barrier, and K(t+1) behind the softmax, before V(t)'s fragments are loaded."""
     operations = steady("async+eager+swizzled+load_2_2_2_fragments")
     two_barriers = ["wait load_k, 0", "sync", "issue load_v", "wait load_v, 0", "sync", "issue load_k"]
     assert told(tuple(operations)) == two_barriers

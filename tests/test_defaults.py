@@ -1,4 +1,4 @@
-"""defaults.yaml: which schedule serves a call that names none, and what `which` says of it."""
+"""defaults.yaml says which schedule serves a call that names none, and `which` shows the rule."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ rules:
 
 @pytest.fixture
 def rules(tmp_path):
-    """Reads the rules above, with one text replaced."""
+    """Gives a function that reads the rules above, with one text replaced."""
 
     def read(old: str = "", new: str = "") -> defaults.Defaults:
         assert not old or RULES.count(old) == 1, f"{old!r} must stand in the rules exactly once"
@@ -233,7 +233,7 @@ def test_the_cases_that_stand_for_all_reach_every_rule_that_any_case_reaches() -
     fields = [*zip(KEYS, values, strict=True)]
 
     def serves(rule: Rule) -> np.ndarray:
-        """Every case, whether the rule serves it: where all of its conditions hold."""
+        """Says for every case whether the rule serves it: where all conditions of the rule hold."""
         holds = (np.array([rule.holds(field, value) for value in given]) for field, given in fields)
         return functools.reduce(np.logical_and.outer, holds).ravel()
 

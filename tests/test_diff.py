@@ -1,4 +1,4 @@
-"""`diff`: two schedules' keys, Programs and code."""
+"""`diff` compares two schedules' keys, Programs and code."""
 
 from __future__ import annotations
 

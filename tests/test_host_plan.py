@@ -1,4 +1,4 @@
-"""How a kernel's launch is read off the host code that TileLang generates, and what is refused there."""
+"""A kernel's launch is read off the host code that TileLang generates, and unknown host code is refused."""
 
 from __future__ import annotations
 

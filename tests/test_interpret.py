@@ -1,4 +1,4 @@
-"""The interpreter and the reference: right on every kind of problem, and wrong where they should be."""
+"""Interpreter and reference are right on every kind of problem, and the interpreter is wrong where it should be."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_maximum_that_is_not_the_rows_own_shows_where_scores_lie_far_apart(dty
 
 
 def test_late_and_early_differ_in_when_products_run():
-    """With its waits taken out, a Program is wrong when products are late and right when they are early."""
+    """A Program without its waits is wrong when products are late and right when they are early."""
     program = derive(shipped()["seed"], "asynchronous")
     unwaited = replace(
         program, consumer=tuple(op for op in program.consumer if (op.kind, op.statement) != ("wait", "mma0"))
@@ -187,7 +187,7 @@ def test_chunks_give_the_same_bits_but_for_the_order_of_the_sum(split):
 
 
 def test_the_maximum_is_kept_in_a_row_until_it_would_grow_by_more_than_the_threshold():
-    """Row by row, no exponential past 2^threshold, and the output does not tell."""
+    """The maximum is kept row by row, no exponential exceeds 2^threshold, and the output does not tell."""
     kept: dict[float, list[torch.Tensor]] = {}
     for threshold in (0.0, 1.0, 15.0):
         maxima: list[torch.Tensor] = []
@@ -211,7 +211,7 @@ def test_the_maximum_is_kept_in_a_row_until_it_would_grow_by_more_than_the_thres
 
 
 def test_the_polynomial_computes_the_elements_of_its_registers():
-    """Thread 0 of a warpgroup holds rows 0 and 8, columns 0 and 1 of every eight: registers in the order of wgmma."""
+    """Thread 0 of a warpgroup has rows 0 and 8, and columns 0 and 1 of every eight, in registers in the order of wgmma."""
     thread_0 = [(i, 8 * g + c) for g in range(6) for i in (0, 8) for c in (0, 1)]
     for every, first in ((1, 0), (4, 0), (3, 2), (5, 7)):
         chosen = on_fma_units(Exp2Polynomial(every=every, first=first), 64, 48)

@@ -1,4 +1,4 @@
-"""The kernel as TileLang sees it, held to the statement table and to the Program. Runs nothing."""
+"""The kernel as TileLang sees it agrees with the statement table and with the Program. Tests here run nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_inferred_kernel_has_the_same_statements():
     "name,mask", sampled([("seed", CAUSAL), ("prefetch", FULL), ("prefetch_late", FULL)], [("seed", CAUSAL)])
 )
 def test_the_code_as_generated_is_the_programs(name, mask):
-    """What the proof reads is held to numbers worked out by hand."""
+    """What the proof reads is compared with numbers worked out by hand."""
     schedule = shipped()[name]
     program = derive(schedule)
     code = lowered(Given(schedule, Variant(128, "float16", mask)))
@@ -98,7 +98,7 @@ def test_a_loop_that_overwrites_a_buffer_in_use_is_refused():
 
 @exhaustive
 def test_an_order_for_which_tilelang_waits_too_little_is_refused():
-    """V before K in one iteration: the wait before mma0 leaves the K load in flight; on a GPU the result is wrong."""
+    """V is loaded before K in one iteration: the wait before mma0 leaves K's load in flight, and a GPU's result is wrong."""
     label = "pipelined_128x128_t256_n2_0o1s0_1-2o2s0_3-10o3s0_11o4s0_12o5s0_13p_14o0s1"
     with pytest.raises(ScheduleRefused, match=r"mma0\(1\) does not wait for load_k\(1\)"):
         proved(Given(Schedule.from_label(label), Variant(128, "float16")))

@@ -1,4 +1,4 @@
-"""The names of finished kernels: each part of what makes one changes it, and nothing else does."""
+"""The name of a finished kernel changes with each part of what makes the kernel, and with nothing else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VARIANT = Variant(128, "float16", optional=frozenset({"LSE", "softcap", "Sinks"}
 
 @pytest.fixture
 def nvcc(tmp_path) -> Nvcc:
-    """A toolkit with the files that a key looks at."""
+    """Makes a toolkit with the files that a key looks at."""
     for tool in TOOLS:
         (tmp_path / tool).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / tool).write_text("x")
@@ -175,7 +175,7 @@ def test_every_process_has_the_same_keys(seed) -> None:
 
 
 def below(module: str) -> set[str]:
-    """The module, and all of the package that it imports, whatever is between."""
+    """Returns the module, and all modules of the package that it imports, directly or not."""
     found, new = set(), {module}
     while new:
         found |= new

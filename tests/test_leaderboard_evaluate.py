@@ -1,4 +1,4 @@
-"""What an evaluation is made of: test lines, messages, the stop rule and its summary, rows, and where they are run."""
+"""An evaluation has test lines, messages, the stop rule and its summary, and rows; tests check where lines are run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which waits and barriers mma_sync's Programs have, and what `explain` says of them."""
+"""Tests check which waits and barriers mma_sync's Programs have, and what `explain` says of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEADY = {
 
 
 def told(operations: tuple[Operation, ...]) -> list[str]:
-    """Waits, barriers and copies, in words."""
+    """Says waits, barriers and copies in words."""
     words = {"wait": "wait {0.statement}, {0.outstanding}", "sync": "sync", "issue": "issue {0.statement}"}
     return [words[op.kind].format(op) for op in operations if op.kind in words]
 

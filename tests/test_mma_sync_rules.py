@@ -1,4 +1,4 @@
-"""What mma_sync takes and refuses: each rule with its words and its key, in the file and in the JSON Schema."""
+"""mma_sync refuses by rules, each with its words and its key, in the file and in the JSON Schema."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ REFUSED_ELSEWHERE = {
 
 
 def error_of(tmp_path: Path, base: str, text: str) -> str:
-    """The error of a file of this base, with its line and its key in front."""
+    """Returns the error of a file of this base, with its line and its key in front."""
     file = tmp_path / "mine.yaml"
     file.write_text(f"base: {base}\n{text}\n")
     with pytest.raises(InputError) as error:

@@ -1,4 +1,4 @@
-"""What a user calls a schedule: names that ship, files, labels and folders, from any folder."""
+"""A user calls a schedule by a name that ships, a file, a label or a folder, from any folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEDULES = ROOT / "schedules"
 
 @pytest.fixture
 def empty(tmp_path, monkeypatch) -> Path:
-    """An empty folder, in which the test runs."""
+    """Makes an empty folder, in which the test runs."""
     folder = tmp_path / "empty"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -1,4 +1,4 @@
-"""Schedules for few queries on a Hopper GPU: right at every length, and as many blocks on an SM as the schedule says."""
+"""Schedules for few queries are right at every length on a Hopper GPU, with as many blocks on an SM as the schedule says."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 
 
 def head_dims(name: str) -> list[tuple[int, int]]:
-    """(head_dim, head_dim_v) of each size that a schedule is meant for; of an experiment the last."""
+    """Returns (head_dim, head_dim_v) of each size that a schedule is meant for; of an experiment only the last."""
     found = [sizes_of(size) for size in resolve(name).head_dims]
     return found[-1:] if name in EXPERIMENTS else found
 

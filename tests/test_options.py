@@ -1,4 +1,4 @@
-"""The optional keys of a schedule: their label, their rules, and what a file with a wrong one is told."""
+"""A schedule has optional keys: tests check their label, their rules, and what a file with a wrong key is told."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ MISTAKES = SCHEMA_TOO | {
 
 
 def added(text: str) -> str:
-    """The file with lines added; where they split cast, with its two chunks."""
+    """Returns the file with lines added, and with two chunks of cast where the lines split cast."""
     return (FILE.replace("[cast]", "[cast.0, cast.1]") if "cast:" in text else FILE) + f"{text}\n"
 
 
@@ -235,7 +235,7 @@ def test_what_the_kernel_cannot_do_with_a_tile_is_refused_by_both(kernel, block_
 
 
 def test_numbers_may_be_spelled_as_is_natural(tmp_path) -> None:
-    """8 and 8.0 are one threshold, 8 and exp one statement, and an empty key is the default."""
+    """8 and 8.0 are one threshold, 8 and exp are one statement, and an empty key is the default."""
     path = tmp_path / "spelled.yaml"
     labels = []
     for text in (

@@ -1,4 +1,4 @@
-"""The machine code that ptxas makes of shipped schedules: its loops, its waits, and that serialised products are refused."""
+"""Tests check the loops and waits of ptxas's code of shipped schedules, and that serialised products are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def compiled() -> CompiledKernel:
 
 @pytest.fixture
 def serialised() -> CompiledKernel:
-    """The causal kernel as it is generated, with accumulators touched while their products are in flight."""
+    """Returns the causal kernel as it is generated, but with accumulators touched while their products are in flight."""
     code = lowered(KERNELS[NAME])
     source, waits = re.subn(r"(tl::wait_wgmma<\d>)", r"acc_s[0] += 1.0f; acc_o[0] += 1.0f; \1", code.source)
     assert waits

@@ -1,4 +1,4 @@
-"""Integer expressions of generated CUDA: C's grammar and C's arithmetic, of numbers and of arrays."""
+"""Integer expressions of generated CUDA are read by C's grammar, and computed by C's arithmetic on numbers and arrays."""
 
 from __future__ import annotations
 

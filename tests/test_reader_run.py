@@ -1,4 +1,4 @@
-"""Small kernels, run by all threads: who does what, in which iterations."""
+"""Small kernels are run by all threads: tests check who does what, in which iterations."""
 
 from __future__ import annotations
 

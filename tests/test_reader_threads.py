@@ -1,4 +1,4 @@
-"""Classes of threads: how they part, come together again, and what they know."""
+"""Classes of threads part and come together again; tests check how, and what the classes know."""
 
 from __future__ import annotations
 

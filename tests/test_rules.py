@@ -1,4 +1,4 @@
-"""Rules between keys: each is one with its JSON Schema, a lowering brings its own, and an unknown lowering is told."""
+"""Each rule between keys agrees with its JSON Schema, a lowering brings its own rules, and an unknown lowering is told."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def chosen_from(name: str) -> list[tuple[tuple[str, ...], tuple[Any, ...]]]:
 
 
 def drawn(rng: random.Random) -> Keys:
-    """A shipped schedule with a few keys drawn anew, each as it may be by itself."""
+    """Draws a shipped schedule with a few keys drawn anew; each key by itself may have its value."""
     base = rng.choice(NAMES)
     schedule = resolve(base).schedule
     fields = schedule.model_dump()
@@ -73,7 +73,7 @@ def drawn(rng: random.Random) -> Keys:
 
 
 def broken(keys: Keys) -> list[Rule]:
-    """The rules between keys that are broken, of those that are not functions."""
+    """Returns the rules between keys that are broken, except rules that are functions."""
     found = []
     for rule in rules_of(keys.dialect):
         if isinstance(rule, Rule):

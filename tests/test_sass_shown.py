@@ -1,4 +1,4 @@
-"""The loops of machine code as rows record them and people read them, beside where a schedule asks for its waits."""
+"""Rows record the loops of machine code, and people read them beside where a schedule asks for its waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedule files: what is read, the JSON Schema beside them, and that both agree on single mistakes."""
+"""Schedule files are read, and have a JSON Schema; both agree on single mistakes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INFERRED = {"lowering": "inferred", "block_M": 128, "block_N": 128, "threads": 2
 
 
 def loads(fields: dict[str, Any], folder: Path) -> bool:
-    """Whether the loader takes a file with these keys."""
+    """Says whether the loader takes a file with these keys."""
     path = folder / "schedule.yaml"
     path.write_text(yaml.safe_dump(fields))
     try:
@@ -54,7 +54,7 @@ def test_the_schema_completes_the_names_of_statements(validator) -> None:
 
 
 def single_mistakes() -> Iterator[tuple[str, Any]]:
-    """(key, wrong value): every kind of value for every key of the seed, where it is wrong for each of its uses."""
+    """Yields (key, wrong value): every kind of value for every key of the seed, where it is wrong for each use of the key."""
     for key in ("block_M", "block_N", "threads", "num_stages"):
         for value in (True, None, "128", [128], {"x": 1}, 0, -64, 10_000, 100.5):
             yield key, value

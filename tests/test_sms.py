@@ -1,4 +1,4 @@
-"""GPUs with another number of SMs: kernels are made, and proved, for as many, and whoever compiles asks for them."""
+"""Kernels are made and proved for the number of SMs of a GPU, and whoever compiles asks for that number."""
 
 from __future__ import annotations
 

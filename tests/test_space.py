@@ -1,4 +1,4 @@
-"""The space of schedules: what may vary is read off the keys, and one step changes what it says."""
+"""In the space of schedules, the keys say what may vary, and one step changes what it says."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_lists_of_one_length_and_bounds_that_are_no_multiples_are_listed_too() -
 
 
 def leaves(keys: BaseModel, above: str = "") -> dict[str, object]:
-    """Every key with its value, by its path."""
+    """Returns every key's value by the key's path."""
     found: dict[str, object] = {}
     for name in type(keys).model_fields:
         value = getattr(keys, name)

@@ -1,4 +1,4 @@
-"""Finished kernels on disk: what is taken for one, and what may go wrong with a file or its folder."""
+"""Finished kernels lie on disk: tests check which file is taken for one, and what may go wrong with a file or its folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KERNELS = {
 
 @pytest.fixture
 def file(tmp_path) -> Path:
-    """The one file of a store."""
+    """Makes the one file of a store."""
     file = tmp_path / "nvcc/tl-attention/0.so"
     keep(file, KERNEL)
     assert [*file.parent.iterdir()] == [file]

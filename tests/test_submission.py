@@ -289,7 +289,7 @@ def written(folder: Path, packed: str) -> str:
 
 @pytest.fixture
 def packed_before(monkeypatch) -> None:
-    """What is packed again is the text that the tests of packed files have: of best, made once."""
+    """Makes packing give the text of best that the tests of packed files share, made once."""
 
     def pack(name, schedule):
         assert schedule == SCHEDULES[name]

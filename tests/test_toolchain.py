@@ -1,4 +1,4 @@
-"""Which nvcc is chosen, that each has a cache of its own, and what `doctor` says where there is none."""
+"""Tests check which nvcc is chosen, that each nvcc has a cache of its own, and what `doctor` says where there is none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEED, VARIANT = shipped()["seed"], Variant(128, "float16")
 
 
 def toolkit(folder: Path, version: str, headers: str | None = None, ptxas: bool = True) -> Path:
-    """A folder that answers as a CUDA toolkit of this version does."""
+    """Makes a folder that answers as a CUDA toolkit of this version does."""
     (folder / "bin").mkdir(parents=True)
     for tool in ("nvcc", "ptxas") if ptxas else ("nvcc",):
         path = folder / "bin" / tool
@@ -35,7 +35,7 @@ def toolkit(folder: Path, version: str, headers: str | None = None, ptxas: bool 
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    """Stands for what a machine has: {place: toolkit's folder}."""
+    """Gives a function that says what a machine has: {place: toolkit's folder}."""
 
     def have(**homes: Path) -> None:
         named = [(source.replace("_", " "), home) for source, home in homes.items()]

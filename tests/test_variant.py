@@ -1,4 +1,4 @@
-"""What is compiled, and the list of a kernel's parameters that the kernels, their callers and the proof go by."""
+"""A variant says what is compiled; kernels, their callers and the proof go by its list of a kernel's parameters."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ SIGNATURE = (
 
 
 def launched(code: str) -> HostPlan:
-    """A launch that gives what a signature takes."""
+    """Returns a launch that gives what a signature takes."""
     taken = read(code, CALLS).signature.parameters
     kinds = {"descriptor": "pointer", "address": "pointer"}
     one = Expression("1")

@@ -1,4 +1,4 @@
-"""The first kernel of a process: what it imports where the kernel is in the store, and how one comes to be there."""
+"""Tests check the first kernel of a process: what is imported if the kernel is in the store, and how kernels get there."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def environment(root: Path) -> dict[str, str]:
 
 
 def start(root: Path, before: str = "", after: str = "") -> subprocess.Popen:
-    """A new process that calls a kernel once, with this cache."""
+    """Starts a new process that calls a kernel once, with this cache."""
     return subprocess.Popen(
         [sys.executable, "-c", FIRST_CALL.format(before=before, after=after)],
         stdout=subprocess.PIPE,
@@ -82,7 +82,7 @@ def facts_of(process: subprocess.Popen) -> dict[str, Any]:
 
 @pytest.fixture
 def compiled() -> Finished:
-    """The seed's kernel, as the cache of this machine has it."""
+    """Returns the seed's kernel, as the cache of this machine has it."""
     kernel = compile_kernel(SEED, VARIANT)
     found = store.read(store_file(SEED, VARIANT, kernel.nvcc))
     assert found is not None and found.source == kernel.source
@@ -91,7 +91,7 @@ def compiled() -> Finished:
 
 @pytest.fixture
 def file(compiled, tmp_path, monkeypatch) -> Path:
-    """Where the seed's kernel belongs in a store of its own, empty yet, beside what TileLang has compiled before."""
+    """Returns where the seed's kernel belongs in an empty store of its own, beside what TileLang has compiled before."""
     own, root = toolchain.cache_folder(), tmp_path / "cache"
     monkeypatch.setenv("TILELANG_CACHE_DIR", str(root))
     file = store_file(SEED, VARIANT, toolchain.chosen(torch.version.cuda))
@@ -109,7 +109,7 @@ def root_of(file: Path) -> Path:
 
 @pytest.fixture
 def generated(monkeypatch) -> list[Schedule]:
-    """The schedules whose kernels this process asks of TileLang."""
+    """Returns a list that gets each schedule for which this process asks TileLang for a kernel."""
     asked: list[Schedule] = []
     generate = generation.generate
 

@@ -1,4 +1,4 @@
-"""Mistakes in a schedule file, each told at the line that its author wrote, in the author's terms, with what works.
+"""A mistake in a schedule file is told at the line that its author wrote, in the author's terms, with what works.
 
 `yaml_mistakes.yaml` has the files and, to the letter, what `tl-attention check` says of them.
 """
@@ -71,7 +71,7 @@ def merged(fields: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("base", ["best", "best_causal", "seed"])
 def test_what_a_refusal_says_to_write_too_is_taken(base, mine) -> None:
-    """Every other value of every key of the base: what stands in backquotes makes the file one without mistakes."""
+    """Every other value of every key of the base is tried: what stands in backquotes makes the file one without mistakes."""
     followed = 0
     for path, values in listed_keys(resolve(base).schedule):
         for value in values if len(values) < 40 else ():

@@ -1,4 +1,7 @@
-"""Cases of generated code: a schedule at random, what TileLang makes of it, what the package says. Runs in processes."""
+"""A case of generated code has a random or shipped schedule, what TileLang makes of it, and what the package says.
+
+The functions here run in the processes of `corpus.py`.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,18 @@ if TYPE_CHECKING:
     from tl_attention.schedule.schedule import Schedule
 
 ACCEPTED, NOT_LOWERED = "accepted", "TileLang: "
-# What every checkout has, as tiles of their own.
+# Every checkout has these head sizes, with tiles of their own.
 HEAD_DIMS = (64, 128)
 
 
 @dataclass(frozen=True)
 class GeneratedCase:
-    """One kernel as TileLang generated it, and what the package said of it.
+    """A case is one kernel as TileLang generated it, and what the package said of the kernel.
 
-    `schedule` is YAML, the keys that are not at their defaults; `sizes` batch, heads, seq_q and seq_kv, or None for
-    sizes of run time. `source` is the CUDA, `host_source` the host's C: empty where TileLang failed. `verdict` is
-    ACCEPTED, the refusal with its kind, or NOT_LOWERED and why. `commit` is the package's, `proof_s` seconds of a core.
+    `schedule` is YAML, the keys that are not at their defaults. `sizes` has batch, heads, seq_q and seq_kv, or is None
+    for sizes of run time. `source` is the CUDA text and `host_source` the host's C: both are empty where TileLang
+    failed. `verdict` is ACCEPTED, the refusal with its kind, or NOT_LOWERED and why. `commit` is the package's, and
+    `proof_s` the seconds of a core that the proof took.
     """
 
     name: str
@@ -49,12 +53,12 @@ class GeneratedCase:
         return f"{self.name}: {self.label} {DTYPES[self.dtype]} {self.head_dim}{' causal' * self.causal}{sizes}"
 
     def same_kernel(self) -> tuple[object, ...]:
-        """What two cases of one kernel share."""
+        """Returns a key that two cases share if they are the same kernel."""
         return self.label, self.head_dim, self.dtype, self.causal, self.sizes
 
 
 def draw_shipped(checkout: Path, case: Case) -> GeneratedCase | None:
-    """The case of a schedule file; None if the package refuses it, or it has no Program for its code to be held to."""
+    """Returns the case of a schedule file; None if the package refuses the schedule, or the schedule has no Program."""
     check_home(checkout)
     from tl_attention import ScheduleRefused, load_schedule
     from tl_attention.lowering.preflight import refuse_unless_safe
@@ -72,7 +76,7 @@ def draw_shipped(checkout: Path, case: Case) -> GeneratedCase | None:
 
 
 def draw_random(checkout: Path, seed: int, number: int, lowering: str) -> tuple[GeneratedCase, int]:
-    """The case of this number, whose schedule the package accepts, and how many it refused before that."""
+    """Draws the accepted case of this number, and returns it with how many draws the package refused before it."""
     check_home(checkout)
     from tl_attention import ScheduleRefused
     from tl_attention.lowering.preflight import refuse_unless_safe
@@ -89,13 +93,13 @@ def draw_random(checkout: Path, seed: int, number: int, lowering: str) -> tuple[
 
 
 def _random_schedule(lowering: str, rng: random.Random) -> Schedule:
-    """A few steps of any kind from a shipped one, more of the tile's and, where there are any, of the options."""
+    """Walks a few random steps from a shipped schedule, more steps of the tile, and steps of the options if it has any."""
     from moves.space import walk
     from mutations import shipped, with_options
 
     from tl_attention.files.named import resolve
 
-    # Of those that are meant for the head sizes that are drawn.
+    # Only schedules are drawn that are meant for one of HEAD_DIMS.
     meant = [schedule for name, schedule in shipped().items() if {64, 128} & {*resolve(name).head_dims}]
     schedule = rng.choice([schedule for schedule in meant if schedule.lowering == lowering])
     specialized = lowering == "warp_specialized"
@@ -109,7 +113,7 @@ def _random_schedule(lowering: str, rng: random.Random) -> Schedule:
 
 
 def _random_variant(rng: random.Random) -> Variant:
-    """A third of them for fixed sizes: of a few rows or of thousands, ragged or multiples of a tile."""
+    """Draws a variant. A third of the variants have fixed sizes: a few rows or thousands, ragged or multiples of a tile."""
     from tl_attention.problem.mask import CAUSAL, FULL
     from tl_attention.problem.shape import DTYPES
     from tl_attention.problem.variant import Sizes, Variant
@@ -137,7 +141,7 @@ def _drawn(name: str, schedule: Schedule, variant: Variant) -> GeneratedCase:
 
 
 def rebuilt(case: GeneratedCase) -> tuple[Schedule, Variant]:
-    """The schedule, and what it is compiled for."""
+    """Returns a case's schedule, and the variant that the schedule is compiled for."""
     import yaml
 
     from tl_attention import Schedule
@@ -150,7 +154,7 @@ def rebuilt(case: GeneratedCase) -> tuple[Schedule, Variant]:
 
 
 def lower(checkout: Path, case: GeneratedCase) -> GeneratedCase:
-    """The case with what TileLang makes of it, as `compile_kernel` asks it but without nvcc, and with the verdict."""
+    """Returns the case with its verdict and its code, which TileLang makes as for `compile_kernel`, but without nvcc."""
     kernels = made(checkout)
     import tilelang
 
@@ -176,7 +180,7 @@ def lower(checkout: Path, case: GeneratedCase) -> GeneratedCase:
 
 
 def judge(checkout: Path, case: GeneratedCase) -> tuple[str, float]:
-    """What the package says of the generated code, and the seconds of a core that it took."""
+    """Returns what the package says of the generated code, and the seconds of a core that the proof took."""
     check_home(checkout)
     from tl_attention import InputError
     from tl_attention.lowering.registry import lowering_of
@@ -197,7 +201,7 @@ def judge(checkout: Path, case: GeneratedCase) -> tuple[str, float]:
 
 
 def generated(case: GeneratedCase) -> GeneratedCode:
-    """What the proof reads. Packages differ in what that is."""
+    """Returns what the proof reads, with the fields that the checkout's package has: packages differ in them."""
     from tl_attention.lowering.registry import lowering_of
     from tl_attention.proof.code.verdict import GeneratedCode
 

@@ -1,4 +1,4 @@
-"""Faults of the fragments of mma.sync, in every line that loads one."""
+"""These faults concern the fragments of mma.sync, in every line that loads one."""
 
 from __future__ import annotations
 

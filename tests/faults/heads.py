@@ -1,4 +1,4 @@
-"""Faults of grouped heads."""
+"""These faults concern grouped heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_ITS_HEAD = r"is load K\b.* at .*, expected load K"
 
 
 def of_descriptor(name: str, slot: int) -> str:
-    """A pattern of the host's code: up to the value of one argument of a descriptor, and that."""
+    """Returns a pattern of the host's code, up to the value of one argument of a descriptor, and with the value."""
     return rf"(?s)(void\* {name}_desc = stack_\d;.*?\[{slot}\]\.v_int64\) = )[^;]*;"
 
 

@@ -1,4 +1,4 @@
-"""Faults of loads: boxes of TMA and copies by cp.async."""
+"""These faults concern loads: boxes of TMA and copies by cp.async."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of how the LSE is stored."""
+"""These faults concern how the LSE is stored."""
 
 from __future__ import annotations
 

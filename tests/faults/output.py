@@ -1,4 +1,4 @@
-"""Faults of how the output is stored."""
+"""These faults concern how the output is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of products: their operands, accumulators, commits and waits."""
+"""These faults concern products: their operands, accumulators, commits and waits."""
 
 from __future__ import annotations
 

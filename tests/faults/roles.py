@@ -1,4 +1,4 @@
-"""Faults of how roles start, take tiles and turns, and end, and of what shared memory is declared."""
+"""These faults concern how roles start, take tiles and turns, and end, and which shared memory is declared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults that only some tiles have: a block's number, a head, a sequence or a length decides what it should not."""
+"""Only some tiles have these faults: a block's number, a head, a sequence or a length decides what it should not."""
 
 from __future__ import annotations
 

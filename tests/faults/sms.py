@@ -1,4 +1,4 @@
-"""Faults of how many blocks there are, on each SM and on all."""
+"""These faults concern how many thread blocks there are, on each SM and on all."""
 
 from __future__ import annotations
 

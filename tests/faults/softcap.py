@@ -1,4 +1,4 @@
-"""Faults of sinks and of the softcap."""
+"""These faults concern sinks and the softcap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of strides."""
+"""These faults concern strides."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from faults.table import Row, each, edit
 
 
 def in_bytes(stride: str) -> str:
-    """What a descriptor takes of a stride."""
+    """Returns a pattern of a stride as a descriptor takes it: in bytes."""
     return rf"\({stride} \* \(int64_t\)2\)"
 
 
 def exchanged(descriptor: str, number: int, stride: str, other: str) -> tuple[str, str]:
-    """A stride of a descriptor, innermost first from slot 9 on, is another one."""
+    """Replaces a stride of a descriptor by another one; strides stand from slot 9 on, innermost first."""
     return slot(number, in_bytes(stride), descriptor), rf"\g<1>({other} * (int64_t)2);"
 
 
 def read_stride(name: str, axis: int) -> str:
-    """Where a stride is read off its tensor's axis."""
+    """Returns a pattern of where a stride is read off its tensor's axis."""
     return rf"(\)\[){axis}(\];\n  \}}\n  int64_t {name} = )"
 
 

@@ -1,4 +1,4 @@
-"""Faults of which rows, heads and blocks a kernel works on, and masks."""
+"""These faults concern which rows, heads and blocks a kernel works on, and masks."""
 
 from __future__ import annotations
 

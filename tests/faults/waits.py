@@ -1,4 +1,4 @@
-"""Faults of what orders threads: waits, releases, turns, barriers and fences."""
+"""These faults concern what orders threads: waits, releases, turns, barriers and fences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of windows."""
+"""These faults concern windows."""
 
 from __future__ import annotations
 
