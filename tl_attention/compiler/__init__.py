@@ -1,1 +1,1 @@
-"""From a TileLang program to machine code: the compilers, and what can be read off what they make."""
+"""This package compiles a TileLang program to machine code, and reads what the compilers make."""

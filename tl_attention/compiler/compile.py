@@ -1,6 +1,6 @@
-"""A schedule's kernel for a card, finished before or compiled now, and what can be said of it. Needs nvcc, no GPU.
+"""This module loads or compiles a schedule's kernel for a card, and reports on the kernel. It needs nvcc, no GPU.
 
-A kernel that is in the store is loaded without what makes and proves kernels, so all of that is imported late.
+A kernel in the store is loaded without the modules that make and prove kernels, so these are imported late.
 """
 
 from __future__ import annotations
@@ -30,21 +30,24 @@ if TYPE_CHECKING:
     from tl_attention.compiler.sass import Loop
     from tl_attention.program.planned import Planned
 
-# Of the nvcc's folder in the cache: what is finished.
+# The folder of finished kernels, in the nvcc's folder of the cache.
 FOLDER = "tl-attention"
-# What a variant may ask for: a counter is its schedule's.
+# The optional parameters that a variant may ask for. A schedule asks for the counter.
 OPTIONAL = frozenset(p.name for p in KERNEL_PARAMETERS if p.optional and p.kind != "counter")
 
 
 def fingerprint(source: str) -> str:
-    """The name of generated device code, as rows and packed submissions have it."""
+    """Returns the name of generated device code, which rows and packed submissions use."""
     return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class StaticReport:
-    """What ptxas gave one kernel: registers per thread, bytes per thread of stack (spills), bytes per block, loops, and
-    the name of its machine code, by which one that another source gave is known."""
+    """A static report says what ptxas gave one kernel.
+
+    That is registers per thread, bytes of stack per thread (spills), bytes of shared memory per block, and loops.
+    `machine_code` names the machine code; other sources that give the same machine code share the name.
+    """
 
     registers: int
     stack_bytes: int
@@ -59,9 +62,10 @@ class StaticReport:
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A compiled kernel, and what it takes. `kernel` is the function of its library; `nvcc` made its machine code.
+    """A compiled kernel can be launched, and knows its variant and its parameters.
 
-    `verdict` is the proof's on its generated code, None for a schedule without a Program.
+    `kernel` is the function of its library; `nvcc` made its machine code. `verdict` is the proof's verdict on the
+    generated code, None for a schedule without a Program.
     """
 
     kernel: Callable[..., None]
@@ -73,7 +77,10 @@ class CompiledKernel:
     verdict: Verdict | None
 
     def __call__(self, **arguments: Any) -> None:
-        """Launch it on the current CUDA stream. `arguments` go by the parameters' names, without the counter."""
+        """Launches the kernel on the current CUDA stream.
+
+        `arguments` go by the parameters' names, without the counter.
+        """
         self.launch(*(arguments[p.name] for p in self.parameters if p.kind != "counter"))
 
     @cached_property
@@ -83,32 +90,32 @@ class CompiledKernel:
 
     @cached_property
     def generated(self) -> GeneratedCode:
-        """The generated code as its proof reads it."""
+        """Returns the generated code as the proof reads it."""
         return GeneratedCode(self.source, self.host_source, self.variant, self.parameters)
 
     @property
     def fingerprint(self) -> str:
-        """Names the generated device code: schedules that share it are the same kernel."""
+        """Names the generated device code. Schedules that share the name are the same kernel."""
         return fingerprint(self.source)
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of one block, off the launch."""
+        """Returns the bytes of dynamic shared memory of one block, read off the launch."""
         return self.generated.shared_bytes
 
     @cached_property
     def cubin(self) -> bytes:
-        """The machine code, from TileLang's binary cache or built again."""
+        """Returns the machine code, from TileLang's binary cache or built again."""
         from tl_attention.compiler.generation import machine_code
 
         return machine_code(self.source, self.variant.arch)
 
     @cached_property
     def report(self) -> StaticReport:
-        """Registers, spills and loops read off the cubin, shared memory off the launch.
+        """Reads registers, spills and loops off the cubin, and shared memory off the launch.
 
-        Raises ScheduleRefused for serialised products. Not in `compile_kernel`: such a kernel is slow but right, and
-        disassembling it would take half a second of each process that calls it.
+        Raises ScheduleRefused for serialised products. `compile_kernel` does not: such a kernel is slow but right, and
+        disassembling a kernel would take half a second of each process that calls it.
         """
         from tl_attention.compiler.compiler_errors import serialised_because
         from tl_attention.compiler.generation import said_of
@@ -124,12 +131,12 @@ class CompiledKernel:
 
 
 def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None = None) -> CompiledKernel:
-    """The schedule's kernel: from the store, or else compiled and proved, and kept there.
+    """Returns the schedule's kernel, from the store, or else compiled, proved and kept in the store.
 
-    `planned` is the same schedule, of whoever needs its Program besides.
+    `planned` is the same schedule with its Program, from a caller that needs the Program as well.
 
-    Raises InputError for a variant that no kernel computes, and with the compiler's error when it cannot be built;
-    ScheduleRefused for a schedule that is not safe, or when what TileLang generated is not what the schedule says.
+    Raises InputError for a variant that no kernel computes, and with the compiler's error when the kernel cannot be
+    built; ScheduleRefused for a schedule that is not safe, or when TileLang's code is not what the schedule says.
     """
     _check_supported(variant)
     import torch
@@ -150,7 +157,7 @@ def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None
 
 
 def is_finished(schedule: Schedule, variant: Variant) -> bool:
-    """Return whether the store has the schedule's kernel, compiled by the nvcc that would compile it now."""
+    """Says whether the store has the schedule's kernel, compiled by the nvcc that would compile it now."""
     import torch
 
     found = store.read(store_file(schedule, variant, chosen(torch.version.cuda))) if cache_enabled() else None
@@ -158,12 +165,15 @@ def is_finished(schedule: Schedule, variant: Variant) -> bool:
 
 
 def store_file(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> Path:
-    """Return the file in which a kernel that this nvcc compiled is kept."""
+    """Returns the file of the store in which a kernel that this nvcc compiled is kept."""
     return cache_folder() / nvcc.cache / FOLDER / f"{kernel_key(schedule, variant, nvcc)}{store.SUFFIX}"
 
 
 def _stored(file: Path, schedule: Schedule) -> tuple[Finished, Any] | None:
-    """The finished kernel in the file, and its function; None where there is none that is proved and can be loaded."""
+    """Returns the finished kernel in the file, and its function.
+
+    Returns None where the file holds no kernel that is proved and can be loaded.
+    """
     finished = store.read(file)
     if finished is None or (finished.verdict is None) is schedule.has_program:
         return None
@@ -174,7 +184,7 @@ def _stored(file: Path, schedule: Schedule) -> tuple[Finished, Any] | None:
 
 
 def _loaded(text: bytes) -> Any:
-    """The function of a library, which stays loaded when its file is gone."""
+    """Loads a library and returns its function. The library stays loaded when its file is gone."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, f"kernel{store.SUFFIX}")
         file.write_bytes(text)
@@ -182,7 +192,7 @@ def _loaded(text: bytes) -> Any:
 
 
 def _check_supported(variant: Variant) -> None:
-    """Raise InputError for what the interpreter can run, or a variant can say, and no kernel computes."""
+    """Raises InputError for a variant that no kernel computes, even if the interpreter can run it."""
     check_head_dim(variant.head_size)
     if min(variant.mask.left or 0, variant.mask.right or 0) < 0:
         raise InputError(f"{variant} is not supported, expected a window of at least 0")

@@ -1,7 +1,8 @@
-"""The line of a compiler's error that says what is wrong.
+"""This module finds the line of a compiler's error that says what is wrong.
 
-TileLang raises for nvcc what `tilelang.contrib.nvcc` puts together: the whole kernel, `Compilation error:`, what nvcc
-printed, warnings first, and its command. Its own errors may show the code that they speak of, with carets below it.
+For an error of nvcc, TileLang raises what `tilelang.contrib.nvcc` puts together: the whole kernel, `Compilation
+error:`, what nvcc printed, warnings first, and nvcc's command. TileLang's own errors may show the code that they speak
+of, with carets below the code.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ LONGEST = 300
 OUTPUT = re.compile(r"^Compilation error:\n(.*?)(?:^Command: |\Z)", re.MULTILINE | re.DOTALL)
 # `x.cu(3): error: ...`, `x.cu:1:2: fatal error: ...`, `ptxas x.ptx, line 42; error   : ...`, `nvcc fatal   : ...`.
 ERROR = re.compile(r"\b(?:error|fatal)\s*:")
-# What nvcc or ptxas end with; the reason stands before it, if anybody gave one.
+# nvcc and ptxas end with this; a reason, if they gave one, stands before it.
 GIVES_UP = re.compile(r"(?:nvcc|ptxas) (?:fatal|error)\s*:")
-# What ptxas says of products that it serialises, with a number of its own for each reason.
+# ptxas says this of products that it serialises, with another number for each reason.
 SERIALISED = re.compile(r"\(C75\d\d\).*\bserialized\b.*")
 WARNING = re.compile(r"\b(?:warning|Remark)\b")
 # `  3 |   code`, `    |   ^`, or carets alone.
@@ -27,7 +28,7 @@ CANNOT_LOWER = (
 
 
 def telling_line(error: Exception) -> str:
-    """Return in one line what went wrong: nvcc's first error, or the line of TileLang's that is no code."""
+    """Returns in one line what went wrong: nvcc's first error, or the line of TileLang's error that is no code."""
     text = str(error)
     output = OUTPUT.search(text)
     if output:
@@ -45,7 +46,10 @@ def telling_line(error: Exception) -> str:
 
 
 def first_error(output: str) -> str:
-    """The first error of what nvcc printed, or all that was said before it gave up without one."""
+    """Returns the first error in nvcc's output, or what was printed before nvcc gave up without an error.
+
+    The latter is up to three lines that are neither warnings nor code.
+    """
     lines = _lines(output)
     error = next((line for line in lines if ERROR.search(line) and not GIVES_UP.match(line)), None)
     if error:
@@ -55,7 +59,7 @@ def first_error(output: str) -> str:
 
 
 def serialised_because(output: str) -> str:
-    """The line in which ptxas says why it serialises products; "" where it does not."""
+    """Returns the line in which ptxas says why it serialises products; "" where ptxas serialises none."""
     said = SERIALISED.search(output)
     return " ".join(said[0].split()) if said else ""
 

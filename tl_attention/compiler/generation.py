@@ -1,6 +1,7 @@
-"""A schedule's kernel from TileLang: traced, compiled and proved. Only here is TileLang asked for anything.
+"""This module has TileLang trace and compile a schedule's kernel, and proves the result.
 
-What it compiled before it takes from its own disk cache, which knows the trace and not the schedule.
+Only this module asks TileLang for anything. TileLang takes what it compiled before from its own disk cache, which knows
+the trace and not the schedule.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from tl_attention.program.planned import Planned
 from tl_attention.proof.code.verdict import GeneratedCode
 from tl_attention.schedule.schedule import Schedule
 
-# What TileLang 0.1.15 notes of a kernel that is in its disk cache, and the library's name there.
+# TileLang 0.1.15 notes a kernel's folder in its disk cache in this attribute. The library there has this name.
 KERNEL_FOLDER, LIBRARY = "_tilelang_cache_path", "executable.so"
-# As TileLang calls nvcc for a kernel's machine code.
+# TileLang calls nvcc with these options for a kernel's machine code.
 OPTIONS = ("-cubin", "-O3", "-lineinfo", "-std=c++20", "--use_fast_math")
 
 
 def generate(
     schedule: Schedule, variant: Variant, parameters: tuple[Parameter, ...], planned: Planned | None = None
 ) -> Finished:
-    """Make the kernel of a variant that takes these parameters.
+    """Makes the kernel of a variant that takes these parameters.
 
-    Raises ScheduleRefused where the schedule is not safe, or where what TileLang generated is not what it says, and
-    InputError with the compiler's error when it cannot be built.
+    Raises ScheduleRefused where the schedule is not safe, or where TileLang's code is not what the schedule says, and
+    InputError with the compiler's error when the kernel cannot be built.
     """
     lowering, planned = lowering_of(schedule), planned or Planned(schedule)
     lowering.check_variant(schedule, variant)
@@ -56,17 +57,17 @@ def generate(
 
 
 def compiled(program: Any, arch: str, pass_configs: dict[str, Any] | None = None) -> Any:
-    """TileLang's kernel of a prim_func, without what TileLang says of it. To be called with the compiler `in_force`."""
+    """Compiles a prim_func with TileLang, without TileLang's log. The caller holds the compiler `in_force`."""
     import tilelang
 
     for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
-        # It logs to stdout, also where only its cache is full. What fails is raised besides.
+        # TileLang logs to stdout, also where only its cache is full. Failures are raised besides.
         logging.getLogger(chatty).setLevel(logging.CRITICAL)
     return tilelang.compile(program, target=target(arch), pass_configs=pass_configs, execution_backend="tvm_ffi")
 
 
 def machine_code(source: str, arch: str) -> bytes:
-    """The cubin of generated device code for a card's arch, from TileLang's binary cache or built again."""
+    """Returns the cubin of generated device code for a card's arch, from TileLang's binary cache or built again."""
     with in_force():
         from tilelang.cuda.backend import tilelang_callback_cuda_compile
         from tvm.target import Target
@@ -75,7 +76,10 @@ def machine_code(source: str, arch: str) -> bytes:
 
 
 def said_of(source: str, arch: str) -> str:
-    """Return what nvcc and ptxas print of generated device code, called anew: TileLang keeps binaries, not words."""
+    """Returns what nvcc and ptxas print of generated device code.
+
+    They are called anew: TileLang keeps binaries, not words.
+    """
     with in_force() as nvcc, tempfile.TemporaryDirectory() as folder:
         from tilelang.contrib.nvcc import get_cplus_compiler
         from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
@@ -90,12 +94,12 @@ def said_of(source: str, arch: str) -> str:
 
 
 def target(arch: str) -> dict[str, str]:
-    """Return the target that TileLang compiles for."""
+    """Returns the target that TileLang compiles for."""
     return {"kind": "cuda", "arch": arch}
 
 
 def _library(kernel: Any) -> bytes:
-    """The kernel's shared library: from TileLang's disk cache, or linked where that does not have it."""
+    """Returns the kernel's shared library, from TileLang's disk cache, or linked where the cache lacks the library."""
     kept = getattr(kernel, KERNEL_FOLDER, None)
     if kept and (library := Path(kept, LIBRARY)).is_file():
         return library.read_bytes()
@@ -107,7 +111,7 @@ def _library(kernel: Any) -> bytes:
 
 @functools.cache
 def compile_products(dtype: str, arch: str, sms: int) -> Any:
-    """The kernel of nothing but products by mma.sync, for the card at hand.
+    """Compiles a kernel of nothing but products by mma.sync, for the card at hand.
 
     A function of Source, Output and the number of iterations: `lowering/mma_sync/mma_peak.py` says what they are.
     """

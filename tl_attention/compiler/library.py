@@ -1,6 +1,6 @@
-"""A kernel's shared library: how it is loaded, and the one way from Python to its machine code.
+"""This module loads and launches a kernel's shared library, the one way from Python to the kernel's machine code.
 
-It is loaded with tvm_ffi and TileLang's own libraries: to import TileLang would take seconds.
+It loads with tvm_ffi and TileLang's own libraries: to import TileLang would take seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # The name of every kernel's function.
 FUNCTION = "attention"
-# As TileLang loads them. The first has what loads a kernel's machine code, the last what makes its TMA descriptors.
+# TileLang loads them in this way. The first loads a kernel's machine code, the last makes the kernel's TMA descriptors.
 LIBRARIES = {
     "libtvm_runtime.so": ctypes.RTLD_GLOBAL,
     "libtvm_compiler.so": ctypes.RTLD_LOCAL,
@@ -33,10 +33,11 @@ _counters: dict[tuple[int, int], torch.Tensor] = {}
 
 
 def load(file: Path) -> Any:
-    """The function of a kernel's library: it takes torch's tensors, and numbers, in the order of the parameters.
+    """Loads a kernel's library and returns its function.
 
-    It launches on torch's current stream of the tensors' device. Raises whatever the loader does where the file is no
-    library that this machine can load.
+    The function takes torch's tensors, and numbers, in the order of the parameters. It launches on torch's current
+    stream of the tensors' device. Raises whatever the loader raises where the file is no library that this machine can
+    load.
     """
     _load_runtime()
     import tvm_ffi
@@ -45,14 +46,14 @@ def load(file: Path) -> Any:
 
 
 def tilelang_folder() -> Path | None:
-    """Return the folder of TileLang, without importing it."""
+    """Returns the folder of TileLang, None where TileLang is not installed. TileLang is not imported."""
     spec = find_spec("tilelang")
     return Path(spec.origin).resolve().parent if spec and spec.origin else None
 
 
 @functools.cache
 def _load_runtime() -> None:
-    """Load what every kernel's library asks for by name, once in a process."""
+    """Loads once in a process what every kernel's library asks for by name."""
     import tvm_ffi  # noqa: F401  The libraries need its own.
 
     folder = tilelang_folder()
@@ -62,7 +63,7 @@ def _load_runtime() -> None:
                 ctypes.CDLL(str(folder / "lib" / name), mode=mode | os.RTLD_LAZY)
             return
         except OSError:
-            # It is installed in another way than by its wheel, and knows how to find them.
+            # TileLang is installed in another way than by its wheel, and finds its libraries when it is imported.
             pass
     import tilelang  # noqa: F401
 
@@ -71,9 +72,9 @@ def _load_runtime() -> None:
 
 
 def launch_of(function: Callable[..., None], parameters: Sequence[Parameter]) -> Callable[..., None]:
-    """Launches a kernel with arguments in the order of its parameters; it finds the counter itself.
+    """Returns a function that launches a kernel. Its arguments are the parameters in order, without the counter.
 
-    `function` is that of the kernel's library.
+    The returned function finds the counter itself. `function` is the function of the kernel's library.
     """
     counters = [parameter.kind for parameter in parameters].count("counter")
     if not counters:
@@ -83,10 +84,10 @@ def launch_of(function: Callable[..., None], parameters: Sequence[Parameter]) ->
 
 
 def tile_counter(device: int) -> torch.Tensor:
-    """The int32 (2,) counter of the current stream of a CUDA device, the current one: tiles taken, blocks done.
+    """Returns the int32 (2,) counter of a CUDA device's current stream: tiles taken, blocks done.
 
-    A kernel with the dynamic tile scheduler takes its tiles from it. Every launch finds it at zero and leaves it at zero,
-    so launches that follow each other on a stream can share one.
+    The device is the current device. A kernel with the dynamic tile scheduler takes its tiles from the counter. Every
+    launch finds the counter at zero and leaves it at zero, so launches that follow each other on a stream share one.
     """
     import torch  # Late: `compile.py` needs this module where no torch may be loaded.
 

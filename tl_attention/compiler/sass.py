@@ -1,4 +1,4 @@
-"""Reads a kernel's machine code (SASS): the loops that issue products, their instructions, and where they wait.
+"""This module reads a kernel's machine code (SASS): the loops that issue products, their instructions and their waits.
 
 On Hopper these decide the speed: exponentials that stand between the issue of a product and the wait for it are free.
 """
@@ -21,7 +21,7 @@ from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.program.asked_waits import Asked
 
 TOOLS = ("cuobjdump", "nvdisasm")
-# What is counted, in the order in which it is shown. MOV holds IMAD.MOV too, the same move on another pipe.
+# These instructions are counted, and shown in this order. MOV includes IMAD.MOV, the same move on another pipe.
 COUNTED = (
     "HGMMA",
     "HMMA",
@@ -43,16 +43,16 @@ COUNTED = (
     "STL",
 )
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;", re.M)
-# An instruction is two of them: what it does, and how long others wait for it.
+# An instruction is two such words: what the instruction does, and how long others wait for it.
 WORD = re.compile(r"/\* (0x[0-9a-f]{16}) \*/")
 BRANCH = re.compile(r"(?:(.+),\s*)?0x([0-9a-f]+)$")
-# Of wgmma, and of mma.sync.
+# The instructions of wgmma and of mma.sync.
 PRODUCTS = ("HGMMA", "HMMA")
 EXPONENTIAL = re.compile(r"MUFU\.EX2")
 PRODUCT_WAIT = re.compile(r"WARPGROUP\.DEPBAR")
-# Without TRYWAIT it is the second look of a wait that is under way.
+# Without TRYWAIT the instruction is the second look of a wait that is under way.
 BARRIER_WAIT = re.compile(r"SYNCS\.PHASECHK\..*TRYWAIT")
-# Why products may be serialised, where ptxas has not said it.
+# Products may be serialised for these reasons, where ptxas has not said one.
 UNTOLD = (
     "either registers are too few, or code between a product's issue and its wait touches the accumulator, calls or traps "
     "(ptxas says which, C7510 to C7520)"
@@ -63,7 +63,7 @@ ARRIVE = re.compile(r"SYNCS\.ARRIVE(?!\S*\.A0)")
 
 @dataclass(frozen=True)
 class Loop:
-    """One loop that issues products: how many instructions of each kind its body has.
+    """A loop issues products; `counts` says how many instructions of each kind its body has.
 
     `product_waits`, `barrier_waits` (on mbarriers) and `arrives` (at them) have an entry for each such instruction: the
     number of exponentials that stand before it in the body.
@@ -78,12 +78,12 @@ class Loop:
 
     @property
     def products(self) -> int:
-        """Instructions of its products: of wgmma one for every 16 columns that a product sums over."""
+        """Counts the loop's product instructions. wgmma has one for every 16 columns that a product sums over."""
         return sum(self.counts.get(name, 0) for name in PRODUCTS)
 
     @property
     def spills(self) -> int:
-        """Loads and stores of spilled registers."""
+        """Counts the loads and stores of spilled registers."""
         return self.counts.get("LDL", 0) + self.counts.get("STL", 0)
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class Loop:
 
     @property
     def places(self) -> dict[str, tuple[int, ...]]:
-        """The body waits and arrives behind so many exponentials; what it does not do is left out."""
+        """Says behind how many exponentials the body waits and arrives. What the body does not do is left out."""
         every = {
             "waits for products": self.product_waits,
             "waits on mbarriers": self.barrier_waits,
@@ -101,9 +101,9 @@ class Loop:
         return {name: places for name, places in every.items() if places}
 
     def places_beside(self, asked: Asked | None) -> str:
-        """Say in words where the body waits and arrives, beside where the schedule asks for the waits for products.
+        """Says in words where the body waits and arrives, beside where the schedule asks for the waits for products.
 
-        A body with other exponentials than one iteration's is no iteration: nothing stands beside it.
+        A body whose number of exponentials is not that of one iteration is no iteration: nothing stands beside it.
         """
         parts = [f"{name} after {', '.join(map(str, places))}" for name, places in self.places.items()]
         if asked and self.product_waits and asked.exponentials == self.exponentials:
@@ -112,22 +112,22 @@ class Loop:
 
 
 def read_loops(cubin: bytes) -> tuple[Loop, ...]:
-    """The innermost loops with products, in the order of the code. Takes about half a second."""
+    """Reads a cubin's innermost loops with products, in the order of the code. This takes about half a second."""
     return parse(cuobjdump(cubin, "--dump-sass"))
 
 
 def code_name(text: str) -> str:
-    """Names the machine code of a disassembly: one name, one kernel, whatever it was compiled from."""
+    """Names the machine code of a disassembly. Equal machine code has one name, whatever it was compiled from."""
     return hashlib.sha256(" ".join(WORD.findall(text)).encode()).hexdigest()[:12]
 
 
 def steady(loops: Sequence[Loop]) -> Loop | None:
-    """The loop over blocks that need no mask: most products, fewest instructions."""
+    """Returns the loop over blocks that need no mask: it has most products, and then fewest instructions."""
     return max(loops, key=lambda loop: (loop.products, -loop.instructions), default=None)
 
 
 def describe(loops: Sequence[Loop], asked: Asked | None = None) -> list[str]:
-    """Each loop in two lines, the steady one first; `asked` is where the schedule has the waits."""
+    """Describes each loop in two lines, the steady loop first. `asked` is where the schedule has the waits."""
     first = steady(loops)
     ordered = sorted(loops, key=lambda loop: loop is not first)
     return [
@@ -136,10 +136,10 @@ def describe(loops: Sequence[Loop], asked: Asked | None = None) -> list[str]:
 
 
 def check_not_serialised(loops: Sequence[Loop], because: Callable[[], str] = str) -> None:
-    """Raise ScheduleRefused where ptxas gave up running products beside other code; `because` asks ptxas why.
+    """Raises ScheduleRefused where ptxas gave up running products beside other code; `because` asks ptxas why.
 
-    It then waits after every HGMMA of the kernel; the kernel asks for one wait for a product of several. Its warning is
-    no evidence: TileLang keeps binaries, and ptxas is silent for those that it does not build again.
+    Such machine code waits after every HGMMA; the kernel asks for one wait for a product of several HGMMA. The warning
+    of ptxas is no evidence: TileLang keeps binaries, and ptxas is silent about a binary that it does not build again.
     """
     for loop in loops:
         waits = len(loop.product_waits)
@@ -155,7 +155,7 @@ def check_not_serialised(loops: Sequence[Loop], because: Callable[[], str] = str
 
 
 def cuobjdump(cubin: bytes, option: str) -> str:
-    """Return what cuobjdump prints of a cubin. It disassembles with the nvdisasm that it finds on the PATH."""
+    """Returns what cuobjdump prints of a cubin. cuobjdump disassembles with the nvdisasm that it finds on the PATH."""
     path = os.pathsep.join([str(Path(tool("nvdisasm")).parent), os.environ.get("PATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
@@ -164,14 +164,14 @@ def cuobjdump(cubin: bytes, option: str) -> str:
             [tool("cuobjdump"), option, str(file)], capture_output=True, text=True, env={**os.environ, "PATH": path}
         )
     if done.returncode:
-        # It writes files of its own beside the cubin: the disk may be full.
+        # cuobjdump writes files of its own beside the cubin: the disk may be full.
         said = " ".join(done.stderr.split())[:300] or "no message"
         raise InputError(f"cuobjdump {option} failed, exit code {done.returncode}: {said}")
     return done.stdout
 
 
 def tool(name: str) -> str:
-    """The path of one of TOOLS: of its pip package, or the one on the PATH."""
+    """Returns the path of one of TOOLS, from its pip package, the PATH or CUDA's usual folder, or raises InputError."""
     package = f"nvidia-cuda-{name}"
     try:
         packaged = [f.locate() for f in files(package) or () if f.name == name]
@@ -196,7 +196,7 @@ class _Instruction:
 
 
 def parse(text: str) -> tuple[Loop, ...]:
-    """The innermost loops with products of a disassembly."""
+    """Returns the innermost loops with products of a disassembly."""
     found: list[Loop] = []
     for function in text.split("Function : "):
         code = [_Instruction(int(m[1], 16), m[2] or "", m[3], m[4]) for m in INSTRUCTION.finditer(function)]
@@ -221,10 +221,10 @@ def _loop(body: Iterable[_Instruction]) -> Loop:
 
 
 def _bodies(code: Sequence[_Instruction]) -> Iterator[set[int]]:
-    """The natural loops with products, as indices.
+    """Yields the natural loops with products, each as the indices of its instructions.
 
-    A branch back closes a loop only where its target is on every way to it: the code that retries a wait stands behind
-    the kernel's end and branches back too. Such code is left out of the body, in which it runs rarely.
+    A branch back closes a loop only where its target is on every way to the branch: the code that retries a wait stands
+    behind the kernel's end and branches back too. Such code runs rarely, and is left out of the body.
     """
     successors = _successors(code)
     predecessors: list[list[int]] = [[] for _ in code]

@@ -1,14 +1,15 @@
-"""Keeps finished kernels on disk, a file each: the shared library, the text that it was made of, and the proof's verdict.
+"""This module keeps finished kernels on disk, a file each.
 
-A file is named by the key of its kernel, and ends with a seal over its name and all that stands before. What is not
-exactly what was written is taken for absent, and replaced by whoever makes it again. Files are written whole or not at
-all, so any number of processes may do this at once; where nothing can be written, kernels are made again every time.
+A file has a kernel's shared library, the text that the library was made of, and the proof's verdict. It is named by the
+key of its kernel, and ends with a seal over its name and all that stands before. A file that is not exactly what was
+written is taken for absent, and replaced by whoever makes the kernel again. Files are written whole or not at all, so
+any number of processes may write at once. Where nothing can be written, kernels are made again every time.
 
-The key is a hash of everything that changes a kernel's code, its proof, or whether its library can be loaded. It costs no
-import of TileLang and no trace: what these read is named instead of what they make. The compiler is asked who it is each
-time; an installed package is known by the list of its files, each with its hash.
+The key is a hash of everything that changes a kernel's code, its proof, or whether its library can be loaded. It needs
+neither an import of TileLang nor a trace: the key names what these read instead of what they make. The compiler is
+asked for its version each time; an installed package is known by the list of its files, each with its hash.
 
-The seal finds damage. It keeps nobody from writing a kernel of their own: `trust.py` does.
+The seal finds damage. It does not keep others from writing a kernel of their own: `trust.py` does.
 """
 
 from __future__ import annotations
@@ -41,20 +42,21 @@ MOST_BYTES = 64 * 2**20
 # Where the text is that makes kernels and proves them: in compiler/, and in all that it imports.
 MAKING = ("errors.py", "problem", "hardware", "loop", "schedule", "program", "proof", "lowering", "compiler")
 PACKAGE = Path(__file__).parents[1]
-# Its solver simplifies what TileLang generates.
+# The solver z3 simplifies what TileLang generates.
 COMPILED_BY = ("tilelang", "apache-tvm-ffi", "z3-solver")
-# Beside what answers to --version, the program that nvcc calls for the GPU's code.
+# nvcc and ptxas answer to --version; cicc is the program that nvcc calls for the GPU's code.
 TOOLS = ("bin/nvcc", "bin/ptxas", "nvvm/bin/cicc")
-# What TileLang reads that changes the code: an option of a pass, and folders of headers, its own ones unless set.
+# TileLang reads these, and they change the code: an option of a pass, and folders of headers, its own unless set.
 OPTION = "TILELANG_LAYOUT_COST_MODEL"
 HEADERS = ("TL_TEMPLATE_PATH", "TL_CUTLASS_PATH")
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A kernel that is compiled and proved: its library, the device's CUDA, the host's C, and the verdict on these.
+    """A finished kernel is compiled and proved.
 
-    `verdict` is None for a schedule without a Program.
+    It has its library, the device's CUDA, the host's C, and the verdict on these. `verdict` is None for a schedule
+    without a Program.
     """
 
     library: bytes
@@ -64,10 +66,10 @@ class Finished:
 
 
 def read(file: Path) -> Finished | None:
-    """The kernel in the file; None where there is none, or anything else than what was written under this name.
+    """Returns the kernel in the file; None where the file is absent, or is not what was written under its name.
 
-    Raises InputError where others may write to the file or its folders. Where they may not, it stays what was read here:
-    the loader may open it by its name.
+    Raises InputError where others may write to the file or its folders. Where others may not, the file stays what was
+    read here: the loader may open it by its name.
     """
     trust.check(file.parent)
     try:
@@ -83,7 +85,7 @@ def read(file: Path) -> Finished | None:
 
 
 def keep(file: Path, kernel: Finished) -> None:
-    """Write the file whole and for this user alone, in place of any other; do nothing where that cannot be.
+    """Writes the file whole and for this user alone, in place of any other. Does nothing where it cannot be written.
 
     Raises InputError where others may write to its folders.
     """
@@ -102,7 +104,10 @@ def keep(file: Path, kernel: Finished) -> None:
 
 
 def _bytes(file: Path) -> bytes:
-    """Return the bytes of a regular file of a sane size, none of anything else. Raises OSError, and as `trust` does."""
+    """Returns the bytes of a regular file of at most MOST_BYTES, none of anything else.
+
+    Raises OSError, and InputError as `trust` does.
+    """
     with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
         found = os.fstat(opened.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
@@ -112,14 +117,14 @@ def _bytes(file: Path) -> bytes:
 
 
 def _verdict(kept: dict[str, Any] | None) -> Verdict | None:
-    """Make a verdict of what JSON kept, which has a list for each tuple."""
+    """Makes a verdict of what JSON kept, which has a list for each tuple."""
     if kept is None:
         return None
     return Verdict(**kept | {name: tuple(value) for name, value in kept.items() if isinstance(value, list)})
 
 
 def _seal(file: Path, body: bytes) -> bytes:
-    """It holds what is kept to the name, so to the key."""
+    """Returns the seal of a file: a hash that ties its content to its name, and so to the kernel's key."""
     return sha256(file.name.encode() + b"\n" + body).hexdigest().encode()
 
 
@@ -127,7 +132,7 @@ def _seal(file: Path, body: bytes) -> bytes:
 
 
 def kernel_key(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> str:
-    """A hash of all that a finished kernel depends on: the same in every process."""
+    """Returns a hash of all that a finished kernel depends on, the same in every process."""
     made_of = {
         "schedule": schedule.model_dump_json(),
         "variant": {field.name: _written(getattr(variant, field.name)) for field in fields(variant)},
@@ -141,7 +146,7 @@ def kernel_key(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> str:
 
 
 def text_version(package: Path) -> str:
-    """A hash of the text that makes and proves kernels, as the package has it in this folder."""
+    """Returns a hash of the text that makes and proves kernels, as the package in this folder has it."""
     files = [package / MAKING[0], *(file for room in MAKING[1:] for file in sorted((package / room).rglob("*.py")))]
     # Whatever an editor puts beside a module need not be a file.
     text = {str(file.relative_to(package)): file.read_text("utf-8") for file in files if file.is_file()}
@@ -154,7 +159,10 @@ VERSION = text_version(PACKAGE)
 
 @functools.cache
 def installed(name: str) -> str:
-    """A hash of what is installed under this name: the list of its files, or its version where it has none."""
+    """Returns a hash of the package installed under this name, "" for none.
+
+    The hash is that of the list of its files, or of its version where the package has no list.
+    """
     try:
         found = distribution(name)
     except PackageNotFoundError:
@@ -175,6 +183,6 @@ def _size(file: Path) -> int | None:
 
 
 def _foreign(variable: str) -> str | None:
-    """The folder that the variable names, unless it is TileLang's own, as TileLang itself sets it."""
+    """Returns the folder that the variable names, None for TileLang's own folder, which TileLang itself sets."""
     named, own = os.environ.get(variable), tilelang_folder()
     return None if not named or (own and Path(named).resolve().is_relative_to(own)) else named

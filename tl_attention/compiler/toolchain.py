@@ -1,9 +1,9 @@
-"""Which nvcc compiles the kernels, and the cache that its machine code goes to.
+"""This module chooses the nvcc that compiles the kernels, and the cache that its machine code goes to.
 
 TileLang takes CUDA_HOME's nvcc, or the first on the PATH, whatever torch's CUDA is, and its cache does not know which
-one made an entry. Here the rule is: of the nvccs of the Python packages, CUDA_HOME, the PATH and /usr/local/cuda, in
-this order, the first whose release is that of torch's CUDA; where there is none such, or torch is built without CUDA,
-the first.
+nvcc made an entry. The rule here: nvcc is searched in the Python packages, CUDA_HOME, the PATH and /usr/local/cuda, in
+this order. The first nvcc with the release of torch's CUDA wins. Where none has this release, or torch is built without
+CUDA, the first nvcc wins.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ SEE_DOCTOR = "; `tl-attention doctor` shows all that is missing"
 VERSION = re.compile(r"\bV(\d+\.\d+\.\d+)")
 HEADER = Path("include/cuda_runtime_api.h")
 HEADER_VERSION = re.compile(r"#define CUDART_VERSION\s+(\d+)")
-# What nvcc reads before its command line, and after it.
+# nvcc reads these variables before its command line, and after it.
 FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
-# TileLang's, and what it takes for true.
+# TileLang's variables, and the values that TileLang takes for true.
 CACHE_VARIABLE, CACHE_DEFAULT = "TILELANG_CACHE_DIR", "~/.tilelang/cache"
-# Of the nvcc's folder in the cache: what TileLang keeps.
+# The folder of what TileLang keeps, in the nvcc's folder of the cache.
 FOLDER = "tilelang"
 NO_CACHE_VARIABLE, TRUE = "TILELANG_DISABLE_CACHE", ("1", "true", "yes", "on")
 
 
 @dataclass(frozen=True)
 class Nvcc:
-    """One CUDA toolkit: its folder, where it was found, and the versions of its nvcc and ptxas, such as 13.0.88.
+    """A CUDA toolkit has a folder, the place where it was found, and versions of nvcc and ptxas, such as 13.0.88.
 
-    `fault` says in a few words why it cannot compile, and is empty where nothing is known against it.
+    `fault` says in a few words why the toolkit cannot compile, and is empty where nothing is known against it.
     """
 
     home: Path
@@ -62,18 +62,18 @@ class Nvcc:
 
     @property
     def release(self) -> str:
-        """`13.0` of 13.0.88, as torch.version.cuda has it."""
+        """Returns nvcc's release in the form of torch.version.cuda: `13.0` for version 13.0.88."""
         return self.version.rpartition(".")[0]
 
     @property
     def cache(self) -> str:
-        """The folder of TileLang's cache that holds what this compiler made, of flags that the environment adds too."""
+        """Names the folder of TileLang's cache for this compiler, and for the flags that the environment adds."""
         flags = "\n".join(f"{name}={os.environ[name]}" for name in FLAGS if os.environ.get(name))
         return f"nvcc-{self.version}-ptxas-{self.ptxas}" + (f"-flags-{_short_hash(flags)}" if flags else "")
 
 
 def found() -> Iterator[Nvcc]:
-    """Every nvcc of this machine that answers, each once, in the order of the rule."""
+    """Yields every nvcc of this machine that answers, each once, in the order of the rule."""
     seen: set[Path] = set()
     for source, home in _homes():
         home = home.resolve()
@@ -83,7 +83,7 @@ def found() -> Iterator[Nvcc]:
 
 
 def chosen(torch_cuda: str | None) -> Nvcc:
-    """The nvcc of the rule; `torch_cuda` is torch.version.cuda. Raises InputError with the command that mends it.
+    """Returns the nvcc of the rule; `torch_cuda` is torch.version.cuda. Raises InputError with a command that helps.
 
     Every compilation, and every look into the store of kernels, asks for its nvcc here first: a torch that is refused
     is refused here.
@@ -105,7 +105,7 @@ def chosen(torch_cuda: str | None) -> Nvcc:
 
 
 def host_compiler() -> str | None:
-    """The C++ compiler that TileLang hands to nvcc: CXX's, CC's, or the first of HOST_COMPILERS on the PATH."""
+    """Returns the C++ compiler that TileLang hands to nvcc: CXX's, CC's, or the first of HOST_COMPILERS on the PATH."""
     try:
         from tilelang.contrib.cc import get_cplus_compiler
     except Exception:
@@ -115,7 +115,7 @@ def host_compiler() -> str | None:
 
 
 def check_host_compiler() -> None:
-    """Raise InputError where there is no C++ compiler, or where CXX or CC names none."""
+    """Raises InputError where there is no C++ compiler, or where CXX or CC names none."""
     if host_compiler() is None:
         named = next((f"{name}={os.environ[name]}" for name in ("CXX", "CC") if os.environ.get(name)), "")
         where = f"{named} is none" if named else f"none of {', '.join(HOST_COMPILERS)} is on the PATH"
@@ -123,9 +123,9 @@ def check_host_compiler() -> None:
 
 
 def torch_fault(torch_cuda: str | None) -> str:
-    """Why a torch of this torch.version.cuda is refused, and the command that mends it; empty where it is not.
+    """Says why a torch of this torch.version.cuda is refused, with a command that helps; "" where it is not refused.
 
-    No bound of ours keeps a torch for CUDA 12 out, and beside one pip installs the nvcc of CUDA 13.
+    This package's requirements allow a torch for CUDA 12, and beside such a torch pip installs the nvcc of CUDA 13.
     """
     if torch_cuda is None or major(torch_cuda) >= major(PACKAGED):
         return ""
@@ -137,7 +137,7 @@ def torch_fault(torch_cuda: str | None) -> str:
 
 
 def mending(torch_cuda: str | None) -> str:
-    """Say how to get an nvcc that matches torch's CUDA. Packages have one from CUDA 13 on."""
+    """Says how to get an nvcc that matches torch's CUDA. Packages have nvcc from CUDA 13 on."""
     release = torch_cuda or PACKAGED
     if major(release) < major(PACKAGED):
         return f"install NVIDIA's CUDA {release} toolkit, and set CUDA_HOME to its folder"
@@ -145,17 +145,17 @@ def mending(torch_cuda: str | None) -> str:
 
 
 def major(release: str) -> int:
-    """13 of 13.0: a driver runs the machine code of its own major release and of those before."""
+    """Returns the major release, 13 of 13.0. A driver runs machine code of its own and of earlier major releases."""
     return int(release.partition(".")[0])
 
 
 @contextmanager
 def in_force() -> Iterator[Nvcc]:
-    """Inside, TileLang compiles with the chosen nvcc and keeps what it makes in that nvcc's own cache.
+    """Makes TileLang compile with the chosen nvcc inside the context, and keep its results in that nvcc's own cache.
 
     TileLang has no argument for either. Both are set for the time of our own compilation only, so that a program's
-    other TileLang kernels are compiled as before. Where its cache cannot be written, it has one for that time. Raises
-    InputError where others may write to it: TileLang loads what it finds there.
+    other TileLang kernels are compiled as before. Where the cache cannot be written, a temporary folder replaces it for
+    that time. Raises InputError where others may write to the cache: TileLang loads what it finds there.
     """
     import torch
 
@@ -176,33 +176,36 @@ def in_force() -> Iterator[Nvcc]:
 
 
 def cache_folder() -> Path:
-    """TileLang's cache, without importing it; the chosen nvcc has a folder of its own there."""
+    """Returns TileLang's cache without importing TileLang. The chosen nvcc has a folder of its own there."""
     env = _env()
     named = env.TILELANG_CACHE_DIR if env else os.environ.get(CACHE_VARIABLE)
     return Path(named or os.path.expanduser(CACHE_DEFAULT))
 
 
 def cache_enabled() -> bool:
-    """Return whether anything is to be kept there. TileLang's switches are ours, and it is not imported."""
+    """Says whether anything is to be kept in the cache. TileLang's switches decide, and TileLang is not imported."""
     env = _env()
     return env.is_cache_enabled() if env else os.environ.get(NO_CACHE_VARIABLE, "").lower() not in TRUE
 
 
 def check_cache(*compilers: str) -> None:
-    """Raise InputError where others may write to the cache, or to what these compilers keep there, unless it is off."""
+    """Raises InputError where others may write to the cache, or to these compilers' folders in it.
+
+    A cache that is off is not checked.
+    """
     if cache_enabled():
         for folder in (cache_folder(), *(cache_folder() / name for name in compilers)):
             trust.check(folder)
 
 
 def _env() -> Any:
-    """TileLang's settings, which a program may have changed, if it has been imported."""
+    """Returns TileLang's settings, which a program may have changed; None where TileLang has not been imported."""
     return getattr(sys.modules.get("tilelang"), "env", None)
 
 
 @contextmanager
 def _written(folder: Path) -> Iterator[Path]:
-    """The folder, made if need be, or where nothing can be written there another one, which is gone afterwards."""
+    """Yields the folder, made if need be, or a temporary folder where nothing can be written or kept there."""
     if cache_enabled() and can_be_written(folder):
         trust.check_private(folder)
         yield folder
@@ -212,7 +215,10 @@ def _written(folder: Path) -> Iterator[Path]:
 
 
 def can_be_written(folder: Path) -> bool:
-    """Return whether files can be written to a folder, made if need be. Raises InputError where others write there."""
+    """Says whether files can be written to a folder, made if need be.
+
+    Raises InputError where others may write to the folder.
+    """
     try:
         trust.make_private(folder)
         # Permissions do not tell: root has all of them, also where the disk is full or mounted to be read.
@@ -224,7 +230,10 @@ def can_be_written(folder: Path) -> bool:
 
 
 def _import_tilelang(folder: Path) -> None:
-    """It makes its cache's folder when it is imported, and cannot be imported where that fails."""
+    """Imports TileLang with this folder as its cache.
+
+    TileLang makes its cache's folder when it is imported, and cannot be imported where that fails.
+    """
     before = os.environ.get(CACHE_VARIABLE)
     os.environ[CACHE_VARIABLE] = str(folder)
     try:
@@ -237,7 +246,7 @@ def _import_tilelang(folder: Path) -> None:
 
 
 def _cache_variable(env: Any) -> Any:
-    """TileLang's descriptor of its cache folder, which holds the value that a program may have forced."""
+    """Returns TileLang's descriptor of its cache folder, which holds the value that a program may have forced."""
     return vars(type(env))["TILELANG_CACHE_DIR"]
 
 
@@ -280,7 +289,10 @@ def _version(tool: Path) -> str | None:
 
 
 def _header_fault(home: Path, nvcc: str) -> str:
-    """nvcc refuses headers of another release, in the middle of a compilation."""
+    """Says what is wrong with the toolkit's headers, "" where they fit.
+
+    nvcc refuses headers of another release, in the middle of a compilation.
+    """
     try:
         text = (home / HEADER).read_text(errors="replace")
     except OSError:

@@ -21,12 +21,12 @@ from tl_attention.errors import InputError
 ALONE = 0o700
 NOT_LOADED = "so nothing is loaded from there"
 ELSEWHERE = "export TILELANG_CACHE_DIR=~/.cache/tl-attention"
-# As the kernel: more are taken for a circle.
+# Linux has this limit too: more links are taken for a circle.
 MOST_LINKS = 40
 
 
 def check(path: Path) -> None:
-    """Raise InputError, with the command that mends it, where others may change what is at the path.
+    """Raises InputError, with a command that helps, where others may change what is at the path.
 
     Every folder above it counts, every link on the way and what the link leads to. A folder above may be sticky and
     open to all, as /tmp is: what lies in it is looked at itself. What does not exist is not looked at.
@@ -37,7 +37,7 @@ def check(path: Path) -> None:
 
 
 def check_one(part: str | Path, found: os.stat_result, may_be_open: bool = False) -> None:
-    """Check one file or folder as `check` does, by what lstat found; others may write to it if `may_be_open`."""
+    """Checks one file or folder as `check` does, by what lstat found. Others may write to it if `may_be_open`."""
     if found.st_uid not in (0, os.geteuid()):
         raise InputError(
             f"{part}: it belongs to uid {found.st_uid}, neither this user nor root, {NOT_LOADED}: {ELSEWHERE}"
@@ -47,7 +47,10 @@ def check_one(part: str | Path, found: os.stat_result, may_be_open: bool = False
 
 
 def make_private(folder: Path) -> None:
-    """Make the folder, and those missing above it, for this user alone under any umask. Raises OSError, and as `check`."""
+    """Makes the folder, and missing folders above it, for this user alone under any umask.
+
+    Raises OSError, and InputError as `check` does.
+    """
     check(folder)
     missing = list(takewhile(lambda part: not part.exists(), (folder, *folder.parents)))
     for part in reversed(missing):
@@ -57,13 +60,16 @@ def make_private(folder: Path) -> None:
 
 
 def check_private(folder: Path) -> None:
-    """Raise InputError where others may enter the folder: they reach files in it that a program left open to all."""
+    """Raises InputError where others may enter the folder: they reach files in it that a program left open to all."""
     if folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise InputError(f"{folder}: others may enter it, {NOT_LOADED}: rm -r {quote(str(folder))}")
 
 
 def _way(path: Path) -> Iterator[tuple[str, os.stat_result, bool]]:
-    """(path, lstat, whether it is above) of all that the system passes on its way to a file, links included."""
+    """Yields (path, lstat, is_above) of all that the system passes on its way to a file, links included.
+
+    `is_above` says whether the way goes on from there.
+    """
     at, links = "/", 0
     ahead = [*reversed((Path.cwd() / path).parts[1:])]
     yield at, os.lstat(at), bool(ahead)
@@ -95,7 +101,7 @@ def _others_write(found: os.stat_result) -> bool:
 
 @functools.cache
 def _is_own_group(group: int) -> bool:
-    """Return whether the group has the user's name and nobody else in it, as many systems make one beside each user."""
+    """Says whether the group has the user's name and nobody else in it, as many systems make a group for each user."""
     try:
         user, found = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
     except KeyError:
