@@ -1,4 +1,6 @@
-"""`ladder`: the steps of a ladder beside each other, what each changed, and the figures of the text that climbed it."""
+"""`ladder` shows the steps of a ladder beside each other, what each changed, and the figures of the text that climbed
+it.
+"""
 
 from __future__ import annotations
 

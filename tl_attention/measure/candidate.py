@@ -1,4 +1,4 @@
-"""What the runner compares: one schedule's kernel, or one peer, on one problem."""
+"""A candidate is what the runner compares: one schedule's kernel, or one peer, on one problem."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ MANY = 2100
 
 @dataclass(frozen=True)
 class Candidate:
-    """A named implementation. `schedule` is None for a peer; `fixed` compiles for exactly the problem's sizes.
+    """A candidate is a named implementation. `schedule` is None for a peer; `fixed` compiles for exactly the problem's
+    sizes.
 
-    It is compiled for a card's `arch` and a GPU of `sms` SMs, by default those of the one at hand; `strided` for tensors
-    that lie in any way.
+    It is compiled for a card's `arch` and a GPU of `sms` SMs, by default those of the GPU at hand. With `strided` it
+    takes tensors of any strides.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Candidate:
 
     @property
     def schedule(self) -> Schedule | None:
-        """None of a peer."""
+        """Returns the schedule, None for a peer."""
         return self.planned.schedule if self.planned else None
 
     @property
@@ -51,12 +52,12 @@ class Candidate:
 
     @property
     def sizes(self) -> SizesKnown:
-        """How a record says what its kernel knows of the sizes."""
+        """Says what the kernel knows of the sizes, in the word of a record."""
         return "peer" if self.schedule is None else "fixed" if self.fixed else "runtime"
 
     @property
     def variant(self) -> Variant:
-        """What is compiled for it."""
+        """Returns the variant that is compiled for this candidate."""
         return replace(self.shape.variant(self.fixed), sms=self.sms, strided=self.strided, arch=self.arch)
 
     def __str__(self) -> str:
@@ -64,7 +65,7 @@ class Candidate:
 
 
 class Verified(NamedTuple):
-    """What a kernel is held to the oracle on: inputs of a shape, Q times `spread`."""
+    """A `Verified` names inputs on which a kernel is compared with the oracle: those of a shape, with Q times `spread`."""
 
     shape: AttentionShape
     spread: float = 1.0
@@ -74,12 +75,12 @@ class Verified(NamedTuple):
 
 
 def verified_on(shape: AttentionShape, fixed: bool, planned: Planned | None = None) -> list[Verified]:
-    """The problem itself and, for a kernel that takes any sizes, small ones."""
+    """Lists the problems that a kernel is verified on: small ones, if it takes any sizes, and the problem itself."""
     return [*(() if fixed else small_ones(shape, planned)), Verified(shape)]
 
 
 def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Verified]:
-    """The problem at small sizes: ragged ones, and each end of the schedule's loop."""
+    """Lists the problem at small sizes: ragged ones, and each end of the schedule's loop."""
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
     # Many more tiles than an H200 has SMs, and short: the next one's loads come while a tile's last reads are under way.
     sizes.append((4, 110, 200, 200))
@@ -104,10 +105,10 @@ def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Ve
 
 
 def ends_of(planned: Planned, shape: AttentionShape) -> Iterator[Sizes]:
-    """Sizes that show every way in which the schedule's loop over KV blocks begins and ends.
+    """Yields sizes that show every way in which the schedule's loop over KV blocks begins and ends.
 
-    Prologue, epilogue and the turns of the rings make of each small number of blocks a case of its own, and so do its
-    last block's keys. Where a mask ends the loop, tiles of one problem have all numbers.
+    Prologue, epilogue and the turns of the rings make a separate case of each small number of blocks. So does the
+    number of keys in the last block. Where a mask ends the loop, the tiles of one problem have all numbers of blocks.
     """
     schedule, program = planned.schedule, planned.program
     block_M, block_N = schedule.block_M, schedule.block_N
@@ -122,7 +123,9 @@ def ends_of(planned: Planned, shape: AttentionShape) -> Iterator[Sizes]:
 
 
 def tiling_of(planned: Planned) -> Tiling:
-    """Its tiles. Of `inferred`, whose loads the compiler chooses, as if no load went past the end."""
+    """Returns the tiles of a schedule's kernel. The compiler chooses the loads of lowering `inferred`: its tiles are
+    given as if no load went past the end.
+    """
     schedule, program = planned.schedule, planned.program
     # Only warp-specialised kernels have clusters, and load by TMA.
     by_tma = schedule.lowering == "warp_specialized"

@@ -1,4 +1,4 @@
-"""Measures cells: compiles and verifies all kernels, then samples the entries of one cell after another in turn."""
+"""`measure` compiles and verifies the kernels of all cells, then samples the entries of one cell after another in turn."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ def measure(
     others: Sequence[Named] = (),
     seed: int | None = None,
 ) -> list[CellRow]:
-    """A row for each cell, recorded as it comes; what fails is in it, with its status and reason.
+    """Measures the cells and returns a row for each, recorded as it comes. An entry that fails is in the row, with its
+    status and reason.
 
-    `others` are schedules beside ours; `seed`, of the inputs, is fresh by default. Raises InputError where no nvcc can
-    compile, or there is no GPU that is known, and CallFailed where the machine fails.
+    `others` are schedules to be timed beside ours; `seed`, of the inputs, is fresh by default. Raises InputError where
+    no nvcc can compile, or there is no known GPU, and CallFailed where the machine fails.
     """
     of_cells = [(cell, list(entries(cell, others))) for cell in cells]
     candidates = [entry.candidate for _, found in of_cells for entry in found if entry.candidate.schedule]
@@ -68,7 +69,9 @@ def _kernel_of(candidate: Candidate) -> Kernel:
 
 
 def _verified(session: Session, candidates: Sequence[Candidate], progress: Progress) -> dict[Kernel, Row]:
-    """What became of each kernel: compiled once for all of its cells, and verified at small sizes meanwhile."""
+    """Returns the row of each kernel: the kernel is compiled once for all of its cells, and verified at small sizes
+    while others are compiled.
+    """
     tickets = {}
     for candidate in candidates:
         if _kernel_of(candidate) not in tickets:
@@ -86,7 +89,9 @@ def _verified(session: Session, candidates: Sequence[Candidate], progress: Progr
 
 
 def _checked(session: Session, entry: Entry, kernels: Mapping[Kernel, Row]) -> Timed:
-    """The entry before it is timed: whether its kernel is right, at small sizes and, on some rows, here."""
+    """Returns the entry as it is before it is timed: whether its kernel is right, at small sizes and, on some rows, in
+    its own cell.
+    """
     candidate = entry.candidate
     timed = Timed(entry.name, candidate.name, candidate.shape.flops)
     if candidate.schedule is not None:
@@ -106,7 +111,9 @@ def _checked(session: Session, entry: Entry, kernels: Mapping[Kernel, Row]) -> T
 
 
 def _row(session: Session, cell: Cell, timed: dict[Entry, Timed], rounds: int) -> CellRow:
-    """A cell's row, its entries sampled in turn; who breaks the worker is left out, and the others sampled anew."""
+    """Samples the entries of a cell in turn and returns the cell's row. An entry that breaks the worker is left out,
+    and the others are sampled anew.
+    """
     again: list[Timed] = []
     while not again and (order := _order(cell, timed)):
         candidates = [entry.candidate for entry in order]
@@ -134,7 +141,9 @@ def _row(session: Session, cell: Cell, timed: dict[Entry, Timed], rounds: int) -
 
 
 def _order(cell: Cell, timed: Mapping[Entry, Timed]) -> list[Entry]:
-    """What is right, the first of the peers first and, again, last; without ours, or without a peer, nothing."""
+    """Lists the entries that are right, the first peer among them first and, again, last. Without ours, or without a
+    peer, the list is empty.
+    """
     good = [entry for entry, found in timed.items() if found.status == "ok"]
     peer = next((entry for entry in good if entry.name in cell.peers), None)
     if peer is None or not any(entry.name == OURS for entry in good):
@@ -143,7 +152,7 @@ def _order(cell: Cell, timed: Mapping[Entry, Timed]) -> list[Entry]:
 
 
 def with_times(timed: Timed, samples: Samples) -> Timed:
-    """The entry with what sampling found."""
+    """Returns the entry with the times and the clock that sampling found."""
     clock = samples.timing.sm_clock_mhz
     # To the nanosecond.
     rounds_ms = tuple(round(ms, 6) for ms in samples.medians_ms)

@@ -1,4 +1,4 @@
-"""What runs in the worker process on the GPU: verification and timing of one candidate at a time."""
+"""The worker process on the GPU runs these functions: they verify and time one candidate at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ SOME_ROWS, SOME_HEADS = 128, 8
 
 
 class _Inputs(NamedTuple):
-    """Of one problem: tensors (batch, heads, seq, head_dim), and what it asks for by word, some (heads,) tensors."""
+    """The inputs of a problem are tensors (batch, heads, seq, head_dim), and values of the features that it asks for,
+    by word: some of these are (heads,) tensors.
+    """
 
     q: Tensor
     k: Tensor
@@ -35,7 +37,7 @@ class _Inputs(NamedTuple):
 
 
 class _Result(NamedTuple):
-    """An output (batch, heads, seq_q, head_dim_v), and the LSE (batch, heads, seq_q) where it is asked for."""
+    """A result is an output (batch, heads, seq_q, head_dim_v), and the LSE (batch, heads, seq_q) where it is asked for."""
 
     output: Tensor
     lse: Tensor | None
@@ -44,7 +46,7 @@ class _Result(NamedTuple):
         return _Result(self.output.clone(), None if self.lse is None else self.lse.clone())
 
     def equals(self, other: _Result) -> bool:
-        """Bit for bit."""
+        """Says whether the results are equal, bit for bit."""
         if not torch.equal(self.output, other.output):
             return False
         return self.lse is None or other.lse is None or torch.equal(self.lse, other.lse)
@@ -64,7 +66,7 @@ def _result(shape: AttentionShape) -> _Result:
 
 
 def _expected(inputs: _Inputs, shape: AttentionShape) -> tuple[_Result, _Result]:
-    """In fp64, and as PyTorch has it in the same precision."""
+    """Computes the result twice: in fp64, and in the same precision as the problem, as PyTorch does."""
     q, k, v, asked = inputs
     options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5, **asked}
     lses = [reference.lse_fp64, reference.lse_same_precision] if "lse" in shape.asked else []
@@ -82,7 +84,7 @@ def _references(shape: AttentionShape, seed: int, spread: float) -> tuple[_Resul
 
 
 def _judged(found: _Result, exact: _Result, peer: _Result) -> ErrorReport:
-    """The worst error of the output, and of the LSE where there is one."""
+    """Returns the worst error of the output, and of the LSE where there is one."""
     report = reference.compare(found.output, exact.output, peer.output)
     if found.lse is None or exact.lse is None or peer.lse is None:
         return report
@@ -118,14 +120,14 @@ def _implementation(
 
 
 def _unwritten(shape: AttentionShape) -> None:
-    """Nothing that a kernel leaves out may look as if it had been computed."""
+    """Fills the result with NaN: nothing that a kernel leaves out may look as if it had been computed."""
     for tensor in _result(shape):
         if tensor is not None:
             tensor.fill_(float("nan"))
 
 
 def verify(candidate: Candidate, shape: AttentionShape, spread: float, seed: int) -> tuple[ErrorReport, bool]:
-    """(error of the candidate on fresh inputs, whether its repeats were bitwise equal)."""
+    """Returns (the candidate's error on fresh inputs, whether its repeats were bitwise equal)."""
     exact, peer = _references(shape, seed, spread)
     call = _implementation(candidate, shape, seed, spread)
     _unwritten(shape)
@@ -136,10 +138,10 @@ def verify(candidate: Candidate, shape: AttentionShape, spread: float, seed: int
 
 
 def verify_some_rows(candidate: Candidate, seed: int) -> ErrorReport | str:
-    """The error of the last rows of some heads of the candidate's own problem; all of its output must be finite.
+    """Returns the error of the last rows of some heads of the candidate's own problem; the whole output must be finite.
 
-    What `verify` computes in fp64 for all of a problem of 16k keys takes longer than to time it. Of a peer that does not
-    take the problem, why not.
+    `verify` computes all of a problem in fp64. For a problem of 16k keys that takes longer than to time it. For a peer
+    that does not take the problem, the result is the reason.
     """
     shape = candidate.shape
     if candidate.schedule is None and (reason := peers.why_not(candidate.name, shape)):
@@ -182,7 +184,7 @@ _batches: dict[Candidate, timing.Batch] = {}
 
 
 def load(candidate: Candidate, seed: int, batches: bool = False) -> int:
-    """Make the candidate ready to be sampled, by single calls or by batches; how many calls one time is of."""
+    """Makes the candidate ready to be sampled, by single calls or by batches. Returns how many calls one time covers."""
     _loaded[candidate] = _implementation(candidate, candidate.shape, seed)
     call(candidate)
     if not batches:
@@ -192,13 +194,13 @@ def load(candidate: Candidate, seed: int, batches: bool = False) -> int:
 
 
 def call(candidate: Candidate) -> None:
-    """Run a loaded candidate once, to its end."""
+    """Runs a loaded candidate once, to its end."""
     _loaded[candidate]()
     torch.cuda.synchronize()
 
 
 def unload() -> None:
-    """Forget the loaded candidates and their inputs."""
+    """Forgets the loaded candidates and their inputs."""
     _loaded.clear()
     _batches.clear()
     _inputs.cache_clear()
@@ -208,7 +210,7 @@ def unload() -> None:
 
 
 def sample(candidate: Candidate) -> tuple[list[float], int | None]:
-    """Milliseconds of single calls, or the mean of a batch's, and the SM clock in MHz."""
+    """Returns the milliseconds of single calls, or the mean of a batch's calls, and the SM clock in MHz."""
     if candidate not in _batches:
         return timing.sample(_loaded[candidate])
     ms, clock = _batches[candidate].sample()
@@ -220,5 +222,5 @@ def available_peers(shape: AttentionShape) -> list[str]:
 
 
 def device_name() -> str | None:
-    """The GPU's name, or None without one."""
+    """Returns the GPU's name, or None without a GPU."""
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
