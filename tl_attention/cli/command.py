@@ -17,17 +17,17 @@ import click
 from tl_attention.errors import InputError, ScheduleRefused, printable
 from tl_attention.files.named import Named
 
-# Of stdout: the reader has gone, or its disk is full.
+# Errors of stdout: the reader has gone, or the disk is full.
 CANNOT_PRINT = {errno.EPIPE, errno.ENOSPC}
-# A shell's exit code of what a signal ended, less the signal's number.
+# A shell adds the signal's number to this for the exit code of a command that a signal ended.
 BY_SIGNAL = 128
-# What ends a job from outside; each closes files and ends processes first.
+# These signals end a job from outside; each closes files and ends processes first.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 BY_DEFAULT = (signal.SIG_DFL, signal.default_int_handler)
-# Of an import, as the frames of a stack have it.
+# The start of the file name that frames of an import have.
 IMPORTING = "<frozen importlib"
 AGAIN_S = 0.1
-# The exit code where it was no bad input.
+# The exit code where a command fails, but not for bad input.
 FAILED = 1
 
 
@@ -118,8 +118,9 @@ def fail(*messages: str) -> NoReturn:
 
 
 class Problems:
-    """A `Problems` prints the error lines of each of several schedules. Schedules after a wrong one are still looked
-    at.
+    """A `Problems` prints the error lines of each of several schedules.
+
+    Schedules after a wrong one are still looked at.
     """
 
     def __init__(self) -> None:
@@ -153,7 +154,7 @@ def naming(named: Named) -> Iterator[None]:
         raise named.refused(refusal) from None
 
 
-# Of what an example does, which stands below it.
+# The indent of what an example does, which stands below the example.
 INDENT = 2
 
 

@@ -1,6 +1,4 @@
-"""`ladder` shows the steps of a ladder beside each other, what each changed, and the figures of the text that climbed
-it.
-"""
+"""`ladder` shows the steps of a ladder beside each other, what each changed, and its text's figures."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 # Rows that are not a failure: a refusal is the answer to a schedule that cannot run.
 GOOD = ("ok", "refused", "checked_on_cpu", "compiled")
-# What bench takes where nothing can be timed: a compilation each takes 7 s of a core.
+# The schedules that bench takes where nothing can be timed: each compilation takes 7 s of a core.
 WITHOUT_GPU = ("seed", "fa3_overlap", "best", "best_causal")
 
 
@@ -66,8 +66,9 @@ def record_path(output: Path | None, name: str) -> Path:
 def recording(
     path: Path, *others: ResultsFile, what: str = "rows"
 ) -> Iterator[tuple[Callable[[Measured], None], ProgressBar]]:
-    """Yields a function that appends a row to the files of results, and the progress. A machine that fails ends the
-    command.
+    """Yields a function that appends a row to the files of results, and the progress.
+
+    A machine that fails ends the command.
     """
     from tl_attention.measure.pool import CallFailed
     from tl_attention.measure.results_file import ResultsFile
@@ -182,9 +183,7 @@ def bench(
 
 
 def default_schedules(every: bool, card: Card) -> list[str]:
-    """Returns what `bench` takes when nothing is named: all schedules, or the few of WITHOUT_GPU where they could not
-    be timed.
-    """
+    """Returns what `bench` takes when nothing is named: all, or the few of WITHOUT_GPU where all could not be timed."""
     texts, is_timed = texts_of(()), visible_gpus() and not another_gpu(card.arch)
     if every or is_timed or card.arch != HOPPER.arch:
         return texts

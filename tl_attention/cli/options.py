@@ -20,8 +20,9 @@ from tl_attention.problem.window import WINDOW_TEXT
 
 
 class ArchType(click.Choice[str]):
-    """An `ArchType` takes the archs of the known cards. An arch with an `a` goes by its plain name too: kernels need
-    all of sm_90a.
+    """An `ArchType` takes the archs of the known cards.
+
+    An arch with an `a` goes by its plain name too: kernels need all of sm_90a.
     """
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -30,8 +31,9 @@ class ArchType(click.Choice[str]):
 
 
 def arch_option(command: Any) -> Any:
-    """Gives the command a `card`: the card asked for, with the SMs of the GPU at hand if it is that card; None for
-    none.
+    """Gives the command a `card`: the card that is asked for, or None.
+
+    The card has the SMs of the GPU at hand if that is the card.
     """
     return click.option(
         "--arch",
@@ -43,8 +45,9 @@ def arch_option(command: Any) -> Any:
 
 
 def card_for(asked: Card | None, *schedules: Named) -> Card:
-    """Returns the card that is asked for; else the card at hand if the schedules' lowerings are compiled for it, or
-    Hopper.
+    """Returns the card that is asked for; else the card at hand or, where a schedule is not for that, Hopper.
+
+    A schedule is for the cards that its lowering is compiled for.
     """
     if asked is not None:
         return asked
@@ -53,8 +56,7 @@ def card_for(asked: Card | None, *schedules: Named) -> Card:
 
 
 def of_card(schedules: Sequence[Named], card: Card) -> list[Named]:
-    """Returns the schedules whose lowering is compiled for the card. One line on stderr counts the others, which are
-    left out.
+    """Returns the schedules whose lowering is compiled for the card, and leaves the others out with one line for all.
 
     Raises InputError, with file and line, where there is none.
     """
@@ -71,8 +73,9 @@ def of_card(schedules: Sequence[Named], card: Card) -> list[Named]:
 
 
 def say_not_launched(card: Card) -> None:
-    """Prints a line on stderr where the GPU at hand is another card: what is compiled for one card is never launched on
-    another.
+    """Prints a line on stderr where the GPU at hand is another card.
+
+    What is compiled for one card is never launched on another.
     """
     if gpu := another_gpu(card.arch):
         click.echo(f"compiled for {card}; the GPU here is {printable(gpu.name)}: nothing is launched on it", err=True)

@@ -23,8 +23,9 @@ OTHER_KIND = "profile-"
 
 
 class _Evaluated(NamedTuple):
-    """An `_Evaluated` is an evaluation that a file has. Evaluations of one file, mode and device stand in one table if
-    they ran the same lines.
+    """An `_Evaluated` is an evaluation that a file has.
+
+    Evaluations of one file, mode and device stand in one table if they ran the same lines.
     """
 
     heading: str
@@ -109,8 +110,9 @@ def _newest() -> Path:
 
 
 def _read(paths: Sequence[Path]) -> tuple[list[Row | CellRow | _Evaluated], list[str]]:
-    """Returns everything in the files, and what is wrong with other lines. Raises InputError for a file that cannot be
-    read.
+    """Returns everything in the files, and what is wrong with other lines.
+
+    Raises InputError for a file that cannot be read.
     """
     from tl_attention.measure.records import read_lines
 

@@ -1,5 +1,6 @@
-"""This module has the commands about schedules, and makes schedules of the arguments of all commands. It imports
-nothing heavy.
+"""This module has the commands about schedules, and makes schedules of all commands' arguments.
+
+It imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ all_option = click.option("--all", "every", is_flag=True, help="take the schedul
 
 
 def texts_of(arguments: Sequence[str], every: bool = False) -> list[str]:
-    """Returns what the arguments name, each once, with a folder as the schedules in it. Without arguments it returns
-    the schedules that ship.
+    """Returns what the arguments name, each once, with a folder as the schedules in it.
+
+    Without arguments it returns the schedules that ship.
     """
     shipped = catalogue.all_names() if every else catalogue.names() if not arguments else []
     return list(dict.fromkeys([*shipped, *(text for argument in arguments for text in expand(argument))]))
@@ -69,8 +71,9 @@ def resolve_all(texts: Sequence[str]) -> list[Named]:
 
 
 def told_apart(schedules: Sequence[Named]) -> list[Named]:
-    """Renames files that have the same name in two folders: they keep their folders, or their rows could not be told
-    apart.
+    """Returns the schedules with names told apart: files of the same name in two folders keep their folders.
+
+    Their rows could not be told apart otherwise.
     """
     times = Counter(named.name for named in schedules)
     return [named if times[named.name] == 1 else replace(named, name=named.text) for named in schedules]
@@ -223,8 +226,9 @@ def _labels(schedules: Sequence[Named]) -> list[str]:
 
 
 def _listing(schedules: Sequence[Named]) -> list[str]:
-    """Returns the lines of a table for each part of the catalogue. A table's times are of one run, as times of two runs
-    are not compared.
+    """Returns the lines of a table for each part of the catalogue.
+
+    A table's times are of one run: times of two runs are not compared.
     """
     parts: dict[str, list[Named]] = {}
     for named in schedules:
@@ -266,8 +270,9 @@ def _heading(columns: Sequence[Sequence[Row]]) -> list[str]:
 
 
 def _time(named: Named, column: Sequence[Row]) -> str:
-    """Returns the schedule's time where it is meant for the column's head size: another file may have the same schedule
-    for another size.
+    """Returns the schedule's time where the schedule is meant for the column's head size.
+
+    Another file may have the same schedule for another size.
     """
     mine = (
         row for row in column if row.label == named.schedule.label and is_meant(row.shape.head_size, named.head_dims)
@@ -317,8 +322,9 @@ def which(shape: str, dtype: str, causal: bool, window: str, card: Card | None, 
 
 
 def _computed(shape: AttentionShape, causal: bool, window: str) -> AttentionShape:
-    """Returns the problem whose kernel runs: it leaves out queries that see no key, and a side of the mask that hides
-    nothing.
+    """Returns the problem whose kernel runs.
+
+    It leaves out queries that see no key, and a side of the mask that hides nothing.
     """
     rows, mask = Rows.seen(masked(causal, parse_window(window)), shape.seq_q, shape.seq_kv)
     return replace(shape, seq_q=rows.count, mask=mask)

@@ -1,5 +1,6 @@
-"""`submit` packs a schedule into one file for the leaderboard, checks such a file, and runs files under the
-leaderboard's contract.
+"""`submit` packs a schedule into one file for the leaderboard, checks such a file, and runs files.
+
+They run under the leaderboard's contract.
 """
 
 from __future__ import annotations

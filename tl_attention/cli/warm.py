@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # The proof takes lengths beyond the window's: their arithmetic is of 32 bits, as the kernel's.
 MOST_KEYS = 2**30
-# No GPU has a quarter of it.
+# No GPU has a quarter of so many.
 MOST_SMS = 1024
 
 
@@ -154,8 +154,9 @@ def _any_lengths(size: HeadSize, *, group: int, mask: Mask, dtype: str, **asked:
 
 
 def _named(asked: Sequence[Named], shape: AttentionShape, card: Card, sizes_given: bool) -> list[Named]:
-    """Returns the schedules for the shape: those asked for, each at its own head size unless sizes are given, or the
-    default.
+    """Returns the schedules for the shape: those asked for, or the default.
+
+    Each of those asked for comes at its own head size unless sizes are given.
     """
     if asked and sizes_given:
         return meant_for(asked, shape.head_size)

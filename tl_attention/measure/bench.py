@@ -1,8 +1,8 @@
-"""`measure` times many candidates beside each other: it compiles all, verifies all, then samples all in turn in one
-process.
+"""`measure` times many candidates beside each other: it compiles all, verifies all, then samples all in turn.
 
-`climb` does this for the steps of a ladder, and compares each step with the step that it goes on from. `choose`
-searches a space of configurations: it leaves out those that cannot be the fastest, and times the others tile by tile.
+One process samples them. `climb` does this for the steps of a ladder, and compares each step with the step that it goes
+on from. `choose` searches a space of configurations: it leaves out those that cannot be the fastest, and times the
+others tile by tile.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tl_attention.measure.trials import SILENT, Progress
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 
-# Enough that an interval can be told for each step of a ladder: see `Comparison`.
+# Enough rounds for an interval of each step of a ladder: see `Comparison.interval`.
 LADDER_ROUNDS = 9
-# Of a thread: half of what its registers hold. What spills more waits for it in every iteration.
+# The stack of a thread: half of what its registers hold. A kernel that spills more waits for spills in every iteration.
 MOST_STACK_BYTES = 512
 Record = Callable[[Row], object]
 
@@ -162,14 +162,16 @@ def choose(
     most_stack_bytes: int = MOST_STACK_BYTES,
     progress: Progress = SILENT,
 ) -> tuple[list[Row], list[Row]]:
-    """Times configurations for this problem on the session's card. Returns (a row of each configuration, a row of each
-    tile's fastest configuration).
+    """Times configurations for this problem on the session's card, and times the fastest of each tile once more.
 
-    The first rows keep the order of the configurations. The other rows come fastest first: their times were taken
-    beside each other, in a second run of `rounds_of_best` rounds. A configuration is not timed if it has more than
-    `most_stack_bytes` of stack a thread, if it does not fit an SM as compiled, or if its machine code is that of an
-    earlier one: ptxas moves the loads of fragments, so two configurations may end as one. Without a GPU of the card
-    nothing is timed. The session can compile nothing afterwards.
+    Returns (a row of each configuration, a row of each tile's fastest configuration). The first rows keep the order of
+    the configurations. The other rows come fastest first: their times were taken beside each other, in a second run of
+    `rounds_of_best` rounds.
+
+    A configuration is not timed if it has more than `most_stack_bytes` of stack a thread, if it does not fit an SM as
+    compiled, or if its machine code is that of an earlier one: ptxas moves the loads of fragments, so two
+    configurations may end as one. Without a GPU of the card nothing is timed. The session can compile nothing
+    afterwards.
 
     Raises InputError for a configuration of another head_dim than the problem's, or that is no schedule; CallFailed
     where the machine fails.

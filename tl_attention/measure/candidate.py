@@ -17,20 +17,19 @@ from tl_attention.problem.window import is_window
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 
-# With Q so many times as large a row's scores lie so far apart that a maximum which is not its own makes exponentials
-# overflow, or vanish.
+# Scaling Q by this spreads a row's scores so far that a wrong row maximum makes exponentials overflow, or vanish.
 SHARP = 128.0
-# Batches, or heads.
+# A large number of batches, or of heads.
 MANY = 2100
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate is a named implementation. `schedule` is None for a peer; `fixed` compiles for exactly the problem's
-    sizes.
+    """A candidate is a named implementation: a schedule's kernel, or a peer.
 
-    It is compiled for a card's `arch` and a GPU of `sms` SMs, by default those of the GPU at hand. With `strided` it
-    takes tensors of any strides.
+    `schedule` is None for a peer; `fixed` compiles for exactly the problem's sizes. A candidate is compiled for a
+    card's `arch` and a GPU of `sms` SMs, by default those of the GPU at hand. With `strided` it takes tensors of any
+    strides.
     """
 
     name: str
@@ -90,10 +89,10 @@ def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Ve
     if mask.right is None:
         sizes.append((1, 2, 300, 65))
     if is_window(mask):
-        # It cuts at both ends.
+        # A window cuts at both ends.
         seq_q = 300 + (mask.right or 0)
         sizes.append((1, 2, seq_q, seq_q + 200 + (mask.left or 0)))
-    # So many heads of K and V.
+    # The second number of `sizes` counts heads of K and V.
     ragged = [
         shape.resized(Sizes(batch, heads_kv * shape.group, seq_q, seq_kv)) for batch, heads_kv, seq_q, seq_kv in sizes
     ]
@@ -123,8 +122,9 @@ def ends_of(planned: Planned, shape: AttentionShape) -> Iterator[Sizes]:
 
 
 def tiling_of(planned: Planned) -> Tiling:
-    """Returns the tiles of a schedule's kernel. The compiler chooses the loads of lowering `inferred`: its tiles are
-    given as if no load went past the end.
+    """Returns the tiles of a schedule's kernel.
+
+    The compiler chooses the loads of lowering `inferred`: its tiles are given as if no load went past the end.
     """
     schedule, program = planned.schedule, planned.program
     # Only warp-specialised kernels have clusters, and load by TMA.

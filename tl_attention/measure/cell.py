@@ -1,6 +1,4 @@
-"""A cell of the operator's benchmark is one problem, with what it is compared with and how fast it must be. Files hold
-cells.
-"""
+"""A cell of the operator's benchmark is one problem, its peers, and how fast our kernel must be. Files hold cells."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ from tl_attention.schedule.key_words import KeyPath
 
 # Entries: what attention() runs, and what that is compared with.
 OURS = "ours"
-# Our own kernels without a mask, and without the LSE; and, before a schedule's name, with that schedule.
+# Peers that are our own kernels: without a mask, without the LSE, and, before a schedule's name, with that schedule.
 UNMASKED, WITHOUT_LSE, SCHEDULE = "unmasked", "without_lse", "ours:"
 OTHERS = ("fa3", "cudnn", "flash2")
 PEERS_TEXT = f"{', '.join((*OTHERS, UNMASKED, WITHOUT_LSE))} or {SCHEDULE}SCHEDULE"
@@ -39,11 +37,12 @@ PEERS_TEXT = f"{', '.join((*OTHERS, UNMASKED, WITHOUT_LSE))} or {SCHEDULE}SCHEDU
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell is one problem with its peers. `peers` maps each peer to the lowest speed that is asked for, our rate as a
-    part of the peer's, or to None where there is no such bar.
+    """A cell is one problem with its peers.
 
-    The first peer is entered twice, which shows the repeatability. `schedule` runs the problem, by default the schedule
-    that attention() takes. `mean` is the bar of the group's geometric mean against the first peer.
+    `peers` maps each peer to the lowest speed that is asked for, our rate as a part of the peer's, or to None where
+    there is no such bar. The first peer is entered twice, which shows the repeatability. `schedule` runs the problem,
+    by default the schedule that attention() takes. `mean` is the bar of the group's geometric mean against the first
+    peer.
     """
 
     group: str
@@ -86,7 +85,7 @@ def entries(cell: Cell, others: Sequence[Named] = ()) -> Iterator[Entry]:
 def _peer(name: str, cell: Cell) -> Candidate:
     shape = cell.shape
     if name in (UNMASKED, WITHOUT_LSE):
-        # What attention() takes there, which need not be ours.
+        # The schedule that attention() takes for that problem, which need not be that of ours.
         shape = replace(shape, mask=FULL) if name == UNMASKED else shape.asking(lse=False)
         return _kernel(schedule_for(shape, cell.schedule), shape)
     if name.startswith(SCHEDULE):
@@ -158,7 +157,7 @@ GroupKeys = create_model(
 
 
 class CellsKeys(BaseModel):
-    """A file of cells has these keys: all groups, by name, and how many tokens a batch has."""
+    """A file of cells has these keys: all groups, by name, and how many tokens a cell has unless its group has a batch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -12,20 +12,19 @@ from tl_attention.measure.cell import OURS
 from tl_attention.measure.records import Comparison, Measured, Status
 from tl_attention.measure.timing import tflops
 
-# Of the second entry of the first peer.
+# The end of the name of the first peer's second entry.
 AGAIN = " again"
-# How far below its bar a speed may be, where equal entries differ as much.
+# How far below its bar a speed may be at most, where equal entries differ as much.
 MOST_REPEATABILITY = 0.005
 Verdict = Literal["met", "within repeatability", "missed", "not measured"]
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A `Timed` records one entry of a cell. `rounds_ms` are milliseconds of one call for each round, the mean of the
-    round's `calls`.
+    """A `Timed` records one entry of a cell.
 
-    `flops` are those of the entry's own problem, masked pairs left out. `error` is the entry's largest error as a part
-    of the budget.
+    `rounds_ms` are milliseconds of one call for each round, the mean of the round's `calls`. `flops` are those of the
+    entry's own problem, masked pairs left out. `error` is the entry's largest error as a part of the budget.
     """
 
     name: str

@@ -1,6 +1,4 @@
-"""This module compiles candidates: one, many in parallel processes as they come, or many ahead of the calls that need
-them.
-"""
+"""This module compiles candidates: one, many in parallel as they come, or many ahead of the calls that take them."""
 
 from __future__ import annotations
 
@@ -29,8 +27,9 @@ from tl_attention.measure.candidate import Candidate
 
 @dataclass(frozen=True)
 class Compiled:
-    """A `Compiled` is what the compiler made of a candidate, in how many seconds. If it made nothing, `status` and
-    `error` say why.
+    """A `Compiled` is what the compiler made of a candidate, in how many seconds.
+
+    If the compiler made nothing, `status` and `error` say why.
     """
 
     fingerprint: str | None = None
@@ -66,8 +65,9 @@ def refusal_of(candidate: Candidate) -> str:
 
 
 def compile_candidate(candidate: Candidate, with_report: bool = True) -> Compiled:
-    """Compiles a candidate into the store, from which other processes take the kernel, and reads the machine code if
-    asked.
+    """Compiles a candidate into the store and reads its machine code if asked.
+
+    Other processes take the kernel from the store.
     """
     assert candidate.schedule is not None, f"{candidate} is a peer, which is not compiled here"
     started = time.monotonic()
@@ -89,15 +89,15 @@ def finish_candidate(candidate: Candidate) -> Compiled:
 COMPILE_TIMEOUT_S = 300.0
 # One compilation keeps a core busy and takes 1 to 2 GB.
 MAX_PROCESSES = 16
-# Of a candidate that waited in a pool that broke.
+# How often a candidate is tried that waited in a pool that broke.
 TRIES = 3
 
 
 class CompilePool:
-    """A pool has processes that compile; they start with the first candidate. A compiler that hangs or dies costs one
-    candidate.
+    """A pool has processes that compile. A compiler that hangs or dies costs one candidate.
 
-    `most` is how many candidates there will be, where that is known. `submit` may be called from any thread.
+    The processes start with the first candidate. `most` is how many candidates there will be, where that is known.
+    `submit` may be called from any thread.
     """
 
     def __init__(
@@ -117,8 +117,9 @@ class CompilePool:
         return ProcessPool(max_workers=self._processes, context=multiprocessing.get_context("spawn"))
 
     def submit(self, candidate: Candidate, done: Callable[[Compiled], None]) -> None:
-        """Compiles a candidate when a process is free. `done` is called once, in another thread, with what became of
-        the candidate.
+        """Compiles a candidate when a process is free.
+
+        `done` is called once, in another thread, with what became of the candidate.
         """
         with self._changed:
             self._pending += 1
@@ -140,7 +141,7 @@ class CompilePool:
     def _ended(
         self, future: Future[Compiled], candidate: Candidate, done: Callable[[Compiled], None], tries: int
     ) -> None:
-        # A process that died with no candidate that it is known to have takes pebble's pool, and all that waits in it.
+        # A process that dies before pebble knows its candidate breaks the pool, and with it all that waits there.
         if tries and self._open and not future.cancelled() and isinstance(future.exception(), BrokenProcessPool):
             self._schedule(candidate, done, tries)
         else:
@@ -235,13 +236,14 @@ def check_can_be_filled() -> None:
 
 
 def fill(candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Compiled | None]]:
-    """Compiles the kernels that are not kept yet. Yields each candidate with what became of its compilation, as
-    parallel processes end it; None if the kernel was there before.
+    """Yields each candidate with what became of its compilation, or with None if its kernel was there before.
+
+    Parallel processes compile the others, which come as their compilations end.
     """
     missing = [candidate for candidate in candidates if not _is_kept(candidate)]
     yield from ((candidate, None) for candidate in candidates if candidate not in missing)
     for candidate, compiled in compile_each(missing, compile=finish_candidate):
-        # As where the disk is full.
+        # The disk may be full, for one.
         if compiled.status == "ok" and not _is_kept(candidate):
             error = f"it could not be kept in {toolchain.cache_folder()}, {ANOTHER}"
             yield candidate, Compiled(status="compile_error", error=error)

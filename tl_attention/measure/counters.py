@@ -1,6 +1,4 @@
-"""This module runs NVIDIA's ncu on one process, with a time limit, and reads the counters of a launch, under ncu's
-names.
-"""
+"""This module runs one process under NVIDIA's ncu, with a limit, and reads a launch's counters, under ncu's names."""
 
 from __future__ import annotations
 
@@ -20,16 +18,16 @@ from tl_attention.errors import InputError
 
 DURATION = "gpu__time_duration.sum"
 DRAM_READ, DRAM_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
-# Sectors of 32 bytes that L2 reads for the SMs: a load that a cluster shares, once.
+# Sectors of 32 bytes that L2 reads for the SMs: a load that a cluster shares counts once.
 SECTORS_READ = "lts__t_sectors_srcunit_tex_op_read.sum"
 SECTORS_WRITTEN = "lts__t_sectors_srcunit_tex_op_write.sum"
 SECTORS_MISSED = "lts__t_sectors_srcunit_tex_lookup_miss.sum"
-# Those that one half of L2 asks the other for.
+# Sectors that one half of L2 asks the other for.
 SECTORS_OF_FABRIC = "lts__t_sectors_srcunit_ltcfabric.sum"
 SECTOR_BYTES = 32
-# What comes out of the crossbar: a load that a cluster shares, once for each of its SMs.
+# Bytes that come out of the crossbar: a load that a cluster shares counts once for each of its SMs.
 ARRIVED = "l1tex__m_xbar2l1tex_read_bytes.sum"
-# By what they are called in tables; the counts with how many digits of them are shown.
+# Metrics by their names in tables. COUNTS also say how many digits are shown.
 PERCENT = {
     "compute throughput": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
     "SM busy": "sm__instruction_throughput.avg.pct_of_peak_sustained_active",
@@ -58,7 +56,7 @@ SELECTED = "selected"
 # `average_warps_issue_stalled_*_per_issue_active` is this over that of `selected`; ncu prints it with two decimals, which
 # is a fifth of a percent of all stalls.
 _STALLED = "smsp__average_warp_latency_issue_stalled_{}.ratio"
-# What a unit may be called; the first is the one of records.
+# The names that a unit may have; records have the first.
 UNITS = {"ns": ("ns", "nsecond"), "byte": ("byte",)}
 
 
@@ -73,7 +71,7 @@ METRICS = (
     *(metric for metric, _ in COUNTS.values()),
     *(stalled(reason) for reason in (*STALLS, SELECTED)),
 )
-# Whose unit is checked: ncu scales times and bytes where it is not told otherwise.
+# The units of these metrics are checked: ncu scales times and bytes where it is not told otherwise.
 _UNIT_OF = {DURATION: "ns", DRAM_READ: "byte", DRAM_WRITTEN: "byte", ARRIVED: "byte"}
 _FIRST_HEADING, _KERNEL = "ID", "Kernel Name"
 
@@ -129,8 +127,9 @@ def _numbers(of_launch: dict[str, str]) -> dict[str, float]:
 
 
 def known_of(metrics: Iterable[str], query: str) -> list[str]:
-    """Returns those of the metrics that `ncu --query-metrics` lists, all of them where it lists none. What a launch is
-    (`launch__`) counts as listed: ncu has it in another list.
+    """Returns those of the metrics that `ncu --query-metrics` lists, all of them where it lists none.
+
+    What a launch is (`launch__`) stays too: ncu has it in another list.
     """
     listed = {line.split()[0] for line in query.splitlines() if line.strip()}
     found = [metric for metric in metrics if metric.partition(".")[0] in listed]
@@ -158,7 +157,7 @@ def of_jobs(launches: Sequence[Launch], marker: str, jobs: int) -> list[list[Lau
     return found
 
 
-# What the launches are counted as: `method` of a record.
+# How launches are counted: the `method` of a record.
 METHOD = "ncu, kernel replay, one launch after a warm-up, clocks and caches as they are"
 PLACES = "the PATH, CUDA_HOME and /usr/local/cuda"
 ASK_TIMEOUT_S = 60.0
@@ -217,8 +216,9 @@ class Ncu:
 
 
 def _run(command: Sequence[str], timeout_s: float) -> tuple[int, str, str]:
-    """Runs a command and returns (exit code, stdout, stderr). Raises InputError at the limit, and for a command that
-    cannot be started.
+    """Runs a command and returns (exit code, stdout, stderr).
+
+    Raises InputError at the limit, and for a command that cannot be started.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
@@ -245,8 +245,9 @@ def _text(file: IO[bytes]) -> str:
 
 
 def _reason(output: str, errors: str) -> str:
-    """Says why a run failed: ncu's own words are in the output; a traceback's last line says what happened to the
-    command.
+    """Says why a run failed.
+
+    ncu's own words are in its output; a traceback's last line says what happened to the command.
     """
     lines = output.splitlines()
     own = [line for line in lines if line.startswith("==ERROR==")][:1]

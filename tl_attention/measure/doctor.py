@@ -1,5 +1,6 @@
-"""`examine` says what this machine has of what `run` needs, one fact a line, with the command that mends what is
-missing.
+"""`examine` says what this machine has of what `run` needs, and which command mends what is missing.
+
+Each fact is a line.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ UNKNOWN = "unknown: NVML does not answer"
 
 @dataclass(frozen=True)
 class Fact:
-    """A fact is one thing that `run` needs. `fault` says why `run` would fail, `hint` what could be better; both name a
-    command where there is one.
+    """A fact is one thing that `run` needs, as this machine has it.
+
+    `fault` says why `run` would fail, `hint` what could be better; both name a command where there is one.
     """
 
     name: str

@@ -21,13 +21,14 @@ from tl_attention.schedule.schedule import Schedule
 
 DEVICE = "cuda"
 REPEATS = 3
-# Of a large problem: so many of the last rows of so many heads, spread over all, are verified.
+# A large problem is verified on this many of its last rows, in this many heads, spread over all.
 SOME_ROWS, SOME_HEADS = 128, 8
 
 
 class _Inputs(NamedTuple):
-    """The inputs of a problem are tensors (batch, heads, seq, head_dim), and values of the features that it asks for,
-    by word: some of these are (heads,) tensors.
+    """The inputs of a problem are tensors (batch, heads, seq, head_dim), and what the problem asks for, by word.
+
+    Some of what it asks for are (heads,) tensors.
     """
 
     q: Tensor
@@ -59,7 +60,7 @@ def _inputs(shape: AttentionShape, seed: int, spread: float = 1.0) -> _Inputs:
 
 @functools.lru_cache(maxsize=1)
 def _result(shape: AttentionShape) -> _Result:
-    # One for all kernels: they run one after another, and an 80 GB card could not hold one for each.
+    # One result for all kernels: they run one after another, and an 80 GB card could not hold a result for each.
     rows = (shape.batch, shape.heads, shape.seq_q)
     output = torch.empty((*rows, shape.head_dim_v), dtype=getattr(torch, shape.dtype), device=DEVICE)
     return _Result(output, torch.empty(rows, device=DEVICE) if "lse" in shape.asked else None)

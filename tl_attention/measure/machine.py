@@ -1,6 +1,4 @@
-"""A record says what its run ran with: the time, the versions of compilers and software, the commit, the GPU with its
-driver.
-"""
+"""A record says what its run ran with: the time, versions of compilers and software, the commit, the GPU and driver."""
 
 from __future__ import annotations
 
@@ -26,8 +24,9 @@ CHECKOUT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Gpu:
-    """A `Gpu` is what NVML says of a GPU: its name, its driver's version, the newest CUDA that the driver runs, such as
-    13.0, and the power limit in watts, None where NVML does not tell.
+    """A `Gpu` is what NVML says of a GPU: its name, its driver's version, its power limit, and the newest CUDA.
+
+    `cuda` is the newest that the driver runs, such as 13.0. The power limit is in watts, None where NVML does not tell.
     """
 
     name: str
@@ -112,12 +111,11 @@ def _power_limit_w(handle: object) -> float | None:
 
 
 def machine_fields(arch: str | None = None) -> dict[str, Any]:
-    """Returns the fields of a row that say where it was measured, and in which run, by name. The worker adds the
-    device.
+    """Returns the fields of a row that say where, and in which run, it was measured, by name.
 
-    `arch` is the arch of the card to compile for, by default the card at hand. Commands ask before minutes of
-    compiling. Raises InputError where no nvcc can compile, where others may write to the cache, or, unless an arch is
-    given, where the GPU is no known card.
+    The worker adds the device. `arch` is the arch of the card to compile for, by default the card at hand. Commands ask
+    before minutes of compiling. Raises InputError where no nvcc can compile, where others may write to the cache, or,
+    unless an arch is given, where the GPU is no known card.
     """
     versions, known = software(), gpu()
     nvcc = chosen(versions.get("cuda"))
@@ -138,8 +136,9 @@ def machine_fields(arch: str | None = None) -> dict[str, Any]:
 
 
 def gpu_fields(what: str) -> dict[str, Any]:
-    """Returns `machine_fields` and the device, where this process itself measures `what`. Raises InputError where there
-    is no GPU.
+    """Returns `machine_fields` and the device, where this process itself measures `what`.
+
+    Raises InputError where there is no GPU.
     """
     import torch
 
@@ -149,10 +148,10 @@ def gpu_fields(what: str) -> dict[str, Any]:
 
 
 def machine_text(device: str) -> dict[str, str]:
-    """Returns the GPU of "cuda" or the processor of "cpu", versions, commit, driver, power limit and compilers, as
-    text.
+    """Returns the GPU of "cuda" or the processor of "cpu", and what it ran with, as text.
 
-    Values that are not known are left out, the compilers where no nvcc can compile.
+    That is versions, commit, driver, power limit and compilers. Values that are not known are left out, the compilers
+    where no nvcc can compile.
     """
     import torch
 

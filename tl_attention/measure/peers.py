@@ -18,7 +18,7 @@ from tl_attention.problem.window import is_window
 MATMUL, MMA_SYNC = "matmul", "mma_sync"
 PRODUCTS = {MATMUL: "matrix product", MMA_SYNC: "loop of mma.sync"}
 MATMUL_SIZE = 8192
-# So many of a warp's that a launch takes 0.2 s where an SM multiplies 4096 FLOP a clock at 2 GHz, longer on any other.
+# A launch of so many iterations of a warp takes 0.2 s on an SM of 4096 FLOP a clock at 2 GHz, longer on any other.
 ITERATIONS = 3_200_000
 
 
@@ -33,8 +33,9 @@ def product_flops(name: str) -> int:
 
 
 def build_product(name: str, dtype: torch.dtype, device: torch.device) -> Callable[[], Tensor]:
-    """Returns a call that computes a plain product of normally distributed numbers, which take as much power as
-    attention's.
+    """Returns a call that computes a plain product of normally distributed numbers.
+
+    They take as much power as attention's numbers.
     """
     generator = torch.Generator(device).manual_seed(0)
 
@@ -67,16 +68,15 @@ FA3_HEAD_SIZES: tuple[HeadSize, ...] = (64, 96, 128, 192, "192/128", 256)
 
 
 def available(shape: AttentionShape) -> list[str]:
-    """Lists the peers that can run this problem here: cuDNN and FlashAttention-2 through SDPA, FlashAttention-3 if
-    installed.
+    """Lists the peers that can run this problem here.
+
+    These are cuDNN and FlashAttention-2 through SDPA, and FlashAttention-3 if installed.
     """
     return [name for name in (*SDPA, FA3) if not why_not(name, shape)]
 
 
 def why_not(name: str, shape: AttentionShape) -> str:
-    """Says why a peer cannot run this problem, as far as that is known before the peer is called; "" if no reason is
-    known.
-    """
+    """Says why a peer cannot run this problem, as far as that is known before the call; "" if no reason is known."""
     if is_window(shape.mask):
         return "it is not asked for windows"
     for feature in shape.asked.features:
@@ -94,9 +94,7 @@ def why_not(name: str, shape: AttentionShape) -> str:
 
 
 def build(name: str, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor]:
-    """Returns a call without arguments that computes attention. Its inputs are already in the layout that the peer
-    wants.
-    """
+    """Returns a call without arguments that computes attention, with inputs in the layout that the peer wants."""
     scale, causal = shape.head_dim**-0.5, shape.mask == CAUSAL
     if name == FA3:
         from fa3_fwd_interface import flash_attn_func

@@ -59,7 +59,7 @@ class Worker:
         try:
             future = self._pool.schedule(function, args=arguments, timeout=timeout_s)
         except RuntimeError as error:
-            # What pebble raises of a pool whose process died while it was idle.
+            # Pebble raises this for a pool that lost its process while it was idle.
             raise BrokenProcessPool(str(error)) from error
         return future.result()
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProfileRow(Measured):
-    """A `ProfileRow` records one kernel on one problem. `metrics` are in base units: ns, bytes, sectors, cycles,
-    percent.
+    """A `ProfileRow` records one kernel on one problem.
 
-    `kernel` is its name in the generated code. A peer may launch several kernels: `launches` says how many, and
-    `kernel` and `metrics` are those of the one that took longest. A row without metrics has only what theory says.
+    `metrics` are in base units: ns, bytes, sectors, cycles, percent. `kernel` is the kernel's name in the generated
+    code. A peer may launch several kernels: `launches` says how many, and `kernel` and `metrics` are those of the one
+    that took longest. A row without metrics has only what theory says.
     """
 
     name: str
@@ -134,8 +134,9 @@ def theory(candidates: Sequence[Candidate]) -> list[ProfileRow]:
 
 
 def _compile(candidates: Sequence[Candidate], progress: Progress) -> None:
-    """Compiles the candidates into the store, from which the process under ncu takes them. Raises InputError for one
-    that cannot be compiled.
+    """Compiles the candidates into the store, from which the process under ncu takes them.
+
+    Raises InputError for a candidate that cannot be compiled.
     """
     ours = [candidate for candidate in candidates if candidate.schedule]
     progress.phase("compile", len(ours))

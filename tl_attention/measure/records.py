@@ -1,6 +1,4 @@
-"""A record keeps the rows of a run as JSON lines. Some records ship with the package. Tables are views of rows
-(`show/`).
-"""
+"""A record keeps rows of a run as JSON lines. Some records ship with the package, and tables are views (`show/`)."""
 
 from __future__ import annotations
 
@@ -31,12 +29,12 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison sets a candidate against an incumbent. Both were sampled in turn in one process, and which of them
-    came first changed with each round.
+    """A comparison sets a candidate against an incumbent: both were sampled in turn in one process.
 
-    `ratios` has the candidate's time as a part of the incumbent's for each round, from the medians of the round's
-    calls: below 1 the candidate was faster. The clock that both ran at in a round falls out of its ratio. `incumbent`
-    is the incumbent's label, or a peer's name. `fingerprint` is that of the incumbent's code, None for a peer.
+    Which of them came first changed with each round. `ratios` has the candidate's time as a part of the incumbent's for
+    each round, from the medians of the round's calls: below 1 the candidate was faster. The clock that both ran at in a
+    round falls out of its ratio. `incumbent` is the incumbent's label, or a peer's name. `fingerprint` is that of the
+    incumbent's code, None for a peer.
     """
 
     incumbent: str
@@ -143,8 +141,10 @@ class Measured:
             raise InputError(f"arch: {self.arch[:40]!r} is no card's, expected one of {', '.join(CARDS)}")
 
     def to_json(self) -> str:
-        """Returns the line as JSON, the fields of `Measured` last. Fields that are not known are left out, and so is a
-        number that is not finite, such as an error of NaN: JSON has none such.
+        """Returns the line as JSON, the fields of `Measured` last.
+
+        Fields that are not known are left out, and so is a number that is not finite, such as an error of NaN: JSON has
+        none such.
         """
         last = {f.name for f in fields(Measured)}
         known = [(key, value) for key, value in asdict(self).items() if _says_something(value)]
@@ -158,9 +158,10 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Row(Measured):
-    """A row records one candidate on one problem. Times are in milliseconds. `percent_of_matmul` is relative to the
-    rate of the same run's plain product, which `product` names: matmul, or mma_sync for nothing but that instruction on
-    registers.
+    """A row records one candidate on one problem.
+
+    Times are in milliseconds. `percent_of_matmul` is relative to the rate of the same run's plain product, which
+    `product` names: matmul, or mma_sync for nothing but that instruction on registers.
 
     `rounds_ms` has the median of each round's calls: rows of one run are compared round by round. `fingerprint` names
     the generated code, and `machine_code` what ptxas made of it: several generated codes may have one machine code.
@@ -221,8 +222,7 @@ class Row(Measured):
         return self.known_from or self.run
 
     def speed(self, reference: Row) -> float | None:
-        """Returns the median, over rounds, of the reference's time divided by this row's; None where one of them was
-        not timed.
+        """Returns the reference's time divided by this row's, the median over rounds; None where one was not timed.
 
         For rows without common rounds, such as those of records from before 0.2.0, it is the quotient of the medians.
         """
@@ -277,8 +277,9 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def read_all(kind: type[Parsed], path: Path) -> list[Parsed]:
-    """Reads the rows of this kind from a results file, and skips blank lines. Raises InputError with the line that is
-    not such a row.
+    """Reads the rows of this kind from a results file, and skips blank lines.
+
+    Raises InputError with the line that is not such a row.
     """
     return [parse_line(kind, line, where) for where, line in read_lines(path)]
 
@@ -314,8 +315,9 @@ def _number(text: str) -> float:
 
 
 def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
-    """Returns the row of a line, of any kind that has a `problem`. Raises InputError that begins with `where`, as
-    FILE:LINE.
+    """Returns the row of a line, of any kind that has a `problem`.
+
+    Raises InputError that begins with `where`, as FILE:LINE.
     """
     from pydantic import ValidationError
 
@@ -353,7 +355,7 @@ def _validator(kind: Any) -> Any:
 
 # The leaderboard's largest problem, L.
 LARGE = AttentionShape(4, 64, 8192, 8192, 128)
-# Of another kind of row, and, by the time in their names, a user's own runs beside the shipped records.
+# Files of another kind of row, and, by the time in their names, a user's own runs beside the shipped records.
 LEFT_OUT = re.compile(r"(evaluate|cells|training|backward|profile)-.*|.*-\d{8}T\d{6}Z")
 
 

@@ -69,8 +69,9 @@ class LineFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Holds the lock of the file at the path. The file that was opened may have been removed, by `close` for one:
-        then the file that is there now is opened.
+        """Holds the lock of the file at the path.
+
+        The file that was opened may have been removed, by `close` for one: then the file that is there now is opened.
         """
         while True:
             fcntl.flock(self._file, fcntl.LOCK_EX)
@@ -90,8 +91,9 @@ class LineFile:
             return False
 
     def _write(self, text: bytes, at: int) -> None:
-        """Writes the text, which begins at byte `at` of the file. If that fails, the part that was written is cut off
-        again.
+        """Writes the text, which begins at byte `at` of the file.
+
+        If that fails, the part that was written is cut off again.
         """
         written = 0
         try:
@@ -110,10 +112,10 @@ class LineFile:
 
 
 class ResultsFile:
-    """A `ResultsFile` appends rows, each on the disk before the next, to a file that other runs may append to at the
-    same time.
+    """A `ResultsFile` appends rows to a file, each on the disk before the next.
 
-    It is a context manager: at its end a file that it made and that nobody wrote to is removed.
+    Other runs may append to the file at the same time. It is a context manager: at its end a file that it made and that
+    nobody wrote to is removed.
     """
 
     def __init__(self, path: Path):
@@ -162,7 +164,7 @@ KEPT = (
     *("device", "driver", "power_limit_w", "nvcc", "ptxas", "versions", "seed", "run"),
 )
 VERSIONS = ("tl-attention", "torch", "tilelang", "python", "cuda", "cudnn")
-# Of a version, without what whoever built it may have called it; and a GPU as its driver names it.
+# A version, without the name that its builder may have added to it; and a GPU's name as its driver has it.
 VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)?(\+(cu\d+|cpu)$)?")
 DEVICE = re.compile(r"[\w .()-]{1,80}")
 WORDS = (
@@ -193,8 +195,9 @@ def _version(text: str) -> str:
 
 
 class SharedFile(ResultsFile):
-    """A `SharedFile` has rows as they may be shared. It is a new file, or a file that has such rows alone. Raises
-    InputError for another.
+    """A `SharedFile` has rows as they may be shared.
+
+    It is a new file, or a file that has such rows alone. Raises InputError for another.
     """
 
     def __init__(self, path: Path):

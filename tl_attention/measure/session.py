@@ -1,5 +1,4 @@
-"""A session takes candidates one by one: it checks and compiles them in the background, and verifies and samples them
-when asked.
+"""A session checks and compiles candidates in the background, and verifies and samples them when asked.
 
 A search adds some, looks at each beside the incumbent, and decides what comes next:
 
@@ -101,8 +100,9 @@ class Session:
 
     @cached_property
     def device(self) -> str | None:
-        """Returns the GPU's name, None where there is no GPU of the arch. The first to ask starts the worker, which
-        takes seconds.
+        """Returns the GPU's name, None where there is no GPU of the arch.
+
+        The first to ask starts the worker, which takes seconds.
         """
         if another_gpu(self.arch):
             return None
@@ -114,16 +114,12 @@ class Session:
         return {"device": self.device, **self._common}
 
     def peers_of(self, candidate: Candidate) -> list[Candidate]:
-        """Returns the peers that can run this candidate's problem here. The caller adds them, as it added the
-        candidate.
-        """
+        """Returns the peers that can run this candidate's problem here, to be added as the candidate was."""
         names = self.worker.call(gpu_worker.available_peers, candidate.shape, timeout_s=START_TIMEOUT_S)
         return [Candidate(name, candidate.shape, arch=self.arch) for name in names]
 
     def add(self, candidate: Candidate) -> Ticket:
-        """Checks the candidate and has it compiled; a peer is neither checked nor compiled. `prepared` hands the ticket
-        out.
-        """
+        """Checks the candidate and has it compiled; a peer needs neither. `prepared` hands the ticket out."""
         if candidate.arch != self.arch:
             raise ValueError(f"{candidate} is for {candidate.arch}, expected {self.arch} as all of this session")
         if self._compiling_ended and candidate.schedule is not None:
@@ -132,7 +128,7 @@ class Session:
         self._outstanding.add(ticket)
 
         def prepared(compiled: Compiled | None) -> None:
-            # Of what is compiled in a thread of the compilers' pool.
+            # For a candidate that is compiled, a thread of the compilers' pool calls this.
             self._ready.put((ticket, compiled))
 
         if candidate.schedule is None:
@@ -186,9 +182,10 @@ class Session:
         self._finish(ticket, status="compiled", device=None, reason=reason)
 
     def verify(self, ticket: Ticket) -> bool:
-        """Says whether the candidate computes attention on the GPU, so that it may be timed; the ticket is done if not.
+        """Verifies the candidate, and says whether it computes attention on the GPU, so that it may be timed.
 
-        Without a GPU the interpreter verifies the candidate, nothing can be timed, and the ticket is done in any case.
+        The ticket is done if the candidate does not. Without a GPU the interpreter verifies the candidate, nothing can
+        be timed, and the ticket is done in any case.
         """
         if self.device is None:
             self._finish(ticket, **trials.on_cpu(ticket.candidate, self.seed))
@@ -257,9 +254,7 @@ class Session:
     def _sample(
         self, anchor: Candidate, tickets: Sequence[Ticket], rounds: int, phase: str, progress: Progress
     ) -> dict[Candidate, Samples] | None:
-        """Returns the samples of the anchor and of the tickets' candidates; None where one of the tickets broke the
-        worker: that ticket is done.
-        """
+        """Samples the anchor and the tickets' candidates; None where a ticket broke the worker: that ticket is done."""
         unverified = next((ticket for ticket in tickets if not ticket.is_verified), None)
         if unverified:
             raise ValueError(f"{unverified.candidate} is not verified, expected to time only what is")
@@ -303,10 +298,10 @@ def _compared(ticket: Ticket, other: Ticket, samples: Mapping[Candidate, Samples
 
 @dataclass(eq=False)
 class Ticket:
-    """A ticket has the `row` of a candidate, as far as it is known. The row is complete, and recorded, where the ticket
-    is `done`.
+    """A ticket has the `row` of a candidate, as far as it is known.
 
-    `refusal` says why the candidate was refused before it was compiled, "" if it was not.
+    The row is complete, and recorded, where the ticket is `done`. `refusal` says why the candidate was refused before
+    it was compiled, "" if it was not.
     """
 
     candidate: Candidate
@@ -316,9 +311,7 @@ class Ticket:
 
     @classmethod
     def of(cls, candidate: Candidate, *, refusal: str = "", **fields: Any) -> Ticket:
-        """Makes the ticket of a candidate at the start. `fields` of the row are those that all rows of a run have in
-        common.
-        """
+        """Makes the ticket of a candidate at the start. `fields` of the row are those that all rows of a run share."""
         row = Row(candidate.name, candidate.label, candidate.sizes, problem_of(candidate.shape), "ok", **fields)
         return cls(candidate, row, refusal)
 
@@ -335,8 +328,9 @@ class Ticket:
 def times(
     samples: Samples, flops: int, rounds: int, product: str = peers.MATMUL, of_product: Samples | None = None
 ) -> dict[str, Any]:
-    """Returns the fields of a row that sampling fills. Without the samples of a plain product the row is compared with
-    none.
+    """Returns the fields of a row that sampling fills.
+
+    Without the samples of a plain product the row is compared with none.
     """
     found = samples.timing
     rate = timing.tflops(flops, found.median_ms)

@@ -13,7 +13,7 @@ METHOD = (
     "CUDA events around each call, {calls} calls after one untimed call per round, {rounds} rounds, candidates "
     "interleaved in one process in alternating order, {pause} s pause between candidates, L2 not flushed"
 )
-# Of batches: milliseconds of one, how many calls it may have, and the pause after it.
+# The milliseconds of a batch, how many calls it may have, and the pause after it.
 BATCH_MS, LEAST_CALLS, MOST_CALLS, BATCH_PAUSE_S = 10.0, 3, 200, 0.02
 # Cycles that the GPU waits before a batch, at first and at most: half a millisecond, and a second.
 FIRST_HOLD, LONGEST_HOLD = 1 << 20, 1 << 31
@@ -81,9 +81,7 @@ class Batch:
         self.calls = min(max(math.ceil(BATCH_MS / ms), LEAST_CALLS), MOST_CALLS)
 
     def sample(self) -> tuple[float, int | None]:
-        """Returns the milliseconds of one call, the mean of a batch's calls, and the SM clock in MHz while the batch
-        ran.
-        """
+        """Returns the milliseconds of one call, the mean of a batch's calls, and the SM clock in MHz meanwhile."""
         import torch
 
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -1,4 +1,4 @@
-"""A candidate is verified here, on the GPU or by the interpreter, and is sampled in turn with others."""
+"""Trials verify a candidate, on the GPU or by the interpreter, and sample candidates in turn with each other."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ TIMEOUT_S = 120.0
 
 
 def on_gpu(worker: Worker, candidate: Candidate, seed: int) -> dict[str, Any]:
-    """Verifies the candidate on the GPU. Returns the fields of its row that this fills: how large the errors were, or
-    at which problem it failed, and how.
+    """Verifies the candidate on the GPU and returns the fields of its row that this fills.
+
+    They say how large the errors were, or at which problem the candidate failed, and how.
     """
     problems = verified_on(candidate.shape, candidate.fixed or candidate.planned is None, candidate.planned)
     reports: list[ErrorReport] = []
@@ -57,8 +58,9 @@ def on_gpu(worker: Worker, candidate: Candidate, seed: int) -> dict[str, Any]:
 
 
 def on_cpu(candidate: Candidate, seed: int) -> dict[str, Any]:
-    """Verifies a schedule's candidate by the interpreter, where there is no GPU to run it. Returns the fields of its
-    row that this fills.
+    """Verifies a schedule's candidate by the interpreter and returns the fields of its row that this fills.
+
+    It serves where there is no GPU to run the candidate.
     """
     assert candidate.planned is not None, f"{candidate} is a peer, which needs a GPU"
     schedule, program = candidate.planned.schedule, candidate.planned.program

@@ -16,8 +16,9 @@ WORST_FIRST: tuple[Verdict, ...] = ("not measured", "missed", "within repeatabil
 
 
 def binding_peer(row: CellRow) -> str | None:
-    """Returns the peer whose bar our speed clears by the least, or misses by the most; without bars the first peer that
-    was timed.
+    """Returns the peer with the closest bar: our speed clears it by the least, or misses it by the most.
+
+    Without bars it is the first peer that was timed.
     """
     timed = [(peer, speed.ratio - (bar or 0)) for peer, bar in row.peers.items() if (speed := row.speed(OURS, peer))]
     barred = [(peer, margin) for peer, margin in timed if peer in row.bars]
@@ -40,8 +41,9 @@ def summary(row: CellRow) -> str:
 
 
 def means(rows: Sequence[CellRow]) -> Iterator[str]:
-    """Yields a line for each group of several cells: geometric means, and the lowest cell, of ours and of other
-    schedules.
+    """Yields a line for each group of several cells: geometric means, and the lowest cell.
+
+    The line has those of ours and of other schedules.
     """
     for group, of_group in grouped(rows, lambda row: row.group).items():
         said = []

@@ -19,7 +19,7 @@ from tl_attention.measure.records import Row, grouped
 from tl_attention.show import cells, report
 from tl_attention.show.table import Table
 
-# Between two lines of progress where stderr is a file: a kernel compiles in more, a round of samples takes less.
+# The time between two lines of progress where stderr is a file: a kernel takes more to compile, a round of samples less.
 LINE_INTERVAL_S = 2.0
 
 
@@ -80,8 +80,9 @@ def counted(number: int, what: str) -> str:
 
 
 class Output:
-    """An `Output` prints to stdout: tables as wide as the terminal, or as COLUMNS says, else 80; sentences wrapped on a
-    terminal only.
+    """An `Output` prints to stdout: tables as wide as the terminal, or as COLUMNS says, else 80.
+
+    It wraps sentences on a terminal only.
     """
 
     def __init__(self) -> None:
@@ -103,8 +104,9 @@ class Output:
             self.say(f"also recorded: {others}; a wider terminal shows them, or COLUMNS=160")
 
     def say(self, *lines: str) -> None:
-        """Prints sentences: whole for a program that reads them, and wrapped on a terminal, which would break them
-        inside a word.
+        """Prints sentences, wrapped on a terminal only.
+
+        A program reads them whole; a terminal would break them inside a word.
         """
         for line in "\n".join(lines).split("\n") if lines else ():
             line = printable(line)
@@ -136,17 +138,16 @@ def show_tables(
     baseline: str | None = None,
     loops: bool = False,
 ) -> None:
-    """Prints a table for each problem, with the loops of its kernels if wanted. Below the tables of a run come the
-    reasons.
+    """Prints a table for each problem, with the loops of its kernels if wanted.
 
-    `columns` are names of report.COLUMNS. Without them the columns that say something and fit are shown, and the others
-    are named.
+    Below the tables of a run come the reasons. `columns` are names of report.COLUMNS. Without them the columns that say
+    something and fit are shown, and the others are named.
     """
     output = Output()
     not_shown: set[int] = set()
     for run in grouped(problems, lambda rows: rows[0].measured_in).values():
         tables = [report.table(rows, columns, baseline) for rows in run]
-        # All of a run have the same columns.
+        # All tables of a run have the same columns.
         whole = replace(tables[0], rows=[line for table in tables for line in table.rows])
         shown, left_out = (range(len(columns)), ()) if columns else whole.fitting(output.width)
         not_shown.update(left_out)

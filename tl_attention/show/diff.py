@@ -28,8 +28,9 @@ LINE = 100
 
 
 def changed_keys(a: Schedule, b: Schedule) -> Iterator[tuple[str, str, str]]:
-    """Yields (key, its value in a, in b) for each key that differs, as files have it. A default is a value like any
-    other.
+    """Yields (key, its value in a, in b) for each key that differs, as files have it.
+
+    A default is a value like any other.
     """
     before, after = _flat(a), _flat(b)
     # In the order of the files: a key of a mapping that only one of them has follows the others.
@@ -53,8 +54,9 @@ def keys(a: Schedule, b: Schedule) -> list[str]:
 
 
 def program_text(schedule: Schedule) -> list[str]:
-    """Returns the Program in lines, none for a schedule without one. Raises ScheduleRefused where the Program cannot be
-    derived.
+    """Returns the Program in lines, none for a schedule without one.
+
+    Raises ScheduleRefused where the Program cannot be derived.
     """
     derived = Planned(schedule).program
     if derived is None:
@@ -64,8 +66,9 @@ def program_text(schedule: Schedule) -> list[str]:
 
 
 def program(before: list[str], after: list[str], names: tuple[str, str]) -> list[str]:
-    """Compares two texts of `program_text` as a unified diff: prologue, steady state and epilogue as explain shows
-    them.
+    """Compares two texts of `program_text` as a unified diff.
+
+    Prologue, steady state and epilogue are as explain shows them.
     """
     if before == after:
         return ["program: equal"] if before else ["program: neither has one, the compiler decides the order"]
@@ -75,10 +78,10 @@ def program(before: list[str], after: list[str], names: tuple[str, str]) -> list
 
 
 def code(a: Schedule, b: Schedule, names: tuple[str, str], shape: AttentionShape, card: Card) -> list[str]:
-    """Compares what the compilers make of both schedules for the card, for any sizes. `shape` gives head_dim, dtype and
-    mask. This takes 10 s or so.
+    """Compares what the compilers make of both schedules for the card, for any sizes.
 
-    Raises InputError where one of the schedules cannot be built.
+    `shape` gives head_dim, dtype and mask. This takes 10 s or so. Raises InputError where one of the schedules cannot
+    be built.
     """
     from tl_attention.measure.candidate import Candidate
     from tl_attention.measure.compilation import compile_all

@@ -1,6 +1,4 @@
-"""`explain` describes a schedule: what it takes of the SM, its options, and who does what, in which iteration, after
-whom.
-"""
+"""`explain` describes a schedule: what it takes of the SM, its options, and who does what, when, after whom."""
 
 from __future__ import annotations
 
@@ -48,9 +46,9 @@ def _shown(value: Any) -> str:
     return f" {value}" if isinstance(value, str | int | float) else ""
 
 
-# In front of an operation that the Program has, and that the compiler places.
+# This mark stands before an operation that the Program has, and that the compiler places.
 PLACED = "~"
-# Of operations that concern no one statement, and of those that keep exponentials in their place.
+# Words for operations that concern no one statement, and for operations that keep exponentials in their place.
 ALONE = {
     "turn": "waited for, to issue products",
     "pass": "to the other warpgroup",
@@ -69,11 +67,10 @@ SAID = {
 def explain(
     planned: Planned, model: Model | None = None, head_dim: HeadSize = 128, card: Card = HOPPER, opening: str = ""
 ) -> str:
-    """Describes what the schedule takes of an SM of the card, its options, and its Program, by default in the
-    lowering's own model.
+    """Describes what the schedule takes of an SM of the card, its options, and its Program.
 
-    `opening` says in words what the schedule is, and comes first. The Program comes as prologue, steady state and
-    epilogue.
+    The Program is in the lowering's own model by default, and comes as prologue, steady state and epilogue. `opening`
+    says in words what the schedule is, and comes first.
     """
     schedule, program = planned.schedule, planned.in_model(model)
     what = f"lowering {schedule.lowering}: {schedule.dialect.words}"
@@ -119,9 +116,7 @@ def _heading(schedule: Schedule, program: Program) -> str:
 
 
 def _resources(planned: Planned, head_dim: HeadSize, card: Card) -> str:
-    """Says how much the schedule takes of threads, shared memory, mbarriers and registers, and of how much. The tile
-    comes first.
-    """
+    """Describes tile, threads, shared memory, mbarriers and registers, each with how much of it there is."""
     schedule = planned.schedule
     M, N = schedule.block_M, schedule.block_N
     takes = lowering_of(schedule).resources(planned, head_dim, card)

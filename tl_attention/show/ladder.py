@@ -1,6 +1,4 @@
-"""This module shows a ladder as a table, what each step changed, and the best configuration of each tile beside the
-text's.
-"""
+"""This module shows a ladder as a table, what each step changed, and each tile's best configuration beside the text's."""
 
 from __future__ import annotations
 
@@ -26,8 +24,9 @@ NOTHING = "-"
 
 
 def table(ladder: Ladder, rows: Mapping[str, Row]) -> Table:
-    """Makes a table with a line for each step and then for each peer. `rows` are those of one run, by name. The first
-    peer has a column.
+    """Makes a table with a line for each step and then for each peer.
+
+    `rows` are those of one run, by name. The first peer has a column.
     """
     first = next(iter(ladder.peers), "peer")
     figures = {step.name: step.text for step in ladder.steps} | dict(ladder.peers)
@@ -71,8 +70,9 @@ def below(ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def changes(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
-    """Yields lines that say what a step changed against the step that it goes on from. The first step has the line of
-    its loop. A step's note comes last.
+    """Yields lines that say what a step changed against the step that it goes on from.
+
+    The first step has the line of its loop. A step's note comes last.
     """
     row = rows.get(step.name)
     before = ladder.step(step.against) if step.against else None
@@ -105,8 +105,9 @@ def _code_lines(row: Row, before: Row | None) -> Iterator[str]:
 
 
 def loop_change(before: Loop, after: Loop) -> str:
-    """Says how a loop changed, as in `621 -> 590 instructions: FMUL 66 -> 35`: each kind that is counted, where it
-    differs.
+    """Says how a loop changed: `621 -> 590 instructions: FMUL 66 -> 35`.
+
+    It has each kind that is counted, where it differs.
     """
     kinds = dict.fromkeys((*before.counts, *after.counts))
     counts = {kind: (before.counts.get(kind, 0), after.counts.get(kind, 0)) for kind in kinds}
@@ -119,8 +120,9 @@ def loop_change(before: Loop, after: Loop) -> str:
 
 
 def _gain(row: Row, against: str | None, ladder: Ladder) -> str:
-    """Says how much faster the row is than the step that it goes on from, by the median of paired ratios, and names
-    that step unless it is the one before.
+    """Says how much faster the row is than the step that it goes on from, by the median of paired ratios.
+
+    It names that step, unless it is the step before.
     """
     if row.against is None or against is None:
         return ""
@@ -130,8 +132,9 @@ def _gain(row: Row, against: str | None, ladder: Ladder) -> str:
 
 
 def warps_per_sm(row: Row) -> int | None:
-    """Returns how many warps of a compiled row an SM of its card holds at once; None for a peer, and where the compiler
-    adds warps.
+    """Returns how many warps of a compiled row an SM of its card holds at once.
+
+    It is None for a peer, and where the compiler adds warps.
     """
     if row.registers is None or row.label == row.name:
         return None
@@ -180,7 +183,7 @@ def tile_table(ladder: Ladder, rows: Mapping[str, Row]) -> Table:
     return Table.plain("tiles, compiled alone", headings, lines)
 
 
-# On in all of the space, as the text leaves it out too.
+# These options are on in all of the space, so they are left out, as in the text.
 ALWAYS_ON = "async+eager+swizzled"
 CHOICE = (
     "tile",
@@ -197,9 +200,7 @@ THERE = f"text, {published.CARD.name}"
 
 
 def of_record(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Returns (a row of each configuration, the second rows of the best of each tile), of the newest choice in a
-    record.
-    """
+    """Returns (a row of each configuration, second rows of the best of each tile), of a record's newest choice."""
     mine = [row for row in rows if row.name.startswith("(")]
     newest = max((row.measured_in for row in mine), default="")
     first: dict[str, Row] = {}
@@ -250,8 +251,9 @@ def best_of_tiles(rows: Sequence[Row]) -> Table:
 def _cells(
     configuration: Configuration, tflops: float | None, most: float, takes: tuple[int, int, int, int] | None
 ) -> Iterator[str]:
-    """Yields the cells of a line: the options, the rate, and what is taken: registers, stack and shared memory in
-    bytes, warps.
+    """Yields the cells of a line: the options, the rate, and what is taken.
+
+    That is registers, stack and shared memory in bytes, and warps.
     """
     yield str(configuration).partition(": ")[2].removeprefix(f"{ALWAYS_ON}+")
     yield from ("", "") if tflops is None else (f"{tflops:.1f}", f"{100 * tflops / most:.1f}")

@@ -1,6 +1,4 @@
-"""This module shows profiled kernels as tables: what was counted beside what theory says, bytes of several kernels, and
-their stalls.
-"""
+"""This module shows profiled kernels as tables: counters beside theory, bytes of several kernels, and their stalls."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ _BYTES = (
     ),
 )
 HEADINGS = ("what", "measured", "theory", "measured / theory")
-# A stall below it, in every column, is left out.
+# A stall that is below this in every column is left out.
 LEAST_PERCENT = 0.005
 
 
@@ -72,8 +70,9 @@ def title(row: ProfileRow) -> str:
 
 
 def table(row: ProfileRow) -> Table:
-    """Makes a table of a kernel's counters, each beside what theory says. A row without metrics shows only what has a
-    theory.
+    """Makes a table of a kernel's counters, each beside what theory says.
+
+    A row without metrics shows only what has a theory.
     """
     lines = [*_times(row), *_bytes(row), *_counts(row)]
     return Table.plain(title(row), HEADINGS, [line for line in lines if any(line[1:])])
@@ -86,11 +85,10 @@ def traffic_table(rows: Sequence[ProfileRow]) -> Table:
 
 
 def stall_table(rows: Sequence[ProfileRow]) -> Table:
-    """Makes a table of stalls as percent of all stalls of a kernel. It has a column for each kernel and, for two
-    kernels, how they differ. The largest stalls come first.
+    """Makes a table of stalls as percent of all stalls of a kernel, the largest first.
 
-    A warp that issues (`selected`) is in no stall; a warp that could issue and waits for another (`not_selected`)
-    counts as a stall.
+    It has a column for each kernel and, for two kernels, how they differ. A warp that issues (`selected`) is in no
+    stall; a warp that could issue and waits for another (`not_selected`) counts as a stall.
     """
     columns = [stalls(row) for row in rows]
     known = [reason for reason in counters.STALLS if any(column.get(reason, 0) >= LEAST_PERCENT for column in columns)]

@@ -89,8 +89,9 @@ def check_baseline(rows: Sequence[Row], baseline: str | None, also: Sequence[str
 
 
 def table(rows: Sequence[Row], columns: Sequence[str] | None = None, baseline: str | None = None) -> Table:
-    """Makes the table of one problem's rows, with only some columns if wanted. Ratios are relative to the baseline's
-    row.
+    """Makes the table of one problem's rows, with only some columns if wanted.
+
+    Ratios are relative to the baseline's row.
     """
     reference = reference_row(rows, baseline)
     ratio = Column(f"speed / {baseline or PEER_BASELINE}", lambda row: _ratio(row, reference), COLUMNS["ratio"].rank)
@@ -158,8 +159,9 @@ def recorded_for(row: Row, recorded: Sequence[Row]) -> Row | None:
 
 
 def _other_machine_code(row: Row, found: Row) -> str:
-    """Names both compilers where they made other machine code of the same CUDA, or may have: an old record does not
-    say.
+    """Names both compilers where they made other machine code of the same CUDA, or may have.
+
+    An old record does not say.
     """
     compilers = [
         f"nvcc {of.nvcc} with ptxas {of.ptxas}" if of.nvcc else "an unrecorded compiler" for of in (found, row)

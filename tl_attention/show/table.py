@@ -1,5 +1,6 @@
-"""This module lays tables out as lines of text, with the columns that fit a width, and in Markdown. It never breaks a
-word, but breaks a long configuration's name behind a +.
+"""This module lays tables out as lines of text, with the columns that fit a width, and in Markdown.
+
+It breaks no word, but a long configuration's name behind a +.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ def number(value: float | None, digits: int = 0, scale: float = 1.0) -> str:
 
 
 class Column(NamedTuple):
-    """A column has a heading, and takes a cell from each row. A narrow terminal keeps the columns of a low `rank`
-    first.
+    """A column has a heading, and takes a cell from each row.
+
+    A narrow terminal keeps the columns of a low `rank` first.
     """
 
     heading: str
@@ -39,8 +41,9 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A table has cells of text below a title. `priority` lists the columns in the order in which a narrow terminal
-    keeps them.
+    """A table has cells of text below a title.
+
+    `priority` lists the columns in the order in which a narrow terminal keeps them.
     """
 
     title: str
@@ -85,8 +88,7 @@ class Table:
 def fitting(
     headings: Sequence[str], rows: Sequence[Sequence[str]], priority: Sequence[int], width: int
 ) -> tuple[list[int], list[int]]:
-    """Returns (columns that fit into `width` characters, columns that say something and do not fit), as indices in
-    order.
+    """Returns (columns that fit into `width` characters, columns that say something and do not), as indices in order.
 
     Columns without a value in any row are in neither. The others are taken by `priority`. A column that does not fit
     does not keep a narrower one behind it out. The first column fits whatever its width.
@@ -102,8 +104,9 @@ def fitting(
 
 
 def lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the lines of a table: headings in up to two lines, a rule, the rows, each in as many lines as its cells
-    need.
+    """Returns the lines of a table: headings in up to two lines, a rule, the rows.
+
+    Each row has as many lines as its cells need.
     """
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [_width(heading, [row[n] for row in rows]) for n, heading in enumerate(headings)]
