@@ -69,7 +69,7 @@ class OneLineErrors(click.Group):
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Makes a signal that ends the process raise first, once. A signal that is ignored, as under nohup, stays ignored."""
+    """Makes a signal that ends the process raise `Ended` first, once. An ignored signal, as under nohup, stays so."""
     before = {number: signal.getsignal(number) for number in ENDING}
 
     def end(number: int, frame: FrameType | None) -> None:

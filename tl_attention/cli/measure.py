@@ -66,7 +66,7 @@ def record_path(output: Path | None, name: str) -> Path:
 def recording(
     path: Path, *others: ResultsFile, what: str = "rows"
 ) -> Iterator[tuple[Callable[[Measured], None], ProgressBar]]:
-    """Yields a function that appends a row to the files of results, and the progress.
+    """Yields (a function that appends a row to the files of results, the progress).
 
     A machine that fails ends the command.
     """
