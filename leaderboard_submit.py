@@ -909,7 +909,7 @@ def stored_columns(c):
     return f"tl_attention_store<{c.head_dim_v}, {is_bf16(c)}>"
 
 
-# Kernels learn here where rows of a tensor lie, and their proofs in `proof/generated/tensors.py` for their proofs.
+# Kernels learn here where rows of a tensor lie, and their proofs in `proof/code/tensors.py`.
 #
 # Every tensor is (batch, heads, rows, columns), whatever its strides.
 

@@ -1,4 +1,4 @@
-"""Debian's chromium, headless, and what is wrong with a page that it shows."""
+"""Runs Debian's chromium, headless, and says what is wrong with a page that it shows."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-# Of a computer and of a telephone.
+# The widths of a computer's and of a telephone's screen.
 WIDTHS, HEIGHT = (1280, 400), 900
 SCHEMES = ("light", "dark")
 # Pixels of the smallest letters of a picture on a computer's screen.
 LETTERS = 9
 # How far the colours of a shadow and of the paper below it are apart, of 255.
 SEEN_SHADOW = 50
-# As root in a container: no sandbox, and little shared memory.
+# chromium runs as root in a container: it has no sandbox, and little shared memory.
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 PATIENCE = 60
 LOADED = "return document.URL == arguments[0] && document.readyState == 'complete'"
@@ -38,7 +38,7 @@ return {
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """One that runs until the end of the block."""
+    """Yields a browser that runs until the end of the block."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -54,7 +54,7 @@ def browser() -> Iterator[Any]:
 
 
 def faults(driver: Any, page: Path, width: int, tables: Sequence[int], scheme: str = "light") -> Iterator[str]:
-    """What is wrong with a page of so many pixels, whose tables should have so many rows, headers included."""
+    """Says what is wrong with a page that is so many pixels wide; its tables should have so many rows, headers included."""
     from selenium.webdriver.support.ui import WebDriverWait
 
     # A window cannot be as narrow as a telephone.
@@ -81,7 +81,7 @@ def faults(driver: Any, page: Path, width: int, tables: Sequence[int], scheme: s
 
 
 def has_shadow(attachment: str, image: str) -> bool:
-    """Whether covers move with what a box holds, above shadows that do not, and of a colour that is seen on the paper."""
+    """Says whether a box has covers that move with its content, above shadows that stay and are seen on the paper."""
     colours = [tuple(map(int, found)) for found in re.findall(r"rgb\((\d+), (\d+), (\d+)\)", image)]
     if not colours or not {"local", "scroll"} <= set(attachment.split(", ")):
         return False
@@ -89,7 +89,7 @@ def has_shadow(attachment: str, image: str) -> bool:
 
 
 def letters(address: str) -> float:
-    """Pixels of the smallest letters of an SVG: of text, or of outlines, a hundredth of whose points is how they are scaled."""
+    """Returns the pixels of an SVG's smallest letters: text, or outlines, which are scaled by a hundredth of their points."""
     svg = Path(unquote(urlsplit(address).path)).read_text()
     of_text = [
         float(size) for size in re.findall(r'font-size="([\d.]+)"|font:[^;"]*?([\d.]+)px', svg) for size in size if size

@@ -1,4 +1,4 @@
-"""Calls of attention() that differ in one thing, and what each of them does: which kernel is launched, how, or which error."""
+"""Calls of attention() here differ in one thing, and each says what it does: which kernel it launches, how, or its error."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def half(*size: int, **options: Any) -> Tensor:
 
 
 def padded(*size: int) -> Tensor:
-    """A tensor of these sizes whose rows are further apart."""
+    """Makes a tensor of these sizes with rows that are further apart."""
     return half(*size[:-1], size[-1] + 8)[..., : size[-1]]
 
 
 def odd(batch: int, heads: int, columns: int, stride: int = 8) -> Tensor:
-    """One row for each head: its stride, which says nothing, is another one."""
+    """Makes a tensor with one row for each head; the stride of rows says nothing, and is an unusual one."""
     return half(batch * heads * columns).as_strided((batch, heads, 1, columns), (heads * columns, columns, stride, 1))
 
 
@@ -65,7 +65,7 @@ BASES: dict[str, Options] = {
     "odd query": {**three(*SIZE), "q": odd(2, 4, 64), "out": padded(2, 4, 1, 64)},
     "one query": {**three(*SIZE), "q": half(2, 4, 1, 64), "out": half(2, 8, 1, 64)[:, ::2]},
 }
-# By argument: (a base, what the argument is instead). `...` leaves it out.
+# For each argument: (a base, what the argument is instead). `...` leaves the argument out.
 OTHER: dict[str, list[tuple[str, Any]]] = {
     **{
         name: [
@@ -136,7 +136,7 @@ OTHER: dict[str, list[tuple[str, Any]]] = {
     ],
     "specialize": [("plain", True), ("all", True)],
 }
-# In all of them, or in several things at once.
+# These calls differ in all tensors, or in several things at once.
 TOGETHER: dict[str, tuple[str, Options]] = {
     "dtype": ("plain", three(*SIZE, dtype=torch.bfloat16)),
     "device": ("plain", three(*SIZE, device="meta")),
@@ -166,7 +166,7 @@ PAIRS: dict[str, tuple[Options, Options]] = {
 
 
 class Recorder:
-    """Kernels that do nothing, and what they are launched with."""
+    """A recorder has kernels that do nothing, and keeps what they are launched with."""
 
     def __init__(self) -> None:
         self.launches: list[Any] = []
@@ -177,7 +177,7 @@ class Recorder:
         )
 
     def seen(self, call: Callable[[], Any]) -> Any:
-        """All that can be seen of a call: its launches, what it returns, or its error."""
+        """Returns all that can be seen of a call: its launches, and what it returns or its error."""
         self.launches.clear()
         try:
             found = call()
@@ -188,13 +188,13 @@ class Recorder:
 
 
 def place(tensor: Tensor, exactly: bool = False) -> Any:
-    """How a tensor lies, unless `exactly` without the strides that say nothing."""
+    """Says how a tensor lies in memory, without the strides that say nothing unless `exactly`."""
     strides = tuple(stride for stride, length in zip(tensor.stride(), tensor.shape) if length > 1 or exactly)
     return type(tensor), tuple(tensor.shape), strides, tensor.dtype, tensor.device
 
 
 def described(given: dict[str, Any], strided: bool) -> Any:
-    """The arguments of a launch: of inputs where they begin, too."""
+    """Describes the arguments of a launch, with the addresses of inputs."""
     known = {}
     for name, value in given.items():
         known[name] = place(value, strided) if isinstance(value, Tensor) else value
@@ -209,7 +209,7 @@ def call(options: Options) -> Any:
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    """`attention` takes CPU and meta tensors for those of two GPUs, which have not as many SMs, and launches nothing."""
+    """Makes `attention` take CPU and meta tensors for those of two GPUs with different numbers of SMs, and launch nothing."""
     found = Recorder()
     take_for_a_gpu(monkeypatch, found.kernel_of)
     monkeypatch.setattr(module, "sms_of", lambda device: SMS[device.type])

@@ -1,31 +1,33 @@
-"""What the processes of a generated kernel do, as events, off its text: what the proof reads, for tests to look at."""
+"""Reads off a generated kernel's text what its processes do, as events: tests look at what the proof reads."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from tl_attention.hardware.warpgroup import WARP, WARPS
-from tl_attention.lowering.pipelined.generated import PipelinedProof
-from tl_attention.lowering.warp_specialized.generated import RolesProof
+from tl_attention.lowering.pipelined.code_proof import PipelinedProof
+from tl_attention.lowering.warp_specialized.code_proof import RolesProof
 from tl_attention.problem.variant import Sizes
 from tl_attention.program.derivation import derive
+from tl_attention.proof.code.run import Extent, Run
+from tl_attention.proof.code.stream import Stream
+from tl_attention.proof.code.threads import Threads
+from tl_attention.proof.code.verdict import GeneratedCode
 from tl_attention.proof.events import Event, Process
-from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.seen import Lengths
-from tl_attention.proof.generated.stream import Stream
-from tl_attention.proof.generated.threads import Threads
-from tl_attention.proof.generated.verdict import GeneratedCode
 from tl_attention.schedule.schedule import Schedule
 
 
 def role_events(
     schedule: Schedule, code: GeneratedCode, sizes: Sizes, tiles: int = 1, clusters: int = 1
 ) -> dict[Process, list[Event]]:
-    """Of every process of the first clusters of a launch, for the first `tiles` tiles of each, with all iterations."""
+    """Returns the events of all processes of a launch's first clusters, for the first `tiles` tiles of each process.
+
+    The events are of all iterations.
+    """
     proof = RolesProof(schedule, derive(schedule), code)
     cluster, warpgroups = schedule.kernel.cluster, schedule.block_M // 64
     threads = Threads(np.arange(clusters * cluster), warpgroups + 1, tuple(range(WARPS)))
-    run = Run(proof.kernel, threads, sizes._asdict(), Lengths(tiles), cluster, {"TileCounter": (0, 0)})
+    run = Run(proof.kernel, threads, sizes._asdict(), Extent(tiles), cluster, {"TileCounter": (0, 0)})
     run.go()
     found = {}
     for block in range(clusters * cluster):
@@ -34,15 +36,15 @@ def role_events(
             process = Process(block, group, WARPS if group >= 0 else 1)
             mine = (threads.block == block) & (threads.y == group % (warpgroups + 1))
             own = np.flatnonzero(mine & (threads.x < process.warps * WARP))
-            found[process] = list(Stream(run, own, str(process), proof.expected(sizes)).events())
+            found[process] = list(Stream(run, own, str(process), proof.reading(sizes)).events())
     return found
 
 
 def block_events(schedule: Schedule, code: GeneratedCode, sizes: Sizes) -> list[Event]:
-    """Of the first block of a pipelined kernel, with all iterations."""
+    """Returns the events of the first thread block of a pipelined kernel, in all iterations."""
     proof = PipelinedProof(schedule, derive(schedule), code)
     threads = Threads(np.array([0]), 1, tuple(range(schedule.threads // WARP)))
     names = {**sizes._asdict(), "blockIdx_x": 0, "blockIdx_y": 0, "blockIdx_z": 0}
-    run = Run(proof.kernel, threads, names, Lengths(1))
+    run = Run(proof.kernel, threads, names, Extent(1))
     run.go()
-    return list(Stream(run, np.arange(len(threads)), "the block", proof.expected(sizes)).events())
+    return list(Stream(run, np.arange(len(threads)), "the block", proof.reading(sizes)).events())

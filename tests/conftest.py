@@ -1,8 +1,9 @@
-"""What tests share: the command line in this process, the seed schedule with one line changed, and the GPU tests."""
+"""Tests share what is here: the command line in this process, the seed schedule with one line changed, and the GPU tests."""
 
 from __future__ import annotations
 
 import compileall
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -20,7 +21,7 @@ WORKER_KEY = "left_out"
 SHARED = "TL_ATTENTION_TESTS_SHARED"
 # Set where tests may lower kernels that are not in the golden code.
 EXHAUSTIVE = "TL_ATTENTION_TESTS_EXHAUSTIVE"
-# What a marker's tests need, and what there is none of otherwise.
+# Says for each marker whether its tests can run, and which words explain it if not.
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "exhaustive": (lambda: EXHAUSTIVE in os.environ, "`make test-all` runs them"),
     "gpu": (lambda: import_module("torch").cuda.is_available(), "no GPU here"),
@@ -37,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A folder that all processes of a run share, for `once`: it is gone with the run."""
+    """Makes a folder that all processes of a run share, for `once`; the folder is gone with the run."""
     if not hasattr(config, "workerinput"):
         # So that no test finds a .pyc that another one has just written among the judge's own files.
         compileall.compile_dir(ROOT / "tl_attention", quiet=2)
@@ -50,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests marked with what is not there. Last, so that what -k and -m left out is not counted."""
+    """Leaves out tests that need what is not there. It runs last, so tests that -k and -m left out are not counted."""
     counts: dict[str, int] = {}
     for marker, (is_there, _) in NEEDS.items():
         marked = [item for item in items if item.get_closest_marker(marker)]
@@ -66,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Under pytest-xdist every worker collects, and leaves out, the same tests."""
+    """Takes the counts from a worker: under pytest-xdist every worker collects, and leaves out, the same tests."""
     node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get(WORKER_KEY) or node.config.stash.get(
         LEFT_OUT, {}
     )
@@ -79,13 +80,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture(scope="session")
 def schedules_dir() -> Path:
-    """The shipped schedules."""
+    """Returns the folder of the shipped schedules."""
     return ROOT / "schedules"
 
 
 @pytest.fixture(scope="session")
 def seed_path(schedules_dir: Path) -> Path:
-    """The seed schedule's file."""
+    """Returns the seed schedule's file."""
     return schedules_dir / "seed.yaml"
 
 
@@ -111,6 +112,30 @@ def error_of(cli: Callable[..., Any]) -> Callable[..., str]:
         return result.stderr.removeprefix("error: ").rstrip("\n")
 
     return run
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Callable[[str], Path]:
+    """Gives a function that writes a text as mine.yaml."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "mine.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def validator() -> Any:
+    """Holds the keys of a schedule's file, as plain values, to the JSON Schema."""
+    import jsonschema
+
+    from tl_attention.files.schema import json_schema
+
+    schema = json.loads(json_schema())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A count of the kernels that attention() launches, whichever they are."""
+"""Counts the kernels that attention() launches, whichever they are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tl_attention.schedule.schedule import Schedule
 
 
 def count_launches(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
-    """What is launched from now on."""
+    """Returns a list to which the variant of every kernel is added that is launched from now on."""
     found: list[Variant] = []
     kernel_of = module.kernel_of
 

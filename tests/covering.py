@@ -1,4 +1,4 @@
-"""Covering designs: few combinations of values in which every pair of them occurs."""
+"""A covering design has few combinations of values, in which every pair of values occurs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRIES = 12
 
 
 def pairs_of(row: Row) -> set[Pair]:
-    """The pairs that a row has. A value None says that the row has nothing of that axis."""
+    """Returns the pairs of values that a row has. A value None says that the row has nothing of that axis."""
     there = sorted((name, value) for name, value in row.items() if value is not None)
     return set(combinations(there, 2))
 
@@ -22,9 +22,9 @@ def pairs_of(row: Row) -> set[Pair]:
 def covering(
     axes: Mapping[str, Sequence[Any]], is_legal: Callable[[Row], bool], covered: Iterable[Pair], rng: random.Random
 ) -> list[dict[str, Any]]:
-    """Rows that together have every pair of values that a legal row can have, but those that are `covered` already.
+    """Makes rows that together have every pair of values that a legal row can have, but for pairs in `covered`.
 
-    Greedy: each row starts with a pair that is missing, and is the one of several tries that adds the most.
+    It is greedy: each row starts with a missing pair, and is the row of several tries that adds the most pairs.
     """
     names = sorted(axes)
     missing = {((a, x), (b, y)): None for a, b in combinations(names, 2) for x in axes[a] for y in axes[b]}
@@ -50,7 +50,7 @@ def covering(
 def _completed(
     row: dict[str, Any], axes: Mapping[str, Sequence[Any]], is_legal: Callable[[Row], bool], rng: random.Random
 ) -> dict[str, Any] | None:
-    """A legal row with these values, or None where none was found in many draws."""
+    """Returns a legal row with these values, or None where many draws find none."""
     for _ in range(200):
         drawn = {name: row.get(name, rng.choice(values)) for name, values in axes.items()}
         if is_legal(drawn):

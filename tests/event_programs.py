@@ -1,4 +1,4 @@
-"""Event programs of warp-specialised kernels, small enough to run in many orders, and random faults in them."""
+"""Event programs of warp-specialised kernels are small enough here to run in many orders, and get random faults."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TILES = ((0,), (1,), (0, 0), (1, 0), (0, 1, 0))
 
 @dataclass(frozen=True)
 class EventProgram:
-    """The events of each process of a cluster, and what its mbarriers count."""
+    """An event program has the events of each process of a cluster, and what its mbarriers count."""
 
     name: str
     roles: dict[Process, tuple[Event, ...]]
@@ -46,12 +46,12 @@ class EventProgram:
 
     @property
     def size(self) -> int:
-        """The events that warps run."""
+        """Returns how many events all warps run."""
         return sum(process.warps * len(run) for process, run in self.roles.items())
 
 
 def event_programs() -> Iterator[EventProgram]:
-    """Programs of every form and option, with warpgroups of one or two warps, the shortest also of all four."""
+    """Yields programs of every form and option, with one or two warps in a warpgroup; the shortest also with all four."""
     for form in FORMS:
         for option, keys in OPTIONS.items():
             schedule = overlap(form, **keys)
@@ -66,7 +66,7 @@ def event_programs() -> Iterator[EventProgram]:
 
 
 def _program(name: str, roles: Roles, tiles: list[int], warps: int) -> EventProgram:
-    """With so many warps in a warpgroup: all that counts them counts fewer."""
+    """Makes a program with so many warps in a warpgroup: what counts warps counts fewer."""
 
     def scaled(event: Event) -> Event:
         return replace(event, value=event.value * warps // WARPS) if event.name == NAMED else event
@@ -83,7 +83,7 @@ def _program(name: str, roles: Roles, tiles: list[int], warps: int) -> EventProg
 
 
 def mutant(program: EventProgram, rng: random.Random) -> EventProgram:
-    """The program with one fault, or with two or three."""
+    """Returns the program with one to three faults."""
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         program = rng.choices(MUTATIONS, WEIGHTS)[0](program, rng)
     return program
@@ -94,7 +94,7 @@ def _with_run(program: EventProgram, what: str, process: Process, run: list[Even
 
 
 def _place(program: EventProgram, rng: random.Random) -> tuple[Process, list[Event], int]:
-    """A process, its run and a place in it."""
+    """Draws a process and a place in its run."""
     process = rng.choice([process for process, run in program.roles.items() if run])
     run = list(program.roles[process])
     return process, run, rng.randrange(len(run))
@@ -129,7 +129,7 @@ def _moved(program: EventProgram, rng: random.Random) -> EventProgram:
 
 
 def _given(program: EventProgram, rng: random.Random) -> EventProgram:
-    """An event that another process runs instead."""
+    """Gives an event to another process, which runs it instead."""
     process, run, place = _place(program, rng)
     event = run.pop(place)
     less = _with_run(program, f"{event} of {process} given away at {place}", process, run)
@@ -151,7 +151,7 @@ def _changed(program: EventProgram, rng: random.Random) -> EventProgram:
 
 
 def _changes(program: EventProgram, event: Event) -> list[Callable[[Event, random.Random], Event]]:
-    """What can be changed of an event."""
+    """Returns the changes that an event can have."""
     changes: list[Callable[[Event, random.Random], Event]] = []
     if event.kind == "wait":
         changes += [_other_parity]
@@ -181,7 +181,7 @@ def _other_threads(event: Event, rng: random.Random) -> Event:
 
 
 def _other_index(event: Event, rng: random.Random) -> Event:
-    """Of the barrier or the buffer, in what it reads as well."""
+    """Changes the index of an event's barrier or buffer, also in what the event reads."""
     index = rng.choice([index for index in range(5) if index != event.index])
     reads = tuple((name, index if name == event.name else old, step) for name, old, step in event.reads)
     return replace(event, index=index, reads=reads)
@@ -192,7 +192,7 @@ def _other_blocks(event: Event, rng: random.Random) -> Event:
 
 
 def _other_step(event: Event, rng: random.Random) -> Event:
-    """Another load: the one that it makes, or one that it reads."""
+    """Changes the number of a load: the load that an event makes, or one that it reads."""
     if not event.reads:
         return replace(event, step=max(0, event.step + rng.choice((-2, -1, 1, 2))))
     reads = list(event.reads)

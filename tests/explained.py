@@ -1,4 +1,4 @@
-"""The operations that `explain` lists, read off its text, and where the loops that they make are in generated code."""
+"""Reads the operations off the text of `explain`, and finds the loops that they make in generated code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATEMENT = re.compile(r"([\w.]+)\((t(?:[+-]\d+)?)\)([^(]*?)(?:, (?=[\w.]+\()|$)
 
 
 class Listed(NamedTuple):
-    """An operation of a line: `statement` of block t + `distance`, and what else the line says."""
+    """An operation in a line is `statement` of block t + `distance`, and what else the line says."""
 
     kind: str
     statement: str
@@ -24,7 +24,7 @@ class Listed(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """Iterations, and where each says that it is: 0, n-1, t."""
+    """A phase has iterations, and says at which t each is: 0, n-1, t."""
 
     at: tuple[str, ...]
     iterations: tuple[tuple[Listed, ...], ...]
@@ -35,7 +35,7 @@ class Phase(NamedTuple):
 
 
 def explained(schedule: Schedule) -> dict[str, Phase]:
-    """The operations of each phase, by its name."""
+    """Returns each phase with its operations, by name."""
     parts = {re.match(r"[\w ]*", part)[0]: part.splitlines() for part in explain(Planned(schedule)).split("\n\n")}
     found = {"Steady state": Phase(("t",), (tuple(_operations(parts["Steady state"][1:])),))}
     for name in ("Prologue", "Epilogue"):

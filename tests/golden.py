@@ -1,8 +1,8 @@
-"""The golden code: what TileLang generates of the kernels of `golden_kernels.py`, kept in tests/golden/.
+"""The golden code is what TileLang generates of the kernels of `golden_kernels.py`; tests/golden/ keeps it.
 
 kernels.json names each kernel's key, a hash of all that its text is made of, and the hashes of its two texts; texts.xz
-has the texts. To lower a kernel takes 6 s, to trace it and compare the key 0.3 s. Run as a program, it lowers what is
-stale and says what changed; `--all` lowers every kernel.
+has the texts. To lower a kernel takes 6 s, to trace it and compare the key 0.3 s. Run as a program, this module lowers
+the stale kernels and says what changed; `--all` lowers every kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from code_mutants import kernels
 from code_mutants.reading import Code
 from golden_kernels import KERNELS, GoldenKernel
 
-from tl_attention.build.generation import target
+from tl_attention.compiler.generation import target
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.program.planned import Planned
 
@@ -37,7 +37,7 @@ STALE = "the golden code is stale: run `make golden`, and commit what it changes
 
 @dataclass(frozen=True)
 class Entry:
-    """What kernels.json says of one kernel: its key, and the SHA-256 of its device code and of its host code."""
+    """An entry is what kernels.json says of one kernel: its key, and the SHA-256 of its device code and of its host code."""
 
     key: str
     source: str
@@ -45,7 +45,7 @@ class Entry:
 
 
 def key(kernel: GoldenKernel) -> str:
-    """A hash of what TileLang lowers: the traced program, the options of its passes, the target, and its version."""
+    """Returns a hash of what TileLang lowers: the traced program, the options of its passes, the target, and its version."""
     lowering = lowering_of(kernel.schedule)
     program = lowering.prim_func(Planned(kernel.schedule), kernel.variant).script(show_meta=True)
     made_of = [program, dict(lowering.pass_configs), target(kernel.variant.arch), version("tilelang")]
@@ -53,25 +53,25 @@ def key(kernel: GoldenKernel) -> str:
 
 
 def entry(kernel: GoldenKernel, code: Code) -> Entry:
-    """What kernels.json would say of a kernel with this code."""
+    """Returns what kernels.json would say of a kernel with this code."""
     return Entry(key(kernel), _hash(code.source), _hash(code.host_source))
 
 
 @functools.cache
 def index() -> dict[str, Entry]:
-    """What kernels.json says, by the kernels' names."""
+    """Reads what kernels.json says, by the kernels' names."""
     return {name: Entry(**found) for name, found in json.loads(INDEX.read_text()).items()}
 
 
 @functools.cache
 def texts() -> dict[str, tuple[str, str]]:
-    """The device code and the host code of every kernel, by its name."""
+    """Reads the device code and the host code of every kernel, by its name."""
     return {name: (source, host) for name, (source, host) in json.loads(lzma.decompress(TEXTS.read_bytes())).items()}
 
 
 @functools.cache
 def code(name: str) -> Code:
-    """The generated code of the kernel of this name."""
+    """Returns the generated code of the kernel of this name."""
     kernel = KERNELS[name]
     parameters = kernel.variant.parameters(*lowering_of(kernel.schedule).counters(kernel.schedule))
     return Code(*texts()[name], kernel.variant, parameters)
@@ -79,24 +79,24 @@ def code(name: str) -> Code:
 
 @functools.cache
 def names() -> dict[tuple[object, object], str]:
-    """The name of a kernel by its schedule and its variant."""
+    """Returns the names of the kernels by schedule and variant."""
     return {(kernel.schedule, kernel.variant): name for name, kernel in KERNELS.items()}
 
 
 def lowered_again(name: str) -> Code:
-    """The code that TileLang generates of a kernel now."""
+    """Returns the code that TileLang generates of a kernel now."""
     return kernels.lowered(KERNELS[name])
 
 
 def stale(name: str) -> bool:
-    """Whether a kernel is not in the golden code, was made of something else, or has a text that is not its hash."""
+    """Says whether a kernel is not in the golden code, was made of something else, or has a text that is not its hash."""
     if name not in index() or name not in texts():
         return True
     return index()[name] != entry(KERNELS[name], code(name))
 
 
 def main(arguments: list[str]) -> None:
-    """Lower what is stale, or every kernel, write the files again, and say what changed."""
+    """Lowers the stale kernels, or every kernel, writes the files again, and says what changed."""
     known = (index(), texts()) if INDEX.exists() else ({}, {})
     with ProcessPoolExecutor(os.cpu_count()) as processes:
         chosen = [*KERNELS]
@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> None:
 
 
 def changes(before: dict[str, tuple[str, str]], made: dict[str, Code], gone: Iterable[str]) -> Iterator[str]:
-    """What is new, what changed with so many lines, and what is gone."""
+    """Says which kernels are new, which changed in how many lines, and which are gone."""
     for name, now in made.items():
         if name not in before:
             yield f"{name}: new"

@@ -1,8 +1,7 @@
-"""The kernels whose generated code the tests read: one covering set, kept as text in tests/golden/.
+"""Tests read the generated code of these kernels: one covering set, which tests/golden/ keeps as text.
 
-Every kernel that stands here as it is shipped has another that is asked for everything at once, so that each two
-features of a call, and each feature of a call with each option of a schedule, are in one kernel. tests/test_golden.py
-holds that.
+Every kernel that stands here as it is shipped has another that is asked for everything at once. So each two features of
+a call are in one kernel, and each feature of a call with each option of a schedule. tests/test_golden.py checks that.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Options = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
 
 @dataclass(frozen=True)
 class GoldenKernel:
-    """A shipped schedule by its name, with some of its options changed, and what it is compiled for."""
+    """A golden kernel is a shipped schedule, by its name, with some options changed, and what it is compiled for."""
 
     name: str
     mask: Mask = FULL
@@ -55,14 +54,14 @@ class GoldenKernel:
 def asked(
     name: str, mask: Mask, dtype: str, size: HeadSize, group: int = 3, *lacks: str, options: Options = ()
 ) -> GoldenKernel:
-    """The kernel with everything that a call can ask for but what its lowering `lacks`."""
+    """Returns the kernel with everything that a call can ask for, but for what its lowering `lacks`."""
     optional = frozenset({"softcap", "Sinks", "LSE"} - {*lacks})
     return GoldenKernel(name, mask, dtype, size, group, optional, strided=True, options=options)
 
 
 FP16, BF16 = "float16", "bfloat16"
 LEFT, RIGHT, BOTH = Mask(left=176), Mask(right=100), Mask(300, 40)
-# What mma_sync does not compute.
+# mma_sync does not compute these features.
 NO_CAP = ("softcap", "Sinks")
 # Vector statements in another form than any of the fast schedules has.
 STATEMENTS = (("softmax", (("fused_scale", False), ("row_sum", "row"), ("exp2_polynomial", Exp2Polynomial(every=8)))),)
@@ -134,7 +133,7 @@ OTHERS: dict[str, GoldenKernel] = {
     "best_causal, 114 SMs": GoldenKernel("best_causal", CAUSAL, sms=114),
 }
 KERNELS: dict[str, GoldenKernel] = {**PLAIN, **ASKED, **OTHERS}
-# Their proofs take longer than a second.
+# The proofs of these kernels take longer than a second.
 LONG = (
     *("mma_sync, asked", "mma_sync_double", "mma_sync_double, asked", "mma_sync_rows_x2", "mma_sync_rows_x2, asked"),
     *("mma_sync_small, asked", "mma_sync_x2", "output_direct, asked", "output_tma, asked", "seed_64x64, asked"),

@@ -1,4 +1,4 @@
-"""Waits for the GPU with a limit. A process whose kernel hangs or fails is of no more use: every call after it fails too."""
+"""Waits for the GPU with a limit. If a kernel hangs or fails, its process is of no more use: every later call fails too."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LIMIT_S = 60.0
 
 
 class Lost(Exception):
-    """The kernel hangs, or the CUDA context has failed."""
+    """Raised where a kernel hangs, or the CUDA context has failed."""
 
 
 def wait(limit_s: float = LIMIT_S) -> None:
-    """Return when all work of the current stream is done. Raises Lost."""
+    """Returns when all work of the current stream is done. Raises Lost."""
     done, end = torch.cuda.Event(), time.monotonic() + limit_s
     try:
         done.record()
@@ -31,6 +31,6 @@ def wait(limit_s: float = LIMIT_S) -> None:
 
 
 def leave(line: str) -> NoReturn:
-    """End this process, saying why: pytest-xdist starts another one for the tests that are left."""
+    """Ends this process and says why: pytest-xdist starts another one for the tests that are left."""
     print(f"\n{line}", file=sys.__stderr__, flush=True)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Gradients of attention in fp64, and a stand-in for PyTorch's FlashAttention backward on the CPU."""
+"""Computes gradients of attention in fp64, and stands in for PyTorch's FlashAttention backward on the CPU."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ OPEN = -1
 
 
 def visible(seq_q: int, seq_kv: int, left: int = OPEN, right: int = OPEN) -> Tensor:
-    """Which keys a query sees, (seq_q, seq_kv), as attention() says it: queries and keys end together."""
+    """Says which keys a query sees, (seq_q, seq_kv), as attention() does: queries and keys end together."""
     own = torch.arange(seq_q)[:, None] + seq_kv - seq_q
     key = torch.arange(seq_kv)
     return ((left == OPEN) | (key >= own - left)) & ((right == OPEN) | (key <= own + right))
 
 
 def visible_to_flash(seq_q: int, seq_kv: int, left: int, right: int) -> Tensor:
-    """The same as FlashAttention-2 has it: one side alone makes the other one seq_kv, as far as no key is."""
+    """Says which keys a query sees, as FlashAttention-2 does: a side that alone is open becomes seq_kv, beyond every key."""
     left, right = (OPEN if side >= seq_kv else side for side in (left, right))
     if (left == OPEN) != (right == OPEN):
         left, right = (seq_kv if side == OPEN else side for side in (left, right))
@@ -34,7 +34,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, scale: float) -> T
 
 
 def exact(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, seen: Tensor, scale: float) -> tuple[Tensor, ...]:
-    """The gradients of q, k and v (batch, heads, seq, head_dim) in fp64."""
+    """Returns the gradients of q, k and v (batch, heads, seq, head_dim) in fp64."""
     inputs = [x.detach().double().requires_grad_() for x in (q, k, v)]
     return torch.autograd.grad(_attention(*inputs, seen.to(q.device), scale), inputs, grad.double())
 
@@ -42,7 +42,7 @@ def exact(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, seen: Tensor, scale: fl
 def _flash(
     grad, q, k, v, output, lse, cum_q, cum_k, max_q, max_k, dropout, causal, rng_state, unused, *, scale=None, **window
 ):
-    """From the output and the LSE as FlashAttention does, in fp64. All are (batch, seq, heads, head_dim)."""
+    """Computes gradients from output and LSE as FlashAttention does, in fp64. All are (batch, seq, heads, head_dim)."""
     assert (cum_q, cum_k, max_q, max_k, dropout) == (None, None, q.shape[1], k.shape[1], 0.0)
     assert (rng_state.shape, rng_state.dtype, unused.shape) == ((2,), torch.uint64, ())
     batch, seq_q, heads, head_dim = q.shape
@@ -65,7 +65,7 @@ def _flash(
 
 @pytest.fixture
 def flash_on_cpu() -> Iterator[None]:
-    """PyTorch's FlashAttention backward takes CPU tensors, through its own schema."""
+    """Makes PyTorch's FlashAttention backward take CPU tensors, through its own schema."""
     with torch.library._scoped_library("aten", "IMPL") as library:
         library.impl("_flash_attention_backward", _flash, "CPU")
         yield

@@ -1,4 +1,4 @@
-"""Tensors that lie somewhere in memory in a given way, with numbers around them that nobody may read or write."""
+"""Guarded tensors lie in memory in a given way, with numbers around them that nobody may read or write."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ OTHER = {"bhsd": "bshd", "bshd": "bhsd"}
 
 @dataclass(frozen=True)
 class Guarded:
-    """A tensor (batch, heads, seq, head_dim), and all the memory that it is a part of."""
+    """A guarded tensor is (batch, heads, seq, head_dim), and has all the memory that it is a part of."""
 
     tensor: Tensor
     memory: Tensor
 
     def around(self) -> Tensor:
-        """The bits of the memory with the tensor's own elements as zeros: what may not change where it is written."""
+        """Returns the memory's bits with zeros for the tensor's elements: a write to the tensor may not change these bits."""
         inside = torch.zeros_like(self.memory, dtype=torch.bool)
         strides, offset = self.tensor.stride(), self.tensor.storage_offset()
         inside.as_strided(self.tensor.shape, strides, offset).fill_(True)
@@ -31,14 +31,15 @@ class Guarded:
 
 
 def bits(x: Tensor) -> Tensor:
-    """Its 16-bit numbers as integers, of which NaN is one like others."""
+    """Returns a tensor's 16-bit numbers as integers, among which NaN is like any other."""
     return x.view(torch.int16)
 
 
 def guarded(sizes: tuple[int, ...], like: Tensor, memory: str, layout: str, fill: float) -> Guarded:
-    """A tensor of these sizes (batch, heads, seq, head_dim), of the dtype and device of another; all memory is `fill`.
+    """Makes a tensor of these sizes (batch, heads, seq, head_dim), with dtype and device of `like`; all memory is `fill`.
 
-    `memory` says how it lies: contiguous in the layout, transposed from the other one, or sliced from wider rows.
+    `memory` says how the tensor lies: contiguous in the layout, transposed from the other layout, or sliced from wider
+    rows.
     """
     batch, heads, seq, columns = sizes
     order = OTHER[layout] if memory == "transposed" else layout
@@ -52,7 +53,7 @@ def guarded(sizes: tuple[int, ...], like: Tensor, memory: str, layout: str, fill
 
 
 def packed(sizes: list[tuple[int, ...]], like: Tensor, fill: float) -> list[Guarded]:
-    """Tensors of one batch and seq whose heads lie side by side in each row."""
+    """Makes tensors of one batch and seq with heads that lie side by side in each row."""
     batch, _, seq, _ = sizes[0]
     columns = [heads * head_dim for _, heads, _, head_dim in sizes]
     whole = torch.full((batch * seq * sum(columns) + 2 * BORDER,), fill, dtype=like.dtype, device=like.device)
@@ -62,6 +63,6 @@ def packed(sizes: list[tuple[int, ...]], like: Tensor, fill: float) -> list[Guar
 
 
 def repeated(sizes: tuple[int, ...], like: Tensor, layout: str, fill: float) -> Guarded:
-    """A tensor of which every batch is the first, by a stride of 0."""
+    """Makes a tensor in which every batch is the first, by a stride of 0."""
     one = guarded((1, *sizes[1:]), like, "contiguous", layout, fill)
     return Guarded(one.tensor.expand(sizes), one.memory)

@@ -1,4 +1,4 @@
-"""What tests of the leaderboard's harness share: the text of submissions, most of which attack it."""
+"""Tests of the leaderboard's harness share these texts of submissions, most of which attack the harness."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from textwrap import indent
 
 from tl_attention.leaderboard.contract import TestLine
 
-# Where no limit is the matter it is far away: the machine may be busy, and each start loads torch.
+# Limits are far away where a test is not about them: the machine may be busy, and each start loads torch.
 FAR_S = 600.0
 LINE = TestLine(batch_size=1, num_heads=2, seq_len=16, head_dim=8, seed=1118)
 SIZE = 2 * 1 * 2 * 16 * 8
@@ -42,18 +42,18 @@ def note(value):
 
 
 def forging(code: str) -> str:
-    """A submission that, when it is imported for a test, does what it likes in the worker's place, and leaves."""
+    """Returns a submission that, when it is imported for a test, does what it likes in the worker's place, and leaves."""
     return "custom_kernel = print\nif plan['line']:\n" + indent(f"{code}\nos._exit(0)\n", "    ")
 
 
 def calling(code: str) -> str:
-    """A submission whose kernel does that with the right output, and returns `output`."""
+    """Returns a submission with a kernel that computes the right `output`, runs `code`, and returns `output`."""
     start = "import torch\noutput = torch.nn.functional.scaled_dot_product_attention(*data)\n"
     return "def custom_kernel(data):\n" + indent(f"{start}{code}\nreturn output\n", "    ")
 
 
 def gone(pid: int) -> bool:
-    """Whether the process ends; one that was killed may stay listed as a zombie until it is reaped."""
+    """Says whether the process ends; a killed process may stay listed as a zombie until it is reaped."""
     for _ in range(30_000):
         try:
             if "State:\tZ" in Path("/proc", str(pid), "status").read_text():

@@ -1,4 +1,4 @@
-"""What was measured before, found by the code and by all that its times depend on."""
+"""Earlier measurements are found here by the code and by all that its times depend on."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ UNNAMED = "an unnamed run"
 
 
 class Known:
-    """Rows by the machine code and problem that they are of, and the machine that ran them.
+    """Rows that are known are found by their machine code, their problem, and the machine that ran them.
 
-    The same: fingerprint, arch, sizes fixed or not, problem, nvcc, ptxas and TileLang, whose headers are compiled too, and
-    GPU, driver and power limit. Rows without a fingerprint or a GPU are passed over: nothing ran. What failed on the
-    GPU is known as well; a caller who wants that tried again leaves such rows out. Of several the first counts.
+    Rows agree if they have the same fingerprint, arch, sizes (fixed or not), problem, nvcc, ptxas, TileLang (its
+    headers are compiled too), GPU, driver and power limit. Rows without a fingerprint or a GPU are passed over: nothing
+    ran. What failed on the GPU is known as well; a caller who wants that tried again leaves such rows out. The first of
+    several rows counts.
     """
 
     def __init__(self, rows: Iterable[Row] = ()):
@@ -25,14 +26,14 @@ class Known:
             self.add(row)
 
     def add(self, row: Row) -> None:
-        """Remember what was measured."""
+        """Remembers what was measured."""
         if row.fingerprint and row.device:
             self._rows.setdefault(_key(row), row)
 
     def find(self, draft: Row) -> Row | None:
-        """The draft's row if its code was measured: the measurement as it is, the names those of the draft.
+        """Returns the draft's row if its code was measured: the measurement as it is, with the names of the draft.
 
-        `known_from` says which run it was measured in.
+        `known_from` says in which run the code was measured.
         """
         found = self._rows.get(_key(draft))
         if found is None:

@@ -1,4 +1,4 @@
-"""The cases of the matrix test: each kernel's calls of attention(), at which lengths, with tensors that lie where."""
+"""The matrix test has these cases: each kernel's calls of attention(), at which lengths, and where the tensors lie."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from matrix_kernels import AXES, FEW, HEADS, SEED, Kernel, kernels
 
 from tl_attention.op.rows import Rows
 from tl_attention.problem.head_dims import sizes_of
-from tl_attention.problem.mask import Mask
-from tl_attention.problem.window import masked
+from tl_attention.problem.mask import Mask, masked
 
 LENGTHS = (0, 1, 2, 17, 63, 64, 65, 113, 127, 128, 129, 239, 799, 1000, 1023, 1024, 4095)
-# Of FlashAttention-3's own forward test.
+# The lengths of FlashAttention-3's own forward test.
 FA3_LENGTHS = (
     *((1, 1), (1, 3), (2, 1), (511, 1), (3, 513), (64, 128), (128, 128), (256, 256), (113, 203), (128, 217)),
     *((113, 211), (108, 256), (256, 512), (384, 256), (640, 128), (512, 256), (1024, 1024), (1023, 1024)),
@@ -44,14 +43,14 @@ CASE_AXES: dict[str, tuple[Any, ...]] = {
 }
 # Scores of a case, so that its reference in fp64 takes milliseconds.
 MOST_SCORES = 1 << 27
-# Of a kernel that FlashAttention-3's span has not; each is the one of so many draws that adds most pairs.
+# A kernel outside of FlashAttention-3's span has so many cases; each is the one of so many draws that adds most pairs.
 CASES = 16
 DRAWS = 6
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call: everything but the numbers."""
+    """A case is one call: everything but the numbers."""
 
     dtype: str
     head_dim: int
@@ -77,23 +76,23 @@ class Case:
 
     @property
     def launches(self) -> bool:
-        """Whether there is anything to compute."""
+        """Says whether there is anything to compute."""
         return Rows.of(self.mask, self.seq_q, self.seq_kv).count > 0
 
     @property
     def is_refused(self) -> bool:
-        """Whether it is an error: a stride of 0 in a dimension that is read."""
+        """Says whether the call is an error: a stride of 0 in a dimension that is read."""
         return self.memory == REPEATED and self.launches
 
     @property
     def factor(self) -> float:
-        """Of the scores."""
+        """Returns the factor of the scores."""
         return self.head_dim**-0.5 if self.scale == "default" else float(self.scale)
 
 
 @cache
 def cases() -> dict[Kernel, tuple[Case, ...]]:
-    """Every kernel's cases, no two alike."""
+    """Returns every kernel's cases, no two alike."""
     found: dict[Kernel, dict[Case, None]] = {kernel: {} for kernel in kernels()}
     for kernel, case in _fa3_cases():
         found[kernel][case] = None
@@ -103,7 +102,7 @@ def cases() -> dict[Kernel, tuple[Case, ...]]:
 
 
 def pairs_shown(kernel: Kernel, case: Case) -> set[Pair]:
-    """The pairs of values that a case tries: where nothing is computed, those with a length of 0."""
+    """Returns the pairs of values that a case tries: only pairs with a length of 0 where nothing is computed."""
     pairs = pairs_of(kernel.row | {name: getattr(case, name) for name in CASE_AXES})
     return pairs if case.launches else {pair for pair in pairs if ("seq_q", 0) in pair or ("seq_kv", 0) in pair}
 
@@ -112,7 +111,7 @@ def pairs_shown(kernel: Kernel, case: Case) -> set[Pair]:
 
 
 def _fa3_cases() -> Iterator[tuple[Kernel, Case]]:
-    """Each of its problems at each of its lengths, by the kernel that runs it."""
+    """Yields each problem of FlashAttention-3's span at each of its lengths, with the kernel that runs it."""
     rng = random.Random(SEED)
     fa3 = [kernel for kernel in kernels() if kernel.fa3]
     by_problem = {(k.dtype, k.size, k.heads, k.capped, k.mask): k for k in fa3}
@@ -133,7 +132,7 @@ def _without_window(kernel: Kernel) -> str:
 
 
 def _designed_cases() -> Iterator[tuple[Kernel, Case]]:
-    """So many of each kernel, then what is missing until every pair of values that can occur does."""
+    """Yields CASES cases of each kernel, then more until every pair of values that can occur does."""
     rng = random.Random(SEED)
     shown: set[Pair] = set()
     for kernel in kernels():
@@ -159,7 +158,7 @@ def _designed_cases() -> Iterator[tuple[Kernel, Case]]:
 
 @cache
 def lengths_of(kernel: Kernel) -> tuple[tuple[int, int], ...]:
-    """The lengths at which nothing is computed, or this kernel does it."""
+    """Returns the lengths at which nothing is computed, or this kernel runs."""
     return tuple(
         (seq_q, seq_kv)
         for seq_q, seq_kv in product(LENGTHS, LENGTHS)
@@ -169,7 +168,7 @@ def lengths_of(kernel: Kernel) -> tuple[tuple[int, int], ...]:
 
 
 def _with(values: dict[str, Any], rng: random.Random) -> tuple[Kernel, Case] | None:
-    """A case with these two values of axes, of whichever kernel; None if there is none."""
+    """Returns a case with these two values of axes, of whichever kernel; None if there is none."""
     empty = 0 in (values.get("seq_q"), values.get("seq_kv"))
     for kernel in kernels():
         caps = CAPS if kernel.capped else NO_CAP
@@ -193,7 +192,7 @@ def _with(values: dict[str, Any], rng: random.Random) -> tuple[Kernel, Case] | N
 
 
 def case_of(kernel: Kernel, seq_q: int, seq_kv: int, rng: random.Random, **fixed: Any) -> Case:
-    """A call of the kernel at these lengths, what is not fixed drawn."""
+    """Makes a call of the kernel at these lengths, and draws what is not fixed."""
     heads, heads_kv = HEADS[kernel.heads]
     if heads * seq_q * seq_kv > MOST_SCORES:
         heads, heads_kv = heads // heads_kv, 1
@@ -232,7 +231,7 @@ STRIDED = [place for place in product(LAYOUTS, MEMORIES, OUTS) if place not in P
 
 
 def _places(kernel: Kernel, seq_q: int, seq_kv: int) -> list[tuple[str, str, str]]:
-    """Where tensors may lie so that the kernel is the one for them."""
+    """Returns where tensors may lie so that this kernel takes them."""
     if not kernel.strided:
         return PLAIN
     # A single row that is computed may be contiguous in the other layout too.

@@ -1,4 +1,4 @@
-"""One case of the matrix test: drawn, called, and held to fp64 and to what it may touch."""
+"""Draws and calls one case of the matrix test, and compares it with fp64 and with what it may touch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tl_attention.op.in_memory import other_way
 from tl_attention.oracle.reference import attention_and_lse, compare, compare_lse
 from tl_attention.schedule.schedule import Schedule
 
-# What the issue allows an LSE, whatever its budget.
+# The issue allows an LSE this error, whatever its budget.
 MOST_LSE = 1e-3
 # What an output's memory holds before a call.
 BEFORE = 7.0
@@ -28,7 +28,7 @@ Call = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Drawn:
-    """The tensors of a case: their values, (batch, heads, seq, head_dim), and where they lie."""
+    """A drawn case has the tensors' values, (batch, heads, seq, head_dim), and where the tensors lie."""
 
     values: tuple[Tensor, ...]
     places: tuple[Guarded, ...]
@@ -37,7 +37,7 @@ class Drawn:
 
 
 def drawn(case: Case, seed: int, device: str) -> Drawn:
-    """The case with normal numbers of mean 0.5, NaN around all that is read."""
+    """Draws normal numbers of mean 0.5 for a case, with NaN around all that is read."""
     generator = torch.Generator(device).manual_seed(seed)
     like = torch.empty(0, dtype=getattr(torch, case.dtype), device=device)
     read, out = places(case, like)
@@ -52,7 +52,7 @@ def drawn(case: Case, seed: int, device: str) -> Drawn:
 
 
 def places(case: Case, like: Tensor) -> tuple[tuple[Guarded, ...], Guarded | None]:
-    """Where q, k and v lie, and out if there is one."""
+    """Makes the places of q, k and v, and of out if there is one."""
     sizes = [
         (case.batch, case.heads, case.seq_q, case.head_dim),
         (case.batch, case.heads_kv, case.seq_kv, case.head_dim),
@@ -70,7 +70,7 @@ def places(case: Case, like: Tensor) -> tuple[tuple[Guarded, ...], Guarded | Non
 
 
 def fault_of(case: Case, schedule: Schedule) -> str:
-    """What is wrong with a case of fresh numbers on the GPU, in one line; nothing where it is right."""
+    """Says in one line what is wrong with a case of fresh numbers on the GPU; nothing where it is right."""
 
     def call(*tensors: Tensor, **options: Any) -> Any:
         result = attention(*tensors, schedule=schedule, **options)
@@ -88,7 +88,7 @@ def fault_of(case: Case, schedule: Schedule) -> str:
 
 
 def faults(case: Case, seed: int, device: str, call: Call = attention) -> Iterator[str]:
-    """Everything that is wrong with the case of these numbers."""
+    """Says everything that is wrong with the case of these numbers."""
     given = drawn(case, seed, device)
     inputs = [*(place.memory for place in given.places), *([] if given.sinks is None else [given.sinks])]
     inputs = [bits(x) for x in inputs]

@@ -1,4 +1,4 @@
-"""The kernels of the matrix test: FlashAttention-3's own span, and a covering design of everything else that is compiled.
+"""The matrix test has these kernels: FlashAttention-3's own span, and a covering design of all else that is compiled.
 
 The list is a pure function of a committed seed and of the schedules that run by default.
 """
@@ -17,10 +17,9 @@ from tl_attention.hardware.card import HOPPER
 from tl_attention.op.attention import schedule_of
 from tl_attention.op.rows import Rows
 from tl_attention.problem.head_dims import HeadSize, sizes_of
-from tl_attention.problem.mask import Mask
+from tl_attention.problem.mask import OPEN, Mask, fitted, masked
 from tl_attention.problem.shape import DTYPES, AttentionShape
 from tl_attention.problem.variant import Variant
-from tl_attention.problem.window import OPEN, fitted, masked
 from tl_attention.schedule.schedule import Schedule
 
 SEED = 11
@@ -33,7 +32,7 @@ FA3_HEADS = ("mha", "gqa", "mqa")
 # Queries of a kernel for few of them.
 FEW = 64
 LONG = 4095
-# Which sides are there: (causal, left, right).
+# Which sides a mask has: (causal, left, right).
 MASKS = {
     "open": (False, False, False),
     "causal": (True, False, False),
@@ -43,12 +42,12 @@ MASKS = {
     "causal left": (True, True, False),
 }
 FA3_MASKS = ("open", "causal", "both", "causal left")
-# Of a window: what its edge lies at, or one before or behind. `block` is the schedule's block_N.
+# A window's edge lies at one of these widths, or one before or behind it. `block` is the schedule's block_N.
 WIDTHS = (64, 128, 799, "block")
 EDGES = (-1, 0, 1)
 # The lowering with T.Pipelined, in the one tile that fits every head size.
 PIPELINED = "seed_64x64"
-# What stands twice is drawn twice as often.
+# A value that stands twice is drawn twice as often.
 AXES: dict[str, tuple[Any, ...]] = {
     "dtype": DTYPES,
     "size": FA3_SIZES + OTHER_SIZES,
@@ -67,7 +66,7 @@ AXES: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel, by its values of AXES, and whether it is of FlashAttention-3's span."""
+    """A kernel has its values of AXES, and says whether it is of FlashAttention-3's span."""
 
     dtype: str
     size: HeadSize
@@ -93,7 +92,7 @@ class Kernel:
 
     @cached_property
     def window(self) -> tuple[int, int]:
-        """The window_size of its cases."""
+        """Returns the window_size of the kernel's cases."""
         _, left, right = MASKS[self.mask]
         if self.width is None:
             return OPEN, OPEN
@@ -110,7 +109,7 @@ class Kernel:
 
     @cached_property
     def scheduled(self) -> Schedule:
-        """What it is compiled from: the default for its number of queries and many keys unless it names one."""
+        """Returns the kernel's schedule: the default for its number of queries and many keys unless the kernel names one."""
         return self._schedule(self.masked)
 
     def _schedule(self, mask: Mask) -> Schedule:
@@ -131,7 +130,7 @@ class Kernel:
         )
 
     def runs(self, seq_q: int, seq_kv: int) -> bool:
-        """Whether it is the kernel of these lengths: no side of its window is open there, and its tensors may lie so."""
+        """Says whether this kernel runs at these lengths: no side of its window is open there, and its tensors may lie so."""
         rows = Rows.of(self.masked, seq_q, seq_kv)
         kept = fitted(self.masked, rows.count, seq_kv) == self.masked
         # The queries that are computed are a part of the tensor where others see no key.
@@ -146,7 +145,7 @@ class Kernel:
 
 
 def is_legal(row: Row) -> bool:
-    """Whether there is such a kernel."""
+    """Says whether there is a kernel with these values."""
     windowed = any(MASKS[row["mask"]][1:])
     if windowed != (row["width"] is not None) or windowed != (row["edge"] is not None):
         return False
@@ -158,7 +157,7 @@ def is_legal(row: Row) -> bool:
 
 
 def fa3_kernels() -> list[Kernel]:
-    """Those that FlashAttention-3's forward test spans. Strides and the LSE are of all of a problem's masks together."""
+    """Returns the kernels of FlashAttention-3's forward test. Strides and the LSE are shared by all masks of a problem."""
     kernels = []
     problems = product(DTYPES, FA3_HEADS, (False, True), FA3_SIZES)
     for number, (dtype, heads, capped, size) in enumerate(problems):
@@ -177,7 +176,7 @@ def fa3_kernels() -> list[Kernel]:
 
 @cache
 def kernels() -> tuple[Kernel, ...]:
-    """All of them, each a test of its own."""
+    """Returns all kernels, each of which is a test of its own."""
     known = fa3_kernels()
     covered = set().union(*(pairs_of(kernel.row) for kernel in known))
     rows = covering(AXES, is_legal, covered, random.Random(SEED))

@@ -1,14 +1,14 @@
-"""Runs event programs as the hardware does, in any order, and says what goes wrong. It knows nothing of the proof.
+"""Runs event programs as the hardware does, in any order, and says what goes wrong; it knows nothing of the proof.
 
-After the PTX ISA. An mbarrier has a phase, pending arrivals and a tx-count, which expect-tx raises and complete-tx
-lowers, also below zero; the phase ends when both are zero, and the next begins with all arrivals pending. A wait on a
-parity passes while the phase before the current one has that parity. An arrival where none is pending is undefined.
-bar.sync and bar.arrive count threads up to the number that they name; barrier.cluster waits for all threads that have
-not exited. A load by TMA may write from when it is issued until it lands, any time later, in each block by itself.
-A product reads until its warp waits for it, a store by TMA until its thread does. The TMA, and a product, are sure to
-see what a thread wrote, and the TMA not to write over what it still reads, only after a fence of that thread. What warps
-put in a buffer is multiplied by their warpgroup as a whole: any of its warps may begin that, and none has waited for it
-before all of them have issued it.
+The rules are the PTX ISA's. An mbarrier has a phase, pending arrivals and a tx-count, which expect-tx raises and
+complete-tx lowers, also below zero; the phase ends when both are zero, and the next begins with all arrivals pending. A
+wait on a parity passes while the phase before the current one has that parity. An arrival where none is pending is
+undefined. bar.sync and bar.arrive count threads up to the number that they name; barrier.cluster waits for all threads
+that have not exited. A load by TMA may write from when it is issued until it lands, any time later, in each block by
+itself. A product reads until its warp waits for it, a store by TMA until its thread does. The TMA, and a product, are
+sure to see what a thread wrote, and the TMA not to write over what it still reads, only after a fence of that thread.
+What warps put in a buffer is multiplied by their warpgroup as a whole: any of its warps may begin that, and none has
+waited for it before all of them have issued it.
 
 Each warp of a process runs by itself; its first issues loads and stores. An arrival at several blocks reaches each at
 a time of its own, but before the warp's next arrival anywhere, which releases what comes before it.
@@ -27,7 +27,7 @@ from tl_attention.proof.events import CLUSTER, Event, Process
 
 
 class Machine:
-    """A program. A State is a list of numbers, of which the first are the place of each warp in its run.
+    """A machine runs a program. Its State is a list of numbers; the first numbers are the place of each warp in its run.
 
     Choices are numbered: the warps, then the starts of blocks, then all that is ever in flight.
     """
@@ -75,14 +75,14 @@ class Machine:
         ]
 
     def slot(self, name: object, value: int) -> int:
-        """The place of a number in the State, which is `value` at first."""
+        """Returns the place of a number in the State; the number is `value` at first."""
         if name not in self.slots:
             self.slots[name] = len(self.first)
             self.first.append(value)
         return self.slots[name]
 
     def bit(self, thing: object) -> int:
-        """The bit of something that operations touch."""
+        """Returns the bit of something that operations touch."""
         return self.bits.setdefault(thing, 1 << len(self.bits))
 
     def _start(self, block: int) -> Operation:
@@ -94,7 +94,7 @@ class Machine:
         return Operation(do, changes=self.bit((block, "life")), ready=lambda state: not state[started])
 
     def flight(self, landing: Operation, block: int) -> int:
-        """The bit, in what is flying, of what is going to land in a block."""
+        """Returns the bit, in the number of what is flying, of something that will land in a block."""
         bit = 1 << len(self.landings)
         self.landings.append(landing)
         if block in self.into:
@@ -104,7 +104,7 @@ class Machine:
     # --- an order -----------------------------------------------------------------------------------------------
 
     def operation(self, state: State, choice: int) -> Operation | None:
-        """What a choice would do, if it can now."""
+        """Returns what a choice would do; None if it cannot happen now."""
         warps = len(self.warps)
         if choice < warps:
             operation = self.runs[choice][state[choice]]
@@ -119,7 +119,7 @@ class Machine:
         return [choice for choice in range(self.lasting) if self.operation(state, choice)] + self.flights(state)
 
     def flights(self, state: State) -> list[int]:
-        """The choices of what can land."""
+        """Returns the choices of what can land."""
         flying, found, first = state[self.flying], [], self.lasting - 1
         while flying:
             found.append(first + (flying & -flying).bit_length())
@@ -127,7 +127,7 @@ class Machine:
         return found
 
     def take(self, state: State, choice: int) -> None:
-        """A choice that is ready happens. Raises Fault."""
+        """Makes a ready choice happen. Raises Fault."""
         if choice < len(self.warps):
             operation = self.runs[choice][state[choice]]
             state[choice] += 1
@@ -146,7 +146,7 @@ class Machine:
             raise Fault("reaches a block that has ended")
 
     def check_the_end(self, state: State) -> None:
-        """Where nothing can go on. Raises Fault unless all is done."""
+        """Checks a state in which nothing can go on. Raises Fault unless all is done."""
         if any(run[state[warp]] is not ENDED for warp, run in enumerate(self.runs)):
             raise Fault("deadlock")
         if any(state[slot] != self.first[slot] for slot in self.idle):

@@ -1,4 +1,4 @@
-"""The shipped schedules of the mma_sync lowering, and others that differ from one of them."""
+"""Has the shipped schedules of the mma_sync lowering, and makes others that differ from one of them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 from mutations import SCHEDULES
 
-from tl_attention.files.schedule_file import ScheduleFile, load_file
+from tl_attention.files.schedule_file import Named, load_file
 from tl_attention.problem.head_dims import sizes_of
 from tl_attention.schedule.schedule import Schedule
 
-FILES: dict[str, ScheduleFile] = {
+FILES: dict[str, Named] = {
     path.relative_to(SCHEDULES).with_suffix("").as_posix(): load_file(path)
     for path in sorted([*SCHEDULES.glob("mma_sync*.yaml"), *SCHEDULES.glob("mma_sync/*.yaml")])
 }
 SHIPPED: dict[str, Schedule] = {name: file.schedule for name, file in FILES.items()}
 TOP = tuple(name for name in SHIPPED if "/" not in name)
-# What each of the family changes of eager.yaml, which changes plain.yaml.
+# Each schedule of the family changes eager.yaml, which changes plain.yaml.
 FAMILY = tuple(name for name in SHIPPED if "/" in name)
 EAGER = SHIPPED["mma_sync/eager"]
 # Eager copies, two fragments in flight, x2 for x4, no swizzle.
@@ -24,12 +24,12 @@ OF_OTHER_CODE = tuple(f"mma_sync/{name}" for name in ("plain", "eager", "fragmen
 
 
 def head_dim(name: str) -> int:
-    """The head size of a shipped schedule."""
+    """Returns the head size of a shipped schedule."""
     return sizes_of(FILES[name].head_dims[0])[0]
 
 
 def changed(schedule: Schedule = EAGER, **keys: Any) -> Schedule:
-    """The schedule with other keys; those of options are merged. Raises ValueError where they break a rule."""
+    """Returns the schedule with other keys; keys of options are merged. Raises ValueError where they break a rule."""
     fields = schedule.model_dump(exclude_unset=True)
     for key, value in keys.items():
         fields[key] = {**fields.get(key, {}), **value} if isinstance(value, dict) else value
@@ -37,7 +37,7 @@ def changed(schedule: Schedule = EAGER, **keys: Any) -> Schedule:
 
 
 def reordered(schedule: Schedule, group: int, *names: str) -> Schedule:
-    """The schedule with the statements of one of its groups in this order."""
+    """Returns the schedule with the statements of one of its groups in this order."""
     groups = list(schedule.group)
     assert sorted(groups[group]) == sorted(names)
     groups[group] = names

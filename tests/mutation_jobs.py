@@ -1,4 +1,4 @@
-"""Calls for the processes of test_mutation_tools.py; a spawned process imports them by name."""
+"""The processes of test_mutation_tools.py make these calls; a spawned process imports them by name."""
 
 from __future__ import annotations
 

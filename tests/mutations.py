@@ -1,4 +1,4 @@
-"""Random changes to schedules and Programs, and the small problem on which they are run."""
+"""Changes schedules and Programs at random, and runs them on a small problem."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
 from tl_attention.program.machine import Policy
-from tl_attention.program.operation import Operation
-from tl_attention.program.program import Model, Program
+from tl_attention.program.program import Model, Operation, Program
 from tl_attention.schedule.keys import PRODUCER
 from tl_attention.schedule.options import SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
@@ -41,20 +40,23 @@ torch.set_num_threads(1)
 
 @cache
 def shipped() -> dict[str, Schedule]:
-    """Every shipped schedule that has a Program, by name."""
+    """Returns every shipped schedule that has a Program, by name."""
     loaded = {path.stem: load(path) for path in sorted(SCHEDULES.glob("*.yaml"))}
     return {name: schedule for name, schedule in loaded.items() if schedule.has_program}
 
 
 def fitting_head_dim(name: str) -> int:
-    """A head size up to 128 for which the tile of a shipped schedule fits."""
+    """Returns a head size up to 128 for which the tile of a shipped schedule fits."""
     return min(
         128, max(columns for size in load_file(SCHEDULES / f"{name}.yaml").head_dims for columns in sizes_of(size))
     )
 
 
 def with_options(schedule: Schedule, rng: random.Random) -> Schedule:
-    """The warp-specialised schedule with random options, chunks where the statement stood, each in its own group."""
+    """Returns the warp-specialised schedule with random options.
+
+    Chunks stand where their statement stood, each in its own group.
+    """
     split = {name: _widths(8, 16, rng) for name in ("exp", "row_sum", "cast") if rng.random() < 0.5}
     if rng.random() < 0.5:
         split["rescale"] = _widths(HEAD_DIM // 16, 16, rng)
@@ -106,7 +108,7 @@ def with_options(schedule: Schedule, rng: random.Random) -> Schedule:
 
 
 def _parts_of(statement: str) -> list[str]:
-    """The statements that are part of this one; of a split statement, part of its first chunk."""
+    """Returns the statements that are part of this one; for a split statement, those that are part of its first chunk."""
     return [part for part, partner in TABLE.fused.items() if statement in (partner, f"{partner}.0")]
 
 
@@ -116,7 +118,7 @@ def _widths(units: int, unit: int, rng: random.Random) -> list[int]:
 
 
 def derive_small(schedule: Schedule, model: Model) -> Program:
-    """The schedule's Program, with the columns of its chunks as those of the small problem: a sixteenth."""
+    """Derives the schedule's Program, with a sixteenth of the columns in each chunk, as in the small problem."""
     program = derive(schedule, model)
     widths = {
         name: tuple(width if name == "rescale" else width // 16 for width in columns)
@@ -127,12 +129,12 @@ def derive_small(schedule: Schedule, model: Model) -> Program:
 
 
 def mutate(schedule: Schedule, rng: random.Random) -> Schedule:
-    """A well-formed schedule whose order or number of buffers is one to four random changes away; legal or not."""
+    """Changes a schedule's order or number of buffers one to four times at random; it stays well-formed, maybe illegal."""
     return walk(schedule, rng, rng.randint(1, 4), lambda name: name in groups.MOVES or name == "num_stages")
 
 
 def vary_options(schedule: Schedule, rng: random.Random) -> Schedule:
-    """The warp-specialised schedule with up to four other options; legal or not, but as exact as by default."""
+    """Returns the warp-specialised schedule with up to four other options; legal or not, but as exact as by default."""
     # 2^x of degree 2 is off by more than fp16 rounds.
     off = ("softmax.exp2_polynomial.degree",)
     return walk(
@@ -141,7 +143,7 @@ def vary_options(schedule: Schedule, rng: random.Random) -> Schedule:
 
 
 def mutate_program(program: Program, rng: random.Random) -> tuple[Program, str]:
-    """The Program with one wait, acquire or release removed or moved later, and what was done."""
+    """Returns the Program with one wait, acquire or release removed or moved later, and says what was done."""
     ops = [
         (role, index)
         for role in ("consumer", "producer")
@@ -164,7 +166,7 @@ def mutate_program(program: Program, rng: random.Random) -> tuple[Program, str]:
 
 
 class SmallProblem:
-    """One causal row tile of `blocks` KV blocks, every block with a mask of its own."""
+    """The small problem is one causal row tile of `blocks` KV blocks, every block with a mask of its own."""
 
     def __init__(self, blocks: int, seed: int = 0):
         self.blocks = blocks
@@ -176,7 +178,7 @@ class SmallProblem:
     def run(
         self, program: Program, policy: Policy, kv_order: str = "ascending", softmax: SoftmaxOptions = SoftmaxOptions()
     ) -> ErrorReport:
-        """Interpret the Program on the problem. Raises Deadlock."""
+        """Interprets the Program on the problem. Raises Deadlock."""
         output = interpret(
             program, self.inputs, Tiles(BLOCK_M, BLOCK_N, kv_order, softmax), mask=CAUSAL, scale=SCALE, policy=policy
         )

@@ -1,7 +1,7 @@
-"""What ncu printed on an H200, cut to the counters that are read, and an executable that prints it again.
+"""Has what ncu printed on an H200, cut to the counters that are read, and makes an executable that prints it again.
 
-Both are of (4, 64, 8192, 128): `FP16` has the launches of seed, best, fa3_overlap and experiments/cluster_1, `BF16` those
-of best, experiments/one_tile and FlashAttention-3, with fewer counters.
+Both samples are of (4, 64, 8192, 128). `FP16` has the launches of seed, best, fa3_overlap and experiments/cluster_1.
+`BF16` has the launches of best, experiments/one_tile and FlashAttention-3, with fewer counters.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tl_attention.measure.profile import MARKER
 FP16 = (Path(__file__).parent / "ncu_fp16.csv").read_text()
 BF16 = (Path(__file__).parent / "ncu_bf16.csv").read_text()
 MARK = f'"0","1","python3.12","127.0.0.1","{MARKER}(long)"'
-# As `ncu --query-metrics` lists them: names without what is made of them, and without the launch's.
+# Metrics as `ncu --query-metrics` lists them: names without suffixes, and without the launch's metrics.
 QUERY = "\n".join(
     ["Chip gh100", "-----", *dict.fromkeys(f"{metric.partition('.')[0]:60} Counter" for metric in METRICS)]
 ).replace("launch__", "other__")
 
 
 def marked(text: str, launches: int) -> str:
-    """The first launches of a sample, the marker's before each."""
+    """Returns the first launches of a sample, with the marker's launch before each."""
     lines = text.splitlines()
     first = next(n for n, line in enumerate(lines) if line.startswith('"ID"')) + 2
     mark = MARK + ',""' * (lines[first - 2].count('","') - MARK.count('","'))
@@ -31,8 +31,11 @@ def marked(text: str, launches: int) -> str:
 
 
 def fake_ncu(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str, query: str = QUERY) -> Path:
-    """The only ncu on the PATH: it answers --version and --query-metrics, and else keeps its arguments, one a line in the
-    file that is returned, and does what `body`, a shell script, says."""
+    """Makes an ncu that is the only one on the PATH.
+
+    The ncu answers --version and --query-metrics. Else it keeps its arguments, one a line in the file that is returned,
+    and does what `body`, a shell script, says.
+    """
     (folder / "query").write_text(query)
     script = f"""#!/bin/sh
 case "$1" in

@@ -1,4 +1,4 @@
-"""attention() on the CPU: all of it, with the reference in the place of its kernels."""
+"""Runs all of attention() on the CPU, with the reference in the place of its kernels."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Fault = Callable[[dict[str, Any]], None]
 
 
 def launched(variant: Variant, call: Callable[..., None]) -> Any:
-    """A kernel for the variant whose launch is that call, with its arguments by name."""
+    """Makes a kernel for the variant; its launch is `call`, with arguments by name."""
     names = [parameter.name for parameter in variant.parameters()]
     return SimpleNamespace(launch=lambda *given: call(**dict(zip(names, given, strict=True))))
 
 
 class Kernels:
-    """The kernels that were asked for. `fault` spoils what each of them gives."""
+    """Kernels notes which kernels were asked for; `fault` spoils what each of them gives."""
 
     def __init__(self) -> None:
         self.asked: set[tuple[Schedule, Variant]] = set()
@@ -42,7 +42,7 @@ class Kernels:
         return launched(variant, lambda **tensors: self.compute(tensors, variant))
 
     def compute(self, tensors: dict[str, Any], variant: Variant) -> None:
-        """What the kernel does."""
+        """Computes what the variant's kernel does."""
         given = (tensors[name] for name in "QKV")
         there = {feature.word: tensors[feature.name] for feature in INPUTS if feature.name in tensors}
         scale = tensors["softmax_scale"]
@@ -54,7 +54,7 @@ class Kernels:
 
 
 def take_for_a_gpu(monkeypatch: pytest.MonkeyPatch, kernel_of: Any, sms: int = HOPPER.sms) -> None:
-    """Have `attention` take CPU tensors for those of a Hopper GPU with so many SMs, and run these kernels."""
+    """Makes `attention` take CPU tensors for those of a Hopper GPU with so many SMs, and run these kernels."""
     forget_plans(monkeypatch)
     monkeypatch.setattr(module, "kernel_of", kernel_of)
     monkeypatch.setattr(module, "sms_of", lambda device: sms)
@@ -64,18 +64,18 @@ def take_for_a_gpu(monkeypatch: pytest.MonkeyPatch, kernel_of: Any, sms: int = H
 
 
 def forget_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls until the end of the test leave plans of their own: they hold kernels."""
+    """Gives the calls of this test plans of their own, as plans hold kernels."""
     monkeypatch.setattr(module, "plans", Plans())
 
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Kernels:
-    """`attention` runs on CPU tensors."""
+    """Makes `attention` run on CPU tensors."""
     kernels = Kernels()
     take_for_a_gpu(monkeypatch, kernels.kernel_of)
     return kernels
 
 
 def memory_of(tensor: Tensor) -> Tensor:
-    """All elements of the memory that a tensor is a part of."""
+    """Returns all elements of the memory that a tensor is a part of."""
     return torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())

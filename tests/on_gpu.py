@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
+from tl_attention.problem.mask import OPEN, masked
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.window import OPEN, masked
 
 Tensors = tuple[Tensor, Tensor, Tensor]
 

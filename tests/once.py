@@ -1,6 +1,7 @@
-"""Work that a run of the tests does once, for all of its processes: generated code, and the proof's verdict on it.
+"""Does work once in a run of the tests, for all of its processes: generated code, and the proof's verdict on the code.
 
-The first process to ask does it, under a lock, and keeps the result in the run's folder. Nothing outlives the run.
+The first process to ask does the work, under a lock, and keeps the result in the run's folder. Nothing outlives the
+run.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class Kernel(Protocol):
-    """What code is generated of."""
+    """Code is generated of a kernel: a schedule and a variant."""
 
     @property
     def schedule(self) -> Schedule: ...
@@ -38,7 +39,7 @@ class Kernel(Protocol):
 
 @dataclass(frozen=True)
 class Given:
-    """One of any schedule and variant."""
+    """This kernel is given by any schedule and variant."""
 
     schedule: Schedule
     variant: Variant
@@ -46,9 +47,9 @@ class Given:
 
 @functools.cache
 def lowered(kernel: Kernel) -> Code:
-    """The code that TileLang generates of it, the same text as `compile_kernel` has.
+    """Returns the code that TileLang generates of a kernel, the same text as `compile_kernel` has.
 
-    It is read from the golden code. Only tests of `make test-all` may ask for a kernel that is not there.
+    The text is read from the golden code. Only tests of `make test-all` may ask for a kernel that is not there.
     """
     name = golden.names().get((kernel.schedule, kernel.variant))
     if name is not None:
@@ -59,12 +60,12 @@ def lowered(kernel: Kernel) -> Code:
 
 @functools.cache
 def proved(kernel: Kernel) -> Verdict:
-    """The proof's verdict on that code. Raises ScheduleRefused."""
+    """Returns the proof's verdict on a kernel's generated code. Raises ScheduleRefused."""
     return shared("verdict", kernel, lambda: reading.prove(kernel.schedule, lowered(kernel)))
 
 
 def shared(what: str, kernel: Kernel, make: Callable[[], Result]) -> Result:
-    """What `make` returns, here or in the process that came first."""
+    """Returns what `make` returns, here or in the process that came first."""
     name = hashlib.sha256(repr((what, kernel.schedule, kernel.variant)).encode()).hexdigest()
     file = Path(os.environ[SHARED], name)
     with file.with_suffix(".lock").open("w") as lock:

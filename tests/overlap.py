@@ -1,4 +1,4 @@
-"""Warp-specialised schedules for tests: FlashAttention-3's order, and what else can be made of its groups."""
+"""Makes warp-specialised schedules for tests: FlashAttention-3's order, and other orders of its groups."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 def overlap(form: str = "overlap", **kernel: Any) -> Schedule:
-    """A schedule of this form, with these kernel options."""
+    """Returns a schedule of this form, with these kernel options."""
     return shipped()["fa3_overlap"].model_copy(update={**FORMS[form], "kernel": KernelOptions(**kernel)})

@@ -1,7 +1,8 @@
 """Runs what a page shows: its files are written and its commands run, in order, in an empty folder.
 
-A fenced block of yaml whose first line is `# NAME.yaml` is that file. In one of console a line after `$ ` is a command, and
-those below are what it prints: `...` alone stands for any lines, at a line's end for the rest of it.
+A fenced block of yaml is a file if its first line is `# NAME.yaml`. In a block of console a line after `$ ` is a
+command, and the lines below are what the command prints: `...` alone stands for any lines, and at a line's end for the
+rest of the line.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.yaml)\n")
 COMMAND = "tl-attention"
-# What differs from run to run, and from machine to machine.
+# Words that differ from run to run, or from machine to machine, and what stands for them.
 VARIES = ((r"\d{4}-\d\d-\d\dT[\d:]+Z", "DATE"), (r"(?<=checked_on_cpu  )0\.\d\d", "ERROR"))
 LEFT_OUT = "..."
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """The language and the text of each fenced block."""
+    """Returns the language and the text of each fenced block."""
     return BLOCK.findall(page)
 
 
 def run_page(page: str, folder: Path) -> Iterator[tuple[str, str, str]]:
-    """Each command of a page: itself, what the page shows, and what it printed."""
+    """Runs each command of a page, and yields the command, what the page shows, and what the command printed."""
     for language, text in blocks(page):
         if language == "yaml" and (name := FILE.match(text)):
             (folder / name[1]).write_text(text)
@@ -40,7 +41,7 @@ def run_page(page: str, folder: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def printed(command: str, folder: Path) -> str:
-    """What a command prints without a GPU, to a file; its errors where it fails."""
+    """Returns what a command prints to a file, without a GPU; its errors too where it fails."""
     name, *arguments = shlex.split(command)
     assert name == COMMAND, f"{command}: expected {COMMAND}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "80"}
@@ -50,7 +51,7 @@ def printed(command: str, folder: Path) -> str:
 
 
 def agrees(shown: str, output: str) -> bool:
-    """Whether a command printed what the page shows."""
+    """Says whether a command printed what the page shows."""
     lines = [
         r"(?:.*\n)*" if line == LEFT_OUT else _pattern(line.removesuffix(LEFT_OUT), line.endswith(f" {LEFT_OUT}"))
         for line in _settled(shown).splitlines()

@@ -1,4 +1,4 @@
-"""What test_score_bias.py runs in a copy of the package in which score_bias.patch was applied."""
+"""test_score_bias.py runs these tests in a copy of the package in which score_bias.patch was applied."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 import torch
 from code_mutants.kernels import lowered
 from code_mutants.reading import prove
+from default_rules import load
 from golden_kernels import GoldenKernel
 from on_cpu import on_cpu
 
 import tl_attention
 from tl_attention import InputError, ScheduleRefused, attention
-from tl_attention.files.default_rule import Case
-from tl_attention.files.defaults import FILE, load
+from tl_attention.files.defaults import FILE, Case
 from tl_attention.lowering import features
 from tl_attention.measure.peers import why_not
 from tl_attention.measure.records import problem_of, read_rows, shape_of
@@ -114,7 +114,7 @@ def test_kernels_with_it_are_proved_and_their_programs_are_right(name) -> None:
 
 
 def test_a_kernel_that_forgets_it_is_refused(monkeypatch) -> None:
-    """TileLang leaves it out of the host's code then."""
+    """TileLang leaves score_bias out of the host's code if the kernel does not use it."""
     forgetful = features.InKernel(score=lambda x, after, factor, s: x / factor * factor)
     monkeypatch.setitem(features.IN_KERNEL, "score_bias", forgetful)
     kernel = GoldenKernel("seed", FULL, optional=frozenset({"score_bias"}))

@@ -1,4 +1,4 @@
-"""Faults of a picture's text: boxes that overlap, that leave the figure, letters that are too small to read."""
+"""Finds faults of a picture's text: boxes that overlap or leave the figure, letters that are too small to read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARED = 0.5
 
 @dataclass(frozen=True)
 class Box:
-    """A line of text as it is drawn: its size in points, and pixels from the upper left corner."""
+    """A box is a line of text as it is drawn: its size in points, and its edges in pixels from the upper left corner."""
 
     text: str
     size: float
@@ -28,14 +28,14 @@ class Box:
     bottom: float
 
     def overlaps(self, other: Box) -> bool:
-        """Whether more than an edge is shared."""
+        """Says whether two boxes share more than an edge."""
         across = min(self.right, other.right) - max(self.left, other.left)
         down = min(self.bottom, other.bottom) - max(self.top, other.top)
         return across > SHARED and down > SHARED
 
 
 class _Recorder(RendererAgg):
-    """Draws, and keeps the box of each line of text: what is invisible or outside of an axis is not drawn."""
+    """Draws, and keeps the box of each line of text; text that is invisible or outside of an axis is not drawn."""
 
     def __init__(self, figure: Figure):
         width, height = figure.bbox.size
@@ -45,7 +45,7 @@ class _Recorder(RendererAgg):
     def draw_text(
         self, gc: Any, x: float, y: float, s: str, prop: Any, angle: float, ismath: Any = False, mtext: Any = None
     ) -> None:
-        """Called once for each line, with the left end of its baseline."""
+        """Keeps the box of one line; matplotlib calls it once for each line, with the left end of the baseline."""
         width, height, descent = self.get_text_width_height_descent(s, prop, ismath)
         corners = [_turned(right, up, angle) for right in (0, width) for up in (-descent, height - descent)]
         across, down = [x + right for right, _ in corners], [y - up for _, up in corners]
@@ -60,7 +60,7 @@ def _turned(right: float, up: float, degrees: float) -> tuple[float, float]:
 
 
 def boxes(figure: Figure) -> list[Box]:
-    """All lines of text that are drawn."""
+    """Returns all lines of text that are drawn."""
     recorder = _Recorder(figure)
     with styled():
         figure.draw(recorder)
@@ -68,7 +68,7 @@ def boxes(figure: Figure) -> list[Box]:
 
 
 def faults(figure: Figure, smallest: float) -> list[str]:
-    """What is wrong with the text of a figure, in words; `smallest` is the least size in points."""
+    """Says what is wrong with the text of a figure; `smallest` is the least size in points."""
     found, (width, height) = boxes(figure), figure.bbox.size
     return [*_small(found, smallest), *_outside(found, width, height), *_overlaps(found)]
 

@@ -1,12 +1,12 @@
-"""Calls for the processes of other tests; a spawned process imports them by name."""
+"""The processes of other tests make these calls; a spawned process imports them by name."""
 
 import os
 import signal
 import time
 from pathlib import Path
 
-from tl_attention.build import store
-from tl_attention.build.store import Finished
+from tl_attention.compiler import store
+from tl_attention.compiler.store import Finished
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
 
@@ -42,7 +42,7 @@ def compile_by_name(candidate: Candidate) -> Compiled:
 
 
 def failed_reads(file: Path, kernel: Finished) -> int:
-    """For test_store.py: of many, each after the same was written, by this process and by others."""
+    """Counts failed reads for test_store.py. Before each read the same kernel was written, by this process and by others."""
     failed = 0
     for _ in range(300):
         store.keep(file, kernel)

@@ -1,4 +1,4 @@
-"""Faulty event programs under the proof and under the simulator: what is accepted must run in every order."""
+"""Gives faulty event programs to the proof and to the simulator: an accepted program must run in every order."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from event_programs import EventProgram, event_programs, mutant
 from mbarrier_simulator import Machine
 from simulated_orders import TooMany, explore, tried
 
-from tl_attention.proof.race_rules import Rule, Unsafe
+from tl_attention.proof.mbarrier import Rule, Unsafe
 from tl_attention.proof.races import prove
 
-# Of programs that are small enough for all orders: the events that their warps run, and the states that they come to.
+# Programs that are small enough for all orders have so many events in all warps, and come to so many states, at most.
 SMALL, STATES = 130, 2000
 ORDERS = 200
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What the proof says of a program in each of its own orders, None where it accepts, and what some order does."""
+    """A trial has what the proof says of a program in each of its own orders, None for accepted, and what some order does."""
 
     program: EventProgram
     refusals: tuple[Unsafe | None, ...]
@@ -34,7 +34,7 @@ class Trial:
 
     @property
     def wrong(self) -> str:
-        """What the proof has wrong, if anything."""
+        """Says what the proof has wrong, if anything."""
         accepted = [refusal is None for refusal in self.refusals]
         if any(accepted) != all(accepted):
             return f"the verdict depends on the order: {[str(refusal) for refusal in self.refusals]}"
@@ -42,7 +42,7 @@ class Trial:
 
 
 def mutants(number: int, seed: int, largest: int = 10**9) -> Iterator[EventProgram]:
-    """So many programs with faults, none twice, and none that is without."""
+    """Yields `number` programs with faults, none twice, and none that is like a program without faults."""
     rng = random.Random(seed)
     sound = [program for program in event_programs() if program.size <= largest]
     seen = {_contents(program) for program in sound}
@@ -61,7 +61,7 @@ def _contents(program: EventProgram) -> int:
 
 
 def proved(program: EventProgram) -> tuple[Unsafe | None, ...]:
-    """What the proof says in each of its orders; None where it accepts."""
+    """Returns what the proof says in each of its orders; None where it accepts the program."""
     refusals: list[Unsafe | None] = []
     for reverse, late in product((False, True), repeat=2):
         try:
@@ -80,7 +80,7 @@ def trial(program: EventProgram, seed: int) -> Trial:
 
 
 def simulated(program: EventProgram, seed: int, quick: bool = False) -> tuple[str | None, bool]:
-    """(what goes wrong in some order, whether all orders were tried); `quick` looks for a fault that is likely."""
+    """Returns (what goes wrong in some order, whether all orders were tried); `quick` looks for a likely fault first."""
     machine, rng = Machine(program.roles, program.counts), random.Random(seed)
     if quick and (fault := tried(machine, ORDERS // 10, rng)):
         return str(fault), False

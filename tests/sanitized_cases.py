@@ -1,4 +1,4 @@
-"""One ragged case of each variant, for compute-sanitizer; run as a program, it launches those of one lowering.
+"""compute-sanitizer checks one ragged case of each variant; this module, run as a program, launches one lowering's cases.
 
 Numbers are drawn on the CPU and copied, so that nothing but the kernels runs on the GPU.
 """
@@ -28,7 +28,7 @@ PLAIN: dict[str, Any] = {
     "width": None,
     "edge": None,
 }
-# What each changes of that.
+# What each variant changes of PLAIN.
 VARIANTS: dict[str, dict[str, Any]] = {
     "grouped heads": {"heads": "gqa"},
     "window": {"mask": "both", "width": 64, "edge": 1},
@@ -46,12 +46,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def kernel(name: str, schedule: str) -> Kernel:
-    """That of a variant."""
+    """Returns the kernel of a variant."""
     return Kernel(**(PLAIN | VARIANTS[name] | {"schedule": schedule}))
 
 
 def case(name: str, schedule: str) -> Case:
-    """Ragged in queries and in keys."""
+    """Returns the case of a variant, which is ragged in queries and in keys."""
     lengths = (333, 200) if name == "queries that see no key" else (200, 333)
     of_kernel = kernel(name, schedule)
     drawn = case_of(of_kernel, *lengths, random.Random(name), batch=1)
@@ -59,7 +59,7 @@ def case(name: str, schedule: str) -> Case:
 
 
 def launch(name: str, schedule: str) -> None:
-    """One call of attention()."""
+    """Calls attention() once."""
     called = case(name, schedule)
     given = drawn(called, 1, "cpu")
     q, k, v = map(_on_gpu, given.places)

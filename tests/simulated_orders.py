@@ -1,4 +1,4 @@
-"""Orders in which to run a simulated program: all of them, or random and biased ones."""
+"""Runs a simulated program in all orders, or in random and biased ones."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ FLIGHT = -1
 
 
 class TooMany(Exception):
-    """More states than were asked for."""
+    """Raised where there are more states than were asked for."""
 
 
 def explore(machine: Machine, states: int, reduced: bool = True) -> Fault | None:
-    """A fault that some order has, of all orders. Raises TooMany beyond so many states.
+    """Tries all orders, and returns a fault that some order has. Raises TooMany beyond so many states.
 
-    States that were seen are not gone into again; `reduced`: where what happens next commutes with all that anybody
-    else may ever do, no other order is tried.
+    States that were seen are not entered again. If `reduced`, no other order is tried where what happens next commutes
+    with all that anybody else may ever do.
     """
     futures = _futures(machine)
     seen: set[tuple[int, ...]] = set()
@@ -49,7 +49,7 @@ def explore(machine: Machine, states: int, reduced: bool = True) -> Fault | None
 
 
 def _run_alone(machine: Machine, futures: list[list[Masks]] | None, state: State) -> list[int]:
-    """Go on while one choice is enough; the choices where it is not. Raises Fault."""
+    """Goes on while one choice is enough, and returns the choices where one is not. Raises Fault."""
     while True:
         choices = machine.choices(state)
         if not choices:
@@ -64,7 +64,7 @@ def _run_alone(machine: Machine, futures: list[list[Masks]] | None, state: State
 
 
 def _commuting(machine: Machine, futures: list[list[Masks]], state: State, choices: list[int]) -> int | None:
-    """A choice that commutes with all that others may ever do."""
+    """Finds a choice that commutes with all that others may ever do."""
     warps = len(machine.warps)
     others: dict[int, Masks] = {warp: futures[warp][state[warp]] for warp in range(warps)}
     others |= {choice: machine.operation(state, choice).touches for choice in choices if choice >= warps}
@@ -83,7 +83,7 @@ def _commuting(machine: Machine, futures: list[list[Masks]], state: State, choic
 
 
 def _futures(machine: Machine) -> list[list[Masks]]:
-    """By warp and place in its run, all that it may touch from there on."""
+    """Returns, by warp and place in its run, all that the warp may touch from there on."""
     futures = []
     for run in machine.runs:
         masks: list[Masks] = [(0, 0, 0)]
@@ -101,7 +101,7 @@ def _either(*masks: Masks) -> Masks:
 
 
 def tried(machine: Machine, orders: int, rng: random.Random) -> Fault | None:
-    """A fault that one of so many random and biased orders has."""
+    """Tries so many random and biased orders, and returns a fault that one of them has."""
     for _ in range(orders):
         try:
             if rng.random() < 0.2:
@@ -121,7 +121,7 @@ def _run_by_chance(machine: Machine, rng: random.Random) -> None:
 
 
 def _ranking(machine: Machine, rng: random.Random) -> list[int]:
-    """Choices, of which the first that is ready is taken. FLIGHT: anything in flight that the list does not name."""
+    """Ranks the choices: the first that is ready is taken. FLIGHT is anything in flight that the list does not name."""
     ranking = [*range(machine.lasting)]
     rng.shuffle(ranking)
     ranking.insert(rng.choice((0, len(ranking), rng.randrange(len(ranking)))), FLIGHT)
@@ -138,7 +138,7 @@ def _ranking(machine: Machine, rng: random.Random) -> list[int]:
 
 
 def _run_ranked(machine: Machine, ranking: list[int], changes: float, rng: random.Random) -> None:
-    """`changes` is how likely a step moves one choice to another rank."""
+    """Runs a program by a ranking; `changes` is how likely a step moves one choice to another rank."""
     state = machine.first[:]
     while True:
         for choice in ranking:
@@ -152,7 +152,7 @@ def _run_ranked(machine: Machine, ranking: list[int], changes: float, rng: rando
 
 
 def _taken(machine: Machine, ranking: list[int], state: State, choice: int, rng: random.Random) -> bool:
-    """Whether a choice was ready: then it has happened."""
+    """Makes a choice happen if it is ready, and says whether it was."""
     if choice == FLIGHT:
         flights = [flight for flight in machine.flights(state) if flight not in ranking]
         if flights:

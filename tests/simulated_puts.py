@@ -1,4 +1,4 @@
-"""What warps put in a buffer for the products of their warpgroup, by the rules that mbarrier_simulator.py states."""
+"""Warps put parts in a buffer for the products of their warpgroup, by the rules that mbarrier_simulator.py states."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Own = tuple[Process, int]
 
 
 class Puts:
-    """Of each buffer the part that each warp puts: what is in it, and how many of the warp's products may read it.
+    """Puts have each buffer's parts, one for each warp: what is in a part, and how many of the warp's products read it.
 
-    A part of number `step` is 2 * step + WRITTEN, or + FENCED; at first it is 0.
+    The part of step `step` is the number 2 * step + WRITTEN, or + FENCED; at first it is 0.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Puts:
         self.names = {event.name for run in roles.values() for event in run if event.kind == "put"}
         self.parts: dict[tuple, dict[Own, tuple[int, int]]] = {}
         self.bits: dict[tuple, int] = {}
-        # By warp, the products that may be in flight: their number, and what they read.
+        # The products of each warp that may be in flight: their number, and what they read.
         self.flights: dict[Own, deque[tuple[int, list[tuple[int, int]]]]] = {own: deque() for own in warps}
         self.numbers = dict.fromkeys(warps, 0)
         self.issued = {own: slot((own, "issued"), 0) for own in warps}
@@ -43,7 +43,7 @@ class Puts:
                         self.bits[key] = bit((key, "parts"))
 
     def put(self, own: Own, event: Event) -> list[Operation]:
-        """A warp puts its part, which its own products may not be reading, nor any other warpgroup's."""
+        """Puts a warp's part, which no product of the warp itself or of another warpgroup may be reading."""
         key = own[0].block, event.name, event.index
         part = self.parts[key][own][0]
         readings = [
@@ -58,7 +58,7 @@ class Puts:
         return [Operation(do, changes=self.bits[key])]
 
     def fence(self, own: Own) -> list[Operation]:
-        """What the warp has put is fenced."""
+        """Fences what the warp has put."""
         mine = [(key, parts[own][0]) for key, parts in self.parts.items() if own in parts]
         changes = sum(self.bits[key] for key, _ in mine)
 
@@ -70,7 +70,7 @@ class Puts:
         return [Operation(do, changes=changes)] if mine else []
 
     def product(self, own: Own, event: Event) -> list[Operation]:
-        """One that multiplies all parts of its warpgroup, which are there from when its first warp issues it."""
+        """Issues a product of all parts of its warpgroup; all parts must be there when the first warp issues the product."""
         wanted, readings, bits = [], [], 0
         for name, index, step in event.reads:
             if name in self.names:
@@ -93,7 +93,7 @@ class Puts:
         return [Operation(do, bits, adds=self.issues[own])] if self.names else []
 
     def wait(self, own: Own, left: int) -> list[Operation]:
-        """A product ends for all of its warps, so not before the last of them has issued it."""
+        """Waits for products: a product ends for all of its warps, so not before the last warp has issued it."""
         flight, done, number = self.flights[own], [], 0
         while len(flight) > left:
             ended, readings = flight.popleft()

@@ -1,4 +1,4 @@
-"""What warps read themselves, by the rules that mbarrier_simulator.py states: a load by TMA over it is a fault until a fence."""
+"""Warps read buffers themselves: until a fence, a load by TMA over such a buffer is a fault (see mbarrier_simulator.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Buffer = tuple[int, str, int]
 
 
 class Reads:
-    """A number for each warp and buffer that the TMA fills and the warp reads: 1 where it has, and not fenced that."""
+    """Reads have a number for each warp and buffer that the TMA fills and the warp reads: 1 after a read, until a fence."""
 
     def __init__(
         self, warps: Iterable[Own], roles: Mapping[Process, Sequence[Event]], slot: Callable[[object, int], int]
@@ -25,14 +25,17 @@ class Reads:
                     self.slots.setdefault(buffer, {})[process, warp] = slot((buffer, process, warp, "read"), 0)
 
     def of_all(self, buffer: Buffer) -> list[int]:
-        """Those of every warp that reads a buffer."""
+        """Returns the numbers' slots of every warp that reads a buffer."""
         return [*self.slots.get(buffer, {}).values()]
 
     def of(self, own: Own, buffers: Iterable[Buffer] | None = None) -> list[int]:
-        """Those of a warp, of some buffers or of all: only it, and who loads over them, touches these."""
+        """Returns the numbers' slots of a warp, for some buffers or all.
+
+        Only the warp, and loads over the buffers, touch these numbers.
+        """
         places = (self.slots.get(buffer, {}) for buffer in (self.slots if buffers is None else buffers))
         return [slots[own] for slots in places if own in slots]
 
     def buffers(self, own: Own) -> list[Buffer]:
-        """Which the warp reads."""
+        """Returns the buffers that the warp reads."""
         return [buffer for buffer, slots in self.slots.items() if own in slots]

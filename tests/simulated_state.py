@@ -1,11 +1,11 @@
-"""The numbers that a simulated cluster is in, and what changes them, by the rules that mbarrier_simulator.py states."""
+"""Numbers are the state of a simulated cluster; operations change them by the rules that mbarrier_simulator.py states."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 WARP = 32
-# What holds a buffer with nothing in it, and one that a load may be writing to; else the number of its load.
+# A buffer holds NOTHING, or LANDING while a load may be writing to it, or else the number of its load.
 NOTHING, LANDING = -1, -2
 # A warp's part of a buffer: as it was loaded, written by its threads, and written and fenced.
 LOADED, WRITTEN, FENCED = 0, 1, 2
@@ -18,31 +18,34 @@ Place = tuple[int, int, list[int], int]
 
 
 class Fault(Exception):
-    """What goes wrong."""
+    """Raised where something goes wrong."""
 
 
 class Operation:
-    """What `ready` lets happen. Two that do not touch the same thing, or only read it, or only add to it, commute."""
+    """An operation happens when `ready` lets it.
+
+    Two operations commute if they touch nothing in common, or only read what they share, or only add to it.
+    """
 
     def __init__(
         self, do: Do, reads: int = 0, changes: int = 0, adds: int = 0, ready: Callable[[State], bool] | None = None
     ):
         self.do, self.ready = do, ready
         self.touches = reads, changes, adds
-        # What it puts in flight.
+        # The operations that this one puts in flight.
         self.landings: list[Operation] = []
 
 
 def nothing(state: State) -> None:
-    """Passes."""
+    """Does nothing."""
 
 
-# Behind the last of a run.
+# This operation stands behind the last one of a run.
 ENDED = Operation(nothing, ready=lambda state: False)
 
 
 def arrive(state: State, barrier: Barrier, arrivals: int) -> None:
-    """One after another."""
+    """Arrives at a barrier so many times, one after another. Raises Fault where no arrival is pending."""
     while arrivals:
         left = state[barrier[0]]
         if not left:
@@ -54,7 +57,7 @@ def arrive(state: State, barrier: Barrier, arrivals: int) -> None:
 
 
 def add_bytes(state: State, barrier: Barrier, loads: int) -> None:
-    """Those of so many loads: expected, or landed if negative."""
+    """Adds the bytes of so many loads to a barrier: bytes are expected, or have landed if negative."""
     state[barrier[1]] += loads
     end_phase(state, barrier)
 
@@ -67,7 +70,10 @@ def end_phase(state: State, barrier: Barrier) -> None:
 
 
 def overwrite(state: State, place: Place, step: int, unfenced: Iterable[int] = ()) -> None:
-    """`unfenced` are slots of warps that have, or have not, read it themselves and not fenced that."""
+    """Loads over a place. Raises Fault where somebody still reads or writes the place.
+
+    `unfenced` are slots of warps, which say whether the warp has read the place itself and not fenced that.
+    """
     holds, reading, parts, _ = place
     if any(state[slot] for slot in unfenced):
         raise Fault("loads over what is read and not fenced")

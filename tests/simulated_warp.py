@@ -1,4 +1,4 @@
-"""The run of one warp, as operations, by the rules that mbarrier_simulator.py states."""
+"""Makes operations of the run of one warp, by the rules that mbarrier_simulator.py states."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tl_attention.proof.events import CLUSTER, Event
 
 
 class Warp:
-    """The run of one warp of a process."""
+    """A warp has its run in a process, as operations."""
 
     def __init__(self, machine: Any, number: int):
         self.machine, self.number = machine, number
@@ -63,7 +63,7 @@ class Warp:
         return (*slots, count, self.machine.bit(key))
 
     def _no_posts(self, state: State) -> bool:
-        """Whether the arrivals that the warp has made elsewhere are all there."""
+        """Says whether all arrivals that the warp has made elsewhere are there."""
         return not state[self.machine.flying] & self.machine.posted[self.number]
 
     def _wait(self, event: Event) -> list[Operation]:
@@ -89,7 +89,7 @@ class Warp:
         return [post]
 
     def _arrival(self, block: int, event: Event) -> Operation:
-        """That lands in a block."""
+        """Makes the operation of an arrival that lands in a block."""
         machine, barrier = self.machine, self._barrier(block, event.name, event.index)
 
         def do(state: State) -> None:
@@ -121,7 +121,7 @@ class Warp:
                 state[arrived] = state[expected] = 0
                 state[full] += 1
 
-        # Of numbers that differ, the first to arrive counts.
+        # If the numbers differ, the first to arrive counts.
         alike, bit = len(self.machine.threads[key]) == 1, self.machine.bit(key)
         return [Operation(do, self.posts, 0 if alike else bit, bit if alike else 0, self._no_posts)]
 
@@ -181,11 +181,11 @@ class Warp:
         return taken
 
     def _loaded(self, event: Event) -> list[tuple[str, int, int]]:
-        """What it reads that no threads have put there."""
+        """Returns what an event reads that no threads have put there."""
         return [read for read in event.reads if read[0] not in self.machine.puts.names]
 
     def _uses(self, event: Event) -> tuple[list[tuple[int, int, list[int]]], int]:
-        """(what must be held, as it was loaded, and where; the bits of all)."""
+        """Returns for what an event reads (what must be held as it was loaded, and where; the bits of all)."""
         uses, bits = [], 0
         for name, index, step in self._loaded(event):
             holds, _, parts, bit = self._place(self.block, name, index)

@@ -1,4 +1,4 @@
-"""Two warps of a thread block that copy by cp.async, run adversarially: the numbers, not the rules, say what is safe.
+"""Two warps of a thread block copy by cp.async and run adversarially: the numbers, not the rules, say what is safe.
 
 Each warp copies its half of a tile. A copy may land at once, or as late as a wait of its warp makes it; a warp may run
 ahead of the other as far as a barrier lets it. Where a read finds another block in its tile, the Program is wrong.
@@ -11,28 +11,27 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from tl_attention.lowering.mma_sync.dialect import Q_LOAD
-from tl_attention.program.phases import Step
-from tl_attention.program.program import Program
+from tl_attention.program.program import Program, Step
 
 WARPS = 2
-# Which of the warps that can go on does; whether a copy lands that need not yet.
+# A Turn chooses one of the warps that can go on; Lands says whether a copy lands that need not land yet.
 Turn = Callable[[list[int]], int]
 Lands = Callable[[], bool]
 
 
 class Wrong(Exception):
-    """A read finds what it should not."""
+    """Raised where a read finds what it should not."""
 
 
 class Warps:
-    """The warps of one run, and the tiles in shared memory."""
+    """Warps are the warps of one run, and have the tiles in shared memory."""
 
     def __init__(self, program: Program, blocks: int, turn: Turn, lands: Lands):
         self.program, self.turn, self.lands = program, turn, lands
         self.left = [deque(program.phases.steps(blocks)) for _ in range(WARPS)]
         # What each half of a tile holds: (load, number of the buffer, warp that copies it) -> block.
         self.memory: dict[tuple[str, int, int], int] = {}
-        # Of each warp its groups, oldest first: what has not landed.
+        # The groups of each warp that have not landed, oldest first.
         self.groups: list[list[list[tuple[tuple[str, int, int], int]]]] = [[] for _ in range(WARPS)]
         self.kept = [False] * WARPS
         for warp in range(WARPS):
@@ -78,7 +77,7 @@ class Warps:
             self.write(group)
 
     def land(self, warp: int, count: int) -> None:
-        """The first groups of the warp, so many of them."""
+        """Lands the first `count` groups of the warp."""
         for group in self.groups[warp][: max(0, count)]:
             self.write(group)
 
@@ -95,7 +94,7 @@ class Warps:
 
 
 def runs(program: Program, blocks: int, random_runs: int) -> Iterator[Warps]:
-    """Either warp ahead, with copies early and late, and some at random."""
+    """Yields runs with either warp ahead, with copies early and late, and some random runs."""
     for ahead in (min, max):
         for early in (True, False):
             yield Warps(program, blocks, ahead, lambda early=early: early)
@@ -105,7 +104,7 @@ def runs(program: Program, blocks: int, random_runs: int) -> Iterator[Warps]:
 
 
 def wrong(program: Program, random_runs: int = 4) -> str | None:
-    """What goes wrong in some run of the whole Program, over few blocks and many; None where nothing does."""
+    """Says what goes wrong in some run of the whole Program, over few blocks and many; None where nothing does."""
     for blocks in range(program.least_blocks, program.least_blocks + 2 * program.span + 3):
         for run in runs(program, blocks, random_runs):
             try:

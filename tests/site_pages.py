@@ -1,4 +1,4 @@
-"""The site that a run's tests share, its pages, and what a page of Markdown has."""
+"""A run's tests share one site; this module builds it, and reads its pages and their Markdown."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
 
 
 def build_once(shared: Path) -> Path:
-    """The repository's site in a folder that the processes of a run share, made by the first that comes.
+    """Makes the repository's site in a folder that the processes of a run share; the first process to come makes it.
 
-    One with warnings is not good for any test.
+    A site with warnings fails every test that asks for it.
     """
     with open(shared / "site.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -40,20 +40,20 @@ def build_once(shared: Path) -> Path:
 
 
 def markdown_of(site: Path) -> dict[Path, Path]:
-    """Every page that is made from Markdown, with its source."""
+    """Returns every page that is made from Markdown, with its source."""
     sources = {page: ROOT / page.relative_to(site).with_suffix(".md") for page in site.rglob("*.html")}
     return {page: source for page, source in sorted(sources.items()) if source.exists()}
 
 
 def tables_of(markdown: str) -> list[int]:
-    """The rows of each table, with its header."""
+    """Counts the rows of each table, with its header."""
     prose = re.sub(r"^```.*?^```$", "", markdown, flags=re.MULTILINE | re.DOTALL)
     runs = groupby(prose.splitlines(), key=lambda line: line.startswith("|"))
     return [len(list(lines)) - 1 for is_table, lines in runs if is_table]
 
 
 class Page(HTMLParser):
-    """What a page names, what a browser fetches for it, and its anchors."""
+    """A page has the links that it names, what a browser fetches for it, and its anchors."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Page(HTMLParser):
 
 
 def dead_links(site: Path) -> Iterator[str]:
-    """Links of the site's pages that lead to no file, or to no place in it."""
+    """Yields links of the site's pages that lead to no file, or to no place in a page."""
     pages = {file.resolve(): Page(file) for file in site.rglob("*.html")}
     for file, page in pages.items():
         for link in (*page.links, *page.fetched):

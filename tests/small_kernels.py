@@ -1,4 +1,4 @@
-"""Small kernels in the form of generated ones, for tests of how these are read and run."""
+"""Makes small kernels in the form of generated ones, for tests of how generated kernels are read and run."""
 
 from __future__ import annotations
 
@@ -6,33 +6,32 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tl_attention.proof.generated.calls import CALLS
-from tl_attention.proof.generated.iterations import Iterations
-from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.seen import Lengths, Seen
-from tl_attention.proof.generated.text import Kernel, read
-from tl_attention.proof.generated.threads import Threads
+from tl_attention.proof.code.calls import CALLS
+from tl_attention.proof.code.iterations import Iterations
+from tl_attention.proof.code.run import Extent, Run, Seen
+from tl_attention.proof.code.text import Kernel, read
+from tl_attention.proof.code.threads import Threads
 
-WHOLE = Lengths(1 << 62)
+WHOLE = Extent(1 << 62)
 
 
 def kernel(body: str, sizes: Iterable[str] = ("n", "m")) -> Kernel:
-    """One with this body, that takes these integers."""
+    """Makes a kernel with this body, which takes these integers."""
     given = ", ".join(f"int {size}" for size in sizes)
     signature = f'extern "C" __global__ void __launch_bounds__(64, 1) small({given}) {{'
     return read("\n".join([signature, body.strip("\n"), "}"]), CALLS)
 
 
 def line_of(body: str, text: str) -> int:
-    """The line, from 0, of a kernel with this body that has the text, which one line has."""
+    """Returns the number, from 0, of the only line with this text in a kernel with this body."""
     (found,) = [number for number, line in enumerate(body.strip("\n").splitlines(), 1) if text in line]
     return found
 
 
 def ran(
-    body: str, lengths: Lengths = WHOLE, blocks: int = 1, ys: int = 1, warps: int = 2, start: int = 0, **names: int
+    body: str, lengths: Extent = WHOLE, blocks: int = 1, ys: int = 1, warps: int = 2, start: int = 0, **names: int
 ) -> Run:
-    """A run of it by all threads of some blocks of one cluster."""
+    """Runs a kernel with this body by all threads of some blocks of one cluster."""
     small = kernel(body, names or ("unused",))
     threads = Threads(np.arange(blocks), ys, tuple(range(warps)))
     found = Run(small, threads, names, lengths, blocks, iterations=Iterations.of(small.body), start=start)
@@ -41,7 +40,7 @@ def ran(
 
 
 def synced(run: Run) -> list[tuple[int, list[int]]]:
-    """(named barrier, threads) of each sync, a thread's barrier being one number."""
+    """Returns (named barrier, threads) of each sync; all threads of a sync have one barrier."""
     return [(seen.values["index"], seen.threads.tolist()) for seen in _syncs(run)]
 
 
@@ -50,7 +49,7 @@ def _syncs(run: Run) -> list[Seen]:
 
 
 def barriers(run: Run, thread: int) -> list[int]:
-    """The named barriers that one thread syncs on, in order."""
+    """Returns the named barriers that one thread syncs on, in order."""
     found = []
     for seen in _syncs(run):
         here = np.flatnonzero(seen.threads == thread)

@@ -1,4 +1,4 @@
-"""Schedules of the warp-specialised lowering with options: one by hand, and a random sample."""
+"""Makes schedules of the warp-specialised lowering with options: one by hand, and a random sample."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from mutations import shipped, with_options
 from tiers import sampled
 
-from tl_attention.schedule.choices import choices
+from tl_attention.schedule.fields import choices
 from tl_attention.schedule.options import KernelOptions, SoftmaxOptions
 from tl_attention.schedule.schedule import Schedule
 
@@ -19,12 +19,12 @@ FIRST = ["max_prev", "max_init", "row_max", "max_merge", "scale"]
 REST = ("exp", "row_sum", "cast", "rescale")
 CHUNKED = ("exp.0", "exp.1", "row_sum", "cast", "rescale")
 TWO = {"exp": (48, 128)}
-# By `with_options`, and by `random_options` itself: of most registers none would be well-formed.
+# `with_options` and `random_options` draw these otherwise: with most values of registers no schedule is well-formed.
 DRAWN_OTHERWISE = ("k_stages", "v_stages", "registers", "rescale_threshold", "exp2_polynomial")
 
 
 def fa3(*softmax: str, split: dict[str, Any] | None = None, mma1: int = 0, **options: Any) -> Schedule:
-    """FlashAttention-3's schedule with the vector statements after the maximum in this order, each in its own group.
+    """Returns FlashAttention-3's schedule with its vector statements after the maximum in this order, each in a group.
 
     MMA1(t-1) is issued after `mma1` of them; before all of them by default, right after MMA0(t).
     """
@@ -47,7 +47,7 @@ def fa3(*softmax: str, split: dict[str, Any] | None = None, mma1: int = 0, **opt
 
 
 def random_options(seed: int) -> Schedule:
-    """Any well-formed schedule with options: not one that fits, or a legal one, usually."""
+    """Returns a random well-formed schedule with options, which usually does not fit, or is not legal."""
     rng = random.Random(seed)
     schedule = with_options(rng.choice(SPECIALIZED), rng).model_dump()
     for key, options in (("kernel", KernelOptions), ("softmax", SoftmaxOptions)):
@@ -65,7 +65,7 @@ def random_options(seed: int) -> Schedule:
 
 @functools.cache
 def hundred(number: int) -> list[Schedule]:
-    """A hundred of them, other ones for each number."""
+    """Returns a hundred random schedules, other ones for each number."""
     return [random_options(seed) for seed in range(100 * number, 100 * (number + 1))]
 
 

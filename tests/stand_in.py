@@ -1,4 +1,4 @@
-"""What stands in for compilers and a GPU in tests of what is measured."""
+"""Stands in for compilers and a GPU in tests of what is measured."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import torch
 from on_cpu import launched, take_for_a_gpu
 
-from tl_attention.build.compile import StaticReport
-from tl_attention.build.toolchain import Nvcc
+from tl_attention.compiler.compile import StaticReport
+from tl_attention.compiler.toolchain import Nvcc
 from tl_attention.measure import gpu_worker, machine, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.compilation import Compiled
@@ -30,12 +30,12 @@ BROKEN = {
 
 
 def code_of(candidate: Candidate) -> str:
-    """A fingerprint that schedules of one tile share."""
+    """Returns a fingerprint that schedules of one tile share."""
     return candidate.label[:9]
 
 
 class Compilers:
-    """Answers as `CompilePool` does, at once; `BROKEN` names what cannot be compiled."""
+    """These compilers answer as `CompilePool` does, at once; `BROKEN` names what cannot be compiled."""
 
     def __init__(self, most: int = 0, code: Callable[[Candidate], str] = code_of):
         self.code, self.finished, self.stopped = code, False, False
@@ -51,9 +51,9 @@ class Compilers:
 
 
 class Gpu:
-    """Answers as the worker process does. `faults` maps (call, candidate's name) to what happens instead.
+    """This GPU answers as the worker process does. `faults` maps (call, candidate's name) to what happens instead.
 
-    `ms` gives the times of a candidate's calls, those of the matrix product half of the others' by default.
+    `ms` gives the times of a candidate's calls. By default the matrix product takes half as long as the others.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Gpu:
         self.closed = True
 
     def named(self, call: str) -> list[str]:
-        """The candidates that a call was made for, in turn."""
+        """Returns the candidates that a call was made for, in order."""
         return [name for made, name in self.calls if made == call]
 
     def call(self, function: Callable, *arguments: Any, timeout_s: float) -> Any:
@@ -98,7 +98,7 @@ class Gpu:
 
 @pytest.fixture
 def on_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with compilers and an idle GPU, and no pauses."""
+    """Makes this machine look as if it had compilers and an idle GPU, without pauses."""
     monkeypatch.setattr(timing, "PAUSE_S", 0.0)
     monkeypatch.setattr(timing, "BATCH_PAUSE_S", 0.0)
     monkeypatch.setattr(machine, "chosen", lambda cuda: Nvcc(Path(), "PATH", "13.0.88", "13.0.89"))
@@ -108,7 +108,7 @@ def on_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def compiled_for(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Variant]]:
-    """What `attention` compiles for tensors on the CPU, which stand on a GPU of 114 SMs; its kernels do nothing."""
+    """Yields what `attention` compiles for CPU tensors, which pass as tensors of a GPU with 114 SMs; kernels do nothing."""
     asked: list[Variant] = []
 
     def kernel_of(schedule: object, variant: Variant) -> Any:

@@ -1,4 +1,4 @@
-"""What the tests of packed submissions share: the texts, each made once, and fresh interpreters to run them in."""
+"""Tests of packed submissions share the texts, each made once, and fresh interpreters to run them in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tl_attention.leaderboard.submission import VARIANT, pack
 
 ROOT = Path(__file__).parents[1]
 COMMITTED = ROOT / "leaderboard_submit.py"
-# One of each lowering.
+# One schedule of each lowering.
 SCHEDULES = {name: load(ROOT / "schedules" / f"{name}.yaml") for name in ("best", "seed", "mma_sync", "inferred")}
 INFERRED = SCHEDULES["inferred"]
 
@@ -36,13 +36,13 @@ print("print is harmless")
 
 @cache
 def text(name: str) -> str:
-    """The file packed from one of SCHEDULES."""
+    """Returns the file packed from one of SCHEDULES."""
     schedule = SCHEDULES[name]
     return shared("packed", Given(schedule, VARIANT), lambda: pack(name, schedule))
 
 
 def run_beside(folder: Path, packed: str, code: str, absent: tuple[str, ...] = ()) -> str:
-    """Import the text as submission.py in a fresh interpreter without these modules, then run code; its stderr."""
+    """Imports the text as submission.py in a fresh interpreter without these modules, runs code, and returns stderr."""
     (folder / "submission.py").write_text(packed, encoding="utf-8")
     script = PREAMBLE.format(absent=("task", "tl_attention", *absent)) + code
     result = subprocess.run([sys.executable, "-c", script], cwd=folder, stderr=subprocess.PIPE, text=True, timeout=180)
@@ -51,7 +51,7 @@ def run_beside(folder: Path, packed: str, code: str, absent: tuple[str, ...] = (
 
 
 def import_file(path: Path, packed: str) -> ModuleType:
-    """Write the text there and import it."""
+    """Writes the text to the path and imports it."""
     path.write_text(packed, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader

@@ -1,4 +1,4 @@
-"""What a problem asks for beside its output: a softcap, sinks and the LSE, from the command line to the record."""
+"""A problem may ask for a softcap, sinks and the LSE besides its output, from the command line to the record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gradient of `attention`: its plumbing on the CPU, where stand-ins compute, and on a Hopper GPU against fp64."""
+"""`attention` has a gradient: tests check its plumbing on the CPU with stand-ins, and a Hopper GPU's against fp64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tl_attention import InputError, attention
 from tl_attention.op import operator
 from tl_attention.op.rows import Rows
-from tl_attention.problem.window import masked, sides
+from tl_attention.problem.mask import masked, sides
 
 __all__ = ["flash_on_cpu", "on_cpu"]
 
@@ -38,7 +38,7 @@ CASES = {
 
 
 def drawn(sizes: tuple[int, ...], layout: str, device: str = "cpu", dtype=torch.float16) -> list[Tensor]:
-    """q, k, v, and a gradient of the output, in the layout; the first three require one."""
+    """Draws q, k, v, and a gradient of the output, in the layout; q, k and v require a gradient."""
     batch, heads, heads_kv, seq_q, seq_kv, head_dim = sizes
     generator = torch.Generator(device).manual_seed(7)
     lengths = ((heads, seq_q), (heads_kv, seq_kv), (heads_kv, seq_kv), (heads, seq_q))
@@ -173,7 +173,7 @@ ON_GPU = {
 
 
 def sdpas(q, k, v, grad, window, layout) -> list[Tensor]:
-    """The gradients of PyTorch's own fused attention, (batch, heads, seq, head_dim): flash where it has the mask."""
+    """Returns gradients of PyTorch's fused attention, (batch, heads, seq, head_dim): of flash where flash has the mask."""
     inputs = [x.detach().requires_grad_() for x in bhsd((q, k, v), layout)]
     group = inputs[0].shape[1] // inputs[1].shape[1]
     seen = visible(inputs[0].shape[2], inputs[1].shape[2], *window).cuda()

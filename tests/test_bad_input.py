@@ -1,4 +1,4 @@
-"""Bad schedule files: one line on stderr with file, line, key, what was found and expected; exit code 2."""
+"""A bad schedule file gives one line on stderr with file, line, key, what was found and expected, and exit code 2."""
 
 from __future__ import annotations
 
@@ -15,17 +15,6 @@ SOFTMAX = "[3, 4, 5, 6, 7, 8, 9, 10, 11]"
 # Replace this in the seed schedule, by this; then the line of the file and what the message says.
 MISTAKES = {
     # Words that are no YAML, or more than a schedule needs.
-    "no colon": ("block_M: 128", "block_M 128", 4, ["not YAML", "no colon behind block_M, expected `block_M: 128`"]),
-    "no space after the colon": (
-        "block_M: 128",
-        "block_M:128",
-        4,
-        ["not YAML", "no space behind the colon of block_M"],
-    ),
-    "a tab": ("block_M: 128", "block_M:\t128", 4, ["not YAML", "a tab ('\\t')", "replace it by spaces"]),
-    "indented": ("block_N", "  block_N", 5, ["not YAML", "block_N is indented, but the key on line 4"]),
-    "bracket not closed": ("[14]]", "[14]", 9, ["not YAML", "the bracket [ is not closed"]),
-    "quote not closed": ("pipelined", '"pipelined', 3, ["not YAML", 'the quote " is not closed']),
     "python object": ("pipelined", "!!python/object/apply:os.system [id]", 3, ["tags", "os.system"]),
     "tag": ("256", "!!int 256", 6, ["tags are not allowed", "!!int"]),
     "anchor": ("256", "&threads 256", 6, ["anchors and aliases", "'threads'"]),
@@ -41,17 +30,12 @@ MISTAKES = {
     "repeated key": ("", "block_M: 128\n", 12, ["block_M", "given on line 4 already"]),
     "unknown key": ("", "pipeline: 3\n", 12, ["pipeline: unknown key", "expected one of lowering, block_M"]),
     "case of a key": ("block_M", "block_m", 4, ["block_m: unknown key", "did you mean block_M?"]),
-    "misspelt key": ("num_stages", "num_stage", 7, ["num_stage: unknown key", "did you mean num_stages?"]),
-    "missing key": ("threads: 256\n", "", 2, ["threads: the key is missing"]),
-    "missing order": (ORDER, "", 2, ["order: the key is missing: add `base: seed`"]),
     "empty order": (ORDER, "order: []", 10, ["order: missing or empty"]),
     "escape sequence in a key": ("", '"\\e[31mred": 1\n', 12, ["\\x1b[31mred: unknown key"]),
     # Types of values.
     "bool for integer": ("256", "true", 6, ["threads: expected an integer", "found true"]),
     "yes for integer": ("256", "yes", 6, ["threads: expected an integer", "found true"]),
     "float for integer": ("256", "256.0", 6, ["threads: expected an integer", "found 256.0"]),
-    "string for integer": ("256", '"256"', 6, ["threads: expected an integer", "found '256'"]),
-    "nothing for integer": ("256", "", 6, ["threads: expected an integer", "found nothing"]),
     "list for integer": ("256", "[256]", 6, ["threads: expected an integer", "found the list [256]"]),
     "mapping for integer": ("256", "{x: 256}", 6, ["threads: expected an integer", "a mapping"]),
     "date for integer": ("256", "2026-11-21", 6, ["threads: expected an integer", "2026-11-21"]),
@@ -66,8 +50,6 @@ MISTAKES = {
     "5000 digits": ("256", "9" * 5000, 6, ["threads", "cannot read", "999..."]),
     "full-width digits": ("256", "\uff12\uff15\uff16", 6, ["threads: expected an integer"]),
     "merge sign as value": ("256", "<<", 6, ["threads", "cannot read", "'<<'"]),
-    "integer for list": (ORDER, "order: 3", 10, ["order: expected a list", "found 3"]),
-    "string for list": (ORDER, "order: -1 0 3 1 -1 2", 10, ["order: expected a list", "found '-1 0 3"]),
     "integer for group": ("[12]", "12", 9, ["group[3]: expected a list", "found 12"]),
     "name for group": ("[12]", "rescale", 9, ["group[3]: expected a list", "found 'rescale'"]),
     "nothing for group": ("[12]", "~", 9, ["group[3]: expected a list", "found nothing"]),

@@ -1,4 +1,4 @@
-"""Blocks that share an SM: what each may take, and that the kernel is made and proved for as many."""
+"""Thread blocks share an SM: each may take only its part, and the kernel is made and proved for so many blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tiers import exhaustive, sampled
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.program.planned import Planned
-from tl_attention.proof.generated.host_plan import parse_host_source
+from tl_attention.proof.code.host_plan import parse_host_source
 from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.explain import explain
 

@@ -1,4 +1,4 @@
-"""The sizes that kernels can count: what is refused, where, and that no sum of theirs leaves 32 bits."""
+"""Kernels can count sizes up to bounds: larger sizes are refused, and no sum of accepted sizes leaves 32 bits."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 
 from tl_attention import InputError
 from tl_attention.problem.bounds import LARGEST
-from tl_attention.problem.features import BY_WORD
+from tl_attention.problem.features import BY_WORD, SCALES, scale_of
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
-from tl_attention.problem.scale import SCALES, scale_of
 from tl_attention.problem.shape import AttentionShape
 
 # As `--shape` has them.
@@ -51,7 +50,7 @@ def test_large_problems_within_them_are_none_the_less_problems(text) -> None:
 
 
 class Narrow(int):
-    """An integer of 32 bits: a result that needs more is an error."""
+    """A narrow integer has 32 bits: a result that needs more is an error."""
 
 
 def _narrow(name: str):
@@ -73,7 +72,7 @@ NARROW = SimpleNamespace(min=min, max=max, ceildiv=lambda a, b: (a + b - 1) // b
 
 
 def problems(count: int):
-    """Problems at the bounds: each size that is drawn is small, or near one of them."""
+    """Yields problems at the bounds: each drawn size is small, or near a bound."""
     rng = random.Random(3)
     while count:
         seq_q, seq_kv, heads, batch, left, right = (
@@ -89,7 +88,7 @@ def problems(count: int):
 
 
 def test_no_sum_of_an_accepted_problem_leaves_32_bits() -> None:
-    """The sums of kernels, of the largest tiles, two of a cluster, and of the smallest."""
+    """Sums of kernels are tried with the largest tiles, two in a cluster, and with the smallest."""
     for shape in problems(300):
         mask = shape.mask
         batch, heads, seq_q, seq_kv = map(Narrow, shape.sizes)

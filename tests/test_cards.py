@@ -1,4 +1,4 @@
-"""Cards: their limits, which GPU is which, what a lowering is compiled for, and what is refused where."""
+"""Tests check cards: their limits, which GPU is which, what a lowering is compiled for, and what is refused on which card."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from mutations import shipped
 
 from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.files.default_rule import Case
+from tl_attention.files.defaults import Case
 from tl_attention.hardware import device
 from tl_attention.hardware.card import ARCHS, CARDS, HOPPER, Card, card_of, known_card
 from tl_attention.hardware.device import VisibleGpu, another_gpu, card_at_hand
@@ -36,7 +36,7 @@ SPECIFIED = {
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """Sets the GPUs that are visible, from here on."""
+    """Gives a function that sets the visible GPUs from here on."""
 
     def stand(*found: VisibleGpu) -> None:
         monkeypatch.setattr(device, "visible_gpus", lambda: found)
@@ -104,7 +104,7 @@ def test_so_many_blocks_fit_an_sm(arch, threads, registers, shared, blocks, limi
     ],
 )
 def test_so_many_warps_are_on_an_sm(registers, shared_kib, warps, limited_by):
-    """The occupancies that "flash attention from scratch", part 6, has for an RTX 3090."""
+    """The numbers are the occupancies that "flash attention from scratch", part 6, has for an RTX 3090."""
     assert CARDS["sm_86"].warps_per_sm(128, registers, shared_kib * 1024) == warps, limited_by
 
 

@@ -1,4 +1,4 @@
-"""`--arch`: what is compiled, checked and said for a card that is not at hand; and attention() on one that is."""
+"""`--arch` names a card that is not at hand: commands compile, check and speak for it. attention() takes a card at hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPE = ("--shape", "1,2,256,64", "--dtype", "fp16")
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
-    """The GPUs are those that a test names."""
+    """Makes only those GPUs visible that a test names."""
 
     def stand(*found: VisibleGpu) -> None:
         monkeypatch.setattr(device, "visible_gpus", lambda: found)
@@ -39,7 +39,7 @@ def no_gpu(monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch, on_a_machine, tmp_path, cli):
-    """Runs `run` or `bench` by stand-ins: the rows, the command's result, and what the GPU was asked to do."""
+    """Runs `run` or `bench` with stand-ins, and returns the rows, the command's result, and what the GPU was asked to do."""
     gpu, asked = Gpu(), []
 
     class Noting(Compilers):
@@ -159,7 +159,7 @@ def test_a_card_that_is_none_is_told(error_of) -> None:
 
 @pytest.fixture
 def on_a_4080(compiled_for, monkeypatch):
-    """`attention` takes CPU tensors for those of an RTX 4080; what it compiles."""
+    """Makes `attention` take CPU tensors for those of an RTX 4080, and returns what it compiles."""
     monkeypatch.setattr(arguments, "checked_card", lambda of: RTX_4080.card)
     return compiled_for
 
@@ -185,7 +185,7 @@ def test_a_case_that_the_card_has_no_schedule_for_is_refused_in_one_line(options
 
 def test_a_schedule_of_another_card_is_refused_before_it_is_compiled(on_a_4080, monkeypatch) -> None:
     monkeypatch.setattr("tl_attention.op.attention.kernel_of", kernel_of)
-    monkeypatch.setattr("tl_attention.build.generation.in_force", lambda: pytest.fail("it was compiled"))
+    monkeypatch.setattr("tl_attention.compiler.generation.in_force", lambda: pytest.fail("it was compiled"))
     q = torch.zeros(1, 2, 64, 64, dtype=torch.float16)
     with pytest.raises(InputError, match=r"^lowering: warp_specialized runs on sm_90a \(H100, H200\), not on sm_89"):
         attention(q, q, q, schedule="best")

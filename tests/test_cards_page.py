@@ -1,4 +1,4 @@
-"""The tables of docs/CARDS.md, and the record that they are made from."""
+"""Tests check the tables of docs/CARDS.md, and the record from which the tables are made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from pages import cards
 from stand_in import Compilers, on_a_machine
 
-from tl_attention.build.compile import StaticReport
+from tl_attention.compiler.compile import StaticReport
 from tl_attention.files.named import resolve
 from tl_attention.measure import bench
 from tl_attention.measure.compilation import Compiled
@@ -52,7 +52,7 @@ def test_what_is_equal_stands_on_one_line_and_what_is_refused_says_why() -> None
 
 
 def test_the_blocks_of_an_sm_count_the_producer_and_the_mbarriers() -> None:
-    """Of `short`, two blocks of 128 threads that compute and 128 that load, launched with 128 registers each."""
+    """`short` has 128 threads that compute and 128 that load; two blocks fit an SM, launched with 128 registers a thread."""
     assert [cards.blocks_per_sm(row("short", "sm_90a", registers)) for registers in (128, 136, 168)] == [2, 1, 1]
 
 

@@ -1,4 +1,4 @@
-"""Head sizes: what they are told as, and which schedules run them. Faults of them: tests/faults/sizes.py."""
+"""Tests check how head sizes are told, and which schedules run them. Their faults are in tests/faults/sizes.py."""
 
 from __future__ import annotations
 

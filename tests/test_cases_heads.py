@@ -1,4 +1,4 @@
-"""Grouped heads: what is compiled, proved, referred to and recorded of them. Faults of them: tests/faults/heads.py."""
+"""Grouped heads are compiled, proved, compared with a reference and recorded. Their faults are in tests/faults/heads.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mutations import SCHEDULES, shipped
 
 from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import load
-from tl_attention.lowering.pipelined.generated import PipelinedProof
+from tl_attention.lowering.pipelined.code_proof import PipelinedProof
 from tl_attention.lowering.warp_specialized.grid_proof import grids
 from tl_attention.measure.candidate import MANY, verified_on
 from tl_attention.measure.records import Row, parse_line, problem_of
@@ -20,7 +20,7 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
-from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.proof.code.verdict import GeneratedCode
 
 
 def test_no_grid_of_a_proof_cuts_a_group():

@@ -1,4 +1,4 @@
-"""The LSE in generated code: one line that is read and proved. Faults of it: tests/faults/lse.py."""
+"""One line of generated code stores the LSE, and is read and proved. The faults of the LSE are in tests/faults/lse.py."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tiers import exhaustive, sampled
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.device_code import STORE_LSE
 from tl_attention.problem.mask import CAUSAL
-from tl_attention.proof.generated.expression import arguments
-from tl_attention.proof.generated.lse import OWN
+from tl_attention.proof.code.copies import OWN
+from tl_attention.proof.code.expression import arguments
 
 # The line that stores.
 CALL = "tl_attention_store_lse("
@@ -24,7 +24,7 @@ ASKED = [name for name, kernel in KERNELS.items() if "LSE" in kernel.variant.opt
 
 
 def stores(source: str) -> list[int]:
-    """The numbers, from 0, of the lines that store it: calls in the kernel, not the function that they call."""
+    """Returns the numbers, from 0, of the lines that store the LSE: calls in the kernel, not the function that they call."""
     lines = source.splitlines()
     body = next(number for number, line in enumerate(lines) if "__launch_bounds__" in line)
     return [number for number, line in enumerate(lines) if number > body and line.strip().startswith(CALL)]
@@ -37,7 +37,7 @@ def line_of(code: Code) -> str:
 
 @pytest.mark.parametrize("name", sampled(ASKED, [*(name for name in ASKED if name in PROVED), "fa3_pipelined, asked"]))
 def test_the_proof_reads_and_reaches_the_lines_that_store_it(name):
-    """One line, and in mma_sync one for each 16 rows of a warp."""
+    """One line stores the LSE; in mma_sync there is one for each 16 rows of a warp."""
     verdict = proved(KERNELS[name])
     found = stores(lowered(KERNELS[name]).source)
     assert len(found) == 1 or KERNELS[name].schedule.lowering == "mma_sync"
@@ -55,7 +55,7 @@ def test_everything_else_is_the_kernel_without_it(name):
 
 
 def test_a_thread_is_counted_among_those_that_compute():
-    """Behind the threads that load, where the compiler puts these first: such a kernel has no Program to prove it by."""
+    """Threads that load come first where the compiler puts them first; such a kernel has no Program to prove it by."""
     calls = {name: line_of(lowered(KERNELS[f"{name}, asked"])).strip() for name in ("best", "seed", "inferred")}
     own = {name: arguments(call.removeprefix(CALL).removesuffix(");"))[-1] for name, call in calls.items()}
     assert own == {"best": OWN, "seed": OWN, "inferred": "(((int)threadIdx.x) - 128)"}
@@ -69,7 +69,7 @@ def test_without_it_nothing_of_it_is_there():
 
 @pytest.mark.parametrize("name", ["best", "seed"])
 def test_a_store_that_was_not_asked_for_is_refused(name):
-    """Code that stores the LSE, where the variant has none."""
+    """Code is refused that stores the LSE although the variant has none."""
     kernel = KERNELS[f"{name}, asked"]
     code, plain = lowered(kernel), lowered(KERNELS[name])
     without = replace(code.variant, optional=code.variant.optional - {"LSE"})
@@ -94,7 +94,7 @@ VALUES = {
 
 
 def with_value(code: Code, fault: str) -> Code:
-    """The code of a kernel whose store is given another value."""
+    """Returns the code of a kernel with another value passed to its store."""
     _, pattern, replacement = VALUES[fault]
     line = line_of(code)
     changed, found = re.subn(pattern, replacement, line)

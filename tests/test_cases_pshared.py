@@ -1,4 +1,4 @@
-"""P in shared memory: where a warp puts it, and its order with products. Faults of it: tests/faults/pshared.py."""
+"""A warp puts P in shared memory: tests check where, and in which order with products. Faults: tests/faults/pshared.py."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.lowering.warp_specialized.device_code import STORE_P
 from tl_attention.program.planned import Planned
-from tl_attention.proof.generated.tiles import Tile
+from tl_attention.proof.code.tiles import Tile
 from tl_attention.schedule.schedule import Schedule
 
 
 def changed(**keys: object) -> Schedule:
-    """FlashAttention-3's order, P in shared memory."""
+    """Returns FlashAttention-3's order with P in shared memory, and other keys."""
     return Schedule(**shipped()["fa3_overlap"].model_dump() | {"kernel": {"p_operand": "shared"}} | keys)
 
 
@@ -31,7 +31,7 @@ PUT = "tl_attention_store_p<"
 
 
 def puts(source: str) -> list[int]:
-    """The numbers, from 0, of the lines that put P, not of the function that they call."""
+    """Returns the numbers, from 0, of the lines that put P, not of the function that they call."""
     lines = source.splitlines()
     return [number for number, line in enumerate(lines) if line.strip().startswith(PUT)]
 
@@ -53,7 +53,7 @@ def test_every_line_that_puts_p_runs(name):
 
 
 def test_the_wait_for_mma1_comes_before_the_cast_that_overwrites_its_operand():
-    """As with P in registers: the statements read and write the same. An order that cannot have it is refused."""
+    """The wait is as with P in registers: statements read and write the same. An order that cannot have it is refused."""
     with pytest.raises(
         ScheduleRefused, match=r"^cast\(t\) overwrites acc_s_cast before mma1\(t-1\), emitted later, has"
     ):
@@ -65,7 +65,7 @@ def test_the_wait_for_mma1_comes_before_the_cast_that_overwrites_its_operand():
 
 @functools.cache
 def c_expression(name: str) -> str:
-    """What the device function's text says that a variable, or the address, is, as Python has it."""
+    """Returns, as Python, what the device function's text says that a variable, or the address, is."""
     patterns = {"row": r"row = (.*);", "place": r"place = (.*);", "address": r':: "r"\((.*)\),\n'}
     [found] = re.findall(patterns[name], STORE_P)
     return found.replace("threadIdx.x", "x").replace("/", "//")
@@ -73,7 +73,7 @@ def c_expression(name: str) -> str:
 
 @pytest.mark.parametrize("columns", range(16, 257, 16))
 def test_a_lane_puts_16_bytes_of_a_row_where_products_read_them(columns):
-    """stmatrix: lane 8 n + r has the address of row r of matrix n, whose rows and columns are those of registers n."""
+    """Lane 8 n + r of stmatrix has the address of row r of matrix n; its rows and columns are those of registers n."""
     tile = Tile("P", 64, columns, 1)
     taken = set()
     assert "panel = columns % 64 == 0 ? 64 : columns % 32 == 0 ? 32 : 16;" in STORE_P
@@ -92,7 +92,7 @@ def test_a_lane_puts_16_bytes_of_a_row_where_products_read_them(columns):
 
 
 def test_p_that_was_not_asked_for_is_refused():
-    """Code that puts P in shared memory, where the schedule has it in registers."""
+    """Code is refused that puts P in shared memory although the schedule has P in registers."""
     kernel = KERNELS["p_shared"]
     plain = kernel.schedule.model_copy(
         update={"kernel": kernel.schedule.kernel.model_copy(update={"p_operand": "registers"})}

@@ -1,6 +1,7 @@
-"""The generated code with a softcap and with sinks: what its proof leaves. Faults of it: tests/faults/softcap.py.
+"""Tests check what the proof leaves of generated code with a softcap and with sinks. Faults: tests/faults/softcap.py.
 
-Left to the numbers: the cap's arithmetic, whether hidden keys are kept from their neighbours, and what is made of a sink.
+The proof leaves to the numbers the cap's arithmetic, whether hidden keys are kept from their neighbours, and what is
+made of a sink.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def test_a_sink_is_read_once(name):
 
 @pytest.mark.parametrize("kernel", sampled(sorted({kernel for kernel, *_ in NUMBERS.values()}), ["seed, asked"]))
 def test_arithmetic_is_left_to_the_numbers(kernel):
-    """All of a kernel's faults at once, each of which changes lines that are left to the numbers."""
+    """All of a kernel's faults are put in at once; each changes lines that are left to the numbers."""
     code = lowered(KERNELS[kernel])
     source = code.source
     for of, pattern, into in NUMBERS.values():
@@ -47,7 +48,7 @@ def test_arithmetic_is_left_to_the_numbers(kernel):
 
 
 def test_without_them_nothing_is_read_for_them():
-    """A kernel without sinks that reads one is refused, and one that takes what its variant has not."""
+    """A kernel without sinks is refused if it reads one, or if it takes what its variant does not have."""
     code = lowered(KERNELS["seed, asked"])
     with pytest.raises(ScheduleRefused, match="its caller gives"):
         prove(

@@ -1,4 +1,4 @@
-"""Kernels that read strides: what is passed to them, and what a proof tells apart. Faults: tests/faults/strides.py."""
+"""Tests check what kernels that read strides are passed, and what a proof distinguishes. Faults: tests/faults/strides.py."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from golden_kernels import KERNELS
 from once import lowered
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.proof.generated.host_plan import parse_host_source
-from tl_attention.proof.generated.tensors import Tensor, contiguous, told_apart
+from tl_attention.proof.code.host_plan import parse_host_source
+from tl_attention.proof.code.tensors import Tensor, contiguous, told_apart
 
 
 def test_strides_have_64_bits_from_the_caller_to_the_kernel():

@@ -1,4 +1,4 @@
-"""Windows: where they cut, and what users may say. On a GPU: test_op_windows.py. Faults: tests/faults/windows.py."""
+"""Tests check where windows cut, and what users may say. On a GPU: test_op_windows.py. Faults: tests/faults/windows.py."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from tl_attention.measure.candidate import verified_on
 from tl_attention.measure.records import Row, problem_of
 from tl_attention.oracle.interpret import verify
 from tl_attention.problem.lengths import cuts, most_blocks
-from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.mask import CAUSAL, FULL, Mask, fitted, masked
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import INTEGERS, kv_blocks, row_tiles, visited_over_visible
 from tl_attention.problem.variant import Sizes, Variant
-from tl_attention.problem.window import fitted, masked
 from tl_attention.program.derivation import derive
 
 
 def test_only_where_no_block_of_a_tile_is_seen_whole_is_a_loop_empty():
-    """The loop over whole blocks, of windows narrower than a tile."""
+    """The loop over whole blocks is empty if a window is narrower than a tile."""
     for name, narrow in {"ws_three_stages, asked": True, "q_registers, asked": False, "seed, asked": False}.items():
         lines = lowered(KERNELS[name]).source.splitlines()
         unreached = [lines[line] for line in proved(KERNELS[name]).unreached]
@@ -32,7 +31,7 @@ def test_only_where_no_block_of_a_tile_is_seen_whole_is_a_loop_empty():
 
 
 def test_which_scores_a_masked_block_hides_is_left_to_the_numbers():
-    """Listed: the condition at the left edge, and the key that it counts from."""
+    """The list has the condition at the left edge, and the key from which the condition counts."""
     kernel = KERNELS["one_tile, asked"]
     code = lowered(kernel)
     conditions = [line for line in code.source.splitlines() if "if (" in line and "||" in line and "first_row" in line]

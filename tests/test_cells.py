@@ -40,7 +40,7 @@ def cell(group: str = "d128", shape: AttentionShape = SHAPE, **options) -> Cell:
 
 @pytest.fixture
 def run(monkeypatch) -> Callable[..., dict[str, CellRow]]:
-    """Measures cells on a stand-in, and returns the rows by name; what is recorded reads back as it was."""
+    """Gives a function that measures cells on a stand-in, and returns rows by name; recorded rows read back as they were."""
 
     def of(some: list[Cell], gpu: Gpu, **options) -> dict[str, CellRow]:
         monkeypatch.setattr(session, "Worker", lambda: gpu)
@@ -200,7 +200,7 @@ def test_without_a_gpu_there_is_nothing_to_time(run, monkeypatch) -> None:
 
 
 def test_a_batch_that_began_before_it_was_enqueued_is_taken_again(monkeypatch) -> None:
-    """A stand-in for CUDA: the GPU passes the first event when it has slept for as long as the calls take on the host."""
+    """A stand-in for CUDA passes the first event when the GPU has slept for as long as the calls take on the host."""
     import torch
 
     slept: list[int] = []
@@ -323,7 +323,7 @@ def test_a_cell_is_chosen_by_its_name(cli, error_of, tmp_path) -> None:
 
 @pytest.fixture
 def compared(cli, monkeypatch, tmp_path, on_a_machine) -> Callable[..., tuple[Any, Path]]:
-    """Runs `compare` on cells of FILE and a stand-in with a fault, and returns its result and record."""
+    """Gives a function that runs `compare` on cells of FILE and a stand-in with a fault, and returns result and record."""
 
     def run(*only: str, fault: CallFailed | None = None) -> tuple[Any, Path]:
         gpu = Gpu({} if fault is None else {("sample", "best_causal"): fault}, ms=lambda of: 1.0)

@@ -1,4 +1,4 @@
-"""The page's tables and picture of speed are made from the record of cells, and are held to it once there is one."""
+"""The page's tables and picture of speed are made from the record of cells, and must agree with it once it exists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tl_attention.problem.shape import AttentionShape
 
 
 def row(group: str, seq: int, causal: bool, speed: float, **fields) -> CellRow:
-    """A cell in which ours takes 1 ms, and the peer `speed` ms."""
+    """Makes a cell in which ours takes 1 ms, and the peer `speed` ms."""
     shape = AttentionShape(32768 // seq, 40, seq, seq, 128, "bfloat16", CAUSAL if causal else FULL, heads_kv=8)
     times = {"ours": 1.0, "fa3": speed, "fa3 again": speed}
     entries = tuple(Timed(name, name, shape.flops, calls=4, rounds_ms=(ms,) * 7) for name, ms in times.items())

@@ -1,4 +1,4 @@
-"""The choice of a configuration: what is left out, and why; what is timed beside what. Stand-ins compile and time."""
+"""A configuration is chosen: some kernels are left out for a reason, others are timed in turn. Stand-ins compile and time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import pytest
 from known import Known
 from stand_in import Compilers, Gpu, on_a_machine
 
-from tl_attention.build.compile import StaticReport
-from tl_attention.configurations.as_schedule import schedule_of
-from tl_attention.configurations.configuration import Configuration, parse
-from tl_attention.configurations.space import space
+from tl_attention.compiler.compile import StaticReport
+from tl_attention.configurations.configuration import Configuration, parse, schedule_of
+from tl_attention.configurations.published import space
 from tl_attention.errors import InputError
 from tl_attention.measure import gpu_worker
 from tl_attention.measure.bench import MOST_STACK_BYTES, choose
@@ -35,7 +34,7 @@ def named(options: str, tile: str = "128, 64, 64, 4") -> Configuration:
 
 
 class Pool(Compilers):
-    """Compiles each to code of its own, but for what `found` has: (code, report), or what went wrong."""
+    """This pool compiles each candidate to code of its own, but for what `found` has: (code, report), or what went wrong."""
 
     def __init__(self, found: dict[Configuration, tuple[str, StaticReport] | Compiled] | None = None):
         super().__init__()
@@ -123,7 +122,7 @@ def test_the_best_of_each_tile_are_timed_again_beside_each_other():
 
 
 def test_the_last_times_decide():
-    """What was the slower of two tiles is the faster one beside it."""
+    """The tile that was slower at first is faster when both are timed beside each other."""
     small, large = named("load_2_2_2_fragments"), named("load_2_2_2_fragments", "128, 128, 32, 4")
     seen: dict[str, int] = {}
 

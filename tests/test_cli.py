@@ -1,4 +1,4 @@
-"""The command line: what each command prints, what it leaves, and that the light ones start without torch."""
+"""Tests check what each command prints and leaves behind, and that light commands start without torch."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_explain_of_inferred_says_that_there_is_no_program(cli) -> None:
 
 @pytest.fixture
 def fake_runner(monkeypatch):
-    """Rows without compiling: what `bench.measure` is given, and rows of the status that a test wants."""
+    """Makes rows without compiling: notes what `bench.measure` is given, and gives rows of the status that a test wants."""
     from tl_attention.measure import bench
     from tl_attention.measure.records import Row, problem_of
 

@@ -1,4 +1,4 @@
-"""`submit`: packs a schedule, and with --evaluate runs submissions under the contract and records them."""
+"""`submit` packs a schedule, and with --evaluate runs submissions under the contract and records them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tl_attention.leaderboard.results import Evaluation, LineResult, Outcome, su
 
 @pytest.fixture(autouse=True)
 def files(tmp_path, monkeypatch) -> None:
-    """Commands run in a folder with two submissions and tiny test lines."""
+    """Makes commands run in a folder with two submissions and tiny test lines."""
     monkeypatch.chdir(tmp_path)
     for name in ("sdpa.py", "other.py"):
         Path(name).write_text(HONEST)
@@ -33,13 +33,13 @@ def files(tmp_path, monkeypatch) -> None:
 
 @pytest.fixture
 def named(monkeypatch) -> None:
-    """What is packed is the schedule's name."""
+    """Makes `submit` pack the schedule's name only."""
     monkeypatch.setattr(submission, "pack", lambda name, schedule: name)
 
 
 @pytest.fixture
 def fake(monkeypatch) -> SimpleNamespace:
-    """Evaluations without running: times by the file's name, and what a test makes wrong."""
+    """Makes evaluations without running anything: times by the file's name, and what a test makes wrong."""
     times = {"sdpa.py": 4.0, "other.py": 2.0, "seed.py": 2.5, "baseline_cudnn.py": 3.0, "cudnn.py": 6.0}
     run = SimpleNamespace(status="pass", tight=True, calls=[])
 
@@ -55,7 +55,7 @@ def fake(monkeypatch) -> SimpleNamespace:
 
 
 def test_submit_packs_a_schedule_and_says_path_and_size(cli, seed_path, monkeypatch) -> None:
-    """The text is the one that other tests have: each process packs it by itself in test_submission.py."""
+    """The text is the same as in other tests: each process packs it by itself in test_submission.py."""
     monkeypatch.setattr(submission, "pack", lambda name, schedule: text(name))
     result = cli("submit", seed_path.with_name("best.yaml"))
     size = Path("leaderboard_submit.py").stat().st_size

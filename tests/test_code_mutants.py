@@ -1,4 +1,4 @@
-"""A sample of the faults that `tools/mutate_code.py` puts into generated code: none passes that must not."""
+"""The proof lets none of the faults pass that must not: a sample of what `tools/mutate_code.py` puts into generated code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEED = "CI"
 
 
 def passed(name: str, file: Path, count: int = COUNT) -> list[str]:
-    """The mutants of the sample that are C++, and neither refused, equivalent, the numbers' nor judged by a person."""
+    """Returns the sample's mutants that are C++, and neither refused, equivalent, the numbers' nor judged by a person."""
     code = lowered(KERNELS[name])
     verdict = proved(KERNELS[name])
     found = sample(mutants(code, verdict, NUMBERS, SEED), count, SEED)
@@ -42,7 +42,7 @@ def passed(name: str, file: Path, count: int = COUNT) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def lowered_once(monkeypatch):
-    """The proof is asked about the code that the other tests have."""
+    """Makes the proof judge the code that the other tests have."""
     monkeypatch.setattr(proving, "lowered", lowered)
 
 
@@ -64,6 +64,6 @@ def test_a_proof_that_lets_all_pass_is_found_out(tmp_path, monkeypatch):
 
 
 def _of(changed, verdict):
-    """A verdict of a digest of its own, for lines as many as there are."""
+    """Makes a verdict with a digest of its own, for as many lines as there are."""
     kinds = (*verdict.kinds, "")[: changed.source.count("\n")]
     return type(verdict)(kinds, (), changed.source + changed.host_source)

@@ -1,4 +1,4 @@
-"""The words of the command line: help in groups with examples that work, and mistakes that are told with what to type."""
+"""The command line gives help in groups, with examples that work, and tells mistakes with what to type."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 import pytest
 
-from tl_attention.build import generation, toolchain
 from tl_attention.cli import main
 from tl_attention.cli.command import Command
+from tl_attention.compiler import generation, toolchain
 from tl_attention.errors import InputError
 from tl_attention.files.named import expand, resolve
 from tl_attention.leaderboard import submission
@@ -29,7 +29,7 @@ CONFIGURATION = "(128, 64, 64, 4): async+eager+swizzled+load_0_2_0_fragments+buf
 
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
-    """An empty folder, in which the test runs."""
+    """Makes an empty folder, in which the test runs."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

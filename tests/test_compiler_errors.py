@@ -1,4 +1,4 @@
-"""The reason of a kernel that cannot be built is the compiler's own first error, from texts of nvcc and TileLang."""
+"""If a kernel cannot be built, the reason is the compiler's own first error, from texts of nvcc and TileLang."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from mutations import shipped
 from tiers import exhaustive
 
-from tl_attention.build.compile import compile_kernel
-from tl_attention.build.compiler_errors import LONGEST, telling_line
-from tl_attention.build.sass import cuobjdump
+from tl_attention.compiler.compile import compile_kernel
+from tl_attention.compiler.compiler_errors import LONGEST, telling_line
+from tl_attention.compiler.sass import cuobjdump
 from tl_attention.errors import InputError
 from tl_attention.problem.variant import Variant
 
@@ -90,7 +90,7 @@ def test_an_nvcc_that_dies_without_an_error_line_is_quoted(script, reason, tmp_p
 
 
 def test_a_missing_nvcc_is_named(monkeypatch):
-    """As it comes out of TileLang's call: a RuntimeError with the text of Python's."""
+    """TileLang's call raises a RuntimeError with the text of Python's error."""
     from tilelang.contrib import nvcc
 
     monkeypatch.setattr(nvcc, "get_nvcc_compiler", lambda: "/nowhere/bin/nvcc")
@@ -126,7 +126,7 @@ def test_of_tilelangs_errors_the_words_are_shown_and_not_the_code(error, reason)
 
 @exhaustive
 def test_a_pipeline_that_tilelang_cannot_lower_says_so():
-    """Three stages of one group: the real error, from the code generator."""
+    """Three stages of one group give the real error, from the code generator."""
     schedule = shipped()["source_order"].model_copy(update={"num_stages": 3, "block_N": 64})
     with pytest.raises(InputError) as error:
         compile_kernel(schedule, Variant(64, "float16"))
@@ -155,7 +155,7 @@ LINKED = f"Compilation error:\ng++: error: {FULL}\n\nCommand line: g++ -shared -
 
 
 def test_on_a_full_disk_nothing_is_printed_and_the_reason_is_one_line(monkeypatch, capfd):
-    """The disk of TileLang's cache, of which it tells its log, or that of the temporary files, where it links."""
+    """The full disk has TileLang's cache, and TileLang tells its log, or it has the temporary files, where TileLang links."""
     import tilelang
 
     class Kernel:

@@ -1,4 +1,4 @@
-"""Kernels of "flash attention from scratch" by its notation: read and written, as schedules, wherever a name is taken."""
+"""Kernels of "flash attention from scratch" are read and written in its notation, wherever a schedule's name is taken."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from mma_sync_schedules import SHIPPED
 from test_mma_sync_passes import told
 from tiers import exhaustive
 
-from tl_attention.build.compile import compile_kernel
-from tl_attention.configurations.as_schedule import schedule_of
-from tl_attention.configurations.configuration import EXAMPLE, STEP, WHOLE, Configuration, parse
-from tl_attention.configurations.space import space
+from tl_attention.compiler.compile import compile_kernel
+from tl_attention.configurations.configuration import EXAMPLE, STEP, WHOLE, Configuration, parse, schedule_of
+from tl_attention.configurations.published import space
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.files.named import resolve
 from tl_attention.hardware.card import CARDS
@@ -24,8 +23,8 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
-from tl_attention.program.operation import Operation
 from tl_attention.program.planned import Planned
+from tl_attention.program.program import Operation
 
 RTX_3090 = CARDS["sm_86"]
 SPACE = list(space())
@@ -117,7 +116,7 @@ def test_every_configuration_of_the_space_is_proved_or_refused_for_its_size():
 
 
 def parts(one: Configuration) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The statements up to mma0's last, and from the first load of V's fragments on."""
+    """Returns the statements of the scores, up to mma0's last, and those from the first load of V's fragments on."""
     emission = schedule_of(one).emission
     scores, output = (next(names for names, _ in emission if load in names) for load in ("mma0.0", "mma1.0"))
     return scores, output[output.index("frag_v.0") :]
@@ -156,7 +155,7 @@ def steady(options: str) -> list[Operation]:
 
 
 def test_eager_copies_come_behind_the_barrier_that_frees_their_buffer():
-    """V(t) with the iteration's first barrier, K(t+1) behind the softmax, before the fragments of V(t) are loaded."""
+    """V(t) is copied at the iteration's first barrier, and K(t+1) behind the softmax, before V(t)'s fragments are loaded."""
     operations = steady("async+eager+swizzled+load_2_2_2_fragments")
     two_barriers = ["wait load_k, 0", "sync", "issue load_v", "wait load_v, 0", "sync", "issue load_k"]
     assert told(tuple(operations)) == two_barriers
@@ -226,7 +225,7 @@ def test_they_are_compiled_for_an_rtx_3090_and_the_generated_code_is_proved(text
 
 def test_the_notation_is_a_schedules_name():
     found = resolve(EXAMPLE)
-    assert (found.name, found.file, found.head_dims) == (EXAMPLE, None, (128,))
+    assert (found.name, found.sources, found.head_dims) == (EXAMPLE, (), (128,))
     assert found.schedule == schedule_of(parse(EXAMPLE)) and resolve(EXAMPLE) is found
     shape = AttentionShape(1, 2, 256, 256, 128)
     assert of_calls.schedule_of(EXAMPLE, shape, RTX_3090) == found.schedule

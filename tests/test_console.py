@@ -1,4 +1,4 @@
-"""What stands on the terminal and in a file: progress, and lines that no terminal breaks inside a word."""
+"""Terminal and file show progress, and lines that no terminal breaks inside a word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The corpus of generated code: drawn by its seed, lowered as it is compiled, judged again; what differs is shown."""
+"""The corpus of generated code is drawn by its seed, lowered as it is compiled, and judged again; differences are shown."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import corpus
 import pytest
 from checkouts import Checkout
 from click.testing import CliRunner, Result
-from generated_case import ACCEPTED, GeneratedCase, draw_random, generated, rebuilt
+from kernel_case import ACCEPTED, GeneratedCase, draw_random, generated, rebuilt
 from same_code import Case
 from tiers import exhaustive
 
-from tl_attention.build.compile import compile_kernel
+from tl_attention.compiler.compile import compile_kernel
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,14 +30,14 @@ def run(*arguments: object) -> Result:
 
 
 def kept(file: Path, cases: list[GeneratedCase]) -> Path:
-    """The file, with these cases."""
+    """Writes these cases to the file."""
     file.write_bytes(lzma.compress("".join(map(corpus.line, cases)).encode()))
     return file
 
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three random cases, one of them pipelined."""
+    """Draws three random cases, one of them pipelined."""
     file = tmp_path_factory.mktemp("corpus") / "three.xz"
     result = run("draw", file, "--cases", 3, "--pipelined", 1)
     assert result.exit_code == 0, result.output
@@ -47,7 +47,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def changed(drawn: Path, tmp_path: Path) -> Callable[..., Path]:
-    """Writes the three with one of them changed, that of the lowering."""
+    """Gives a function that writes the three cases with the lowering's first case changed."""
 
     def write(lowering: str, change: Callable[[GeneratedCase], GeneratedCase]) -> Path:
         cases = corpus.read(drawn)

@@ -1,4 +1,4 @@
-"""The dependence graph: its edges by hand, and that legality refuses the orders that break one, and no others."""
+"""Tests compare the dependence graph with edges by hand, and check that legality refuses only orders that break an edge."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from tiers import sampled
 from tl_attention.errors import ScheduleRefused
 from tl_attention.loop.attention import SOURCE
 from tl_attention.lowering.warp_specialized.dialect import TABLE
-from tl_attention.program.dependences import Dependence, dependences
-from tl_attention.program.derivation import derive
+from tl_attention.program.derivation import Dependence, dependences, derive
 from tl_attention.program.program import Program
 from tl_attention.proof.legality import Violation, find_violation
 from tl_attention.schedule.keys import PRODUCER
@@ -58,7 +57,7 @@ def test_chunks_depend_on_each_other_where_their_columns_meet() -> None:
 
 
 def broken(program: Program) -> list[Dependence]:
-    """The edges between statements of the consumer that its order breaks; a load of the producer waits by itself."""
+    """Returns the edges between the consumer's statements that its order breaks; a load of the producer waits by itself."""
     emitted = [op for op in program.consumer if op.kind in ("run", "issue")]
     start = {op.statement: op.lag * len(emitted) + place for place, op in enumerate(emitted)}
     return [
@@ -78,7 +77,7 @@ def test_shipped_schedules_break_no_edge(name, model) -> None:
 
 @pytest.mark.parametrize("shard", sampled(range(SHARDS), [0]))
 def test_an_order_is_refused_if_and_only_if_it_breaks_an_edge(shard) -> None:
-    """With this loop's statements: where none of them writes what was there before, values tell no more than edges do.
+    """In this loop no statement writes the value that was there before, so values tell no more than edges do.
 
     A refusal names a buffer of a broken edge. An order may also deadlock: a load behind its reader, a ring too small.
     """
@@ -102,7 +101,7 @@ def test_an_order_is_refused_if_and_only_if_it_breaks_an_edge(shard) -> None:
 
 
 def without(edge: Dependence) -> Schedule:
-    """Source order but for one edge: its second statement right before the first, or a block ahead of all others."""
+    """Returns source order but for one edge: its second statement comes right before its first, or a block ahead of all."""
     names = [name for name in SOURCE.names if name not in SOURCE.loads]
     stage = dict.fromkeys(names, 0)
     if edge.distance:

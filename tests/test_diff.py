@@ -1,4 +1,4 @@
-"""`diff`: two schedules' keys, Programs and code."""
+"""`diff` compares two schedules' keys, Programs and code."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tiers import exhaustive
 
-from tl_attention.build.compile import StaticReport
-from tl_attention.build.sass import Loop
+from tl_attention.compiler.compile import StaticReport
+from tl_attention.compiler.sass import Loop
 from tl_attention.files.named import resolve
 from tl_attention.measure.compilation import Compiled
 from tl_attention.schedule.schedule import Schedule
@@ -103,7 +103,7 @@ def test_the_code_of_equal_schedules_is_equal(cli, tmp_path) -> None:
 
 
 def test_a_schedule_that_cannot_run_is_refused_behind_what_can_be_shown(cli, tmp_path) -> None:
-    path = Path(resolve("seed_stages4").file.path)
+    path = Path(resolve("seed_stages4").sources[0].path)
     for options in ((), ("--no-code",)):
         result = cli("diff", "seed", "seed_stages4", "--head-dim", "128", *options)
         assert result.exit_code == 2 and "  num_stages: 2 -> 4" in result.stdout and "code:" not in result.stdout

@@ -1,4 +1,4 @@
-"""What `doctor` says of a machine, and that a torch for CUDA 12 is refused before anything is compiled."""
+"""`doctor` says what a machine has, and refuses a torch for CUDA 12 before anything is compiled."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from mutations import shipped
 from test_toolchain import toolkit
 
-from tl_attention.build import generation, store, toolchain
-from tl_attention.build.compile import compile_kernel
+from tl_attention.compiler import generation, store, toolchain
+from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.hardware.card import CARDS
 from tl_attention.measure import doctor
@@ -39,7 +39,10 @@ def test_doctor_says_what_compiles_and_that_run_would_work() -> None:
 
 @pytest.fixture
 def quick(monkeypatch):
-    """The trial compilation takes seconds, and has its own test above. TileLang looks for a C++ compiler once."""
+    """Leaves out the trial compilation, which takes seconds and has its own test above.
+
+    TileLang looks for a C++ compiler only once, so its cache is cleared.
+    """
     from tilelang.contrib.cc import get_cplus_compiler
 
     monkeypatch.setattr(doctor, "_trial", lambda nvcc, host: doctor.Fact("compiles", "not tried"))
@@ -126,7 +129,7 @@ def test_machine_code_of_a_newer_cuda_than_the_drivers_is_a_fault(nvcc, driver, 
 
 @pytest.fixture
 def torch_for_cuda_12(monkeypatch) -> str:
-    """The one line that it is refused in."""
+    """Makes torch one for CUDA 12, and returns the one line that refuses it."""
     import torch
 
     monkeypatch.setattr(torch.version, "cuda", "12.8")

@@ -1,4 +1,4 @@
-"""The proof's verdicts on tests/corpus.xz, 310 drawn kernels that `tools/corpus.py draw` lowered: none good is refused.
+"""The proof refuses no good kernel of tests/corpus.xz: 310 drawn kernels that `tools/corpus.py draw` lowered.
 
 No `make` target lowers them again. When generated code changes a test here fails, and the corpus is drawn anew:
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import corpus
 import pytest
 from checkouts import Checkout
-from generated_case import ACCEPTED, NOT_LOWERED, GeneratedCase, judge, lower, rebuilt
+from kernel_case import ACCEPTED, NOT_LOWERED, GeneratedCase, judge, lower, rebuilt
 from tiers import exhaustive, sampled
 
 ROOT = Path(__file__).parents[1]
@@ -30,7 +30,7 @@ REFUSED = ("does not wait for", "buffers for load_k from byte", "is nothing that
 
 @cache
 def cases() -> tuple[GeneratedCase, ...]:
-    """All of them that TileLang lowered."""
+    """Reads all drawn cases that TileLang lowered."""
     return tuple(case for case in corpus.read(FILE) if case.source)
 
 

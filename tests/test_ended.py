@@ -1,4 +1,4 @@
-"""What ends a command from outside, SIGTERM above all: it leaves no process, no empty file and no warning behind."""
+"""A command that is ended from outside, by SIGTERM above all, leaves no process, no empty file and no warning behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ except BaseException:
 
 
 def ended_by(number: int, script: str = "") -> Result:
-    """Of a command that gets the signal, or that imports a module that gets it."""
+    """Returns the result of a command that gets the signal, or that imports a module that gets the signal."""
 
     @click.group(cls=OneLineErrors)
     def group() -> None:
@@ -104,5 +104,5 @@ def test_bench_leaves_no_process_no_empty_file_and_no_warning(tmp_path) -> None:
 
 
 def children_of(parent: int) -> list[int]:
-    """Those that were spawned, whether they have begun or not."""
+    """Returns the children of a process that were spawned, whether they have begun or not."""
     return [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]

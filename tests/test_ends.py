@@ -1,4 +1,4 @@
-"""The sizes at which a kernel is verified show each way in which its loop over KV blocks begins and ends."""
+"""The sizes at which a kernel is verified show all ways in which its loop over KV blocks begins and ends."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_kernel_for_fixed_sizes_is_verified_at_these_alone() -> None:
 @pytest.mark.parametrize("mask", [CAUSAL, Mask(5, 0), Mask(127, 128), Mask(left=70), Mask(right=33)], ids=str)
 @pytest.mark.parametrize("off", [-3, -2, -1, 1, 2, 3])
 def test_an_edge_that_is_off_by_a_key_or_three_shows_at_some_lengths(mask: Mask, block_N: int, off: int) -> None:
-    """For rows of a warpgroup: the blocks that they see, and those that they see in full."""
+    """The edges are those of the blocks that a warpgroup's rows see, and of the blocks that they see in full."""
     found = dict.fromkeys(("begins", "ends", "first whole", "last whole"), 0)
     for seq_q, seq_kv in edges(mask, block_N):
         for row in range(0, seq_q, 64):
@@ -56,7 +56,7 @@ def test_an_edge_that_is_off_by_a_key_or_three_shows_at_some_lengths(mask: Mask,
 
 
 def differs(block: Callable[..., int], key: int, off: int, block_N: int) -> bool:
-    """Whether the block is another one for a key so far off."""
+    """Says whether the block is another one for a key so far off."""
     return block(key, block_N, INTEGERS) != block(key + off, block_N, INTEGERS)
 
 

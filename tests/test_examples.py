@@ -1,4 +1,4 @@
-"""The examples: on a GPU as they are, elsewhere on the CPU with the fp64 reference for the kernels, card by card."""
+"""The examples run as they are on a GPU; elsewhere they run on the CPU with the fp64 reference as kernels, card by card."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WITHOUT_LONG = [pytest.param(name, marks=exhaustive if name in FEWER else MARKS.
 
 
 def python(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """An example in a process of its own, as a user starts it."""
+    """Runs an example in a process of its own, as a user starts it."""
     return subprocess.run(
         [sys.executable, f"examples/{name}.py"],
         capture_output=True,
@@ -47,7 +47,7 @@ def python(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(autouse=True)
 def beside_each_other(monkeypatch) -> None:
-    """They import what they share as scripts do."""
+    """Makes the examples import what they share as scripts do."""
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
 
 
@@ -78,7 +78,10 @@ def test_an_example_fails_if_a_kernel_is_wrong(name, on_cpu, flash_on_cpu) -> No
 
 @pytest.fixture
 def on_card(monkeypatch, on_cpu, flash_on_cpu) -> Callable[[str, str], Kernels]:
-    """Runs an example as on a GPU of this arch; gives the kernels that it asked for, each of which its card can have."""
+    """Gives a function that runs an example as on a GPU of this arch, and returns the kernels that the example asked for.
+
+    The card can have each of these kernels.
+    """
 
     def run(name: str, arch: str) -> Kernels:
         card, example, is_available = CARDS[arch], import_module(name), torch.cuda.is_available

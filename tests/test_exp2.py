@@ -1,4 +1,4 @@
-"""The polynomials that stand in for MUFU.EX2: how far off they are, with coefficients as fp32 holds them."""
+"""Polynomials stand in for MUFU.EX2: tests check how far off they are, with coefficients as fp32 holds them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_largest_relative_error_is_the_one_stated(degree) -> None:
 
 @pytest.mark.parametrize("degree", ERRORS)
 def test_no_neighbour_is_better(degree) -> None:
-    """Minimised: a relative change of a thousandth of any coefficient but the first makes the error larger."""
+    """The error is minimal: a relative change of a thousandth of any coefficient but the first makes it larger."""
     x = torch.linspace(0, 1, 10_001, dtype=torch.float64)
     exact = 2**x
     value = polynomial(degree, x)

@@ -1,4 +1,4 @@
-"""What `explain` says of a schedule: what it takes of the SM, its options and chunks, what is proved and refused."""
+"""`explain` says what a schedule takes of the SM, its options and chunks, and what is proved and refused."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from tl_attention.files.schedule_file import load
 from tl_attention.files.schema import json_schema
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.program.planned import Planned
-from tl_attention.schedule.choices import choices
-from tl_attention.schedule.option_label import changed_options
-from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS
-from tl_attention.schedule.words import words_of
+from tl_attention.schedule.fields import choices
+from tl_attention.schedule.options import OPTION_KEYS, OPTION_PATHS, words_of
+from tl_attention.schedule.schedule import changed_options
 from tl_attention.show.explain import explain
 
 
 def options(text: str) -> list[str]:
-    """The lines of options, with their marks."""
+    """Returns the lines of options, with their marks."""
     return re.findall(r"^[* ] \w+\.\w+.*: .*$", text, re.MULTILINE)
 
 
@@ -91,7 +90,7 @@ def test_options_with_values_of_their_own_are_said_in_words() -> None:
 
 @pytest.mark.parametrize("number", HUNDREDS)
 def test_every_option_of_every_schedule_has_words(number) -> None:
-    """And of a lowering those that it takes."""
+    """Every option has words that is changed, or that the schedule's lowering takes."""
     for schedule in hundred(number):
         try:
             lines = options(explain(Planned(schedule)))
@@ -158,7 +157,7 @@ def test_the_sums_shown_are_those_that_the_limits_have(name) -> None:
 
 
 def test_explain_says_what_is_proved_and_then_what_is_refused(cli) -> None:
-    """`check` refuses seed_stages4 at head_dim 128: its Program is proved, and its tile does not fit."""
+    """`check` refuses seed_stages4 at head_dim 128: its Program is proved, but its tile does not fit."""
     refused = cli("explain", SCHEDULES / "seed_stages4.yaml", "--head-dim", 128)
     assert refused.exit_code == 2 and "Steady state" in refused.stdout and "shared memory: 294,912 of" in refused.stdout
     assert refused.stdout.endswith("\n\nproved: every read sees the value that source order gives it\n")

@@ -44,7 +44,7 @@ SOFTMAX = (
 
 
 def experiments() -> dict[str, Schedule]:
-    """One of those that have the same Program, and options that change the statements' code."""
+    """Returns experiments, one of those with the same Program and the same options that change the statements' code."""
     found: dict[object, tuple[str, Schedule]] = {}
     for path in sorted(SCHEDULES.glob("experiments/**/*.yaml")):
         schedule = load(path)
@@ -74,7 +74,7 @@ Token = tuple
 
 
 def listed(phase: Phase, schedule: Schedule, unmasked: bool = False) -> list[Token]:
-    """The operations of a phase as a kernel has them; without those that only a boundary block needs if `unmasked`."""
+    """Returns a phase's operations as a kernel has them; if `unmasked`, without those that only a boundary block needs."""
     table = schedule.table
     rings = {load: table.ring_of(load)[0] for load in table.loads}
     tokens: list[Token] = []
@@ -100,7 +100,7 @@ def listed(phase: Phase, schedule: Schedule, unmasked: bool = False) -> list[Tok
 
 
 def held(op: Listed, schedule: Schedule) -> list[str]:
-    """The calls for a hold: a thread has half as many registers as there are columns."""
+    """Returns the calls for a hold: a thread has half as many registers as there are columns."""
     if op.kind == "resume":
         return ["resume"]
     first, end = (column // 2 for column in schedule.table.by_name[op.statement].columns or (0, schedule.block_N))
@@ -114,7 +114,7 @@ def _access(table: Table, op: Listed) -> TracedStatement:
 
 
 def merged(tokens: Sequence[Token], shared: set[str]) -> list[Token]:
-    """Vector parts in a row that write the same buffer are one; what is not shared with others is a part's own."""
+    """Merges vector parts in a row that write the same buffer; a buffer that is not in `shared` is a part's own."""
     found: list[Token] = []
     reads: set[str] = set()
     for kind, what in tokens:
@@ -135,7 +135,7 @@ def merged(tokens: Sequence[Token], shared: set[str]) -> list[Token]:
 
 
 def in_loop(before: list[Emitted], after: list[Emitted], schedule: Schedule) -> tuple[list[Token], list[Token]]:
-    """Prologue and epilogue alone: behind the wait for Q, and up to the factors that the output is scaled by."""
+    """Cuts prologue and epilogue to the loop's parts: behind the wait for Q, and up to the factors that scale the output."""
     before = before[before.index(("wait", "Q")) + 1 :]
     if schedule.kernel.q_operand == "registers":
         assert before[0][1].writes == {"Q_local"}
@@ -155,7 +155,7 @@ def in_loop(before: list[Emitted], after: list[Emitted], schedule: Schedule) -> 
 
 @pytest.mark.parametrize("name,causal", sampled(BOTH_MASKS, [(name, True) for name in KEPT]))
 def test_the_traced_kernel_does_what_is_listed(name, causal):
-    """Every operation of every phase in order, the statements with what they read and write."""
+    """Every operation of every phase is compared in order, statements with what they read and write."""
     schedule = TRACED[name]
     kernel = lowering_of(schedule).prim_func(Planned(schedule), Variant(128, "float16", CAUSAL if causal else FULL))
     before, loops, after = specialized_phases(kernel)
@@ -189,7 +189,7 @@ def generated(text: str) -> list[Token]:
 
 
 def in_code(phase: Phase, schedule: Schedule) -> list[Token]:
-    """The operations of a phase that `generated` reads."""
+    """Returns the operations of a phase that `generated` reads."""
     tokens: list[Token] = []
     for kind, what in listed(phase, schedule):
         if kind == "product":
@@ -201,7 +201,7 @@ def in_code(phase: Phase, schedule: Schedule) -> list[Token]:
 
 @pytest.mark.parametrize("name", sampled(SPECIALIZED, KEPT))
 def test_the_generated_code_does_what_is_listed(name):
-    """Its loads, waits, products, releases, turns, holds and Q's release, in order, before, in and after its loops."""
+    """Loads, waits, products, releases, turns, holds and Q's release agree in order, before, in and after the loops."""
     schedule = SPECIALIZED[name]
     source = lowered(CODE[name]).source
     phases = explained(schedule)
@@ -215,7 +215,7 @@ def test_the_generated_code_does_what_is_listed(name):
 
 
 def unrolled_list(phases: dict[str, Phase], blocks: int, kinds: set[str]) -> Iterator[tuple[Listed, int]]:
-    """(operation, its block) of the listed phases for a loop over so many blocks."""
+    """Yields (operation, its block) of the listed phases for a loop over so many blocks."""
     prologue, epilogue = phases["Prologue"], phases["Epilogue"]
     start = int(prologue.at[-1]) + 1 if prologue.at else 0
     ends = [int(at[1:] or 0) for at in epilogue.at]
@@ -230,7 +230,7 @@ def unrolled_list(phases: dict[str, Phase], blocks: int, kinds: set[str]) -> Ite
 
 @pytest.mark.parametrize("name", sampled(SPECIALIZED, KEPT))
 def test_the_generated_code_works_on_the_blocks_that_are_listed(name):
-    """Every wait, release and product of the rings, by its slot and phase."""
+    """Every wait, release and product of the rings is compared by its slot and phase."""
     schedule = SPECIALIZED[name]
     program, table = derive(schedule), schedule.table
     code = lowered(CODE[name])
@@ -255,7 +255,7 @@ def test_the_generated_code_works_on_the_blocks_that_are_listed(name):
 
 @pytest.mark.parametrize("name", PIPELINED)
 def test_loads_and_products_of_a_pipelined_schedule_are_listed_in_the_programs_order(name):
-    """To which the generated code of every such kernel is held; the rest of the list is marked as the model's."""
+    """The proof compares such a kernel's generated code with that order; the rest of the list is marked as the model's."""
     schedule = shipped()[name]
     program, phases = derive(schedule), explained(schedule)
     for blocks in (program.least_blocks, program.least_blocks + 4):

@@ -32,7 +32,7 @@ WITH_PROGRAM = [name for name, kernel in KERNELS.items() if kernel.schedule.has_
 
 
 def refused(cell: Edit, part: slice) -> None:
-    """Holds if every fault of this part of the cell's is refused in its words."""
+    """Checks that every fault in this part of a cell is refused in the cell's words."""
     for code in cell.faulty()[part]:
         # Host code of another form than TileLang's is an input that cannot be read.
         with pytest.raises(InputError if cell.host else ScheduleRefused, match=cell.words):

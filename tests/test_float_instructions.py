@@ -1,4 +1,4 @@
-"""The softmax's floating-point instructions: the formula says what the machine code has, and what fusing the scale saves."""
+"""The formula says which floating-point instructions of the softmax the machine code has, and what fusing the scale saves."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from mma_sync_schedules import SHIPPED
 from pages.float_instructions import by_formula, counted, float_instructions, products_of_a_block
 from tiers import exhaustive
 
-from tl_attention.build.compile import compile_kernel
-from tl_attention.build.sass import Loop
-from tl_attention.configurations.as_schedule import schedule_of
-from tl_attention.configurations.configuration import parse
+from tl_attention.compiler.compile import compile_kernel
+from tl_attention.compiler.sass import Loop
+from tl_attention.configurations.configuration import parse, schedule_of
 from tl_attention.errors import InputError
 from tl_attention.files.named import resolve
 from tl_attention.measure.records import read_rows
@@ -43,7 +42,7 @@ def test_the_machine_code_has_what_the_formula_says_fused_and_not():
 
 
 def test_the_formula_is_what_was_counted_of_every_kernel_of_the_choice():
-    """On the machine where they were measured: of all tiles, compiled for sm_90a."""
+    """The kernels are of all tiles, compiled for sm_90a and counted on the machine where they were measured."""
     rows = [row for row in read_rows(RECORD) if row.name.startswith("(") and row.loops]
     assert len({row.name for row in rows}) > 100
     for row in rows:
@@ -52,7 +51,7 @@ def test_the_formula_is_what_was_counted_of_every_kernel_of_the_choice():
 
 
 def test_of_kernel_6_by_hand():
-    """64 x 64 by four warps: a thread has 32 scores, 64 accumulators of the output, in two rows."""
+    """Four warps have a tile of 64 x 64: a thread has 32 scores and 64 accumulators of the output, in two rows."""
     before, after = (by_formula(of(f"{KERNEL_5}{option}"), 128) for option in ("", "+opt_softmax"))
     assert before == {"FFMA": 2, "FMUL": 64 + 34, "FADD": 30 + 34, "FMNMX": 36, "MUFU": 34}
     assert after == {"FFMA": 2 + 34, "FMUL": 64 + 2, "FADD": 30, "FMNMX": 36, "MUFU": 34}

@@ -1,6 +1,6 @@
-"""A second loop: fragments are loaded from shared memory by statements of their own, as an mma.sync kernel has it.
+"""A second loop has statements that load fragments from shared memory, as in an mma.sync kernel.
 
-Its table is all that derivation, machine, legality and interpreter are told of it.
+The loop's table is all that derivation, machine, legality and interpreter are told of the loop.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from tl_attention.loop.attention import SOURCE
 from tl_attention.loop.table import statement
 from tl_attention.oracle.interpret import POLICIES, interpret
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
-from tl_attention.oracle.statements import STATEMENT_CODE
-from tl_attention.oracle.tile import Tiles
+from tl_attention.oracle.tile import STATEMENT_CODE, Tiles
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.program.dependences import dependences
-from tl_attention.program.derivation import derive
+from tl_attention.program.derivation import dependences, derive
 from tl_attention.program.program import Program
 from tl_attention.proof.legality import check, find_violation
 from tl_attention.schedule.dialect import Dialect
@@ -80,13 +78,13 @@ CODE = {
 
 
 class StandIn(SimpleNamespace):
-    """One that can be looked up by what it is, as a schedule can."""
+    """A stand-in can be looked up in a dict, as a schedule can."""
 
     __hash__ = object.__hash__
 
 
 def program(order: Iterable[tuple[str, int]], model: str = "synchronous", buffers: int = 2) -> Program:
-    """That of an order of (statement, stage); a stand-in for a schedule, which cannot name these statements."""
+    """Derives the Program of an order of (statement, stage), by a stand-in: a schedule cannot name these statements."""
     return derive(
         StandIn(
             has_program=True,
@@ -136,7 +134,7 @@ def steady(derived: Program) -> list[str]:
 
 @pytest.mark.parametrize("model", ["synchronous", "asynchronous"])
 def test_a_ring_is_waited_for_by_each_reader_and_released_by_the_last(model) -> None:
-    """By a copy, as soon as it ran: the product reads registers."""
+    """A copy releases the ring as soon as it ran: the product reads registers."""
     listed = steady(program(SOURCE_ORDER, model))
     first = listed.index("run copy_k_low+0")
     assert listed[first - 1] == "wait load_k+0"
@@ -171,7 +169,7 @@ REFUSED = {
 
 
 def errors(derived: Program) -> list[bool]:
-    """Whether the interpreter's runs are right, on several tiles of a ragged problem."""
+    """Says whether each run of the interpreter is right, on several tiles of a ragged problem."""
     q, k, v = make_inputs(AttentionShape(1, 1, 70, 150, 64), seed=1)
     options = {"mask": CAUSAL, "scale": 0.125}
     exact, peer = attention_fp64(q, k, v, **options), attention_same_precision(q, k, v, **options)

@@ -52,7 +52,7 @@ def test_only_these_kernels_are_kept_in_a_file_of_a_sane_size() -> None:
 
 
 def of_call(variant: Variant) -> set[str]:
-    """What a call asks for."""
+    """Returns what a call asks for."""
     asked = {
         "bf16": variant.dtype == "bfloat16",
         "causal": variant.mask.right == 0,
@@ -67,7 +67,7 @@ def of_call(variant: Variant) -> set[str]:
 
 
 def of_schedule(schedule: Schedule) -> set[str]:
-    """Its options that are not the default."""
+    """Returns the options of a schedule that are not at their defaults."""
     found = set()
     for options in (schedule.kernel, schedule.softmax, schedule.split):
         for name, field in type(options).model_fields.items():
@@ -79,14 +79,14 @@ def of_schedule(schedule: Schedule) -> set[str]:
 
 
 def computed(lowering: str) -> list[str]:
-    """The features of a call that a lowering computes."""
+    """Returns the features of a call that a lowering computes."""
     lacks = {"softcap", "Sinks", "narrow", "two sizes"} if lowering == "mma_sync" else set()
     return [feature for feature in CALL if feature not in lacks]
 
 
 @pytest.mark.parametrize("lowering", PROVED)
 def test_each_pair_of_features_is_in_some_kernel(lowering: str) -> None:
-    """Two of a call, and each of a call with each option that a schedule of the set has."""
+    """The pairs are two features of a call, and each feature of a call with each option that a schedule of the set has."""
     there: dict[str, set[str]] = defaultdict(set)
     for kernel in KERNELS.values():
         if kernel.schedule.lowering == lowering:
@@ -109,7 +109,7 @@ def test_each_option_of_a_shipped_schedule_is_in_some_kernel(schedules_dir) -> N
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    """The golden code of one kernel in a folder of its own, and what writes it with something changed."""
+    """Puts one kernel's golden code in a folder of its own, and gives a function that writes it with something changed."""
     name = "seed"
 
     def write(key: str = "", before: str = "", after: str = "") -> str:

@@ -1,4 +1,4 @@
-"""What the worker holds a kernel to, with kernels that are PyTorch's attention on the CPU, and faults in them."""
+"""The worker checks kernels: here PyTorch's attention on the CPU stands in for kernels, some with faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Kernel = Callable[..., None]
 
 
 def attention(shape: AttentionShape) -> Kernel:
-    """A kernel that is right."""
+    """Makes a kernel that is right."""
 
     def kernel(*, Q, K, V, Output, softmax_scale, LSE=None, softcap=0.0, Sinks=None) -> None:
         options = {"mask": shape.mask, "scale": softmax_scale, "softcap": softcap, "sinks": Sinks}
@@ -39,7 +39,7 @@ def attention(shape: AttentionShape) -> Kernel:
 
 @pytest.fixture
 def candidate(monkeypatch) -> Callable[[AttentionShape, Kernel], Candidate]:
-    """A candidate whose kernel, on the CPU, is the one given."""
+    """Gives a function that makes a candidate with a given kernel, on the CPU."""
     monkeypatch.setattr(gpu_worker, "DEVICE", "cpu")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 

@@ -1,4 +1,4 @@
-"""How a kernel's launch is read off the host code that TileLang generates, and what is refused there."""
+"""A kernel's launch is read off the host code that TileLang generates, and unknown host code is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from once import Given, lowered
 from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import load
 from tl_attention.problem.variant import Variant
-from tl_attention.proof.generated.host_plan import HostPlan, parse_host_source
+from tl_attention.proof.code.host_plan import HostPlan, parse_host_source
 from tl_attention.schedule.schedule import Schedule
 
 INFERRED = Schedule(lowering="inferred", block_M=128, block_N=128, threads=256, num_stages=2)

@@ -10,7 +10,7 @@ from code_mutants.kernels import KERNELS
 from once import lowered
 
 from tl_attention.errors import InputError
-from tl_attention.proof.generated.host_plan import parse_host_source
+from tl_attention.proof.code.host_plan import parse_host_source
 
 # Sizes, a grid of the rows' tiles, one descriptor; a cluster, a counter, three descriptors.
 NAMES = ("seed", "best_causal")
@@ -22,13 +22,13 @@ DEFINITION = re.compile(r"  (?:int32_t|void\*|float|bool|TL_ALIGN\(128\) TVMFFIA
 
 
 def launch_lines(lines: list[str]) -> range:
-    """From the first argument of the first call to the function's end."""
+    """Returns the lines from the first argument of the first call to the function's end."""
     first = next(number for number, line in enumerate(lines) if "stack_ffi_any)[" in line)
     return range(first, lines.index("  return 0;") + 1)
 
 
 def read_lines(lines: list[str]) -> list[int]:
-    """The lines that the launch depends on: its own, and before them the definitions, but not the checks."""
+    """Returns the lines that the launch depends on: its own, and before them the definitions, but not the checks."""
     launch = launch_lines(lines)
     start = lines.index("  void* stack_ffi_any = stack;") - 2
     return [n for n in range(start, launch.start) if n == start or DEFINITION.fullmatch(lines[n])] + [*launch]
@@ -45,14 +45,14 @@ def repetitions(lines: list[str]) -> Iterator[list[str]]:
 
 
 def exchanges(lines: list[str]) -> Iterator[list[str]]:
-    """Each line with the next one."""
+    """Yields the text with each line and the next one exchanged."""
     for n in launch_lines(lines)[:-1]:
         if lines[n] != lines[n + 1]:
             yield [*lines[:n], lines[n + 1], lines[n], *lines[n + 2 :]]
 
 
 def replacements(lines: list[str], pattern: re.Pattern[str], others: list[str] | None) -> Iterator[list[str]]:
-    """Each number with those next to it and its double, or each of the names with the others."""
+    """Yields the text with each number replaced by its neighbours and its double, or each of the names by the others."""
     group = pattern.groups
     for n in read_lines(lines):
         line = lines[n]

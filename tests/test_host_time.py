@@ -1,4 +1,4 @@
-"""`tools/measure.py host` without a GPU: what it counts, in which order, and that it says what it needs."""
+"""Tests run `tools/measure.py host` without a GPU: what it counts, in which order, and that it says what it needs."""
 
 from __future__ import annotations
 

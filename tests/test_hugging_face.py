@@ -1,4 +1,4 @@
-"""The attention and the masks for Transformers, without it: stand-ins for a layer, for SDPA, and for its masks."""
+"""Tests check the attention and the masks for Transformers without Transformers: a layer, SDPA and masks are stand-ins."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def nothing_said(monkeypatch) -> None:
 
 @pytest.fixture
 def launches(on_cpu) -> list[dict]:
-    """The tensors of each launch."""
+    """Returns a list that gets the tensors of each launch."""
     found: list[dict] = []
     on_cpu.fault = found.append
     return found
 
 
 class Sdpa:
-    """SDPA's attention of a layer: what it was called with."""
+    """This stand-in for SDPA's attention of a layer notes what it was called with."""
 
     def __init__(self) -> None:
         self.calls: list[dict] = []
@@ -135,7 +135,7 @@ def test_a_case_whose_numbers_change_is_said_once(launches, sdpa):
     "seq_q, seq_kv, window", [(7, 20, None), (20, 20, 4), (1, 20, 4), (20, 20, None), (1, 20, None)]
 )
 def test_sdpa_gets_the_mask_that_none_stood_for(sdpa, seq_q, seq_kv, window):
-    """On tensors of the CPU, which no kernel takes."""
+    """The tensors are on the CPU, so no kernel takes them."""
     q, k, v = inputs(4, seq_q, seq_kv)
     with pytest.warns(UserWarning, match="the tensors are on cpu"):
         attend(sdpa, LAYER, q, k, v, None, sliding_window=window)
@@ -157,11 +157,11 @@ def test_what_sdpa_has_not_either_is_refused(launches, sdpa, what, given):
 
 
 def plain() -> None:
-    """Stands for Transformers' causal mask function."""
+    """Stands in for Transformers' causal mask function."""
 
 
 def masks(sdpa_gives=True, **given):
-    """What mask_for gives for 6 queries behind 4 keys, and the arguments with which it asked SDPA's."""
+    """Returns what mask_for gives for 6 queries behind 4 keys, and with which arguments it called SDPA's mask function."""
     asked = []
 
     def sdpa_mask(**arguments):

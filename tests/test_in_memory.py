@@ -1,4 +1,4 @@
-"""How tensors may lie in memory: strides, layouts, and what shares elements. Nothing here needs a GPU."""
+"""Tensors may lie in memory in many ways: strides, layouts, and shared elements. Nothing here needs a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def half(*size: int) -> torch.Tensor:
 
 
 def base(elements: int, offset: int = 0) -> torch.Tensor:
-    """Elements from so many behind a multiple of 16 bytes on."""
+    """Makes a tensor of elements that begins `offset` elements behind a multiple of 16 bytes."""
     return half(elements + offset)[offset:]
 
 

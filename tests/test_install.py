@@ -1,8 +1,8 @@
 """The dependencies agree with those of every torch that people have, without asking a registry.
 
-`registry_metadata.json` holds what the registry's own Linux builds of torch 2.11 to 2.15 require, and what each extra of
-the cuda-toolkit that they pin requires (Requires-Dist of their wheels, as `pip install --dry-run --report` shows it). A
-CPU build of torch requires none of it, and would hide a conflict.
+`registry_metadata.json` holds what the registry's own Linux builds of torch 2.11 to 2.15 require, and what each extra
+of the cuda-toolkit that they pin requires (Requires-Dist of their wheels, as `pip install --dry-run --report` shows
+it). A CPU build of torch requires none of it, and would hide a conflict.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINUX = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine"
 
 
 def pins(python: str) -> dict[str, SpecifierSet]:
-    """Constraints that hold on Linux for this Python."""
+    """Returns the constraints that hold on Linux for this Python."""
     environment = {**LINUX, "python_version": python, "python_full_version": f"{python}.0"}
     lines = (line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
     required = [Requirement(line) for line in lines if line]
@@ -33,12 +33,12 @@ def pins(python: str) -> dict[str, SpecifierSet]:
 
 
 def release(version: str) -> str:
-    """`13.0` of 13.0.88."""
+    """Returns the release of a version: `13.0` of 13.0.88."""
     return ".".join(version.split(".")[:2])
 
 
 def toolkit_of(torch: str) -> tuple[str, set[str]]:
-    """(version, extras) of the cuda-toolkit that a torch pins."""
+    """Returns (version, extras) of the cuda-toolkit that a torch pins."""
     needed = next(r for r in map(Requirement, REGISTRY["torch"][torch]) if r.name == "cuda-toolkit")
     versions = [version for version in REGISTRY["cuda-toolkit"] if needed.specifier.contains(version)]
     assert len(versions) == 1, f"torch {torch} needs {needed}, of which registry_metadata.json has {versions}"
@@ -46,7 +46,7 @@ def toolkit_of(torch: str) -> tuple[str, set[str]]:
 
 
 def conflicts(torch: str, ours: dict[str, Requirement], pinned: dict[str, SpecifierSet]) -> list[str]:
-    """Whatever keeps a CUDA build of this torch from being installed beside `ours` under the constraints `pinned`."""
+    """Says what keeps a CUDA build of this torch from being installed beside `ours` under the constraints `pinned`."""
     toolkit, extras = toolkit_of(torch)
     needed = [Requirement(text) for text in REGISTRY["torch"][torch]]
     wanted = extras | (ours["cuda-toolkit"].extras if "cuda-toolkit" in ours else set())
@@ -78,7 +78,7 @@ def test_the_constraints_are_true_for_the_cuda_build_of_their_torch(python) -> N
 
 
 def exact_pins(torch: str) -> set[str]:
-    """The packages that this torch requires in one exact version, itself or by what we both take of its toolkit."""
+    """Returns the packages that this torch requires in one exact version, itself or by what we both take of its toolkit."""
     toolkit, extras = toolkit_of(torch)
     parts = [
         text for extra in extras | OURS["cuda-toolkit"].extras for text in REGISTRY["cuda-toolkit"][toolkit][extra]
@@ -128,7 +128,7 @@ def test_every_dependency_is_pinned_by_the_constraints() -> None:
 
 
 def test_the_installed_toolkit_is_of_one_release_and_that_of_a_torch_that_is_built_for_cuda() -> None:
-    """Of this very environment; where nvcc comes from the machine and not from packages there is nothing to compare."""
+    """This very environment is tested; if nvcc comes from the machine and not from packages, there is nothing to compare."""
     versions = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
     parts = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-runtime")
     assert len({release(versions[part]) for part in parts if part in versions and "nvidia-cuda-nvcc" in versions}) <= 1

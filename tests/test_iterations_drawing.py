@@ -1,4 +1,4 @@
-"""The drawings of two iterations, and the facts that they show."""
+"""Tests check the drawings of two iterations, and the facts that they show."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def program(name: str) -> Program:
 
 
 def rows(shown: Iterations) -> list[str]:
-    """Each row as kind, first statement and block."""
+    """Returns each row as kind, first statement and block."""
     return [f"{row.kind} {row.operations[0].statement} {row.block}" for row in shown.rows]
 
 

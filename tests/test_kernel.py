@@ -1,4 +1,4 @@
-"""The kernel as TileLang sees it, held to the statement table and to the Program. Runs nothing."""
+"""The kernel as TileLang sees it agrees with the statement table and with the Program. Tests here run nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from once import Given, lowered, proved, reading
 from tiers import exhaustive, sampled
 from traced import traced_statements
 
-from tl_attention.build.compile import compile_kernel, fingerprint
+from tl_attention.compiler.compile import compile_kernel, fingerprint
 from tl_attention.errors import ScheduleRefused
 from tl_attention.files.schedule_file import load
 from tl_attention.loop.attention import SOURCE
@@ -22,8 +22,8 @@ from tl_attention.problem.mask import CAUSAL, FULL
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
-from tl_attention.proof.generated.calls import CALLS
-from tl_attention.proof.generated.text import read
+from tl_attention.proof.code.calls import CALLS
+from tl_attention.proof.code.text import read
 from tl_attention.proof.limits import shared_bytes
 from tl_attention.schedule.schedule import Schedule
 
@@ -57,7 +57,7 @@ def test_the_inferred_kernel_has_the_same_statements():
     "name,mask", sampled([("seed", CAUSAL), ("prefetch", FULL), ("prefetch_late", FULL)], [("seed", CAUSAL)])
 )
 def test_the_code_as_generated_is_the_programs(name, mask):
-    """What the proof reads is held to numbers worked out by hand."""
+    """What the proof reads is compared with numbers worked out by hand."""
     schedule = shipped()[name]
     program = derive(schedule)
     code = lowered(Given(schedule, Variant(128, "float16", mask)))
@@ -98,7 +98,7 @@ def test_a_loop_that_overwrites_a_buffer_in_use_is_refused():
 
 @exhaustive
 def test_an_order_for_which_tilelang_waits_too_little_is_refused():
-    """V before K in one iteration: the wait before mma0 leaves the K load in flight; on a GPU the result is wrong."""
+    """V is loaded before K in one iteration: the wait before mma0 leaves K's load in flight, and a GPU's result is wrong."""
     label = "pipelined_128x128_t256_n2_0o1s0_1-2o2s0_3-10o3s0_11o4s0_12o5s0_13p_14o0s1"
     with pytest.raises(ScheduleRefused, match=r"mma0\(1\) does not wait for load_k\(1\)"):
         proved(Given(Schedule.from_label(label), Variant(128, "float16")))

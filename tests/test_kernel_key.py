@@ -1,4 +1,4 @@
-"""The names of finished kernels: each part of what makes one changes it, and nothing else does."""
+"""The name of a finished kernel changes with each part of what makes the kernel, and with nothing else."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mutations import shipped
 from test_rooms import MODULES, imported
 from tiers import sampled
 
-from tl_attention.build import library
-from tl_attention.build import store as module
-from tl_attention.build.store import MAKING, PACKAGE, TOOLS, VERSION, installed, kernel_key, text_version
-from tl_attention.build.toolchain import FLAGS, Nvcc
+from tl_attention.compiler import library
+from tl_attention.compiler import store as module
+from tl_attention.compiler.store import MAKING, PACKAGE, TOOLS, VERSION, installed, kernel_key, text_version
+from tl_attention.compiler.toolchain import FLAGS, Nvcc
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Sizes, Variant
 
@@ -28,7 +28,7 @@ VARIANT = Variant(128, "float16", optional=frozenset({"LSE", "softcap", "Sinks"}
 
 @pytest.fixture
 def nvcc(tmp_path) -> Nvcc:
-    """A toolkit with the files that a key looks at."""
+    """Makes a toolkit with the files that a key looks at."""
     for tool in TOOLS:
         (tmp_path / tool).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / tool).write_text("x")
@@ -175,7 +175,7 @@ def test_every_process_has_the_same_keys(seed) -> None:
 
 
 def below(module: str) -> set[str]:
-    """The module, and all of the package that it imports, whatever is between."""
+    """Returns the module, and all modules of the package that it imports, directly or not."""
     found, new = set(), {module}
     while new:
         found |= new
@@ -184,7 +184,7 @@ def below(module: str) -> set[str]:
 
 
 def test_the_version_is_of_all_that_makes_and_proves_a_kernel() -> None:
-    made_by = {name for name in MODULES if name.startswith(("tl_attention.lowering", "tl_attention.build"))}
+    made_by = {name for name in MODULES if name.startswith(("tl_attention.lowering", "tl_attention.compiler"))}
     made_by = set().union(*(below(name) for name in made_by))
     assert {MODULES[name].relative_to(PACKAGE).parts[0] for name in made_by} == {*MAKING}
 

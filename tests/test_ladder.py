@@ -11,14 +11,14 @@ import pytest
 from stand_in import Compilers, Gpu, on_a_machine
 from tiers import exhaustive
 
-from tl_attention.build.sass import Loop
+from tl_attention.compiler.sass import Loop
 from tl_attention.configurations import published
-from tl_attention.configurations.space import space
+from tl_attention.configurations.published import space
 from tl_attention.errors import InputError
 from tl_attention.files.catalogue import folders, names
 from tl_attention.files.ladder_file import ladder_names, load_ladder
 from tl_attention.hardware.card import CARDS, HOPPER
-from tl_attention.lowering.mma_sync import rate
+from tl_attention.lowering.mma_sync import mma_peak
 from tl_attention.measure import bench, peers
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.records import Row, problem_of
@@ -199,7 +199,7 @@ def test_a_ladder_that_chooses_has_a_row_of_each_configuration_and_a_second_of_t
 
 def test_the_share_is_that_of_the_product_that_the_ladder_names(small, monkeypatch, on_a_machine) -> None:
     rows, _ = run(small, monkeypatch, lambda candidate: 200.0)
-    plain = rate.flops(HOPPER.sms, peers.ITERATIONS) / 200 / 1e9
+    plain = mma_peak.flops(HOPPER.sms, peers.ITERATIONS) / 200 / 1e9
     assert rows["one"].matmul_tflops == pytest.approx(plain)
     assert rows["one"].percent_of_matmul == pytest.approx(100 * rows["one"].tflops / plain)
 
@@ -220,15 +220,15 @@ def test_the_change_of_a_loop_has_every_kind_that_differs_and_the_rest() -> None
 
 @exhaustive
 def test_the_loop_of_products_has_nothing_else_in_it() -> None:
-    """Compiled for the card, its loops have the products that `flops` counts, and nothing that loads, stores or spills."""
-    from tl_attention.build.generation import compile_products, machine_code
-    from tl_attention.build.sass import cuobjdump, read_loops
+    """The loops, compiled for the card, have the products that `flops` counts, and nothing that loads, stores or spills."""
+    from tl_attention.compiler.generation import compile_products, machine_code
+    from tl_attention.compiler.sass import cuobjdump, read_loops
 
     cubin = machine_code(compile_products("float16", HOPPER.arch, 132).get_kernel_source(), HOPPER.arch)
     loops = read_loops(cubin)
     assert loops
     for loop in loops:
-        assert set(loop.counts) == {"HMMA"} and loop.counts["HMMA"] % (rate.ROWS * rate.COLUMNS) == 0
+        assert set(loop.counts) == {"HMMA"} and loop.counts["HMMA"] % (mma_peak.ROWS * mma_peak.COLUMNS) == 0
         assert loop.instructions <= loop.counts["HMMA"] + 4
     assert re.search(r"STACK:0 ", cuobjdump(cubin, "--dump-resource-usage"))
 

@@ -1,4 +1,4 @@
-"""The pages of ladders, and what the records say of the texts."""
+"""Tests check the pages of ladders, and what the records say of the texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launch of compiled kernels: the function of a kernel's library, and the counter of tiles. No GPU needed."""
+"""A compiled kernel is launched by the function of its library, with a counter of tiles. No test here needs a GPU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import torch
 from mutations import shipped
 
-from tl_attention.build import library
-from tl_attention.build.compile import compile_kernel
-from tl_attention.build.library import launch_of
+from tl_attention.compiler import library
+from tl_attention.compiler.compile import compile_kernel
+from tl_attention.compiler.library import launch_of
 from tl_attention.problem.variant import Variant
 
 PLAIN = Variant(128, "float16")
@@ -21,7 +21,7 @@ def half(*size: int) -> torch.Tensor:
 
 
 def test_it_reaches_the_hosts_code() -> None:
-    """That refuses tensors on the CPU."""
+    """The host's code refuses tensors on the CPU."""
     kernel = compile_kernel(shipped()["seed"], PLAIN)
     given = {name: half(1, 2, 128, 128) for name in ("Q", "K", "V", "Output")} | {"softmax_scale": 0.1}
     for call in (lambda: kernel.launch(*given.values()), lambda: kernel(**given)):
@@ -42,7 +42,7 @@ def test_a_counter_comes_last(monkeypatch) -> None:
 
 
 class Streams:
-    """CUDA devices without a GPU: their current stream, and whether it is captured."""
+    """These streams stand in for those of CUDA devices: the current stream, and whether it is captured."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stream, self.capturing = 0, False

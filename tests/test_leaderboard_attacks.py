@@ -1,4 +1,4 @@
-"""What submissions do and how it ends, on the CPU with a tiny test: only the right numbers get "pass".
+"""Submissions attack the judge on the CPU with a tiny test, and only the right numbers get "pass".
 
 What a submission makes of its process stands in the place of the worker, and nothing of it runs in this process.
 """
@@ -24,7 +24,10 @@ from tl_attention.leaderboard.results import Evaluation, class_lines
 
 @pytest.fixture
 def judged(tmp_path: Path) -> Callable[..., Evaluation]:
-    """Evaluates a submission whose text follows the preamble; what it notes is in tmp_path, and the right outputs."""
+    """Gives a function that evaluates a submission whose text follows the preamble.
+
+    What the submission notes is in tmp_path, beside the right outputs.
+    """
     for name, seed in (("first.bin", LINE.seed), ("second.bin", LINE.seed + 1)):
         data = generate_input(**asdict(replace(LINE, seed=seed)), device="cpu")
         torch.nn.functional.scaled_dot_product_attention(*data).numpy().tofile(tmp_path / name)
@@ -38,7 +41,7 @@ def judged(tmp_path: Path) -> Callable[..., Evaluation]:
 
 @pytest.mark.parametrize("mode", ["benchmark", "test"])
 def test_the_numbers_alone_decide(judged, mode: str) -> None:
-    """The control of the forgeries below: the same program with the right bytes passes."""
+    """This test is the control of the forgeries below: the same program with the right bytes passes."""
     found = judged(forging("os.write(2, b'submission: runs by_nvcc')\ncopy(first, second)\ndone()"), mode=mode)
     [row] = found.rows
     assert (row.outcome.status, row.outcome.reason, found.accepted, found.tight) == ("pass", "", True, True)
@@ -171,7 +174,7 @@ ENDS = ["os._exit(0)", "os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"]
 
 @pytest.mark.parametrize("leader", sampled(ENDS, ENDS[-1:]))
 def test_what_a_process_started_is_killed_with_it_and_what_it_said_counts(judged, tmp_path, leader: str) -> None:
-    """The child also holds the message open: nobody waits for it to close that."""
+    """The child also holds the message open, and nobody waits for the child to close it."""
     child = "note(subprocess.Popen(['sleep', '600'], pass_fds=[plan['message']]).pid)\n"
     assert judged(forging(f"{child}copy(first, second)\ndone()\n{leader}")).accepted
     assert gone(json.loads((tmp_path / "noted").read_text()))

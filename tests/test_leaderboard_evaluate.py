@@ -1,4 +1,4 @@
-"""What an evaluation is made of: test lines, messages, the stop rule and its summary, rows, and where they are run."""
+"""An evaluation has test lines, messages, the stop rule and its summary, and rows; tests check where lines are run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from harness import LINE, calling
 
-from tl_attention.build import toolchain
+from tl_attention.compiler import toolchain
 from tl_attention.errors import InputError
 from tl_attention.leaderboard.contract import RANKED_LINES, TestLine, read_test_lines
 from tl_attention.leaderboard.evaluate import MESSAGE_BYTES, WAY, evaluate

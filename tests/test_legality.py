@@ -1,4 +1,4 @@
-"""Refusals: the dependence in words, and deadlocks."""
+"""A refusal says the broken dependence in words, or the deadlock."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_broken_dependence_is_refused_in_words(name, model):
 
 
 def test_a_producer_that_the_order_of_acquires_blocks_is_refused():
-    """V first with one buffer: V(1) waits for MMA1(0), which follows MMA0(1), which waits for K(1) behind V(1)."""
+    """V is loaded first with one buffer: V(1) waits for MMA1(0), which follows MMA0(1), which waits for K(1) behind V(1)."""
     group = [[13], [1, 2], SOFTMAX, [12], [0], [14]]
     blocked = schedule([-1, 0, 3, 1, -1, 2], [-1, 0, 0, 1, -1, 1], group, num_stages=1)
     with pytest.raises(ScheduleRefused, match=r"deadlock: .*the producer waits to acquire load_v\(1\)"):

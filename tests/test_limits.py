@@ -1,4 +1,4 @@
-"""Sizes, limits and the problem's arithmetic."""
+"""Tests check sizes, limits and the problem's arithmetic."""
 
 from __future__ import annotations
 

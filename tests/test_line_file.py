@@ -1,4 +1,4 @@
-"""Many processes append to one file: every whole line stays, whatever becomes of the others."""
+"""Many processes append to one file: every whole line stays, whatever happens to the other lines."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ lines.close()""",
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """In memory, where there is such a place: 10,000 lines are 10,000 waits for a disk."""
+    """Yields a folder, in memory where possible: 10,000 lines are 10,000 waits for a disk."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
         yield Path(name)
@@ -72,7 +72,7 @@ def start(script: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def written(path: Path) -> dict[str, list[int]]:
-    """The numbers of each writer's whole lines, in the order of the file; a line that is broken counts for nobody."""
+    """Returns the numbers of each writer's whole lines, in the order of the file; a broken line counts for nobody."""
     found: dict[str, list[int]] = {}
     for line in path.read_text().splitlines():
         try:

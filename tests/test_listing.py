@@ -22,7 +22,7 @@ RESULTS = ROOT / "results"
 
 
 def recorded_ms(name: str, causal: bool, dtype: str = "float16") -> str:
-    """The median as its record has it, read without the code that is tested."""
+    """Reads a schedule's median off its record, without the code that is tested."""
     file = ROOT / f"results/bench-h200-L{'-causal' if causal else ''}.jsonl"
     rows = map(json.loads, file.read_text().splitlines())
     row = next(r for r in rows if (r["name"], r["sizes"], r["problem"]["dtype"]) == (name, "runtime", dtype))
@@ -31,7 +31,7 @@ def recorded_ms(name: str, causal: bool, dtype: str = "float16") -> str:
 
 @pytest.fixture
 def records(tmp_path, monkeypatch) -> Path:
-    """A folder of records of its own, in place of those that ship."""
+    """Yields a folder of records of its own, in place of those that ship."""
     monkeypatch.setattr(measured, "folder", lambda name: tmp_path)
     measured.rows.cache_clear()
     yield tmp_path

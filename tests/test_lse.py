@@ -1,4 +1,4 @@
-"""The LSE on the CPU: the references, the interpreter in every kind of kernel, and what `attention` refuses of it."""
+"""Tests check the LSE on the CPU: the references, the interpreter in every kind of kernel, and what `attention` refuses."""
 
 from __future__ import annotations
 

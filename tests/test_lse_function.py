@@ -1,4 +1,4 @@
-"""The device function that stores the LSE: what it does, for all threads, and that the proof holds it to the letter."""
+"""A device function stores the LSE: tests check what it does for all threads, and that the proof takes no other text."""
 
 from __future__ import annotations
 

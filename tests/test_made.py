@@ -42,7 +42,7 @@ def test_a_picture_is_that_of_its_record_and_its_text_can_be_read(path, tmp_path
 
 
 def test_no_made_page_or_picture_is_left_over() -> None:
-    """Of a folder in which all files are made."""
+    """The test looks at folders in which all files are made."""
     pictures = {Path(path).with_suffix(kind).as_posix() for path in make.PICTURES for kind in (".svg", ".png")}
     for folder, made in (("docs/ladders", set(make.TEXTS)), (make.FOLDER, {*make.TEXTS, *pictures})):
         assert {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).iterdir()} <= made

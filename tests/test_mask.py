@@ -1,4 +1,4 @@
-"""What a mask answers, against every query and key looked at one by one."""
+"""A mask's answers are compared with every query and key, one by one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tilelang.language as T
 import torch
 from tvm import arith
 
-from tl_attention.oracle.statements import TENSORS
+from tl_attention.oracle.tile import TENSORS
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import INTEGERS, ceildiv, kv_blocks, row_tiles
@@ -20,7 +20,7 @@ LENGTHS = [(1, 1), (1, 40), (8, 8), (17, 17), (9, 33), (32, 64), (33, 9), (40, 1
 
 
 def sees(mask: Mask, query: int, key: int, past_len: int) -> bool:
-    """The definition: so many keys before the query's own, and so many after it."""
+    """Says by definition whether a query sees a key: so many keys before the query's own, and so many after it."""
     after = key - (query + past_len)
     return (mask.left is None or after >= -mask.left) and (mask.right is None or after <= mask.right)
 

@@ -1,4 +1,4 @@
-"""Nothing of the steady-state loop that masks may be left out: no size that is a multiple of the tile enters it."""
+"""Nothing may be left out of the steady-state loop that masks, which no size enters that is a multiple of the tile."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SYNCHRONISES = {
 
 
 def check(kernel: Kernel) -> None:
-    """Each wait, arrival, turn, wait for products and hold of it is deleted in turn, and missed."""
+    """Checks that the proof refuses the loop without any one of its waits, arrivals, turns, waits for products and holds."""
     schedule = kernel.schedule
     assert proved(kernel).digest
     code = lowered(kernel)
@@ -73,7 +73,7 @@ HELD = r"^.*tl_attention_(?:hold|hold_last|resume)(?:<[\d, ]+>)?\((?:acc_s|score
 
 @pytest.mark.parametrize("name,count", [("best_causal", 2), ("waits_exact", 6), ("waits_free", 0)])
 def test_no_hold_of_the_generated_code_may_be_left_out(name: str, count: int) -> None:
-    """In the loop over boundary blocks, and in the other."""
+    """Holds are in the loop over boundary blocks, and in the other loop."""
     schedule, code = KERNELS[name].schedule, lowered(KERNELS[name])
     lines = list(re.finditer(HELD, code.source, re.MULTILINE))
     assert len(lines) == count

@@ -1,11 +1,11 @@
-"""The matrix test: 6,600 calls of attention() on a Hopper GPU by 330 kernels, each inside the error budget against fp64.
+"""The matrix test makes 6,600 calls of attention() on a Hopper GPU by 330 kernels, each inside the error budget.
 
-In two commands of a few minutes each on 16 cores, most of them to compile:
+The budget is against fp64. Two commands run the test, in a few minutes each on 16 cores, mostly to compile:
 
     pytest -m gpu -n 15 --dist worksteal tests/test_matrix.py -k half1
     pytest -m gpu -n 15 --dist worksteal tests/test_matrix.py -k half2
 
-The list is held to what it must have in test_matrix_cases.py, the check of a case in test_matrix_check.py.
+test_matrix_cases.py checks that the list has what it must have, and test_matrix_check.py checks the check of a case.
 """
 
 from __future__ import annotations

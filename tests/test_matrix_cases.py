@@ -1,4 +1,4 @@
-"""The list of the matrix test: what it must have, and that each of its cases is of the kernel that it stands with."""
+"""The list of the matrix test has what it must have, and each of its cases is of the kernel that it stands with."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tl_attention import InputError, attention
 from tl_attention.op import arguments
 from tl_attention.op.in_memory import other_way
 from tl_attention.problem.head_dims import sizes_of
+from tl_attention.problem.mask import OPEN
 from tl_attention.problem.shape import DTYPES
-from tl_attention.problem.window import OPEN
 
 __all__ = ["on_cpu"]
 # At 20 s of a core each, on 15 cores, seven and a half minutes.
@@ -58,7 +58,7 @@ def test_every_value_of_each_axis_occurs() -> None:
 
 
 def cannot_be(one: tuple[str, Any], other: tuple[str, Any]) -> bool:
-    """Whether no case has both values, stated on its own: by the arguments of attention(), not by kernels."""
+    """Says whether no case has both values, independently: by the arguments of attention(), not by kernels."""
     values = dict((one, other))
 
     # A length of 0 tries only what it is paired with.
@@ -82,7 +82,7 @@ def cannot_be(one: tuple[str, Any], other: tuple[str, Any]) -> bool:
 
 
 def is_case(mask: str, width: Any, edge: Any, few: bool, seq_q: int, seq_kv: int) -> bool:
-    """Whether a window of this kind hides something on each of its sides at these lengths; 0 is a length of any."""
+    """Says whether a window of this kind hides something on each of its sides at these lengths; 0 goes with any window."""
     _, left, right = MASKS[mask]
     if (width is None) != (edge is None) or (width is None) == (left or right):
         return False
@@ -139,7 +139,7 @@ def test_windows_have_edges_at_and_beside_blocks_and_lengths() -> None:
 
 
 def call_on_meta(case: Case, schedule: Any) -> None:
-    """attention() on tensors that have no memory."""
+    """Calls attention() on tensors that have no memory."""
     like = torch.empty(0, dtype=getattr(torch, case.dtype), device="meta")
     read, out = places(case, like)
     sinks = torch.empty(case.heads, device="meta") if case.sinks else None

@@ -1,4 +1,4 @@
-"""The check of a case of the matrix: it finds what is right right, and each kind of fault."""
+"""The check of a matrix case accepts what is right, and finds each kind of fault."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_what_must_be_refused_must_be(on_cpu: Kernels) -> None:
 
 
 class Event:
-    """An event of a stream on which nothing ends, or whose context has failed."""
+    """This event is of a stream on which nothing ends, or whose context has failed."""
 
     fails = False
 

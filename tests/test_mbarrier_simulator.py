@@ -1,4 +1,4 @@
-"""The simulator that judges the proof of the roles, held to the PTX ISA on programs of a few events."""
+"""The simulator that judges the proof of the roles follows the PTX ISA on programs of a few events."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_no_order_of_the_smallest_programs_fails():
 
 
 def test_orders_that_are_left_out_show_nothing_else():
-    """With and without them, on programs of which some are faulty."""
+    """Programs, of which some are faulty, are explored with and without these orders."""
     faulty = []
     for program in mutants(300, seed=5, largest=40):
         machine = Machine(program.roles, program.counts)

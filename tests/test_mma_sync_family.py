@@ -1,4 +1,4 @@
-"""Schedules of mma_sync that differ in one idea: one to three lines of their files, and another kernel."""
+"""Schedules of mma_sync differ in one idea: one to three lines of their files, and another kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mutations import SCHEDULES
 from once import Given, lowered
 from tiers import exhaustive
 
-from tl_attention.build.compile import fingerprint
+from tl_attention.compiler.compile import fingerprint
 from tl_attention.lowering.mma_sync.resources import of_schedule
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant
@@ -29,13 +29,13 @@ SAME_PROGRAM = ("mma_sync/x2", "mma_sync/rows", "mma_sync/threshold", "mma_sync/
 
 
 def lines(name: str) -> list[str]:
-    """Those of its file that say something: no comments, no summary."""
+    """Returns the lines of a schedule's file that say something: no comments, no summary."""
     text = (SCHEDULES / f"{name}.yaml").read_text().splitlines()
     return [line for line in text if not line.startswith(("#", "summary:"))]
 
 
 def changed_lines(before: str, after: str) -> int:
-    """Lines that a diff shows as removed or as added, whichever are more."""
+    """Counts the lines that a diff shows as removed or as added, whichever are more."""
     shown = [line[0] for line in difflib.ndiff(lines(before), lines(after))]
     return max(shown.count("-"), shown.count("+"))
 

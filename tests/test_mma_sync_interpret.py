@@ -1,4 +1,4 @@
-"""mma_sync's Programs on the CPU: right in both runs, and wrong where the order is."""
+"""mma_sync's Programs are right in both runs on the CPU, and wrong where the order is wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MASKS = {"open": FULL, "causal": CAUSAL, "window": WINDOW}
 def reports(
     schedule: Schedule, size: int, dtype: str = "float16", mask: Mask = FULL, **options: object
 ) -> dict[str, bool]:
-    """Whether each run is right, on a ragged problem of several tiles."""
+    """Says whether each run is right, on a ragged problem of several tiles."""
     variant = Variant(size, dtype, mask, **options)
     return {run: report.ok for run, report in verify(derive(schedule), schedule, variant).items()}
 
@@ -45,7 +45,7 @@ def test_head_size_64_is_right_with_q_in_shared_memory():
 
 
 def swapped(schedule: Schedule, group: int, one: str, other: str) -> Schedule:
-    """The schedule with two statements of a group in each other's place."""
+    """Returns the schedule with two statements of a group in each other's place."""
     place = {one: other, other: one}
     return reordered(schedule, group, *(place.get(name, name) for name in schedule.group[group]))
 

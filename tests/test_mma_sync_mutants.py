@@ -1,4 +1,4 @@
-"""Random mma_sync schedules: a few on the CPU (tools/schedule_mutants.py runs a thousand), 60 that are accepted on a GPU."""
+"""Random mma_sync schedules run: a few on the CPU (tools/schedule_mutants.py runs a thousand), 60 accepted ones on a GPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_accepted_mutants_are_right_and_the_others_are_refused_with_a_reason(sha
 
 
 def compiled() -> list[Mutant]:
-    """So many that are accepted, no two alike; the first that are drawn."""
+    """Returns the first COMPILED mutants that are drawn and accepted, no two alike."""
     return list(accepted(random.Random(13), COMPILED))
 
 

@@ -1,4 +1,4 @@
-"""Which waits and barriers mma_sync's Programs have, and what `explain` says of them."""
+"""Tests check which waits and barriers mma_sync's Programs have, and what `explain` says of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from mma_sync_schedules import SHIPPED, changed
 
 from tl_attention.program.derivation import derive
-from tl_attention.program.operation import Operation
 from tl_attention.program.planned import Planned
+from tl_attention.program.program import Operation
 from tl_attention.show.explain import explain
 
 # What the threads do for copies in an iteration. Both loads are behind a barrier that is needed anyhow: two of them a block.
@@ -22,7 +22,7 @@ STEADY = {
 
 
 def told(operations: tuple[Operation, ...]) -> list[str]:
-    """Waits, barriers and copies, in words."""
+    """Says waits, barriers and copies in words."""
     words = {"wait": "wait {0.statement}, {0.outstanding}", "sync": "sync", "issue": "issue {0.statement}"}
     return [words[op.kind].format(op) for op in operations if op.kind in words]
 

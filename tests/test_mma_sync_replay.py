@@ -1,4 +1,4 @@
-"""The proof of mma_sync's waits and barriers, held to two warps that run a Program adversarially."""
+"""The proof of mma_sync's waits and barriers is compared with two warps that run a Program adversarially."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from simulated_warps import wrong
 from tiers import sampled
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.lowering.mma_sync.generated import prove
+from tl_attention.lowering.mma_sync.replay import prove
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.program.derivation import derive
-from tl_attention.program.operation import Iteration
-from tl_attention.program.phases import Phases
 from tl_attention.program.planned import Planned
-from tl_attention.program.program import Program
+from tl_attention.program.program import Iteration, Phases, Program
 
 # A schedule whose first products are in the prologue, with Q in shared memory and in registers.
 AHEAD = changed(
@@ -38,12 +36,15 @@ def refusal(program: Program) -> str | None:
 
 
 def with_phases(program: Program, phases: Phases) -> Program:
-    """The Program that runs these."""
+    """Returns the Program with these phases."""
     return replace(program, passes=(lambda _: phases,))
 
 
 def faults(program: Program) -> Iterator[tuple[str, Program]]:
-    """Each wait, barrier and load of Q's registers left out, each wait leaving one more in flight; a ring one shorter."""
+    """Yields Programs with one fault: a wait, barrier or load of Q's registers left out, a wait for less, a shorter ring.
+
+    A wait for less leaves one more in flight; a shorter ring has one buffer less.
+    """
     phases = program.phases
     iterations = (*phases.prologue, phases.steady, *phases.epilogue)
     for number, (t, operations) in enumerate(iterations):
@@ -73,7 +74,7 @@ def test_each_schedule_is_proved_and_right_in_every_run(name):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_fault_is_refused_in_words_and_every_wait_and_barrier_is_needed(name):
-    """Nothing that stands there is redundant: without it two warps read what they should not."""
+    """No wait or barrier is redundant: without it two warps read what they should not."""
     program, words = derive(SCHEDULES[name]), set()
     for what, faulty in faults(program):
         refused = refusal(faulty)

@@ -1,13 +1,10 @@
-"""What mma_sync takes and refuses: each rule with its words and its key, in the file and in the JSON Schema."""
+"""mma_sync refuses by rules, each with its words and its key, in the file and in the JSON Schema."""
 
 from __future__ import annotations
 
-import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 from mma_sync_schedules import EAGER, SHIPPED, changed
@@ -16,14 +13,13 @@ from pydantic import ValidationError
 
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.files.schedule_file import load
-from tl_attention.files.schema import json_schema
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import FULL
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
-from tl_attention.program.operation import Operation
 from tl_attention.program.planned import Planned
+from tl_attention.program.program import Operation
 from tl_attention.schedule.schedule import Schedule
 
 # Of a file that says `base: mma_sync/eager`: its lines, and the error.
@@ -77,7 +73,7 @@ REFUSED_ELSEWHERE = {
 
 
 def error_of(tmp_path: Path, base: str, text: str) -> str:
-    """The error of a file of this base, with its line and its key in front."""
+    """Returns the error of a file of this base, with its line and its key in front."""
     file = tmp_path / "mine.yaml"
     file.write_text(f"base: {base}\n{text}\n")
     with pytest.raises(InputError) as error:
@@ -105,11 +101,6 @@ def test_others_have_no_loads_of_fragments():
         Schedule(**best.model_dump() | {"group": [*best.group[:-1], [*best.group[-1], "frag_k"]]})
 
 
-@cache
-def validator() -> Any:
-    return jsonschema.Draft202012Validator(json.loads(json_schema()))
-
-
 def whole_file(name: str) -> dict[str, Any]:
     return yaml.safe_load((SCHEDULES / f"{name}.yaml").read_text())
 
@@ -127,20 +118,20 @@ def whole_file(name: str) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_the_json_schema_says_so_too(keys):
+def test_the_json_schema_says_so_too(keys, validator):
     eager = whole_file("mma_sync/eager")
-    assert validator().is_valid(eager) and not validator().is_valid(eager | keys)
+    assert validator.is_valid(eager) and not validator.is_valid(eager | keys)
 
 
 @pytest.mark.parametrize("keys", [{"kernel": {"swizzle": False}}, {"split": {"mma1": [88, 88]}}], ids=str)
-def test_the_json_schema_has_its_options_for_no_other(keys):
+def test_the_json_schema_has_its_options_for_no_other(keys, validator):
     best = whole_file("best")
-    assert validator().is_valid(best) and not validator().is_valid(best | keys)
+    assert validator.is_valid(best) and not validator.is_valid(best | keys)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_shipped_file_fits_the_schema(name):
-    assert validator().is_valid(whole_file(name))
+def test_every_shipped_file_fits_the_schema(name, validator):
+    assert validator.is_valid(whole_file(name))
 
 
 @pytest.mark.parametrize("size", [8, 40, 72, 96, 192, 256, "192/128"])

@@ -1,4 +1,4 @@
-"""The loop of mma_sync: its statements and their chunks, and in which registers each chunk of fragments is."""
+"""The loop of mma_sync has statements and their chunks; tests check in which registers each chunk of fragments is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transformers' models, tiny and of random weights, on the kernels: on a Hopper GPU, and on the CPU with the reference."""
+"""Transformers' models, tiny and with random weights, run on the kernels: on a Hopper GPU, or by the reference on the CPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def launches(device, monkeypatch) -> list:
 
 
 def model_of(family: str, device: str) -> Any:
-    """A model whose scores are far from equal, with two heads of queries for each of keys."""
+    """Makes a model with scores that are far from equal, and two heads of queries for each head of keys."""
     import transformers
 
     sizes = {"hidden_size": 128, "intermediate_size": 64, "num_hidden_layers": LAYERS, "vocab_size": 97}
@@ -143,7 +143,7 @@ def test_an_encoder_sees_all_tokens(launches, device):
 
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
 def test_a_training_step_has_sdpas_gradients(launches, device):
-    """On the kernels where these have a backward, on SDPA, visibly, where they have none."""
+    """The step runs on the kernels where these have a backward, and on SDPA, with a warning, where they have none."""
     model = model_of("Llama", device).train()
     ids = tokens(device, 2, 19)
     steps = {}

@@ -1,4 +1,4 @@
-"""Which mutants a person has judged, and which of those that must do no harm are run."""
+"""Tests check which mutants a person has judged, and which of the harmless mutants are run."""
 
 from __future__ import annotations
 

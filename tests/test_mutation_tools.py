@@ -1,4 +1,4 @@
-"""The parts of `tools/mutate_code.py` and `tools/run_mutants.py`: what mutants there are, and what becomes of them."""
+"""Tests check the parts of `tools/mutate_code.py` and `tools/run_mutants.py`: which mutants there are, and their outcomes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ VERDICT = Verdict(tuple(KINDS), (), "of all events")
 
 
 def changed(operation: str, part: str = DEVICE) -> list[str]:
-    """What the operation makes of the text: the lines that are other, gone or new."""
+    """Returns what the operation makes of the text: the lines that are other, gone or new."""
     before = getattr(CODE, part).split("\n")
     found = [m for m in mutants(CODE, VERDICT, 0, "") if (m.operation, m.part) == (operation, part)]
     texts = [getattr(m.of(CODE), part).split("\n") for m in found]
@@ -251,7 +251,7 @@ def test_each_of_a_pack_runs_in_a_process_of_its_own_and_a_run_goes_on(tmp_path,
 
 
 def attention(wrong=lambda output, calls: None):
-    """A kernel on the CPU, and what goes wrong with its output, by the number of its calls."""
+    """Makes a kernel on the CPU; `wrong` spoils its output, by the number of its calls."""
     calls: list[int] = []
 
     def kernel(Q, K, V, Output, softmax_scale):

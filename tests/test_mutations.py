@@ -1,4 +1,4 @@
-"""Schedules mutated at random: what is accepted is right, and what is refused is refused for a read that differs."""
+"""Schedules are mutated at random: an accepted one is right, and a refused one is refused for a read that differs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from tiers import sampled
 from tl_attention.errors import ScheduleRefused
 from tl_attention.loop.table import whole
 from tl_attention.oracle.interpret import POLICIES
-from tl_attention.oracle.statements import STATEMENT_CODE
-from tl_attention.oracle.tile import Tile, Tiles
+from tl_attention.oracle.tile import STATEMENT_CODE, Tile, Tiles
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.derivation import derive
@@ -48,7 +47,7 @@ def problems() -> Problems:
 def outcomes(
     program: Program, problems: Problems, kv_order: str, softmax: SoftmaxOptions = SoftmaxOptions()
 ) -> list[str]:
-    """`right`, `wrong` or `deadlock` for each block count and each adversary."""
+    """Returns `right`, `wrong` or `deadlock` for each block count and each adversary."""
     results = []
     for blocks in BLOCK_COUNTS:
         for policy in POLICIES.values():
@@ -76,7 +75,7 @@ def tile(program: Program, problem: SmallProblem, blocks: int, kv_order: str, ob
 
 
 def columns(buffer: str) -> slice:
-    """Those of a segment: acc_s[0:48]."""
+    """Returns the columns of a segment, such as acc_s[0:48]."""
     first, _, end = buffer.removeprefix(whole(buffer)).strip("[]").partition(":")
     return slice(int(first or 0), int(end) if end else None)
 
@@ -84,9 +83,9 @@ def columns(buffer: str) -> slice:
 def named_read(
     violation: Violation, program: Program, problem: SmallProblem, kv_order: str
 ) -> list[torch.Tensor | None]:
-    """The value of the read that a refusal names: in source order, and in the refused Program.
+    """Returns the value of the read that a refusal names: in source order, and in the refused Program.
 
-    With the softmax as by default: the maximum that a threshold keeps is the same value in two blocks.
+    The softmax is the default one: the maximum that a threshold keeps would be the same value in two blocks.
     """
     values: list[torch.Tensor | None] = []
     buffer = whole(violation.buffer)
@@ -112,7 +111,7 @@ def named_read(
 
 
 def judged(schedule: Schedule, program: Program, problems: Problems) -> str:
-    """What became of a mutant; fails unless an accepted one is right and a refused one names a read that differs."""
+    """Says what became of a mutant; fails unless an accepted one is right and a refused one names a read that differs."""
     label = f"{schedule.label} {program.model}"
     violation = find_violation(program)
     results = set(outcomes(program, problems, schedule.kv_order, schedule.softmax))
@@ -181,7 +180,7 @@ def random_policy(seed: int):
 
 @pytest.mark.parametrize("shard", sampled(range(8), [0]))
 def test_a_lost_or_late_wait_acquire_or_release_shows_as_a_wrong_number(shard, problems):
-    """Whether a Program can go wrong is asked of 20 random interleavings; the interpreter's two runs must catch it."""
+    """20 random interleavings say whether a Program can go wrong; the interpreter's two runs must catch it."""
     rng = random.Random(2000 + shard)
     programs = [derive(schedule, model) for schedule in WHOLE for model in MODELS]
     programs += legal_programs_with_options(10, rng)

@@ -1,4 +1,4 @@
-"""What a user calls a schedule: names that ship, files, labels and folders, from any folder."""
+"""A user calls a schedule by a name that ships, a file, a label or a folder, from any folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEDULES = ROOT / "schedules"
 
 @pytest.fixture
 def empty(tmp_path, monkeypatch) -> Path:
-    """An empty folder, in which the test runs."""
+    """Makes an empty folder, in which the test runs."""
     folder = tmp_path / "empty"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -62,7 +62,7 @@ def test_what_ships_is_what_pyproject_puts_into_the_wheel() -> None:
 def test_a_name_is_the_schedule_from_any_folder(name, empty) -> None:
     found = resolve(name)
     assert found.schedule == load(SCHEDULES / f"{name}.yaml") and (found.name, found.text) == (name, name)
-    assert found.file is not None and found.file.path == SCHEDULES / f"{name}.yaml"
+    assert found.sources[0].path == SCHEDULES / f"{name}.yaml"
 
 
 def test_a_name_is_the_shipped_schedule_whatever_the_folder_holds(empty) -> None:
@@ -83,7 +83,7 @@ def test_a_file_is_read_by_its_suffix_or_because_it_is_there(empty) -> None:
 def test_a_label_is_a_schedule_without_a_file() -> None:
     label = load(SCHEDULES / "best.yaml").label
     found = resolve(label)
-    assert (found.schedule.label, found.file, found.head_dims) == (label, None, (64, 128))
+    assert (found.schedule.label, found.sources, found.head_dims) == (label, (), (64, 128))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_what_is_kept_is_bounded(monkeypatch) -> None:
 
 
 def test_every_shipped_schedule_says_what_it_is() -> None:
-    assert all(resolve(name).file.summary for name in catalogue.all_names())
+    assert all(resolve(name).summary for name in catalogue.all_names())
 
 
 def test_some_shipped_schedules_are_safe_where_they_are_meant_for(cli, empty) -> None:

@@ -1,4 +1,4 @@
-"""nvcc takes what TileLang generates: machine code of the kernels whose text other tests read."""
+"""nvcc compiles what TileLang generates: it makes machine code of the kernels whose text other tests read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXTERN = 'extern "C" '
 
 
 def together(sources: Iterable[str]) -> str:
-    """One text of all kernels, each in a namespace of its own, behind what they include."""
+    """Returns one text of all kernels, each in a namespace of its own, behind what they include."""
     headers, kernels = [], []
     for number, source in enumerate(sources):
         before = source[: source.index('extern "C" __global__')]
@@ -45,7 +45,7 @@ ONE_EACH = ("ws_seed", "seed", "mma_sync_small", "inferred")
 
 
 def has_machine_code(chosen: list[Kernel]) -> None:
-    """Holds if nvcc makes machine code of each of these kernels."""
+    """Checks that nvcc makes machine code of each of these kernels."""
     made = cubin(together(lowered(kernel).source for kernel in chosen))
     found = {int(number) for number in re.findall(rb"\.text\._ZN\d+kernel_(\d+)16attention_kernel", made)}
     assert found == {*range(len(chosen))}

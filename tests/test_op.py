@@ -1,4 +1,4 @@
-"""`attention(q, k, v)`: what it refuses, on any machine, and what it computes, on a Hopper GPU."""
+"""Tests check what `attention(q, k, v)` refuses, on any machine, and what it computes, on a Hopper GPU."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_q_in_registers_and_the_output_through_its_buffer(causal):
 @pytest.mark.gpu
 @pytest.mark.parametrize("keys", [{}, {"ping_pong": False}, {"v_stages": 2}, {"tile_scheduler": "static"}], ids=str)
 def test_rows_of_q_are_not_written_over_while_they_are_read(keys):
-    """Of tiles of one KV block the next one's loads come at once. Without a fence 35 of 40 runs were wrong."""
+    """If tiles have one KV block, the next tile's loads come at once. Without a fence 35 of 40 runs were wrong."""
     schedule = load(SCHEDULES / "best_causal.yaml")
     kernel = schedule.kernel.model_copy(update={"q_operand": "registers", **keys})
     q, k, v = fresh(32, 16, 1024, 1024, 128, dtype="bfloat16")

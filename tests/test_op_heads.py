@@ -1,4 +1,4 @@
-"""`attention(q, k, v)` of grouped heads, of any lengths and of none: refusals on any machine, numbers on a Hopper GPU."""
+"""`attention(q, k, v)` takes grouped heads of any lengths, also 0: refusals on any machine, numbers on a Hopper GPU."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def grouped(batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int) -> T
 
 
 def check_call(q, k, v, *, causal: bool, **options) -> None:
-    """The output is right, is q's shape and is 0 in rows that see no key."""
+    """Checks that the output is right, has q's shape and is 0 in rows that see no key."""
     # Memory that nothing has written is not zero by chance.
     torch.full_like(q, float("nan"), memory_format=torch.contiguous_format)
     output = attention(q, k, v, causal=causal, **options)

@@ -1,4 +1,4 @@
-"""`attention(..., return_lse=True)` and `merge` on a Hopper GPU, held to fp64."""
+"""`attention(..., return_lse=True)` and `merge` on a Hopper GPU are compared with fp64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pebble import ProcessPool
 from test_cases_lse import VALUES, with_value
 
 from tl_attention import attention, merge
-from tl_attention.build.compile import compile_kernel
+from tl_attention.compiler.compile import compile_kernel
 from tl_attention.files.schedule_file import load
 from tl_attention.oracle.reference import compare_lse, lse_fp64, lse_same_precision
 from tl_attention.problem.mask import FULL
@@ -30,7 +30,7 @@ LSE = frozenset({"LSE"})
 
 
 def with_lse(name: str) -> Kernel:
-    """The kernel of this name, with the LSE."""
+    """Returns the kernel of this name, with the LSE."""
     return replace(KERNELS[name], optional=LSE)
 
 
@@ -104,7 +104,7 @@ def test_parts_of_the_keys_merged_are_the_whole(name, dtype):
 
 
 def errors_with_value(fault: str) -> bool:
-    """Whether the LSE of a kernel whose store is given another value is within its budget. In a process of its own."""
+    """Says whether a kernel's LSE is within its budget if its store gets another value. It runs in a process of its own."""
     import tilelang
     from tilelang.engine.callback import register_cuda_postproc
 
@@ -131,7 +131,7 @@ def test_the_numbers_show_a_fault_of_the_value(fault):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["best", "best_causal", "seed"])
 def test_it_compiles_without_more_spills(name):
-    """Outside of the loop, a few instructions; the loop is as without it."""
+    """The LSE takes a few instructions outside of the loop; the loop is as without it."""
     kernel = with_lse(name)
     plain = Variant(128, kernel.dtype, kernel.variant.mask)
     without = compile_kernel(kernel.schedule, plain).report

@@ -1,4 +1,4 @@
-"""attention() by schedules of mma_sync on a GPU; what its cases are, on any machine.
+"""attention() runs schedules of mma_sync on a GPU; any machine can check the list of its cases.
 
 pytest -m gpu -n 15 --dist worksteal tests/test_op_mma_sync.py      # 36 kernels
 """
@@ -17,7 +17,7 @@ from on_gpu import check
 from test_op_schedules import LARGE, some_cases
 
 from tl_attention import ScheduleRefused, attention
-from tl_attention.build.compile import compile_kernel
+from tl_attention.compiler.compile import compile_kernel
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.oracle.reference import make_inputs
 from tl_attention.problem.mask import CAUSAL
@@ -29,7 +29,7 @@ PLAIN = dict.fromkeys(("capped", "sinks", "lse", "strided", "few", "fa3"), False
 
 
 def plain(name: str, mask: str, number: int) -> Kernel:
-    """For contiguous tensors, nothing else asked for."""
+    """Returns a kernel of the schedule for contiguous tensors, with nothing else asked for."""
     edges: tuple[Any, Any] = ("block", number % 3 - 1) if any(MASKS[mask][1:]) else (None, None)
     # Queries that see no key make the tensors of the others strided.
     flags = PLAIN | {"strided": mask not in ("open", "causal")}
@@ -37,7 +37,7 @@ def plain(name: str, mask: str, number: int) -> Kernel:
 
 
 def rich(name: str, mask: str, number: int) -> Kernel:
-    """For strided tensors and grouped heads, with the LSE."""
+    """Returns a kernel of the schedule for strided tensors and grouped heads, with the LSE."""
     edges: tuple[Any, Any] = ("block", number % 3 - 1) if any(MASKS[mask][1:]) else (None, None)
     flags = PLAIN | {"strided": True, "lse": True}
     heads = ("gqa", "mqa", "gqa 40/8")[number % 3]

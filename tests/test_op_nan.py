@@ -14,8 +14,8 @@ from tl_attention import attention
 from tl_attention.hardware.card import HOPPER
 from tl_attention.op.attention import schedule_of
 from tl_attention.oracle.reference import make_inputs
+from tl_attention.problem.mask import masked
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.window import masked
 
 HEADS, HEADS_KV, SEQ_Q, SEQ_KV = 6, 2, 1400, 1500
 # The key that is spoiled, in K and V's second head, and a query of a head of Q that has the first.
@@ -25,7 +25,10 @@ PAST = SEQ_KV - SEQ_Q
 
 @dataclass(frozen=True)
 class Problem:
-    """`exact`: a key that is hidden does nothing, wherever it lies. Else it may in the KV block that others see it in."""
+    """A problem says with `exact` that a hidden key does nothing, wherever it lies.
+
+    Otherwise a hidden key may do something in a KV block in which other rows see it.
+    """
 
     head_dim: int
     causal: bool = False
@@ -42,7 +45,7 @@ class Problem:
 
     @property
     def near(self) -> int:
-        """Rows around those that see a key within which a KV block is visited for them: two tiles' and a block."""
+        """Returns how far from rows that see a key other rows may still visit the key's KV block: two tiles and a block."""
         schedule = schedule_of(self.schedule, self.shape, HOPPER)
         return 2 * schedule.block_M + schedule.block_N
 
@@ -73,7 +76,7 @@ PROBLEMS = {
 
 
 def rows_that_see(problem: Problem, beside: int = 0) -> Tensor:
-    """(heads, seq_q): the rows that see KEY of the second head, and `beside` more before and behind them."""
+    """Returns (heads, seq_q): the rows that see KEY of the second head, and `beside` more before and behind them."""
     left, right = problem.window
     after = KEY - PAST - torch.arange(SEQ_Q)
     last = 0 if problem.causal else right

@@ -1,7 +1,8 @@
-"""attention() by every kind of schedule, on a Hopper GPU; what its cases are, on any machine.
+"""attention() runs every kind of schedule on a Hopper GPU; any machine can check the list of its cases.
 
-The defaults are the matrix test's. Here is each other one: those with a name of their own for a problem without and
-with all that attention() takes, an option of the warp-specialised lowering for one of the two.
+The matrix test has the default schedules, and this test has all others. A schedule with a name of its own runs a
+problem without, and a problem with, all that attention() takes; an option of the warp-specialised lowering runs one of
+the two.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ DRAWS = 6
 
 
 def plain(name: str, number: int) -> Kernel:
-    """A kernel of the schedule for contiguous tensors, nothing else asked for."""
+    """Returns a kernel of the schedule for contiguous tensors, with nothing else asked for."""
     size, mask = (128, 64)[number // 2 % 2], ("open", "causal")[number % 2]
     return Kernel(
         *(DTYPES[number // 4 % 2], size, "mha", mask, None, None),
@@ -48,7 +49,7 @@ def plain(name: str, number: int) -> Kernel:
 
 
 def rich(name: str, number: int) -> Kernel:
-    """A kernel of the schedule for strided tensors, grouped heads and all the rest, each mask in turn."""
+    """Returns a kernel of the schedule for strided tensors, grouped heads and all the rest, with each mask in turn."""
     rng = random.Random(name)
     mask = (*MASKS,)[number % len(MASKS)]
     edges: tuple[Any, Any] = ("block", rng.choice(EDGES)) if any(MASKS[mask][1:]) else (None, None)
@@ -64,7 +65,7 @@ KERNELS = [
 
 
 def some_cases(kernel: Kernel) -> list[Case]:
-    """Cases of lengths that are drawn, and one of many tiles."""
+    """Returns cases of drawn lengths, and one of many tiles."""
     rng = random.Random(str(kernel))
     lengths = [pair for pair in lengths_of(kernel) if 0 not in pair]
     heads = HEADS[kernel.heads][0]

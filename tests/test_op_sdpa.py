@@ -1,4 +1,4 @@
-"""`F.scaled_dot_product_attention` of unchanged modules on this package's kernels, on a Hopper GPU."""
+"""`F.scaled_dot_product_attention` of unchanged modules runs on this package's kernels, on a Hopper GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture
 def launches(monkeypatch) -> Iterator[list[Variant]]:
-    """One entry for each launch of a kernel, while the provider is active."""
+    """Yields a list with one entry for each launch of a kernel, while the provider is active."""
     found = count_launches(monkeypatch)
     activate_flash_attention_impl(register_sdpa())
     yield found
@@ -35,7 +35,7 @@ def launches(monkeypatch) -> Iterator[list[Variant]]:
 
 
 class Block(nn.Module):
-    """Attention with grouped heads as models have it: projections, SDPA, a projection."""
+    """A block has attention with grouped heads as in models: projections, SDPA, a projection."""
 
     def __init__(self, heads: int, heads_kv: int, head_dim: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Block(nn.Module):
 
 
 def tensors(*size: int, heads_kv: int | None = None, keys: int | None = None) -> list[Tensor]:
-    """q, k, v for (batch, heads, seq, head_dim)."""
+    """Makes q, k, v for (batch, heads, seq, head_dim)."""
     batch, heads, seq, head_dim = size
     kv = (batch, heads_kv or heads, keys or seq, head_dim)
     return [torch.randn(s, device="cuda", dtype=torch.bfloat16) + 0.2 for s in (size, kv, kv)]
@@ -103,7 +103,7 @@ def gradients(block: Block, x: Tensor, grad: Tensor) -> list[Tensor]:
 def beside_flash(
     launches: list[Variant], step: Callable[[], list[Tensor]], in_fp64: Callable[[], list[Tensor]]
 ) -> None:
-    """Hold the gradients of a step, which launches one kernel, to PyTorch's flash and to fp64, which launch none."""
+    """Compares the gradients of a step with PyTorch's flash and with fp64; the step launches one kernel, the others none."""
     ours = step()
     assert len(launches) == 1
     restore_flash_attention_impl()
@@ -116,7 +116,7 @@ def beside_flash(
 
 
 def check_gradients(ours: list[Tensor], flash: list[Tensor], exact: list[Tensor]) -> None:
-    """At most twice as far from fp64 as those of PyTorch's flash."""
+    """Checks that gradients are at most twice as far from fp64 as those of PyTorch's flash."""
     for number, (own, theirs, wanted) in enumerate(zip(ours, flash, exact, strict=True)):
         own_error, their_error = ((found.double() - wanted).norm() for found in (own, theirs))
         assert own_error <= 2 * their_error, f"gradient {number}: {own_error:.3g}, flash's {their_error:.3g}"

@@ -1,4 +1,4 @@
-"""Schedules for few queries on a Hopper GPU: right at every length, and as many blocks on an SM as the schedule says."""
+"""Schedules for few queries are right at every length on a Hopper GPU, with as many blocks on an SM as the schedule says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mutations import SCHEDULES
 from on_gpu import check, fresh
 
 from tl_attention import attention
-from tl_attention.build.compile import compile_kernel
+from tl_attention.compiler.compile import compile_kernel
 from tl_attention.files.named import resolve
 from tl_attention.hardware.warpgroup import WARPGROUP
 from tl_attention.problem.head_dims import sizes_of
@@ -26,10 +26,8 @@ CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 
 
 def head_dims(name: str) -> list[tuple[int, int]]:
-    """(head_dim, head_dim_v) of each size that a schedule is meant for; of an experiment the last."""
-    file = resolve(name).file
-    assert file is not None
-    found = [sizes_of(size) for size in file.head_dims]
+    """Returns (head_dim, head_dim_v) of each size that a schedule is meant for; of an experiment only the last."""
+    found = [sizes_of(size) for size in resolve(name).head_dims]
     return found[-1:] if name in EXPERIMENTS else found
 
 

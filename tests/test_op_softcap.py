@@ -1,4 +1,4 @@
-"""Softcap and sinks on a Hopper GPU, beside fp64."""
+"""Softcap and sinks on a Hopper GPU are compared with fp64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`attention(q, k, v)` on tensors that are not contiguous, in both layouts and into `out=`, on a Hopper GPU."""
+"""`attention(q, k, v)` takes tensors that are not contiguous, in both layouts and into `out=`, on a Hopper GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.gpu
 
 
 def like(x: torch.Tensor, kind: str) -> torch.Tensor:
-    """The tensor's values in a view of this kind, all that lies around them NaN."""
+    """Returns the tensor's values in a view of this kind, with NaN all around them."""
     batch, heads, seq, columns = x.shape
     shapes = {
         "transposed": (batch, seq, heads, columns),

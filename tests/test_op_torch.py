@@ -1,4 +1,4 @@
-"""The operator on a Hopper GPU: opcheck, torch.compile, torch.export, CUDA graphs, streams, threads."""
+"""The operator works on a Hopper GPU with opcheck, torch.compile, torch.export, CUDA graphs, streams and threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gpu
 
 
 def drawn(batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, **options: Any) -> list[Tensor]:
-    """q, k and v (batch, heads, seq, 128) in fp16."""
+    """Draws q, k and v (batch, heads, seq, 128) in fp16."""
     options = {"device": "cuda", "dtype": torch.float16, **options}
     return [
         torch.randn(batch, h, n, 128, **options) for h, n in ((heads, seq_q), (heads_kv, seq_kv), (heads_kv, seq_kv))

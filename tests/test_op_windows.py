@@ -1,4 +1,4 @@
-"""`attention(..., window_size)` on a Hopper GPU, against fp64. Without one: test_cases_windows.py."""
+"""`attention(..., window_size)` on a Hopper GPU is compared with fp64. Without a GPU: test_cases_windows.py."""
 
 from __future__ import annotations
 

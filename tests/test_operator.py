@@ -1,4 +1,4 @@
-"""`torch.ops.tl_attention.forward`: torch.compile, torch.export and opcheck, with stand-ins on the CPU."""
+"""`torch.ops.tl_attention.forward` works with torch.compile, torch.export and opcheck, on the CPU with stand-ins."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def half(*size: int, **options: Any) -> Tensor:
 
 
 def drawn(options: dict[str, Any], seq_q: int = 5, seq_kv: int = 9, batch: int = 2, **more: Any) -> list[Tensor]:
-    """q, k and v in the layout of the options, four heads on two, V's head size another one."""
+    """Draws q, k and v in the layout of the options, with four heads on two, and another head size for V."""
     lengths = ((4, seq_q, 64), (2, seq_kv, 64), (2, seq_kv, 72))
     swapped = options.get("layout") == "bshd"
     return [half(batch, *((n, h) if swapped else (h, n)), d, **more) for h, n, d in lengths]

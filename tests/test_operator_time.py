@@ -1,4 +1,4 @@
-"""The operator beside the bare kernel: what is called, and the cells that come of it."""
+"""The operator is timed beside the bare kernel: tests check what is called, and the cells that come of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_problems() -> None:
 
 @pytest.fixture
 def kernel(monkeypatch, on_cpu: Kernels) -> None:
-    """Kernels on the CPU, for the bare launch too."""
+    """Makes kernels run on the CPU, for the bare launch too."""
     monkeypatch.setattr(operator, "compile_kernel", on_cpu.kernel_of)
 
 

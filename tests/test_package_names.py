@@ -1,4 +1,4 @@
-"""What `import tl_attention` gives: its names, schedules by name or file, and keywords of other libraries."""
+"""`import tl_attention` gives names, schedules by name or file, and keywords of other libraries."""
 
 from __future__ import annotations
 

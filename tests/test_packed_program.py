@@ -1,4 +1,4 @@
-"""The program that a submission carries: the package's own, which reads as the Program has it."""
+"""A submission carries the package's own program, which reads as the Program has it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
 from tl_attention.program.planned import Planned
-from tl_attention.schedule.choices import choices
+from tl_attention.schedule.fields import choices
 from tl_attention.schedule.options import KernelOptions, SoftmaxOptions, Split
 from tl_attention.schedule.schedule import Schedule
 
@@ -45,13 +45,13 @@ HEADER = "import tilelang.language as T\nfrom dataclasses import dataclass\nfrom
 
 
 def values(field: FieldInfo) -> tuple[Any, ...]:
-    """Those of an option that are a choice of their own: all, or none and any."""
+    """Returns the values of an option that are a choice of their own: all, or none and any."""
     found = choices(field)
     return found if 1 < len(found) <= 3 else (False, True)
 
 
 def facts(schedule: Schedule) -> set[tuple[str, Any]]:
-    """The options of a schedule."""
+    """Returns the options of a schedule."""
     return {
         (name, value if value in values(field) else bool(value))
         for options in (schedule.kernel, schedule.softmax, schedule.split)
@@ -61,7 +61,7 @@ def facts(schedule: Schedule) -> set[tuple[str, Any]]:
 
 
 def has_order(schedule: Schedule) -> bool:
-    """Whether its waits and releases come where they can."""
+    """Says whether a schedule's waits and releases come where they can."""
     try:
         return bool(derive(schedule))
     except ScheduleRefused:
@@ -69,7 +69,7 @@ def has_order(schedule: Schedule) -> bool:
 
 
 def covering(schedules: list[Schedule]) -> Iterator[Schedule]:
-    """Few schedules that have every fact that any of them has."""
+    """Yields few schedules that together have every fact that any schedule has."""
     left = set().union(*map(facts, schedules))
     while left:
         best = max(schedules, key=lambda schedule: len(facts(schedule) & left))
@@ -91,18 +91,18 @@ TRACED = {
 
 
 def traced(text: str, folder: Path) -> tirx.PrimFunc:
-    """The prim_func of a packed program."""
+    """Returns the prim_func of a packed program."""
     return import_file(folder / "packed.py", HEADER + text).attention_kernel()
 
 
 def plain(prim_func: tirx.PrimFunc) -> str:
-    """Its text without the names that macros give to what they are passed."""
+    """Returns a prim_func's text without the names that macros give to what they are passed."""
     module = tilelang.transform.Simplify()(tilelang.transform.LetInline()(IRModule({"main": prim_func})))
     return module["main"].script()
 
 
 def undefined(text: str) -> str:
-    """What ruff says of names that are not defined."""
+    """Returns what ruff says of names that are not defined."""
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True).stdout
 
@@ -238,7 +238,7 @@ def test_what_constants_decide_is_left_out_and_nothing_else_is_changed(before: s
 
 
 def body(text: str) -> str:
-    """What is left of a function of these lines."""
+    """Returns what is left of a function of these lines."""
     lines = text.replace("\n", "\n    ")
     function = cst.ensure_type(cst.parse_statement(f"def f(t, u, way):\n    {lines}\n"), cst.FunctionDef)
     left = code(pruned(function, {"c": CONSTANTS, "WAYS": {"near": go_near, "far": go_far}}))

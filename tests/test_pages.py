@@ -1,4 +1,4 @@
-"""The pages that are written by hand: their commands print what they show, and what they state is the code's."""
+"""In pages written by hand, commands print what the page shows, and statements about the code are right."""
 
 from __future__ import annotations
 

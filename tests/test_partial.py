@@ -1,4 +1,4 @@
-"""`merge`: attention over parts of the keys, put together, is attention over all of them."""
+"""`merge` puts together attention over parts of the keys: it gives attention over all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tl_attention.problem.shape import DTYPES, AttentionShape
 
 
 def parts(q, k, v, lengths, scale):
-    """(outputs, LSEs) over so many keys each, the outputs in the inputs' dtype as a kernel gives them."""
+    """Returns (outputs, LSEs) over so many keys each, with outputs in the inputs' dtype, as a kernel gives them."""
     pieces = list(zip(k.split(lengths, dim=2), v.split(lengths, dim=2), strict=True))
     outputs = [attention_fp64(q, k, v, mask=FULL, scale=scale).to(q.dtype) for k, v in pieces]
     lses = [lse_fp64(q, k, mask=FULL, scale=scale).float() for k, _ in pieces]
@@ -50,7 +50,7 @@ def test_a_causal_part_and_what_precedes_it():
 
 
 def test_scores_of_any_size():
-    """Sums that would overflow, or vanish, by themselves."""
+    """The sums would overflow, or vanish, by themselves."""
     q, k, v = make_inputs(AttentionShape(1, 1, 20, 90, 64, "bfloat16"), seed=6, spread=128.0)
     outputs, lses = parts(q, k, v, [30, 60], 1.0)
     assert lses.max() > 200

@@ -1,4 +1,4 @@
-"""What the warp-specialised lowering's passes make of a Program: what they add, and that the whole is still right."""
+"""The warp-specialised lowering's passes add operations to a Program, and the whole is still right."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from tl_attention.oracle.interpret import verify
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Variant
 from tl_attention.program.derivation import derive
-from tl_attention.program.operation import Iteration
-from tl_attention.program.phases import Step
-from tl_attention.program.program import CONSUMER, Program
+from tl_attention.program.program import CONSUMER, Iteration, Program, Step
 from tl_attention.proof.legality import find_violation
 from tl_attention.schedule.schedule import Schedule
 
@@ -27,7 +25,7 @@ ADDED = ("turn", "pass", "hold", "hold_last", "resume")
 
 
 def text(iteration: Iteration) -> list[str]:
-    """Its operations but for the statements in between, in short."""
+    """Returns the operations of an iteration in short, without the statements in between."""
     return [
         op.kind if op.kind in ADDED else f"{op.kind} {op.statement}" for op in iteration.operations if op.kind != "run"
     ]
@@ -54,7 +52,7 @@ def test_an_iteration_that_issues_no_product_has_no_turn() -> None:
 
 
 def test_a_wait_stays_behind_the_exponentials_before_it_as_loosely_as_is_asked_for() -> None:
-    """exp.0 has columns 0 to 48 of 176: registers 0 to 24. mma1's wait comes between the chunks."""
+    """exp.0 has columns 0 to 48 of 176, in registers 0 to 24. mma1's wait comes between the chunks."""
     around = {
         "loose": ["hold_last", "wait mma1"],
         "exact": ["hold", "wait mma1"],
@@ -135,7 +133,7 @@ def test_the_passes_may_come_in_any_order(form, waits) -> None:
 
 
 class Whole(Program):
-    """A Program whose consumer does what the passes made of it; loops that the kernel lengthens are as derived."""
+    """In a whole Program the consumer does what the passes made of it; loops that the kernel lengthens are as derived."""
 
     def roles(self, blocks: int) -> dict[str, tuple[Step, ...]]:
         roles = super().roles(blocks)

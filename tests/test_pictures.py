@@ -1,4 +1,4 @@
-"""Pictures are those of the records, their text can be read, and what they say is worked out from rows made up here."""
+"""Pictures agree with the records, and their text can be read; what they say is worked out from rows made up here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pictures are drawn of: cells, predictions, shares of budgets, the steps of a ladder."""
+"""Pictures are drawn of cells, predictions, shares of budgets and the steps of a ladder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MEASURED = {"device": "NVIDIA H200", "power_limit_w": 700.0, "run": "2026-01-02T
 
 
 def cell(seq: int, times: dict[str, float], causal: bool = False, **fields) -> CellRow:
-    """A cell of that length, in which each entry takes so many milliseconds."""
+    """Makes a cell of a length, in which each entry takes so many milliseconds."""
     shape = AttentionShape(32768 // seq, 40, seq, seq, 128, "bfloat16", CAUSAL if causal else FULL, heads_kv=8)
     entries = tuple(
         Timed(name, name, shape.flops, calls=4, rounds_ms=(ms,) * 7, **fields) for name, ms in times.items()
@@ -189,7 +189,7 @@ def some(folder: Path, unit: str = "ms", first: float | None = 100.0, peer: floa
 
 
 def rows_of(ladder, rates: dict[str, float | None], gains: dict[str, float]) -> dict[str, Row]:
-    """Rows at those rates of 400 TFLOPS, and by how much they gained in each round."""
+    """Makes rows at these rates of 400 TFLOPS, with these gains in each round."""
     return {
         name: Row(
             name, name, "runtime", problem_of(ladder.shape), "ok" if rate else "refused",

@@ -1,4 +1,4 @@
-"""Split statements, and waits and releases that a schedule places: what they derive, and what is refused in words."""
+"""A schedule splits statements and places waits and releases: tests check what it derives, and what is refused in words."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tl_attention.schedule.schedule import Schedule
 
 
 def steady(schedule: Schedule, model: str = "asynchronous") -> list[str]:
-    """The steady state's operations in short: `wait mma1-1`, `run exp.0+0`."""
+    """Returns the steady state's operations in short: `wait mma1-1`, `run exp.0+0`."""
     return [f"{op.kind} {op.statement}{-op.lag:+d}" for op in derive(schedule, model).consumer]
 
 
 def before(schedule: Schedule, operation: str, model: str = "asynchronous") -> str:
-    """The statement that runs, or is issued, next after an operation."""
+    """Returns the statement that runs, or is issued, next after an operation."""
     ops = steady(schedule, model)
     return next(op for op in ops[ops.index(operation) + 1 :] if op.startswith(("run", "issue")))
 
@@ -211,7 +211,7 @@ def test_a_release_shows_up_where_it_is_asked_for(place, model):
     ],
 )
 def test_a_release_before_its_reader_is_done_is_refused_with_the_places_that_it_may_have(load, place, words):
-    """It would be a release an iteration later."""
+    """A release at such a place would be a release an iteration later."""
     placed = fa3(*CHUNKED, split=TWO, release_before={load: place})
     message = refusal(placed)
     assert message.startswith(f"release_before.{load}: {words}: expected one of ")

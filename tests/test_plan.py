@@ -1,4 +1,4 @@
-"""Plans: later calls of a kind are launched without its checks, and do what they would do as the first of the process."""
+"""Plans launch later calls of a kind without checks; each call does what it would do as the first of the process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEY = key_of(*(half(1, 1, 8, 64) for _ in "qkv"), (0.0, None), None, None, (Fals
 
 @pytest.fixture
 def checks(monkeypatch) -> list[None]:
-    """An element for each call that was checked."""
+    """Returns a list that gets an element for each call that is checked."""
     found: list[None] = []
     checked = arguments.checked_problem
 
@@ -45,14 +45,14 @@ def checks(monkeypatch) -> list[None]:
 
 
 def checked(recorder: Recorder, options: Options) -> Any:
-    """What is seen of a call that is checked, whatever was before it."""
+    """Returns what is seen of a call that is checked, whatever was before it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "key_of", lambda *_: None)
         return recorder.seen(lambda: call(options))
 
 
 def of_later(recorder: Recorder, before: Options, options: Options) -> Any:
-    """The same behind calls of another kind."""
+    """Returns what is seen of a call behind calls of another kind."""
     module.plans.clear()
     for _ in range(2):
         recorder.seen(lambda: call(before))
@@ -107,7 +107,7 @@ def test_a_call_behind_others_does_what_it_does_where_it_is_checked(pair, gradie
 
 @pytest.mark.parametrize("part", range(len(KEY)))
 def test_every_part_of_the_key_is_needed(part, recorder: Recorder, monkeypatch) -> None:
-    """So these pairs would show that a part is missing."""
+    """The pairs of calls show it if a part of the key is missing."""
 
     def shorter(*given: Any) -> Any:
         key = key_of(*given)

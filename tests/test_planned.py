@@ -1,4 +1,4 @@
-"""A schedule is derived once, by whoever asks first, and its Program is handed on."""
+"""A schedule is derived once, by the first code that asks, and its Program is passed on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from golden_kernels import KERNELS
 from mutations import shipped
 
-from tl_attention.build import generation
+from tl_attention.compiler import generation
 from tl_attention.files.named import resolve
 from tl_attention.leaderboard import submission
 from tl_attention.measure import bench
@@ -25,7 +25,7 @@ from tl_attention.schedule.schedule import Schedule
 
 @pytest.fixture
 def derived(monkeypatch) -> Iterator[list[Schedule]]:
-    """The schedules of which a Program was derived, as often as it was."""
+    """Yields a list of the schedules of which a Program was derived, once for each time."""
     found: list[Schedule] = []
 
     def derive(schedule: Schedule, *model: str) -> object:
@@ -44,7 +44,7 @@ def test_a_command_derives_its_schedule_once(command, name, cli, derived) -> Non
 
 
 def test_a_run_derives_its_schedule_once(cli, derived, monkeypatch, tmp_path) -> None:
-    """Where there is no GPU: it is proved, compiled elsewhere, and run by the interpreter."""
+    """Without a GPU the schedule is proved, compiled elsewhere, and run by the interpreter."""
     monkeypatch.setattr(
         bench, "CompilePool", lambda most: SimpleNamespace(submit=compiled, finish=lambda: None, stop=lambda: None)
     )
@@ -54,7 +54,7 @@ def test_a_run_derives_its_schedule_once(cli, derived, monkeypatch, tmp_path) ->
 
 
 def compiled(candidate: Candidate, done) -> None:
-    """In the place of a pool's: as if the compiler had been quick."""
+    """Stands in for a pool's `submit`, as if the compiler had been quick."""
     done(Compiled(candidate.name))
 
 
@@ -72,8 +72,8 @@ def generated(monkeypatch):
             "_library": lambda kernel: b"a library",
         }.items():
             monkeypatch.setattr(generation, what, instead)
-        monkeypatch.setattr("tl_attention.build.compile.cache_enabled", lambda: False)
-        monkeypatch.setattr("tl_attention.build.compile._loaded", lambda library: None)
+        monkeypatch.setattr("tl_attention.compiler.compile.cache_enabled", lambda: False)
+        monkeypatch.setattr("tl_attention.compiler.compile._loaded", lambda library: None)
 
     return of
 

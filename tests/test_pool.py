@@ -101,7 +101,7 @@ def test_each_candidate_costs_only_itself_and_comes_as_it_ends(pool) -> None:
 
 
 def test_a_pool_that_breaks_is_replaced_and_what_waited_in_it_is_compiled(pool) -> None:
-    """As pebble's does where a process dies before it has said which candidate it took."""
+    """pebble's pool breaks where a process dies before it has said which candidate it took."""
     found: Queue = Queue()
     pool.submit(candidate("hangs"), lambda compiled: found.put(("hangs", compiled.error)))
     pool.submit(candidate("good"), lambda compiled: found.put(("good", compiled.error)))

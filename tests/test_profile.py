@@ -32,7 +32,7 @@ NAMES = ("seed", "best", "fa3_overlap", "experiments/cluster_1")
 
 
 def rows(*names: str) -> dict[str, ProfileRow]:
-    """What ncu counted of the named schedules."""
+    """Returns what ncu counted of the named schedules."""
     found = {}
     for name, launch in zip(NAMES, parse(FP16)):
         label = resolve(name).schedule.label
@@ -45,7 +45,7 @@ def rows(*names: str) -> dict[str, ProfileRow]:
 
 @pytest.fixture
 def machine(monkeypatch) -> None:
-    """A machine with a GPU and compilers, but for ncu."""
+    """Makes this machine look as if it had a GPU and compilers, but no ncu."""
     common = {"device": "stand-in", "run": "2026-01-01T00:00:00Z", "versions": {"torch": "2"}}
     monkeypatch.setattr(profile, "gpu_fields", lambda what: dict(common))
     monkeypatch.setattr(profile, "compile_all", lambda found: dict.fromkeys(found, Compiled("code")))
@@ -301,7 +301,7 @@ def test_at_the_limit_all_that_ncu_started_is_killed(tmp_path, monkeypatch) -> N
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process ends within seconds; where nobody waits for it, it stays a zombie."""
+    """Says whether a process ends within seconds; if nobody waits for a process, it stays a zombie."""
     for _ in range(100):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -1,4 +1,4 @@
-"""The Program that each schedule derives, in both models, and the loop it unrolls to."""
+"""Tests check the Program that each schedule derives, in both models, and the loop to which it unrolls."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from mutations import shipped
 
 from tl_attention.lowering.pipelined.constants import pipeline_arguments
 from tl_attention.program.derivation import derive
-from tl_attention.program.operation import Operation
-from tl_attention.program.program import CONSUMER, PRODUCER
+from tl_attention.program.program import CONSUMER, PRODUCER, Operation
 from tl_attention.proof.legality import find_violation
 from tl_attention.schedule.schedule import Schedule
 
@@ -93,7 +92,7 @@ def test_shipped_schedules_are_proved_safe(name, model):
 
 @pytest.mark.parametrize("name,model", CASES)
 def test_phases_put_the_whole_loop_together_again(name, model):
-    """Before any pass; from the shortest loop that they make."""
+    """The phases are those before any pass; loops start with the shortest one that phases make."""
     program = replace(derive(shipped()[name], model), passes=())
     least = program.phases.least_blocks
     for blocks in range(least, least + program.span + 2):
@@ -103,7 +102,7 @@ def test_phases_put_the_whole_loop_together_again(name, model):
 
 
 def test_a_prologues_wait_leaves_fewer_products_in_flight_than_the_steady_states():
-    """The same wait in both: with a fixed count the prologue would wait for nothing."""
+    """Both have the same wait: with a fixed count the prologue would wait for nothing."""
     program = derive(shipped()["fa3_overlap"], "asynchronous")
 
     def outstanding(iteration):
@@ -131,7 +130,7 @@ def test_buffers_of_a_placed_load_follow_its_distance_to_the_reader():
 
 
 def test_the_seeds_pipeline_arguments_are_tilelangs():
-    """One entry per statement; consumers a stage later, each load num_stages - 1 before its reader, loads first."""
+    """Each statement has an entry; consumers are a stage later, a load num_stages - 1 before its reader, and loads first."""
     arguments = pipeline_arguments(derive(shipped()["seed"]))
     assert arguments == {
         "order": [0, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 4, 1, 5],

@@ -1,4 +1,4 @@
-"""The machine code that ptxas makes of shipped schedules: its loops, its waits, and that serialised products are refused."""
+"""Tests check the loops and waits of ptxas's code of shipped schedules, and that serialised products are refused."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mutations import SCHEDULES, shipped
 from once import lowered
 from tiers import exhaustive
 
-from tl_attention.build.compile import CompiledKernel, compile_kernel
-from tl_attention.build.compiler_errors import serialised_because
-from tl_attention.build.generation import said_of
-from tl_attention.build.sass import steady
-from tl_attention.build.toolchain import chosen
+from tl_attention.compiler.compile import CompiledKernel, compile_kernel
+from tl_attention.compiler.compiler_errors import serialised_because
+from tl_attention.compiler.generation import said_of
+from tl_attention.compiler.sass import steady
+from tl_attention.compiler.toolchain import chosen
 from tl_attention.files.schedule_file import load
 from tl_attention.measure import compilation
 from tl_attention.measure.candidate import Candidate
@@ -38,7 +38,7 @@ def compiled() -> CompiledKernel:
 
 @pytest.fixture
 def serialised() -> CompiledKernel:
-    """The causal kernel as it is generated, with accumulators touched while their products are in flight."""
+    """Returns the causal kernel as it is generated, but with accumulators touched while their products are in flight."""
     code = lowered(KERNELS[NAME])
     source, waits = re.subn(r"(tl::wait_wgmma<\d>)", r"acc_s[0] += 1.0f; acc_o[0] += 1.0f; \1", code.source)
     assert waits

@@ -1,4 +1,4 @@
-"""The proof of the roles' events under faults of every kind, chosen and random, judged by a simulator."""
+"""A simulator judges the proof of the roles' events, under chosen and random faults of every kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiers import sampled
 
 from tl_attention.errors import ScheduleRefused
 from tl_attention.proof.events import CLUSTER, NAMED, Event, Process
-from tl_attention.proof.race_rules import Rule
+from tl_attention.proof.mbarrier import Rule
 from tl_attention.proof.races import prove
 
 PRODUCER, FIRST, PRODUCER_1 = Process(0, -1, 1), Process(0, 0, 2), Process(1, -1, 1)
@@ -200,7 +200,7 @@ def test_a_fault_is_refused_by_its_rule_and_fails_in_some_order(name):
 
 
 def test_an_arrival_does_not_count_in_the_place_of_another():
-    """Three arrive where two count, and all of them twice: which two, no order says."""
+    """Three warps arrive where two count, and all of them twice: no order says which two count."""
     full, counts = Process(0, -1, 1), {"K_full": 32, "K_empty": 2}
     reads = (("K", 0, 0),)
     reader = [Event("wait", "K_full", 0, 0), Event("read", "K", 0, reads=reads), Event("arrive", "K_empty", 0, 1, (0,))]
@@ -222,7 +222,7 @@ def test_an_arrival_does_not_count_in_the_place_of_another():
     assert explore(Machine(roles, counts), 10_000)
 
 
-# As above, and no order fails: `race_rules.py` says why they are refused.
+# As above, and no order fails: `mbarrier.py` says why they are refused.
 HARMLESS: dict[str, tuple[str, Change, Rule]] = {
     "a release too many that nobody waits for": (
         "one warpgroup, alone, tiles [1]",
@@ -255,7 +255,7 @@ def test_what_is_refused_and_fails_in_no_order(name):
 
 
 def test_a_warp_that_has_exited_is_waited_for_all_the_same():
-    """The cluster's barrier would not wait for it."""
+    """The cluster's barrier would not wait for the warp that has exited."""
     program = program_of("one warpgroup, cluster, tiles [1]", removed(PRODUCER_1, "sync", CLUSTER, -1))
     assert {refusal and refusal.rule for refusal in proved(program)} == {Rule.DEADLOCK}
     assert not tried(Machine(program.roles, program.counts), 100, random.Random(0))
@@ -263,7 +263,7 @@ def test_a_warp_that_has_exited_is_waited_for_all_the_same():
 
 @pytest.mark.parametrize("options", sampled(LEFT_OUT, ["both"]))
 def test_a_barrier_operation_can_be_left_out_only_where_others_do_its_work(options):
-    """But the last release of Q. Block 1 loads nothing, so it need not wait for a buffer that block 0 waits for."""
+    """The last release of Q is an exception. Block 1 loads nothing, so it need not wait for a buffer that block 0 needs."""
     roles = roles_of(overlap(**OPTIONS[options]))
     rng = random.Random(0)
     whole = events_of(roles, TILES)
@@ -289,7 +289,7 @@ def test_a_barrier_operation_can_be_left_out_only_where_others_do_its_work(optio
 
 @pytest.mark.parametrize("number,largest", sampled([(SAMPLE, 10_000), (SAMPLE, 100), (FEW, 100)], [(FEW, 100)]))
 def test_what_is_accepted_runs_in_every_order(number, largest):
-    """The full trial: tools/trial_of_races.py."""
+    """This is a part of the full trial, tools/trial_of_races.py."""
     trials = [trial(program, seed) for seed, program in enumerate(mutants(number, SEED, largest))]
     assert not [(each.program.name, each.wrong) for each in trials if each.wrong]
     accepted = [each for each in trials if each.rule is None]

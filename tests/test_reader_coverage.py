@@ -1,4 +1,4 @@
-"""Lines that did not run: refused, unless they never can."""
+"""Lines that did not run are refused, unless they never can run."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import pytest
 from small_kernels import kernel, line_of, ran
 
 from tl_attention.problem.variant import Sizes
-from tl_attention.proof.generated.coverage import Coverage
-from tl_attention.proof.generated.iterations import Iterations
-from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.seen import Lengths
+from tl_attention.proof.code.coverage import Coverage
+from tl_attention.proof.code.iterations import Iterations
+from tl_attention.proof.code.run import Extent
+from tl_attention.proof.code.verdict import Unsafe
 
 SIZES = ("batch", "heads", "seq_q", "seq_kv")
 
 
-def covered(body: str, *keys: int, lengths: Lengths = Lengths(1), starts: tuple[int, ...] = (0,)) -> Coverage:
-    """What runs at so many keys each, and one of everything else, showed."""
+def covered(body: str, *keys: int, lengths: Extent = Extent(1), starts: tuple[int, ...] = (0,)) -> Coverage:
+    """Returns what runs showed, one for each number of keys and start, with one of every other size."""
     coverage = Coverage()
     for seq_kv in keys:
         for start in starts:
@@ -44,7 +44,7 @@ def test_a_line_that_no_size_reaches_is_refused():
 def test_a_call_that_only_a_run_for_places_reached_is_refused():
     body = under("seq_kv < 100")
     coverage, small = covered(body, 150), kernel(body, SIZES)
-    coverage.note_places(ran(body, Lengths(1), **dict(zip(SIZES, (1, 1, 1, 50)))), {line_of(body, "sync")})
+    coverage.note_places(ran(body, Extent(1), **dict(zip(SIZES, (1, 1, 1, 50)))), {line_of(body, "sync")})
     with pytest.raises(Unsafe, match="line 3 does not run at any size that is tried"):
         coverage.unreached(small, Iterations.of(small.body), False)
 
@@ -123,14 +123,14 @@ def test_a_line_that_lacks_states_is_named_with_where_it_was_reached():
 
 @pytest.mark.parametrize("cycles,states", [((), 3), ((6,), 6), ((3, 4), 3), ((4, 10), 60)])
 def test_a_line_has_the_states_of_the_ring_that_its_period_fits(cycles, states):
-    """A slot has half of its ring's; what fits no ring is held to all."""
+    """A slot's period is half of its ring's; a period that fits no ring must have run in the states of all rings together."""
     iterations = Iterations.of(kernel(SLOTS, SIZES).body, cycles)
     ((line, cores),) = iterations.cores.items()
     assert [iterations.states(line, core) for core in cores] == [states]
 
 
 def test_a_comparison_with_what_no_run_gets_to_is_refused():
-    """It holds in all iterations that were run, and may not in another."""
+    """The comparison holds in all iterations that were run, and may not hold in another."""
     body = "  for (int t = 0; t < seq_kv; ++t) {\n    tl::__sync_thread_partial(((t < LIMIT) ? 1 : 0), 64);\n  }\n"
     with pytest.raises(Unsafe, match="line 3 compares what is counted with what no run gets to"):
         unreached(body.replace("LIMIT", "40"), 5, 9)

@@ -1,12 +1,12 @@
-"""Integer expressions of generated CUDA: C's grammar and C's arithmetic, of numbers and of arrays."""
+"""Integer expressions of generated CUDA are read by C's grammar, and computed by C's arithmetic on numbers and arrays."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tl_attention.proof.generated.expression import UNREADABLE, arguments, parsed
-from tl_attention.proof.generated.threads import NUMBERS
+from tl_attention.proof.code.expression import UNREADABLE, arguments, parsed
+from tl_attention.proof.code.threads import NUMBERS
 
 
 def value(text: str, **names):

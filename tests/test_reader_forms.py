@@ -1,4 +1,4 @@
-"""How expressions depend on what loops count: every claim of a form is held to the values of the expression itself."""
+"""A form says how an expression depends on what loops count; every claim is compared with the expression's own values."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from itertools import product
 
 import pytest
 
-from tl_attention.proof.generated.expression import parsed
-from tl_attention.proof.generated.forms import (
+from tl_attention.proof.code.affine import (
     AFFINE,
     FLOORED,
     INVARIANT,
@@ -20,11 +19,12 @@ from tl_attention.proof.generated.forms import (
     form,
     form_of,
 )
-from tl_attention.proof.generated.threads import NUMBERS
+from tl_attention.proof.code.expression import parsed
+from tl_attention.proof.code.threads import NUMBERS
 
 
 def of(text: str, *names: str) -> Form:
-    """The form of an expression in which `n`, or what is named, is counted."""
+    """Returns the form of an expression in which `n`, or what is named, is counted."""
     return form_of(parsed(text), Forms({name: counted(name) for name in names or ("n",)}))
 
 
@@ -134,7 +134,7 @@ OTHERS = [
 
 @pytest.mark.parametrize("text", OTHERS)
 def test_what_is_none_of_these(text):
-    """Whatever it is called, no place may have it: an operator that forms lack is refused on its way."""
+    """No place may have an expression of another form; an operator that forms lack is refused on its way."""
     try:
         assert of(text, "a", "b").kind == OTHER
     except TypeError:

@@ -1,12 +1,12 @@
-"""What a kernel's loops count, and what of it may decide what: anything else is refused."""
+"""Only some things that a kernel's loops count may decide something: anything else is refused."""
 
 from __future__ import annotations
 
 import pytest
 from small_kernels import kernel, line_of
 
-from tl_attention.proof.generated.iterations import Iterations
-from tl_attention.proof.generated.refused import Unsafe
+from tl_attention.proof.code.iterations import Iterations
+from tl_attention.proof.code.verdict import Unsafe
 
 TILES = """
   int tile = 0;
@@ -88,7 +88,7 @@ def test_the_period_is_that_of_all_lines(slot, period):
     ],
 )
 def test_what_else_decides_in_an_iteration_is_refused(slot, words):
-    """A tile's own place may stand where nothing is counted, and nowhere else."""
+    """A tile's own place may stand only where nothing is counted."""
     if words is None:
         assert of(tiles(slot)).period == 1
         return
@@ -97,7 +97,7 @@ def test_what_else_decides_in_an_iteration_is_refused(slot, words):
 
 
 def test_what_a_tile_s_place_was_added_to_counts_an_address_and_no_slot():
-    """As `row + t` may be read of a tensor, and a variable of it decides no more than the place itself."""
+    """`row + t` may be read of a tensor, and a variable of it decides no more than the place itself."""
     place = "    for (int t = 0; t < (blocks_1 - 1); ++t) {\n      int first = (row + t);\n      int second = (first + 1);\n"
     loop = "    for (int t = 0; t < (blocks_1 - 1); ++t) {\n"
     assert of(tiles("first").replace(loop, place)).period == 1
@@ -121,7 +121,7 @@ def test_lengths_and_threads_may_be_added_to_what_is_counted():
 
 
 def test_a_bound_by_min_with_what_is_counted_is_refused():
-    """It is as long as the others up to some iteration, and no few of them show that."""
+    """Such a loop is as long as the others up to some iteration, and a few iterations do not show that."""
     for trips in ("min((blocks_1 - 1), base)", "max((blocks_1 - base), 0)", "base_1", "(blocks_1 - (turn & 1))"):
         with pytest.raises(Unsafe, match="neither affinely nor with a period"):
             of(tiles("1").replace("(blocks_1 - 1); ++t", f"{trips}; ++t"))
@@ -153,7 +153,7 @@ def test_what_two_branches_leave_differently_is_refused():
 
 
 def test_a_loop_that_is_written_out_counts_nothing():
-    """All of its iterations run: what is none of a few periods may be of its counter."""
+    """All iterations of such a loop run: an expression of its counter need not have one of a few periods."""
     body = (
         "  #pragma unroll\n  for (int i = 0; i < 4; ++i) {\n    tl::__sync_thread_partial((1 + (i / 3)), 128);\n  }\n"
     )

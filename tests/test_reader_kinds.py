@@ -1,4 +1,4 @@
-"""What each line of a kernel is read as, where that is more than its own text says."""
+"""The reader gives each line of a kernel a kind, which may say more than the line's own text."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""Small kernels, run by all threads: who does what, in which iterations."""
+"""Small kernels are run by all threads: tests check who does what, in which iterations."""
 
 from __future__ import annotations
 
 import pytest
 from small_kernels import barriers, line_of, ran, synced
 
-from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.seen import Lengths
+from tl_attention.proof.code.run import Extent
+from tl_attention.proof.code.verdict import Unsafe
 
 
 @pytest.mark.parametrize("head, period", [(1, 1), (3, 2), (4, 6), (7, 4)])
 def test_of_a_long_loop_head_and_tail_run_and_whole_periods_are_left_out(head, period):
-    lengths = Lengths(1, head, period)
+    lengths = Extent(1, head, period)
     for count in range(200):
         iterations = list(lengths.iterations(count))
         ran_, left_out = [t for t, _ in iterations], sum(out for _, out in iterations)
@@ -29,7 +29,7 @@ def test_of_a_long_loop_head_and_tail_run_and_whole_periods_are_left_out(head, p
 
 def test_what_is_left_out_of_a_loop_is_seen():
     body = "  for (int t = 0; t < n; ++t) {\n    tl::__sync_thread_partial((t % 3), 128);\n  }\n"
-    run = ran(body, Lengths(1, 2, 3), n=20)
+    run = ran(body, Extent(1, 2, 3), n=20)
     assert [t for t, _ in synced(run)] == [0, 1, *(t % 3 for t in range(17, 20))]
     assert [seen.values["value"] for seen in run.seen if seen.kind == "left out"] == [15]
     assert [t for t, _ in synced(ran(body, n=7))] == [t % 3 for t in range(7)]
@@ -91,8 +91,8 @@ def test_blocks_leave_a_loop_each_at_its_own_time():
 
 
 def test_so_many_tiles_run_and_from_where_it_is_told():
-    assert barriers(ran(LOOP, Lengths(2), n=100), 0) == [0, 1, 10]
-    assert barriers(ran(LOOP, Lengths(1), start=5, n=100), 0) == [5, 14]
+    assert barriers(ran(LOOP, Extent(2), n=100), 0) == [0, 1, 10]
+    assert barriers(ran(LOOP, Extent(1), start=5, n=100), 0) == [5, 14]
 
 
 def elected(lanes: int, **more) -> list[int]:

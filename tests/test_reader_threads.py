@@ -1,10 +1,10 @@
-"""Classes of threads: how they part, come together again, and what they know."""
+"""Classes of threads part and come together again; tests check how, and what the classes know."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tl_attention.proof.generated.threads import NUMBERS, Class, Threads, settled
+from tl_attention.proof.code.threads import NUMBERS, Class, Threads, settled
 
 
 def everyone(count: int = 8, **names) -> Class:

@@ -111,7 +111,7 @@ def timed(record: str, dtype: str, name: str) -> Row:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_one_number_is_the_records(page) -> None:
-    """The median of paired ratios of each card, their range and their number."""
+    """The page has the median of each card's paired ratios, their range and their number."""
     text = " ".join((ROOT / page).read_text().split())
     assert answers.one_number() in text
     for card in cells.CARDS:

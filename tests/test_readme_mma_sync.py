@@ -1,4 +1,4 @@
-"""What docs/CARDS.md says of mma.sync is what the records, `diff` and `explain` say."""
+"""docs/CARDS.md says of mma.sync what the records, `diff` and `explain` say."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORDS = " ".join(SECTION.split())
 
 
 def speeds(*groups: str, causal: bool | None = None) -> dict[int, float]:
-    """By length; of one mask, if it is given."""
+    """Returns the speeds of groups by length; of one mask, if `causal` is given."""
     rows = [row for row in RECORD if row.group in groups and causal in (None, row.shape.mask == CAUSAL)]
     return {row.shape.seq_kv: row.speed("ours", "flash2").ratio for row in rows}
 

@@ -1,4 +1,4 @@
-"""The record of a run: what is written stays, no half line is left, and what is read is checked."""
+"""In the record of a run, what is written stays, no half line is left, and what is read is checked."""
 
 from __future__ import annotations
 
@@ -152,14 +152,14 @@ FIELDS = json.loads(ROW.to_json())
 
 
 def evaluation_line(**times: float) -> str:
-    """The first recorded evaluation of the results that ship, with other times in its first row."""
+    """Returns the first recorded evaluation of the results that ship, with other times in its first row."""
     values = json.loads(EVALUATED.read_text().splitlines()[0])
     values["rows"][0]["timing"] |= times
     return json.dumps(values)
 
 
 def cell_line(**fields: object) -> str:
-    """The first recorded cell of the results that ship, with other fields in our entry."""
+    """Returns the first recorded cell of the results that ship, with other fields in our entry."""
     values = json.loads(CELLS.read_text().splitlines()[0])
     next(entry for entry in values["entries"] if entry["name"] == OURS).update(fields)
     return json.dumps(values)

@@ -1,4 +1,4 @@
-"""Each refusal's sentence is held to the order in which the Program emits its statements, by an executor of its own."""
+"""Each refusal's sentence agrees with the order in which the Program emits its statements; an executor of its own judges."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LAST = re.compile(rf"(?P<first>{INSTANCE}) is the last to write (?P<buffer>\S+):
 
 
 def scrambled(rng: random.Random) -> Schedule:
-    """Statements in groups, order and stages at random, or a shipped schedule a few changes away."""
+    """Makes a schedule with random groups, order and stages, or one a few changes away from a shipped one."""
     base = shipped()[rng.choice(("seed", "source_order", "three_stages", "fa3_pipelined", "ws_seed", "fa3_overlap"))]
     if base.lowering == "warp_specialized" or rng.random() < 0.3:
         return mutate(base, rng)
@@ -63,7 +63,7 @@ def scrambled(rng: random.Random) -> Schedule:
 
 
 class Emitted:
-    """The statements of a loop in the order in which the consumer emits them, each done when the next one starts."""
+    """A loop's statements are emitted in the consumer's order, each done when the next one starts."""
 
     def __init__(self, program: Program, blocks: int):
         steps = [step for step in program.roles(blocks)[CONSUMER] if step.op.kind in ("run", "issue")]
@@ -73,7 +73,7 @@ class Emitted:
         self.blocks, self.table, self.slots = blocks, program.table, program.buffers
 
     def last_writer(self, buffer: str, block: int, before: int) -> Instance:
-        """Who wrote what stands in a buffer there; of a ring, in the slot of this block."""
+        """Returns who last wrote a buffer before this place; of a ring, the slot of this block."""
         depth = self.slots[self.table.rings[buffer]] if buffer in self.table.rings else 0
         for statement, written in reversed(self.order[:before]):
             if buffer in self.table.by_name[statement].writes and not (depth and (written - block) % depth):
@@ -81,7 +81,7 @@ class Emitted:
         return BEFORE_LOOP
 
     def instance(self, text: str, time: int) -> Instance:
-        """`mma0(t-1)` of iteration `time`; n is the number of blocks."""
+        """Reads an instance such as `mma0(t-1)`, of iteration `time`; n is the number of blocks."""
         if text == BEFORE_LOOP[0]:
             return BEFORE_LOOP
         if text == AFTER_LOOP:
@@ -91,7 +91,7 @@ class Emitted:
 
 
 def source_writer(program: Program, reader: Instance, buffer: str) -> Instance:
-    """Who wrote last, in source order, what an instance reads."""
+    """Returns who wrote last, in source order, what an instance reads."""
     names, (statement, block) = program.table.names, reader
     number = names.index(statement) if statement in names else 0
     for at in range(len(names) * block + number - 1, -1, -1):
@@ -101,7 +101,7 @@ def source_writer(program: Program, reader: Instance, buffer: str) -> Instance:
 
 
 def judged(program: Program, violation: Violation) -> str:
-    """The form of a refusal's sentence, all claims of which hold."""
+    """Checks all claims of a refusal's sentence, and returns the sentence's form."""
     emitted = Emitted(program, violation.blocks)
     form = next((form for form in (NOT_YET, OVERWRITTEN, LAST) if form.fullmatch(violation.words)), None)
     assert form, violation.words
@@ -138,7 +138,7 @@ def test_what_a_refusal_says_of_the_order_is_so(shard: int) -> None:
 
 
 def test_a_value_that_was_written_and_overwritten_since_is_not_called_unwritten() -> None:
-    """max_init stands behind max_merge: what scale needs was written before it, not after."""
+    """max_init stands behind max_merge: what scale needs was written before max_init, not after."""
     seed = shipped()["seed"].model_dump()
     swapped = ["max_prev", "row_max", "max_merge", "max_init", *seed["group"][2][4:]]
     schedule = Schedule(**seed | {"group": [*seed["group"][:2], swapped, *seed["group"][3:]]})

@@ -1,4 +1,7 @@
-"""What `attention` refuses: one line each, the words of docs/pytorch-reference.md, before a kernel is compiled. No GPU needed."""
+"""`attention` refuses calls in one line each, in the words of docs/pytorch-reference.md, before a kernel is compiled.
+
+No test here needs a GPU.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from on_cpu import take_for_a_gpu
 from torch._subclasses import FakeTensorMode
 
 from tl_attention import InputError, ScheduleRefused, attention
-from tl_attention.build import generation, library
+from tl_attention.compiler import generation, library
 from tl_attention.op import arguments
 from tl_attention.op.attention import kernel_of
 
@@ -28,7 +31,7 @@ def half(*size: int, dtype: torch.dtype = torch.float16, **options: Any) -> torc
 
 
 def call(of_q: tuple[int, ...] = (1, 8, 64, 64), of_k: tuple[int, ...] = (), **others: Any) -> None:
-    """A call on zeros of these sizes; `others` are what else it is given, instead of q, k and v too."""
+    """Calls `attention` on zeros of these sizes; `others` are further arguments, which may replace q, k and v."""
     tensors = {"q": half(*of_q), "k": half(*(of_k or of_q)), "v": half(*(of_k or of_q))}
     attention(**(tensors | others))
 
@@ -44,7 +47,7 @@ def onto_sinks() -> None:
 
 
 def unread(*size: int) -> torch.Tensor:
-    """A tensor of any size, without memory."""
+    """Makes a tensor of any size, without memory."""
     return half(*size, device="meta")
 
 
@@ -126,7 +129,7 @@ OTHERS: dict[str, Callable[[], tuple[Any, ...]]] = {
 
 
 def rows_of_the_page() -> dict[str, str]:
-    """Of the table of errors: what is refused, and the words."""
+    """Reads the page's table of errors: what is refused, and the words."""
     table = PAGE[PAGE.index("| call | error |") :].partition("\n\n")[0].splitlines()[2:]
     cells = (re.fullmatch(r"\| (.*?) \| `+ ?(.*?) ?`+ \|", line) for line in table)
     return {found[1]: found[2] for found in cells if found}
@@ -134,7 +137,7 @@ def rows_of_the_page() -> dict[str, str]:
 
 @pytest.fixture
 def no_kernel(monkeypatch) -> None:
-    """CPU tensors are taken for a GPU's, and a kernel that would be compiled is a failure, as is one that is found finished."""
+    """Makes CPU tensors pass for a GPU's; a kernel that would be compiled, or is found finished, is a failure."""
 
     def compiled(*_: object) -> None:
         pytest.fail("it was not refused before its kernel is compiled")

@@ -1,4 +1,4 @@
-"""Tables are views of the rows: ranked, one for each run and problem, with the speed relative to a baseline."""
+"""Tables are views of the rows: they are ranked, one for each run and problem, with the speed relative to a baseline."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def record(tmp_path):
 
 
 def column(text: str, heading: str) -> list[str]:
-    """The cells below a heading of a Markdown table."""
+    """Returns the cells below a heading of a Markdown table."""
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     index = table[0].index(heading)
     return [line[index] for line in table[2:]]

@@ -1,4 +1,4 @@
-"""Faults in the events of the warp-specialised kernel's roles, and in what its barriers count: none may pass."""
+"""No fault may pass in the events of the warp-specialised kernel's roles, or in what its barriers count."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def changed(process: Process, kind: str, name: str = "", nth: int = 0, **fields)
 
 
 def moved(process: Process, event: tuple, before: tuple):
-    """An event moved before another, both as for `place`."""
+    """Makes a change that moves an event before another one, both as for `place`."""
 
     def change(events: Events) -> None:
         run = events[process]
@@ -59,7 +59,7 @@ def ids_swapped(process: Process):
 
 
 def a_block_more(events: Events) -> None:
-    """One warpgroup takes the first tile for a block longer than it is."""
+    """Makes one warpgroup take the first tile for a block longer than it is."""
     events[FIRST] = list(roles_of(overlap()).events(FIRST, [TILES[0] + 1, *TILES[1:]]))
 
 

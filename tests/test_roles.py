@@ -1,4 +1,4 @@
-"""The roles of the warp-specialised kernel go together: over every form, option and order of running them."""
+"""The roles of the warp-specialised kernel fit together, over every form, option and order of running them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_roles_of_every_shipped_schedule_go_together(name):
 
 @pytest.mark.parametrize("options", [{}, {"ping_pong": True}, {"cluster": 1, "tile_scheduler": "dynamic"}])
 def test_warps_that_drift_apart_go_together_too(options):
-    """A warpgroup is proved as one process; here each of its warps is."""
+    """A warpgroup is proved as one process; here each of its warps is a process."""
     roles = roles_of(overlap(**options))
     for tiles in tile_lists(roles.program):
         warps = {

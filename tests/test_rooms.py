@@ -1,4 +1,4 @@
-"""The rooms of the package: each has a duty, imports go down the list in docs/DESIGN.md, and nothing goes in a circle."""
+"""Each room of the package has a duty, imports go down the list in docs/DESIGN.md, and nothing goes in a circle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODULES = {
 
 @functools.cache
 def imported(name: str) -> frozenset[str]:
-    """The modules of the package that a module imports, wherever it does, for type checkers too; not its packages."""
+    """Returns the package's modules that a module imports, anywhere in it, for type checkers too; not its packages."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(MODULES[name].read_text())):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""Rules between keys: each is one with its JSON Schema, a lowering brings its own, and an unknown lowering is told."""
+"""Each rule between keys agrees with its JSON Schema, a lowering brings its own rules, and an unknown lowering is told."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from moves.space import listed_keys
 from tiers import sampled
 
 from tl_attention.errors import InputError
@@ -20,12 +21,10 @@ from tl_attention.files.schedule_file import load
 from tl_attention.files.schema import json_schema
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.schedule import dialect
-from tl_attention.schedule.choices import listed_keys
 from tl_attention.schedule.dialect import Dialect, dialects
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.rule import Rule
-from tl_attention.schedule.rules import KEYS_OF_ORDER, rules_of
+from tl_attention.schedule.rules import KEYS_OF_ORDER, Rule, rules_of
 from tl_attention.schedule.schedule import EXAMPLE_LABEL, Schedule
 
 NAMES = ("seed", "inferred", "fa3_overlap", "best_causal", "mma_sync")
@@ -40,17 +39,12 @@ PLACES = (
 
 
 @cache
-def validator() -> Any:
-    return jsonschema.Draft202012Validator(json.loads(json_schema()))
-
-
-@cache
 def chosen_from(name: str) -> list[tuple[tuple[str, ...], tuple[Any, ...]]]:
     return list(listed_keys(resolve(name).schedule))
 
 
 def drawn(rng: random.Random) -> Keys:
-    """A shipped schedule with a few keys drawn anew, each as it may be by itself."""
+    """Draws a shipped schedule with a few keys drawn anew; each key by itself may have its value."""
     base = rng.choice(NAMES)
     schedule = resolve(base).schedule
     fields = schedule.model_dump()
@@ -79,7 +73,7 @@ def drawn(rng: random.Random) -> Keys:
 
 
 def broken(keys: Keys) -> list[Rule]:
-    """The rules between keys that are broken, of those that are not functions."""
+    """Returns the rules between keys that are broken, except rules that are functions."""
     found = []
     for rule in rules_of(keys.dialect):
         if isinstance(rule, Rule):
@@ -90,12 +84,11 @@ def broken(keys: Keys) -> list[Rule]:
     return found
 
 
-def is_valid(keys: Keys) -> bool:
-    return validator().is_valid(json.loads(keys.model_dump_json(exclude_defaults=True)))
-
-
 @pytest.mark.parametrize("samples", sampled(SAMPLES, [1500]))
-def test_the_schema_refuses_what_a_rule_refuses_and_takes_what_all_rules_take(samples) -> None:
+def test_the_schema_refuses_what_a_rule_refuses_and_takes_what_all_rules_take(samples, validator) -> None:
+    def is_valid(keys: Keys) -> bool:
+        return validator.is_valid(json.loads(keys.model_dump_json(exclude_defaults=True)))
+
     rng = random.Random(0)
     alone: Counter[Rule] = Counter()
     taken = 0

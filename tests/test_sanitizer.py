@@ -1,4 +1,4 @@
-"""compute-sanitizer on small ragged shapes: the fastest kernels, and each variant in both lowerings.
+"""compute-sanitizer runs on small ragged shapes: the fastest kernels, and each variant in both lowerings.
 
 pytest -m gpu tests/test_sanitizer.py -k variant     # three minutes on 16 cores: it starts processes of its own
 """
@@ -48,7 +48,7 @@ MOST_PROCESSES = 16
 
 
 def sanitized(tool: str, *command: object) -> str:
-    """What the sanitizer says of a command of Python, and what that printed."""
+    """Returns what the sanitizer says of a command of Python, and what the command printed."""
     line = ["compute-sanitizer", "--tool", tool, sys.executable, *map(str, command)]
     ran = subprocess.run(line, capture_output=True, text=True, timeout=400, env=os.environ | ENVIRONMENT)
     return ran.stdout + ran.stderr
@@ -77,7 +77,7 @@ def test_the_fastest_kernels_are_clean(tool, name, mask, size):
 
 
 def compiled(name: str, schedule: str) -> None:
-    """The kernel, into the disk cache. In a process of its own."""
+    """Compiles a kernel into the disk cache, in a process of its own."""
     of_variant = kernel(name, schedule)
     kernel_of(of_variant.scheduled, of_variant.variant)
 
@@ -102,7 +102,7 @@ def test_each_variant_is_clean_in_both_lowerings():
 
 
 def faults(tool: str, said: str) -> Iterator[str]:
-    """What is wrong with a run of all variants."""
+    """Says what is wrong with a run of all variants."""
     missing = [name for name in VARIANTS if f"it ran: {name}\n" not in said]
     if missing or not is_clean(tool, said):
         yield f"{tool}: did not run: {missing}\n{said[-4000:]}"

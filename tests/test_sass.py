@@ -1,4 +1,4 @@
-"""The machine code as the report reads it: small listings by hand, then kernels as ptxas makes them."""
+"""The report reads machine code: small listings by hand, then kernels as ptxas makes them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 import pytest
 from mutations import shipped
 
-from tl_attention.build import sass
-from tl_attention.build.sass import Loop, check_not_serialised, code_name, describe, parse, steady
+from tl_attention.compiler import sass
+from tl_attention.compiler.sass import Loop, check_not_serialised, code_name, describe, parse, steady
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.problem.variant import Variant
 
@@ -18,7 +18,7 @@ VARIANT = Variant(128, "float16")
 
 
 def listing(*lines: str) -> str:
-    """A disassembly as cuobjdump prints it; a line that ends in a colon is a label."""
+    """Makes a disassembly as cuobjdump prints it; a line that ends in a colon is a label."""
     code: list[str] = []
     labels: dict[str, int] = {}
     for line in lines:

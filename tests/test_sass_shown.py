@@ -1,4 +1,4 @@
-"""The loops of machine code as rows record them and people read them, beside where a schedule asks for its waits."""
+"""Rows record the loops of machine code, and people read them beside where a schedule asks for its waits."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 from mutations import SCHEDULES, shipped
 
-from tl_attention.build.compile import StaticReport
-from tl_attention.build.sass import Loop, steady
+from tl_attention.compiler.compile import StaticReport
+from tl_attention.compiler.sass import Loop, steady
 from tl_attention.files.schedule_file import load
 from tl_attention.measure.records import Row, read_rows
 from tl_attention.measure.results_file import ResultsFile

@@ -1,4 +1,4 @@
-"""The Schedule by itself: its rules, what it derives, and the label that names it and reads back."""
+"""Tests check the Schedule by itself: its rules, what it derives, and the label that names it and reads back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEED = SHIPPED["seed"]
 
 
 def random_schedule(random_: random.Random) -> Schedule:
-    """Any well-formed schedule: not a legal one, usually."""
+    """Draws any well-formed schedule, which is usually not legal."""
     block_m = random_.choice((64, 128, 192, 256))
     sizes = {
         "block_M": block_m,

@@ -1,7 +1,7 @@
-"""A feature takes few files: a patch that adds one to a copy of the package, where it passes from the call to the proof.
+"""A feature takes few files: a patch adds one to a copy of the package, where it passes from the call to the proof.
 
-`score_bias.patch` is what somebody would commit who adds a number that every score is raised by. When the patch no longer
-applies, change it with the code that it patches, and keep it within MOST_FILES.
+`score_bias.patch` is what somebody would commit to add a number to every score. When the patch no longer applies,
+change it with the code that it patches, and keep it within MOST_FILES.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The provider for SDPA without a GPU: its registration, its activation, and its forwards with the reference for kernels."""
+"""Tests check the provider for SDPA without a GPU: registration, activation, and forwards with the reference as kernels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def restored():
 
 @pytest.fixture
 def launches(on_cpu) -> list[dict]:
-    """The tensors of each launch."""
+    """Returns a list that gets the tensors of each launch."""
     found: list[dict] = []
     on_cpu.fault = found.append
     return found
@@ -45,19 +45,19 @@ def launches(on_cpu) -> list[dict]:
 
 @pytest.fixture
 def through_aten(launches):
-    """The forwards for the CPU as activation has them for CUDA."""
+    """Registers the forwards for the CPU as activation registers them for CUDA."""
     library = sdpa.implemented("CPU")
     yield launches
     library._destroy()
 
 
 def inputs(*size: int, dtype: str = "bfloat16", heads_kv: int | None = None) -> Tensors:
-    """q, k, v of a problem (batch, heads, seq_q, seq_kv, head_dim)."""
+    """Makes q, k, v of a problem (batch, heads, seq_q, seq_kv, head_dim)."""
     return make_inputs(AttentionShape(*size, dtype, heads_kv=heads_kv or size[1]), seed=3, device="cpu")
 
 
 def dispatched() -> dict[str, str]:
-    """What aten has registered for each operator that the provider has, and for the backwards."""
+    """Returns what aten has registered for each operator that the provider has, and for the backwards."""
     return {name: torch._C._dispatch_dump(f"aten::{name}") for name in (*FORWARDS, *BACKWARDS)}
 
 
@@ -211,7 +211,7 @@ def test_another_gpu_is_refused(launches, monkeypatch):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_through_aten_its_gradients_come_from_the_output_and_the_lse_of_the_kernel(through_aten, causal):
-    """Autograd hands them to a backward, which here computes with them what FlashAttention-2's does."""
+    """Autograd gives output and LSE to a backward, which here computes what FlashAttention-2's does."""
     seen = []
 
     def backward(

@@ -1,4 +1,4 @@
-"""Sequences of several lengths, some of 0, and rows without a key: everywhere but in kernels, which refuse them."""
+"""Sequences have several lengths, some 0, and rows without a key, everywhere but in kernels, which refuse them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ masks = pytest.mark.parametrize("mask", MASKS)
 
 
 def visible(mask: Mask, lengths: Lengths) -> np.ndarray:
-    """(seq_q, seq_kv): whether a query sees a key, by definition."""
+    """Returns (seq_q, seq_kv): whether a query sees a key, by definition."""
     after = np.arange(lengths.seq_kv) - np.arange(lengths.seq_q)[:, None] - lengths.past_len
     seen = np.ones_like(after, dtype=bool)
     if mask.left is not None:
@@ -144,7 +144,7 @@ def test_what_is_verified_has_empty_sequences_and_rows_without_a_key():
 
 
 def test_a_row_without_a_key_that_is_no_0_is_wrong(monkeypatch):
-    """As a kernel divides: by a total that is 0."""
+    """The result is divided as in a kernel, by a total that is 0."""
     schedule = shipped()["best_causal"]
     monkeypatch.setattr(Tile, "result", lambda t: (t.buffers["acc_o"] / t.buffers["denominator"][:, None]).to(t.dtype))
     errors = verify(derive(schedule), schedule, Variant(64, "float16", CAUSAL), seed=1)

@@ -42,7 +42,7 @@ def a_session(gpu: Gpu | None = None, record=lambda row: None, **options) -> Ses
 
 
 class LaterCompilers(Compilers):
-    """Compiles when the test says so."""
+    """These compilers compile when the test says so."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -87,7 +87,7 @@ def test_the_body_of_the_loop_adds_while_it_verifies_and_times() -> None:
 
 
 def test_while_one_is_timed_the_next_is_compiled() -> None:
-    """The stand-in for the GPU does not answer before the compilers are done with what was added meanwhile."""
+    """The stand-in for the GPU answers only when the compilers are done with what was added meanwhile."""
     done = threading.Event()
 
     class Background(Compilers):
@@ -253,7 +253,7 @@ def test_an_earlier_runs_rows_are_known_and_without_being_asked_for_nothing_is()
 
 
 def climb(session: Session, start: Candidate, tries: int, rng: random.Random) -> Ticket | None:
-    """A search in a few lines: neighbours of the best so far, four at a time, the faster one of two stays."""
+    """Searches in a few lines: it tries neighbours of the best so far, four at a time, and the faster one of two stays."""
     best, names = None, iter(range(tries))
     session.add(start)
     for ticket in session.prepared():
@@ -270,7 +270,7 @@ def climb(session: Session, start: Candidate, tries: int, rng: random.Random) ->
 
 
 def test_a_hill_climb_finds_the_top_of_its_field_and_measures_no_code_twice() -> None:
-    """The field: a kernel is fastest with 96 keys a block, whatever its buffers; every other sample is 5 % slower."""
+    """In this field a kernel is fastest with 96 keys a block, whatever its buffers; every other sample is 5 % slower."""
     rng, slower, rows = random.Random(0), cycle((1.0, 1.05)), []
 
     def ms(of: Candidate) -> float:

@@ -1,4 +1,4 @@
-"""What `bench --share` writes: a fixed list of fields, and nothing of whose machine it was."""
+"""`bench --share` writes a fixed list of fields, and nothing that says whose machine it was."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from stand_in import Compilers, Gpu, on_a_machine
 
-from tl_attention.build.sass import Loop
+from tl_attention.compiler.sass import Loop
 from tl_attention.errors import InputError
 from tl_attention.files.named import resolve
 from tl_attention.measure import bench, machine, session
@@ -42,7 +42,7 @@ PRIVATE = ("alice", "vault", "secret", "GPU-5e1f", "1324021", "c0f9511a2b3c", "/
 
 
 def private_row(folder: str = "/home/alice/vault") -> Row:
-    """A row in which each field that another program, or a user, can write has something that is nobody's business."""
+    """Makes a row with private words in each field that another program, or a user, can write."""
     return Row(
         name=f"{folder}/secret.yaml",
         label=resolve("best").schedule.label,
@@ -198,5 +198,5 @@ def test_a_shared_row_is_a_row_and_sharing_it_again_changes_nothing(tmp_path) ->
 
 
 def test_cells_have_no_shared_form() -> None:
-    """`compare` records what `shared` does not know: a field of its own says so before a row of it is shared."""
+    """`compare` records what `shared` does not know, so a field of its own must stop a row of it from being shared."""
     assert not {field.name for field in fields(CellRow)} <= FIELDS

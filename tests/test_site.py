@@ -1,4 +1,4 @@
-"""The site: it is built without a warning, its links lead somewhere, and a browser shows it as it should be."""
+"""The site is built without a warning, its links lead somewhere, and a browser shows it as it should be."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KNOWN = {"README", "CONTRIBUTING", "CHANGELOG", "docs/index", "docs/pytorch", "d
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """Built once for all processes of a run."""
+    """Builds the site once for all processes of a run."""
     folder = tmp_path_factory.getbasetemp()
     return build_once(folder if worker_id == "master" else folder.parent)
 
@@ -56,7 +56,7 @@ def test_nothing_is_fetched_from_another_host(site) -> None:
 
 
 def small_site(folder: Path, text: str) -> Path:
-    """A folder with our settings and one page."""
+    """Makes a folder with our settings and one page."""
     for name in ("_static", "_extra"):
         shutil.copytree(ROOT / "docs" / name, folder / "docs" / name)
     shutil.copy(ROOT / "docs/conf.py", folder / "docs")

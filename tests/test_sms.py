@@ -1,4 +1,4 @@
-"""GPUs with another number of SMs: kernels are made, and proved, for as many, and whoever compiles asks for them."""
+"""Kernels are made and proved for the number of SMs of a GPU, and whoever compiles asks for that number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tl_attention.measure.candidate import Candidate
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.program.planned import Planned
-from tl_attention.proof.generated.host_plan import parse_host_source
+from tl_attention.proof.code.host_plan import parse_host_source
 
 __all__ = ["compiled_for"]
 
@@ -55,7 +55,7 @@ def test_a_kernel_is_made_and_proved_for_any_number(name):
 
 def test_a_kernel_for_another_gpu_is_refused():
     code = lowered(STATIC)
-    with pytest.raises(ScheduleRefused, match=r"a grid of \[114, 1, 1\] blocks .* expected 132 in 2"):
+    with pytest.raises(ScheduleRefused, match=r"is load K.* at \(0, 57, 0\), expected .* at \(0, 66, 0\)"):
         prove(STATIC.schedule, replace(code, variant=replace(code.variant, sms=HOPPER.sms)))
 
 

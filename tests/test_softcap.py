@@ -1,4 +1,4 @@
-"""Softcap and sinks on the CPU: the references, the interpreter, what is refused, and the kernel's own arithmetic."""
+"""Tests check softcap and sinks on the CPU: references, interpreter, what is refused, and the kernel's own arithmetic."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CASES = {
 
 
 def by_hand(q, k, v, mask, scale, softcap=0.0, sinks=None):
-    """Row by row and key by key, as the words say it."""
+    """Computes attention row by row and key by key, as the words say it."""
     output = torch.zeros_like(q)
     past = k.shape[2] - q.shape[2]
     for b, h, i in ((b, h, i) for b in range(q.shape[0]) for h in range(q.shape[1]) for i in range(q.shape[2])):
@@ -95,7 +95,7 @@ SMALL = ("asynchronous", 30)
 
 @pytest.mark.parametrize("model, number", sampled([SMALL, ("synchronous", 150), ("asynchronous", 150)], [SMALL]))
 def test_a_row_max_that_caps_what_it_reads_needs_no_other_order(model, number):
-    """The tables do not say that row_max writes acc_s: what must come after that has to come after its maximum anyway."""
+    """The tables do not say that row_max writes acc_s: what must come after that write comes after the maximum anyway."""
     rng = random.Random(11)
     verdicts = set()
     programmed = [schedule for schedule in shipped().values() if schedule.has_program]
@@ -129,7 +129,7 @@ def by_horner(coefficients, power):
 
 @pytest.mark.parametrize("bound", TANH)
 def test_the_kernels_tangents_are_near_enough(bound):
-    """Relative to the tangent where a polynomial computes it; elsewhere beside 1. fp32 throughout."""
+    """Errors are relative to the tangent where a polynomial computes it, elsewhere to 1. All is in fp32."""
     x = torch.linspace(-bound, bound, 100_001)
     exact = torch.tanh(x.double())
     assert ((x * by_horner(TANH[bound], x * x) - exact).abs() <= RELATIVE[bound] * exact.abs()).all()
@@ -143,7 +143,7 @@ def test_the_kernels_tangents_are_near_enough(bound):
 
 @pytest.mark.parametrize("factor", [1.001e-7, 3e-5, 0.003, 1.0, 0.999e7])
 def test_coefficients_with_the_factors_powers_are_near_enough(factor):
-    """Between the two factors where the kernel takes them."""
+    """The factors lie between the two at which the kernel takes these coefficients."""
     assert "factor > 1e-7f && factor < 1e7f" in SOFTCAP
     bound, short = min(TANH.items())
     scores = torch.linspace(-bound, bound, 100_001) / factor
@@ -189,7 +189,7 @@ def test_what_is_wrong_is_refused_in_one_line(name):
 
 
 def test_what_is_left_out_shows():
-    """The budget tells a kernel that neither caps nor has sinks from one that does."""
+    """The error budget distinguishes a kernel that neither caps nor has sinks from one that does."""
     q, k, v = make_inputs(AttentionShape(1, 1, 40, 60, 64), 0)
     plain = attention_same_precision(q, k, v, mask=FULL, scale=0.125)
     for options in ({"softcap": 2.0}, {"sinks": torch.tensor([5.0])}):

@@ -1,4 +1,4 @@
-"""The space of schedules: what may vary is read off the keys, and one step changes what it says."""
+"""In the space of schedules, the keys say what may vary, and one step changes what it says."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from itertools import islice
 from typing import Annotated, Literal
 
 import pytest
-from moves.space import moves, neighbours, random_neighbour, walk
+from moves.space import listed_keys, moves, neighbours, random_neighbour, walk
 from mutations import shipped
 from pydantic import BaseModel, Field
 
 from tl_attention.files.named import resolve
-from tl_attention.schedule.choices import choices, listed_keys
+from tl_attention.schedule.fields import choices
 from tl_attention.schedule.options import Exp2Polynomial, KernelOptions, Releases, SoftmaxOptions, Split, Waits
 from tl_attention.schedule.schedule import Schedule
 
@@ -56,7 +56,7 @@ def test_lists_of_one_length_and_bounds_that_are_no_multiples_are_listed_too() -
 
 
 def leaves(keys: BaseModel, above: str = "") -> dict[str, object]:
-    """Every key with its value, by its path."""
+    """Returns every key's value by the key's path."""
     found: dict[str, object] = {}
     for name in type(keys).model_fields:
         value = getattr(keys, name)

@@ -1,4 +1,4 @@
-"""Finished kernels on disk: what is taken for one, and what may go wrong with a file or its folder."""
+"""Finished kernels lie on disk: tests check which file is taken for one, and what may go wrong with a file or its folder."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 from pool_jobs import failed_reads
 from tiers import sampled
 
-from tl_attention.build import store
-from tl_attention.build.store import Finished, keep, read
+from tl_attention.compiler import store
+from tl_attention.compiler.store import Finished, keep, read
 from tl_attention.errors import InputError
-from tl_attention.proof.generated.verdict import Verdict
+from tl_attention.proof.code.verdict import Verdict
 
 VERDICT = Verdict(("", "wait", "numbers: exponential") * 1000, (1, 2), "abc")
 KERNEL = Finished(b"\x7fELF" + bytes(range(256)) * 100, "device\n", "host \u00e9\n", VERDICT)
@@ -31,7 +31,7 @@ KERNELS = {
 
 @pytest.fixture
 def file(tmp_path) -> Path:
-    """The one file of a store."""
+    """Makes the one file of a store."""
     file = tmp_path / "nvcc/tl-attention/0.so"
     keep(file, KERNEL)
     assert [*file.parent.iterdir()] == [file]

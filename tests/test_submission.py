@@ -23,8 +23,8 @@ from submissions import COMMITTED, ROOT, SCHEDULES, import_file, run_beside, tex
 from test_packed_program import undefined
 from tiers import exhaustive, sampled
 
-from tl_attention.build.compile import compile_kernel
-from tl_attention.build.sass import cuobjdump
+from tl_attention.compiler.compile import compile_kernel
+from tl_attention.compiler.sass import cuobjdump
 from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import load
 from tl_attention.leaderboard import machine_code, submission
@@ -32,7 +32,7 @@ from tl_attention.leaderboard.contract import MAX_BYTES, constants, read_device_
 from tl_attention.leaderboard.program import program_text
 from tl_attention.leaderboard.submission import VARIANT, formatted
 from tl_attention.program.planned import Planned
-from tl_attention.proof.generated.host_plan import parse_host_source
+from tl_attention.proof.code.host_plan import parse_host_source
 
 SIZES = {"batch": 2, "heads": 3, "seq_q": 200, "seq_kv": 300}
 TILELANG = ("tilelang", "tvm", "tvm_ffi")
@@ -289,7 +289,7 @@ def written(folder: Path, packed: str) -> str:
 
 @pytest.fixture
 def packed_before(monkeypatch) -> None:
-    """What is packed again is the text that the tests of packed files have: of best, made once."""
+    """Makes packing give the text of best that the tests of packed files share, made once."""
 
     def pack(name, schedule):
         assert schedule == SCHEDULES[name]

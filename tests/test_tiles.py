@@ -1,4 +1,4 @@
-"""The orders of row tiles: each takes every tile once, and what it promises about long ones."""
+"""Each order of row tiles takes every tile once, and keeps what it promises about long ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def constants(head_dim: int = HEAD_DIM, **kernel: object) -> SimpleNamespace:
 
 
 def places(order: str, row_tiles: int, heads: int, head_dim: int = HEAD_DIM, section: int = 5) -> list[tuple[int, int]]:
-    """(row tile, head) of each tile, causal, as the expressions of the kernel give them."""
+    """Returns (row tile, head) of each tile, causal, as the expressions of the kernel give them."""
     c = constants(head_dim, tile_order=order, cluster=1)
     # Of which K and V of `section` heads fill a section.
     s = SimpleNamespace(seq_kv=T.int32(SECTION_BYTES // (section * head_dim * 4)))
@@ -39,7 +39,7 @@ def places(order: str, row_tiles: int, heads: int, head_dim: int = HEAD_DIM, sec
 
 
 def imbalance(found: Sequence[tuple[int, int]]) -> float:
-    """Time that the workers wait for the last one, over their work: each takes the next tile, of row + 1 blocks."""
+    """Returns the time that workers wait for the last one, over their work; each takes the next tile, of row + 1 blocks."""
     ends = [0] * HOPPER.sms
     for row, _ in found:
         heapq.heapreplace(ends, ends[0] + row + 1)

@@ -1,4 +1,4 @@
-"""Forward plus backward beside SDPA's: what is called, what is compiled, and the cells that come of it."""
+"""Forward plus backward is timed beside SDPA's: tests check what is called and compiled, and the cells that come of it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_kernel_that_does_not_compile_is_named(monkeypatch) -> None:
 
 
 class Batch:
-    """Of each entry, in the order in which they are made: flash, ours, cuDNN."""
+    """A stand-in batch is made for each entry, in this order: flash, ours, cuDNN."""
 
     made: list[Batch]
     ms = (4.0, 2.0, 3.0)

@@ -1,4 +1,4 @@
-"""Which nvcc is chosen, that each has a cache of its own, and what `doctor` says where there is none."""
+"""Tests check which nvcc is chosen, that each nvcc has a cache of its own, and what `doctor` says where there is none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mutations import shipped
 
-from tl_attention.build import toolchain
+from tl_attention.compiler import toolchain
 from tl_attention.errors import InputError
 from tl_attention.problem.variant import Variant
 
@@ -20,7 +20,7 @@ SEED, VARIANT = shipped()["seed"], Variant(128, "float16")
 
 
 def toolkit(folder: Path, version: str, headers: str | None = None, ptxas: bool = True) -> Path:
-    """A folder that answers as a CUDA toolkit of this version does."""
+    """Makes a folder that answers as a CUDA toolkit of this version does."""
     (folder / "bin").mkdir(parents=True)
     for tool in ("nvcc", "ptxas") if ptxas else ("nvcc",):
         path = folder / "bin" / tool
@@ -35,7 +35,7 @@ def toolkit(folder: Path, version: str, headers: str | None = None, ptxas: bool 
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    """Stands for what a machine has: {place: toolkit's folder}."""
+    """Gives a function that says what a machine has: {place: toolkit's folder}."""
 
     def have(**homes: Path) -> None:
         named = [(source.replace("_", " "), home) for source, home in homes.items()]
@@ -135,7 +135,7 @@ def test_tilelang_can_be_imported_where_its_cache_cannot_be_written(tmp_path) ->
     (tmp_path / "a file").write_text("")
     place = str(tmp_path / "a file/cache")
     script = (
-        "import os; from tl_attention.build import toolchain\n"
+        "import os; from tl_attention.compiler import toolchain\n"
         "with toolchain.in_force(): import tilelang\n"
         "print(os.environ['TILELANG_CACHE_DIR'], toolchain.cache_folder(), sep='\\n')"
     )

@@ -1,4 +1,4 @@
-"""The scripts of tools/ that hold one checkout to another: what is equal, and that what is not is found."""
+"""Scripts of tools/ compare one checkout with another: they accept what is equal, and find what is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that tiles move: held to what ncu counted on an H200, and to a count tile by tile and key by key."""
+"""The bytes that tiles move are compared with ncu's counts on an H200, and with a count tile by tile and key by key."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_fewer_heads_of_k_and_v_and_another_head_dim_v_count() -> None:
 
 
 def counted(shape: AttentionShape, tiling: Tiling) -> tuple[int, int]:
-    """(bytes read from L2, bytes that arrive), by looking at every query and key."""
+    """Counts (bytes read from L2, bytes that arrive), by looking at every query and key."""
     rows = tiling.block_M * tiling.cluster
     read = arrived = 0
     columns = [shape.head_dim, shape.head_dim_v]

@@ -1,4 +1,4 @@
-"""Training beside SDPA's attentions: the judgement, the record, the page and its picture, and a tiny training on the CPU."""
+"""Tests check the training beside SDPA's attentions: judgement, record, page and picture, and a tiny training on the CPU."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(attention: str, seed: int, losses: list[float], **fields) -> TrainingRun
 
 
 def drawn(seed: int, ours: float = 1.0, **fields) -> list[TrainingRun]:
-    """Losses of three attentions that fall from 3 to 2, and differ by waves: ours from flash's by `ours` times as much."""
+    """Makes three attentions' losses that fall from 3 to 2 and differ by waves: ours from flash's by `ours` times as much."""
     flash = [2 + math.exp(-n / 20) + 0.1 * seed for n in range(STEPS)]
     wave = [1e-5 * n * (-1) ** n for n in range(1, STEPS + 1)]
     losses = {"ours": ours, "flash2": 0.0, "cudnn": 1.0}
@@ -94,7 +94,7 @@ def test_what_is_allowed_is_the_largest_difference_so_far_and_not_that_of_the_st
 
 
 def test_an_end_outside_of_the_seeds_range_fails() -> None:
-    """Whatever flash and cuDNN differ by."""
+    """Such an end fails whatever flash and cuDNN differ by."""
     flash, apart = [2.0] * STEPS, [2.2] * STEPS
     runs = [run("ours", 1, apart), run("flash2", 1, flash), run("cudnn", 1, apart)]
     others = [run(name, 2, [2.1] * STEPS) for name in ("ours", "flash2", "cudnn")]
@@ -143,7 +143,7 @@ def test_the_section_has_the_losses_the_rates_and_the_verdicts() -> None:
 
 
 def panels(runs: list[TrainingRun]) -> list[Axes]:
-    """Those of the picture: losses and distances of a seed after each other."""
+    """Returns the panels of the picture: losses and distances of a seed after each other."""
     with styled():
         figure = picture(runs)
     assert faults(figure, SMALL) == []
@@ -178,7 +178,7 @@ def test_the_picture_of_the_record_has_a_title_the_card_and_the_date() -> None:
 
 
 class Scaled(torch.autograd.Function):
-    """The same forward, another gradient."""
+    """This function has the same forward, but another gradient."""
 
     @staticmethod
     def forward(ctx, x, factor):
@@ -191,7 +191,7 @@ class Scaled(torch.autograd.Function):
 
 
 def rounded(to: torch.dtype, scale: float = 1.0, gradient: float = 1.0):
-    """Causal attention whose weights are rounded to that type, and with a fault in its scale or its gradient."""
+    """Makes causal attention with weights rounded to a type, and with a fault in its scale or its gradient."""
 
     def attend(q, k, v):
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
@@ -209,7 +209,7 @@ SETTING = training.Setting(SHAPE, layers=2, steps=STEPS, rate=3e-3)
 
 
 def tiny(**among) -> list[TrainingRun]:
-    """Trainings on the CPU."""
+    """Trains on the CPU."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -220,7 +220,7 @@ def tiny(**among) -> list[TrainingRun]:
 
 @pytest.fixture(scope="module")
 def others() -> list[TrainingRun]:
-    """What stands for flash and cuDNN: attentions that round otherwise."""
+    """Trains with stand-ins for flash and cuDNN: attentions that round otherwise."""
     return tiny(flash2=PYTORCHS, cudnn=rounded(torch.float32))
 
 

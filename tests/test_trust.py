@@ -1,4 +1,4 @@
-"""Whom a kernel on disk is trusted to, and that a library which another planted is neither loaded nor replaced."""
+"""A kernel on disk is trusted only from some owners; a library that another user planted is neither loaded nor replaced."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tl_attention.build import store, toolchain, trust
-from tl_attention.build.compile import compile_kernel
+from tl_attention.compiler import store, toolchain, trust
+from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.files.named import resolve
 from tl_attention.problem.variant import Variant
@@ -19,7 +19,7 @@ OTHER = 12345
 
 @pytest.fixture
 def file(tmp_path) -> Path:
-    """A file in a folder in a folder, all this user's."""
+    """Makes a file in a folder in a folder, all this user's."""
     file = tmp_path / "above/folder/file"
     file.parent.mkdir(parents=True)
     file.write_text("")
@@ -29,7 +29,7 @@ def file(tmp_path) -> Path:
 
 
 def link(place: Path) -> None:
-    """In its place a link, through another, to where it is now."""
+    """Moves a file or folder, and puts in its place a link, through another link, to where it is now."""
     moved = place.rename(place.with_name("moved"))
     place.with_name("between").symlink_to(moved)
     place.symlink_to("./x/../between")
@@ -109,7 +109,7 @@ def test_what_another_user_owns_is_refused(blamed, file, tmp_path, monkeypatch) 
 
 @pytest.fixture
 def open_to_all(tmp_path, monkeypatch) -> Path:
-    """A cache that all may write to, and a compiler that nothing may be asked of."""
+    """Makes a folder to which all may write, and makes it the cache."""
     folder = tmp_path / "cache"
     folder.mkdir()
     folder.chmod(0o777)

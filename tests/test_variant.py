@@ -1,4 +1,4 @@
-"""What is compiled, and the list of a kernel's parameters that the kernels, their callers and the proof go by."""
+"""A variant says what is compiled; kernels, their callers and the proof go by its list of a kernel's parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from mutations import shipped
 
-from tl_attention.build.compile import compile_kernel
+from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.files.schedule_file import load
 from tl_attention.lowering.registry import lowering_of
@@ -16,12 +16,12 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.planned import Planned
-from tl_attention.proof.generated.calls import CALLS
-from tl_attention.proof.generated.host_plan import Expression, HostPlan
-from tl_attention.proof.generated.host_plan import Parameter as Taken
-from tl_attention.proof.generated.launch import check_signature
-from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.text import read
+from tl_attention.proof.code.calls import CALLS
+from tl_attention.proof.code.host_plan import Expression, HostPlan
+from tl_attention.proof.code.host_plan import Parameter as Taken
+from tl_attention.proof.code.launch import check_signature
+from tl_attention.proof.code.text import read
+from tl_attention.proof.code.verdict import Unsafe
 
 VARIANTS = (Variant(128, "float16"), Variant(64, "bfloat16", CAUSAL, sizes=Sizes(2, 3, 100, 200)))
 GROUPED = tuple(replace(variant, group=3) for variant in VARIANTS)
@@ -65,7 +65,7 @@ SIGNATURE = (
 
 
 def launched(code: str) -> HostPlan:
-    """A launch that gives what a signature takes."""
+    """Returns a launch that gives what a signature takes."""
     taken = read(code, CALLS).signature.parameters
     kinds = {"descriptor": "pointer", "address": "pointer"}
     one = Expression("1")

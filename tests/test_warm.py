@@ -1,4 +1,4 @@
-"""`warm`: which kernels it compiles for which calls, what it says of each, and what it refuses."""
+"""Tests check which kernels `warm` compiles for which calls, what it says of each, and what it refuses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 import pytest
+from default_rules import load
 from mutations import shipped
 from pool_jobs import compile_by_name
 
@@ -25,7 +26,7 @@ SEED = shipped()["seed"]
 
 @pytest.fixture
 def filled(monkeypatch, tmp_path) -> list[Candidate]:
-    """What the store is to be filled with; of these the first was there already, and the others are compiled at once."""
+    """Returns what the store is to be filled with; the first was there already, and the others are compiled at once."""
     asked: list[Candidate] = []
 
     def fill(candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Compiled | None]]:
@@ -167,7 +168,7 @@ def test_a_cache_that_nothing_can_be_kept_in_is_told(error_of, monkeypatch, tmp_
 
 @pytest.fixture
 def kept(monkeypatch) -> set[Variant]:
-    """The variants that the store is said to have; compilers are those of pool_jobs, which keep nothing."""
+    """Returns the variants that the store is said to have; compilers are those of pool_jobs, which keep nothing."""
     there: set[Variant] = set()
     monkeypatch.setattr(compilation, "is_finished", lambda schedule, variant: variant in there)
     monkeypatch.setattr(compilation, "finish_candidate", compile_by_name)
@@ -191,7 +192,7 @@ def test_what_is_there_is_not_compiled_and_what_cannot_be_compiled_or_kept_is_to
 
 
 def test_it_compiles_into_the_cache_and_finds_the_kernel_there_the_second_time(cli) -> None:
-    """In the cache of this machine: it may be there before."""
+    """The cache is this machine's, so the kernel may be there before."""
     lines = [cli("warm", "seed", "--dtype", "fp16", "--no-causal").stdout for _ in range(2)]
     assert lines[0].startswith(f"seed head_dim 128 float16, {HOPPER.sms} SMs: ")
     assert lines[1] == f"seed head_dim 128 float16, {HOPPER.sms} SMs: was there already\n"
@@ -201,8 +202,8 @@ def test_it_compiles_into_the_cache_and_finds_the_kernel_there_the_second_time(c
 
 
 def test_those_that_ship_are_what_a_file_of_rules_must_be() -> None:
-    """`defaults` does not look at every schedule in each process."""
-    assert defaults.load(defaults.FILE).rules == defaults.defaults().rules
+    """A process does not look at every schedule for `defaults`, so this test does."""
+    assert load(defaults.FILE).rules == defaults.defaults().rules
 
 
 @pytest.mark.parametrize("mask", [FULL, CAUSAL, Mask(100, 0), Mask(100, 7)], ids=str)

@@ -1,4 +1,4 @@
-"""The first kernel of a process: what it imports where the kernel is in the store, and how one comes to be there."""
+"""Tests check the first kernel of a process: what is imported if the kernel is in the store, and how kernels get there."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from mutations import shipped
 from submissions import INFERRED
 from tiers import exhaustive, sampled
 
-from tl_attention.build import compile as compilation
-from tl_attention.build import generation, store, toolchain
-from tl_attention.build.compile import compile_kernel, store_file
-from tl_attention.build.store import Finished
+from tl_attention.compiler import compile as compilation
+from tl_attention.compiler import generation, store, toolchain
+from tl_attention.compiler.compile import compile_kernel, store_file
+from tl_attention.compiler.store import Finished
 from tl_attention.errors import ScheduleRefused
 from tl_attention.lowering.pipelined.lowering import Pipelined
 from tl_attention.problem.variant import Variant
@@ -29,7 +29,7 @@ from tl_attention.schedule.schedule import Schedule
 ROOT = Path(__file__).parents[1]
 SEED, VARIANT = shipped()["seed"], Variant(128, "float16")
 # What a kernel that is in the store needs of the proof: its verdict.
-OF_THE_PROOF = {"tl_attention.proof", "tl_attention.proof.generated", "tl_attention.proof.generated.verdict"}
+OF_THE_PROOF = {"tl_attention.proof", "tl_attention.proof.code", "tl_attention.proof.code.verdict"}
 
 FIRST_CALL = """
 import json, sys
@@ -53,7 +53,7 @@ print(json.dumps(facts | dict(shared_bytes=kernel.shared_bytes)))
 """
 # After a kernel from the store, TileLang can still be imported, and compile.
 THEN_ANEW = """
-from tl_attention.build.generation import generate
+from tl_attention.compiler.generation import generate
 assert generate(schedule_of("seed", None, None), kernel.variant, kernel.parameters).source == kernel.source
 assert "tilelang" in sys.modules
 """
@@ -64,7 +64,7 @@ def environment(root: Path) -> dict[str, str]:
 
 
 def start(root: Path, before: str = "", after: str = "") -> subprocess.Popen:
-    """A new process that calls a kernel once, with this cache."""
+    """Starts a new process that calls a kernel once, with this cache."""
     return subprocess.Popen(
         [sys.executable, "-c", FIRST_CALL.format(before=before, after=after)],
         stdout=subprocess.PIPE,
@@ -82,7 +82,7 @@ def facts_of(process: subprocess.Popen) -> dict[str, Any]:
 
 @pytest.fixture
 def compiled() -> Finished:
-    """The seed's kernel, as the cache of this machine has it."""
+    """Returns the seed's kernel, as the cache of this machine has it."""
     kernel = compile_kernel(SEED, VARIANT)
     found = store.read(store_file(SEED, VARIANT, kernel.nvcc))
     assert found is not None and found.source == kernel.source
@@ -91,7 +91,7 @@ def compiled() -> Finished:
 
 @pytest.fixture
 def file(compiled, tmp_path, monkeypatch) -> Path:
-    """Where the seed's kernel belongs in a store of its own, empty yet, beside what TileLang has compiled before."""
+    """Returns where the seed's kernel belongs in an empty store of its own, beside what TileLang has compiled before."""
     own, root = toolchain.cache_folder(), tmp_path / "cache"
     monkeypatch.setenv("TILELANG_CACHE_DIR", str(root))
     file = store_file(SEED, VARIANT, toolchain.chosen(torch.version.cuda))
@@ -109,7 +109,7 @@ def root_of(file: Path) -> Path:
 
 @pytest.fixture
 def generated(monkeypatch) -> list[Schedule]:
-    """The schedules whose kernels this process asks of TileLang."""
+    """Returns a list that gets each schedule for which this process asks TileLang for a kernel."""
     asked: list[Schedule] = []
     generate = generation.generate
 
@@ -128,7 +128,7 @@ def test_a_finished_kernel_is_loaded_without_tilelang_and_without_the_proof(comp
     assert not foreign & {"tilelang", "tvm", "click", "rich", "pebble"}
     assert {name for name in facts["modules"] if name.startswith("tl_attention.proof")} == OF_THE_PROOF
     assert not [name for name in facts["modules"] if name.startswith("tl_attention.") and name.endswith(".kernel")]
-    assert {"tl_attention.build.generation", "tl_attention.program.derivation"}.isdisjoint(facts["modules"])
+    assert {"tl_attention.compiler.generation", "tl_attention.program.derivation"}.isdisjoint(facts["modules"])
     # It is the kernel itself that asks for a GPU.
     assert "kernel attention input Q device_type mismatch, expected cuda" in facts["error"]
     here = compile_kernel(SEED, VARIANT)
@@ -146,16 +146,16 @@ def test_after_it_tilelang_compiles_too(compiled, file) -> None:
 def test_it_is_loaded_beside_tilelang_too(compiled, file) -> None:
     store.keep(file, compiled)
     facts = facts_of(start(root_of(file), before="import tilelang"))
-    assert "expected cuda" in facts["error"] and "tl_attention.build.generation" not in facts["modules"]
+    assert "expected cuda" in facts["error"] and "tl_attention.compiler.generation" not in facts["modules"]
 
 
 @exhaustive
 def test_where_tilelangs_libraries_are_not_found_it_is_asked_to_load_them(compiled, file) -> None:
     store.keep(file, compiled)
-    elsewhere = "from tl_attention.build import library\nlibrary.LIBRARIES = {'libnowhere.so': 0}"
+    elsewhere = "from tl_attention.compiler import library\nlibrary.LIBRARIES = {'libnowhere.so': 0}"
     facts = facts_of(start(root_of(file), before=elsewhere))
     assert "expected cuda" in facts["error"] and "tilelang" in facts["modules"]
-    assert "tl_attention.build.generation" not in facts["modules"]
+    assert "tl_attention.compiler.generation" not in facts["modules"]
 
 
 @exhaustive

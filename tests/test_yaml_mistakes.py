@@ -1,4 +1,4 @@
-"""Mistakes in a schedule file, each told at the line that its author wrote, in the author's terms, with what works.
+"""A mistake in a schedule file is told at the line that its author wrote, in the author's terms, with what works.
 
 `yaml_mistakes.yaml` has the files and, to the letter, what `tl-attention check` says of them.
 """
@@ -6,31 +6,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from moves.space import listed_keys
 
 from tl_attention.errors import InputError
 from tl_attention.files.named import resolve
 from tl_attention.files.schedule_file import load
-from tl_attention.schedule.choices import listed_keys
 
 TABLE = yaml.safe_load(Path(__file__).with_name("yaml_mistakes.yaml").read_text())
-
-
-@pytest.fixture
-def mine(tmp_path: Path) -> Callable[[str], Path]:
-    """Writes a text as mine.yaml."""
-
-    def write(text: str) -> Path:
-        path = tmp_path / "mine.yaml"
-        path.write_text(text)
-        return path
-
-    return write
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row["mistake"])
@@ -84,7 +71,7 @@ def merged(fields: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("base", ["best", "best_causal", "seed"])
 def test_what_a_refusal_says_to_write_too_is_taken(base, mine) -> None:
-    """Every other value of every key of the base: what stands in backquotes makes the file one without mistakes."""
+    """Every other value of every key of the base is tried: what stands in backquotes makes the file one without mistakes."""
     followed = 0
     for path, values in listed_keys(resolve(base).schedule):
         for value in values if len(values) < 40 else ():

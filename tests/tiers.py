@@ -1,4 +1,4 @@
-"""The two tiers of the tests: `make test` runs all that are not marked exhaustive, `make test-all` the others as well."""
+"""Tests have two tiers: `make test` runs all that are not marked exhaustive, and `make test-all` the others as well."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ exhaustive = pytest.mark.exhaustive
 
 
 def sampled(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
-    """The cases as parameters of a test, of which `make test` runs those that are `kept`."""
+    """Makes parameters of a test from the cases; `make test` runs those in `kept`."""
     found = [*cases]
     assert kept and all(case in found for case in kept), f"{kept} of {found}"
     rows = [(case, case if isinstance(case, tuple) else (case,)) for case in found]

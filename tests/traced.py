@@ -1,4 +1,4 @@
-"""What the kernel really is, read off TileLang's TVM: the statements as traced, the loop as lowered."""
+"""Reads off TileLang's TVM what a kernel really is: the statements as traced, the loop as lowered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PIPELINE_KEYS = ("tl_pipeline_order", "num_stages")
 
 @dataclass(frozen=True)
 class TracedStatement:
-    """One statement of the pipelined loop as TileLang traced it, with the buffers it reads and writes."""
+    """A traced statement is one of the pipelined loop as TileLang traced it, with the buffers that it reads and writes."""
 
     kind: str
     reads: frozenset[str]
@@ -23,13 +23,13 @@ class TracedStatement:
 
 
 def traced_statements(prim_func: tirx.PrimFunc) -> list[TracedStatement]:
-    """The statements of the pipelined loop, in source order; scalar bindings are not statements."""
+    """Returns the statements of the pipelined loop, in source order; scalar bindings are not statements."""
     loop = _pipelined_loop(prim_func)
     return [_traced(statement) for statement in _entries(loop.body) if not isinstance(statement, tirx.Bind)]
 
 
 Emitted = tuple[str, str | TracedStatement]
-# What stands for an operation of the warp-specialised kernel, and what of it is told.
+# Patterns of the warp-specialised kernel's operations; a group is what is told of an operation.
 CALLS = {
     "wait": r"T\.mbarrier_wait_parity\((\w)_full\[",
     "products wait": r"T\.wait_wgmma\((\d+)\)",
@@ -45,7 +45,7 @@ CALLS = {
 
 
 def specialized_phases(prim_func: tirx.PrimFunc) -> tuple[list[Emitted], list[list[Emitted]], list[Emitted]]:
-    """What a warpgroup that computes does before, in each and after the loops over KV blocks, tile by tile, in order."""
+    """Returns what a computing warpgroup does, in order: before the loops over KV blocks, in each of them, and after them."""
     sequences: list[tirx.SeqStmt] = []
     post_order_visit(prim_func.body, lambda node: sequences.append(node) if isinstance(node, tirx.SeqStmt) else None)
     entries = max((_entries(sequence) for sequence in sequences), key=lambda found: sum(map(_is_block_loop, found)))

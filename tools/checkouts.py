@@ -1,4 +1,4 @@
-"""What the scripts share: a checkout, processes that run its package and no other, and lines of progress."""
+"""The scripts of tools/ share what is here: a checkout, processes that run its package only, and lines of progress."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SECONDS_BETWEEN_LINES = 20
 
 @dataclass(frozen=True)
 class Checkout:
-    """The folder that holds tl_attention/ and schedules/, absolute."""
+    """A checkout is the folder that holds tl_attention/ and schedules/; its path is absolute."""
 
     folder: Path
 
     @contextmanager
     def processes(self, jobs: int, *more: str) -> Iterator[ProcessPool]:
-        """Processes that import the package from here, and other modules from the folders `more` in it.
+        """Yields processes that import the package from this checkout, and other modules from its folders `more`.
 
-        They work in an empty folder, where TileLang's cache is too, and what they print is lost. All end with the
-        context, also where this process is told to end.
+        The processes work in an empty folder, where TileLang's cache is too, and what they print is lost. All end with
+        the context, also where this process is told to end.
         """
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         folders = [str(self.folder / part) for part in ("", *more)]
@@ -47,11 +47,11 @@ class Checkout:
                 pool.join()
 
     def without_path(self, text: str) -> str:
-        """A message without the place of this checkout."""
+        """Returns a message with CHECKOUT in the place of this checkout's path."""
         return text.replace(str(self.folder), "CHECKOUT")
 
     def commit(self) -> str | None:
-        """The commit in 12 digits; None for a folder that is no checkout of its own, or holds changes."""
+        """Returns the commit in 12 digits; None for a folder that is no checkout of its own, or holds changes."""
         top, head = self._git("rev-parse", "--show-toplevel"), self._git("rev-parse", "HEAD")
         if not top or not head or Path(top) != self.folder or self._git("status", "--porcelain") != "":
             return None
@@ -76,7 +76,7 @@ def _enter(folders: list[str], empty: str) -> None:
 
 
 def check_home(checkout: Path) -> None:
-    """Raise ImportError unless this process has the package from the checkout."""
+    """Raises ImportError unless this process has the package from the checkout."""
     import tl_attention
 
     if not Path(tl_attention.__file__).is_relative_to(checkout):
@@ -84,7 +84,7 @@ def check_home(checkout: Path) -> None:
 
 
 class CheckoutPath(click.ParamType):
-    """A folder given on the command line."""
+    """This parameter of a command line is the folder of a checkout."""
 
     name = "checkout"
 
@@ -96,14 +96,14 @@ class CheckoutPath(click.ParamType):
 
 
 class Progress:
-    """A line on stderr now and then: how much of the work is done."""
+    """A progress prints a line on stderr now and then, which says how much of the work is done."""
 
     def __init__(self, what: str, total: int):
         self.what, self.total, self.done = what, total, 0
         self.start = self.said = time.monotonic()
 
     def advance(self, by: int = 1) -> None:
-        """So much more is done."""
+        """Counts `by` more pieces of the work as done, and prints a line if 20 s have passed or all is done."""
         self.done += by
         now = time.monotonic()
         if self.done == self.total or now - self.said >= SECONDS_BETWEEN_LINES:

@@ -1,16 +1,17 @@
-"""Draws accepted schedules, keeps what TileLang makes of them, and holds the proof of generated code to its verdicts.
+"""Draws accepted schedules, stores the code that TileLang makes of them, and compares proofs' verdicts with stored ones.
 
     python tools/corpus.py draw FILE [--cases 2000] [--pipelined 500] [--shipped TEXT] [--jobs 2] [--seconds 450]
     python tools/corpus.py compare FILE [--checkout .] [--jobs 2] [--only TEXT]
 
-`draw` walks at random from the shipped schedules, in both lowerings, by a seed that stands here, keeps those that the
-package accepts before it compiles, lowers each for a random variant to CUDA and to the host's C, without nvcc, and
-runs the proof. --shipped adds the schedule files whose case (see same_code.py) has the text in its name, '' for all.
-What FILE has already is not lowered again: the same command goes on where the time was over.
-`compare` lowers nothing: it has the package of a checkout judge what is stored, and shows every verdict that differs,
-and how long the proofs took; the exit code is 1 if one differs.
+`draw` walks at random from the shipped schedules, in both lowerings, by the seed below. It keeps the schedules that the
+package accepts before it compiles, lowers each for a random variant to CUDA and to the host's C, without nvcc, and runs
+the proof. --shipped adds the schedule files whose case (see same_code.py) has the text in its name, '' for all. Cases
+that FILE has already are not lowered again: the same command goes on where the time was over.
 
-FILE is xz of a line of JSON for each case, as GeneratedCase has it; two such files one after the other are one.
+`compare` lowers nothing: the package of a checkout judges the stored cases. The command shows every verdict that
+differs, and how long the proofs took; its exit code is 1 if a verdict differs.
+
+FILE is xz of JSON lines, one GeneratedCase on each. Two such files one after the other are a valid file too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any
 
 import click
 from checkouts import Checkout, CheckoutPath, Progress
-from generated_case import NOT_LOWERED, GeneratedCase, draw_random, draw_shipped, judge, lower
+from kernel_case import NOT_LOWERED, GeneratedCase, draw_random, draw_shipped, judge, lower
 from pebble import ProcessExpired, ProcessPool
 from same_code import all_cases
 
@@ -40,11 +41,11 @@ HERE = str(Path(__file__).parents[1])
 
 
 class OutOfTime(Exception):
-    """The seconds that were given are over."""
+    """Raised where the seconds that were given are over."""
 
 
 def each_done(futures: Iterable[Future[Any]], until: float | None) -> Iterator[Future[Any]]:
-    """The futures as they are done. Raises OutOfTime when the clock passes `until`."""
+    """Yields the futures as they are done. Raises OutOfTime when the clock passes `until`."""
     try:
         yield from as_completed(futures, None if until is None else max(0.0, until - time.monotonic()))
     except TimeoutError:
@@ -54,7 +55,7 @@ def each_done(futures: Iterable[Future[Any]], until: float | None) -> Iterator[F
 def drawn(
     pool: ProcessPool, checkout: Checkout, numbers: range, pipelined: int, shipped: str | None, until: float | None
 ) -> list[GeneratedCase]:
-    """The cases to lower, each kernel once, in an order that keeps the two lowerings mixed."""
+    """Draws the cases to lower, each kernel once, in an order that keeps the two lowerings mixed."""
     files = [] if shipped is None else [case for case in all_cases(checkout) if shipped in str(case)]
     from_files = [pool.schedule(draw_shipped, [checkout.folder, case]) for case in files]
     lowerings = [
@@ -79,12 +80,12 @@ def drawn(
 def scheduled(
     pool: ProcessPool, work: Callable[..., Any], checkout: Checkout, cases: list[GeneratedCase], timeout_s: float
 ) -> dict[Future[Any], GeneratedCase]:
-    """What each case will come to."""
+    """Schedules the work on each case, and returns the cases by their futures."""
     return {pool.schedule(work, [checkout.folder, case], timeout=timeout_s): case for case in cases}
 
 
 def died(future: Future[Any], timeout_s: float) -> str:
-    """Why there is no result, in words; empty where there is one. Raises what the process raised by itself."""
+    """Says why a future has no result; empty where it has one. Raises what the process raised by itself."""
     error = future.exception()
     if isinstance(error, ProcessExpired):
         return f"the process died with exit code {error.exitcode}"
@@ -96,12 +97,12 @@ def died(future: Future[Any], timeout_s: float) -> str:
 
 
 def line(case: GeneratedCase) -> str:
-    """The case as files have it."""
+    """Returns a case as its line of a file."""
     return f"{json.dumps(asdict(case))}\n"
 
 
 def read(file: Path) -> list[GeneratedCase]:
-    """The cases of a file. Raises UsageError for a file of another kind."""
+    """Reads the cases of a file. Raises UsageError for a file of another kind."""
     try:
         with lzma.open(file, "rt") as lines:
             rows = [json.loads(text) for text in lines]
@@ -111,14 +112,14 @@ def read(file: Path) -> list[GeneratedCase]:
 
 
 def show_verdicts(verdicts: Iterable[str]) -> None:
-    """How many cases have each verdict, numbers in its words left out."""
+    """Prints how many cases have each verdict, with N for the numbers in its words."""
     counts = Counter(re.sub(r"\d+", "N", verdict)[:SHOWN] for verdict in verdicts)
     for verdict, count in counts.most_common():
         click.echo(f"{count:6,} {verdict}")
 
 
 def show_times(seconds: dict[str, float]) -> None:
-    """The median of the proofs' times, their 90th percentile, and the longest with its case."""
+    """Prints the median of the proofs' times, their 90th percentile, and the longest with its case."""
     if seconds:
         in_order = sorted(seconds, key=lambda case: seconds[case])
         median, tenth, last = (in_order[int(part * (len(in_order) - 1))] for part in (0.5, 0.9, 1))
@@ -134,7 +135,7 @@ def main() -> None:
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What both commands take."""
+    """Adds the options that both commands take."""
     command = click.option(
         "--checkout", type=CheckoutPath(), default=HERE, show_default="this one", help="whose package"
     )(command)

@@ -1,4 +1,4 @@
-"""Lowers one case of a checkout to CUDA text, without nvcc. Runs in the processes of `same_code.py`."""
+"""Lowers one case of a checkout to CUDA text, without nvcc. These functions run in the processes of `same_code.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DTYPES = {"float16": "fp16", "bfloat16": "bf16"}
 
 @dataclass(frozen=True)
 class Case:
-    """`file` is the path under schedules/."""
+    """A case is a kernel to lower: a schedule, a dtype, a head size and a mask. `file` is the path under schedules/."""
 
     file: str
     dtype: str
@@ -31,7 +31,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case. `kind` is
+    """An outcome says what became of a case. Its `kind` is
 
     code: `text` is the CUDA text, `host` the host's C;
     refused: `text` is what the user is told, by preflight, TileLang or the proof of the generated code;
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def compile_case(checkout: Path, case: Case) -> None:
-    """Preflight, compilation and the proof of what came out: the only place that knows how the package is called."""
+    """Runs preflight, compilation and the proof of the generated code. Only this function knows how the package is called."""
     import tl_attention
 
     refuse_unless_safe, compile_kernel = (defined(checkout, name) for name in ("refuse_unless_safe", "compile_kernel"))
@@ -63,7 +63,7 @@ def compile_case(checkout: Path, case: Case) -> None:
 
 @functools.cache
 def defined(checkout: Path, name: str) -> Any:
-    """The function, class or constant that the package defines under this name, in whichever module."""
+    """Returns the function, class or constant that the package defines under this name, in whichever module."""
     pattern = re.compile(rf"^(?:(?:def|class) {name}\b|{name}(?:: .+)? = )", re.MULTILINE)
     files = [file for file in (checkout / "tl_attention").rglob("*.py") if pattern.search(file.read_text())]
     if len(files) != 1:
@@ -74,7 +74,7 @@ def defined(checkout: Path, name: str) -> Any:
 
 @functools.cache
 def made(checkout: Path) -> list[Any]:
-    """Let `tilelang.compile` end before nvcc, and use no cache; its kernels are noted in the list."""
+    """Makes `tilelang.compile` end before nvcc and use no cache, and returns the list in which its kernels are noted."""
     import tilelang
 
     check_home(checkout)
@@ -93,7 +93,7 @@ def made(checkout: Path) -> list[Any]:
 
 
 def lower_case(checkout: Path, case: Case) -> Outcome:
-    """What becomes of the case in a process of the checkout."""
+    """Lowers the case in a process of the checkout, and returns what became of it."""
     try:
         kernels = made(checkout)
         kernels.clear()

@@ -1,4 +1,4 @@
-"""CUDA text to SASS, by the nvcc and cuobjdump of the Python packages or those on the PATH."""
+"""Makes SASS of CUDA text, with the nvcc and cuobjdump of the Python packages or of the PATH."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ TOKEN = re.compile(r"[A-Za-z_]\w*|\S")
 
 
 class NotCompiled(Exception):
-    """The compiler gave up; the message is its first error."""
+    """Raised where the compiler gives up; the message is its first error."""
 
 
 def normalised(text: str) -> str:
-    """CUDA text whose kernel is named `kernel`, with parameters `parameter_0`, `parameter_1`, ... in their order."""
+    """Renames the kernel in CUDA text to `kernel`, and its parameters to `parameter_0`, `parameter_1`, ... in their order."""
     names: dict[str, str] = {}
     for kernel, parameters in SIGNATURE.findall(text):
         names[kernel] = "kernel"
@@ -36,7 +36,7 @@ def normalised(text: str) -> str:
 
 
 def same_but_for_variables(before: str, after: str) -> bool:
-    """Whether two texts are the same once variables that they declare are renamed, each to one that no other has."""
+    """Says whether two texts are equal up to the names of variables that they declare; no two variables may get one name."""
     words = [TOKEN.findall(text) for text in (before, after)]
     if len(words[0]) != len(words[1]):
         return False
@@ -49,14 +49,14 @@ def same_but_for_variables(before: str, after: str) -> bool:
 
 
 def _declares(text: str, name: str) -> bool:
-    """Whether the name is that of a variable, `float acc_s[88];` for one: not of a function, a type or a field."""
+    """Says whether the text declares a variable of this name, as in `float acc_s[88];`: no function, type or field."""
     return name.isidentifier() and bool(re.search(rf"[\w>*&] {name}(?:\[\w+\])?(?:;| =)", text))
 
 
 def cubin(text: str) -> bytes:
-    """The machine code of CUDA text. Raises NotCompiled."""
+    """Compiles CUDA text to machine code. Raises NotCompiled."""
     with tempfile.TemporaryDirectory() as folder:
-        # In the folder itself: no path of this machine in what the tools print.
+        # The compiler runs in the folder itself, so that the tools print no path of this machine.
         (Path(folder) / "kernel.cu").write_text(text)
         _run(folder, "nvcc", *OPTIONS, *includes(), "-o", "kernel.cubin", "kernel.cu")
         return (Path(folder) / "kernel.cubin").read_bytes()
@@ -64,25 +64,25 @@ def cubin(text: str) -> bytes:
 
 @functools.cache
 def machine_code(text: str) -> str:
-    """Resource usage and SASS, with addresses and encodings. Raises NotCompiled."""
+    """Returns resource usage and SASS of CUDA text, with addresses and encodings. Raises NotCompiled."""
     return disassembled(cubin(text))
 
 
 def disassembled(machine_code: bytes) -> str:
-    """The same of a cubin."""
+    """Returns resource usage and SASS of a cubin."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "kernel.cubin").write_bytes(machine_code)
         return _run(folder, "cuobjdump", "--dump-resource-usage", "-sass", "kernel.cubin")
 
 
 def includes() -> tuple[str, ...]:
-    """Where the headers of the generated code are."""
+    """Returns nvcc's options that say where the headers of the generated code are."""
     root = package("tilelang")
     return f"-I{root / 'src'}", f"-I{root / '3rdparty/cutlass/include'}"
 
 
 def package(name: str) -> Path:
-    """The folder of an installed package, which is not imported."""
+    """Returns the folder of an installed package, which is not imported."""
     found = importlib.util.find_spec(name)
     assert found and found.origin, f"{name} is not installed"
     return Path(found.origin).parent
@@ -103,7 +103,7 @@ def _run(folder: str, name: str, *arguments: str) -> str:
 
 @functools.cache
 def tool(name: str) -> str:
-    """The path of nvcc, cuobjdump or nvdisasm."""
+    """Returns the path of nvcc, cuobjdump or nvdisasm. Raises FileNotFoundError where there is none."""
     try:
         packaged = [str(file.locate()) for file in files(f"nvidia-cuda-{name}") or () if file.name == name]
     except PackageNotFoundError:

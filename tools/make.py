@@ -2,8 +2,8 @@
 
     python tools/make.py [docs/results.md] [docs/pictures/lengths.svg]
 
-Without names it makes all of them. A picture of docs/pictures/ has a PNG beside its SVG. A picture whose record does not exist
-yet is left out. A test holds the files to what they are made from.
+Without names the script makes all files. A picture of docs/pictures/ has a PNG beside its SVG. A picture is left out if
+its record does not exist yet. A test compares the files with what is made anew.
 """
 
 from __future__ import annotations

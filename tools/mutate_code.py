@@ -4,11 +4,13 @@
     python tools/mutate_code.py table FOLDER        what came out of each kernel's mutants, and what is left to judge
     python tools/mutate_code.py pack FOLDER FILE    draws of what was accepted, for run_mutants.py
 
-A kernel's mutants are every line deleted, every two neighbouring statements that synchronise swapped, every integer in a
-line that is read changed (by 1, 2 and 3 where it steers), and every such line rewritten with a condition, another choice,
-a cast, a declaration, another type or a second statement, in the kernel's body and in the host's lines that launch it;
-and 300 of the first three in the other lines, drawn by a seed. Each is refused; or no C++; or equivalent: the same events, in a
-line wholly read, or the same machine code; or left to the numbers, by the kind of its line; or for a person to judge.
+Mutants are made of the kernel's body and of the host's lines that launch it. In lines that the proof reads: every line
+deleted, every two neighbouring statements that synchronise swapped, every integer changed (by 1, 2 and 3 where it
+steers), and every line rewritten with a condition, another choice, a cast, a declaration, another type or a second
+statement. In the other lines: 300 of the first three kinds, drawn by a seed.
+
+A mutant is refused; or no C++; or equivalent: the same events, in a line wholly read, or the same machine code; or left
+to the numbers, by the kind of its line; or for a person to judge.
 
 FOLDER keeps a file of JSON lines for each kernel. A run goes on where the last one ended; remove the folder when the
 proof changes.
@@ -39,7 +41,7 @@ SEED = "tl-attention mutants"
 
 
 def prove(kernel: str, code: Code, found: Sequence[Mutant], rows: Rows, jobs: int, timeout_s: float) -> None:
-    """Ask the proof about those mutants that the file does not have yet."""
+    """Asks the proof about the mutants that the file does not have yet."""
     missing = [mutant for mutant in found if mutant.key not in rows.found]
     progress = Progress(f"{kernel}: proved", len(missing))
     with HERE.processes(jobs, "tools") as pool:
@@ -61,7 +63,7 @@ def _answer(future: ProcessFuture, timeout_s: float) -> Answer:
 
 
 def compile_accepted(kernel: str, code: Code, found: Sequence[Mutant], rows: Rows, jobs: int) -> None:
-    """Tell what is no C++ from the rest of what was accepted, and compile what would be left to judge."""
+    """Finds the accepted mutants that are no C++, and compiles the mutants that would be left to judge."""
     accepted = [mutant for mutant in found if rows.found[mutant.key]["outcome"] == ACCEPTED]
     unread = [mutant for mutant in accepted if mutant.part == DEVICE and "error" not in rows.found[mutant.key]]
     batches = [unread[start : start + BATCH] for start in range(0, len(unread), BATCH)]
@@ -84,7 +86,7 @@ def _left(rows: Rows, mutant: Mutant) -> bool:
 
 
 def machine(code: Code, mutant: Mutant) -> dict[str, str]:
-    """Whether it compiles, and to the same machine code."""
+    """Says whether a mutant compiles, and to the same machine code as the kernel."""
     changed = mutant.of(code)
     try:
         if mutant.part == DEVICE:
@@ -142,7 +144,7 @@ def show_all(folder: Path) -> None:
 
 
 def show(rows: Rows) -> None:
-    """The table of one kernel, and what is left to judge."""
+    """Prints the table of one kernel, and the mutants that are left to judge."""
     console = Console(width=160, highlight=False)
     console.print(table(rows), markup=False)
     console.print(f"left to the numbers: {kinds_of_numbers(rows)}", markup=False)

@@ -3,8 +3,8 @@
     python tools/run_mutants.py PACK RESULTS [--jobs 16] [--timeout 40]      a pack of `mutate_code.py pack`
     python tools/run_mutants.py PACK RESULTS --show                          the table of results that are there
 
-A line of JSON is written for each as it ends, and a run goes on where the last one ended. The kernels as they are
-generated run as well: one that is not right says that nothing else here can be believed, and the exit code is 1.
+A line of JSON is written for each mutant as it ends, and a run goes on where the last one ended. The kernels as they
+are generated run as well: if one of them is not right, no other result can be believed, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from rich.table import Table
 # Lowering and proving, with a process on every core.
 START_S = 120.0
 # Imported once: each process is forked from one that has them, and has not touched the GPU.
-IMPORTED = ("code_mutants.on_gpu", "tilelang", "tl_attention.oracle.reference", "tl_attention.proof.generated.proof")
+IMPORTED = ("code_mutants.on_gpu", "tilelang", "tl_attention.oracle.reference", "tl_attention.proof.code.proof")
 NO_GPU_YET = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 UNTOLD = ("source", "cubin")
 
 
 def run_all(rows: Sequence[Row], file: Path, jobs: int, timeout_s: float) -> None:
-    """Run each whose machine code is its own, and write what became of it."""
+    """Runs each mutant that has machine code of its own, and writes what became of every mutant."""
     progress = Progress("mutants run", len(rows))
     os.environ.update(NO_GPU_YET)
     context = multiprocessing.get_context("forkserver")
@@ -71,7 +71,11 @@ def _result(future: ProcessFuture) -> Result:
 
 
 def show(results: Sequence[Row]) -> None:
-    """Kind by outcome, and each that was not as expected: of the numbers nothing caught it, of the others something."""
+    """Prints a table of kinds by outcomes, and each unexpected mutant.
+
+    A mutant of the numbers is unexpected if its result is right. A harmless mutant, or a kernel as it is generated, is
+    unexpected if its result is not right.
+    """
     counts = Counter((row["kind"], row["outcome"]) for row in results)
     table = Table("kind", *OUTCOMES, "all", title=f"{len(results)} run")
     for kind in sorted({row["kind"] for row in results}):

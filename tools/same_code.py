@@ -3,13 +3,16 @@
     python tools/same_code.py BEFORE AFTER [--jobs 2] [--keep FOLDER] [--record FILE] [--only TEXT] [--kernel-only]
     python tools/same_code.py BEFORE --keep FOLDER          lowers one checkout alone, for comparisons to come
 
-A case is a schedule, a dtype, a head size and a mask: every schedules/*.yaml in all of them, the experiments in bf16,
-at head_dim 128 or what they are for, and in their own mask. The package checks each, lowers it to CUDA text and proves that, without nvcc.
-Equal text, with the names of the kernel, its parameters and its variables normalised, is equal machine code; only what differs is
-compiled, and its SASS and resource usage are compared. A refusal is an outcome too, and so is its message. The host's
-code, which sets the launch and the TMA descriptors, must be the same as well; --kernel-only leaves it out.
+A case is a schedule, a dtype, a head size and a mask. Every schedules/*.yaml comes with all dtypes, head sizes and
+masks; experiments come in bf16, at the head size that they are for (mostly 128), and in their own mask. The package
+checks each case, lowers it to CUDA text and proves the text, without nvcc.
 
---keep keeps what a commit is lowered to; a checkout with changes, or a folder without git, is lowered anew. Remove the
+Text is compared with the names of the kernel, its parameters and its variables normalised: equal text is equal machine
+code. Only text that differs is compiled, and its SASS and resource usage are compared. A refusal is an outcome too, and
+so is its message. The host's code, which sets the launch and the TMA descriptors, must be the same as well;
+--kernel-only leaves the host's code out.
+
+--keep stores what a commit is lowered to; a checkout with changes, or a folder without git, is lowered anew. Remove the
 folder when lower_case.py or TileLang changes. The exit code is 1 if any case differs or breaks.
 """
 
@@ -33,7 +36,7 @@ from pebble import ProcessExpired, ProcessFuture
 
 EQUAL_TEXT, EQUAL_CODE, SAME_REFUSAL, DIFFERENT = "equal text", "equal machine code", "same refusal", "DIFFERENT"
 BROKEN = "BROKEN"
-# Of one checkout alone.
+# The verdicts on one checkout alone, by the kind of outcome.
 LOWERED = {"code": "lowered", "refused": "refused", "broken": BROKEN}
 COMPARED = (EQUAL_TEXT, EQUAL_CODE, SAME_REFUSAL, DIFFERENT, BROKEN)
 SHOWN = 200
@@ -50,7 +53,7 @@ FOLDERS = {
 
 
 def all_cases(*checkouts: Checkout) -> list[Case]:
-    """Those of every schedule file that any of the checkouts has."""
+    """Returns the cases of every schedule file that any of the checkouts has."""
     found: list[Case] = []
     for under, head_dim in FOLDERS.items():
         paths = [path for checkout in checkouts for path in checkout.folder.glob(f"schedules/{under}*.yaml")]
@@ -65,7 +68,7 @@ def all_cases(*checkouts: Checkout) -> list[Case]:
 
 
 def lower_all(checkout: Checkout, cases: list[Case], jobs: int, timeout_s: float, keep: Path | None) -> list[Outcome]:
-    """What becomes of each case; what is kept of the commit is not lowered again."""
+    """Lowers each case and returns the outcomes in order; what the folder `keep` has of the commit is not lowered again."""
     commit = checkout.commit()
     kept = {case: keep / commit / f"{case}.json" for case in cases} if keep and commit else {}
     outcomes = {case: Outcome(**json.loads(file.read_text())) for case, file in kept.items() if file.exists()}
@@ -83,7 +86,7 @@ def lower_all(checkout: Checkout, cases: list[Case], jobs: int, timeout_s: float
 
 
 def _write(file: Path, text: str) -> None:
-    """All of it or nothing, whoever else writes the same."""
+    """Writes the whole text or nothing, even where another process writes the same file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as written:
         written.write(text)
@@ -100,7 +103,10 @@ def _result(future: ProcessFuture, timeout_s: float) -> Outcome:
 
 
 def compared(before: Outcome, after: Outcome, kernel_only: bool) -> tuple[str, str]:
-    """The verdict, and what differs first. Two that broke in the same way are broken: nothing was compared."""
+    """Returns the verdict on two outcomes, and what differs first.
+
+    Two outcomes that broke in the same way are BROKEN: nothing was compared.
+    """
     if "broken" in (before.kind, after.kind):
         return BROKEN, "\n".join(f"{side.kind}: {_told(side).splitlines()[-1]}" for side in (before, after))
     if before.kind != after.kind or before.kind == "refused":
@@ -125,19 +131,19 @@ def _told(outcome: Outcome) -> str:
 
 
 def name(outcome: Outcome) -> str:
-    """The fingerprint of generated code, as the package has it."""
+    """Returns the fingerprint of generated code, which is the package's fingerprint too."""
     return sha256(outcome.text.encode()).hexdigest()[:12]
 
 
 def first_difference(before: str, after: str) -> str:
-    """The first two lines that differ, and where."""
+    """Returns the first two lines that differ, and the line's number."""
     pairs = enumerate(zip_longest(before.splitlines(), after.splitlines(), fillvalue="(the end)"), 1)
     number, (a, b) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
     return f"line {number}:\n- {a.strip()[:SHOWN]}\n+ {b.strip()[:SHOWN]}"
 
 
 def show(verdicts: dict[Case, tuple[str, str]], kinds: Iterable[str]) -> None:
-    """Every case of which there is more to say, then how many there are of each kind."""
+    """Prints every case that has a reason, then how many cases there are of each kind."""
     for case, (verdict, why) in verdicts.items():
         if why:
             click.echo("\n    ".join([f"{verdict}: {case}", *why.splitlines()]))

@@ -1,12 +1,12 @@
-"""Compares what `tl-attention check` says in two checkouts of this repository, the first of them saved in a file.
+"""Compares what `tl-attention check` says in two checkouts of this repository; the first checkout's answers are in a file.
 
     python tools/same_words.py save CHECKOUT FILE        asks, and saves the questions with the answers
     python tools/same_words.py compare CHECKOUT FILE     asks the same again; exit code 1 if any answer differs
 
-The questions: all shipped schedules, at the head sizes that they are meant for and at each one, and as labels 10,000
-mutants of the tests' generator, drawn when they are saved. An answer is stdout, stderr and exit code, with the label
-as LABEL and the checkout's folder as CHECKOUT. `compare` needs nothing of the checkout but its command; `--reworded
-OLD NEW` takes the saved answers with other words.
+The questions are all shipped schedules, at the head sizes that they are meant for and at each one, and the labels of
+10,000 mutants of the tests' generator, drawn when they are saved. An answer is stdout, stderr and exit code, with LABEL
+for the label and CHECKOUT for the checkout's folder. `compare` needs nothing of the checkout but its command;
+`--reworded OLD NEW` replaces words in the saved answers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHOWN = 10
 
 
 def draw_mutants(checkout: Path) -> list[str]:
-    """The labels, sorted, each once. In a process of the checkout and its tests."""
+    """Draws mutants in a process of the checkout and its tests, and returns their labels, sorted, each once."""
     check_home(checkout)
     from mutations import mutate, shipped, vary_options, with_options
 
@@ -54,7 +54,7 @@ def draw_mutants(checkout: Path) -> list[str]:
 
 
 def answers(checkout: Path, questions: list[str]) -> list[str]:
-    """What `check` says to these arguments, in a process of the checkout; an error that it lets through is said too."""
+    """Returns what `check` says to these arguments, in a process of the checkout. An error that escapes is added too."""
     check_home(checkout)
     from click.testing import CliRunner
 
@@ -71,7 +71,7 @@ def answers(checkout: Path, questions: list[str]) -> list[str]:
 
 
 def ask(checkout: Checkout, questions: list[str], jobs: int) -> dict[str, str]:
-    """The answer to each question. Raises ClickException where a process dies or takes too long."""
+    """Returns the answer to each question. Raises ClickException where a process dies or takes too long."""
     batches = [questions[start : start + BATCH] for start in range(0, len(questions), BATCH)]
     progress = Progress(f"check of {checkout.folder}", len(questions))
     said: list[str] = []
@@ -87,7 +87,7 @@ def ask(checkout: Checkout, questions: list[str], jobs: int) -> dict[str, str]:
 
 
 def differences(before: dict[str, str], after: dict[str, str]) -> dict[str, list[str]]:
-    """Questions by the lines that differ in their answers."""
+    """Groups the questions by the lines that differ in their answers, the largest group first."""
     found = defaultdict(list)
     for question, words in before.items():
         if words != after[question]:

@@ -1,10 +1,11 @@
-"""Random mma_sync schedules: those that the package accepts are right on the CPU, the others are refused with a reason.
+"""Checks that accepted random mma_sync schedules are right on the CPU, and that others are refused with a reason.
 
     python tools/schedule_mutants.py [--count 1000] [--seed 0] [--jobs 2]
 
-Each is one to four random steps away from one that ships. It is proved as it is before it is compiled; the interpreter
-runs what is accepted twice, with copies as late and as early as they may come, and compares with fp64. What the proof of
-the values refuses is run too, and counted by what its numbers are. The exit code is 1 where an accepted one is wrong.
+Each schedule is one to four random steps away from a shipped one, and is proved as schedules are before they are
+compiled. The interpreter runs an accepted schedule twice, with copies as late and as early as they may come, and
+compares with fp64. A schedule that the proof of the values refuses is run too, and counted by what its numbers are. The
+exit code is 1 if an accepted schedule is wrong.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import torch
 from moves.space import walk
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.files.schedule_file import ScheduleFile, load_file
+from tl_attention.files.schedule_file import Named, load_file
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.oracle.interpret import verify
 from tl_attention.problem.head_dims import sizes_of
@@ -39,10 +40,10 @@ from tl_attention.schedule.schedule import Schedule
 from tl_attention.shipped import folder
 
 MOST_STEPS = 4
-# What is accepted and right; what is accepted and not; and, refused, by what its numbers are.
+# The outcomes of a mutant. A refused one is named by what its numbers are.
 RIGHT, WRONG = "accepted and right", "ACCEPTED AND WRONG"
 REFUSED_BUT_RIGHT, REFUSED_AND_WRONG, REFUSED = "refused though right", "refused and wrong", "refused"
-# What a refusal says, without the numbers and names of its schedule.
+# Kinds of refusals, by a pattern of their words: what a refusal says without numbers and names.
 KINDS = {
     "overwrites .* before": "a value is overwritten before it is read",
     "before .* has written it": "a value is read before it is written",
@@ -62,14 +63,14 @@ KINDS = {
 
 
 class Mutant(NamedTuple):
-    """A schedule that is well-formed, legal or not, and for what it is compiled."""
+    """A mutant is a well-formed schedule, legal or not, and the variant that it is compiled for."""
 
     schedule: Schedule
     variant: Variant
 
 
 class Judged(NamedTuple):
-    """What became of a mutant: one of the outcomes above, and the reason of a refusal without its numbers."""
+    """A judgement has what became of a mutant: an outcome, such as RIGHT, and a refusal's reason without its numbers."""
 
     outcome: str
     reason: str
@@ -77,8 +78,8 @@ class Judged(NamedTuple):
 
 
 @cache
-def shipped() -> tuple[ScheduleFile, ...]:
-    """The files of mma_sync schedules."""
+def shipped() -> tuple[Named, ...]:
+    """Reads the shipped files of mma_sync schedules."""
     files = map(
         load_file, sorted([*folder("schedules").glob("mma_sync*.yaml"), *folder("schedules").glob("mma_sync/*.yaml")])
     )
@@ -86,7 +87,7 @@ def shipped() -> tuple[ScheduleFile, ...]:
 
 
 def drawn(rng: random.Random) -> Mutant:
-    """One of those, some steps on, for a head size that its chunks have."""
+    """Draws a shipped schedule, takes some random steps from it, and chooses a head size that its chunks add up to."""
     file = rng.choice(shipped())
     schedule = walk(file.schedule, rng, rng.randint(1, MOST_STEPS))
     head_dim = sum(schedule.split.mma0 or ()) or sizes_of(file.head_dims[0])[0]
@@ -94,7 +95,7 @@ def drawn(rng: random.Random) -> Mutant:
 
 
 def accepted(rng: random.Random, count: int) -> Iterator[Mutant]:
-    """So many that the package accepts, each schedule once."""
+    """Yields `count` mutants that the package accepts, each schedule once."""
     found: set[Schedule] = set()
     while len(found) < count:
         mutant = drawn(rng)
@@ -106,7 +107,7 @@ def accepted(rng: random.Random, count: int) -> Iterator[Mutant]:
 
 
 def judged(mutant: Mutant) -> Judged:
-    """What the package says of it, and what the interpreter does where its Program is accepted, or its order refused."""
+    """Says what the package makes of a mutant, and what the interpreter computes if it is accepted or its order refused."""
     schedule, variant = mutant
     label = f"{schedule.label} {variant.head_size} {variant.dtype}{variant.mask.suffix}"
     try:
@@ -117,7 +118,7 @@ def judged(mutant: Mutant) -> Judged:
 
 
 def _refused(mutant: Mutant) -> str:
-    """What the numbers of a refused mutant are, where it is refused for its values; others break a limit, or race."""
+    """Says whether a mutant that is refused for its values computes right numbers; other mutants break a limit, or race."""
     try:
         program = derive(mutant.schedule)
     except ScheduleRefused:
@@ -132,13 +133,13 @@ def _refused(mutant: Mutant) -> str:
 
 
 def _is_right(mutant: Mutant) -> bool:
-    """Whether both runs of the interpreter are. Raises Deadlock."""
+    """Says whether both runs of the interpreter are right. Raises Deadlock."""
     reports = verify(derive(mutant.schedule), mutant.schedule, mutant.variant)
     return all(report.ok for report in reports.values())
 
 
 def _kind(refusal: str) -> str:
-    """The words of a refusal without its numbers and names."""
+    """Returns the words of a refusal without its numbers and names."""
     for kind, words in KINDS.items():
         if re.search(kind, refusal):
             return words

@@ -1,11 +1,11 @@
-"""Holds the proof of the roles' events to the simulator of tests/, on many event programs with random faults.
+"""Compares the proof of the roles' events with the simulator of tests/, on many event programs with random faults.
 
     python tools/trial_of_races.py [--programs 10000] [--seed 10]
 
-None that the proof accepts, in any of its own orders, may fail in any order that is tried: all orders of the small
-ones, 200 random and biased ones of the others. What it refuses is counted by the rule that it breaks first, and by
-whether some order fails; of what no order shows there is an example for each rule. The exit code is 1 if the proof has
-anything wrong. 10,000 take about ten minutes of a core.
+A program that the proof accepts, in any of its own orders, may not fail in any order that is tried: all orders of small
+programs, 200 random and biased orders of the others. A program that the proof refuses is counted by the rule that it
+breaks first, and by whether some order fails; each rule shows an example for which no order fails. The exit code is 1
+if the proof is wrong anywhere. 10,000 programs take about ten minutes of a core.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from race_trial import Trial, mutants, trial
 
-from tl_attention.proof.race_rules import Rule
+from tl_attention.proof.mbarrier import Rule
 from tl_attention.show.table import lines
 
 HEADINGS = ("rule", "refused", "some order fails", "no order fails", "no order of 200 fails")
 
 
 def outcome(found: Trial) -> str:
-    """The heading of the column that a trial counts in."""
+    """Returns the heading of the column that a trial counts in."""
     if found.fault:
         return HEADINGS[2]
     return HEADINGS[3] if found.all_orders else HEADINGS[4]
@@ -44,7 +44,7 @@ def table(trials: Iterable[Trial]) -> list[str]:
 
 
 def examples(trials: Iterable[Trial]) -> list[str]:
-    """Of each rule the shortest refusal that no order shows, of those with all orders tried if there are any."""
+    """Shows for each rule the shortest refused program that fails in no order, and prefers one with all orders tried."""
     by_rule: dict[Rule, Trial] = {}
     for found in sorted(trials, key=lambda found: (not found.all_orders, found.program.size, len(found.program.name))):
         if found.rule and not found.fault:

@@ -1,4 +1,4 @@
-"""The table of faults: each is put into generated code of the lowerings that can have it, and is refused."""
+"""The table has faults, each of which is put into generated code of the lowerings that can have it, and is refused."""
 
 from __future__ import annotations
 

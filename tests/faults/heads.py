@@ -1,4 +1,4 @@
-"""Faults of grouped heads."""
+"""These faults concern grouped heads."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from faults.table import Row, each, edit
 
 HEAD = r"\(\(head_2 / 5\) \+ \(\(head_2 % 5\) >> 31\)\)"
 K_LOAD, V_LOAD = (rf"(tma_load_multicast\({name}_desc, .*, ){HEAD}(, bz_2\);)" for name in "KV")
-NOT_AS_V = "does not load V of the same rows as K"
+NOT_AS_V = r"is (load K|load V)\b.* at .*, expected (load K|load V)"
 K_IN_LOOP = r"(K_shared\)\[\(*k & 1\) \* 16384\).*&\(K\[.*\(int\)blockIdx\.y\)\) / \(int64_t\))5\)"
 K_LOAD_OF_8 = r"(tma_load_multicast\(K_desc, .*, \(head_2 >> )3(\), bz_2\);)"
 V_IN_LOOP = r"(V_shared\)\[\(*k \+ 1\) & 1\) \* 16384\).*&\(V\[.*\(int\)blockIdx\.y\)\) / \(int64_t\))5\)"
-NOT_ITS_HEAD = r"as \(row, head, batch\) of K, not block after block of head \d+ for"
+NOT_ITS_HEAD = r"is load K\b.* at .*, expected load K"
 
 
 def of_descriptor(name: str, slot: int) -> str:
-    """A pattern of the host's code: up to the value of one argument of a descriptor, and that."""
+    """Returns a pattern of the host's code, up to the value of one argument of a descriptor, and with the value."""
     return rf"(?s)(void\* {name}_desc = stack_\d;.*?\[{slot}\]\.v_int64\) = )[^;]*;"
 
 
@@ -27,81 +27,81 @@ TENSOR_MAP = "TMA bounds what it loads by the descriptor: see keys beyond the la
 ROWS_ALONE = "its copies test rows and no heads"
 ROWS = [
     Row("K's head is Q's", edit("best, asked", NOT_AS_V, K_LOAD, r"\1head_2\2"),
-        edit("seed, asked", "K gets", K_IN_LOOP, r"\g<1>1)"),
-        each("mma_sync_small, asked", r"K gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+        edit("seed, asked", r"is load K.* at .*, expected load K.* at", K_IN_LOOP, r"\g<1>1)"),
+        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
             r"tl::cp_async_gs.*K_shared", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1")),
     Row("K's head is of a group twice as large", edit("best, asked", NOT_AS_V, K_LOAD, r"\1(head_2 / 10)\2"),
-        edit("seed, asked", "K gets", K_IN_LOOP, r"\g<1>10)"),
-        each("mma_sync_small, asked", r"K gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+        edit("seed, asked", r"is load K.* at .*, expected load K.* at", K_IN_LOOP, r"\g<1>10)"),
+        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
             r"tl::cp_async_gs.*K_shared", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1 >> (int64_t)2")),
     Row("K's head is of a smaller group", edit("best, asked", NOT_AS_V, K_LOAD, r"\1(head_2 / 4)\2"),
-        edit("seed, asked", r"K gets 86 rows from \d+ on, expected \(86, \d+\)", K_IN_LOOP, r"\g<1>4)"), GROUP_OF_2),
+        edit("seed, asked", r"is load K.* at .*, expected load K.* at", K_IN_LOOP, r"\g<1>4)"), GROUP_OF_2),
     Row("K's head is the place in the group", edit("best, asked", NOT_AS_V, K_LOAD, r"\1(head_2 % 5)\2"),
-        edit("seed, asked", r"K gets 86 rows from \d+ on, expected \(86, \d+\)",
+        edit("seed, asked", r"is load K.* at .*, expected load K.* at",
             r"(K_shared\)\[\(*k & 1\) \* 16384\).*&\(K\[.*blockIdx\.y\)\)) / (\(int64_t\)5\))", r"\1 % \2"),
-        each("mma_sync_small, asked", r"K gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
             r"tl::cp_async_gs.*K_shared", r"(&\(K\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
             r"\1\2 % (int64_t)2")),
     Row("K's head is the next", edit("best, asked", NOT_AS_V, K_LOAD, r"\1((head_2 / 5) + 1)\2"),
-        edit("seed, asked", "K gets", K_IN_LOOP, r"\g<1>5 + (int64_t)1)"),
-        each("mma_sync_small, asked", r"K gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+        edit("seed, asked", r"is load K.* at .*, expected load K.* at", K_IN_LOOP, r"\g<1>5 + (int64_t)1)"),
+        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
             r"tl::cp_async_gs.*K_shared", r"(&\(K\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
             r"\1(\2 >> (int64_t)1) + (int64_t)1")),
     Row("groups that begin one head early",
-        edit("best, asked", "the first rows of K of a tile are not those", K_LOAD, r"\1((head_2 + 1) / 5)\2"),
-        edit("seed, asked", "K gets",
+        edit("best, asked", r"tile 0 of block 8: \(row, head, batch\) of K first of warpgroup 0 is \[176, 1, 0\], expected \[176, 0, 0\]", K_LOAD, r"\1((head_2 + 1) / 5)\2"),
+        edit("seed, asked", r"is load K.* at .*, expected load K.* at",
             r"(K_shared\)\[\(*k & 1\) \* 16384\).*&\(K\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\)( / \(int64_t\)5\))",
             r"\1(((int64_t)((int)blockIdx.y)) + (int64_t)1)\2"),
-        each("mma_sync_small, asked", r"K gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
             r"tl::cp_async_gs.*K_shared", r"(&\(K\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\) >>",
             r"\1(((int64_t)((int)blockIdx.y)) + (int64_t)1) >>")),
-    Row("groups that begin one head late", edit("best, asked", "rows of K", K_LOAD, r"\1(max((head_2 - 1), 0) / 5)\2"),
-        edit("seed, asked", r"K gets 121 rows from 256 on, expected \(121, 1010\)",
+    Row("groups that begin one head late", edit("best, asked", r"tile 0 of block 10: \(row, head, batch\) of K first of warpgroup 0 is \[176, 0, 0\], expected \[176, 1, 0\]", K_LOAD, r"\1(max((head_2 - 1), 0) / 5)\2"),
+        edit("seed, asked", r"is load K.* at \(34816, 121\), expected .* at \(137488, 121\)",
             r"(K_shared\)\[\(*k & 1\) \* 16384\).*&\(K\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\)( / \(int64_t\)5\))",
             r"\1max(((int64_t)((int)blockIdx.y)) - (int64_t)1, (int64_t)0)\2"),
-        each("mma_sync_small, asked", r"K gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
             r"tl::cp_async_gs.*K_shared(?!.*first_8)",
             r"(&\(K\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
             r"\1max(\2 - (int64_t)1, (int64_t)0) >> (int64_t)1")),
     Row("K's head is of a group twice as large, of 8",
-        edit("one_tile, asked", r"rows of K of a tile are not those", K_LOAD_OF_8, r"\g<1>4\2"),
-        edit("seed_64x64, asked", r"K gets 43 rows from 641 on, expected \(43, 984\)",
+        edit("one_tile, asked", r"\(row, head, batch\) of K first of warpgroup \d is .*, expected \[", K_LOAD_OF_8, r"\g<1>4\2"),
+        edit("seed_64x64, asked", r"is load K.* at \(143752, 43\), expected .* at \(220488, 43\)",
             r"(\[\(*kv & 1\) \* 12288\).*&\(K\[.*blockIdx\.y\)\) >> \(int64_t\))3", r"\g<1>4"), GROUP_OF_2),
     Row("K's head is of a group half as large, of 8",
-        edit("one_tile, asked", r"rows of K of a tile are not those", K_LOAD_OF_8, r"\g<1>2\2"),
-        edit("seed_64x64, asked", r"K gets 43 rows from 2012 on, expected \(43, 984\)",
+        edit("one_tile, asked", r"\(row, head, batch\) of K first of warpgroup \d is .*, expected \[", K_LOAD_OF_8, r"\g<1>2\2"),
+        edit("seed_64x64, asked", r"is load K.* at \(450696, 43\), expected .* at \(220488, 43\)",
             r"(\[\(*kv & 1\) \* 12288\).*&\(K\[.*blockIdx\.y\)\) >> \(int64_t\))3", r"\g<1>2"), GROUP_OF_2),
     Row("V's head is Q's", edit("best, asked", NOT_AS_V, V_LOAD, r"\1head_2\2"),
-        edit("seed, asked", "V gets", V_IN_LOOP, r"\g<1>1)"),
-        each("mma_sync_small, asked", r"V gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+        edit("seed, asked", r"is load V.* at .*, expected load V.* at", V_IN_LOOP, r"\g<1>1)"),
+        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
             r"tl::cp_async_gs.*V_shared", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1")),
     Row("V's head is of another group", edit("best, asked", NOT_AS_V, V_LOAD, r"\1(head_2 / 10)\2"),
-        edit("seed, asked", "V gets", V_IN_LOOP, r"\g<1>10)"),
-        each("mma_sync_small, asked", r"V gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+        edit("seed, asked", r"is load V.* at .*, expected load V.* at", V_IN_LOOP, r"\g<1>10)"),
+        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
             r"tl::cp_async_gs.*V_shared", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1 >> (int64_t)2")),
     Row("V's groups that begin one head early",
-        edit("best, asked", "the first rows of V of a tile are not those", V_LOAD, r"\1((head_2 + 1) / 5)\2"),
-        edit("seed, asked", r"V gets 128 rows from \d+ on, expected \(128, \d+\)",
+        edit("best, asked", r"tile 0 of block 8: \(row, head, batch\) of V first of warpgroup 0 is \[176, 1, 0\], expected \[176, 0, 0\]", V_LOAD, r"\1((head_2 + 1) / 5)\2"),
+        edit("seed, asked", r"is load V.* at .*, expected load V.* at",
             r"(V_shared\)\[\(*k \+ 1\) & 1\) \* 16384\).*&\(V\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\)( / \(int64_t"
             r"\)5\))", r"\1(((int64_t)((int)blockIdx.y)) + (int64_t)1)\2"),
-        each("mma_sync_small, asked", r"V gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
             r"tl::cp_async_gs.*V_shared", r"(&\(V\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
             r"\1(\2 + (int64_t)1) >> (int64_t)1")),
     Row("K's and V's head is Q's", edit("best, asked", NOT_ITS_HEAD, K_LOAD, r"\1head_2\2", V_LOAD, r"\1head_2\2"),
-        edit("seed, asked", r"K gets 86 rows from \d+ on, expected \(86, \d+\)", K_IN_LOOP, r"\g<1>1)", V_IN_LOOP,
+        edit("seed, asked", r"is load K.* at .*, expected load K.* at", K_IN_LOOP, r"\g<1>1)", V_IN_LOOP,
             r"\g<1>1)"),
-        each("mma_sync_small, asked", r"[KV] gets \d+ rows from \d+ on, expected", rf"{COPIES}.*[KV]_shared",
+        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]", rf"{COPIES}.*[KV]_shared",
             r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1")),
     Row("K's and V's head is of a group twice as large",
         edit("best, asked", NOT_ITS_HEAD, K_LOAD, r"\1(head_2 / 10)\2", V_LOAD, r"\1(head_2 / 10)\2"),
-        edit("seed, asked", r"K gets 86 rows from 1283 on, expected \(86, 1968\)", K_IN_LOOP, r"\g<1>10)", V_IN_LOOP,
+        edit("seed, asked", r"is load K.* at \(174520, 86\), expected .* at \(267672, 86\)", K_IN_LOOP, r"\g<1>10)", V_IN_LOOP,
             r"\g<1>10)"),
         each("mma_sync_small, asked",
-            r"K gets \d+ rows from \d+ on, expected \(\d+, \d+\)|V gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+            r"is load [QKV]\b.*, expected load [QKV]",
             r"tl::cp_async_gs.*[KV]_shared", r"(&\([KV]\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
             r"\1\2 >> (int64_t)2")),
     Row("K's head is another from the fortieth on",
-        edit("best, asked", "rows of K of a tile are not those|not block after block", K_LOAD,
+        edit("best, asked", r"tile 3 of block 4: \(row, head, batch\) of K first of warpgroup 0 is \[176, 41, 0\], expected \[176, 40, 0\]", K_LOAD,
             r"\1((head_2 / 5) + ((200 <= head_2) ? 1 : 0))\2"), NOT_SEEN),
     Row("K has Q's heads",
         edit("best, asked", "dimensions of K_desc", of_descriptor("K", 6), r"\1((int64_t)heads);", host=True), NO_HEAD_MAP),
@@ -109,13 +109,13 @@ ROWS = [
         edit("best, asked", "dimensions of K_desc", of_descriptor("K", 6), r"\1((int64_t)(heads / 10));", host=True), NO_HEAD_MAP),
     Row("K's batches are as far apart as Q's", edit("best, asked", "strides of K_desc", of_descriptor("K", 11),
             r"\1(((int64_t)(seq_kv * heads)) * (int64_t)256);", host=True),
-        edit("seed, asked", "K gets", r"(K_shared\)\[\(*k & 1\) \* 16384\).*)K_batch_stride", r"\1Q_batch_stride"),
-        each("mma_sync_small, asked", r"K gets \d+ rows from \d+ on, expected \(\d+, \d+\)",
+        edit("seed, asked", r"is load K.* at .*, expected load K.* at", r"(K_shared\)\[\(*k & 1\) \* 16384\).*)K_batch_stride", r"\1Q_batch_stride"),
+        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
             r"tl::cp_async_gs.*K_shared", "K_batch_stride", "Q_batch_stride")),
     Row("V has Q's heads",
         edit("best, asked", "dimensions of V_desc", of_descriptor("V", 6), r"\1((int64_t)heads);", host=True), NO_HEAD_MAP),
     Row("Q has K's heads",
         edit("best, asked", "dimensions of Q_desc", of_descriptor("Q", 6), r"\1((int64_t)(heads / 5));", host=True), NO_HEAD_MAP),
-    Row("K of the last heads is not loaded", TENSOR_MAP, edit("seed, asked", "K gets 0 rows", INSIDE, r"\g<1>10)"),
+    Row("K of the last heads is not loaded", TENSOR_MAP, edit("seed, asked", r"is load K.* at \(267672, 0\), expected .* at \(267672, 86\)", INSIDE, r"\g<1>10)"),
         ROWS_ALONE),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Faults of the host's code, which fills TMA descriptors and launches."""
+"""These faults are in the host's code, which fills TMA descriptors and launches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from faults.table import Row, edit
 
 
 def slot(number: int, value: str, after: str) -> str:
-    """An argument of the call whose first is `after`, up to its value."""
+    """Returns a pattern of an argument, up to its value, of the call with first argument `after`."""
     return rf"(v_ptr\) = {after};\n(?:(?!.*FunctionCall).*\n)*?.*\[{number}\]\.v_\w+\) = ){value};"
 
 

@@ -1,4 +1,4 @@
-"""How the lines of mma_sync kernels start that copy, wait, meet, load a fragment, multiply, store or loop."""
+"""Lines of mma_sync kernels that copy, wait, meet, load a fragment, multiply, store or loop start as these patterns say."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Faults whose refusal takes longer than a quarter of a second, and needs no line of the proof that no other one needs.
+"""Refusing these faults takes longer than 0.25 s each, and needs no line of the proof that no other fault needs.
 
-`make test-all` tries them. They were measured together: most are of `best`, where a tile is refused that only few
-problems have.
+`make test-all` tries these faults. They were measured together. Most are of `best`, where a tile is refused that only
+few problems have.
 """
 
 from __future__ import annotations

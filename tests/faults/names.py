@@ -1,4 +1,4 @@
-"""Faults in names, casts and numbers of the C++, which the reader must know in full."""
+"""These faults are in names, casts and numbers of the C++, which the reader must know in full."""
 
 from __future__ import annotations
 

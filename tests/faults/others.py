@@ -1,4 +1,4 @@
-"""Kernels with faults that are not in the golden code, and lowered for `make test-all` alone."""
+"""These kernels get faults, are not in the golden code, and are lowered for `make test-all` alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of P in shared memory."""
+"""These faults concern P in shared memory."""
 
 from __future__ import annotations
 

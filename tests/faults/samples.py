@@ -1,4 +1,4 @@
-"""Faults that only some tiles have: a block's number, a head, a sequence or a length decides what it should not."""
+"""Only some tiles have these faults: a block's number, a head, a sequence or a length decides what it should not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ ROWS = [
         "no KV block for rows without a key",
         edit("best_causal", TILE, r"blocks_1 = max\(blocks_1, 1\);", "blocks_1 = max(blocks_1, 0);"),
         "its first blocks come before its loop",
-        edit("mma_sync", "K gets", r"blocks = max\(blocks, 1\);", "blocks = max(blocks, 0);"),
+        edit(
+            "mma_sync",
+            r"is load K.* at .*, expected load K.* at",
+            r"blocks = max\(blocks, 1\);",
+            "blocks = max(blocks, 0);",
+        ),
     ),
     Row(
         "a tile of a problem that has none",

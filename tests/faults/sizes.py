@@ -1,4 +1,4 @@
-"""Faults of head sizes: of K and V, and of their tiles."""
+"""These faults concern head sizes: of K and V, and of their tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of how many blocks there are, on each SM and on all."""
+"""These faults concern how many thread blocks there are, on each SM and on all."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ ROWS = [
         edit("short", r"a grid of \[132, 1, 1\] .* expected 264 in 1", r"\(\(int64_t\)264\)", "((int64_t)132)",
             host=True), ONE_BLOCK),
     Row("the next tile is that of one block an SM",
-        edit("short", "its blocks work on .* tiles", r" tile = \(tile \+ 264\);", " tile = (tile + 132);",
+        edit("short", r"is load K\[1\] \(0\) of blocks \(0,\) at \(0, 132, 0\), expected load K", r" tile = \(tile \+ 264\);", " tile = (tile + 132);",
             r" tile_1 = \(tile_1 \+ 264\);", " tile_1 = (tile_1 + 132);"), ONE_BLOCK),
     Row("a block for each SM of another GPU",
         edit("best, 114 SMs", r"a grid of \[132, 1, 1\] .* expected 114 in 2", r"\(\(int64_t\)114\)", "((int64_t)132)",
             host=True), ONE_BLOCK),
     Row("the producer goes on as on another GPU",
-        edit("best, 114 SMs", r"stores \(0, 57, 0\) as \(row, head, batch\), expected \(0, 66, 0\)",
+        edit("best, 114 SMs", r"is load K\[1\] \(0\) of blocks \(0, 1\) at \(0, 66, 0\), expected load K",
             r" tile = \(tile \+ 57\);", " tile = (tile + 66);"), ONE_BLOCK),
     Row("the counter begins with the tiles of another GPU",
-        edit("best_causal, 114 SMs", "its blocks work on .* of .* tiles", r"\+ 114\);", "+ 132);"), ONE_BLOCK),
+        edit("best_causal, 114 SMs", r"is load K\[1\] \(0\) of blocks \(0,\) at \(0, 132, 0\), expected load K", r"\+ 114\);", "+ 132);"), ONE_BLOCK),
     Row("the last block of another GPU resets the counter",
         edit("best_causal, 114 SMs", "it leaves the counters of tiles as", r"== 113\);", "== 131);"), ONE_BLOCK),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Faults of sinks and of the softcap."""
+"""These faults concern sinks and the softcap."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = [
         edit("seed, asked", r"Sinks of heads \[1\]", READ, r"\1own[0] = Sinks[((int64_t)((int)blockIdx.z))];\n"),
         NO_SINKS),
     Row("the sink of a head of the first 256",
-        edit("best, asked", r"Sinks of heads? \[?\d+", READ, r"\1own[0] = Sinks[(\2 & 255)];\n"),
+        edit("best, asked", r"tile 3 of block 116: \(row, head, batch\) of Sinks of warpgroup 0 is \[0, 0, 0\], expected \[256, 256, 256\]", READ, r"\1own[0] = Sinks[(\2 & 255)];\n"),
         edit("seed, asked", r"it stores rows of head 14 with Sinks of heads \[2\]", READ,
             r"\1own[0] = Sinks[((\2) & 3)];\n"), NO_SINKS),
     Row("the sink of the tile", edit("best, asked", "Sinks of head", READ, r"\1own[0] = Sinks[tile_1];\n"),

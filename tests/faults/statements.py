@@ -1,4 +1,4 @@
-"""Faults in statements, directives and declarations of the C++, and in what is read of registers before it is there."""
+"""These faults are in statements, directives and declarations of the C++, and in reads of registers before they are set."""
 
 from __future__ import annotations
 

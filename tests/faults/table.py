@@ -1,4 +1,4 @@
-"""A fault put into generated code as text, one row for each fault and one cell for each lowering that has a proof."""
+"""A fault is put into generated code as text: a row for each fault has a cell for each lowering that has a proof."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from golden_kernels import KERNELS
 from once import Kernel, lowered
 
 from faults.others import OTHERS
-from tl_attention.proof.generated.verdict import GeneratedCode
+from tl_attention.proof.code.verdict import GeneratedCode
 
 LOWERINGS = ("warp_specialized", "pipelined", "mma_sync")
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Patterns with what stands in their place in a kernel's code, and the words of the refusal.
+    """An edit has patterns, what replaces them in a kernel's code, and the words of the refusal.
 
-    They are of the whole source, or of each line of the kernel's body that starts with `within`. `which` of several
-    matches is meant: "only" holds that there is one, "each" makes of each line a fault of its own.
+    Patterns match in the whole source, or in each line of the kernel's body that starts with `within`. `which` says
+    which of several matches is meant: "only" checks that there is one, "each" makes of each line a fault of its own.
     """
 
     kernel: str
@@ -35,7 +35,7 @@ class Edit:
         return KERNELS.get(self.kernel) or OTHERS[self.kernel]
 
     def faulty(self) -> list[GeneratedCode]:
-        """The kernel's code with the fault: once, or for each line."""
+        """Returns the kernel's code with the fault: once, or for each line."""
         code = lowered(self.of)
         part = "host_source" if self.host else "source"
         text = getattr(code, part)
@@ -72,7 +72,7 @@ Cell = Edit | str
 
 @dataclass(frozen=True)
 class Row:
-    """One fault by its name, in each lowering. What pipelined kernels lack, mma_sync lacks too where nothing is said."""
+    """A row is one fault, by its name, in each lowering. What pipelined kernels lack, mma_sync lacks too by default."""
 
     name: str
     warp_specialized: Cell
@@ -86,16 +86,16 @@ class Row:
 
 
 def edit(kernel: str, words: str, *texts: str, host: bool = False, within: str = "", which: str = "only") -> Edit:
-    """Of `texts` each second stands in place of the one before it; nothing does where the last has none."""
+    """Makes an edit: of `texts`, each second one replaces the one before it; a last one without a second is removed."""
     pairs = tuple(zip(texts[::2], (*texts[1::2], "")))
     return Edit(kernel, words, pairs, host, within, which)
 
 
 def each(kernel: str, words: str, lines: str, pattern: str = ".+", replacement: str = "") -> Edit:
-    """Each line that starts with `lines` is a fault of its own: it goes, or the pattern in it is replaced."""
+    """Makes a fault of each line that starts with `lines`: the line goes, or the pattern in it is replaced."""
     return edit(kernel, words, pattern, replacement, within=lines, which="each")
 
 
 def only_if(condition: str) -> tuple[str, str]:
-    """A line runs under a condition."""
+    """Returns an edit that puts a line under a condition."""
     return ".+", rf"if ({condition}) {{\n\g<0>\n}}"

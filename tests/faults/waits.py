@@ -1,4 +1,4 @@
-"""Faults of what orders threads: waits, releases, turns, barriers and fences."""
+"""These faults concern what orders threads: waits, releases, turns, barriers and fences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = [
         each("mma_sync_small", "is copies wait .*, expected copies wait", WAITS, r"<(\d+)>", r"<9\1>")),
     Row("no barrier between the wait and the product", MBARRIERS,
         edit("seed_causal", "does not wait for load_", r"__syncthreads\(\);", "", which="all"),
-        each("mma_sync_small", r"expected sync \(0\) of all threads", SYNCS)),
+        each("mma_sync_small", r"is (fragment|load) [QKV].*, expected sync", SYNCS)),
     Row("a wait by two lanes",
         edit("best", "2 of the 128 threads of warpgroup 0 of block 0 run it", Q_WAIT,
             r"\1if (((((int)threadIdx.x) == 0) || (((int)threadIdx.x) == 127))) {\n\1  \2\1}\n"),
@@ -46,9 +46,9 @@ ROWS = [
         edit("best", "not the same number of lanes of each warp of warpgroup 0 of block 0 run it", Q_WAIT,
             r"\1\2\1if (((int)threadIdx.x) == 101) {\n\1  K_empty[0].arrive(0);\n\1}\n"), NO_MBARRIERS),
     Row("a wait of warpgroup 1 only",
-        edit("best", r"warpgroup 0 of block 0 is wait K_full\[0\] \(0\)", Q_WAIT, r"\1if (wg_2 == 1) {\n\1  \2\1}\n"), NO_MBARRIERS),
+        edit("best", r"is sync named barrier\[1\] \(256\), expected wait Q_full\[0\] \(0\)", Q_WAIT, r"\1if (wg_2 == 1) {\n\1  \2\1}\n"), NO_MBARRIERS),
     Row("a wait of rank 0 only",
-        edit("best", r"warpgroup 0 of block 1 is wait K_full\[0\] \(0\)", Q_WAIT,
+        edit("best", r"is sync named barrier\[1\] \(256\), expected wait Q_full\[0\] \(0\)", Q_WAIT,
             r"\1if (tl::block_rank_in_cluster() == 0) {\n\1  \2\1}\n"), NO_MBARRIERS),
     Row("a parity wrong from the third block on",
         edit("best", "depends on an iteration, but neither affinely nor with a period",
@@ -126,7 +126,7 @@ ROWS = [
     Row("a barrier more",
         edit("best", r"is sync named barrier\[3\] \(256\)", r"(Q_full\[[^;]*\.wait\(.*\);)",
             r"\1\n      tl::__sync_thread_partial(3, 256);", which="first"), HARMLESS,
-        edit("mma_sync_small", r"operation 6 of rows from 0 on is sync \(0\), expected fragment Q\[0\] \(0\)",
+        edit("mma_sync_small", r"is sync \(0\), expected one of \d+ such as fragment Q",
             r"__syncthreads\(\);", r"\g<0>\n__syncthreads();", which="first")),
     Row("a barrier of an unknown kind",
         edit("best", r"cannot be read: line \d+: 'tl::syncthreads_partial\(other\);' is nothing that is known",
@@ -160,7 +160,7 @@ ROWS = [
             r"\1tl::fence_proxy_async();\n\2"), NO_MBARRIERS),
     Row("no wait, two buffers", ONE_CODE, ONE_CODE, each("mma_sync_double", "expected copies wait", WAITS)),
     Row("no barrier, two buffers", ONE_CODE, ONE_CODE,
-        each("mma_sync_double", r"expected sync \(0\) of all threads", SYNCS)),
+        each("mma_sync_double", r"is (fragment|load) [QKV].*, expected sync", SYNCS)),
     Row("a copy more in flight, two buffers", ONE_CODE, ONE_CODE,
         each("mma_sync_double", "is copies wait .*, expected copies wait", WAITS, r"<(\d+)>", r"<9\1>")),
     Row("a copy more in flight, causal", ONE_CODE, ONE_CODE,

@@ -11,8 +11,8 @@ from tl_attention.errors import InputError, printable
 from tl_attention.files.named import Named, resolve
 from tl_attention.hardware.card import Card
 from tl_attention.problem.head_dims import HeadSize, sizes_of
+from tl_attention.problem.mask import WINDOW_TEXT, masked, parse_window
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
-from tl_attention.problem.window import WINDOW_TEXT, masked, parse_window
 
 
 @command(

@@ -15,8 +15,8 @@ from tl_attention.hardware.card import ARCHS, HOPPER, Card
 from tl_attention.hardware.device import another_gpu, card_at_hand, card_of_arch
 from tl_attention.problem.features import FEATURES
 from tl_attention.problem.head_dims import SUPPORTED, HeadSize, check_head_dim, is_meant, parse_head_size
+from tl_attention.problem.mask import WINDOW_TEXT
 from tl_attention.problem.shape import DTYPE_NAMES, SHAPE_TEXT
-from tl_attention.problem.window import WINDOW_TEXT
 
 
 class ArchType(click.Choice[str]):

@@ -30,15 +30,13 @@ from tl_attention.cli.options import (
 )
 from tl_attention.errors import printable
 from tl_attention.files import catalogue, user_file
-from tl_attention.files.default_rule import Case
-from tl_attention.files.defaults import defaults
+from tl_attention.files.defaults import Case, defaults
 from tl_attention.files.named import Named, expand, resolve
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.op.rows import Rows
 from tl_attention.problem.head_dims import HeadSize, is_meant, named_head_dims, sizes_of
-from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.mask import CAUSAL, FULL, masked, parse_window
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.window import masked, parse_window
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.dialect import Model
 
@@ -247,7 +245,7 @@ def _part(schedules: Sequence[Named]) -> list[str]:
     lines = _heading(columns) + ["  ".join([f"{'':{width}}", *heads]).rstrip()] * bool(columns)
     for named, name in zip(schedules, names):
         times = [_time(named, column) for column in columns]
-        summary = printable(named.file.summary) if named.file else ""
+        summary = printable(named.summary)
         if len(name) > width:
             lines.append(name)
             name = ""

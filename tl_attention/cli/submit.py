@@ -93,7 +93,7 @@ def _packed(text: str) -> str:
     if _is_submission(text) and text.endswith(".py"):
         raise InputError(f"{text}: expected a schedule's name or file; a submission file is run with --evaluate")
     named = resolve(text)
-    if named.file is None:
+    if not named.sources:
         raise InputError(f"{text}: no name for the submission, expected a schedule's name or file")
     from tl_attention.leaderboard import submission
 

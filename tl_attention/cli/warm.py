@@ -26,9 +26,8 @@ from tl_attention.files.named import Named, resolve
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.hardware.device import card_at_hand
 from tl_attention.problem.head_dims import HeadSize, sizes_of
-from tl_attention.problem.mask import Mask
+from tl_attention.problem.mask import Mask, masked, parse_window
 from tl_attention.problem.shape import AttentionShape, parse_dtype
-from tl_attention.problem.window import masked, parse_window
 from tl_attention.program.planned import Planned
 
 if TYPE_CHECKING:

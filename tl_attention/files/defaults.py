@@ -3,32 +3,146 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, StrictBool, create_model
+from pydantic_core import PydanticCustomError
 
 from tl_attention.errors import InputError
-from tl_attention.files import catalogue, yaml_text
-from tl_attention.files.default_rule import EITHER, KEYS, LONGEST, Case, Rule
-from tl_attention.files.named import resolve
-from tl_attention.files.yaml_text import YamlFile, blamed
-from tl_attention.hardware.card import ARCHS, HOPPER
+from tl_attention.files import yaml_text
+from tl_attention.files.schedule_file import each_once, one_line
+from tl_attention.files.yaml_text import YamlFile, checked
+from tl_attention.hardware.card import CARDS, HOPPER, Arch
 from tl_attention.problem.features import BY_WORD
-from tl_attention.problem.head_dims import TILE_SIZES, HeadSize, is_meant
-from tl_attention.problem.shape import DTYPES, AttentionShape
-from tl_attention.problem.window import MASK_KINDS
-from tl_attention.schedule.key_errors import first_error
+from tl_attention.problem.head_dims import TILE_SIZES, HeadSize, TileSize, is_meant
+from tl_attention.problem.mask import MASK_KINDS, MaskKind, kind_of
+from tl_attention.problem.shape import DTYPES, AttentionShape, Dtype
 
 FILE = Path(__file__).with_name("defaults.yaml")
 # Of problems: a model has few, but for its lengths.
 MOST_KEPT = 4096
+# Longer than any tensor.
+LONGEST = 2**62
+N = "([0-9]{1,12})"
+NUMBERS = re.compile(rf"up to {N}|from {N}|{N} to {N}")
+# What a rule has for its record where there is none.
+NONE_YET = "none yet"
 
 
-class Rules(BaseModel):
+class Case(NamedTuple):
+    """What rules ask for of a call: its head size, dtype and mask, its lengths, the heads of Q that share a K, the words
+    of its features, and the card that it runs on."""
+
+    head_size: HeadSize
+    dtype: str
+    mask: MaskKind
+    seq_q: int
+    seq_kv: int
+    group: int
+    asked: frozenset[str]
+    arch: str = HOPPER.arch
+
+    @classmethod
+    def of(cls, shape: AttentionShape, arch: str = HOPPER.arch) -> Case:
+        """That of a problem on a card."""
+        lengths, asked = (shape.seq_q, shape.seq_kv), frozenset(shape.asked)
+        return cls(shape.head_size, shape.dtype, kind_of(shape.mask), *lengths, shape.group, asked, arch)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Its values for KEYS, in their order."""
+        return (*self[:6], *(word in self.asked for word in BY_WORD), self.arch)
+
+    def __str__(self) -> str:
+        numbers = (f"{key} {value}" for key, value in self._asdict().items() if key in ("seq_q", "seq_kv", "group"))
+        asked = (word for word in BY_WORD if word in self.asked)
+        card = [] if self.arch == HOPPER.arch else [str(CARDS[self.arch])]
+        return ", ".join([*card, f"head_dim {self.head_size}", self.dtype, f"mask {self.mask}", *numbers, *asked])
+
+
+# The keys of a rule that ask for something of a case.
+KEYS = ("head_dims", "dtypes", "masks", "seq_q", "seq_kv", "group", *BY_WORD, "archs")
+
+
+def _numbers(text: object) -> range:
+    found = NUMBERS.fullmatch(text) if isinstance(text, str) else None
+    if found:
+        numbers = range(int(found[2] or found[3] or 1), int(found[1] or found[4] or LONGEST) + 1)
+        if numbers and numbers[0] > 0:
+            return numbers
+    raise PydanticCustomError("numbers", "expected `up to N`, `from N` or `N to N`, of numbers from 1 on")
+
+
+Numbers = Annotated[range, PlainValidator(_numbers)]
+ANY = range(1, LONGEST + 1)
+Line = Annotated[str, Field(min_length=1), AfterValidator(one_line)]
+
+
+class _Rule(BaseModel):
+    """Conditions, all of which must hold, a schedule, one sentence why, and the record that says so.
+
+    A condition that is left out always holds, but for `archs`: without it a rule is for Hopper. `head_dims` are those of
+    tiles: a smaller tensor has the next larger one, and K and V of two sizes that are not named together have that of the
+    larger.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    head_dims: Annotated[tuple[TileSize, ...], Field(min_length=1), AfterValidator(each_once)] = TILE_SIZES
+    dtypes: Annotated[tuple[Dtype, ...], Field(min_length=1), AfterValidator(each_once)] = DTYPES
+    masks: Annotated[tuple[MaskKind, ...], Field(min_length=1), AfterValidator(each_once)] = MASK_KINDS
+    seq_q: Numbers = ANY
+    seq_kv: Numbers = ANY
+    group: Numbers = ANY
+    archs: Annotated[tuple[Arch, ...], Field(min_length=1), AfterValidator(each_once)] = (HOPPER.arch,)
+    schedule: Line
+    why: Line
+    record: Line
+
+    def holds(self, key: str, value: Any) -> bool:
+        """Whether the condition of a key holds for this value of a case."""
+        wanted = getattr(self, key)
+        if key == "head_dims":
+            return is_meant(value, wanted)
+        return wanted in (None, value) if key in BY_WORD else value in wanted
+
+    def unmet(self, case: Case) -> str | None:
+        """The key of the first condition that does not hold; None if the rule serves the case."""
+        return next((key for key, value in zip(KEYS, case.values) if not self.holds(key, value)), None)
+
+    def condition(self, key: str) -> str:
+        """A condition in words: `seq_q up to 64`."""
+        value = getattr(self, key)
+        if isinstance(value, bool):
+            return f"{key} {str(value).lower()}"
+        return f"{key} {_words(value) if isinstance(value, range) else ', '.join(map(str, value))}"
+
+    @property
+    def conditions(self) -> list[str]:
+        """All that the rule has, in words."""
+        return [self.condition(key) for key in KEYS if key in self.model_fields_set]
+
+    @property
+    def served(self) -> str:
+        """The cases that it serves on its cards, in words."""
+        return ", ".join(words for words in self.conditions if not words.startswith("archs ")) or "any case"
+
+
+Rule = create_model("Rule", __base__=_Rule, __doc__=_Rule.__doc__, **dict.fromkeys(BY_WORD, (StrictBool | None, None)))  # type: ignore
+
+
+def _words(numbers: range) -> str:
+    first, last = numbers[0], numbers.stop - 1
+    if last == LONGEST:
+        return f"from {first}"
+    return f"up to {last}" if first == 1 else f"{first} to {last}"
+
+
+class _Keys(BaseModel):
     """The keys of the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -76,7 +190,7 @@ def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch) -> list[st
     found, case = defaults(), Case.of(shape, arch)
     # Of each range of lengths that no rule tells apart the fewest rows, and the most keys: where a mask hides later keys,
     # there are only so many rows that see one.
-    rows, keys = _edges(found.rules, "seq_q"), [*(edge - 1 for edge in _edges(found.rules, "seq_kv")[1:]), LONGEST]
+    rows, keys = edges(found.rules, "seq_q"), [*(edge - 1 for edge in edges(found.rules, "seq_kv")[1:]), LONGEST]
     lengths = [(q, kv) for q in rows for kv in keys if shape.mask.right is None or q <= kv + shape.mask.right]
     numbers = (found.number(case._replace(seq_q=q, seq_kv=kv)) for q, kv in lengths)
     return list(dict.fromkeys(found.rules[number].schedule for number in numbers))
@@ -84,69 +198,18 @@ def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch) -> list[st
 
 @functools.cache
 def defaults() -> Defaults:
-    """Those that ship. Tests hold them to what `load` checks, which reads every schedule that they name."""
-    return _read(FILE)
+    """Those that ship. A test sees that they serve every case, each some, by schedules that are meant for it."""
+    return read(FILE)
 
 
-def load(path: Path) -> Defaults:
-    """Read a file of rules. Raises InputError with `file:line: key: message` unless they serve every case, each some."""
-    found = _read(path)
-    for number, rule in enumerate(found.rules):
-        _check_schedule(found.file, number, rule)
-    _check_together(found.file, found.rules)
-    return found
-
-
-def _read(path: Path) -> Defaults:
+def read(path: Path) -> Defaults:
+    """Those of a file. Raises InputError with `file:line: key: message`."""
     file = yaml_text.read(path)
-    try:
-        return Defaults(file, Rules(**file.fields).rules)
-    except ValueError as error:
-        raise blamed(file, *first_error(error, Rules)) from None
+    return Defaults(file, checked(file, _Keys, file.fields).rules)
 
 
-def _check_schedule(file: YamlFile, number: int, rule: Rule) -> None:
-    key = ("rules", number, "schedule")
-    if catalogue.path_of(rule.schedule) is None:
-        raise blamed(file, key, str(catalogue.unknown(rule.schedule)))
-    named = resolve(rule.schedule)
-    for size in rule.head_dims:
-        if not is_meant(size, named.head_dims):
-            raise blamed(file, key, f"{rule.schedule} {named.meant_for}, the rule is for {size} too")
-
-
-def _check_together(file: YamlFile, rules: Sequence[Rule]) -> None:
-    """Each case on Hopper has a rule, and each rule a case that none above it serves."""
-    serving: set[int | None] = set()
-    for case in _told_apart(rules):
-        number = Defaults(file, tuple(rules)).find(case)
-        if number is None and case.arch == HOPPER.arch:
-            raise blamed(file, ("rules",), f"no rule serves {case}, expected one for every case")
-        serving.add(number)
-    for number in range(len(rules)):
-        if number not in serving:
-            raise blamed(file, ("rules", number), "never serves a case: the rules above it serve all of its own")
-
-
-def _told_apart(rules: Sequence[Rule]) -> Iterator[Case]:
-    """One case of each kind that the rules tell apart."""
-    values: dict[str, Sequence[HeadSize]] = {"head_dims": TILE_SIZES, "dtypes": DTYPES, "masks": MASK_KINDS}
-    values |= {"archs": ARCHS, **dict.fromkeys(BY_WORD, EITHER)}
-    for key in ("seq_q", "seq_kv", "group"):
-        values[key] = _edges(rules, key)
-    return map(Case.with_values, itertools.product(*(_apart(rules, key, values[key]) for key in KEYS)))
-
-
-def _edges(rules: Sequence[Rule], key: str) -> list[int]:
+def edges(rules: Sequence[Rule], key: str) -> list[int]:
     """Of a key for numbers, the first of each range in which no rule tells any two apart."""
     ranges = [getattr(rule, key) for rule in rules]
-    edges = {1, *(edge for numbers in ranges for edge in (numbers.start, numbers.stop))}
-    return sorted(edge for edge in edges if edge <= LONGEST)
-
-
-def _apart(rules: Sequence[Rule], key: str, values: Sequence[HeadSize]) -> Iterable[HeadSize]:
-    """Of values for which all rules say the same, the first."""
-    first: dict[tuple[bool, ...], HeadSize] = {}
-    for value in values:
-        first.setdefault(tuple(rule.holds(key, value) for rule in rules), value)
-    return first.values()
+    found = {1, *(edge for numbers in ranges for edge in (numbers.start, numbers.stop))}
+    return sorted(edge for edge in found if edge <= LONGEST)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -15,15 +16,17 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, Field
 from pydantic_core import PydanticCustomError
 
-from tl_attention.errors import InputError
+from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.files import catalogue, yaml_text
-from tl_attention.files.blame import all_mistakes, blamed
+from tl_attention.files.mistakes import all_mistakes, blamed
 from tl_attention.files.yaml_text import Stamp, YamlFile
-from tl_attention.problem.head_dims import DEFAULT_HEAD_DIMS, HeadSize, TileSize
-from tl_attention.schedule.key_words import KeyPath, line_of, model_of, shown
+from tl_attention.problem.head_dims import DEFAULT_HEAD_DIMS, HeadSize, TileSize, is_meant, named_head_dims
+from tl_attention.schedule.fields import model_of
+from tl_attention.schedule.key_words import KeyPath, line_of, shown
 from tl_attention.schedule.schedule import Schedule
 
 MOST_BASES = 4
+LABEL = re.compile(r"[a-z_]+_\d+x\d+_t\d")
 T = TypeVar("T")
 
 
@@ -71,33 +74,57 @@ FILE_KEYS = tuple(name for name in ScheduleKeys.model_fields if name not in Sche
 
 
 @dataclass(frozen=True)
-class ScheduleFile:
-    """One schedule file: its schedule, what it says about itself, and the files that it was read from."""
+class Named:
+    """A schedule, what it is called in tables, what the user wrote for it, and the head sizes that it is meant for.
 
+    `sources` are the files that it was read from, its bases last; a configuration and a label have none.
+    """
+
+    name: str
+    text: str
     schedule: Schedule
-    summary: str
-    head_dims: tuple[HeadSize, ...]
-    sources: tuple[YamlFile, ...]
+    head_dims: tuple[HeadSize, ...] = DEFAULT_HEAD_DIMS
+    summary: str = ""
+    sources: tuple[YamlFile, ...] = ()
 
     @property
-    def path(self) -> Path:
-        return self.sources[0].path
+    def in_words(self) -> str:
+        """The name and the file's summary, or what the file changes in its base; nothing for a label."""
+        if self.sources:
+            return f"{self.name}: {self.summary or self._changes or 'its file has no summary'}"
+        return "" if LABEL.match(self.text) else self.text
 
     @property
-    def changes(self) -> str:
+    def _changes(self) -> str:
         """What the file changes in its base, in words; nothing without a base."""
         fields = self.sources[0].fields
         keys = " and ".join(", ".join(key for key in fields if key not in FILE_KEYS).rsplit(", ", 1))
         return f"{fields['base']} {f'with another {keys}' if keys else 'unchanged'}" if "base" in fields else ""
 
-    def blamed(self, key: KeyPath, message: str, kind: str = "", others: tuple[KeyPath, ...] = ()) -> str:
-        """`file:line: kind: key: message`, at the line of this file, or of its base key if a base has the key.
+    @property
+    def meant_for(self) -> str:
+        """The head sizes in words."""
+        return f"is meant for {named_head_dims(self.head_dims)}"
+
+    def refuse_unmeant(self, size: HeadSize) -> None:
+        """Raise InputError for a head size that it is not meant for."""
+        if not is_meant(size, self.head_dims):
+            raise self._refused(f"it {self.meant_for}, not {size}", ("head_dims",))
+
+    def refused(self, refusal: ScheduleRefused) -> InputError:
+        """The refusal with the file and the line to blame, or with what was written."""
+        return self._refused(str(refusal), refusal.key, *refusal.others)
+
+    def _refused(self, message: str, key: KeyPath, *others: KeyPath) -> InputError:
+        """At the line of the file, or of its base key if a base has the key.
 
         Of several keys, the one to blame is the first that stands in the outermost file with any of them.
         """
+        if not self.sources:
+            return InputError(f"{self.text}: refused: {message}")
         written = (path for source in self.sources for path in (key, *others) if source.has(path) == len(path))
         found = next(written, key) if key else key
-        return blamed(self.sources, found, message + self._unmeant(found), kind)
+        return InputError(blamed(self.sources, found, message + self._unmeant(found), "refused: "))
 
     def _unmeant(self, key: KeyPath) -> str:
         """That the base is meant for some head sizes, where only these may be why its key is wrong."""
@@ -115,7 +142,7 @@ def load(path: str | Path) -> Schedule:
     return load_file(path).schedule
 
 
-def load_file(path: str | Path) -> ScheduleFile:
+def load_file(path: str | Path) -> Named:
     """Read one schedule and what its file says about it. Raises InputError with `file:line: key: message` a mistake."""
     sources = _with_bases(yaml_text.read_faulty(Path(path)))
     own = {key: value for key, value in sources[0].fields.items() if key in FILE_KEYS and value is not None}
@@ -127,7 +154,7 @@ def load_file(path: str | Path) -> ScheduleFile:
     except ValueError:
         raise all_mistakes(sources, fields, ScheduleKeys) from None
     schedule = Schedule(**{name: getattr(keys, name) for name in Schedule.model_fields})
-    return ScheduleFile(schedule, keys.summary, keys.head_dims, sources)
+    return Named(sources[0].path.stem, str(path), schedule, keys.head_dims, keys.summary, sources)
 
 
 def _with_bases(file: YamlFile) -> tuple[YamlFile, ...]:

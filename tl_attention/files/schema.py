@@ -12,10 +12,9 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from tl_attention.files.schedule_file import ScheduleKeys
 from tl_attention.schedule.dialect import dialects
-from tl_attention.schedule.key_words import model_of
+from tl_attention.schedule.fields import model_of
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.rule import Implying, Keywords, Rule, Where, is_so
-from tl_attention.schedule.rules import rules_of
+from tl_attention.schedule.rules import Implying, Keywords, Rule, Where, is_so, rules_of
 
 Schema = dict[str, Any]
 # What some rules that hold under the same condition need.

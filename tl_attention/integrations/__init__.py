@@ -1,4 +1,4 @@
-"""Other libraries' registries of attentions: PyTorch's SDPA and Transformers, each told of `attention` when asked to."""
+"""This package registers `attention` with PyTorch's SDPA and with Transformers, when it is asked to."""
 
-# What the kernels are called in all of them.
+# The kernels have this name in all registries.
 NAME = "tl_attention"

@@ -1,8 +1,9 @@
-"""Transformers' models on this package's kernels: an attention function and, under the same name, one that makes masks.
+"""This module runs Transformers' models on this package's kernels.
 
-Transformers makes a mask once for a model, and passes it to the attention of each layer. None stands for a causal mask
-whose queries and keys end together, or for no mask where a layer is not causal. The mask of a window is a tensor that
-carries the window's size as an attribute. A layer with any other tensor as its mask runs on SDPA.
+It registers an attention function and, under the same name, a function that makes masks. Transformers makes a mask once
+for a model, and passes it to the attention of each layer. None stands for a causal mask whose queries and keys end
+together, or for no mask where a layer is not causal. The mask of a window is a tensor that carries the window's size as
+an attribute. A layer with any other tensor as its mask runs on SDPA.
 """
 
 from __future__ import annotations
@@ -19,19 +20,18 @@ from torch import Tensor
 from tl_attention.errors import InputError
 from tl_attention.integrations import NAME
 from tl_attention.op.attention import attention
-from tl_attention.oracle.statements import TENSORS
+from tl_attention.oracle.tile import TENSORS
 from tl_attention.problem.features import BY_WORD, INPUTS
-from tl_attention.problem.mask import CAUSAL, FULL, Mask
-from tl_attention.problem.window import fitted, sides
+from tl_attention.problem.mask import CAUSAL, FULL, Mask, fitted, sides
 
-# Of a mask: of how many keys, its own included, its window is.
+# This attribute of a mask says how many keys a query sees in its window, the query's own included.
 WINDOW = "tl_attention_window"
-# What layers pass besides that changes no number.
+# Layers pass these arguments besides, which change no number.
 WITHOUT_EFFECT = ("position_ids", "cache_position", "num_items_in_batch")
 
 
 def register_transformers() -> str:
-    """Register the kernels with Transformers under the name "tl_attention", and return that name.
+    """Registers the kernels with Transformers under the name "tl_attention", and returns that name.
 
     Registering changes no model yet. `model.set_attn_implementation(name)`, or
     `from_pretrained(..., attn_implementation=name)`, switches a model to the kernels. They run causal and full attention,
@@ -71,7 +71,10 @@ def mask_for(
     config: Any = None,
     **others: Any,
 ) -> Tensor | None:
-    """None, or SDPA's mask (batch, 1, q_length, kv_length). `attention_mask` (batch, keys) is False at padding."""
+    """Returns None or SDPA's mask (batch, 1, q_length, kv_length).
+
+    `attention_mask` (batch, keys) is False at padding.
+    """
     # A static cache counts in a tensor, and has keys that are not filled yet.
     end_together = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     ours = allow_is_causal_skip and end_together and not _padded(attention_mask, kv_offset + kv_length)
@@ -88,14 +91,14 @@ def mask_for(
 
 
 def _padded(attention_mask: Tensor | None, keys: int) -> bool:
-    """Return whether a key is padding, or may be: compiled code does not look."""
+    """Says whether a key is padding, or may be: compiled code does not look at the mask."""
     if attention_mask is None:
         return False
     return torch.compiler.is_compiling() or attention_mask.shape[-1] != keys or not bool(attention_mask.all())
 
 
 def _window_of(config: Any) -> int | None:
-    """The size of a model's windows; None if its `local_size` may be that of chunks."""
+    """Returns the size of a model's windows; None without windows, or if `local_size` may be the size of chunks."""
     chunks = getattr(config, "attention_chunk_size", None)
     return None if chunks is not None else getattr(config, "sliding_window", None)
 
@@ -113,7 +116,10 @@ def attend(
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of a layer: (batch, seq_q, heads, head_dim) of tensors (batch, heads, seq, head_dim), and no weights."""
+    """Computes the attention of a layer, on the kernels or else on SDPA.
+
+    Returns (batch, seq_q, heads, head_dim) for tensors (batch, heads, seq, head_dim), and no weights.
+    """
     noted = getattr(attention_mask, WINDOW, None)
     causal = bool(noted or (getattr(module, "is_causal", True) if is_causal is None else is_causal))
     window = sliding_window if noted is None else noted
@@ -142,7 +148,7 @@ def attend(
 
 
 def _features(others: dict[str, Any]) -> dict[str, Any]:
-    """Take the features that a layer asks for out of its other arguments, by word."""
+    """Takes the features that a layer asks for out of its other arguments, by word."""
     given = {feature: others.pop(feature.transformers, None) for feature in INPUTS if feature.transformers}
     there = {feature: value for feature, value in given.items() if value is not None}
     return {f.word: value if f.is_number else value.float() for f, value in there.items() if not f.is_number or value}
@@ -151,7 +157,7 @@ def _features(others: dict[str, Any]) -> dict[str, Any]:
 def _not_ours(
     attention_mask: Tensor | None, noted: int | None, dropout: float, window: int | None, others: dict[str, Any]
 ) -> str | None:
-    """Which case it is of those that `attention` does not have; None if of none."""
+    """Says which case the call is that `attention` does not have; None if it is no such case."""
     if attention_mask is not None and noted is None:
         return "the mask is a tensor: padding, a static cache, or neither causal nor a window"
     if dropout:
@@ -167,7 +173,7 @@ def _not_ours(
 
 
 def _for_sdpa(mask: Mask, query: Tensor, key: Tensor) -> Tensor | None:
-    """Make the tensor that SDPA needs where the mask was None: SDPA lets causal queries and keys begin together."""
+    """Makes the tensor that SDPA needs where the mask was None: SDPA lets causal queries and keys begin together."""
     seq_q, seq_kv = query.shape[2], key.shape[2]
     if mask == FULL or (mask == CAUSAL and seq_q in (1, seq_kv)):
         return None
@@ -177,7 +183,7 @@ def _for_sdpa(mask: Mask, query: Tensor, key: Tensor) -> Tensor | None:
 
 
 def _warn(case: str) -> None:
-    """Say it once: of cases that differ in numbers alone, such as a length that grows, the first."""
+    """Warns of a case once. Cases that differ in numbers alone, such as a length that grows, count as one case."""
     if re.sub(r"\d+", "#", case) not in _said:
         _said.add(re.sub(r"\d+", "#", case))
         warnings.warn(f"tl_attention: SDPA runs instead: {case}", stacklevel=3)

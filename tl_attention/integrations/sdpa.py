@@ -1,4 +1,4 @@
-"""SDPA on this package's kernels: a provider for torch.nn.attention's registry of flash implementations.
+"""This module runs SDPA on the kernels, as a provider for torch.nn.attention's registry of flash implementations.
 
 While it is active, `attention` replaces the forward pass of aten's flash attention on CUDA. The backward pass stays
 PyTorch's FlashAttention-2, which starts from the output and the LSE that the forward pass returns.
@@ -18,11 +18,11 @@ from torch.nn.attention import register_flash_attention_impl
 from tl_attention.errors import InputError, shown
 from tl_attention.integrations import NAME
 from tl_attention.op.attention import attention
-from tl_attention.problem.window import OPEN
+from tl_attention.problem.mask import OPEN
 
 
 def register_sdpa() -> str:
-    """Register the kernels with torch.nn.attention under the name "tl_attention", and return that name.
+    """Registers the kernels with torch.nn.attention under the name "tl_attention", and returns that name.
 
     Registering changes no call yet. `torch.nn.attention.activate_flash_attention_impl(name)` makes
     F.scaled_dot_product_attention run on the kernels for fp16 and bf16 tensors (batch, heads, seq, head_dim) on a GPU,
@@ -49,7 +49,7 @@ class Active:
         _enable(flash=True, cudnn=False)
 
     def remove(self) -> None:
-        """Put back what was there before."""
+        """Restores the settings from before the activation."""
         flash, cudnn = self._enabled
         _enable(flash=flash, cudnn=cudnn)
         # A library takes its registrations along.
@@ -62,7 +62,10 @@ def _enable(*, flash: bool, cudnn: bool) -> None:
 
 
 def implemented(dispatch_key: str) -> Library:
-    """The forwards that this torch has, for that key of its dispatcher, for as long as the library lives."""
+    """Registers our forwards with a key of torch's dispatcher, for as long as the returned library lives.
+
+    A forward that this torch does not have is left out.
+    """
     library = Library("aten", "IMPL", dispatch_key)
     for name, forward in FORWARDS.items():
         if hasattr(torch.ops.aten, name):
@@ -80,7 +83,11 @@ def sdpa_forward(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    """Tensors are (batch, heads, seq, head_dim): output, LSE, two lengths that only packed sequences have, and so on."""
+    """Computes SDPA's flash attention of tensors (batch, heads, seq, head_dim).
+
+    Returns the output, the LSE, two values that only packed sequences have, both lengths, and what dropout would have
+    drawn.
+    """
     output = torch.empty_like(query)
     others = {"dropout_p": dropout_p, "return_debug_mask": return_debug_mask}
     lse = _attend(output, query, key, value, "bhsd", is_causal, scale, (None, None), others)
@@ -88,7 +95,10 @@ def sdpa_forward(
 
 
 def flash_forward(query: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
-    """Tensors are (batch, seq, heads, head_dim): output, LSE, and what dropout would have drawn."""
+    """Computes flash attention of tensors (batch, seq, heads, head_dim).
+
+    Returns the output, the LSE, and what dropout would have drawn.
+    """
     output = torch.empty_like(query)
     return output, flash_forward_into(output, query, *arguments, **options), *_of_no_dropout(query)
 
@@ -111,7 +121,10 @@ def flash_forward_into(
     window_size_right: int | None = None,
     **others: Any,
 ) -> Tensor:
-    """Write the output to `out` and return the LSE. `others` are what this torch has besides, such as pages of a cache."""
+    """Writes the output of flash attention to `out`, and returns the LSE.
+
+    Tensors are (batch, seq, heads, head_dim). `others` are what this torch has besides, such as pages of a cache.
+    """
     others |= {"cum_seq_q": cum_seq_q, "cum_seq_k": cum_seq_k}
     others |= {"dropout_p": dropout_p, "return_debug_mask": return_debug_mask}
     window = window_size_left, window_size_right
@@ -126,7 +139,7 @@ FORWARDS: dict[str, Callable[..., Any]] = {
 
 
 def _of_no_dropout(query: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The state of the random numbers, its offset and a mask to look at: nobody reads them without dropout."""
+    """Returns the state of the random numbers, its offset and a mask to look at: nobody reads these without dropout."""
     return query.new_empty(2, dtype=torch.uint64), query.new_empty((), dtype=torch.uint64), query.new_empty(0)
 
 
@@ -141,7 +154,7 @@ def _attend(
     window: tuple[int | None, int | None],
     others: dict[str, Any],
 ) -> Tensor:
-    """Attention into `out`: the LSE, fp32 (batch, heads, seq_q)."""
+    """Writes attention to `out`, and returns the LSE, fp32 (batch, heads, seq_q)."""
     left, right = (OPEN if side is None else side for side in window)
     for name, given in others.items():
         if given is not None and (isinstance(given, Tensor) or given):
@@ -160,7 +173,7 @@ def _attend(
 
 
 def _check_lengths(seq_q: int, seq_kv: int, *, masked: bool) -> None:
-    """Raise InputError unless these lengths mean to SDPA, and to its backward, what they mean here."""
+    """Raises InputError unless these lengths mean to SDPA, and to its backward, what they mean here."""
     if masked and seq_q != seq_kv:
         raise InputError(
             f"sdpa: a causal mask or a window of {seq_q} queries and {seq_kv} keys, expected as many keys as queries: "

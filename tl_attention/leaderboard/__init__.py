@@ -1,1 +1,1 @@
-"""The class leaderboard: the contract that a submission meets, and a harness that runs one under it."""
+"""This package holds the contract of the class leaderboard, and a harness that runs submissions under it."""

@@ -1,4 +1,4 @@
-"""The leaderboard's contract: its test lines, the limits of a file, and how a packed file's constants are read."""
+"""This module holds the leaderboard's test lines and the limits of a file, and reads a packed file's constants."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tl_attention.schedule.key_errors import first_error
 from tl_attention.schedule.key_words import dotted
 
 MAX_BYTES = 1_000_000
-# One server rejects a file that has it anywhere, in any case.
+# One server rejects a file that has this word anywhere, in any case.
 FORBIDDEN_WORD = "stream"
-# What a packed file says of its machine code, by the name that a record has for it.
+# The constants in which a packed file describes its machine code, by their names in a record.
 DEVICE_CODE = {"device_code": "DEVICE_CODE", "compilers": "COMPILERS", "cubin_sha256": "CUBIN_SHA256"}
-# What is raised for text that is no Python, and for a value that is computed.
+# Python raises these for text that is not Python, and for a value that is computed.
 NOT_CONSTANT = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError)
 
 Size = Annotated[int, Field(ge=1)]
@@ -29,7 +29,10 @@ Size = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class TestLine:
-    """One test of the leaderboard: q, k and v are fp16, contiguous, (batch_size, num_heads, seq_len, head_dim)."""
+    """A test line is one test of the leaderboard.
+
+    Its q, k and v are fp16, contiguous, (batch_size, num_heads, seq_len, head_dim).
+    """
 
     # The name starts with Test: this keeps pytest from collecting it.
     __test__: ClassVar[bool] = False
@@ -42,7 +45,10 @@ class TestLine:
 
     @classmethod
     def parse(cls, text: str, where: str = "test line") -> TestLine:
-        """Read a line such as those of RANKED_LINES, keys in any order. Raises InputError that begins with `where`."""
+        """Reads a test line such as RANKED_LINES has, with keys in any order.
+
+        Raises InputError that begins with `where`.
+        """
         pairs = [part.partition(":")[::2] for part in text.split(";")]
         values: dict[str, Any] = {name.strip(): value.strip() for name, value in pairs}
         try:
@@ -62,12 +68,15 @@ RANKED_LINES = tuple(TestLine(batch, 64, seq, 128, 1118) for batch, seq in ((1, 
 
 
 def read_submission(path: Path) -> bytes:
-    """The bytes of a submission file. Raises InputError for one that cannot be read."""
+    """Returns the bytes of a submission file. Raises InputError for a file that cannot be read."""
     return user_file.read(path, MOST_BYTES, "submission")[0]
 
 
 def constants(submission: bytes) -> dict[str, Any]:
-    """The constants at the top level of a Python file, by name, none for a file that is not Python. Nothing is executed."""
+    """Returns the constants at the top level of a Python file, by name. Nothing is executed.
+
+    A file that is not Python has none.
+    """
     found: dict[str, Any] = {}
     with suppress(*NOT_CONSTANT):
         for node in ast.parse(submission).body:
@@ -78,9 +87,10 @@ def constants(submission: bytes) -> dict[str, Any]:
 
 
 def read_device_code(submission: bytes) -> dict[str, Any]:
-    """Return the name of the machine code and what made it; {} if the file lacks any of it, as a baseline does.
+    """Returns the device code's name, its compilers and the cubin's sha256; {} if the file lacks one of these.
 
-    A record that holds this stays true of a file whose comments and host code have changed since.
+    A baseline has none. A record that holds these values stays true of a file after its comments and host code have
+    changed.
     """
     found = constants(submission)
     complete = all(name in found for name in DEVICE_CODE.values())
@@ -88,7 +98,7 @@ def read_device_code(submission: bytes) -> dict[str, Any]:
 
 
 def read_test_lines(path: Path) -> tuple[TestLine, ...]:
-    """The test lines of a file, one a line, blank lines skipped. Raises InputError that names file and line."""
+    """Reads the test lines of a file, and skips blank lines. Raises InputError that names file and line."""
     lines = tuple(TestLine.parse(text.decode(errors="replace"), where) for where, text in read_lines(path))
     if not lines:
         raise InputError(f"{path}: no test line, expected at least one as `{RANKED_LINES[0]}`")

@@ -1,4 +1,4 @@
-"""Runs submissions under the contract of the class leaderboard, and checks what they return.
+"""This module runs submissions under the contract of the class leaderboard, and checks their outputs.
 
 A submission runs in processes of its own (worker.py), which write the outputs' bytes to files. This process draws the
 inputs anew and compares these bytes with attention in fp64. So nothing of a submission is imported, executed or
@@ -34,11 +34,11 @@ from tl_attention.problem.mask import FULL
 from tl_attention.schedule.key_errors import first_error
 from tl_attention.schedule.key_words import dotted
 
-# What templates/submission.py.in prints: which of its forms a packed file runs.
+# templates/submission.py.in prints this line: it names the form in which a packed file runs.
 WAY = re.compile(r"^submission: runs (\w{1,40})$", re.MULTILINE | re.ASCII)
 METHODS = {"cuda": "cuda, events, L2 cleared", "cpu": "cpu, perf_counter"}
-# What the leaderboard accepts. The mean |output| of the ranked test is 0.015, where 1e-2 passes almost anything, so each
-# output is held to a tighter bound as well.
+# The leaderboard accepts outputs within the first of these. The mean |output| of the ranked test is 0.015, where 1e-2
+# passes almost anything, so each output is held to a tighter bound as well.
 CONTRACT_TOLERANCE, TIGHT_TOLERANCE = 1e-2, 1e-3
 # What stands beside a submission on a server: an empty utils.py, this task.py, and the file that draws inputs.
 TASK = """\
@@ -48,12 +48,12 @@ input_t = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 output_t = torch.Tensor
 """
 BESIDE = ("reference.py", "worker.py")
-# How much is read of what a process prints, and of its message.
+# At most so many bytes are read of what a process prints, and of its message.
 LOG_BYTES, MESSAGE_BYTES = 4000, 65_536
 
 
 class Message(BaseModel):
-    """A submission's process reports this of itself, and the submission can forge it."""
+    """A message is the report of a submission's process about itself. The submission can forge it."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -72,11 +72,12 @@ def evaluate(
     test_s: float = 30.0,
     import_s: float = 120.0,
 ) -> Evaluation:
-    """Import a submission twice and run each test line in a fresh process, as the leaderboard does.
+    """Imports a submission once, then runs each test line in a fresh process, as the leaderboard does.
 
-    The mode "test" checks, "benchmark" times as well; the device "cpu" is for tests of the harness. `test_s` limits all
-    of a test's process, from its start to the writing of outputs, `import_s` the first import. Whatever the submission
-    does, each line is a row with a status and a reason. Temporary files hold two outputs, 0.5 GB each for the ranked test.
+    Each of these processes imports the submission again. The mode "test" checks outputs, "benchmark" times calls as
+    well; the device "cpu" is for tests of the harness. `test_s` limits all of a test's process, from its start to the
+    writing of outputs, `import_s` the first import. Whatever the submission does, each line is a row with a status and
+    a reason. Temporary files hold two outputs, 0.5 GB each for the ranked test.
     Raises InputError for "cuda" where torch sees no GPU.
     """
     import torch
@@ -100,7 +101,10 @@ def evaluate(
 
 
 def _tested(folder: Path, line: TestLine, mode: str, device: str, test_s: float) -> LineResult:
-    """The second import, the calls and the timing in a process of their own, then the check of both outputs."""
+    """Runs one test line in a process of its own, then checks both outputs here.
+
+    That process makes the second import, the calls and the timing.
+    """
     import torch
 
     with tempfile.TemporaryDirectory(prefix="outputs-", ignore_cleanup_errors=True) as text:
@@ -126,7 +130,7 @@ def _tested(folder: Path, line: TestLine, mode: str, device: str, test_s: float)
 
 
 def _checked(outputs: Sequence[Path], line: TestLine, device: str) -> dict[str, Any]:
-    """The verdict on a test's two outputs together, of which the second's inputs have the next seed."""
+    """Returns the verdict on both outputs of a test together. The inputs of the second output have the next seed."""
     first = _compared(outputs[0], line, device)
     if not first["accepted"]:
         return first
@@ -138,7 +142,7 @@ def _checked(outputs: Sequence[Path], line: TestLine, device: str) -> dict[str, 
 
 
 def _compared(file: Path, line: TestLine, device: str) -> dict[str, Any]:
-    """The verdict on the output whose bytes are in the file, beside attention in fp64.
+    """Compares the output in the file with attention in fp64, and returns the verdict.
 
     `accepted` and `tight` say whether |output - expected| <= t + t * |expected| everywhere, with t = 1e-2 and 1e-3.
     `max_abs_error` is None for an output that is not finite, `reason` says why an output is not tight.
@@ -173,9 +177,9 @@ def _compared(file: Path, line: TestLine, device: str) -> dict[str, Any]:
 
 
 def run(folder: Path, plan: Mapping[str, Any], timeout_s: float) -> tuple[Outcome, Message]:
-    """Run worker.py of the folder in a session of its own, and kill its process group at the end, whatever the end is.
+    """Runs worker.py of the folder in a session of its own, and always kills its process group at the end.
 
-    The status "pass" says that the process did what it was asked; with any other the message has an error. Log and
+    The status "pass" says that the process did its job; with any other status the message has an error. Log and
     message are files without names: the submission cannot keep their reader waiting.
     """
     with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as said:
@@ -223,5 +227,5 @@ def _failed(status: str, reason: str, seconds: float = 0.0, printed: str = "") -
 
 
 def one_line(text: str) -> str:
-    """The text as one printable line of at most 300 characters, as line protocols and terminals need it."""
+    """Returns the text as one printable line of at most 300 characters, as line protocols and terminals need it."""
     return printable(" ".join(text.split()))[:300]

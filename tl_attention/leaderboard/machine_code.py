@@ -1,8 +1,9 @@
-"""The machine code that a submission carries, the same bytes on every machine, and the Python text that launches it.
+"""This module makes the machine code that a submission carries, and the Python text that launches it.
 
-NVRTC 12.9 compiles it from the generated CUDA; the launch is read off the host code that TileLang generated. A cubin of
-CUDA 12 loads into every driver of CUDA 12 and newer. Of CUDA 12's compilers 12.9 is the first whose ptxas keeps the
-products of `best` in flight, and NVRTC is the only whole one of them on the package registry.
+The machine code is the same bytes on every machine. NVRTC 12.9 compiles it from the generated CUDA; the launch is read
+off the host code that TileLang generated. A cubin of CUDA 12 loads into every driver of CUDA 12 and newer. 12.9 is the
+first release of CUDA 12 in which ptxas keeps the products of `best` in flight. NVRTC is the only complete compiler of
+CUDA 12 on the package registry.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import ctypes
 from importlib.metadata import distribution
 from pathlib import Path
 
-from tl_attention.build.compile import CompiledKernel
-from tl_attention.build.compiler_errors import first_error
+from tl_attention.compiler.compile import CompiledKernel
+from tl_attention.compiler.compiler_errors import first_error
 from tl_attention.errors import InputError
-from tl_attention.proof.generated.host_plan import Descriptor, Expression, parse_host_source
+from tl_attention.proof.code.host_plan import Descriptor, Expression, parse_host_source
 
 NVRTC = "nvidia-cuda-nvrtc-cu12"
 # As in the extra `submit` of pyproject.toml. The second and third hold the toolkit's headers.
@@ -28,7 +29,7 @@ OPTIONS = (
     "--disable-warnings",
     "--pre-include=tl_templates/cuda/nvrtc_std.h",
 )
-# What reads it is the loader in templates/submission.py.in.
+# The loader in templates/submission.py.in reads this text.
 LAUNCH = '''\
 KERNEL_NAME = "{plan.kernel}"
 BLOCK = {plan.block}
@@ -49,7 +50,7 @@ CTYPES = {"pointer": "c_void_p({}.data_ptr())", "int": "c_int32({})", "float": "
 
 
 def build(source: str, options: tuple[str, ...]) -> tuple[bytes, str]:
-    """The machine code of a CUDA source for sm_90a, and what NVRTC says of it. Imports tilelang, for its headers.
+    """Returns the machine code of a CUDA source for sm_90a, and NVRTC's log. Imports tilelang, for its headers.
 
     PACKAGES must be installed. Raises InputError where the source is refused.
     """
@@ -81,7 +82,7 @@ def _read(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
 
 
 def _installed(package: str, wanted: str) -> Path:
-    """A file or folder of one of PACKAGES."""
+    """Returns the path of the file or folder `wanted` in one of PACKAGES."""
     found = distribution(package)
     parts = next(file.parts for file in found.files or () if wanted in file.parts)
     return Path(str(found.locate_file(Path(*parts[: parts.index(wanted) + 1]))))
@@ -91,7 +92,10 @@ def _installed(package: str, wanted: str) -> Path:
 
 
 def launch_text(compiled: CompiledKernel) -> str:
-    """The constants and the function that the loader of a submission reads. Raises InputError for unknown host code."""
+    """Returns the text of the constants and of the function that a submission's loader reads.
+
+    Raises InputError for unknown host code.
+    """
     plan = parse_host_source(compiled.host_source)
     descriptors = {d.name: _descriptor(d) for d in plan.descriptors}
     arguments = [descriptors.get(p.name) or f"ctypes.{CTYPES[p.kind].format(p.name)}" for p in plan.parameters]
@@ -113,5 +117,5 @@ def _descriptor(d: Descriptor) -> str:
 
 
 def _tuple(expressions: tuple[Expression, ...]) -> str:
-    """The text of a tuple of expressions, at least two."""
+    """Returns the text of a tuple of at least two expressions."""
     return f"({', '.join(expression.text for expression in expressions)})"

@@ -1,7 +1,8 @@
-"""The TileLang program of a schedule as one text: constants, the loop printed from the Program, and the macros it calls.
+"""This module prints the TileLang program of a schedule as one text.
 
-The macros stand as the package has them, less what the constants decide (pruned.py) and what nothing calls. Modules of a
-kernel import by `from module import name`, and no two modules of a lowering define the same name.
+The text has the constants, the loop printed from the Program, and the macros that the loop calls. The macros stand as
+in the package, without what the constants decide (pruned.py) and without what nothing calls. Modules of a kernel import
+by `from module import name`, and no two modules of a lowering define the same name.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from tl_attention.lowering.iterations import call_of, function_of, parameters
 from tl_attention.lowering.loop import Loop
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.variant import Variant
-from tl_attention.program.operation import Iteration, Operation
 from tl_attention.program.planned import Planned
+from tl_attention.program.program import Iteration, Operation
 
 PACKAGE = "tl_attention."
-# The kernels' room, and that whose classes are values that macros ask.
+# The kernels' room, and the room of the classes whose values macros ask.
 KERNELS, PROBLEM = f"{PACKAGE}lowering.", f"{PACKAGE}problem."
 # The macros of the loop that read the Program; they are printed instead.
 LOOP = f"{KERNELS}iterations"
@@ -57,19 +58,19 @@ HEADING = """\
 # The steady state of the loop runs from iteration `start` to the number of KV blocks plus `end`. A block that needs a mask
 # is worked on up to `masked_lag` iterations after the one of its number.
 """
-# What is printed as the macros of the loop and their arguments.
+# These constants are printed as the macros of the loop and their arguments.
 THE_LOOP = ("prologue", "steady", "unmasked", "epilogue", "named", "chunks", "macro_of")
-# What a submission's problem has none of, so that nothing asks for it.
+# A submission's problem has none of these, so nothing asks for them.
 NOT_THERE = ("features",)
 Place = tuple[str, str]
 """A definition: its module and its name."""
 
 
 def program_text(planned: Planned, variant: Variant) -> str:
-    """The program, whose `attention_kernel()` gives the prim_func. Imports tilelang.
+    """Returns the program's text, in which `attention_kernel()` gives the prim_func. Imports tilelang.
 
-    The file that holds it has `T`, which is tilelang.language, SimpleNamespace and dataclass. The variant's sizes are read
-    at run time, its tensors are as wide as the tiles, and it has no optional ones.
+    The file that holds the text has `T`, which is tilelang.language, SimpleNamespace and dataclass. The variant's sizes
+    are read at run time, its tensors are as wide as the tiles, and it has no optional tensors.
     """
     lowering = lowering_of(planned.schedule)
     program = _Program(lowering.constants(planned, variant))
@@ -80,9 +81,9 @@ def program_text(planned: Planned, variant: Variant) -> str:
 
 @dataclass(frozen=True)
 class Module:
-    """A module of the package: the definitions at its top level by name, and its imports of the package's names.
+    """A module of the package has definitions at its top level by name, and imports of the package's names.
 
-    It is `traced` if it is TileLang's text. `tables` are its dictionaries of functions.
+    The module is `traced` if it is TileLang's text. `tables` are its dictionaries of functions.
     """
 
     name: str
@@ -93,13 +94,13 @@ class Module:
     imports: dict[str, Place] = field(default_factory=dict)
 
     def find(self, name: str) -> Place | None:
-        """Return the definition that a name means here, None for one that is not the package's."""
+        """Returns the definition that a name means in this module, None for a name that is not the package's."""
         return (self.name, name) if name in self.definitions else self.imports.get(name)
 
 
 @functools.cache
 def read_module(name: str) -> Module:
-    """A module of the package, read from its file."""
+    """Reads a module of the package from its file."""
     module = importlib.import_module(name)
     tree = cst.parse_module(Path(str(module.__file__)).read_text(encoding="utf-8"))
     dictionaries = {key: value for key, value in vars(module).items() if isinstance(value, dict)}
@@ -118,16 +119,16 @@ def read_module(name: str) -> Module:
 
 
 class _Program:
-    """The definitions of a program, found by who calls them."""
+    """A program collects the definitions that its entry uses, directly or through other definitions."""
 
     def __init__(self, c: Constants) -> None:
         self._c = c
         self._texts: dict[Place, str] = {}
-        # What the printed loop calls, which its module does not import.
+        # The printed loop calls these definitions, which its module does not import.
         self._called: set[Place] = set()
 
     def add(self, wanted: Place) -> None:
-        """Add a definition and all that it uses."""
+        """Adds a definition and every definition that it uses."""
         waiting = [wanted]
         while waiting:
             place = waiting.pop(0)
@@ -148,13 +149,16 @@ class _Program:
             self._texts[place] = text
 
     def add_classes(self) -> None:
-        """Add the classes of constants that have methods, with those that are called."""
+        """Adds the class of each constant that has methods, with only the methods that are called."""
         for value in vars(self._c).values():
             if PROBLEM in type(value).__module__:
                 self._texts[type(value).__module__, type(value).__name__] = self._class_of(value)
 
     def _class_of(self, value: Any) -> str:
-        """The class of a constant: there is no other instance, so what that one decides is left out of its methods."""
+        """Returns the text of a constant's class.
+
+        The constant is the only instance, so what it decides is left out of the methods.
+        """
         node = read_module(type(value).__module__).definitions[type(value).__name__]
         assert isinstance(node, cst.ClassDef)
         texts = "".join(self._texts.values())
@@ -164,7 +168,11 @@ class _Program:
         return code(pruned(node.with_changes(body=node.body.with_changes(body=body)), {"self": value}))
 
     def text(self) -> str:
-        """The whole text: what stands in rooms below, the constants, the entry, and the modules from the kernel down."""
+        """Returns the whole text.
+
+        In order it has the definitions of the rooms below the kernels', the constants, the entry, and the modules from
+        the kernel down.
+        """
         names = dict.fromkeys(module for module, _ in self._texts)
         imports = {
             name: {place[0] for place in read_module(name).imports.values() if place in self._texts} for name in names
@@ -174,13 +182,13 @@ class _Program:
         order = [read_module(name) for name in TopologicalSorter(importers).static_order()]
         below = [module for module in order if KERNELS not in module.name]
         macros = [module for module in order if module.traced]
-        # Constants stand behind those of which they are made.
+        # Constants stand behind the constants of which they are made.
         plain = [module for module in reversed(order) if module not in (*below, *macros)]
         parts = [*map(self._section, below), constants_text(self._c), ENTRY, *map(self._section, [*macros, *plain])]
         return "\n\n".join(parts)
 
     def _section(self, module: Module) -> str:
-        """Return the definitions that are left of a module, below its docstring."""
+        """Returns the text of a module's definitions that the program uses, below the module's docstring."""
         places = [(module.name, name) for name in module.definitions]
         # A statement that defines several names stands once.
         kept = dict.fromkeys(self._texts[place] for place in places if place in self._texts)
@@ -193,7 +201,7 @@ def _place_of(macro: Any) -> Place:
 
 
 def _used(text: str) -> list[str]:
-    """The names that a definition reads and does not bind, in an order that is the same in every process."""
+    """Returns the names that a definition reads and does not bind, in the same order in every process."""
     nodes = [*ast.walk(ast.parse(text))]
     bound = {node.id for node in nodes if _is_stored(node)} | {node.arg for node in nodes if isinstance(node, ast.arg)}
     return sorted({node.id for node in nodes if isinstance(node, ast.Name)} - bound)
@@ -207,7 +215,11 @@ def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
 
 
 def phases(loop: Loop) -> dict[str, tuple[str, list[Iteration], Sequence[Iteration], bool]]:
-    """By macro: what its iterations count from, the one before them, which they are, and whether blocks are masked."""
+    """Returns (start, before, iterations, masked) for each macro of the loop, by the macro's name.
+
+    Iterations count from `start`; `before` is the iteration before the first, if any. `masked` says whether blocks are
+    masked.
+    """
     steady, unmasked = loop.steady.operations, loop.unmasked
     return {
         "prologue": ("", [], loop.prologue, True),
@@ -218,7 +230,7 @@ def phases(loop: Loop) -> dict[str, tuple[str, list[Iteration], Sequence[Iterati
 
 
 def phase_text(phase: str, macro: Any, c: EmittedConstants) -> tuple[str, list[Any]]:
-    """The text of one macro of the loop, a line for each operation, and the macros that it calls."""
+    """Returns the text of one macro of the loop, with a line for each operation, and the macros that the text calls."""
     start, before, iterations, masked = phases(c.loop)[phase]
     lines: list[str] = []
     later, called, flying = "", [], InFlight()
@@ -246,16 +258,19 @@ def phase_text(phase: str, macro: Any, c: EmittedConstants) -> tuple[str, list[A
 
 
 def macro_text(name: str, takes: Iterable[str], docstring: str | None, lines: list[str]) -> str:
-    """The text of a macro of these lines."""
+    """Returns the text of a macro with this name, these parameters and these lines."""
     head = f'\n\n@T.macro\ndef {name}({", ".join(takes)}):\n    """{docstring}"""\n'
     return head + "".join(f"    {line}\n" for line in lines or ["pass"])
 
 
 class InFlight(list[tuple[str, int]]):
-    """The products that were issued and not waited for, with their blocks."""
+    """This list holds the products that were issued and not yet waited for, each with its block."""
 
     def after(self, op: Operation, block: int, start: str = "", shift: int = 0) -> str:
-        """Return as a comment what is in flight after an operation that changes it, blocks counted from `start`."""
+        """Updates the list by an operation, and returns the products in flight as a comment, "" if none changed.
+
+        The comment counts blocks from `start`.
+        """
         if op.kind == "wait" and (op.statement, block) in self:
             del self[: len(self) - op.outstanding]
         elif op.kind == "issue" and op.statement.startswith("mma"):
@@ -276,13 +291,13 @@ def _offset(start: str, number: int) -> str:
 
 
 def constants_text(c: Constants) -> str:
-    """The constants, as one namespace."""
+    """Returns the text of the constants, as one namespace."""
     there = {name: value for name, value in vars(c).items() if name not in THE_LOOP + NOT_THERE}
     return f"{HEADING}c = SimpleNamespace({', '.join(f'{name}={_written(value)}' for name, value in there.items())})\n"
 
 
 def _written(value: Any) -> str:
-    """The text of a constant. A record is a namespace of its fields and properties, but for those that are the loop."""
+    """Returns the text of a constant. A record becomes a namespace of its fields and properties, without THE_LOOP's."""
     if not isinstance(value, BaseModel) and not hasattr(value, "_fields"):
         return repr(value)
     kind = type(value)

@@ -1,6 +1,7 @@
-"""Leaves out of a kernel's macros what the constants alone decide: a branch, a conditional expression, an entry of a table.
+"""This module leaves out of a kernel's macros what the constants alone decide.
 
-Comments and layout stay as they are in the package. Nothing else is evaluated.
+That is a branch, a conditional expression or an entry of a table. Comments and layout stay as they are in the package.
+Nothing else is evaluated.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from tl_attention.lowering.iterations import function_of
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 UNKNOWN = object()
-# What conditions on constants call, beside methods of the constants.
+# Conditions on constants call these functions, besides methods of the constants.
 FUNCTIONS = {"min": min, "max": max, "len": len}
 # Expressions that mean the same in any place without parentheses.
 ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BaseNumber, cst.BaseString, cst.Dict, cst.List)
 
 
 def pruned(node: Node, known: Mapping[str, Any]) -> Node:
-    """A function or class without what is decided by the `known` names, constants and tables of functions."""
+    """Returns a function or class without what the `known` names decide: constants and tables of functions."""
     found = node.visit(_Pruned(known))
     assert isinstance(found, type(node))
     return found
 
 
 def code(node: cst.CSTNode) -> str:
-    """The text of a node, with the comments above it."""
+    """Returns the text of a node, with the comments above the node."""
     return cst.Module([]).code_for_node(node)
 
 
@@ -39,7 +40,7 @@ class _Pruned(cst.CSTTransformer):
         self._elifs: set[cst.If] = set()
 
     def _value(self, node: cst.BaseExpression) -> Any:
-        """The value of an expression of constants alone, else UNKNOWN."""
+        """Returns the value of an expression if only constants occur in it, else UNKNOWN."""
         try:
             return eval(code(node).strip(), dict(self._known))
         except NameError:
@@ -61,7 +62,7 @@ class _Pruned(cst.CSTTransformer):
         return cst.FlattenSentinel(settled) if settled else cst.RemoveFromParent()
 
     def _settled(self, node: cst.If) -> Any:
-        """An `if` whose conditions are all open, or the statements that remain of it."""
+        """Returns the `if` with only its open conditions, or the statements that remain where no condition is open."""
         condition = self._value(node.test)
         if condition is not UNKNOWN and condition:
             return list(node.body.body)
@@ -77,7 +78,7 @@ class _Pruned(cst.CSTTransformer):
         return node.with_changes(orelse=rest)
 
     def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> Any:
-        """Nothing comes behind a `return`."""
+        """Drops the statements behind a `return`."""
         body = updated_node.body
         ends = [place for place, statement in enumerate(body, 1) if _returns(statement)]
         return updated_node.with_changes(body=body[: ends[0]]) if ends else updated_node
@@ -91,7 +92,7 @@ class _Pruned(cst.CSTTransformer):
         return _in_place_of(updated_node, updated_node.body if condition else updated_node.orelse)
 
     def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> cst.BaseExpression:
-        """A function that a table has."""
+        """Replaces an entry of a known table by the name of the entry's function."""
         found = self._value(updated_node) if code(updated_node.value) in self._known else UNKNOWN
         return cst.Name(function_of(found).__name__) if callable(found) else updated_node
 
@@ -101,7 +102,7 @@ def _returns(statement: cst.CSTNode) -> bool:
 
 
 def _in_place_of(whole: cst.BaseExpression, part: cst.BaseExpression) -> cst.BaseExpression:
-    """The part, in the parentheses that the whole had where it may need them."""
+    """Returns the part, with the parentheses of the whole where the part may need them."""
     if isinstance(part, ATOMS) or not whole.lpar:
         return part
     return part.with_changes(lpar=[*whole.lpar, *part.lpar], rpar=[*part.rpar, *whole.rpar])

@@ -1,4 +1,4 @@
-"""The results of an evaluation: a line of JSON for the record, and the tables and lines that people read."""
+"""This module holds the results of an evaluation, as a line of JSON for the record, and as tables and lines to read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ Milliseconds = Annotated[float, Field(gt=0)]
 
 @dataclass(frozen=True)
 class Timing:
-    """The times of one test. A cool card can stop after three runs and look 10 % faster: `n` belongs beside the mean."""
+    """A timing holds the times of one test.
+
+    A cool card can stop after three runs and look 10 % faster: `n` belongs beside the mean.
+    """
 
     n: int
     mean_ms: Milliseconds
@@ -44,7 +47,7 @@ class Timing:
 
 
 def summarize(samples_ms: Sequence[float], elapsed_s: float, method: str) -> Timing:
-    """The summary of a test's runs, which took `elapsed_s` together with what stands between them."""
+    """Summarizes the runs of a test, which took `elapsed_s` together with the work between the runs."""
     n = len(samples_ms)
     deviation, tenths = stdev(samples_ms), quantiles(samples_ms, n=10, method="inclusive")
     spread = (min(samples_ms), max(samples_ms), median(samples_ms), tenths[0], tenths[-1])
@@ -54,10 +57,10 @@ def summarize(samples_ms: Sequence[float], elapsed_s: float, method: str) -> Tim
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a process ended and what was made of it: `reason` is one line, `log` the end of what the process printed.
+    """An outcome says how a submission's process ended, and the verdict on what it did.
 
-    `status` is pass, wrong (the output), error (an exception, or nothing to judge), crash, timeout or not run (the import
-    failed). `seconds` is the process's wall time.
+    `status` is pass, wrong (the output), error (an exception, or nothing to judge), crash, timeout or not run (the
+    import failed). `reason` is one line, `log` the end of what the process printed, `seconds` the process's wall time.
     """
 
     status: str
@@ -68,10 +71,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class LineResult:
-    """One test line of one submission.
+    """A line result is the result of one submission on one test line.
 
-    `accepted` is the contract's verdict (rtol = atol = 1e-2), `tight` the one at 1e-3; the outcome's reason names the
-    tighter miss of an accepted output. `way` is the form that a packed file says it runs, "" if it says none.
+    `accepted` is the contract's verdict (rtol = atol = 1e-2), `tight` the verdict at 1e-3. The outcome's reason says
+    how an accepted output misses 1e-3. `way` is the form that a packed file says it runs, "" if the file says none.
     """
 
     line: TestLine
@@ -85,9 +88,10 @@ class LineResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One submission under the contract: `parent_import` is the first of its two imports, `rows` are the tests.
+    """An evaluation is the result of one submission under the contract.
 
-    `packed` is what the file says of its generated device code and its compilers: see contract.py.
+    `parent_import` is the first import, before all tests; `rows` are the tests. `packed` is what the file says of its
+    generated device code and its compilers: see contract.py.
     """
 
     submission: str
@@ -101,26 +105,29 @@ class Evaluation:
 
     @property
     def accepted(self) -> bool:
-        """Every test passed at the contract's tolerance."""
+        """Says whether the import succeeded and every test passed at the contract's tolerance."""
         return self.parent_import.status == "pass" and all(row.outcome.status == "pass" for row in self.rows)
 
     @property
     def tight(self) -> bool:
-        """Every test also passed at the tolerance of 1e-3."""
+        """Says whether the submission is accepted and every test also passed at the tolerance of 1e-3."""
         return self.accepted and all(row.tight for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:
-        """A dict of plain values, units in the names of its keys."""
+        """Returns a dict of plain values, with units in the names of its keys."""
         return asdict(self) | {"accepted": self.accepted, "tight": self.tight}
 
 
 def is_evaluation(values: Mapping[str, Any]) -> bool:
-    """Whether a line's object is an evaluation of a submission; a row of `run` or `bench` is of a schedule."""
+    """Says whether a line's object is an evaluation of a submission. A row of `run` or `bench` is of a schedule."""
     return "submission" in values
 
 
 def read_evaluation(line: bytes, values: Mapping[str, Any], where: str) -> tuple[str, Evaluation]:
-    """(name, evaluation) of a line and its object; unknown keys are passed over. Raises InputError with `where`."""
+    """Returns (name, evaluation) of a line and its object. Unknown keys are ignored.
+
+    Raises InputError that begins with `where`.
+    """
     try:
         evaluation = TypeAdapter(Evaluation).validate_json(line, strict=True)
     except ValidationError as error:
@@ -133,7 +140,7 @@ def read_evaluation(line: bytes, values: Mapping[str, Any], where: str) -> tuple
 
 
 def class_lines(evaluation: Evaluation) -> Iterator[str]:
-    """Yield the lines that the public class harness prints: one for each test, then the check."""
+    """Yields the lines that the public class harness prints: one for each test, then the check."""
     for number, row in enumerate(evaluation.rows):
         if row.timing is None:
             told = [f"status={row.outcome.status}"]
@@ -146,17 +153,20 @@ def class_lines(evaluation: Evaluation) -> Iterator[str]:
 
 
 def title(evaluation: Evaluation) -> str:
-    """Return what the evaluations of one table share."""
+    """Returns the title of a table: the mode and the device, which its evaluations share."""
     return f"{evaluation.mode}, {evaluation.environment.get('device_name', 'unknown device')}"
 
 
 def headings(baseline: str | None) -> tuple[str, ...]:
-    """The table's headings; with a baseline, the speed relative to it by mean and by best."""
+    """Returns the table's headings. A baseline adds the speed relative to the baseline, by mean and by best."""
     return HEADINGS if baseline is None else (*HEADINGS, f"mean / {baseline}", f"best / {baseline}")
 
 
 def lines(evaluations: Sequence[tuple[str, Evaluation]], baseline: str | None = None) -> list[tuple[str, ...]]:
-    """The table's rows for evaluations of the same test lines, grouped by line; speeds are relative to `baseline`."""
+    """Returns the table's rows for evaluations of the same test lines, grouped by line.
+
+    Speeds are relative to `baseline`.
+    """
     found = []
     for number in range(len(evaluations[0][1].rows)):
         reference = next((evaluation.rows[number] for name, evaluation in evaluations if name == baseline), None)

@@ -1,4 +1,4 @@
-"""Packs a schedule into one file for the leaderboard, and packs it again to check such a file.
+"""This module packs a schedule into one file for the leaderboard, and packs it again to check such a file.
 
 The same schedule and versions give the same text on every machine, whatever nvcc it has.
 """
@@ -21,11 +21,11 @@ from string import Template
 
 import yaml
 
-from tl_attention.build import toolchain
-from tl_attention.build.compile import compile_kernel
-from tl_attention.build.compiler_errors import serialised_because
-from tl_attention.build.generation import target
-from tl_attention.build.sass import TOOLS, check_not_serialised, read_loops, tool
+from tl_attention.compiler import toolchain
+from tl_attention.compiler.compile import compile_kernel
+from tl_attention.compiler.compiler_errors import serialised_because
+from tl_attention.compiler.generation import target
+from tl_attention.compiler.sass import TOOLS, check_not_serialised, read_loops, tool
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.leaderboard import machine_code
 from tl_attention.leaderboard.contract import FORBIDDEN_WORD, MAX_BYTES, constants, read_submission
@@ -39,16 +39,16 @@ from tl_attention.schedule.schedule import Schedule
 TEMPLATE = Path(__file__).parent / "templates" / "submission.py.in"
 # The leaderboard's only problem.
 VARIANT = Variant(head_dim=128, dtype="float16")
-# What formats a file: other releases may do so in another way.
+# This release of ruff formats a file; other releases may format it in another way.
 RUFF = "0.17.6"
-# Edits the text of a program. Any of these releases does it alike.
+# libcst edits the text of a program, and all of these releases edit it alike.
 LIBCST = ">=1.8,<2"
 WIDTH = 120
 FORMAT = ("format", "--isolated", f"--line-length={WIDTH}", "--config=format.skip-magic-trailing-comma=true", "-")
 
 
 def pack(name: str, schedule: Schedule) -> str:
-    """The submission of a schedule, which `name` says in `tl-attention submit NAME`.
+    """Packs a schedule into the text of a submission; `name` is the NAME in `tl-attention submit NAME`.
 
     Raises InputError where something is missing that packing needs, for a schedule that cannot be packed, and for a file
     that the servers would refuse; ScheduleRefused for a schedule that cannot run.
@@ -92,10 +92,10 @@ def pack(name: str, schedule: Schedule) -> str:
 
 
 def check(path: Path) -> tuple[str, str, int]:
-    """Pack the schedule that a file carries again, and compare. The file is read, and not executed.
+    """Packs the schedule that a file carries again, and compares both texts. The file is read, and not executed.
 
-    Returns the sha256 of the file's cubin and of the one made again, and the first line of the text that differs, 0 for
-    none. Raises InputError for a file that was not packed by `pack`.
+    Returns the sha256 of the file's cubin, the sha256 of the cubin made again, and the number of the first line of the
+    text that differs, 0 for none. Raises InputError for a file that was not packed by `pack`.
     """
     text = read_submission(path)
     found = constants(text)
@@ -116,13 +116,13 @@ def check(path: Path) -> tuple[str, str, int]:
 
 
 def formatted(text: str) -> str:
-    """The text as ruff formats it."""
+    """Returns the text as ruff formats it."""
     command = [sys.executable, "-m", "ruff", *FORMAT]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
 
 def within_limits(name: str, text: str) -> str:
-    """The text. Raises InputError where the servers would refuse it."""
+    """Returns the text unchanged. Raises InputError where the servers would refuse the text."""
     if FORBIDDEN_WORD in text.lower():
         raise InputError(f"{name}: not packed, one server rejects every file that holds the word {FORBIDDEN_WORD!r}")
     if len(text.encode()) > MAX_BYTES:
@@ -134,7 +134,7 @@ def within_limits(name: str, text: str) -> str:
 
 
 def check_all_there() -> None:
-    """Raise InputError with everything that is missing, and the command that installs the packages among it."""
+    """Raises InputError that lists what packing misses, with the command that installs the missing packages."""
     import torch
 
     pinned = machine_code.PACKAGES | {"ruff": RUFF}

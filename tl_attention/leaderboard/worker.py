@@ -1,4 +1,4 @@
-"""Runs a submission in a process of its own: a script that stands beside it, as the servers' eval.py does.
+"""This script runs a submission in a process of its own. It stands beside the submission, as the servers' eval.py does.
 
 Nothing else of this package is in the process. The script writes the outputs' bytes to files, which evaluate.py checks,
 and one JSON message to the descriptor that its plan names.
@@ -30,11 +30,11 @@ FOLDER = str(Path(__file__).parent)
 
 
 def main() -> None:
-    """Do what the plan in the first argument says and leave: import the submission and, if there is a line, test it."""
+    """Runs the plan in the first argument and exits: imports the submission and, if the plan has a line, tests it."""
     plan = json.loads(sys.argv.pop(1))
     os.set_inheritable(plan["message"], False)
     if FOLDER not in sys.path:
-        # Python's option -P and PYTHONSAFEPATH leave it out.
+        # Python's option -P and PYTHONSAFEPATH leave this folder out.
         sys.path.insert(0, FOLDER)
     # The servers do not have this package, so an import of it fails here as it does there.
     sys.modules["tl_attention"] = None  # type: ignore[assignment]  # None is how an import is forbidden
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _test(kernel: Callable, line: dict, outputs: list[str], device: str, mode: str, **_: object) -> dict[str, Any]:
-    """Two calls whose outputs are written to files and, in the mode "benchmark", the timing between them."""
+    """Calls the submission twice, writes both outputs to files and, in the mode "benchmark", times calls in between."""
     import reference
 
     data = reference.generate_input(**line, device=device)
@@ -74,7 +74,7 @@ def _test(kernel: Callable, line: dict, outputs: list[str], device: str, mode: s
 
 
 def _call(kernel: Callable, data: tuple, path: str) -> None:
-    """Call once, and write the output to a file."""
+    """Calls the submission once, and writes the output to a file."""
     import torch
 
     # The allocator hands this memory out next, so values that are never written do not look right.
@@ -90,7 +90,7 @@ def _call(kernel: Callable, data: tuple, path: str) -> None:
 
 
 def _time_calls(kernel: Callable, data: tuple) -> dict[str, Any]:
-    """The contract's timing: {synchronise, clear L2, event, call, event} until the stop rule holds."""
+    """Times calls as the contract does: {synchronise, clear L2, event, call, event} until the stop rule holds."""
     import torch
 
     if data[0].is_cuda:
@@ -118,7 +118,7 @@ def _time_calls(kernel: Callable, data: tuple) -> dict[str, Any]:
 
 
 def stop_reason(samples_ms: Sequence[float], elapsed_s: float) -> str:
-    """The contract's rule for when timing stops: why no further run follows these, or "" while another one is due.
+    """Returns why the contract stops timing after these runs, or "" while another run is due.
 
     `elapsed_s` counts from the start of the first run, clearing and synchronising included.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tl_attention.lowering.constants import Constants
     from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
-    from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
+    from tl_attention.proof.code.verdict import GeneratedCode, Verdict
     from tl_attention.proof.limits import Resources
 
 # Options of TileLang's compiler.

@@ -10,8 +10,7 @@ from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.options import CHUNK_UNIT
-from tl_attention.schedule.rule import Rule
-from tl_attention.schedule.rules import parts
+from tl_attention.schedule.rules import Rule, parts
 
 MASKED_BLOCKS_COME_FIRST = Rule(
     "kv_order",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tl_attention.program.operation import Iteration, Operation
 from tl_attention.program.planned import Planned
-from tl_attention.program.program import Program
+from tl_attention.program.program import Iteration, Operation, Program
 
 
 class Loop(NamedTuple):

@@ -1,4 +1,4 @@
-"""Kernels learn here where rows of a tensor lie, and their proofs in `proof/generated/tensors.py` for their proofs.
+"""Kernels learn here where rows of a tensor lie, and their proofs in `proof/code/tensors.py`.
 
 Every tensor is (batch, heads, rows, columns), whatever its strides.
 """

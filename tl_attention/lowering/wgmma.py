@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.hardware.warpgroup import ROWS, WARPGROUP
 from tl_attention.problem.head_dims import HeadSize
-from tl_attention.schedule.choices import choices
+from tl_attention.schedule.fields import choices
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.rule import Rule
+from tl_attention.schedule.rules import Rule
 
 if TYPE_CHECKING:
     from tl_attention.program.planned import Planned

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from tl_attention.configurations.as_schedule import schedule_of
-from tl_attention.configurations.configuration import Configuration
-from tl_attention.configurations.space import space
+from tl_attention.configurations.configuration import Configuration, schedule_of
+from tl_attention.configurations.published import space
 from tl_attention.errors import InputError
 from tl_attention.files.ladder_file import Ladder
 from tl_attention.files.named import Named

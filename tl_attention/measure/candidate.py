@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from tl_attention.hardware.device import card_at_hand
 from tl_attention.measure.records import SizesKnown
-from tl_attention.problem.arithmetic import ceildiv
 from tl_attention.problem.lengths import edges, ends
+from tl_attention.problem.mask import ceildiv, is_window
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.traffic import Tiling
 from tl_attention.problem.variant import Sizes, Variant
-from tl_attention.problem.window import is_window
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 

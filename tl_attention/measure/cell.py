@@ -20,10 +20,9 @@ from tl_attention.hardware.device import card_at_hand
 from tl_attention.measure.candidate import Candidate, tiling_of
 from tl_attention.problem.features import FEATURES
 from tl_attention.problem.head_dims import SUPPORTED, HeadSize, is_meant, parse_head_size, sizes_of
-from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.mask import CAUSAL, FULL, OPEN, masked
 from tl_attention.problem.shape import DTYPE_NAMES, AttentionShape
 from tl_attention.problem.tiling import visited_over_visible
-from tl_attention.problem.window import OPEN, masked
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.key_words import KeyPath
 

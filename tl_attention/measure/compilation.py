@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from pebble import ProcessExpired, ProcessPool
 
-from tl_attention.build import toolchain
-from tl_attention.build.compile import StaticReport, compile_kernel, is_finished
+from tl_attention.compiler import toolchain
+from tl_attention.compiler.compile import StaticReport, compile_kernel, is_finished
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.lowering.preflight import refuse_unless_safe
 from tl_attention.lowering.registry import lowering_of

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tl_attention import __version__
-from tl_attention.build import toolchain
-from tl_attention.build.compile import FOLDER
-from tl_attention.build.compiler_errors import first_error
-from tl_attention.build.sass import TOOLS, tool
-from tl_attention.build.store import SUFFIX
-from tl_attention.build.toolchain import Nvcc
+from tl_attention.compiler import toolchain
+from tl_attention.compiler.compile import FOLDER
+from tl_attention.compiler.compiler_errors import first_error
+from tl_attention.compiler.sass import TOOLS, tool
+from tl_attention.compiler.store import SUFFIX
+from tl_attention.compiler.toolchain import Nvcc
 from tl_attention.errors import InputError
 from tl_attention.hardware.card import HOPPER, card_of
 from tl_attention.hardware.device import card_at_hand, visible_gpus

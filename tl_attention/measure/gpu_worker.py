@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tl_attention.build.compile import CompiledKernel, compile_kernel
+from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.measure import peers, timing
 from tl_attention.measure.candidate import Candidate
 from tl_attention.oracle import reference

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tl_attention import __version__
-from tl_attention.build.toolchain import check_cache, chosen
+from tl_attention.compiler.toolchain import check_cache, chosen
 from tl_attention.errors import InputError
 from tl_attention.hardware.card import KNOWN, card_of
 from tl_attention.hardware.device import card_at_hand, visible_gpus

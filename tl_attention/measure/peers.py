@@ -11,9 +11,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tl_attention.hardware.device import card_at_hand
 from tl_attention.problem.head_dims import HeadSize
-from tl_attention.problem.mask import CAUSAL
+from tl_attention.problem.mask import CAUSAL, is_window
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.window import is_window
 
 MATMUL, MMA_SYNC = "matmul", "mma_sync"
 PRODUCTS = {MATMUL: "matrix product", MMA_SYNC: "loop of mma.sync"}
@@ -27,9 +26,9 @@ def product_flops(name: str) -> int:
     if name == MATMUL:
         return 2 * MATMUL_SIZE**3
     # Late: TileLang's language takes a second to import.
-    from tl_attention.lowering.mma_sync import rate
+    from tl_attention.lowering.mma_sync import mma_peak
 
-    return rate.flops(card_at_hand().sms, ITERATIONS)
+    return mma_peak.flops(card_at_hand().sms, ITERATIONS)
 
 
 def build_product(name: str, dtype: torch.dtype, device: torch.device) -> Callable[[], Tensor]:
@@ -45,14 +44,14 @@ def build_product(name: str, dtype: torch.dtype, device: torch.device) -> Callab
     if name == MATMUL:
         a, b = normal(MATMUL_SIZE, MATMUL_SIZE), normal(MATMUL_SIZE, MATMUL_SIZE)
         return lambda: a @ b
-    from tl_attention.build.generation import compile_products
+    from tl_attention.compiler.generation import compile_products
     from tl_attention.hardware.warpgroup import WARP
-    from tl_attention.lowering.mma_sync import rate
+    from tl_attention.lowering.mma_sync import mma_peak
 
     card = card_at_hand()
     kernel = compile_products(str(dtype).removeprefix("torch."), card.arch, card.sms)
-    source = normal(rate.WARPS * WARP, rate.ELEMENTS)
-    sums = torch.empty(card.sms, rate.WARPS * WARP, device=device)
+    source = normal(mma_peak.WARPS * WARP, mma_peak.ELEMENTS)
+    sums = torch.empty(card.sms, mma_peak.WARPS * WARP, device=device)
 
     def products() -> Tensor:
         kernel(source, sums, ITERATIONS)

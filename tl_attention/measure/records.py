@@ -14,14 +14,13 @@ from math import comb
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from tl_attention.build.sass import Loop
+from tl_attention.compiler.sass import Loop
 from tl_attention.errors import InputError
 from tl_attention.files import user_file
 from tl_attention.hardware.card import CARDS, HOPPER
 from tl_attention.problem.features import taken_from
-from tl_attention.problem.mask import CAUSAL, FULL
+from tl_attention.problem.mask import CAUSAL, FULL, OPEN, is_window, masked, sides
 from tl_attention.problem.shape import AttentionShape
-from tl_attention.problem.window import OPEN, is_window, masked, sides
 from tl_attention.shipped import folder
 
 CONFIDENCE = 0.95

@@ -1,6 +1,7 @@
-"""The arguments of `attention`, checked: one line says which is wrong, what it is, and what was expected.
+"""This module checks the arguments of `attention`.
 
-Tensors are (batch, heads, seq, head_dim) here, whatever the caller's layout.
+One line of an error says which argument is wrong, what it is, and what was expected. Tensors are (batch, heads, seq,
+head_dim) here, whatever the caller's layout.
 """
 
 from __future__ import annotations
@@ -16,24 +17,25 @@ from tl_attention.errors import InputError, printable, shown
 from tl_attention.hardware.card import CARDS, Card, card_of
 from tl_attention.op.in_memory import DIMENSIONS, check_layout, check_out, empty, other_way
 from tl_attention.op.rows import Rows
-from tl_attention.problem.features import BY_WORD, FEATURES, INPUTS, Asked
+from tl_attention.problem.features import BY_WORD, FEATURES, INPUTS, Asked, scale_of
 from tl_attention.problem.head_dims import check_head_dim, head_size
-from tl_attention.problem.mask import Mask
-from tl_attention.problem.scale import scale_of
+from tl_attention.problem.mask import Mask, masked
 from tl_attention.problem.shape import AttentionShape, check_dtype
-from tl_attention.problem.window import masked
 
-# What a call has for each feature that is an input of it, by word: a number, or a tensor or None.
+# A call's value for each feature that is an input of the call, by word: a number, or a tensor or None.
 Given = Mapping[str, Any]
 
 
 def by_word(values: Sequence[Any]) -> Given:
-    """Name a call's values for the features, which are in the order of INPUTS."""
+    """Returns a call's values for the features by word. The values come in the order of INPUTS."""
     return {feature.word: value for feature, value in zip(INPUTS, values, strict=True)}
 
 
 def bhsd(tensor: Tensor, layout: str) -> Tensor:
-    """(batch, heads, seq, head_dim) of a tensor; anything else as it is, for the checks of shapes to name."""
+    """Returns a view (batch, heads, seq, head_dim) of a 4D tensor, and anything else as it is.
+
+    The checks of shapes name what is anything else.
+    """
     return other_way(tensor, layout) if _is_4d(tensor) else tensor
 
 
@@ -42,12 +44,12 @@ def _is_4d(tensor: object) -> bool:
 
 
 def _of_attention(error: InputError) -> InputError:
-    """Word the error of a check of numbers, which knows of no call, as one of the call."""
+    """Rewords an error of a check of numbers, which knows of no call, as an error of the call."""
     return InputError(f"attention: {str(error).removeprefix('shape: ')}")
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raise InputError unless these tensors (batch, heads, seq, head_dim) go together."""
+    """Raises InputError unless q, k and v (batch, heads, seq, head_dim) go together."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not _is_4d(tensor):
             found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -68,9 +70,9 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def checked_problem(q: Tensor, k: Tensor, v: Tensor, mask: Mask, asked: Asked) -> tuple[Rows, AttentionShape | None]:
-    """Which rows of the output a kernel computes, and that problem; None if there is nothing to compute.
+    """Returns the rows of the output that a kernel computes, and that problem; None if there is nothing to compute.
 
-    The tensors go together.
+    The tensors have passed `check_tensors`.
     """
     batch, heads, seq_q, head_dim = q.shape
     heads_kv, seq_kv = k.shape[1:3]
@@ -86,7 +88,7 @@ def checked_problem(q: Tensor, k: Tensor, v: Tensor, mask: Mask, asked: Asked) -
 
 
 def checked_card(device: torch.device) -> Card:
-    """The card that tensors on a device are on. Raises InputError for those that are on none that is known."""
+    """Returns the card that a CUDA device is. Raises InputError for other devices, and for a card that is not known."""
     if device.type != "cuda":
         known = ", ".join(card.name for card in CARDS.values())
         raise InputError(f"attention: the tensors are on {device}, expected a CUDA device ({known})")
@@ -94,7 +96,7 @@ def checked_card(device: torch.device) -> Card:
 
 
 def output_for(out: Tensor | None, shape: tuple[int, ...], inputs: dict[str, Tensor], layout: str) -> Tensor:
-    """Return the tensor for an output of this shape (batch, heads, seq, head_dim): a new one, or `out`."""
+    """Returns the tensor for an output of this shape (batch, heads, seq, head_dim): a new tensor, or `out`."""
     if out is None:
         return empty(inputs["q"], shape, layout)
     if not _is_4d(out):
@@ -108,7 +110,7 @@ def output_for(out: Tensor | None, shape: tuple[int, ...], inputs: dict[str, Ten
 
 
 def checked_scale(scale: float | None, head_dim: int, asked: Asked) -> float:
-    """The factor of the scores."""
+    """Returns the factor of the scores, 1 / sqrt(head_dim) by default. Raises InputError for a wrong scale."""
     if scale is None:
         return head_dim**-0.5
     try:
@@ -130,7 +132,7 @@ def checked_options(
     return_lse: bool = False,
     **flags: bool,
 ) -> tuple[Mask, Asked]:
-    """The mask, and the features. Raises InputError for whatever is wrong in any call, whatever its tensors are."""
+    """Returns the mask and the features. Raises InputError for options that are wrong whatever the tensors are."""
     check_layout(layout)
     for name, value in {"causal": causal, "return_lse": return_lse, **flags}.items():
         if not isinstance(value, bool):
@@ -146,7 +148,10 @@ def checked_options(
 
 
 def check_dense(**tensors: object) -> None:
-    """Raise InputError for a tensor without strides, such as a sparse one: most questions to it raise another error."""
+    """Raises InputError for a tensor without strides, such as a sparse tensor.
+
+    Most questions to such a tensor raise another error.
+    """
     for name, tensor in tensors.items():
         if isinstance(tensor, Tensor) and (tensor.is_nested or tensor.layout != torch.strided):
             kind = "nested" if tensor.is_nested else tensor.layout
@@ -154,12 +159,12 @@ def check_dense(**tensors: object) -> None:
 
 
 def tensors_of(given: Given) -> dict[str, Tensor]:
-    """The tensors among what is given for features, by word: those that are there."""
+    """Returns the tensors that a call gives for features, by word."""
     return {f.word: given[f.word] for f in INPUTS if not f.is_number and given[f.word] is not None}
 
 
 def check_per_head(given: Given, q: Tensor) -> None:
-    """Raise InputError unless each tensor of a feature has one number for each of q's heads."""
+    """Raises InputError unless each tensor of a feature has one number for each of q's heads."""
     expected = f"q's ({q.shape[1]},) contiguous torch.float32 on {q.device}" if _is_4d(q) else "a tensor (heads,)"
     for word, tensor in tensors_of(given).items():
         if not isinstance(tensor, Tensor):
@@ -172,7 +177,10 @@ def check_per_head(given: Given, q: Tensor) -> None:
 
 
 def lse_without_keys(given: Given, lse: Tensor) -> Tensor:
-    """The LSE of rows that see no key, to be copied to (batch, heads, rows): of what is a score of its own, or -inf."""
+    """Returns the LSE of rows that see no key, to be copied to (batch, heads, rows).
+
+    It is the LSE of the features that are scores of their own, such as sinks, or -inf without any.
+    """
     scores = [given[f.word][:, None] for f in INPUTS if f.without_keys and given[f.word] is not None]
     return torch.stack(scores).logsumexp(dim=0) if scores else lse.new_tensor(-float("inf"))
 
@@ -180,7 +188,7 @@ def lse_without_keys(given: Given, lse: Tensor) -> Tensor:
 def checked_call(
     q: Tensor, k: Tensor, v: Tensor, given: Given, out: Tensor | None = None, *, layout: str, **options: Any
 ) -> tuple[Tensor, Tensor, Tensor, Mask, Asked]:
-    """All that needs neither a GPU nor numbers, checked: lengths, batch and heads may be symbols.
+    """Checks all that needs neither a GPU nor numbers: lengths, batch and heads may be symbols.
 
     Returns q, k and v as (batch, heads, seq, head_dim), the mask, and the features.
     """
@@ -200,7 +208,7 @@ def checked_call(
 
 # --- arguments that there are not ------------------------------------------------------------------------------------
 
-# What other libraries call it, and what is the same here.
+# The names that other libraries have for arguments, and the names here.
 ELSEWHERE = {
     "is_causal": "causal",
     "softmax_scale": "scale",
@@ -209,7 +217,7 @@ ELSEWHERE = {
     "sliding_window": "window_size",
     **{theirs: feature.argument for feature in FEATURES for theirs in feature.elsewhere},
 }
-# What there is nothing for, and what is done instead.
+# Arguments that there is nothing for, and what is done instead.
 WITHOUT = {
     "attn_mask": "masks are causal and window_size",
     "attention_mask": "masks are causal and window_size",
@@ -219,11 +227,11 @@ WITHOUT = {
 
 
 class UnknownArgument(InputError, TypeError):
-    """A keyword that `attention` does not have; Python's own error for one is a TypeError."""
+    """This error is for a keyword that `attention` does not have. Python's own error for that is a TypeError."""
 
 
 def unknown_argument(names: Iterable[str], known: Iterable[str]) -> UnknownArgument:
-    """The error for the first of these keywords, with the argument of `known` that it may stand for."""
+    """Makes the error for the first of these keywords, with the argument of `known` that the keyword may stand for."""
     name, known = next(iter(names)), list(known)
     meant = ELSEWHERE.get(name) or next(iter(difflib.get_close_matches(name, known, n=1)), None)
     found = f"attention: no argument is named {printable(name)[:60]}"

@@ -1,4 +1,4 @@
-"""`attention(q, k, v)`: the compiled kernel as a PyTorch function."""
+"""`attention(q, k, v)` is the compiled kernel as a PyTorch function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from tl_attention.build.compile import CompiledKernel, compile_kernel
+from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.files.defaults import default_schedule
 from tl_attention.files.named import resolve
@@ -24,13 +24,13 @@ from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.variant import Variant
 from tl_attention.schedule.schedule import Schedule
 
-# What calls of this process have left.
+# The plans that earlier calls of this process have left, by call key.
 plans = Plans()
 _compile_lock = threading.Lock()
 
 
 class Options(TypedDict, total=False):
-    """The keyword arguments but `return_lse`, which says what comes back."""
+    """These are the keyword arguments of `attention` but for `return_lse`, which says what comes back."""
 
     causal: bool
     scale: float | None
@@ -72,7 +72,7 @@ def attention(
     specialize: bool = False,
     **unknown: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Compute softmax(scale q k^T) v on the current CUDA stream of q's device.
+    """Computes softmax(scale q k^T) v on the current CUDA stream of q's device.
 
     q is (batch, heads, seq_q, head_dim), k is (batch, heads_kv, seq_kv, head_dim) and v is (batch, heads_kv, seq_kv,
     head_dim_v). All three are fp16 or all three are bf16, and they lie on one GPU. Lengths may be anything, 0 included.
@@ -174,7 +174,7 @@ def attention(
 
 
 def kernel_of(schedule: Schedule, variant: Variant) -> CompiledKernel:
-    """The schedule's kernel for a variant. Raises ScheduleRefused."""
+    """Returns the schedule's kernel for a variant, compiled once in a process. Raises ScheduleRefused."""
     # TileLang's tracer keeps state in globals, so two threads may not compile at once.
     with _compile_lock:
         return _compiled(schedule, variant)
@@ -187,12 +187,12 @@ def _compiled(schedule: Schedule, variant: Variant) -> CompiledKernel:
 
 @functools.cache
 def sms_of(device: torch.device) -> int:
-    """Return the number of SMs of a CUDA device; a MIG slice has its own."""
+    """Returns the number of SMs of a CUDA device. A MIG slice has its own number."""
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def schedule_of(schedule: Schedule | str | Path | None, shape: AttentionShape, card: Card) -> Schedule:
-    """The schedule that a caller means; by default the one that files/defaults.yaml has for the problem on the card."""
+    """Returns the schedule that a caller means, by default that of files/defaults.yaml for the problem on the card."""
     if isinstance(schedule, Schedule):
         return schedule
     if schedule is None:

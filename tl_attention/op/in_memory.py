@@ -1,4 +1,4 @@
-"""How the caller's tensors lie in memory: their layout, their strides, and which of them share elements.
+"""This module checks how the caller's tensors lie in memory: their layout, their strides, and elements they share.
 
 Everything here takes torch's tensors, on any device, and reads no element of them. Kernels read strides with 64 bits,
 and no tensor in memory is as long as the 2^40 bytes that TMA allows, so no stride is too large.
@@ -12,33 +12,33 @@ from typing import Any
 
 from tl_attention.errors import InputError, shown
 
-# Of addresses and strides, in bytes: what TMA and 16-byte copies need.
+# Addresses and strides are multiples of so many bytes, as TMA and 16-byte copies need.
 ALIGNMENT = 16
-# Of a search for an element that two tensors share; one that takes longer counts as found.
+# The limit of a search for an element that two tensors share. A search that takes longer counts as found.
 MOST_WORK = 100_000
 DIMENSIONS = {"bhsd": ("batch", "heads", "seq", "head_dim"), "bshd": ("batch", "seq", "heads", "head_dim")}
 BHSD = "bhsd"
 
 
 def check_layout(layout: object) -> None:
-    """Raise InputError unless it is one."""
+    """Raises InputError unless the layout is one of DIMENSIONS."""
     if not isinstance(layout, str) or layout not in DIMENSIONS:
         raise InputError(f"attention: layout is {shown(layout)}, expected {' or '.join(map(repr, DIMENSIONS))}")
 
 
 def other_way(tensor: Any, layout: str) -> Any:
-    """A tensor of that layout as (batch, heads, seq, head_dim), or such a one as one of that layout: a view."""
+    """Returns a view that turns a tensor of the layout into (batch, heads, seq, head_dim), or the other way round."""
     return tensor if layout == BHSD else tensor.transpose(1, 2)
 
 
 def empty(like: Any, shape: tuple[int, ...], layout: str) -> Any:
-    """A new tensor (batch, heads, seq, head_dim), contiguous in that layout, of the dtype and device of another one."""
+    """Returns a new tensor (batch, heads, seq, head_dim), contiguous in the layout, with dtype and device of `like`."""
     batch, heads, seq, columns = shape
     return other_way(like.new_empty(shape if layout == BHSD else (batch, seq, heads, columns)), layout)
 
 
 def check_out(out: Any, shape: tuple[int, ...], inputs: Mapping[str, Any], layout: str) -> None:
-    """Raise InputError unless an output (batch, heads, seq, head_dim) can be written to `out`, while inputs are read."""
+    """Raises InputError unless `out` can take an output (batch, heads, seq, head_dim) while inputs are read."""
     like = next(iter(inputs.values()))
     found, wanted = ((x.dtype, x.device) for x in (out, like))
     if tuple(out.shape) != tuple(shape) or found != wanted:
@@ -57,10 +57,10 @@ def check_out(out: Any, shape: tuple[int, ...], inputs: Mapping[str, Any], layou
 
 
 def placed(tensors: Mapping[str, Any], layout: str) -> tuple[bool, dict[str, Any]]:
-    """Return whether any of the tensors (batch, heads, seq, head_dim) is strided, and all as a kernel takes them.
+    """Returns whether any tensor (batch, heads, seq, head_dim) is strided, and all tensors as a kernel takes them.
 
-    Raises InputError for one that no kernel can read, or write, where it lies: its name, and its strides as the caller
-    sees them.
+    Raises InputError for a tensor that no kernel can read, or write, where it lies. The error says its name, and its
+    strides as the caller sees them.
     """
     strided = not all(tensor.is_contiguous() for tensor in tensors.values())
     for name, tensor in tensors.items():
@@ -98,13 +98,16 @@ def _check(name: str, tensor: Any, layout: str) -> None:
 
 
 def _whole_strides(tensor: Any) -> Any:
-    """The tensor, where a dimension of length 1, whose stride says nothing, has the one of a contiguous tensor."""
+    """Returns the tensor, with the stride of a contiguous tensor for each dimension of length 1.
+
+    The stride of such a dimension says nothing.
+    """
     strides = [prod(tensor.shape[dim + 1 :]) if n == 1 else tensor.stride(dim) for dim, n in enumerate(tensor.shape)]
     return tensor.as_strided(tensor.shape, strides)
 
 
 def _in_order(values: tuple[Any, ...], layout: str) -> tuple[Any, ...]:
-    """Put values for (batch, heads, seq, head_dim) in the order of the layout."""
+    """Puts values for (batch, heads, seq, head_dim) in the order of the layout."""
     batch, heads, seq, last = values
     return (batch, heads, seq, last) if layout == BHSD else (batch, seq, heads, last)
 
@@ -113,7 +116,10 @@ def _in_order(values: tuple[Any, ...], layout: str) -> tuple[Any, ...]:
 
 
 def overlaps_itself(tensor: Any) -> bool:
-    """Return whether two of its elements may share memory: not if its dimensions lie within each other, in any order."""
+    """Says whether two elements of the tensor may share memory.
+
+    They cannot if the tensor's dimensions lie within each other, in any order.
+    """
     extent = 1
     for stride, length in sorted(zip(tensor.stride(), tensor.shape)):
         if length > 1 and stride < extent:
@@ -123,7 +129,10 @@ def overlaps_itself(tensor: Any) -> bool:
 
 
 def share_memory(a: Any, b: Any) -> bool:
-    """Return whether two tensors have an element in common. Parts of one packed tensor that lie side by side have none."""
+    """Says whether two tensors have an element in common.
+
+    Parts of one packed tensor that lie side by side have none. A search that takes too long counts as found.
+    """
     if a.device != b.device or not a.numel() or not b.numel():
         return False
     (a_first, a_end), (b_first, b_end) = extent(a), extent(b)
@@ -138,13 +147,16 @@ def share_memory(a: Any, b: Any) -> bool:
 
 
 def extent(tensor: Any) -> tuple[int, int]:
-    """The addresses of a tensor's first byte and behind its last."""
+    """Returns the addresses of a tensor's first byte and behind its last byte."""
     last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride()))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
 class _Addresses:
-    """A tensor's elements for numpy, which compares their addresses and reads none: they may lie on a GPU."""
+    """This class shows a tensor's elements to numpy, which compares their addresses and reads none.
+
+    The elements may lie on a GPU.
+    """
 
     def __init__(self, tensor: Any):
         size = tensor.element_size()

@@ -1,9 +1,9 @@
-"""`torch.ops.tl_attention.forward`: `attention` for torch.compile, torch.export and autograd; and its gradient.
+"""The operator `torch.ops.tl_attention.forward` is `attention` for torch.compile, torch.export and autograd.
 
-Its kernel is `attention` itself, which registers it; here are its schema, what it gives without data, and the operator of
-its gradient, which is PyTorch's own FlashAttention backward. FlashAttention-2's masks are aligned at the bottom right, as
-ours are, and its LSE is ours. A row that sees no key never reaches it: queries and keys end together, so without the first
-rows the others keep their keys.
+The operator runs `attention` itself, which attention.py registers. This module has the operator's schema, its result
+without data, and the operator of its gradient, which is PyTorch's own FlashAttention backward. FlashAttention-2's masks
+are aligned at the bottom right, as ours are, and its LSE is ours. A row that sees no key never reaches this backward:
+queries and keys end together, so without the first rows the others keep their keys.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from tl_attention.op.arguments import Given
 from tl_attention.op.in_memory import BHSD, empty, other_way
 from tl_attention.op.rows import Rows
 from tl_attention.problem.features import INPUTS, NUMBERS
-from tl_attention.problem.mask import CAUSAL, Mask
-from tl_attention.problem.window import OPEN, masked, sides
+from tl_attention.problem.mask import CAUSAL, OPEN, Mask, masked, sides
 from tl_attention.schedule.schedule import Schedule
 
 NAME, GRADIENT = "tl_attention::forward", "tl_attention::backward"
 HERE = "under torch.compile, torch.export or a gradient"
-# What features add: tensors stand before the options.
+# The arguments that features add: tensors stand before the options.
 PER_HEAD = tuple(feature for feature in INPUTS if not feature.is_number)
 TENSORS = "".join(f"Tensor? {feature.word}=None, " for feature in PER_HEAD)
 FLOATS = "".join(f"float {feature.word}={feature.off}, " for feature in NUMBERS)
@@ -44,12 +43,12 @@ GRADIENT_SCHEMA = (
 
 
 def is_needed(*given: Any) -> bool:
-    """Return whether a call with these, q first, must go through the operator: it is traced, or needs a gradient."""
+    """Says whether a call must go through the operator: q, the first of these, is traced, or one needs a gradient."""
     return _is_traced(given[0]) or requires_gradient(*given)
 
 
 def _is_traced(tensor: object) -> bool:
-    """Return whether a tensor is traced: by torch.compile, or by its class, as in torch.export."""
+    """Says whether a tensor is traced: by torch.compile, or by its class, as in torch.export."""
     # Not is_compiling(): it is true in all threads while one of them compiles.
     if torch.compiler.is_dynamo_compiling():
         return True
@@ -59,7 +58,7 @@ def _is_traced(tensor: object) -> bool:
 
 
 def requires_gradient(*given: Any) -> bool:
-    """Return whether a result of these, some of which are tensors, has a gradient."""
+    """Says whether a result of these arguments, some of which are tensors, has a gradient."""
     return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in given)
 
 
@@ -75,12 +74,12 @@ def call(
     specialize: bool,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`attention` through the operator: the arguments are its own."""
+    """Calls the operator with the arguments of `attention`, and returns what `attention` returns."""
     gradient = requires_gradient(q, k, v, *given.values())
     # Before the dispatcher, whose own refusals have several lines.
     arguments.checked_call(q, k, v, given, **options, return_lse=return_lse, specialize=specialize)
     if gradient and not _is_traced(q):
-        # Of what is traced `_setup_context` asks; here no kernel is to run before a call is refused.
+        # Where a call is traced `_setup_context` checks this. Here no kernel is to run before a call is refused.
         check_has_backward(q, k, v, given, **options)
     if gradient and return_lse:
         raise forward_only("return_lse", "without it: the LSE has no gradient")
@@ -100,7 +99,7 @@ def call(
 
 
 def _given(tensors: Sequence[Tensor | None], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect what the operator was given for features, by word: trailing tensors and options may be left out."""
+    """Collects what the operator was given for features, by word. Trailing tensors and options may be left out."""
     numbers = {feature.word: options.get(feature.word, feature.off) for feature in NUMBERS}
     return numbers | {f.word: tensor for f, tensor in zip_longest(PER_HEAD, tensors)}
 
@@ -141,7 +140,10 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, 
 
 
 def implemented_by(attention: Callable[..., Any]) -> None:
-    """Register the function that the operator runs, for tensors on every device: it names those that are not ours."""
+    """Registers the function that the operator runs, for tensors on every device.
+
+    The function's own errors name the devices that have no kernel.
+    """
 
     @torch.no_grad()
     def forward(q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
@@ -158,7 +160,7 @@ def implemented_by(attention: Callable[..., Any]) -> None:
 
 
 def forward_only(what: str, instead: str) -> InputError:
-    """Make the error for a call with an input that requires a gradient, where there is no backward."""
+    """Makes the error for a call with an input that requires a gradient, where there is no backward."""
     return InputError(
         f"attention: an input requires a gradient, and with {what} there is no backward: call it under "
         f"torch.no_grad(), or {instead}"
@@ -176,7 +178,7 @@ def check_has_backward(
     window_size: Sequence[int],
     layout: str,
 ) -> None:
-    """Raise InputError for arguments that are right, but have no backward: any scale has one."""
+    """Raises InputError for arguments that are right, but have no backward. Every scale has a backward."""
     for feature in INPUTS:
         value = given[feature.word]
         there = bool(value) if feature.is_number else value is not None
@@ -193,10 +195,10 @@ def check_has_backward(
 
 
 def _masks_alike(mask: Mask, seq_q: int, seq_kv: int) -> bool:
-    """Return whether FlashAttention's backward hides what the mask hides.
+    """Says whether FlashAttention's backward hides what the mask hides.
 
-    It takes a right side of seq_kv or more for an open one, and an open one beside a left side for seq_kv. That is the
-    same unless queries stand before the first key.
+    That backward takes a right side of seq_kv or more for an open side, and an open right side beside a left side for
+    seq_kv. Both hide the same keys unless queries stand before the first key.
     """
     if mask.right is None and mask.left is None:
         return True
@@ -206,7 +208,10 @@ def _masks_alike(mask: Mask, seq_q: int, seq_kv: int) -> bool:
 def _flash(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, lse: Tensor, mask: Mask, scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """PyTorch's: tensors (batch, seq, heads, head_dim) as strided as they like, LSE (batch, heads, seq_q) contiguous."""
+    """Returns the gradients of q, k and v from PyTorch's FlashAttention backward.
+
+    Tensors are (batch, seq, heads, head_dim) with any strides, the LSE is (batch, heads, seq_q), contiguous.
+    """
     # Without dropout nobody reads the state of its generator: made as PyTorch's own forward does.
     rng_state, unused = (q.new_empty(shape, dtype=torch.uint64) for shape in ((2,), ()))
     left, right = sides(mask)
@@ -230,7 +235,7 @@ def _gradients(
     window_size: list[int],
     layout: str,
 ) -> tuple[Tensor, ...]:
-    """The gradients of q, k and v, each in its layout."""
+    """Returns the gradients of q, k and v in the layout of the call."""
     grad, q, k, v, output = (_bshd(x, layout) for x in (grad, q, k, v, output))
     rows, mask = Rows.seen(masked(causal, window_size), q.shape[1], k.shape[1])
     if 0 in (q.shape[0], q.shape[2], rows.count):
@@ -254,7 +259,7 @@ def _gradients_without_data(
 
 
 def _bshd(tensor: Tensor, layout: str) -> Tensor:
-    """(batch, seq, heads, head_dim) of a tensor of the layout, and the other way round: a view."""
+    """Returns a view that turns a tensor of the layout into (batch, seq, heads, head_dim), or the other way round."""
     return tensor.transpose(1, 2) if layout == BHSD else tensor
 
 

@@ -1,7 +1,7 @@
-"""A plan: what the first call of a kind leaves for the later ones, so that they are launched without its checks.
+"""A plan is what the first call of a kind leaves for later calls, which are launched without its checks.
 
-Its key is everything that checks, schedule, kernel and strides depend on, but for the scale and for addresses, which are
-looked at in every call.
+A plan's key is everything that checks, schedule, kernel and strides depend on, but for the scale and for addresses,
+which every call checks.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torch import Tensor
 from tl_attention.files.named import resolve
 from tl_attention.op.in_memory import ALIGNMENT, BHSD, extent, other_way
 from tl_attention.problem.features import INPUTS, Asked, Value
-from tl_attention.problem.window import OPEN
+from tl_attention.problem.mask import OPEN
 from tl_attention.schedule.schedule import Schedule
 
-# Of kinds of calls: a server sees many lengths.
+# At most so many kinds of calls keep a plan: a server sees many lengths.
 MOST_KEPT = 4096
 # The window of a call that names none, known by its identity.
 NO_WINDOW = (OPEN, OPEN)
 Key = tuple[object, ...]
-# What a call has for each of INPUTS, in their order: those that are no tensor are of a PLAIN type.
+# A call's values for INPUTS, in the order of INPUTS. Values that are no tensor are of a PLAIN type.
 Values = tuple[Any, ...]
 PLAIN = {float, int, type(None)}
-# What a kernel takes for a feature: the place of a tensor among these values, or else a number.
+# A kernel takes for a feature a tensor, by its place among these values, or else a number.
 Taken = tuple[int | None, Value | None]
 # Sizes and strides of a tensor.
 Place = tuple[tuple[int, ...], tuple[int, ...]]
@@ -38,10 +38,11 @@ Place = tuple[tuple[int, ...], tuple[int, ...]]
 class Plan:
     """A plan says how calls of one key are launched.
 
-    `output` and `lse` are those that they get, in the caller's layout, `asked` the features. `views` are q, k, v and the
-    output as the kernel takes them, None where it takes them as they are. `features` are what it takes for them besides
-    the LSE: a number, or the place of a tensor among the call's values, the other one None. `spans` are the bytes, from
-    the first to the last, of q, k, v, the features' tensors and the output.
+    `output` and `lse` are the sizes and strides of the results, in the caller's layout; `asked` are the features.
+    `views` are q, k, v and the output as the kernel takes them, None where the kernel takes them as they are.
+    `features` are what the kernel takes for features besides the LSE: a number, or the place of a tensor among the
+    call's values, and None for the other. `spans` are the bytes, from the first to the last, of q, k, v, the features'
+    tensors and the output.
     """
 
     kernel: Callable[..., None]
@@ -66,7 +67,10 @@ class Plan:
         per_head: Mapping[str, Tensor],
         layout: str,
     ) -> Plan:
-        """Make a call's plan of its q, k, v and out (batch, heads, seq, head_dim), as given and as the kernel takes them."""
+        """Makes the plan of a call.
+
+        `given` and `taken` are q, k, v and out (batch, heads, seq, head_dim), as given and as the kernel takes them.
+        """
         as_given = layout == BHSD and all(taken[name].stride() == tensor.stride() for name, tensor in given.items())
         *read, output = given.values()
         q, spans = given["q"], (end - first for first, end in map(extent, [*read, *per_head.values(), output]))
@@ -89,7 +93,10 @@ class Plan:
         out: Tensor | None,
         schedule: Schedule | str | Path | None,
     ) -> bool:
-        """Return whether a call of its key is aligned, its `out` overlaps no input, and its schedule's file is unchanged."""
+        """Says whether the plan fits a call of its key.
+
+        The plan fits if the call is aligned, `out` overlaps no input, and the schedule's file is unchanged.
+        """
         starts = q.data_ptr(), k.data_ptr(), v.data_ptr()
         together = starts[0] | starts[1] | starts[2]
         if out is not None:
@@ -109,7 +116,7 @@ class Plan:
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, values: Values, out: Tensor | None, scale: float
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Launch the kernel, and return what the call returns."""
+        """Launches the kernel, and returns what the call returns."""
         result = output = q.new_empty_strided(*self.output) if out is None else out
         lse = None if self.lse is None else q.new_empty_strided(*self.lse, dtype=torch.float32)
         if self.views is not None:
@@ -135,17 +142,17 @@ def _place(tensor: Tensor) -> Place:
 
 
 class Plans(dict[Key | None, Plan]):
-    """Plans by key. A call without one, None, finds none."""
+    """Plans are kept by key. A call without a key, None, finds no plan."""
 
     def keep(self, key: Key, plan: Plan) -> None:
-        """Leave a plan for later calls of its key: all are forgotten when they are too many."""
+        """Keeps a plan for later calls of its key. All plans are forgotten when there are too many."""
         if len(self) >= MOST_KEPT:
             self.clear()
         self[key] = plan
 
 
 def _described(values: Values, graded: bool) -> Values:
-    """The values as a key has them, () where one is none that a plan is for."""
+    """Returns the values as a key has them, () where no plan serves one of the values."""
     found: list[object] = []
     for value in values:
         if type(value) in PLAIN:
@@ -166,15 +173,15 @@ def key_of(
     schedule: Schedule | str | Path | None,
     options: tuple[bool, tuple[int, int], str, bool, bool],
 ) -> Key | None:
-    """The key of a call: None for one that has a gradient, or holds more than plain tensors, numbers and names.
+    """Returns the key of a call: None where it has a gradient, or holds more than plain tensors, numbers and names.
 
-    `values` are those of INPUTS, `options` causal, window_size, layout, return_lse and specialize. Values that are equal,
-    and right, mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.
+    `values` are the call's for INPUTS, `options` are causal, window_size, layout, return_lse and specialize. Values
+    that are equal, and right, mean the same: so 1 is not taken for a flag, nor 1.0 for a side of a window.
     """
     causal, window_size, layout, return_lse, specialize = options
     if not (type(q) is type(k) is type(v) is Tensor and type(causal) is type(return_lse) is type(specialize) is bool):
         return None
-    # What operator.requires_gradient asks, without its loop: every eager call comes by here.
+    # This asks what operator.requires_gradient asks, without its loop: every eager call comes by here.
     graded = torch.is_grad_enabled()
     if graded and (q.requires_grad or k.requires_grad or v.requires_grad):
         return None

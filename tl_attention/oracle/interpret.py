@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Any
 
 import torch
@@ -19,8 +20,7 @@ from tl_attention.oracle.reference import (
     lse_same_precision,
     make_inputs,
 )
-from tl_attention.oracle.statements import STATEMENT_CODE
-from tl_attention.oracle.tile import Tile, Tiles
+from tl_attention.oracle.tile import STATEMENT_CODE, Tile, Tiles
 from tl_attention.problem.features import INPUTS, features_of
 from tl_attention.problem.lengths import ragged
 from tl_attention.problem.mask import Mask
@@ -51,44 +51,23 @@ def interpret(
     head_dim_v), fp16 or bf16; returns (batch, heads, seq_q, head_dim_v) in q's dtype. Each row's logarithm is written to
     `lse`, fp32 (batch, heads, seq_q). `asked` are features by word: numbers, or tensors (heads,). Raises machine.Deadlock.
     """
-    q, _, v = inputs
-    output = q.new_empty(*q.shape[:3], v.shape[3])
-    logarithms = [None] * len(q) if lse is None else lse
-    for own, own_lse, *sequence in zip(output, logarithms, *inputs):
-        _interpret(program, sequence, tiles, own, own_lse, mask, scale, policy, asked)
-    return output
-
-
-def _interpret(
-    program: Program,
-    sequence: Sequence[Tensor],
-    tiles: Tiles,
-    output: Tensor,
-    lse: Tensor | None,
-    mask: Mask,
-    scale: float,
-    policy: Policy,
-    asked: Mapping[str, Any],
-) -> None:
-    """One sequence's attention: its tensors are (heads, length, columns)."""
-    q, k, v = sequence
-    heads, seq_q, head_dim = q.shape
-    dtype = str(q.dtype).removeprefix("torch.")
-    shape = AttentionShape(
-        1, heads, seq_q, k.shape[1], head_dim, dtype, mask, head_dim_v=v.shape[2], heads_kv=k.shape[0]
-    )
     code = {**STATEMENT_CODE, **tiles.code}
-    for h in range(heads):
-        of_head = {"Q": q[h], "K": k[h // shape.group], "V": v[h // shape.group]}
-        for index in range(row_tiles(shape, tiles.block_M)):
-            blocks = kv_blocks(shape, tiles.block_M, tiles.block_N, index, program.least_blocks)
-            tile = Tile(shape, of_head, tiles, index, blocks, program.table, scale, of_one_head(asked, h), code)
-            execute(program, len(blocks), tile, policy)
-            own = slice(index * tiles.block_M, (index + 1) * tiles.block_M)
-            rows = output[h, own]
-            rows.copy_(tile.result()[: len(rows)])
-            if lse is not None:
-                lse[h, own] = tile.lse()[: len(rows)]
+    q, k, v = inputs
+    (_, heads, seq_q, head_dim), seq_kv, head_dim_v = q.shape, k.shape[2], v.shape[3]
+    dtype = str(q.dtype).removeprefix("torch.")
+    shape = AttentionShape(1, heads, seq_q, seq_kv, head_dim, dtype, mask, head_dim_v, k.shape[1])
+    output = q.new_empty(*q.shape[:3], head_dim_v)
+    for b, h, index in product(range(len(q)), range(heads), range(row_tiles(shape, tiles.block_M))):
+        of_head = {"Q": q[b, h], "K": k[b, h // shape.group], "V": v[b, h // shape.group]}
+        blocks = kv_blocks(shape, tiles.block_M, tiles.block_N, index, program.least_blocks)
+        tile = Tile(shape, of_head, tiles, index, blocks, program.table, scale, of_one_head(asked, h), code)
+        execute(program, len(blocks), tile, policy)
+        own = slice(index * tiles.block_M, (index + 1) * tiles.block_M)
+        rows = output[b, h, own]
+        rows.copy_(tile.result()[: len(rows)])
+        if lse is not None:
+            lse[b, h, own] = tile.lse()[: len(rows)]
+    return output
 
 
 def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0) -> dict[str, ErrorReport]:

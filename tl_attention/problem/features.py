@@ -1,7 +1,8 @@
 """The features that a call may ask for beside its sizes, dtype and mask: one row each, which everything else asks.
 
 What a feature computes stands in three more places: in `lowering/features.py` for the kernels, in `oracle/features.py` for
-the numbers that they are held to, and in the docstring of `attention`, whose argument it is.
+the numbers that they are held to, and in the docstring of `attention`, whose argument it is. Here is also what a parameter
+of a kernel is, and what a scale may be.
 """
 
 from __future__ import annotations
@@ -11,8 +12,46 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tl_attention.errors import InputError, shown
-from tl_attention.problem.parameter import Parameter
-from tl_attention.problem.scale import EXPECTED, in_range
+
+# The least normal number of fp32, and one near the largest whose product with log2 e is still finite: kernels multiply by both.
+SCALES = 2.0**-126, 2.35e38
+EXPECTED_SCALE = f"2^-126 to {SCALES[1]:g}"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a kernel: `dims` are a tensor's dimensions by name, outermost first, contiguous.
+
+    An input or an output is a tensor of the caller's, a scalar a number; a counter is a tensor that a launch finds and
+    leaves zero, so the caller need not see it. The dtype is the variant's where it is empty. An `optional` parameter
+    is there where the variant, or the schedule, asks for it.
+    """
+
+    name: str
+    kind: str
+    dims: tuple[str | int, ...] = ()
+    dtype: str = ""
+    optional: bool = False
+
+    @property
+    def strides(self) -> tuple[str, ...]:
+        """The names of its strides in a strided variant, in elements, outermost first; the last dimension's is 1."""
+        if len(self.dims) < 4 or self.kind not in ("input", "output"):
+            return ()
+        return tuple(f"{self.name}_{dim}_stride" for dim in ("batch", "head", "row"))
+
+
+def in_range(scale: float) -> bool:
+    """Whether kernels may multiply scores by it."""
+    return SCALES[0] <= scale <= SCALES[1]
+
+
+def scale_of(scale: object) -> float:
+    """The factor of the scores. Raises InputError."""
+    if not isinstance(scale, (int, float)) or isinstance(scale, bool) or not in_range(scale):
+        raise InputError(f"scale is {shown(scale)}, expected a number from {EXPECTED_SCALE}")
+    return float(scale)
+
 
 # A number of the call; a tensor with one fp32 for each head of Q; or a result more.
 Kind = Literal["number", "per head", "result"]
@@ -29,7 +68,7 @@ def _softcap(value: object) -> float:
 
 def _softcap_with_scale(value: float, scale: float) -> None:
     if value and not in_range(scale / value):
-        raise InputError(f"scale / softcap is {scale / value:g}, expected {EXPECTED}")
+        raise InputError(f"scale / softcap is {scale / value:g}, expected {EXPECTED_SCALE}")
 
 
 # One object each, so that they are told apart as such.
@@ -184,9 +223,6 @@ class Asked(Mapping[str, Value]):
     def __repr__(self) -> str:
         return f"Asked({', '.join(f'{word}={value!r}' for word, value in self.pairs)})"
 
-    def __reduce__(self) -> Any:
-        return _asked, (dict(self.pairs),)
-
     @property
     def features(self) -> tuple[Feature, ...]:
         """Their rows."""
@@ -206,10 +242,6 @@ class Asked(Mapping[str, Value]):
 
 
 NOTHING = Asked()
-
-
-def _asked(values: dict[str, Value]) -> Asked:
-    return Asked(**values)
 
 
 def features_of(parameters: Iterable[str]) -> tuple[Feature, ...]:

@@ -10,9 +10,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from tl_attention.problem.arithmetic import ceildiv
 from tl_attention.problem.bounds import GRID_YZ, LARGEST, PAIRS, ROOM
-from tl_attention.problem.mask import Mask
+from tl_attention.problem.mask import Mask, ceildiv
 
 if TYPE_CHECKING:
     import numpy as np

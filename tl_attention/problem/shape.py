@@ -11,9 +11,8 @@ from tl_attention.problem.bounds import check_sizes
 from tl_attention.problem.features import NOTHING, Asked
 from tl_attention.problem.head_dims import HeadSize, check_head_dim, head_size, parse_head_size, sizes_of
 from tl_attention.problem.lengths import Lengths
-from tl_attention.problem.mask import CAUSAL, FULL, Mask
+from tl_attention.problem.mask import CAUSAL, FULL, Mask, masked, parse_window
 from tl_attention.problem.variant import Sizes, Variant
-from tl_attention.problem.window import masked, parse_window
 
 Dtype = Literal["float16", "bfloat16"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)

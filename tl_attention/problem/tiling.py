@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tl_attention.problem.arithmetic import INTEGERS, ceildiv
-from tl_attention.problem.mask import Mask
+from tl_attention.problem.mask import INTEGERS, Mask, ceildiv
 from tl_attention.problem.shape import AttentionShape
 
 

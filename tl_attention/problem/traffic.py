@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tl_attention.problem.arithmetic import ceildiv
 from tl_attention.problem.head_dims import tile_dim
+from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.shape import DTYPE_BYTES, AttentionShape
 from tl_attention.problem.tiling import kv_blocks
 

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tl_attention.hardware.card import CARDS, HOPPER, Card
-from tl_attention.problem.features import INPUTS, RESULTS
+from tl_attention.problem.features import INPUTS, RESULTS, Parameter
 from tl_attention.problem.head_dims import HeadSize, head_size, tile_dim
 from tl_attention.problem.mask import FULL, Mask
-from tl_attention.problem.parameter import Parameter
 
 
 class Sizes(NamedTuple):

@@ -2,20 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import product
+from typing import Literal, NamedTuple
 
 from tl_attention.errors import ScheduleRefused
-from tl_attention.loop.table import Table
-from tl_attention.program.dependences import Dependence, dependences
-from tl_attention.program.operation import Operation
-from tl_attention.program.program import Program, offset
+from tl_attention.loop.table import Statement, Table
+from tl_attention.program.program import Operation, Program, offset
 from tl_attention.schedule.dialect import Model
 from tl_attention.schedule.options import Releases, Waits
 from tl_attention.schedule.schedule import Schedule
 
+DependenceKind = Literal["flow", "anti", "output"]
 # What may be at fault where a statement stands at the wrong place, the likelier first.
 PLACE_KEYS = ("order",), ("group",), ("stage",), ("split",)
+
+
+class Dependence(NamedTuple):
+    """`later` of KV block k + `distance` may not start before `earlier` of block k is done with `buffer`.
+
+    flow: one writes what the other reads; anti: one reads what the other overwrites; output: both write it.
+    """
+
+    earlier: str
+    later: str
+    distance: int
+    kind: DependenceKind
+    buffer: str
+
+
+def dependences(table: Table, buffers: Mapping[str, int]) -> tuple[Dependence, ...]:
+    """Every dependence between statements of a loop that runs in source order, rings having so many `buffers` by load.
+
+    Two statements depend on each other where they touch the same memory and one of them writes it, also where a third
+    one writes it in between: what is implied by others is listed too. A buffer has one version, whose next use may
+    come with the same block or with the next one; a slot of a ring is used again as many blocks later as it has slots.
+    The values are not looked at: an order that breaks an edge may still be right, as where a statement writes what was
+    there before.
+    """
+
+    def distance(a: Statement, b: Statement, kind: DependenceKind, buffer: str) -> int:
+        if buffer in table.rings:
+            return 0 if kind == "flow" else buffers[table.rings[buffer]]
+        return int(table.number[a.name] >= table.number[b.name])
+
+    return tuple(
+        Dependence(a.name, b.name, distance(a, b, kind, buffer), kind, buffer)
+        for a, b in product(table.statements, repeat=2)
+        for buffer, kind in _shared(a, b)
+    )
+
+
+def _shared(a: Statement, b: Statement) -> Iterator[tuple[str, DependenceKind]]:
+    """The buffers for which `b` depends on `a` when it comes later, and how."""
+    for buffer in dict.fromkeys((*a.reads, *a.writes)):
+        if buffer in a.writes and buffer in b.reads:
+            yield buffer, "flow"
+        if buffer in a.reads and buffer in b.writes:
+            yield buffer, "anti"
+        if buffer in a.writes and buffer in b.writes:
+            yield buffer, "output"
 
 
 def derive(schedule: Schedule, model: Model | None = None) -> Program:
@@ -167,13 +214,11 @@ class _Iteration:
         if done(before) <= issued:
             block = offset(-self.stage[product] - passed)
             needs, stage = self.emission[place]
-            raise ScheduleRefused(
-                f"wait_before.{product}: {before} does not come between the issue of {product}({block}) and "
-                f"{needs}({offset(-stage)}), by which it must be done: expected one of "
-                f"{', '.join(name for name in self._nameable if done(name) > issued)}",
-                "wait_before",
-                product,
-                others=PLACE_KEYS,
+            possible = ", ".join(name for name in self._nameable if done(name) > issued)
+            raise _misplaced(
+                *("wait_before", product, before),
+                f"does not come between the issue of {product}({block}) and {needs}({offset(-stage)}), by which it must "
+                f"be done: expected one of {possible}",
             )
         return done(before)
 
@@ -191,12 +236,10 @@ class _Iteration:
         possible = [name for name, _ in self.emission if name not in self.table.moved and at(name) > issued]
         # Where its reader comes first the order is wrong as a whole, and the proof says how.
         if possible and at(before) <= issued:
-            raise ScheduleRefused(
-                f"wait_before.{load}: {before} does not come between the issue of {load}({offset(-issued[0])}) and "
+            raise _misplaced(
+                *("wait_before", load, before),
+                f"does not come between the issue of {load}({offset(-issued[0])}) and "
                 f"{first}({offset(-self.stage[first])}), which reads it: expected one of {', '.join(possible)}",
-                "wait_before",
-                load,
-                others=PLACE_KEYS,
             )
         return at(before)
 
@@ -211,12 +254,9 @@ class _Iteration:
         if wanted < place:
             later = [name for name in self._nameable if self._named(name) >= place]
             expected = f"expected one of {', '.join(later)}" if later else "no statement comes later, remove it"
-            raise ScheduleRefused(
-                f"release_before.{load}: {before}({offset(-self.stage[before])}) comes before "
-                f"{reader}({offset(-self.stage[reader] - passed)}) is done, which reads {buffer}: {expected}",
-                "release_before",
-                load,
-                others=PLACE_KEYS,
+            raise _misplaced(
+                *("release_before", load, f"{before}({offset(-self.stage[before])})"),
+                f"comes before {reader}({offset(-self.stage[reader] - passed)}) is done, which reads {buffer}: {expected}",
             )
         return wanted, self.stage[reader] + passed
 
@@ -242,3 +282,7 @@ class _Iteration:
         """Whether they are products that accumulate into the same registers: the second may be issued at once."""
         statements = self.table.by_name[edge.earlier], self.table.by_name[edge.later]
         return all(s.kind == "product" and edge.buffer in s.writes for s in statements)
+
+
+def _misplaced(key: str, name: str, before: str, words: str) -> ScheduleRefused:
+    return ScheduleRefused(f"{key}.{name}: {before} {words}", key, name, others=PLACE_KEYS)

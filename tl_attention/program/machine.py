@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tl_attention.program.phases import Step
-from tl_attention.program.program import CONSUMER, PRODUCER, Program
+from tl_attention.program.program import CONSUMER, PRODUCER, Program, Step
 
 Choice = tuple[str, str, int]
 Policy = Callable[[Sequence[Choice]], Choice]

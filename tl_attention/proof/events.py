@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from tl_attention.loop.table import Table
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 Read = tuple[str, int, int]
+# (row, head, batch), or (element, rows).
+Place = tuple[int, ...]
+# What an event's place is called.
+PLACES = {"product": "keeping", "put": "of columns"}
 CLUSTER, NAMED, TILE, Q, P, EXPONENTIALS = "cluster", "named barrier", "tile", "Q", "P", "exponentials"
 
 
-def ring_names(table: Table) -> dict[str, str]:
-    """What events call the buffer that each load of a table fills: K for K_shared."""
-    return {load: buffer.removesuffix("_shared") for buffer, load in table.rings.items()}
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Event:
     """What a role does with `name[index]`, a barrier or a buffer of shared memory.
 
@@ -36,11 +35,12 @@ class Event:
 
     mask                hide scores of KV block `step`, where that is needed; in code alone, so is
     output, lse         store rows of the output from registers, and the logarithms of rows
+    fragment, multiply  load a matrix of a tile into the register `reads`; multiply those of `reads`
 
-    `reads` has the (buffer, index, step) that must be there. In a role's events `step` is the load's number, in those
-    read off code the row that is loaded. `place` has, in code, the (row, head, batch) that a tile starts at, whether a
-    product keeps what its accumulators had, and the (first, end) of the columns that are `put`. None of these takes part
-    in ==: `generated.py` compares them.
+    `place` says where in a tensor a tile starts: its (row, head, batch), or the (element, rows) of copies by threads. Where
+    nobody asks for a tile's place it is empty. Of a product it is whether that keeps what its accumulators had, of `put` the
+    (first, end) of the columns, of a fragment where its matrix lies in its tile. `reads` has the (buffer, index, step) that
+    must be there. `step` is the number of a load, which code does not show: it takes no part in ==.
     """
 
     kind: str
@@ -48,13 +48,50 @@ class Event:
     index: int = 0
     value: int = 0
     blocks: tuple[int, ...] = ()
-    step: int = field(default=0, compare=False)
-    reads: tuple[Read, ...] = field(default=(), compare=False)
-    place: tuple[int, ...] = field(default=(), compare=False)
+    step: int = 0
+    reads: tuple[Read, ...] = ()
+    place: tuple[int, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Event) and self._shown == other._shown
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _shown(self) -> tuple[object, ...]:
+        """What code shows of it, too."""
+        reads = tuple(read[:2] for read in self.reads)
+        return self.kind, self.name, self.index, self.value, self.blocks, self.place, reads
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._shown)
 
     def __str__(self) -> str:
-        place = f" {self.name}[{self.index}]" if self.name else ""
-        return f"{self.kind}{place} ({self.value})" + (f" of blocks {self.blocks}" if self.blocks else "")
+        name = f" {self.name}[{self.index}]" if self.name or self.index else ""
+        blocks = f" of blocks {self.blocks}" if self.blocks else ""
+        reads = "".join(
+            f", {name}[{index}]" for name, index, _ in self.reads if (name, index) != (self.name, self.index)
+        )
+        place = f" {PLACES.get(self.kind, 'at')} {self.place}" if self.place else ""
+        return f"{self.kind}{name}{reads} ({self.value}){blocks}{place}"
+
+
+class Maybe(NamedTuple):
+    """An event that code may show, where a role says what it does."""
+
+    event: Event
+
+
+class AnyOrder(NamedTuple):
+    """Events in whichever order, each once."""
+
+    events: frozenset[Event]
+
+
+# What code is held to, one after the other.
+Expected = Event | Maybe | AnyOrder
 
 
 @dataclass(frozen=True)

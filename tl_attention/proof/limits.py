@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.hardware.warpgroup import WARPGROUP
-from tl_attention.problem.arithmetic import ceildiv
 from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
+from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.shape import DTYPE_BYTES
 from tl_attention.program.derivation import PLACE_KEYS
 from tl_attention.program.planned import Planned

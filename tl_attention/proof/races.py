@@ -18,7 +18,7 @@ one moment. Where they come apart, a later arrival of another warp may count in 
 then all arrivals of the phase have been made, which is what its end tells. But only who waits for a phase knows that
 it has ended.
 
-`race_rules.py` names the rules. Some refuse more than can fail: see there.
+`mbarrier.py` names the rules. Some refuse more than can fail: see there.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tl_attention.hardware.warpgroup import WARP
 from tl_attention.proof.events import CLUSTER, Event, Process, Read
-from tl_attention.proof.mbarrier import Barrier, Clock
-from tl_attention.proof.race_rules import Rule, unsafe
+from tl_attention.proof.mbarrier import Barrier, Clock, Rule, unsafe
 from tl_attention.proof.shared_memory import Buffer, Role
 
 Key = tuple[int, str, int]

@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from tl_attention.proof.events import Event, Process
-from tl_attention.proof.mbarrier import Agent
-from tl_attention.proof.race_rules import Rule, unsafe
+from tl_attention.proof.mbarrier import Agent, Rule, unsafe
 
 
 class Buffer:

@@ -15,7 +15,7 @@ from tl_attention.loop.table import Table
 
 # `synchronous`: every product is issued and waited for at once. `asynchronous`: products and loads stay in flight.
 Model = Literal["synchronous", "asynchronous"]
-# Takes the phases of a Program (`program.phases.Phases`) and, as `schedule`, the Schedule; returns the phases changed.
+# Takes the phases of a Program (`program.program.Phases`) and, as `schedule`, the Schedule; returns the phases changed.
 Pass = Callable[..., Any]
 # Raises RuleBroken for the keys of a schedule (`keys.Keys`) that it does not allow: a `rule.Rule`, or a function.
 Check = Callable[[Any], None]

@@ -1,14 +1,27 @@
-"""What pydantic or a rule objected to in a schedule, as one line that says what was expected and what was found."""
+"""What pydantic or a rule objected to in a file's keys, as one line that says what was expected and what was found.
+
+It also says what the author meant by a key that is not known where it stands, or by a value of another kind.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from tl_attention.errors import InputError
+from tl_attention.schedule.fields import Model, field_at, model_at, model_of
+from tl_attention.schedule.key_words import KeyPath, dotted, line_of, shown, suggestion
 
-from tl_attention.schedule.key_words import KeyPath, shown
-from tl_attention.schedule.unknown_key import meant, unknown
+# A key below each that has keys.
+EXAMPLES = {
+    "kernel": {"cluster": 1},
+    "softmax": {"row_max": "thread"},
+    "exp2_polynomial": {"every": 4},
+    "split": {"exp": [48, 128]},
+    "wait_before": {"mma1": "exp.1"},
+    "release_before": {"load_k": "cast"},
+}
 
 
 class RuleBroken(ValueError):
@@ -34,7 +47,7 @@ class RuleBroken(ValueError):
         self.offers = offers or {}
 
 
-def first_error(error: ValueError, model: type[BaseModel] | None = None) -> tuple[KeyPath, str]:
+def first_error(error: ValueError, model: Model | None = None) -> tuple[KeyPath, str]:
     """(key path, message) of what to mend first; `model` tells which keys there are."""
     details = getattr(error, "errors", None)
     if details is None:
@@ -43,18 +56,20 @@ def first_error(error: ValueError, model: type[BaseModel] | None = None) -> tupl
     return key_and_message(sorted(details(), key=lambda detail: detail["type"] != "extra_forbidden")[0], model)
 
 
-def key_and_message(detail: Any, model: type[BaseModel] | None = None) -> tuple[KeyPath, str]:
+def key_and_message(detail: Any, model: Model | None = None) -> tuple[KeyPath, str]:
     """(key path, message) of one of pydantic's objections."""
     key, cause = detail["loc"], detail.get("ctx", {}).get("error")
     if isinstance(cause, RuleBroken):
         return cause.key, str(cause)
+    if isinstance(cause, InputError):
+        return key, str(cause)
     if detail["type"] == "missing":
         return key, "the key is missing"
     if detail["type"] == "extra_forbidden":
-        return key, unknown(key, detail["input"], model)
+        return key, _unknown(key, detail["input"], model)
     if detail["type"] == "statement":
         return key, detail["msg"]
-    return key, f"{_expected(detail)}, found {shown(detail['input'])}{meant(detail['loc'], detail['input'], model)}"
+    return key, f"{_expected(detail)}, found {shown(detail['input'])}{_meant(detail['loc'], detail['input'], model)}"
 
 
 def _expected(detail: dict[str, Any]) -> str:
@@ -83,3 +98,89 @@ def _expected(detail: dict[str, Any]) -> str:
 
 def _entries(count: int | None) -> str:
     return "1 entry" if count == 1 else f"{count} entries"
+
+
+# --- what the author meant ---------------------------------------------------------------------------------------------
+
+
+def _unknown(key: KeyPath, value: Any, model: Model | None) -> str:
+    """That the key is unknown, and which key, or which place, is the right one."""
+    above, name = key[:-1], str(key[-1])
+    keys = _keys_at(model, above)
+    if (found := re.fullmatch(r"(\w+) *([:=]) *(.+)", name)) and found[1] in keys:
+        return f"unknown key, expected a colon and a space in `{found[1]}: {found[3]}`, found {shown(name)}"
+    if name.strip() in keys:
+        return f"unknown key: a blank that is no space stands beside {name.strip()}, remove it"
+    if "." in name and (path := _dotted(name, above, model)):
+        return f"unknown key: a key below another has no dot, expected `{line_of(path, value)}`"
+    # Statements are keys of several mappings: only the chunks of `split` are lists.
+    homes = [home for home in _homes(name, model) if home != above]
+    if homes := [home for home in homes if isinstance(value, list) or home != ("split",)]:
+        return _elsewhere(name, value, homes, above)
+    guess = suggestion(name, keys)
+    return f"unknown key, {guess}{'E' if guess else 'e'}xpected one of {', '.join(keys)}"
+
+
+def _meant(key: KeyPath, value: Any, model: Model | None) -> str:
+    """What would be right in place of a value of another kind, where that is plain; it follows what was found."""
+    name = key[-1] if key else ""
+    field = field_at(model, key)
+    if isinstance(name, int) or field is None:
+        is_unseparated = isinstance(value, str) and re.fullmatch(r"[\w.-]+( +[\w.-]+)+", value)
+        return ": expected a comma between two entries" if is_unseparated else ""
+    if value is None:
+        return f": null means the default, and {name} has none" if field.is_required() else ""
+    if inner := model_of(field.annotation):
+        return _meant_below(str(name), value, tuple(inner.model_fields))
+    if "tuple" in str(field.annotation) and isinstance(value, (int, str)) and " " not in str(value):
+        return f": expected brackets around it, {name}: [{value}]"
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]+", value) and field.annotation is int:
+        return f": expected {value} without quotes"
+    return ""
+
+
+def _keys_at(model: Model | None, path: KeyPath) -> tuple[str, ...]:
+    below = model_at(model, path)
+    return tuple(below.model_fields) if below else ()
+
+
+def _meant_below(name: str, value: Any, keys: tuple[str, ...]) -> str:
+    """A key that has keys below it was given something else."""
+    example = line_of((name,), EXAMPLES[name]) if name in EXAMPLES else f"{name}: {{{keys[0]}: ...}}"
+    if isinstance(value, (list, tuple)):
+        is_dashed = any(isinstance(entry, dict) for entry in value)
+        return f": {'remove the dashes before its keys' if is_dashed else f'expected such as `{example}`'}"
+    found = re.fullmatch(r"(\w+)(?: +|=|:)(\S.*)", value) if isinstance(value, str) else None
+    if found and found[1] in keys:
+        return f": expected a colon and a space behind {found[1]}, `{found[1]}: {found[2]}`"
+    return f": expected such as `{example}`"
+
+
+def _dotted(name: str, above: KeyPath, model: Model | None) -> KeyPath | None:
+    """The path that a key with dots means, from where it stands or from the top; its last part as far as it is known."""
+    parts = tuple(name.split("."))
+    for start in (above, ()):
+        below = _keys_at(model, (*start, *parts[:-1]))
+        if below:
+            guess = suggestion(parts[-1], below).removeprefix("did you mean ").rstrip("? ")
+            last = parts[-1] if parts[-1] in below else guess
+            return (*start, *parts[:-1], last) if last else None
+    return None
+
+
+def _elsewhere(name: str, value: Any, homes: list[KeyPath], above: KeyPath) -> str:
+    """That the key stands elsewhere; of several places the first that its value fits."""
+    if () in homes:
+        return f"unknown key here: {name} is no key of {dotted(above).rstrip(': ')}, remove the spaces before it"
+    fits = [home for home in homes if isinstance(value, list) == (home[0] == "split")] or homes
+    places = " or ".join(dotted(home).rstrip(": ") for home in homes)
+    line = line_of((*fits[0], name), value)
+    return f"unknown key here: {name} is a key of {places}, indent it below that key or write `{line}`"
+
+
+def _homes(name: str, model: Model | None, above: KeyPath = ()) -> Iterator[KeyPath]:
+    """The places at which a key of this name is known."""
+    for key, field in model.model_fields.items() if model else ():
+        if key == name:
+            yield above
+        yield from _homes(name, model_of(field.annotation), (*above, key))

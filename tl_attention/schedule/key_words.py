@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -67,12 +67,6 @@ def listed(texts: Sequence[str]) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= FOUND_CHARACTERS else f"{text[:FOUND_CHARACTERS]}..."
-
-
-def model_of(annotation: Any) -> type[BaseModel] | None:
-    """The model that a key's value is, where it is one: its keys are nested below it."""
-    choices = (choice for choice in (annotation, *get_args(annotation)) if isinstance(choice, type))
-    return next((choice for choice in choices if issubclass(choice, BaseModel)), None)
 
 
 def suggestion(text: str, choices: Sequence[str]) -> str:

@@ -6,22 +6,36 @@ The rules between keys are in `rules.py`; `schedule.py` holds a schedule to them
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
+from pydantic_core import PydanticKnownError
 
 from tl_attention.loop.attention import SOURCE
 from tl_attention.loop.slots import in_slots
 from tl_attention.loop.table import Table, chunk_names, split_table
-from tl_attention.schedule.dialect import Dialect, dialect_of
-from tl_attention.schedule.lowering_name import LoweringName
-from tl_attention.schedule.options import KernelOptions, Releases, SoftmaxOptions, Split, Waits
-from tl_attention.schedule.statement_name import StatementName
+from tl_attention.schedule.dialect import Dialect, dialect_of, dialects
+from tl_attention.schedule.options import KernelOptions, Releases, SoftmaxOptions, Split, StatementName, Waits
 
 # In `order` and `stage`: a producer group.
 PRODUCER = -1
 
 Position = Annotated[StrictInt, Field(ge=PRODUCER)]
+
+
+def _known_lowering(name: Any) -> Any:
+    names = [dialect.name for dialect in dialects()]
+    if name not in names:
+        *others, last = map(repr, names)
+        expected = f"{', '.join(others)} or {last}" if others else last
+        raise PydanticKnownError("literal_error", {"expected": expected})
+    return name
+
+
+def _describe_lowerings(schema: dict[str, Any]) -> None:
+    """Called when the JSON Schema is made: a lowering may be registered after this module is imported."""
+    schema["description"] = "; ".join(f"{dialect.name}: {dialect.words}" for dialect in dialects())
+    schema["enum"] = [dialect.name for dialect in dialects()]
 
 
 class Keys(BaseModel):
@@ -36,64 +50,56 @@ class Keys(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", title="tl-attention schedule")
 
-    lowering: LoweringName = "pipelined"
-    block_M: Annotated[StrictInt, Field(ge=64, le=256, multiple_of=64, description="query rows of one tile")]
-    block_N: Annotated[StrictInt, Field(ge=16, le=256, multiple_of=16, description="keys of one KV block")]
-    threads: Annotated[
-        StrictInt,
-        Field(
-            ge=128,
-            le=512,
-            multiple_of=128,
-            description="threads that compute: 2 * block_M, or by mma_sync a warp for each 16, 32, 48 or 64 rows",
+    lowering: Annotated[str, BeforeValidator(_known_lowering)] = Field(
+        "pipelined", json_schema_extra=_describe_lowerings
+    )
+    block_M: StrictInt = Field(ge=64, le=256, multiple_of=64, description="query rows of one tile")
+    block_N: StrictInt = Field(ge=16, le=256, multiple_of=16, description="keys of one KV block")
+    threads: StrictInt = Field(
+        ge=128,
+        le=512,
+        multiple_of=128,
+        description="threads that compute: 2 * block_M, or by mma_sync a warp for each 16, 32, 48 or 64 rows",
+    )
+    num_stages: StrictInt = Field(
+        ge=1, le=8, description="buffers of K_shared, and of V_shared, that each producer group fills"
+    )
+    group: tuple[tuple[StatementName, ...], ...] = Field(
+        (),
+        description=(
+            "the 15 statements, each in exactly one group, by name or by number 0 to 14 in source order, a split one "
+            "by its chunks; by mma_sync also frag_q, frag_k and frag_v, 15 to 17; a group is contiguous in the order "
+            "and shares a stage"
         ),
-    ]
-    num_stages: Annotated[
-        StrictInt, Field(ge=1, le=8, description="buffers of K_shared, and of V_shared, that each producer group fills")
-    ]
-    group: Annotated[
-        tuple[tuple[StatementName, ...], ...],
-        Field(
-            description=(
-                "the 15 statements, each in exactly one group, by name or by number 0 to 14 in source order, a split one "
-                "by its chunks; by mma_sync also frag_q, frag_k and frag_v, 15 to 17; a group is contiguous in the order "
-                "and shares a stage"
-            )
+    )
+    order: tuple[Position, ...] = Field(
+        (),
+        description=(
+            "one entry per group: its position in the steady-state iteration, each of 0 to n-1 once; "
+            "-1 marks a producer group, exactly one load, which runs ahead"
         ),
-    ] = ()
-    order: Annotated[
-        tuple[Position, ...],
-        Field(
-            description=(
-                "one entry per group: its position in the steady-state iteration, each of 0 to n-1 once; "
-                "-1 marks a producer group, exactly one load, which runs ahead"
-            )
+    )
+    stage: tuple[Position, ...] = Field(
+        (),
+        description=(
+            "one entry per group: with stage s it works on KV block t - s in steady-state iteration t; every stage "
+            "from 0 to the largest is used; -1 where order is -1"
         ),
-    ] = ()
-    stage: Annotated[
-        tuple[Position, ...],
-        Field(
-            description=(
-                "one entry per group: with stage s it works on KV block t - s in steady-state iteration t; every stage "
-                "from 0 to the largest is used; -1 where order is -1"
-            )
-        ),
-    ] = ()
-    kv_order: Annotated[
-        Literal["ascending", "descending"], Field(description="in which order the KV blocks are visited")
-    ] = "ascending"
-    kernel: Annotated[KernelOptions, Field(description="how the kernel uses the machine")] = KernelOptions()
-    softmax: Annotated[SoftmaxOptions, Field(description="how the softmax is computed")] = SoftmaxOptions()
-    split: Annotated[
-        Split, Field(description="statements cut into column chunks, which group names: exp into exp.0, exp.1, ...")
-    ] = Split()
-    wait_before: Annotated[
-        Waits, Field(description="statements before which a product is waited for, earlier than a dependence asks")
-    ] = Waits()
-    release_before: Annotated[
-        Releases,
-        Field(description="statements before which a buffer is released, later than when its last reader is done"),
-    ] = Releases()
+    )
+    kv_order: Literal["ascending", "descending"] = Field(
+        "ascending", description="in which order the KV blocks are visited"
+    )
+    kernel: KernelOptions = Field(KernelOptions(), description="how the kernel uses the machine")
+    softmax: SoftmaxOptions = Field(SoftmaxOptions(), description="how the softmax is computed")
+    split: Split = Field(
+        Split(), description="statements cut into column chunks, which group names: exp into exp.0, exp.1, ..."
+    )
+    wait_before: Waits = Field(
+        Waits(), description="statements before which a product is waited for, earlier than a dependence asks"
+    )
+    release_before: Releases = Field(
+        Releases(), description="statements before which a buffer is released, later than when its last reader is done"
+    )
 
     @property
     def has_program(self) -> bool:

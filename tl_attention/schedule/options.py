@@ -5,13 +5,113 @@ docs/experiments.md has what each was predicted to do, and did.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, WithJsonSchema
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
-from tl_attention.loop.attention import FRAGMENTS
-from tl_attention.schedule.statement_name import MOST_CHUNKS, StatementName
-from tl_attention.schedule.words import Words
+from tl_attention.loop.attention import FRAGMENTS, IN_CHUNKS, NAMES, NUMBER
+from tl_attention.schedule.key_words import shown, suggestion
+
+# --- how a key names a statement: by name, by number in source order, or a chunk of a split one as `exp.0` ------------
+
+MOST_CHUNKS = 16
+CHUNK = re.compile(rf"({'|'.join(IN_CHUNKS)})\.([0-9]|1[0-5])")
+EVERY_NAME = (*NAMES, *(f"{name}.{chunk}" for name in IN_CHUNKS for chunk in range(MOST_CHUNKS)))
+
+# What a statement was called once.
+RENAMED = {"logsum": "sum_merge"}
+
+
+def _to_name(statement: Any) -> Any:
+    """A statement's number or name, to its name."""
+    if isinstance(statement, int) and not isinstance(statement, bool) and 0 <= statement < len(NAMES):
+        return NAMES[statement]
+    if isinstance(statement, str) and (statement in NUMBER or CHUNK.fullmatch(statement)):
+        return statement
+    guess = suggestion(RENAMED.get(statement, statement), EVERY_NAME) if isinstance(statement, str) else ""
+    raise PydanticCustomError(
+        "statement",
+        "{found} is no statement, {expected} a number 0 to {last}, one of {names}, or a chunk of {split}: exp.0 to "
+        "exp.{most}",
+        {
+            "found": shown(statement),
+            "expected": f"{guess}Expected" if guess else "expected",
+            "last": len(NAMES) - 1,
+            "names": ", ".join(NAMES),
+            "split": " or ".join(IN_CHUNKS),
+            "most": MOST_CHUNKS - 1,
+        },
+    )
+
+
+StatementName = Annotated[
+    str,
+    BeforeValidator(_to_name),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(NAMES)},
+                {"type": "integer", "minimum": 0, "maximum": len(NAMES) - 1},
+                {"type": "string", "pattern": f"^{CHUNK.pattern}$"},
+            ]
+        }
+    ),
+]
+
+
+# --- an option: its default, its limits, and its values in words -------------------------------------------------------
+
+
+class _Words:
+    """What each value of an option does, as `explain` says it of the one in force.
+
+    `any_value` are the words for a value without words of its own, formatted with it: {0}, or {0.every} for one of
+    its keys. Where there are none the others describe the key in the JSON Schema.
+    """
+
+    def __init__(self, values: Mapping[Any, str], any_value: str):
+        self._values = values
+        self._any_value = any_value
+
+    def of(self, value: Any) -> str:
+        """What this value does; nothing if there is nothing to say."""
+        if value in self._values:
+            return self._values[value]
+        text = " + ".join(map(str, value)) if isinstance(value, tuple) else value
+        return "" if value is None else self._any_value.format(text)
+
+    def __call__(self, schema: dict[str, Any]) -> None:
+        """Describe the key in its JSON Schema; pydantic calls this."""
+        if not self._any_value:
+            of_each = (
+                f"{value if isinstance(value, str) else shown(value)}: {words}" for value, words in self._values.items()
+            )
+            schema["description"] = "; ".join(of_each)
+
+
+def _option(default: Any, values: Mapping[Any, str] | None = None, any_value: str = "", **limits: Any) -> Any:
+    """A key that may be left out, with what its values do: see `_Words`."""
+    return Field(default, json_schema_extra=_Words(values or {}, any_value), **limits)
+
+
+def _choice(default: str, **values: str) -> Any:
+    """A key that is one of several words, with what each does."""
+    return _option(default, values)
+
+
+def _switch(default: bool, *, on: str, off: str) -> Any:
+    """A key that is true or false, with what each does."""
+    return _option(default, {True: on, False: off})
+
+
+def words_of(field: FieldInfo, value: Any) -> str:
+    """What the value of an option does; nothing if its field has no words."""
+    words = field.json_schema_extra
+    return words.of(value) if isinstance(words, _Words) else ""
 
 
 class _Options(BaseModel):
@@ -26,177 +126,134 @@ Registers = Annotated[
 class KernelOptions(_Options):
     """How the kernel uses the machine."""
 
-    k_stages: Annotated[
-        StrictInt | None,
-        Field(ge=1, le=8, description="buffers of K_shared; num_stages by default"),
-        Words({None: "K_shared has num_stages buffers"}, "buffers of K_shared"),
-    ] = None
-    v_stages: Annotated[
-        StrictInt | None,
-        Field(ge=1, le=8, description="buffers of V_shared; num_stages by default"),
-        Words({None: "V_shared has num_stages buffers"}, "buffers of V_shared"),
-    ] = None
-    tile_scheduler: Annotated[
-        Literal["one_tile", "static", "dynamic"],
-        Words(
-            {
-                "one_tile": "one thread block per row tile, not persistent",
-                "static": "persistent, each thread block takes every n-th row tile",
-                "dynamic": "persistent, the next row tile comes from a counter in global memory",
-            }
-        ),
-    ] = "static"
-    tile_order: Annotated[
-        Literal["rows", "tapered", "sections"],
-        Words(
-            {
-                "rows": "row tiles of one head after another, each head's longest first",
-                "tapered": "row tiles of the last heads from the longest to the shortest, to end with these",
-                "sections": "row tiles in sections of heads whose K and V fit in L2, the longest tiles first",
-            }
-        ),
-    ] = "rows"
-    blocks_per_sm: Annotated[
-        StrictInt,
-        Field(ge=1, le=3, description="thread blocks that share an SM: each has so large a part of it"),
-        Words({1: "a thread block has an SM to itself"}, "{0} thread blocks share an SM"),
-    ] = 1
-    cluster: Annotated[
-        StrictInt,
-        Field(ge=1, le=2),
-        Words(
-            {
-                1: "no cluster, every thread block loads its own K and V",
-                2: "two thread blocks of neighbouring row tiles share each load of K and V",
-            }
-        ),
-    ] = 2
-    ping_pong: Annotated[
-        StrictBool,
-        Words(
-            {
-                True: "the two warpgroups take turns to issue their products",
-                False: "warpgroups issue their products when they get there",
-            }
-        ),
-    ] = False
-    q_operand: Annotated[
-        Literal["shared", "registers"],
-        Words({"shared": "MMA0 reads Q from shared memory", "registers": "MMA0 reads Q from registers"}),
-    ] = "shared"
-    p_operand: Annotated[
-        Literal["registers", "shared"],
-        Words({"registers": "MMA1 reads P from registers", "shared": "MMA1 reads P from shared memory"}),
-    ] = "registers"
-    output: Annotated[
-        Literal["direct", "vector", "tma"],
-        Words(
-            {
-                "direct": "each thread stores the 4 bytes of output that it holds",
-                "vector": "lanes exchange the output and store 16 bytes each",
-                "tma": "the output leaves by TMA, through the rows of Q_shared",
-            }
-        ),
-    ] = "vector"
-    waits: Annotated[
-        Literal["exact", "loose", "free"],
-        Words(
-            {
-                "exact": "a product's wait stands right behind the chunk of exponentials before it in the order",
-                "loose": "a product's wait stays behind the last exponential of the chunk before it in the order",
-                "free": "ptxas may move a product's wait before exponentials that come first in the order",
-            }
-        ),
-    ] = "loose"
-    swizzle: Annotated[
-        StrictBool,
-        Words(
-            {
-                True: "tiles are swizzled in shared memory, so that ldmatrix meets no bank twice",
-                False: "tiles stand row after row in shared memory: ldmatrix meets each bank eight times",
-            }
-        ),
-    ] = True
-    ldmatrix: Annotated[
-        Literal["x4", "x2"],
-        Words(
-            {
-                "x4": "an ldmatrix brings fragments of K, or V, for two products",
-                "x2": "an ldmatrix brings fragments of K, or V, for one product",
-            }
-        ),
-    ] = "x4"
+    k_stages: StrictInt | None = _option(
+        None,
+        {None: "K_shared has num_stages buffers"},
+        "buffers of K_shared",
+        ge=1,
+        le=8,
+        description="buffers of K_shared; num_stages by default",
+    )
+    v_stages: StrictInt | None = _option(
+        None,
+        {None: "V_shared has num_stages buffers"},
+        "buffers of V_shared",
+        ge=1,
+        le=8,
+        description="buffers of V_shared; num_stages by default",
+    )
+    tile_scheduler: Literal["one_tile", "static", "dynamic"] = _choice(
+        "static",
+        one_tile="one thread block per row tile, not persistent",
+        static="persistent, each thread block takes every n-th row tile",
+        dynamic="persistent, the next row tile comes from a counter in global memory",
+    )
+    tile_order: Literal["rows", "tapered", "sections"] = _choice(
+        "rows",
+        rows="row tiles of one head after another, each head's longest first",
+        tapered="row tiles of the last heads from the longest to the shortest, to end with these",
+        sections="row tiles in sections of heads whose K and V fit in L2, the longest tiles first",
+    )
+    blocks_per_sm: StrictInt = _option(
+        1,
+        {1: "a thread block has an SM to itself"},
+        "{0} thread blocks share an SM",
+        ge=1,
+        le=3,
+        description="thread blocks that share an SM: each has so large a part of it",
+    )
+    cluster: StrictInt = _option(
+        2,
+        {
+            1: "no cluster, every thread block loads its own K and V",
+            2: "two thread blocks of neighbouring row tiles share each load of K and V",
+        },
+        ge=1,
+        le=2,
+    )
+    ping_pong: StrictBool = _switch(
+        False,
+        on="the two warpgroups take turns to issue their products",
+        off="warpgroups issue their products when they get there",
+    )
+    q_operand: Literal["shared", "registers"] = _choice(
+        "shared", shared="MMA0 reads Q from shared memory", registers="MMA0 reads Q from registers"
+    )
+    p_operand: Literal["registers", "shared"] = _choice(
+        "registers", registers="MMA1 reads P from registers", shared="MMA1 reads P from shared memory"
+    )
+    output: Literal["direct", "vector", "tma"] = _choice(
+        "vector",
+        direct="each thread stores the 4 bytes of output that it holds",
+        vector="lanes exchange the output and store 16 bytes each",
+        tma="the output leaves by TMA, through the rows of Q_shared",
+    )
+    waits: Literal["exact", "loose", "free"] = _choice(
+        "loose",
+        exact="a product's wait stands right behind the chunk of exponentials before it in the order",
+        loose="a product's wait stays behind the last exponential of the chunk before it in the order",
+        free="ptxas may move a product's wait before exponentials that come first in the order",
+    )
+    swizzle: StrictBool = _switch(
+        True,
+        on="tiles are swizzled in shared memory, so that ldmatrix meets no bank twice",
+        off="tiles stand row after row in shared memory: ldmatrix meets each bank eight times",
+    )
+    ldmatrix: Literal["x4", "x2"] = _choice(
+        "x4",
+        x4="an ldmatrix brings fragments of K, or V, for two products",
+        x2="an ldmatrix brings fragments of K, or V, for one product",
+    )
     # Without words: `explain` has it beside the registers that there are.
-    registers: Annotated[
-        Registers | None,
-        Field(description="registers of a thread that computes and of the producer's (setmaxnreg); else by block_M"),
-    ] = None
+    registers: Registers | None = Field(
+        None, description="registers of a thread that computes and of the producer's (setmaxnreg); else by block_M"
+    )
 
 
 class Exp2Polynomial(_Options):
     """Which exponentials are computed by polynomial on the FMA units instead of MUFU.EX2."""
 
-    every: Annotated[StrictInt, Field(ge=1, le=64, description="every n-th exponential of a thread")]
-    first: Annotated[StrictInt, Field(ge=0, le=127, description="the first of them, counted from 0")] = 0
-    degree: Annotated[StrictInt, Field(ge=2, le=5, description="its degree; exp2.py has the error of each")] = 3
+    every: StrictInt = Field(ge=1, le=64, description="every n-th exponential of a thread")
+    first: StrictInt = Field(0, ge=0, le=127, description="the first of them, counted from 0")
+    degree: StrictInt = Field(3, ge=2, le=5, description="its degree; exp2.py has the error of each")
 
 
 class SoftmaxOptions(_Options):
     """How the softmax is computed."""
 
-    fused_scale: Annotated[
-        StrictBool,
-        Words(
-            {
-                True: "the scale is part of the exponent's FMA",
-                False: "acc_s is scaled before the exponent, not by its FMA",
-            }
-        ),
-    ] = True
-    row_max: Annotated[
-        Literal["thread", "chains", "row"],
-        Words(
-            {
-                "thread": "row_max goes on from the row's maximum so far in every thread",
-                "chains": "row_max takes the even and the odd columns of every thread apart, and goes on from the row's maximum so far",
-                "row": "row_max starts from nothing and compares the row's maximum so far last",
-            }
-        ),
-    ] = "row"
-    row_sum: Annotated[
-        Literal["thread", "row"],
-        Words(
-            {
-                "thread": "row_sum is summed per thread and reduced once after the loop",
-                "row": "row_sum reduces over the row in every block, not once after the loop",
-            }
-        ),
-    ] = "thread"
+    fused_scale: StrictBool = _switch(
+        True, on="the scale is part of the exponent's FMA", off="acc_s is scaled before the exponent, not by its FMA"
+    )
+    row_max: Literal["thread", "chains", "row"] = _choice(
+        "row",
+        thread="row_max goes on from the row's maximum so far in every thread",
+        chains="row_max takes the even and the odd columns of every thread apart, and goes on from the row's maximum so far",
+        row="row_max starts from nothing and compares the row's maximum so far last",
+    )
+    row_sum: Literal["thread", "row"] = _choice(
+        "thread",
+        thread="row_sum is summed per thread and reduced once after the loop",
+        row="row_sum reduces over the row in every block, not once after the loop",
+    )
     # At 16 an exponential could be 65,536, which fp16 does not have.
-    rescale_threshold: Annotated[
-        StrictFloat,
-        Field(
-            ge=0,
-            le=15,
-            description=(
-                "a row's maximum is kept, and its acc_o not rescaled, while it would grow by no more than this, in base-2 "
-                "exponents"
-            ),
+    rescale_threshold: StrictFloat = _option(
+        0.0,
+        {0.0: "a row takes every new maximum, and its acc_o is rescaled"},
+        "a row keeps its maximum, and its acc_o, until it would grow by more than 2^{0:g}",
+        ge=0,
+        le=15,
+        description=(
+            "a row's maximum is kept, and its acc_o not rescaled, while it would grow by no more than this, in base-2 "
+            "exponents"
         ),
-        Words(
-            {0.0: "a row takes every new maximum, and its acc_o is rescaled"},
-            "a row keeps its maximum, and its acc_o, until it would grow by more than 2^{0:g}",
-        ),
-    ] = 0.0
-    exp2_polynomial: Annotated[
-        Exp2Polynomial | None,
-        Field(description="exponentials on the FMA units"),
-        Words(
-            {None: "every exponential by MUFU.EX2"},
-            "1 in {0.every} exponentials of a thread, from its exponential {0.first} on, by a polynomial of degree "
-            "{0.degree} on the FMA units, the others by MUFU.EX2",
-        ),
-    ] = None
+    )
+    exp2_polynomial: Exp2Polynomial | None = _option(
+        None,
+        {None: "every exponential by MUFU.EX2"},
+        "1 in {0.every} exponentials of a thread, from its exponential {0.first} on, by a polynomial of degree "
+        "{0.degree} on the FMA units, the others by MUFU.EX2",
+        description="exponentials on the FMA units",
+    )
 
 
 # The columns of a chunk come in multiples of this.
@@ -207,69 +264,49 @@ Columns = Annotated[
 ]
 
 
-IN_CHUNKS = Words(any_value="in chunks of {0} columns")
-WAITED_FOR = Words(any_value="waited for before {0}, no later")
+def _chunks(description: str) -> Any:
+    return _option(None, any_value="in chunks of {0} columns", description=description)
 
 
 class Split(_Options):
     """Statements cut into column chunks, which are statements of their own: exp into exp.0, exp.1, ..."""
 
-    exp: Annotated[Columns | None, Field(description="columns of each chunk of exp, block_N in total"), IN_CHUNKS] = (
-        None
-    )
-    row_sum: Annotated[
-        Columns | None, Field(description="columns of each chunk of row_sum, block_N in total"), IN_CHUNKS
-    ] = None
-    cast: Annotated[Columns | None, Field(description="columns of each chunk of cast, block_N in total"), IN_CHUNKS] = (
-        None
-    )
-    rescale: Annotated[
-        Columns | None, Field(description="columns of each chunk of rescale, head_dim in total"), IN_CHUNKS
-    ] = None
-    mma0: Annotated[
-        Columns | None,
-        Field(description="columns of Q and K of each chunk of mma0, frag_q and frag_k, head_dim in total"),
-        IN_CHUNKS,
-    ] = None
-    mma1: Annotated[
-        Columns | None, Field(description="keys of each chunk of mma1 and frag_v, block_N in total"), IN_CHUNKS
-    ] = None
+    exp: Columns | None = _chunks("columns of each chunk of exp, block_N in total")
+    row_sum: Columns | None = _chunks("columns of each chunk of row_sum, block_N in total")
+    cast: Columns | None = _chunks("columns of each chunk of cast, block_N in total")
+    rescale: Columns | None = _chunks("columns of each chunk of rescale, head_dim in total")
+    mma0: Columns | None = _chunks("columns of Q and K of each chunk of mma0, frag_q and frag_k, head_dim in total")
+    mma1: Columns | None = _chunks("keys of each chunk of mma1 and frag_v, block_N in total")
 
     def columns(self, statement: str) -> tuple[int, ...] | None:
         """The widths of a statement's chunks, or None if it is whole."""
         return getattr(self, FRAGMENTS.get(statement, statement), None)
 
 
+def _waited_for(what: str) -> Any:
+    description = f"wait for {what} right before this statement"
+    return _option(None, any_value="waited for before {0}, no later", description=description)
+
+
 class Waits(_Options):
     """Statements before which a product, or a load, is waited for, earlier than a dependence asks."""
 
-    load_k: Annotated[StatementName | None, Field(description="wait for K right before this statement"), WAITED_FOR] = (
-        None
-    )
-    load_v: Annotated[StatementName | None, Field(description="wait for V right before this statement"), WAITED_FOR] = (
-        None
-    )
-    mma0: Annotated[
-        StatementName | None, Field(description="wait for MMA0 right before this statement"), WAITED_FOR
-    ] = None
-    mma1: Annotated[
-        StatementName | None, Field(description="wait for MMA1 right before this statement"), WAITED_FOR
-    ] = None
+    load_k: StatementName | None = _waited_for("K")
+    load_v: StatementName | None = _waited_for("V")
+    mma0: StatementName | None = _waited_for("MMA0")
+    mma1: StatementName | None = _waited_for("MMA1")
+
+
+def _released(buffer: str) -> Any:
+    description = f"release {buffer} right before this statement"
+    return _option(None, any_value=f"{buffer} is released before {{0}}, no earlier", description=description)
 
 
 class Releases(_Options):
     """Statements before which a buffer is released, later than right after its last reader is done."""
 
-    load_k: Annotated[
-        StatementName | None,
-        Field(description="release K_shared right before this statement"),
-        Words(any_value="K_shared is released before {0}, no earlier"),
-    ] = None
-    load_v: Annotated[
-        StatementName | None,
-        Field(description="release V_shared right before this statement"),
-        Words(any_value="V_shared is released before {0}, no earlier"),
-    ] = None
+    load_k: StatementName | None = _released("K_shared")
+    load_v: StatementName | None = _released("V_shared")
 
 
 OPTIONS: dict[str, type[_Options]] = {

@@ -9,7 +9,7 @@ from tl_attention.errors import printable
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import AGAIN, CellRow, Verdict
 from tl_attention.measure.records import Comparison, grouped
-from tl_attention.problem.window import is_window
+from tl_attention.problem.mask import is_window
 from tl_attention.show.table import Column, Table, number
 
 WORST_FIRST: tuple[Verdict, ...] = ("not measured", "missed", "within repeatability", "met")

@@ -122,7 +122,7 @@ def _spelled(value: Any) -> str:
 
 def _facts(compiled: Compiled) -> dict[str, str]:
     """Returns what there is to compare of compiled code, each fact in one word or two."""
-    from tl_attention.build.sass import steady
+    from tl_attention.compiler.sass import steady
 
     report, loop = compiled.report, steady(compiled.report.loops) if compiled.report else None
     assert report is not None and compiled.fingerprint is not None

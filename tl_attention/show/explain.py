@@ -10,14 +10,12 @@ from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.hardware.warpgroup import WARP
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.head_dims import HeadSize
-from tl_attention.program.operation import Iteration, Operation
 from tl_attention.program.planned import Planned
-from tl_attention.program.program import Program, offset
+from tl_attention.program.program import Iteration, Operation, Program, offset
 from tl_attention.proof.limits import fragments_text, of_another, shared_text
 from tl_attention.schedule.dialect import Model
-from tl_attention.schedule.options import OPTION_KEYS
+from tl_attention.schedule.options import OPTION_KEYS, words_of
 from tl_attention.schedule.schedule import Schedule
-from tl_attention.schedule.words import words_of
 
 SET = "*"
 

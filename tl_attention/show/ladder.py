@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tl_attention.build.sass import Loop, steady
+from tl_attention.compiler.sass import Loop, steady
 from tl_attention.configurations import published
 from tl_attention.configurations.configuration import Configuration, parse, tile_text
 from tl_attention.errors import ScheduleRefused

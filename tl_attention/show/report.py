@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tl_attention.build.sass import describe
+from tl_attention.compiler.sass import describe
 from tl_attention.errors import InputError, printable
 from tl_attention.hardware.card import KIB
 from tl_attention.measure.records import Row, grouped

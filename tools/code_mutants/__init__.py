@@ -1,1 +1,1 @@
-"""Faults put into generated code, one at a time: which of them the proof lets pass."""
+"""Faults are put into generated code here, one at a time, to find those that the proof lets pass."""

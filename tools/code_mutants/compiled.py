@@ -1,4 +1,4 @@
-"""What the compilers say about mutants: which are no C++ at all, and which give the same machine code."""
+"""Compilers say which mutants are no C++ at all, and which give the same machine code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IN_MUTANT = re.compile(r"\bmutant_(\d+)\b")
 
 
 def errors_of(sources: Sequence[str]) -> list[str]:
-    """The first error that nvcc's front end finds in each kernel, "" where it finds none.
+    """Returns the first error that nvcc's front end finds in each kernel, "" where it finds none.
 
     The sources are the same up to the kernel.
     """
@@ -38,7 +38,7 @@ def errors_of(sources: Sequence[str]) -> list[str]:
 
 
 def _balanced(source: str) -> bool:
-    """Braces match, and the function does not end before its text does."""
+    """Says whether braces match, and the function does not end before its text does."""
     depth, text = 0, source[source.rindex("__launch_bounds__") :].rstrip()
     for place, character in enumerate(text):
         depth += (character == "{") - (character == "}")
@@ -48,7 +48,7 @@ def _balanced(source: str) -> bool:
 
 
 def _front_end(sources: Sequence[str]) -> dict[int, str]:
-    """The first error of each of these kernels that has one that is told."""
+    """Returns the first error of each kernel for which the front end tells an error, by the kernel's number."""
     start = sources[0].index('extern "C" __global__ void')
     parts = [sources[0][:start]]
     for number, source in enumerate(sources):
@@ -79,13 +79,13 @@ def _by_kernel(output: str) -> dict[int, str]:
 
 
 def same_machine_code(before: str, after: str) -> bool:
-    """Whether two device sources give the same SASS. Raises NotCompiled where the changed one gives none."""
+    """Says whether two device sources give the same SASS. Raises NotCompiled where a source gives none."""
     return machine_code(before) == machine_code(after)
 
 
 @functools.cache
 def host_object(source: str) -> bytes:
-    """What the C compiler makes of the host's code. Raises NotCompiled."""
+    """Compiles the host's code with the C compiler, and returns the object file. Raises NotCompiled."""
     tvm, ffi = package("tilelang") / "3rdparty/tvm/include", package("tvm_ffi")
     folders: Iterable[Path] = (tvm, ffi / "include", ffi / "3rdparty/dlpack/include")
     with tempfile.TemporaryDirectory() as folder:

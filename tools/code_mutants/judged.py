@@ -1,4 +1,4 @@
-"""What a person has judged of mutants that the proof accepts, each with the reason why it does no harm."""
+"""A person has judged these mutants, which the proof accepts; each judgement says why a mutant does no harm."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Judgement:
-    """Of every mutant of those kernels, all if none is named, whose operation, line's kind and change match.
+    """A judgement covers the mutants of some kernels whose operation, line's kind and change match its patterns.
 
-    The change from its start, the others from start to end.
+    `change` matches from the start of the change on; the other patterns match from start to end. All kernels are
+    covered if none is named.
     """
 
     operation: str
@@ -21,13 +22,13 @@ class Judgement:
     kernels: str = ".*"
 
 
-# Their tiles' order ends in one that takes the heads of a last section together.
+# The order of these kernels' tiles ends in one that takes the heads of a last section together.
 TAPERED = "best_causal"
 INTEGER = r"\+1|-1|doubled"
-# Their tiles' numbers come from a counter.
+# The numbers of these kernels' tiles come from a counter.
 COUNTED = "best_causal|dynamic|rescale_threshold"
-# Those without a mask; whose rings and turns have periods of 2 and 4; whose clusters share all loads of K and V;
-# and those of T.Pipelined.
+# Kernels without a mask; with rings and turns of periods 2 and 4; with clusters that share all loads of K and V;
+# and kernels of T.Pipelined.
 UNMASKED = "best|q_registers|output_tma|p_shared|dynamic|one_tile|ws_seed|ws_three_stages"
 POWERS_OF_2 = "(?!ws_three_stages).*"
 MULTICAST = "best|q_registers|output_tma|p_shared|sections|one_tile|ws_seed|ws_three_stages"
@@ -62,7 +63,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         " all have arrived",
         COUNTED,
     ),
-    # Of what shows in large problems alone.
+    # Changes that show in large problems alone.
     Judgement(
         "chosen",
         "integer|control",
@@ -191,7 +192,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
 
 
 def reason(kernel: str, row: dict[str, Any]) -> str:
-    """Why the mutant of this row does no harm; "" where nobody has said."""
+    """Says why the mutant of this row does no harm; "" where nobody has said."""
     for judgement in JUDGEMENTS:
         of = ((judgement.kernels, kernel), (judgement.operation, row["operation"]), (judgement.kind, row["kind"]))
         if all(re.fullmatch(*pair) for pair in of) and re.match(judgement.change, row["shown"]):

@@ -1,4 +1,4 @@
-"""The kernels whose generated code is mutated, as text: lowered by TileLang as for the package, without nvcc."""
+"""The generated code of these kernels is mutated as text: TileLang lowers them as for the package, without nvcc."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from code_mutants.reading import Code
-from tl_attention.build.generation import target
+from tl_attention.compiler.generation import target
 from tl_attention.files.schedule_file import load
 from tl_attention.hardware.card import HOPPER
 from tl_attention.lowering.registry import lowering_of
@@ -22,7 +22,7 @@ SCHEDULES = Path(__file__).parents[2] / "schedules"
 
 @dataclass(frozen=True)
 class Kernel:
-    """`file` is the path under schedules/, without .yaml."""
+    """A kernel is a schedule and the variant that it is compiled for. `file` is the path under schedules/, without .yaml."""
 
     file: str
     causal: bool = False
@@ -45,9 +45,9 @@ class Kernel:
         )
 
 
-# All lowerings that have a Program, both masks, the fastest; multicast, tiles from a counter, in sections and tapered, turns, an output
-# by TMA, Q in registers, P in shared memory, a rescale that waits for a threshold, both dtypes and head sizes; fragments
-# by ldmatrix, with one buffer and with two.
+# These kernels have all lowerings with a Program, both masks, the fastest schedules; multicast, tiles from a counter, in
+# sections and tapered, turns, an output by TMA, Q in registers, P in shared memory, a rescale that waits for a threshold,
+# both dtypes and head sizes; fragments by ldmatrix, with one buffer and with two.
 KERNELS: dict[str, Kernel] = {
     "best": Kernel("best"),
     "best_causal": Kernel("best_causal", causal=True),
@@ -75,7 +75,7 @@ KERNELS: dict[str, Kernel] = {
 
 @functools.cache
 def lowered(kernel: Kernel) -> Code:
-    """The code that TileLang generates of it, the same text as `compile_kernel` has. Imports tilelang."""
+    """Returns the code that TileLang generates of a kernel, the same text as `compile_kernel` has. Imports tilelang."""
     lowering = lowering_of(kernel.schedule)
     program = lowering.prim_func(Planned(kernel.schedule), kernel.variant)
     parameters = kernel.variant.parameters(*lowering.counters(kernel.schedule))
@@ -83,7 +83,7 @@ def lowered(kernel: Kernel) -> Code:
 
 
 def generated(program: Any, schedule: Schedule, variant: Variant) -> tuple[str, str]:
-    """The CUDA and the host code that TileLang generates of a prim_func, as it is compiled for the schedule."""
+    """Returns the CUDA and the host code that TileLang generates of a prim_func, as it is compiled for the schedule."""
     from tilelang import tvm
     from tilelang.engine.lower import lower
 

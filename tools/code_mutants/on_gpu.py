@@ -1,4 +1,4 @@
-"""Runs one mutant on the GPU, in a process of its own: it may hang, or fault."""
+"""Runs one mutant on the GPU, in a process of its own: a mutant may hang, or fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from code_mutants.kernels import KERNELS
 from code_mutants.rows import SAME
-from tl_attention.build.compile import CompiledKernel, compile_kernel
+from tl_attention.compiler.compile import CompiledKernel, compile_kernel
 from tl_attention.errors import InputError, ScheduleRefused
 from tl_attention.measure.candidate import Verified, verified_on
 from tl_attention.problem.shape import AttentionShape
@@ -38,16 +38,17 @@ OUTCOMES = (SAME, RIGHT, WRONG, NOT_FINITE, OUTSIDE, UNSTABLE, FAULT, TIMEOUT, N
 
 @dataclass(frozen=True)
 class Result:
-    """What became of it, one of OUTCOMES, and at which problem."""
+    """A result says what became of a mutant: one of OUTCOMES, and words with the problem or the error."""
 
     outcome: str
     words: str = ""
 
 
 def compiled(kernel: str, source: str, cubin: bytes) -> CompiledKernel:
-    """The kernel with this text in the place of the generated one, and this machine code in that of the compiler's.
+    """Compiles a kernel with this text for the generated one, and this machine code for the compiler's.
 
-    By the package's own way, proof included; no kernel that this process compiles later is its own.
+    The package compiles it in its usual way, proof included. Every kernel that this process compiles later gets this
+    text and machine code too.
     """
     import tilelang
     from tilelang.contrib import nvcc
@@ -62,7 +63,7 @@ def compiled(kernel: str, source: str, cubin: bytes) -> CompiledKernel:
 
 
 def problems(kernel: str) -> Iterator[Verified]:
-    """Ragged ones, and such of whole tiles."""
+    """Yields the problems of a kernel: some of whole tiles, then ragged ones."""
     variant = KERNELS[kernel].variant
     for sizes in ALIGNED:
         yield Verified(AttentionShape.of(variant, sizes))
@@ -72,7 +73,7 @@ def problems(kernel: str) -> Iterator[Verified]:
 
 
 def run(kernel: str, source: str, cubin: bytes, limit_s: float) -> Result:
-    """Hold it to the oracle at every shape; the process ends if that takes longer than the limit."""
+    """Compares a mutant with the oracle at every shape; the process ends if that takes longer than the limit."""
     try:
         taken = compiled(kernel, source, cubin)
     except ScheduleRefused as error:
@@ -96,7 +97,7 @@ def run(kernel: str, source: str, cubin: bytes, limit_s: float) -> Result:
 
 
 def on_shape(kernel: Any, problem: Verified, seed: int, device: str = "cuda") -> Result:
-    """One problem: the output is poisoned, and what lies around it marked."""
+    """Runs a kernel on one problem: the output is full of NaN before, and the memory around it is marked."""
     import torch
 
     from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
@@ -122,7 +123,7 @@ def on_shape(kernel: Any, problem: Verified, seed: int, device: str = "cuda") ->
 
 
 def _surrounded(tensor: Tensor, around: float) -> tuple[Tensor, Tensor]:
-    """A copy of the tensor, and the memory that it lies in the middle of."""
+    """Returns a copy of the tensor, and the memory in which the copy lies in the middle."""
     import torch
 
     memory = torch.full((tensor.numel() + 2 * AROUND,), around, dtype=tensor.dtype, device=tensor.device)

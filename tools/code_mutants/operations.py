@@ -1,6 +1,7 @@
-"""The mutants of generated code: a line deleted, two neighbouring statements swapped, an integer changed, a line rewritten.
+"""A mutant of generated code has a line deleted or rewritten, two neighbouring statements swapped, or an integer changed.
 
-What is rewritten is a line that is read: it runs under a condition, or has a cast, a declaration or another type more.
+Only lines that the proof reads are rewritten: a line gets a condition, another choice, a cast, a declaration, another
+type or a second statement.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ CHANGES: dict[str, Callable[[int], int]] = {
     **{f"{by:+}": partial(operator.add, by) for by in (1, -1, 2, -2, 3, -3)},
     "doubled": partial(operator.mul, 2),
 }
-# Of lines that no loop, condition or variable is in.
+# The changes of an integer in a line without loop, condition or variable.
 FEW = ("+1", "-1", "doubled")
 OPERATIONS = (DELETED, SWAPPED, *CHANGES, *REWRITES)
 CONTEXT = 40
-# What steers: a loop, a condition, an integer.
+# Kinds of lines that steer: a loop, a condition, an integer.
 CONTROL = ("integer", "control")
 COMMENT = re.compile(r"/\*.*?\*/|//.*")
 INTEGER = re.compile(r"(?<![\w.])\d+(?![\w.])")
@@ -35,11 +36,11 @@ INTEGER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one part of the code. Lines count from 0, and so do columns.
+    """A mutant is one change of one part of the code. Lines and columns count from 0.
 
-    `place` is the column of the integer that changes, or the number of the rewriting; `first` and `second` are the
-    statements that change places.
-    `kind` is what the changed line is read as, `drawn` whether it is one of those drawn of the numbers' lines.
+    `place` is the column of the integer that changes, or the number of the rewriting; `spans` are the two statements
+    that change places. `kind` is what the changed line is read as. `drawn` says whether the mutant was drawn of the
+    lines that are left to the numbers.
     """
 
     part: str
@@ -52,12 +53,12 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """What tells it from the other mutants of its kernel."""
+        """Returns a key that no other mutant of the kernel has."""
         second = self.spans[1].start if self.spans else self.place
         return f"{self.part}:{self.operation}:{self.line}:{second}"
 
     def of(self, code: Code) -> Code:
-        """The code with the change."""
+        """Returns the code with the change."""
         lines = getattr(code, self.part).split("\n")
         if self.operation in REWRITES:
             lines[self.line] = self._rewritten(lines[self.line])
@@ -85,7 +86,7 @@ class Mutant:
         return [*REWRITES[self.operation](line)][self.place]
 
     def shown(self, code: Code) -> str:
-        """The change in a line of text."""
+        """Shows the change in a line of text."""
         lines = getattr(code, self.part).split("\n")
         if self.spans:
             return "  <->  ".join(_told(lines[span.start : span.stop]) for span in self.spans)
@@ -100,7 +101,7 @@ class Mutant:
 
 
 def _marked(before: str, after: str) -> str:
-    """What stands around a change, and the change itself in braces."""
+    """Shows what stands around a change, and the change itself in braces."""
     start = _shared(before, after)
     same = _shared(before[start:][::-1], after[start:][::-1])
     old, new = before[start : len(before) - same], " ".join(after[start : len(after) - same].split())
@@ -108,7 +109,7 @@ def _marked(before: str, after: str) -> str:
 
 
 def _shared(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Returns how many characters two texts share at their beginning."""
     return next((place for place, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
 
 
@@ -118,9 +119,11 @@ def _told(statement: Sequence[str]) -> str:
 
 
 def mutants(code: Code, verdict: Verdict, numbers: int, seed: str) -> list[Mutant]:
-    """All of the kernel's body and the launch, in lines that are read; of the other lines all deletions, and draws.
+    """Makes the mutants of the kernel's body and of the launch.
 
-    No two give the same text.
+    Lines that are read have all mutants; the other lines have all deletions, and mutants that are drawn.
+
+    No two mutants give the same text.
     """
     body = [line for line, kind in enumerate(verdict.kinds) if kind]
     lines = code.source.split("\n")
@@ -137,7 +140,7 @@ def mutants(code: Code, verdict: Verdict, numbers: int, seed: str) -> list[Mutan
 
 
 def draw(lines: Sequence[str], kinds: Sequence[str], count: int, seed: str) -> list[Mutant]:
-    """So many mutants of the lines that are left to the numbers: each line is as likely as any other."""
+    """Draws `count` mutants of the lines that are left to the numbers: each line is as likely as any other."""
     of_line: dict[int, list[Mutant]] = {}
     for line, kind in enumerate(kinds):
         if is_numbers(kind) and lines[line].strip():
@@ -159,7 +162,7 @@ def draw(lines: Sequence[str], kinds: Sequence[str], count: int, seed: str) -> l
 
 
 def _swaps(lines: Sequence[str], kinds: Sequence[str]) -> Iterator[Mutant]:
-    """Of statements of one block that synchronise and have none that does between them."""
+    """Swaps two statements of one block that synchronise, with none between them that does."""
     for pair in neighbours(lines, [line for line, kind in enumerate(kinds) if synchronises(kind)]):
         texts = [[line.strip() for line in lines[span.start : span.stop]] for span in pair]
         if texts[0] != texts[1]:
@@ -183,7 +186,7 @@ def _integers(part: str, line: int, text: str, kind: str) -> Iterator[Mutant]:
 
 
 def sample(found: Sequence[Mutant], count: int, seed: str) -> list[Mutant]:
-    """So many, one of each operation on each part of the code in turn; what is drawn of the numbers' lines is a part."""
+    """Draws `count` mutants, one of each operation on each part of the code in turn; the numbers' lines count as a part."""
     generator = random.Random(seed)
     groups: dict[tuple[str, str, bool], list[Mutant]] = {}
     for mutant in generator.sample(found, len(found)):
@@ -193,7 +196,7 @@ def sample(found: Sequence[Mutant], count: int, seed: str) -> list[Mutant]:
 
 
 def _distinct(code: Code, found: Sequence[Mutant]) -> Iterator[Mutant]:
-    """One of each text, however it is indented, the first: what is drawn stays drawn."""
+    """Yields the first mutant of each text, whatever its indentation: drawn mutants come first and stay."""
     seen: set[tuple[str, int]] = set()
     for mutant in found:
         lines = getattr(mutant.of(code), mutant.part).split("\n")

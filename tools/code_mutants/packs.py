@@ -1,6 +1,6 @@
-"""Mutants that the proof accepts: drawn, built here, and packed for the GPU's machine.
+"""Draws mutants that the proof accepts, builds them here, and packs them for the GPU's machine.
 
-Those that only the numbers can show; and as a check of the classes such as are equivalent, and those that were judged.
+A pack has mutants that only the numbers can show. To check the classes it also has equivalent mutants, and judged ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HARMLESS = (CONTROL, EQUIVALENT, JUDGED)
 
 
 class _Texts:
-    """The text of each mutant of a kernel, and of the kernel itself, by key."""
+    """The texts of a kernel and of its mutants are here by their keys."""
 
     def __init__(self, kernel: str, numbers: int, seed: str):
         self.code: Code = lowered(KERNELS[kernel])
@@ -41,8 +41,10 @@ class _Texts:
 
 
 def drawn(files: Sequence[Rows], count: int, least: int, equivalent: int, seed: str) -> list[tuple[str, Row]]:
-    """(kernel, row) of so many of the numbers' class, the least of each kind first, then any; of so many that are
-    equivalent; and of all that were judged. The row's kind says which.
+    """Draws (kernel, row) of mutants; the row's kind says in which class a mutant is.
+
+    The draw has `count` mutants of the numbers' class, first `least` of each kind and then any; `equivalent` mutants
+    that are equivalent; and all mutants that were judged.
     """
     order: list[tuple[str, Row]] = []
     for rows in files:
@@ -66,9 +68,9 @@ def drawn(files: Sequence[Rows], count: int, least: int, equivalent: int, seed: 
 
 
 def pack(folder: Path, file: Path, count: int, least: int, equivalent: int, numbers: int, seed: str, jobs: int) -> int:
-    """Draw, build and write so many of the rows in the folder, and their kernels as generated; returns how many.
+    """Draws, builds and writes mutants of the folder's rows, and their kernels as generated; returns how many it wrote.
 
-    What turns out to be no C++ is noted in its row, and others are drawn.
+    A mutant that turns out to be no C++ is noted in its row, and others are drawn.
     """
     files = {rows.head["kernel"]: rows for rows in map(Rows, sorted(folder.glob("*.jsonl")))}
     texts = {kernel: _Texts(kernel, numbers, seed) for kernel in files}
@@ -99,12 +101,12 @@ def _error(folder: Path, text: str) -> str:
 
 
 def built(folder: Path, text: str) -> bytes:
-    """The cubin of a text, kept in the folder. Raises NotCompiled."""
+    """Compiles a text to a cubin, and keeps the cubin in the folder. Raises NotCompiled."""
     file = folder / "built" / f"{sha256(text.encode()).hexdigest()[:16]}.cubin"
     if not file.exists():
         machine_code = cubin(text)
         file.parent.mkdir(exist_ok=True)
-        # All of it or nothing.
+        # The whole file is written, or nothing.
         unfinished = file.with_suffix(".part")
         unfinished.write_bytes(machine_code)
         unfinished.replace(file)
@@ -112,7 +114,7 @@ def built(folder: Path, text: str) -> bytes:
 
 
 def _packed(folder: Path, kernel: str, row: Row, texts: _Texts, own: str) -> Row:
-    """A row with its text and its machine code, which may be the kernel's own, disassembled."""
+    """Returns a row with its text and machine code; `own` is the kernel's machine code, disassembled."""
     text = texts[row["key"]]
     machine_code = built(folder, text)
     same = disassembled(machine_code) == own
@@ -126,6 +128,6 @@ def _packed(folder: Path, kernel: str, row: Row, texts: _Texts, own: str) -> Row
 
 
 def unpacked(file: Path) -> Sequence[Row]:
-    """The rows of a pack, with their source and machine code."""
+    """Reads the rows of a pack, with their source and machine code."""
     with lzma.open(file, "rt") as lines:
         return [json.loads(line) for line in lines]

@@ -1,4 +1,4 @@
-"""Asks the proof about one mutant. Runs in the processes of `mutate_code.py`."""
+"""Asks the proof about one mutant, in the processes of `mutate_code.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ REFUSED, ACCEPTED, BROKEN, TIMEOUT = "refused", "accepted", "broken", "timeout"
 
 @dataclass(frozen=True)
 class Answer:
-    """`words` say why it is refused, or how it broke; `kind` is what the changed line is read as now, "" if gone."""
+    """An answer is what the proof says about a mutant.
+
+    `words` say why the mutant is refused, or how the proof broke. `kind` is what the changed line is read as now, "" if
+    the line is gone.
+    """
 
     outcome: str
     words: str = ""
@@ -24,7 +28,7 @@ class Answer:
 
 
 def ask(kernel: str, mutant: Mutant) -> Answer:
-    """What the proof says of the kernel's code with this change."""
+    """Returns what the proof says of the kernel's code with this change."""
     code = mutant.of(lowered(KERNELS[kernel]))
     try:
         verdict = read(KERNELS[kernel].schedule, code)

@@ -1,4 +1,4 @@
-"""How the proof is asked about generated code: the only place that knows how it is called."""
+"""Asks the proof about generated code. Only this module knows how the proof is called."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.program.derivation import derive
-from tl_attention.proof.generated import text
-from tl_attention.proof.generated.calls import CALLS
-from tl_attention.proof.generated.verdict import GeneratedCode as Code
-from tl_attention.proof.generated.verdict import Verdict
+from tl_attention.proof.code import text
+from tl_attention.proof.code.calls import CALLS
+from tl_attention.proof.code.verdict import GeneratedCode as Code
+from tl_attention.proof.code.verdict import Verdict
 from tl_attention.schedule.schedule import Schedule
 
 __all__ = [
@@ -34,12 +34,12 @@ _known: dict[tuple[object, ...], Verdict] = {}
 
 
 def prove(schedule: Schedule, code: Code) -> Verdict:
-    """The proof's verdict. Raises ScheduleRefused where it refuses the code."""
+    """Returns the proof's verdict. Raises ScheduleRefused where the proof refuses the code."""
     return lowering_of(schedule).check_generated(schedule, derive(schedule), code)
 
 
 def read(schedule: Schedule, code: Code) -> Verdict:
-    """The same, or that of the last code that was accepted where both have the same in all lines that are read."""
+    """Returns the proof's verdict, without a new proof if all lines that are read are as in the last accepted code."""
     key = (schedule.label, code.variant, code.host_source, _read_lines(code.source))
     if key not in _known or key[-1] is None:
         verdict = prove(schedule, code)
@@ -49,7 +49,7 @@ def read(schedule: Schedule, code: Code) -> Verdict:
 
 
 def _read_lines(source: str) -> tuple[str, ...] | None:
-    """The lines that are read, and of the others what they are; None where some is nothing that is known."""
+    """Returns the lines that are read, and the kinds of the other lines; None where a line is of no known kind."""
     try:
         kinds = text.read(source, CALLS).kinds
     except SyntaxError:
@@ -68,20 +68,20 @@ LAUNCH = re.compile(
 
 
 def is_numbers(kind: str) -> bool:
-    """Whether a line of this kind is left to the numbers, all of it."""
+    """Says whether a whole line of this kind is left to the numbers."""
     return kind.startswith(NUMBERS)
 
 
 def of_numbers(kind: str) -> str:
-    """What of a line of this kind is left to the numbers: "numbers: layout" of "load, numbers: layout", else ""."""
+    """Returns what of a line of this kind is left to the numbers: "numbers: layout" of "load, numbers: layout", else ""."""
     return kind[kind.index(NUMBERS) :] if NUMBERS in kind else ""
 
 
 def synchronises(kind: str) -> bool:
-    """Whether a line of this kind loads, multiplies, stores or orders threads."""
+    """Says whether a line of this kind loads, multiplies, stores or orders threads."""
     return bool(kind) and not is_numbers(kind) and kind.partition(",")[0] not in SILENT
 
 
 def reads_of_launch(lines: Sequence[str]) -> list[int]:
-    """The lines of the host's code that are read."""
+    """Returns the numbers of the lines of the host's code that are read."""
     return [number for number, line in enumerate(lines) if LAUNCH.match(line)]

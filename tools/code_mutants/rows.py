@@ -1,4 +1,4 @@
-"""What became of each mutant of a kernel, as lines of JSON in a file, and its class."""
+"""A file of JSON lines says what became of each mutant of a kernel; a mutant's class follows from its line."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from code_mutants.reading import Code, Verdict, is_numbers, of_numbers
 Row = dict[str, Any]
 NOT_CPP, EQUIVALENT, NUMBERS, TO_JUDGE = "not C++", "equivalent", "numbers", "to judge"
 CLASSES = (REFUSED, NOT_CPP, EQUIVALENT, NUMBERS, TO_JUDGE, BROKEN)
-# These keep what small problems do, on purpose: that the events are the same says nothing.
+# These operations keep what small problems do, on purpose: equal events say nothing about them.
 OF_LARGE = ("conditional", "chosen", "cast")
 SAME, OTHER = "same machine code", "other machine code"
 
 
 def class_of(row: Row, digest: str) -> str:
-    """The class of a mutant; of the numbers' with its kind, as "numbers: mask". `digest` is that of the kernel.
+    """Returns the class of a mutant; the numbers' class has its kind, as in "numbers: mask". `digest` is the kernel's.
 
-    The same events are equivalent in a line that is wholly read, and the numbers' in one that is read in part; but not
-    of a change that shows in large problems alone.
+    A change that keeps the events is equivalent in a line that is wholly read, and left to the numbers in a line that
+    is read in part. A change that shows in large problems alone is neither.
     """
     if row["outcome"] in (REFUSED, BROKEN):
         return str(row["outcome"])
@@ -41,7 +41,7 @@ def class_of(row: Row, digest: str) -> str:
     if not digest or row["digest"] != digest:
         return TO_JUDGE
     if row.get("operation") == "swapped":
-        # In its place stands another line as it was.
+        # Another line stands in its place, unchanged.
         return of_numbers(row["kind"]) or EQUIVALENT
     if row.get("operation") in OF_LARGE:
         return TO_JUDGE
@@ -52,12 +52,12 @@ def class_of(row: Row, digest: str) -> str:
 
 
 def is_device(row: Row) -> bool:
-    """Whether the change is in the device's code."""
+    """Says whether the change is in the device's code."""
     return str(row["key"]).startswith(DEVICE + ":")
 
 
 class Rows:
-    """The file of one kernel. What is learnt of a mutant is added as a line of its own, under the mutant's key."""
+    """Rows are the file of one kernel. What is learnt of a mutant is added as a line of its own, under the mutant's key."""
 
     def __init__(self, file: Path):
         self.file = file
@@ -71,7 +71,7 @@ class Rows:
                 self.head = row
 
     def begin(self, kernel: str, code: Code, verdict: Verdict, count: int) -> None:
-        """Note what the rows are of. Raises UsageError if the file has rows of something else."""
+        """Notes which kernel and code the rows are of. Raises UsageError if the file has rows of something else."""
         text = sha256(f"{code.source}\0{code.host_source}".encode()).hexdigest()[:12]
         head = {"kernel": kernel, "code": text, "digest": verdict.digest, "mutants": count}
         if self.head and self.head != head:
@@ -81,7 +81,7 @@ class Rows:
             self._write(head)
 
     def add(self, mutant: Mutant, answer: Answer, shown: str) -> None:
-        """The proof's answer."""
+        """Adds the proof's answer about a mutant."""
         self.learn(
             mutant.key,
             operation=mutant.operation,
@@ -96,13 +96,13 @@ class Rows:
         )
 
     def learn(self, key: str, **fields: Any) -> None:
-        """More about a mutant."""
+        """Adds more fields about a mutant."""
         row = {"key": key, **fields}
         self.found.setdefault(key, {}).update(row)
         self._write(row)
 
     def classes(self) -> Iterator[tuple[Row, str]]:
-        """Every row and its class."""
+        """Yields every row and its class."""
         return ((row, class_of(row, self.head["digest"])) for row in self.found.values())
 
     def _write(self, row: Row) -> None:

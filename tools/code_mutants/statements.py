@@ -1,4 +1,4 @@
-"""Statements of generated CUDA: one in a line, or a loop, branch or block with all that it holds."""
+"""A statement of generated CUDA is a line, or a loop, branch or block with all that it holds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """Lines from `start` up to, and without, `stop`."""
+    """A span has the lines from `start` up to, and without, `stop`."""
 
     start: int
     stop: int
 
 
 def blocks(lines: Sequence[str], start: int) -> list[list[Span]]:
-    """The statements of every block from the line on, in order; the first block is the function's."""
+    """Returns the statements of every block from line `start` on, a block where it ends: the function's come last."""
     found: list[list[Span]] = []
     open_blocks: list[tuple[list[Span], int]] = []
     statements: list[Span] = []
@@ -49,7 +49,7 @@ def blocks(lines: Sequence[str], start: int) -> list[list[Span]]:
 
 
 def neighbours(lines: Sequence[str], marked: Sequence[int]) -> Iterator[tuple[Span, Span]]:
-    """Pairs of statements of one block that hold a marked line, with no other such between them."""
+    """Yields pairs of statements of one block that hold a marked line, with no other such statement between them."""
     if not marked:
         return
     function = max(number for number, line in enumerate(lines) if "__launch_bounds__" in line)

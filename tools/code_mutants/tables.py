@@ -1,4 +1,4 @@
-"""What came out, for people: a table of a kernel's mutants, and those that a person must judge."""
+"""Shows to people a table of a kernel's mutants, and the mutants that a person must judge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH = 160
 
 
 def table(rows: Rows) -> Table:
-    """Operation by class."""
+    """Makes the table of a kernel's mutants, operation by class."""
     counts: Counter[tuple[str, str]] = Counter()
     for row, found in rows.classes():
         counts[_operation(row), found.partition(":")[0]] += 1
@@ -39,13 +39,13 @@ def _operation(row: Row) -> str:
 
 
 def kinds_of_numbers(rows: Rows) -> str:
-    """How many mutants there are of each kind that is left to the numbers."""
+    """Says how many mutants there are of each kind that is left to the numbers."""
     counts = Counter(found for _, found in rows.classes() if found.startswith(NUMBERS))
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
 
 
 def to_judge(rows: Rows) -> list[str]:
-    """A line for each reason that a person has given, and for each mutant without one, or at which the proof broke."""
+    """Returns a line for each reason that a person has given, and for each mutant without one or at which the proof broke."""
     left = [(row, found) for row, found in rows.classes() if found in (TO_JUDGE, BROKEN)]
     reasons = Counter(reason(rows.head["kernel"], row) for row, found in left if found == TO_JUDGE)
     told = [f"judged, {count}: {why}" for why, count in reasons.items() if why]

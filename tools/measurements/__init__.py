@@ -1,1 +1,1 @@
-"""Measurements that are no command of tl-attention, a module for each; `tools/measure.py` runs them."""
+"""A measurement that is no command of tl-attention has a module here; `tools/measure.py` runs it."""

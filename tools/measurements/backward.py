@@ -2,10 +2,10 @@
 
     python tools/measure.py backward --output results/backward-h200.jsonl
 
-Ours is a forward that stores the LSE too, then aten's FlashAttention-2 backward, the very kernels that SDPA's flash runs:
-what differs between the two is the forward. Lines are cells as those of `tl-attention compare`, which `tl-attention
-report` shows: entries sampled in turn in one process, SDPA's flash twice. 16384 tokens, 16 heads. About 60 s on an H200,
-of which 15 compile.
+Our entry is a forward that stores the LSE too, then aten's FlashAttention-2 backward. SDPA's flash runs the same
+backward kernels, so only the forward differs. Lines are cells as those of `tl-attention compare`, which `tl-attention
+report` shows: entries are sampled in turn in one process, SDPA's flash twice. A problem has 16384 tokens and 16 heads.
+The script takes about 60 s on an H200, of which 15 s compile.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ TOKENS, HEADS, HEAD_DIMS, LENGTHS = 16384, 16, (64, 128), (1024, 4096, 16384)
 FLASH, CUDNN, EXACT = "flash2", "cudnn", "exact"
 # A forward has two products, a backward five.
 FLOPS_OF_FORWARD = 3.5
-# Where gradients are held to fp64's: at most this many times as far from them as flash's.
+# Gradients are compared with fp64's at these sizes: ours may be this many times as far from fp64 as flash's.
 CHECKED, MOST = Sizes(1, 2, 1100, 1100), 2.0
 FAILED = 1
 Call = Callable[[], Sequence[Tensor]]
 
 
 def shapes() -> Iterator[AttentionShape]:
-    """The problems, in bf16."""
+    """Yields the problems, in bf16."""
     for head_dim in HEAD_DIMS:
         for seq in LENGTHS:
             for mask in (FULL, CAUSAL):
@@ -63,7 +63,7 @@ def shapes() -> Iterator[AttentionShape]:
 
 
 def call_of(name: str, shape: AttentionShape, inputs: Sequence[Tensor], grad: Tensor) -> Call:
-    """A call that gives the output and the gradients of q, k and v."""
+    """Makes a call that gives the output and the gradients of q, k and v."""
     q, k, v = leaves = [x.detach().requires_grad_() for x in inputs]
     causal = shape.mask == CAUSAL
 
@@ -84,14 +84,14 @@ def call_of(name: str, shape: AttentionShape, inputs: Sequence[Tensor], grad: Te
 
 
 def tensors(shape: AttentionShape, seed: int, device: str) -> tuple[Sequence[Tensor], Tensor]:
-    """q, k, v, and the gradient of an output."""
+    """Makes q, k, v, and the gradient of an output."""
     inputs = make_inputs(shape, seed, device)
     generator = torch.Generator(device).manual_seed(seed + 1)
     return inputs, torch.randn(inputs[0].shape, generator=generator, device=device).to(inputs[0].dtype)
 
 
 def error_of(shape: AttentionShape, seed: int, device: str) -> float:
-    """How far ours lies from fp64, as a part of what it may, at small sizes of the problem: the worst of four tensors."""
+    """Returns our error against fp64 divided by the allowed error, at small sizes: the worst of four tensors."""
     small = shape.resized(CHECKED)
     inputs, grad = tensors(small, seed, device)
     exact = call_of(EXACT, small, [x.double() for x in inputs], grad.double())()
@@ -104,7 +104,7 @@ def error_of(shape: AttentionShape, seed: int, device: str) -> float:
 
 
 def measured(shape: AttentionShape, seed: int, rounds: int, common: dict[str, Any], device: str = "cuda") -> CellRow:
-    """The cell of a problem: flash, ours, cuDNN and flash again."""
+    """Measures the cell of a problem: flash, ours, cuDNN and flash again."""
     error = error_of(shape, seed, device)
     name = f"d{shape.head_dim}-{shape.seq_kv // 1024}k{'-causal' * (shape.mask == CAUSAL)}"
     flops = round(FLOPS_OF_FORWARD * shape.flops)
@@ -134,7 +134,7 @@ def measured(shape: AttentionShape, seed: int, rounds: int, common: dict[str, An
 
 
 def sampled(batches: Sequence[Batch], rounds: int) -> list[Samples]:
-    """Samples of each batch, in turn."""
+    """Samples the batches in turn."""
     found = [Samples(batch.calls) for batch in batches]
     for samples, batch in in_turn(list(zip(found, batches)), rounds):
         ms, clock = batch.sample()
@@ -144,7 +144,7 @@ def sampled(batches: Sequence[Batch], rounds: int) -> list[Samples]:
 
 
 def compile_ours(problems: Sequence[AttentionShape]) -> None:
-    """Compile what `attention` will take for these, beside each other. Raises InputError for what does not compile."""
+    """Compiles the kernels that `attention` will take for these problems, in parallel. Raises InputError if one fails."""
     kernels: dict[object, Candidate] = {}
     for shape in problems:
         shape = shape.asking(lse=True)

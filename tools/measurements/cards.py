@@ -1,9 +1,10 @@
-"""Compiles what ships of a lowering for every card that it is for, and records what ptxas made of it. Needs no GPU.
+"""Compiles a lowering's shipped schedules for all its cards, and records what ptxas made of them. Needs no GPU.
 
     python tools/measure.py cards --output results/cards.jsonl
 
-A line for each schedule, head size that it is meant for, dtype, mask and card, as `tl-attention bench --arch` has them: also
-for what is refused there, with the reason. A kernel takes 10 s of a core the first time.
+The record has a line for each schedule, head size that it is meant for, dtype, mask and card, as in `tl-attention bench
+--arch`. A kernel that is refused for a card has a line too, with the reason. A kernel takes 10 s of a core the first
+time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SEQ = 128
 
 
 def candidates(schedules: Sequence[Named], dtypes: Sequence[str], card: Card) -> list[Candidate]:
-    """What is compiled of the schedules for a card."""
+    """Returns what is compiled of the schedules for a card."""
     return [
         Candidate(
             named.name,

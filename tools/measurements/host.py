@@ -1,18 +1,19 @@
-"""Measures what a call of attention() costs the host, beside SDPA's: on a Hopper GPU.
+"""Measures what a call of attention() costs the host, beside SDPA's, on a Hopper GPU.
 
     python tools/measure.py host [--shape 1,32,128,128] [--causal] [--compiled] [--output FILE]
     python tools/measure.py host --first [--output FILE]
 
 Each candidate makes --calls calls in --rounds rounds, in which the candidates follow each other in alternating order.
-The clock runs around each call by itself: from before it to after it has returned and its result is given up. Nobody
-waits for the GPU inside. Outside, after every DRAINED calls, everybody does, so the queue of launches, of 1,024, is never
-full and no call waits for a place in it. Python's garbage collector is off meanwhile. SDPA's backends are forced around all
-calls of a round, so what forcing costs does not count.
+The clock runs around each call by itself: from before the call to after it has returned and its result is given up.
+Nobody waits for the GPU inside. Outside, after every DRAINED calls, everybody waits for the GPU, so the queue of 1,024
+launches is never full, and no call waits for a place in the queue. Python's garbage collector is off meanwhile. SDPA's
+backends are forced around all calls of a round, so what forcing costs does not count.
 
---first measures the first result of a new process, kernels being in the disk cache: torch is imported, the device
-initialised and the inputs are there before the clock starts; then tl_attention is imported, called and waited for.
+--first measures the first result of a new process, with kernels in the disk cache. Before the clock starts torch is
+imported, the device is initialised and the inputs are there; then tl_attention is imported, called and waited for.
 
-A line of JSON for each candidate, with everything that it was measured with. Exit code 2 where there is no GPU.
+The output has a line of JSON for each candidate, with everything that it was measured with. The exit code is 2 where
+there is no GPU.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ print((imported - begin) / 1e6, (time.perf_counter_ns() - begin) / 1e6)
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is called, and in which context."""
+    """A candidate is what is called, and in which context."""
 
     name: str
     call: Callable[[], object]
@@ -74,14 +75,14 @@ class Candidate:
 
 
 def sizes_of(shape: AttentionShape) -> tuple[tuple[int, ...], ...]:
-    """Those of q, k and v."""
+    """Returns the sizes of q, k and v."""
     of_k = (shape.batch, shape.heads_kv, shape.seq_kv)
     of_q = (shape.batch, shape.heads, shape.seq_q, shape.head_dim)
     return of_q, (*of_k, shape.head_dim), (*of_k, shape.head_dim_v)
 
 
 def candidates(shape: AttentionShape, compiled: bool) -> list[Candidate]:
-    """Ours and SDPA's for one problem."""
+    """Returns our candidates and SDPA's for one problem."""
     causal = shape.mask == CAUSAL
     q, k, v = make_inputs(shape, seed=1, device="cuda")
 
@@ -102,7 +103,7 @@ def candidates(shape: AttentionShape, compiled: bool) -> list[Candidate]:
 
 
 def timed(candidate: Candidate, calls: int) -> list[int]:
-    """Nanoseconds of each call."""
+    """Times calls of a candidate, and returns the nanoseconds of each."""
     found, call = [], candidate.call
     with candidate.context():
         for number in range(calls):
@@ -116,7 +117,7 @@ def timed(candidate: Candidate, calls: int) -> list[int]:
 
 
 def host_times(measured: list[Candidate], calls: int, rounds: int) -> dict[str, list[list[int]]]:
-    """Of each candidate the calls of each round."""
+    """Times the candidates in turn, and returns the nanoseconds of each call by candidate and round."""
     found: dict[str, list[list[int]]] = {candidate.name: [] for candidate in measured}
     for candidate in measured:
         timed(candidate, DRAINED)
@@ -130,7 +131,7 @@ def host_times(measured: list[Candidate], calls: int, rounds: int) -> dict[str, 
 
 
 def row_of(name: str, of_rounds: list[list[int]]) -> dict[str, Any]:
-    """What is recorded of a candidate's calls, in microseconds."""
+    """Returns what is recorded of a candidate's calls, in microseconds."""
     calls = [one / 1e3 for of_round in of_rounds for one in of_round]
     tenths = quantiles(calls, n=10)
     return {
@@ -145,7 +146,7 @@ def row_of(name: str, of_rounds: list[list[int]]) -> dict[str, Any]:
 
 
 def first_rows(shape: AttentionShape, processes: int) -> list[dict[str, Any]]:
-    """The first result of so many new processes, behind one that fills the cache and is not counted."""
+    """Times the first result of so many new processes, after one that fills the cache and is not counted."""
     program = FIRST.format(sizes=sizes_of(shape), dtype=shape.dtype, causal=shape.mask == CAUSAL)
     found = []
     for _ in range(processes + 1):

@@ -1,4 +1,4 @@
-"""What a training beside SDPA's attentions records, and the judgement of it: pure functions of the losses."""
+"""A training beside SDPA's attentions is recorded and judged by pure functions of its losses."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ BLOCK, WARM_UP_BLOCKS = 10, 2
 
 @dataclass(frozen=True)
 class TrainingRun(Measured):
-    """One training: a model of so many layers, each with this problem's attention.
+    """A run is one training of a model with so many layers, each with this problem's attention.
 
-    `losses` are those of each step, as far as they are finite, `block_s` the seconds of each BLOCK steps.
+    `losses` has the loss of each step, as far as losses are finite; `block_s` has the seconds of each BLOCK steps.
     """
 
     attention: str
@@ -38,30 +38,30 @@ class TrainingRun(Measured):
 
     @property
     def steps_per_second(self) -> float | None:
-        """The median of the blocks behind the warm-up."""
+        """Returns the steps per second of the median block after the warm-up."""
         counted = self.block_s[WARM_UP_BLOCKS:]
         return BLOCK / statistics.median(counted) if counted else None
 
 
 def parse_training(line: bytes, where: str) -> TrainingRun:
-    """The training of a line. Raises InputError that begins with `where`, as FILE:LINE."""
+    """Parses the training of a line. Raises InputError that begins with `where`, as FILE:LINE."""
     return parse_line(TrainingRun, line, where)
 
 
 def smoothed(losses: Sequence[float], over: int = SMOOTHED_OVER) -> list[float]:
-    """The mean of each `over` losses in a row; the first is that of the first `over`."""
+    """Returns the mean of each `over` losses in a row; the first mean is of the first `over` losses."""
     return [statistics.fmean(losses[end - over : end]) for end in range(over, len(losses) + 1)]
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The judgement of one seed. The lists have an entry for each step from SMOOTHED_OVER on.
+    """This is the judgement of one seed. Its lists have an entry for each step from SMOOTHED_OVER on.
 
-    `smooth` has the smoothed losses of each attention. `apart` is the smoothed absolute difference of our loss and flash's;
-    `allowed` is MOST times the largest one of flash and cuDNN up to that step. `of_means` is the largest apart / allowed
-    where losses are smoothed before they are subtracted; it is reported and not judged, as such differences cancel, those
-    of flash and cuDNN too. `spread` is how far apart flash's seeds end. `broken` says which attention's loss is not finite,
-    and where.
+    `smooth` has the smoothed losses of each attention. `apart` is the smoothed absolute difference of our loss and
+    flash's. `allowed` is MOST times the largest such difference of flash and cuDNN up to that step. `of_means` is the
+    largest apart / allowed if losses are smoothed before they are subtracted. It is reported and not judged: such
+    differences cancel, also between flash and cuDNN. `spread` is how far apart flash's seeds end. `broken` says which
+    attention's loss is not finite, and where.
     """
 
     seed: int
@@ -74,13 +74,13 @@ class Judged:
 
     @property
     def outside(self) -> list[int]:
-        """The steps, counted from 1, at which ours lies farther from flash's than it may."""
+        """Returns the steps, counted from 1, at which our loss lies farther from flash's than is allowed."""
         pairs = enumerate(zip(self.apart, self.allowed, strict=True), SMOOTHED_OVER)
         return [step for step, (apart, allowed) in pairs if not apart <= allowed]
 
     @property
     def ends_within(self) -> bool:
-        """Whether ours ends no farther from flash's than flash's seeds from each other."""
+        """Says whether our loss ends no farther from flash's than flash's seeds end from each other."""
         return abs(self.smooth[OURS][-1] - self.smooth[FLASH][-1]) <= self.spread
 
     @property
@@ -89,7 +89,7 @@ class Judged:
 
     @property
     def verdict(self) -> str:
-        """The judgement in a line."""
+        """Says the judgement in a line."""
         if self.broken:
             return f"seed {self.seed}: FAILED: {self.broken}"
         return f"seed {self.seed}: {'ok' if self.ok else 'FAILED'}: {self._said()}"
@@ -112,7 +112,7 @@ class Judged:
 
 
 def judged(runs: Sequence[TrainingRun]) -> list[Judged]:
-    """Each seed's judgement. Raises InputError unless each has all attentions, equal in all else, and enough steps."""
+    """Judges each seed. Raises InputError unless each seed has all attentions, equal in all else, and enough steps."""
     if not runs:
         raise InputError("training: no runs, expected one for each attention and seed")
     seeds: dict[int | None, dict[str, TrainingRun]] = {}
@@ -141,7 +141,7 @@ def _judged(seed: int, runs: dict[str, TrainingRun], spread: float) -> Judged:
     ours, flash, cudnn = (runs[name].losses for name in (OURS, FLASH, CUDNN))
     apart, allowed = smoothed(_apart(ours, flash)), _allowed(smoothed(_apart(flash, cudnn)))
     of_means = _part(_apart(smooth[OURS], smooth[FLASH]), _allowed(_apart(smooth[FLASH], smooth[CUDNN])))
-    # Of a run that broke there are fewer.
+    # A run that broke has fewer steps.
     steps = min(len(apart), len(allowed))
     return Judged(seed, smooth, apart[:steps], allowed[:steps], of_means, spread, broken)
 
@@ -155,5 +155,5 @@ def _allowed(between: Sequence[float]) -> list[float]:
 
 
 def _part(apart: Sequence[float], allowed: Sequence[float]) -> float:
-    """The largest as a part of what is allowed; infinite where nothing is, and there is something."""
+    """Returns the largest quotient of a distance and the allowed one; infinite if 0 is allowed and the distance is not 0."""
     return max((a / b if b else math.inf for a, b in zip(apart, allowed) if a), default=0.0)

@@ -2,11 +2,11 @@
 
     python tools/measure.py operator --output results/operator-h200.jsonl
 
-The bare kernel is the same compiled one, launched with tensors that are there: what differs is the checks, the plan, the
-dispatcher and the output's allocation. The GPU is not held back while calls are enqueued, so the host's time counts as far
-as the GPU waits for it; an untimed call before each batch is under way meanwhile. Lines are cells as those of
-`tl-attention compare`, which `tl-attention report` shows: entries sampled in turn in one process, the bare kernel twice.
-About 30 s on an H200.
+The bare kernel is the same compiled kernel, launched with tensors that are there: only the checks, the plan, the
+dispatcher and the output's allocation differ. The GPU is not held back while calls are enqueued, so the host's time
+counts as far as the GPU waits for the host; an untimed call before each batch is under way meanwhile. Lines are cells
+as those of `tl-attention compare`, which `tl-attention report` shows: entries are sampled in turn in one process, the
+bare kernel twice. The script takes about 30 s on an H200.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from measurements.backward import sampled
 from tl_attention import attention
-from tl_attention.build.compile import compile_kernel
+from tl_attention.compiler.compile import compile_kernel
 from tl_attention.errors import InputError
 from tl_attention.measure.candidate import Candidate
 from tl_attention.measure.cell import OURS, schedule_for
@@ -51,10 +51,10 @@ Call = Callable[[], Tensor]
 
 
 class Flow(Batch):
-    """A batch whose calls are enqueued while they run: the host's time counts where the GPU waits for it."""
+    """A flow is a batch of calls that are enqueued while they run: the host's time counts where the GPU waits for it."""
 
     def sample(self) -> tuple[float, int | None]:
-        """Milliseconds of one call, the mean of a batch's, and the SM clock in MHz while it ran."""
+        """Returns the milliseconds of one call, as the mean over a batch, and the SM clock in MHz while the batch ran."""
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._call()
         start.record()
@@ -67,14 +67,14 @@ class Flow(Batch):
 
 
 def shapes() -> Iterator[AttentionShape]:
-    """The problems, in bf16."""
+    """Yields the problems, in bf16."""
     for batch, heads, seq in SIZES:
         for mask in (FULL, CAUSAL):
             yield AttentionShape(batch, heads, seq, seq, HEAD_DIM, "bfloat16", mask)
 
 
 def calls_of(shape: AttentionShape, inputs: tuple[Tensor, Tensor, Tensor]) -> dict[str, Call]:
-    """The bare kernel, attention() and the operator, which give the same output to the bit."""
+    """Returns calls of the bare kernel, attention() and the operator, which give the same output to the bit."""
     q, k, v = inputs
     named, causal = schedule_for(shape), shape.mask == CAUSAL
     output, scale = torch.empty_like(q), shape.head_dim**-0.5
@@ -94,7 +94,7 @@ def calls_of(shape: AttentionShape, inputs: tuple[Tensor, Tensor, Tensor]) -> di
 def measured(
     shape: AttentionShape, rounds: int, seed: int, common: dict[str, Any], device: str = "cuda"
 ) -> Iterator[CellRow]:
-    """A cell of attention(), and one of the operator, each beside the bare kernel."""
+    """Yields a cell of attention() and a cell of the operator, each beside the bare kernel."""
     calls = calls_of(shape, make_inputs(shape, seed, device))
     expected = calls[KERNEL]().clone()
     if wrong := [name for name, call in calls.items() if not torch.equal(call(), expected)]:

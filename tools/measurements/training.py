@@ -2,9 +2,9 @@
 
     python tools/measure.py training --output results/training-h200.jsonl
 
-The model is that of examples/transformer_block.py, larger. A line for each seed and attention is recorded as it comes,
-with the loss of every step; then each seed is judged (losses.py), and the exit code is 1 if one fails. It takes about 70 s on
-an H200, and no network.
+The model of examples/transformer_block.py is trained in a larger size. A line for each seed and attention is recorded
+as it comes, with the loss of every step. Then each seed is judged (losses.py), and the exit code is 1 if a seed fails.
+The script takes about 70 s on an H200, and needs no network.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FAILED = 1
 
 @dataclass(frozen=True)
 class Setting:
-    """What is trained: a model of these layers, and with what."""
+    """A setting says what is trained: a model of so many layers, on which problem, for how many steps and at which rate."""
 
     shape: AttentionShape
     layers: int = 4
@@ -56,28 +56,28 @@ class Setting:
     rate: float = 3e-4
 
     def model(self, attend: Attend, seed: int, device: str) -> torch.nn.Module:
-        """Of the seed's weights, whatever its attention."""
+        """Makes a model with the seed's weights, which do not depend on the attention."""
         heads = (self.shape.heads, self.shape.heads_kv, self.shape.head_dim)
         return model_of(attend, self.layers, *heads, seed=seed, device=device)
 
     def batches(self, seed: int, device: str) -> Sequence[Tensor]:
-        """Of the seed's tokens, one for each step: each has a token more than the model reads."""
+        """Makes a batch of the seed's tokens for each step; its sequences have one token more than the model reads."""
         return sequences(self.shape.batch * self.steps, self.shape.seq_q + 1, seed).to(device).chunk(self.steps)
 
 
 def sdpa(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """PyTorch's attention by this backend and no other."""
+    """Calls PyTorch's attention with this backend and no other."""
     with sdpa_kernel(backend):
         return PYTORCHS(q, k, v)
 
 
 def attentions() -> dict[str, Attend]:
-    """By their names in the record."""
+    """Returns the attentions by their names in the record."""
     return {OURS: OUR_ATTENTION, **{name: partial(sdpa, SDPA[name]) for name in (FLASH, CUDNN)}}
 
 
 def trained(setting: Setting, attend: Attend, seed: int, device: str) -> dict[str, Any]:
-    """Of one training the fields `losses` and `block_s` of its record."""
+    """Trains once, and returns the fields `losses` and `block_s` of the record."""
     synchronize: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else lambda: None
     found, block_s = [], []
     model, batches = setting.model(attend, seed, device), setting.batches(seed, device)
@@ -95,7 +95,7 @@ def trained(setting: Setting, attend: Attend, seed: int, device: str) -> dict[st
 
 
 def check_each_runs(setting: Setting, among: Mapping[str, Attend], device: str) -> None:
-    """Run each forward and backward once, which compiles ours. Raises InputError for one that cannot."""
+    """Runs each attention forward and backward once, which compiles ours. Raises InputError where one cannot run."""
     for name, attend in among.items():
         model, tokens = setting.model(attend, 0, device), setting.batches(0, device)[:1]
         try:
@@ -112,7 +112,7 @@ def measure(
     common: Mapping[str, Any],
     record: Callable[[TrainingRun], object],
 ) -> list[TrainingRun]:
-    """A run for each seed and attention, recorded as it comes."""
+    """Trains once for each seed and attention, and records each run as it ends."""
     runs = []
     for number, seed in enumerate(seeds):
         names = list(among)
@@ -136,7 +136,7 @@ def measure(
 
 
 def summary(run: TrainingRun) -> str:
-    """One run in a line."""
+    """Says what came of one run in a line."""
     rate = f"{run.steps_per_second:.1f} steps/s" if run.steps_per_second else "not timed"
     last = f"last loss {run.losses[-1]:.5f}" if len(run.losses) == run.steps else "a loss that is not finite"
     return f"seed {run.seed}, {run.attention}: {last}, {rate}"

@@ -1,1 +1,1 @@
-"""What one step can change about a schedule: its neighbours, and random walks."""
+"""Moves change one thing in a schedule. They give a schedule's neighbours and random walks."""

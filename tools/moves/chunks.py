@@ -1,4 +1,4 @@
-"""Everything that one step can change about the chunks of split statements, as `groups.py` does of the groups."""
+"""Lists everything that one step can change about the chunks of split statements; `groups.py` does it for groups."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tl_attention.problem.head_dims import DEFAULT_HEAD_DIMS, sizes_of
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.options import CHUNK_UNIT
 
-# Of chunks.
+# Numbers of chunks.
 Numbers = tuple[int, ...]
-# Their chunks are of a block's keys, block_N of them; the others' are of columns, head_dim of them.
+# Chunks of these statements have block_N keys together; chunks of the other statements have head_dim columns.
 OF_KEYS = (*(name for name, buffers in SOURCE.splittable.items() if "acc_s" in buffers), "mma1")
 
 
@@ -22,7 +22,7 @@ def _splittable(keys: Keys) -> list[str]:
 
 
 def cut(keys: Keys) -> Iterator[Change]:
-    """A chunk, or a whole statement, becomes two, one right after the other."""
+    """Cuts a chunk, or a whole statement, into two chunks, one right after the other."""
     for statement in _splittable(keys):
         for columns in _columns(keys, statement):
             for index, width in enumerate(columns):
@@ -34,7 +34,7 @@ def cut(keys: Keys) -> Iterator[Change]:
 
 
 def merge(keys: Keys) -> Iterator[Change]:
-    """Two neighbouring chunks become one, where the first of them stood."""
+    """Merges two neighbouring chunks into one, at the place of the first."""
     for statement in _splittable(keys):
         columns = keys.split.columns(statement) or ()
         for index in range(len(columns) - 1):
@@ -45,7 +45,7 @@ def merge(keys: Keys) -> Iterator[Change]:
 
 
 def shift(keys: Keys) -> Iterator[Change]:
-    """Of two neighbouring chunks one gets columns of the other."""
+    """Moves columns from one of two neighbouring chunks to the other."""
     for statement in _splittable(keys):
         columns = keys.split.columns(statement) or ()
         for index in range(len(columns) - 1):
@@ -58,7 +58,7 @@ def shift(keys: Keys) -> Iterator[Change]:
 
 
 def resized(keys: Keys, block_N: int) -> Change:
-    """block_N, the last chunk of each statement with what changes of the columns."""
+    """Changes block_N, and with it the last chunk of each statement that is cut into chunks of keys."""
     more = block_N - keys.block_N
     cut = {name: columns for name in OF_KEYS if (columns := keys.split.columns(name))}
     wanted = {name: (*columns[:-1], columns[-1] + more) for name, columns in cut.items()}
@@ -66,14 +66,14 @@ def resized(keys: Keys, block_N: int) -> Change:
 
 
 def _columns(keys: Keys, statement: str) -> list[tuple[int, ...]]:
-    """The columns of its chunks; of a whole one all that it may have: the head_dim is not the schedule's."""
+    """Returns the columns of a statement's chunks, for a whole one all that it may have: head_dim is not the schedule's."""
     if columns := keys.split.columns(statement):
         return [columns]
     return [(keys.block_N,)] if statement in OF_KEYS else [sizes_of(size)[1:] for size in DEFAULT_HEAD_DIMS]
 
 
 def _recut(keys: Keys, statement: str, wanted: Sequence[int], becomes: Sequence[Numbers]) -> Change:
-    """The statement in chunks of these columns; `becomes` are the numbers of the chunks that stand for each old one."""
+    """Cuts a statement into chunks of these columns; `becomes` has, for each old chunk, the numbers of the new ones."""
     columns = tuple(wanted) if len(wanted) > 1 else None
     names: dict[str, tuple[str, ...]] = {}
     before: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""Everything that one step can change about the groups: their order, their stages, and which statements they hold.
+"""Lists everything that one step can change about groups: their order, their stages, and which statements they hold.
 
-Each move gives all that it can make of a schedule, well-formed or not, as the keys that change.
+Each move yields all changes that it can make to a schedule, well-formed or not. A change has the keys that change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ Placed = tuple[tuple[tuple[str, ...], int], ...]
 
 
 def as_keys(placed: Placed, producers: Sequence[str]) -> Change:
-    """The keys that say this, groups by their first statement in source order, producers as they are issued."""
+    """Returns the keys that say which groups stand where.
+
+    Groups come by their first statement in source order, producers in the order in which they are issued.
+    """
     entries = [(names, order, stage) for order, (names, stage) in enumerate(placed)]
     entries += [((load,), PRODUCER, PRODUCER) for load in sorted(producers, key=_source_order)]
     entries.sort(key=lambda entry: _source_order(entry[0][0]))
@@ -44,7 +47,7 @@ def _with(placed: Placed, index: int, *groups: tuple[tuple[str, ...], int]) -> P
 
 
 def swap(keys: Keys) -> Iterator[Change]:
-    """Two groups change places."""
+    """Swaps two groups."""
     for a, b in combinations(range(len(keys.emission)), 2):
         placed = list(keys.emission)
         placed[a], placed[b] = placed[b], placed[a]
@@ -52,7 +55,7 @@ def swap(keys: Keys) -> Iterator[Change]:
 
 
 def move(keys: Keys) -> Iterator[Change]:
-    """A group goes to another place."""
+    """Moves a group to another place."""
     for index, group in enumerate(keys.emission):
         others = _without(keys.emission, index)
         for place in range(len(others) + 1):
@@ -60,14 +63,14 @@ def move(keys: Keys) -> Iterator[Change]:
 
 
 def restage(keys: Keys) -> Iterator[Change]:
-    """A group works on the block before, or after."""
+    """Makes a group work on the block before, or after."""
     for index, (names, stage) in enumerate(keys.emission):
         for other in {max(0, stage - 1), stage + 1}:
             yield as_keys(_with(_without(keys.emission, index), index, (names, other)), keys.producers)
 
 
 def split(keys: Keys) -> Iterator[Change]:
-    """The last statements of a group become one of their own, anywhere."""
+    """Makes the last statements of a group a group of their own, at any place."""
     for index, (names, stage) in enumerate(keys.emission):
         for cut in range(1, len(names)):
             rest = _with(_without(keys.emission, index), index, (names[:cut], stage))
@@ -76,7 +79,7 @@ def split(keys: Keys) -> Iterator[Change]:
 
 
 def join(keys: Keys) -> Iterator[Change]:
-    """Two groups of one stage, one after the other, become one."""
+    """Joins two groups of one stage, one after the other."""
     for index, ((names, stage), (others, other)) in enumerate(zip(keys.emission, keys.emission[1:])):
         if stage == other:
             rest = _without(_without(keys.emission, index), index)
@@ -84,7 +87,7 @@ def join(keys: Keys) -> Iterator[Change]:
 
 
 def shuffle(keys: Keys) -> Iterator[Change]:
-    """Two statements of a group change places."""
+    """Swaps two statements of a group."""
     for index, (names, stage) in enumerate(keys.emission):
         for a, b in combinations(range(len(names)), 2):
             order = list(names)
@@ -93,7 +96,7 @@ def shuffle(keys: Keys) -> Iterator[Change]:
 
 
 def toggle_load(keys: Keys) -> Iterator[Change]:
-    """A load gets a place in the order, or becomes a producer, and is issued at any turn."""
+    """Gives a producer's load a place in the order, or makes a load a producer, which is issued at any turn."""
     for load in keys.producers:
         others = [other for other in keys.producers if other != load]
         for place in range(len(keys.emission) + 1):

@@ -1,7 +1,7 @@
-"""The space of schedules: what one step can change, all neighbours of a schedule, random walks.
+"""The space of schedules has all changes of one step, all neighbours of a schedule, and random walks.
 
-Every schedule here is well-formed: it meets the rules that a schedule meets by itself. Whether it is legal, fits the SM
-and is any good is for others to say. The lowering stays the same, and what it does not take stays away.
+Every schedule here is well-formed: it meets the rules that a schedule meets by itself. Other modules say whether a
+schedule is legal, fits the SM and is any good. The lowering stays the same, and keys that it does not take stay away.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+from pydantic import BaseModel
+
 from moves import chunks, groups
 from moves.groups import Change
-from tl_attention.schedule.choices import Path, choices, listed_keys
+from tl_attention.schedule.fields import choices
 from tl_attention.schedule.keys import Keys
 from tl_attention.schedule.options import OPTION_KEYS
 from tl_attention.schedule.schedule import Schedule
 
+Path = tuple[str, ...]
 Move = Callable[[Keys], Iterator[Change]]
 # Whether a move, by its name, is one of those that are wanted.
 Wanted = Callable[[str], bool]
@@ -27,14 +30,25 @@ TOGETHER = ("block_M", "threads", "block_N")
 
 
 def everything(name: str) -> bool:
-    """All moves are wanted."""
+    """Says of every move that it is wanted."""
     return True
 
 
-def moves(schedule: Schedule) -> dict[str, Move]:
-    """What one step can change of it: the moves of groups and of chunks, and the keys, by their paths.
+def listed_keys(keys: BaseModel, above: Path = ()) -> Iterator[tuple[Path, tuple[Any, ...]]]:
+    """Each key whose choices can be listed, by its path, those of the mappings that are there among them."""
+    for name, field in type(keys).model_fields.items():
+        value = getattr(keys, name)
+        if isinstance(value, BaseModel):
+            yield from listed_keys(value, (*above, name))
+        # A mapping that has its own default is always there; one that may be absent is a choice as well.
+        if (field.default is None or not isinstance(value, BaseModel)) and len(found := choices(field)) > 1:
+            yield (*above, name), found
 
-    Each gives all changes that it can make, well-formed or not.
+
+def moves(schedule: Schedule) -> dict[str, Move]:
+    """Returns the moves that a schedule can make: those of groups and of chunks by name, and those of keys by path.
+
+    Each move yields all changes that it can make, well-formed or not.
     """
     keys = {path: values for path, values in listed_keys(schedule) if path[0] not in TOGETHER}
     before = [(key, what) for key in ("wait_before", "release_before") for what, _ in getattr(schedule, key)]
@@ -51,7 +65,7 @@ def moves(schedule: Schedule) -> dict[str, Move]:
 
 
 def neighbours(schedule: Schedule, wanted: Wanted = everything) -> Iterator[Schedule]:
-    """Every other schedule one step away, each once, in the same order each time."""
+    """Yields every other schedule one step away, each once, in the same order each time."""
     seen = {_as_listed(schedule)}
     for name, move in moves(schedule).items():
         for change in move(schedule) if wanted(name) else ():
@@ -62,7 +76,7 @@ def neighbours(schedule: Schedule, wanted: Wanted = everything) -> Iterator[Sche
 
 
 def random_neighbour(schedule: Schedule, rng: random.Random, wanted: Wanted = everything) -> Schedule:
-    """Another schedule one step away: a move at random, then one of its changes. Raises ValueError if there is none."""
+    """Returns another schedule one step away: a random change of a random move. Raises ValueError if there is none."""
     of_name = moves(schedule)
     names = list(filter(wanted, of_name))
     here = _as_listed(schedule)
@@ -77,14 +91,14 @@ def random_neighbour(schedule: Schedule, rng: random.Random, wanted: Wanted = ev
 
 
 def walk(schedule: Schedule, rng: random.Random, steps: int, wanted: Wanted = everything) -> Schedule:
-    """Where a random walk of so many steps ends, which may be where it began."""
+    """Returns the schedule where a random walk of so many steps ends, which may be the schedule where it began."""
     for _ in range(steps):
         schedule = random_neighbour(schedule, rng, wanted)
     return schedule
 
 
 def _changed(schedule: Schedule, change: Change) -> Schedule | None:
-    """The schedule with these keys; None where they break a rule."""
+    """Returns the schedule with these keys changed; None where they break a rule."""
     try:
         return _as_listed(Schedule(**schedule.model_dump() | change))
     except ValueError:
@@ -92,7 +106,7 @@ def _changed(schedule: Schedule, change: Change) -> Schedule | None:
 
 
 def _as_listed(schedule: Schedule) -> Schedule:
-    """The same schedule, its groups in the one order in which the moves list them."""
+    """Returns the same schedule with its groups in the one order in which the moves list them."""
     listed = groups.as_keys(schedule.emission, schedule.producers)
     if schedule.group == listed["group"]:
         return schedule
@@ -110,12 +124,12 @@ def _nested(fields: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
 
 
 def _rows(keys: Keys) -> Iterator[Change]:
-    """Query rows, and the threads for them: neither goes alone."""
+    """Changes the query rows together with their threads: neither changes alone."""
     names = ("block_M", "threads")
     for values in product(*(choices(Schedule.model_fields[name]) for name in names)):
         yield dict(zip(names, values))
 
 
 def _columns(keys: Keys) -> Iterator[Change]:
-    """Keys of a block, and the chunks of them."""
+    """Changes the keys of a block, and the chunks of keys with them."""
     return (chunks.resized(keys, block_N) for block_N in choices(Schedule.model_fields["block_N"]))

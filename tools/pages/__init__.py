@@ -1,1 +1,1 @@
-"""Pages that are made from records and schedules, a module for each page; `tools/make.py` writes them."""
+"""Pages are made from records and schedules, and each page has a module here; `tools/make.py` writes them."""

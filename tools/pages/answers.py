@@ -1,4 +1,4 @@
-"""What the records in results/ answer, for docs/results.md: a question, the answer, and how each record was made."""
+"""Records in results/ answer the questions of docs/results.md; a question has the commands that make its records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CELLS = "tl-attention compare --output FILE"
 
 
 class Record(NamedTuple):
-    """A file in results/ and the command that makes it again; `{rounds}` and `{names}` are taken from its rows."""
+    """A record is a file in results/ and the command that makes it again; `{rounds}` and `{names}` come from its rows."""
 
     file: str
     command: str
@@ -39,7 +39,11 @@ def of_cards(stem: str, command: str) -> tuple[Record, ...]:
 
 
 class Question(NamedTuple):
-    """What a reader asks, the answer in a sentence, the page that has more, and the records of the answer; `others` have no method."""
+    """A question is what a reader asks.
+
+    It has the answer in a sentence, the page that has more, and the records of the answer; `others` are records without
+    a method.
+    """
 
     asked: str
     answer: Callable[[], str]
@@ -52,7 +56,7 @@ class Question(NamedTuple):
 
 
 def of_l(card: str, group: str, peer: str, causal: bool) -> Comparison:
-    """Reads the speed beside a peer on problem L; the group says in which dtype."""
+    """Reads our speed beside a peer on problem L; the group says in which dtype."""
     rows = [row for row in read(record("cells", card)) if (row.group, row.shape.mask == CAUSAL) == (group, causal)]
     [speed] = [speed for row in rows if (speed := row.speed(OURS, peer))]
     return speed
@@ -64,7 +68,7 @@ def span(speed: Comparison) -> str:
 
 
 def one_number() -> str:
-    """Says how fast it is, for README and index: the median of each card, its range, and the medians with a causal mask."""
+    """Says how fast tl-attention is, for README and index: median and range of each card, and medians with a causal mask."""
     full, causal = ({card: of_l(card, "L", "fa3", causal) for card in CARDS} for causal in (False, True))
     medians = " and ".join(
         f"{speed.ratio:.3f}x{the} on an {card.upper()}" for the, (card, speed) in zip((" the speed", ""), full.items())
@@ -80,7 +84,7 @@ def one_number() -> str:
 
 
 def head_dim_256() -> str:
-    """Gives the geometric mean at the largest head size, without and with a causal mask."""
+    """Gives the geometric mean of our speed at the largest head size, without and with a causal mask."""
     ratios = [
         speed.ratio
         for row in divided(read(record("cells")))[0]
@@ -104,7 +108,7 @@ def problem_l() -> str:
 
 
 def lengths() -> str:
-    """Gives the range and the mean over the grid, on each card."""
+    """Gives the range and the mean of our speed over the grid, on each card."""
     found = []
     for card in CARDS:
         ratios = [speed.ratio for row in read(record("grid", card)) if (speed := row.speed(OURS, "fa3"))]
@@ -114,7 +118,7 @@ def lengths() -> str:
 
 
 def head_sizes() -> str:
-    """The slowest and the fastest cell at other head sizes than 128."""
+    """Gives the slowest and the fastest cell at other head sizes than 128."""
     rows = [row for row in divided(read(record("cells")))[0] if row.shape.head_size != 128]
     found = sorted((speed.ratio, of_cell(row)) for row in rows if (speed := row.speed(OURS, "fa3")))
     (low, slowest), (high, fastest) = found[0], found[-1]
@@ -122,13 +126,13 @@ def head_sizes() -> str:
 
 
 def of_cell(row: CellRow) -> str:
-    """`head_dim 96, causal, 1k keys`."""
+    """Names a cell, as in `head_dim 96, causal, 1k keys`."""
     causal = ", causal" * (row.shape.mask == CAUSAL)
     return f"head_dim {row.shape.head_size}{causal}, {length(row.shape.seq_kv)} keys"
 
 
 def fastest_schedule() -> str:
-    """Without and with a causal mask, in bf16."""
+    """Names the fastest schedule and its time, without and with a causal mask, in bf16."""
     found = []
     for file in ("bench-h200-L.jsonl", "bench-h200-L-causal.jsonl"):
         rows = [row for row in read_rows(RESULTS / file) if row.sizes != "peer" and row.shape.dtype == "bfloat16"]
@@ -138,13 +142,13 @@ def fastest_schedule() -> str:
 
 
 def experiments() -> str:
-    """How many predictions came true."""
+    """Says how many predictions came true."""
     counts = [(one.base, [outcome.came_true for outcome in outcomes(one)]) for one in EXPERIMENTS]
     return " ".join(f"{sum(true)} of {len(true)} predictions about `{base}` came true." for base, true in counts)
 
 
 def ladders() -> str:
-    """The step that is worth the most."""
+    """Names the step of all ladders that gains the most."""
     gains = []
     for name in ladder_names():
         rows = by_name(read_rows(RESULTS / record_name(name)), load_ladder(name))
@@ -169,19 +173,19 @@ def submission() -> str:
 
 
 def evaluations(name: str) -> list[tuple[str, Evaluation]]:
-    """The evaluations of a record, by the submission's name."""
+    """Reads the evaluations of a record, each with the submission's name."""
     return [read_evaluation(line, parse_object(line, where), where) for where, line in read_lines(RESULTS / name)]
 
 
 def call() -> str:
-    """On the host."""
+    """Says how much of the host's time a call takes, ours and SDPA's."""
     rows = [parse_object(line, where) for where, line in read_lines(RESULTS / "host-h200.jsonl")]
     found = {row["candidate"]: row["median_us"] for row in rows if "median_us" in row}
     return f"A call takes {found['attention']:.1f} us of the host's time, and a call of PyTorch's SDPA {found['sdpa']:.1f} us."
 
 
 def training() -> str:
-    """How many seeds pass, and the steps per second of each attention."""
+    """Says how many seeds pass, and the steps per second of each attention."""
     runs = of_training.read()
     seeds = judged(runs)
     ours, flash, cudnn = (
@@ -195,7 +199,7 @@ def training() -> str:
 
 
 def backward() -> str:
-    """Forward and backward beside SDPA's."""
+    """Gives our speed of forward and backward beside SDPA's."""
     rows = read(RESULTS / "backward-h200.jsonl")
     found = {peer: [speed.ratio for row in rows if (speed := row.speed(OURS, peer))] for peer in ("flash2", "cudnn")}
     flash, cudnn = (f"{min(of):.2f}x to {max(of):.2f}x" for of in found.values())
@@ -203,7 +207,7 @@ def backward() -> str:
 
 
 def counters() -> str:
-    """How busy the tensor pipe is."""
+    """Says how busy the tensor pipe is, ours and FlashAttention-3's."""
     name = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
     with open(RESULTS / "counters-h200.csv", newline="") as file:
         found = {row["run"]: row for row in csv.DictReader(file) if row["metric"] == name}
@@ -212,7 +216,7 @@ def counters() -> str:
 
 
 def other_cards() -> str:
-    """The backend for them, on the H200."""
+    """Gives the speed on the H200 of the backend for other cards."""
     rows = read(RESULTS / "cells-mma-h200.jsonl")
     groups = {"mma", "mma_d64", "mma_L"}
     ratios = [speed.ratio for row in rows if row.group in groups and (speed := row.speed(OURS, "flash2"))]
@@ -329,12 +333,12 @@ QUESTIONS = (
 
 
 def answers() -> str:
-    """A line for each question."""
+    """Makes the table of questions, a line for each."""
     lines = [(one.asked, one.answer(), one.more, files(one)) for one in QUESTIONS]
     return markdown(("question", "answer", "more", "record"), lines)
 
 
 def files(question: Question) -> str:
-    """The names of its records; those of the ladders together."""
+    """Names the records of a question; those of the ladders are named together."""
     names = [*filter(None, [question.others]), *(one.file for one in question.records)]
     return "`ladder-*-h200.jsonl`" if len(names) > 3 else ", ".join(f"`{name}`" for name in names)

@@ -15,7 +15,7 @@ from tl_attention.schedule.schedule import Schedule
 from tl_attention.show.table import markdown
 
 RECORD = RESULTS / "cards.jsonl"
-# Whose kernels have run where the project's records were made.
+# Kernels for this arch have run where the project's records were made.
 RUN_ON = "sm_90a"
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
@@ -28,7 +28,7 @@ SM at once. A dash means that the schedule is refused for the card, for a reason
 
 
 def blocks_per_sm(row: Row) -> int:
-    """How many blocks of a compiled row an SM of its card holds at once."""
+    """Returns how many thread blocks of a compiled row an SM of its card holds at once."""
     assert row.registers is not None, "the row is compiled"
     schedule, card = Schedule.from_label(row.label), CARDS[row.arch]
     takes = lowering_of(schedule).resources(Planned(schedule), row.shape.head_size, card)
@@ -42,14 +42,14 @@ def section(rows: Sequence[Row]) -> str:
 
 
 def about(rows: Sequence[Row]) -> Iterator[str]:
-    """What compiled them, and which of them have run."""
+    """Says what compiled the kernels, and which of them have run."""
     of = {f"TileLang {row.versions['tilelang']}, nvcc {row.nvcc}, ptxas {row.ptxas}" for row in rows}
     compilers = "; ".join(sorted(of))
     yield f"The compilers are {compilers}. Only the kernels for {CARDS[RUN_ON]} have also run, on an H200.\n"
 
 
 def limits(cards: Iterable[Card]) -> str:
-    """What an SM of each card has."""
+    """Makes the table of what an SM of each card has."""
     headings = ["card", "compute capability", "SMs", "shared memory per SM, per thread block", "threads per SM"]
     lines = [
         [
@@ -65,7 +65,7 @@ def limits(cards: Iterable[Card]) -> str:
 
 
 def table(rows: Sequence[Row], cards: Sequence[Card]) -> str:
-    """A line for each schedule and head size, and for dtypes and masks that differ in some card's cell."""
+    """Makes a line for each schedule and head size, and for dtypes and masks that differ in some card's cell."""
     kernels: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
     for row in sorted(rows, key=_place):
         of_dtypes = kernels.setdefault((row.name, str(row.shape.head_size)), {})
@@ -80,7 +80,7 @@ def table(rows: Sequence[Row], cards: Sequence[Card]) -> str:
 
 
 def _place(row: Row) -> tuple[object, ...]:
-    """Where a row stands: they are recorded as their compilations end."""
+    """Returns where a row stands; in the record rows stand in the order in which their compilations ended."""
     return row.name, sizes_of(row.shape.head_size), row.shape.mask == CAUSAL, row.shape.dtype != "float16"
 
 
@@ -95,7 +95,7 @@ def _cell(row: Row) -> str:
 
 
 def reasons(rows: Sequence[Row]) -> Iterator[str]:
-    """Why kernels are not there, each reason once."""
+    """Says why kernels are not there, each reason once."""
     whose: dict[tuple[str, str], dict[str, None]] = {}
     for row in rows:
         if row.registers is None:

@@ -33,12 +33,12 @@ def record(stem: str, card: str = CARD) -> Path:
 
 
 def read(path: Path) -> list[CellRow]:
-    """The cells of a record."""
+    """Reads the cells of a record."""
     return [parse_line(CellRow, line, where) for where, line in read_lines(path)]
 
 
 def read_all(card: str) -> list[CellRow]:
-    """Reads a card's cells and, at the lengths of the tables and in the same dtype, its grid; the smallest head comes first."""
+    """Reads a card's cells and, at the tables' lengths and in the same dtype, its grid; the smallest head comes first."""
     cells = read(record("cells", card))
     dtype = cells[0].shape.dtype
     grid = [row for row in read(record("grid", card)) if row.shape.seq_kv in LENGTHS and row.shape.dtype == dtype]
@@ -72,7 +72,7 @@ def of_card(rows: Sequence[CellRow]) -> Iterator[str]:
 
 
 def other_runs(rows: Sequence[CellRow]) -> Iterator[str]:
-    """Which lines come from another run than the first, whose date and commit stand above the table."""
+    """Says which lines come from another run than the first run; the first run's date and commit stand above the table."""
     runs: dict[tuple[str | None, ...], dict[str, None]] = {}
     for row in rows:
         of_run = runs.setdefault((row.device, row.run, row.commit), {})
@@ -83,7 +83,7 @@ def other_runs(rows: Sequence[CellRow]) -> Iterator[str]:
 
 
 def divided(rows: Sequence[CellRow]) -> tuple[list[CellRow], list[CellRow]]:
-    """The cells of groups of more than one length, and the others."""
+    """Divides the cells into those of groups with several lengths, and the others."""
     groups: dict[str, set[int]] = {}
     for row in rows:
         groups.setdefault(row.group, set()).add(row.shape.seq_kv)
@@ -91,7 +91,7 @@ def divided(rows: Sequence[CellRow]) -> tuple[list[CellRow], list[CellRow]]:
 
 
 def about_lengths(row: CellRow) -> str:
-    """What was measured, where and how."""
+    """Says what was measured, where and how."""
     return (
         f"Where lengths stand beside each other, the speeds are in {row.shape.dtype}, and the batch is "
         f"{row.shape.batch * row.shape.seq_kv} / length. {measured_on(row)}"
@@ -99,7 +99,7 @@ def about_lengths(row: CellRow) -> str:
 
 
 def measured_on(row: Measured) -> str:
-    """The machine and the run of a line of a record, and its method."""
+    """Names the machine, the run and the method of a record's line."""
     versions = ", ".join(f"{what} {version}" for what, version in row.versions.items())
     return (
         f"{row.device}, driver {row.driver}, {row.run}, commit {row.commit}; {versions}, nvcc {row.nvcc}. {row.method}."
@@ -107,7 +107,10 @@ def measured_on(row: Measured) -> str:
 
 
 def over_lengths(rows: Sequence[CellRow], peers: Mapping[str, str] = PEERS) -> str:
-    """The table of cells of several lengths: a column for each peer and length, and the geometric mean against the first."""
+    """Makes the table of cells of several lengths: a column for each peer and length, and the geometric mean.
+
+    The mean is against the first peer.
+    """
     lengths = sorted({row.shape.seq_kv for row in rows})
     columns = [f"{name}, {length(seq)}" for name in peers.values() for seq in lengths]
     headings = ["head_dim", "heads", "", *columns, f"mean / {next(iter(peers.values()))}"]
@@ -115,7 +118,7 @@ def over_lengths(rows: Sequence[CellRow], peers: Mapping[str, str] = PEERS) -> s
 
 
 def _grid(rows: Sequence[CellRow], lengths: Sequence[int], peers: Mapping[str, str]) -> Iterator[list[str]]:
-    """A line for each group and mask."""
+    """Yields a line for each group and mask."""
     lines: dict[tuple[str, bool], dict[int, CellRow]] = {}
     for row in rows:
         lines.setdefault((row.group, row.shape.mask == CAUSAL), {})[row.shape.seq_kv] = row
@@ -138,12 +141,12 @@ def _grid(rows: Sequence[CellRow], lengths: Sequence[int], peers: Mapping[str, s
 
 
 def heads_of(shape: AttentionShape) -> str:
-    """`16`, or `40 on 8` where 40 heads share the keys and values of 8."""
+    """Writes the number of heads, as in `16`, or `40 on 8` where 40 heads share the keys and values of 8."""
     return str(shape.heads) if shape.group == 1 else f"{shape.heads} on {shape.heads_kv}"
 
 
 def alone(row: CellRow) -> list[str]:
-    """The line of a cell that has no others beside it."""
+    """Makes the line of a cell that stands alone in its group."""
     peer = binding_peer(row)
     speed, ms = _speed(row, peer) if peer else None, row.ours.median_ms
     visited = f", which visits {row.visited:.2f} x the visible pairs" * (peer == "unmasked") if row.visited else ""

@@ -10,8 +10,7 @@ from statistics import geometric_mean
 from pages.cells import NAMES, length, read, record
 from pages.made import ROOT, Make
 from pages.results import ratios
-from tl_attention.files.default_rule import NONE_YET, Case
-from tl_attention.files.defaults import FILE, defaults
+from tl_attention.files.defaults import FILE, NONE_YET, Case, defaults
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.problem.mask import CAUSAL
@@ -23,7 +22,7 @@ ENTRY = re.compile(r"^    record:.*\n(?:      .*\n)*", re.M)
 
 
 def said() -> Iterator[str]:
-    """What the records say of each rule, in their order."""
+    """Yields what the records say of each rule, in the order of the rules."""
     cells, grid = (read(record(stem)) for stem in ("cells", "grid"))
     for number, rule in enumerate(defaults().rules):
         if rule.schedule in OF_GRID and rule.head_dims == (128,):
@@ -34,7 +33,7 @@ def said() -> Iterator[str]:
 
 
 def of_grid(rows: Sequence[CellRow], causal: bool) -> str:
-    """The means over lengths and numbers of heads."""
+    """Says the means over lengths and numbers of heads."""
     lengths = sorted({row.shape.seq_kv for row in rows})
 
     def mean(dtype: str, peer: str) -> str:
@@ -47,7 +46,7 @@ def of_grid(rows: Sequence[CellRow], causal: bool) -> str:
 
 
 def of_cells(rows: Sequence[CellRow]) -> str:
-    """Each cell's speed beside the peer that it is shown with, and its number of keys."""
+    """Says each cell's speed beside the peer that it is shown with, and its number of keys."""
     speeds: dict[str, list[tuple[str, str]]] = {}
     for row in rows:
         peer = binding_peer(row)
@@ -63,7 +62,7 @@ def of_cells(rows: Sequence[CellRow]) -> str:
 
 
 def entry(words: str) -> str:
-    """As it stands in the file."""
+    """Returns the words as they stand in the file, with the key `record`."""
     line = f"    record: {words}\n"
     if len(line) <= 121 and ": " not in words:
         return line

@@ -31,13 +31,13 @@ What is each choice in `best` worth? Each experiment is a schedule that changes 
 
 
 def page() -> str:
-    """The whole page."""
+    """Makes the text of the whole page."""
     parts = [HEAD, *(line for experiments in EXPERIMENTS for line in section(experiments))]
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
 def section(experiments: Experiments) -> Iterator[str]:
-    """A base's experiments, the fastest first."""
+    """Makes the section of a base's experiments, the fastest first."""
     rows = {row.name: row for row in read_rows(RESULTS / experiments.record)}
     base = rows[experiments.base]
     found = outcomes(experiments)
@@ -62,7 +62,7 @@ def section(experiments: Experiments) -> Iterator[str]:
 
 
 def wait(row: Row) -> str:
-    """Where the loop waits for MMA1, in exponentials."""
+    """Says after how many of the loop's exponentials the loop waits for MMA1."""
     loop = row.loops[0]
     return f"{loop.product_waits[-1]} of {loop.exponentials}"
 

@@ -1,6 +1,7 @@
-"""Floating-point instructions of the softmax for a KV block: by formula, and counted in the machine code.
+"""Counts the floating-point instructions of the softmax for a KV block, by formula and in the machine code.
 
-Fusing the scale with the maximum's subtraction makes one instruction of two for each score: an FFMA of an FADD and an FMUL.
+If the scale is fused with the maximum's subtraction, each score takes one instruction for two: an FFMA for an FADD and
+an FMUL.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tl_attention.build.sass import Loop, steady
+from tl_attention.compiler.sass import Loop, steady
 from tl_attention.errors import InputError
 from tl_attention.hardware.warpgroup import WARP
 from tl_attention.schedule.schedule import Schedule
 
 # Adds, products, both at once, larger ones of two, and exponentials.
 COUNTED = ("FFMA", "FMUL", "FADD", "FMNMX", "MUFU")
-# Whose softmax the formula is of.
+# The formula is of this lowering's softmax.
 LOWERING = "mma_sync"
 # An mma.sync multiplies 16 rows by 8 columns, 16 deep; a thread has two of the rows, a pair of each 8 columns.
 ROWS, COLUMNS, DEPTH = 16, 8, 16
@@ -26,7 +27,7 @@ EXCHANGES = 2
 
 @dataclass(frozen=True)
 class FloatInstructions:
-    """Of one KV block, for each thread and so for each warp: by formula, and as counted in the steady loop."""
+    """Instructions are counted of one KV block, for each thread and so each warp: by formula, and in the steady loop."""
 
     formula: Mapping[str, int]
     counted: Mapping[str, int]
@@ -36,21 +37,22 @@ class FloatInstructions:
 
 
 def float_instructions(schedule: Schedule, head_dim: int, loops: Sequence[Loop]) -> FloatInstructions:
-    """Both, of a kernel of the mma.sync lowering; `loops` are those of its machine code, as a report or a row has them.
+    """Returns both counts for a kernel of the mma.sync lowering.
 
-    Raises InputError for another lowering, for rows that keep their maximum, whose branch has no count of its own, and for
-    loops whose products are not those of whole KV blocks.
+    `loops` are the loops of the kernel's machine code, as a report or a row has them. Raises InputError for another
+    lowering, for rows that keep their maximum (their branch has no count of its own), and for loops that do not have
+    the products of whole KV blocks.
     """
     return FloatInstructions(by_formula(schedule, head_dim), counted(schedule, head_dim, loops))
 
 
 def by_formula(schedule: Schedule, head_dim: int) -> dict[str, int]:
-    """What the statements say, for a thread that has s scores and o accumulators of the output, in r rows.
+    """Counts the instructions of the statements, for a thread with s scores and o accumulators of the output, in r rows.
 
     row_max compares s scores, and twice r with other threads'. scale is an exponential for each row, exp one for each
     score: behind an FFMA each if the scale is fused, with r products of the maxima by the scale, which both share; else
-    behind an FADD and an FMUL each. row_sum adds s times, r of them in an FFMA with the product by scores_scale. rescale
-    multiplies o times. Raises InputError as `float_instructions` does.
+    behind an FADD and an FMUL each. row_sum adds s times, r of them in an FFMA with the product by scores_scale.
+    rescale multiplies o times. Raises InputError as `float_instructions` does.
     """
     if schedule.lowering != LOWERING:
         raise InputError(f"lowering {schedule.lowering}: instructions are counted of {LOWERING}")
@@ -72,7 +74,7 @@ def by_formula(schedule: Schedule, head_dim: int) -> dict[str, int]:
 
 
 def counted(schedule: Schedule, head_dim: int, loops: Sequence[Loop]) -> dict[str, int]:
-    """Those of the steady loop, for one KV block. Raises InputError as `float_instructions` does."""
+    """Counts the instructions of the steady loop, for one KV block. Raises InputError as `float_instructions` does."""
     products = products_of_a_block(schedule, head_dim)
     loop = steady(loops)
     found = loop.products if loop else 0
@@ -82,7 +84,7 @@ def counted(schedule: Schedule, head_dim: int, loops: Sequence[Loop]) -> dict[st
 
 
 def products_of_a_block(schedule: Schedule, head_dim: int) -> int:
-    """A warp's mma.sync for one KV block, of both products."""
+    """Returns a warp's number of mma.sync for one KV block, of both products."""
     M = schedule.block_M * WARP // schedule.threads
     return 2 * (M // ROWS) * (schedule.block_N * head_dim // (COLUMNS * DEPTH))
 

@@ -1,4 +1,4 @@
-"""What ncu counted of a ladder's steps, for its page: bytes beside theory, why best reads some twice, and stalls."""
+"""Writes for a ladder's page what ncu counted: bytes beside theory, why `best` reads some bytes twice, and stalls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TEXT = {
     "written to L2": "512.00 MiB",
 }
 SEED, BEST = "seed", "best"
-# Of best, and of what the experiments with it change nothing in.
+# best has this block_M, and no experiment changes it.
 BLOCK_M = 128
 # Warps in percent of all stalls, as the texts have them: kernel, reason.
 TEXT_STALLS = {
@@ -46,7 +46,7 @@ TEXT_STALLS = {
 
 
 def bytes_of_seed_and_best() -> Iterator[str]:
-    """The work log's profile again, and what best does otherwise."""
+    """Repeats the work log's profile, and says what `best` does otherwise."""
     rows = read_all(ProfileRow, RECORD)
     seed = next(row for row in rows if row.name == SEED)
     best = next(row for row in rows if row.name == BEST and row.shape == seed.shape)
@@ -70,7 +70,7 @@ def bytes_of_seed_and_best() -> Iterator[str]:
 
 
 def dram_of_best(rows: Sequence[ProfileRow], best: ProfileRow) -> Iterator[str]:
-    """Why it reads more from memory than there is, by counters."""
+    """Says by counters why `best` reads more from memory than the size of Q, K and V."""
     yield "### Why best reads some of K and V twice"
     yield (
         f"`best` reads {_share(best)} times the size of Q, K and V from memory, and `seed` reads {_share(rows[0])} times that size. "
@@ -106,7 +106,7 @@ def _share(row: ProfileRow) -> str:
 
 
 def stalls(ladder: Ladder) -> Iterator[str]:
-    """What warps wait for in each step, as percent of all stalls, beside the text's words."""
+    """Says what warps wait for in each step, as percent of all stalls, beside the text's words."""
     names = {step.schedule.name: step.name for step in ladder.measured if step.schedule} | PEER_NAMES
     rows = [row for row in read_all(ProfileRow, RECORD) if row.shape == ladder.shape and row.name in names]
     yield "## What warps wait for"

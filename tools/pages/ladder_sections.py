@@ -1,4 +1,4 @@
-"""What a ladder's page has besides its steps: tiles, stalls, counted instructions, a choice, a grid, a profile."""
+"""A ladder's page has sections besides its steps: tiles, stalls, counted instructions, a choice, a grid, a profile."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ TEXT_GAINS: dict[tuple[int, int, bool, str], tuple[float, ...]] = {
 
 
 def extras(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
-    """The sections, of all rows of a ladder's record."""
+    """Yields the sections of a ladder's page, from all rows of its record."""
     if section := SECTIONS.get(ladder.name):
         yield from section(ladder, rows)
 
 
 def waited_for(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
-    """Stalls."""
+    """Makes the section of stalls."""
     yield from ladder_profile.stalls(ladder)
 
 
 def profiled(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
-    """Bytes beside theory."""
+    """Makes the section of bytes beside theory."""
     yield from ladder_profile.bytes_of_seed_and_best()
 
 
@@ -56,7 +56,7 @@ def profiled(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def tiles(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
-    """What whole tiles of fragments, and steps of them, take of the registers."""
+    """Says how many registers whole tiles of fragments take, and parts of them."""
     yield "## What tiles take"
     yield (
         "This table shows why the text cuts tiles of fragments into parts: it has kernels 3 and 4 at five tile sizes. Here they "
@@ -69,7 +69,7 @@ def tiles(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def counted_and_chosen(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
-    """The softmax's instructions before and after, and the choice."""
+    """Compares the softmax's instructions before and after kernel 6, and shows the choice of a kernel."""
     yield "## Floating-point instructions of the softmax"
     yield (
         "The table counts the instructions of a warp for one KV block, once by formula and once in the steady loop of the "
@@ -116,7 +116,7 @@ def _floats(ladder: Ladder, rows: Mapping[str, Row], name: str) -> FloatInstruct
 
 
 def grid(ladder: Ladder, rows: Sequence[Row]) -> Iterator[str]:
-    """The text's 48 problems: what its change does here, and where ours stands beside the peers."""
+    """Shows for the text's 48 problems what the text's change does here, and where ours stands beside the peers."""
     cells = read_cells(GRID)
     row = cells[0]
     yield "## The text's grid"

@@ -15,7 +15,7 @@ from tl_attention.show import ladder as shown
 from tl_attention.show.report import PEER_NAMES
 from tl_attention.show.table import markdown
 
-# In the order in which a student climbs them.
+# Students climb the ladders in this order.
 ORDER = ("rtx5090", "rtx3090", "rtx3090_tuned", "worklog", "fa4")
 MADE_BY = "<!-- Made by `python tools/make.py` from results/. -->\n"
 NOTHING = "-"
@@ -44,7 +44,7 @@ COLUMNS = (
 
 
 def record_of(name: str) -> Path:
-    """Where a ladder's record is."""
+    """Returns the path of a ladder's record."""
     return RESULTS / record_name(name)
 
 
@@ -62,7 +62,7 @@ def pages() -> dict[str, str]:
 
 
 def page(ladder: Ladder, record: Sequence[Row]) -> str:
-    """One ladder, from the first step to the last."""
+    """Makes the page of one ladder, from the first step to the last."""
     rows = shown.by_name(record, ladder)
     parts = [
         f"# {capital(ladder.title)}\n\n{MADE_BY}",
@@ -80,7 +80,7 @@ def page(ladder: Ladder, record: Sequence[Row]) -> str:
 
 
 def where(ladder: Ladder, rows: Mapping[str, Row]) -> str:
-    """What was measured here, on what, and when."""
+    """Says what was measured here, on what, and when."""
     row = next(row for row in rows.values() if row.median_ms)
     versions = ", ".join(f"{name} {row.versions[name]}" for name in ("torch", "tilelang") if name in row.versions)
     sizes = "compiled for exactly this problem" if ladder.fixed else "sizes read at run time"
@@ -93,14 +93,14 @@ def where(ladder: Ladder, rows: Mapping[str, Row]) -> str:
 
 
 def columns(ladder: Ladder, rows: Mapping[str, Row]) -> str:
-    """What the columns of the table of all steps have."""
+    """Says what the columns of the table of all steps have."""
     peer = next(iter(ladder.peers))
     ratio = "median of paired ratios" if rows[peer].rounds_ms else "ratio of two medians"
     return COLUMNS.format(unit=ladder.unit, method=ladder.method, peer=PEER_NAMES[peer], ratio=ratio)
 
 
 def plain(ladder: Ladder, row: Row) -> str:
-    """What the plain product is, and how fast it was."""
+    """Says what the plain product is, and how fast it was."""
     what = (
         "a product of two matrices of 8192 x 8192"
         if ladder.product == "matmul"
@@ -110,7 +110,7 @@ def plain(ladder: Ladder, row: Row) -> str:
 
 
 def step_lines(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
-    """A step: its lesson, what changed in the file and in the code, and what it was worth."""
+    """Yields the parts of a step: its lesson, what changed in the file and in the code, and what the step was worth."""
     yield f"### {step.name}: {step.idea}"
     if step.why:
         yield step.why
@@ -121,7 +121,7 @@ def step_lines(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[
 
 
 def worth(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
-    """What it gained, with the interval in which the gain lies."""
+    """Says what a step gained, with the interval in which the gain lies."""
     row = rows.get(step.name)
     if row is None or row.median_ms is None or row.tflops is None:
         return
@@ -138,7 +138,7 @@ def worth(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def index(ladders: list[Ladder], records: Mapping[str, Mapping[str, Row]]) -> str:
-    """The way through them, and each text's headline beside what was measured here."""
+    """Makes the index: the way through the ladders, and each text's headline beside what was measured here."""
     listed = "\n".join(
         f"{number}. [{capital(found.title)}]({found.name}.md), after {cited(found)}. {found.story}"
         for number, found in enumerate(ladders, 1)
@@ -157,25 +157,25 @@ def index(ladders: list[Ladder], records: Mapping[str, Mapping[str, Row]]) -> st
 
 
 def cited(ladder: Ladder) -> str:
-    """The text by its authors and title, with its address where that is known."""
+    """Cites the text by its authors and title, with its address if known."""
     return f"{ladder.source}, see {ladder.link}" if ladder.link else ladder.source
 
 
 def headline(ladder: Ladder, rows: Mapping[str, Row]) -> tuple[str, ...]:
-    """The text's best known figure and the row of that step."""
-    row = rows[ladder.headline.name]
+    """Makes the line of a text's best known figure and of the same step here."""
+    row = rows[ladder.headline.step]
     beside = "; ".join(
         f"{speed:.3f}x {PEER_NAMES[peer]}" for peer in ladder.peers if peer in rows and (speed := row.speed(rows[peer]))
     )
     least = min(rows[step.name].median_ms or math.inf for step in ladder.measured)
     # The first that is as fast as the fastest, but for what the clock does.
     fastest = next(one for step in ladder.measured if (one := rows[step.name]).median_ms < 1.003 * least)  # type: ignore[operator]
-    text = (ladder.source.partition(",")[0], ladder.headline_text)
+    text = (ladder.source.partition(",")[0], ladder.headline.text)
     return *text, reached(row), beside or NOTHING, NOTHING if fastest is row else reached(fastest)
 
 
 def reached(row: Row) -> str:
-    """A step's time and rate, and the card."""
+    """Says a step's time and rate, and the card."""
     return (
         f"{row.name}: {row.median_ms:.3f} ms, {row.tflops:.0f} TFLOPS, {row.percent_of_matmul:.1f} % of the plain product "
         f"({row.device})"
@@ -183,7 +183,7 @@ def reached(row: Row) -> str:
 
 
 def capital(text: str) -> str:
-    """With a capital letter."""
+    """Returns the text with a capital letter."""
     return text[:1].upper() + text[1:]
 
 

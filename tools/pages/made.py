@@ -1,4 +1,4 @@
-"""Where made files lie, and how a page that people write takes its made parts."""
+"""Says where made files lie, and puts made parts into pages that people write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Make = Callable[[], str]
 def filled(page: str, parts: Mapping[str, Make]) -> str:
     """Returns the text of a page with its parts made anew.
 
-    A part stands between `<!-- NAME -->` and `<!-- end of NAME -->`. Raises ValueError where a part has no place, or several.
+    A part stands between `<!-- NAME -->` and `<!-- end of NAME -->`. Raises ValueError where a part has no place, or
+    several.
     """
     for name, make in parts.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"

@@ -1,4 +1,4 @@
-"""Predictions of the experiments, in words, as intervals of speed, and what was measured."""
+"""Reads the predictions of the experiments, as words and as intervals of speed, and compares them with what was measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tl_attention.measure.records import read_rows
 
 # How far outside of its interval a speed may be, in both directions, and still be what was predicted: the noise.
 NOISE = 0.01
-# Of the speeds' last digit, in floating point.
+# The rounding of a speed's last digit, in floating point.
 ROUNDING = 1e-9
 PREDICTION = re.compile(r"^# Prediction: (.*)$", re.MULTILINE)
 _AMOUNT = re.compile(r"(?P<least>[\d.]+)(?: to (?P<most>[\d.]+))? % (?P<way>slower|faster)\b")
@@ -23,14 +23,14 @@ _AS = re.compile(r"as (?P<other>\w+)\b")
 
 
 class Experiments(NamedTuple):
-    """The schedules of a folder, each of which changes one thing in `base`, and their record in results/."""
+    """Experiments are the schedules of a folder, each with one change to `base`, and their record in results/."""
 
     folder: Path
     record: str
     base: str
 
     def path(self, name: str) -> Path:
-        """The file of an experiment."""
+        """Returns the file of an experiment."""
         return self.folder / f"{name}.yaml"
 
 
@@ -42,19 +42,19 @@ EXPERIMENTS = (
 
 @dataclass(frozen=True)
 class Interval:
-    """Speeds as parts of that of the schedule that was changed: 0.98 to 0.99 is 1 to 2 % slower."""
+    """An interval has speeds divided by the base's speed: 0.98 to 0.99 is 1 to 2 % slower."""
 
     low: float
     high: float
 
     def holds(self, speed: float) -> bool:
-        """Whether the speed is in it, or no further outside than noise."""
+        """Says whether a speed is in the interval, or no further outside than noise."""
         return self.low - NOISE - ROUNDING <= speed <= self.high + NOISE + ROUNDING
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One experiment: what was predicted in words, the interval that they mean, and the speed that was measured."""
+    """An outcome has what was predicted of an experiment, in words and as an interval, and the speed that was measured."""
 
     name: str
     words: str
@@ -63,12 +63,12 @@ class Outcome:
 
     @property
     def came_true(self) -> bool:
-        """Whether the speed is what was predicted."""
+        """Says whether the speed is what was predicted."""
         return self.predicted.holds(self.speed)
 
 
 def outcomes(experiments: Experiments) -> list[Outcome]:
-    """The outcomes of a base's experiments, the fastest first; a speed is the median of paired ratios.
+    """Returns the outcomes of a base's experiments, the fastest first; a speed is the median of paired ratios.
 
     Raises InputError for a prediction that cannot be read, and for an experiment that the record does not have.
     """
@@ -85,7 +85,7 @@ def outcomes(experiments: Experiments) -> list[Outcome]:
 
 
 def predictions(folder: Path) -> dict[str, str]:
-    """The prediction in each file of a folder, by the file's name. Raises InputError for a file without one."""
+    """Reads the prediction in each file of a folder, by the file's name. Raises InputError for a file without one."""
     found = {}
     for path in sorted(folder.glob("*.yaml")):
         said = PREDICTION.search(path.read_text())
@@ -96,10 +96,11 @@ def predictions(folder: Path) -> dict[str, str]:
 
 
 def interval(name: str, words: Mapping[str, str]) -> Interval:
-    """What the prediction of an experiment means: the words that it begins with, up to the reason.
+    """Returns what the prediction of an experiment means, by the words with which it begins, up to the reason.
 
-    `1 to 2 % slower`, `1 % faster`, `no difference`, or `as OTHER`: the prediction of that experiment, or of the one with
-    that name and the number with which this one's ends. Raises InputError for others.
+    The words are `1 to 2 % slower`, `1 % faster`, `no difference`, or `as OTHER`. `as OTHER` means the prediction of
+    that experiment, or of the experiment with that name and the number with which this experiment's name ends. Raises
+    InputError for other words.
     """
     said = words[name]
     if found := _AMOUNT.match(said):

@@ -21,7 +21,7 @@ SDPA = {"flash2": "SDPA's flash", "cudnn": "SDPA's cuDNN"}
 
 
 def speed() -> str:
-    """The forward pass beside the peers in bf16, a line for each kind of problem and card."""
+    """Makes the table of the forward pass beside the peers in bf16, a line for each kind of problem and card."""
     grids = {card: [row for row in read(record("grid", card)) if row.shape.dtype == "bfloat16"] for card in CARDS}
     cells = read(record("cells"))
     kinds: list[tuple[str, str, list[CellRow]]] = [
@@ -46,7 +46,7 @@ def few_queries(row: CellRow) -> str:
 
 
 def spread(rows: Sequence[CellRow], peer: str) -> str:
-    """The geometric mean of our speeds beside a peer, and their range."""
+    """Gives the geometric mean of our speeds beside a peer, and their range."""
     found = [speed.ratio for row in rows if (speed := row.speed(OURS, peer))]
     if not found:
         return ""
@@ -55,13 +55,13 @@ def spread(rows: Sequence[CellRow], peer: str) -> str:
 
 
 def training() -> str:
-    """A training run beside SDPA's attentions, and forward plus backward alone."""
+    """Compares a training run with SDPA's attentions, and forward plus backward alone."""
     told = (("A training run", answers.training()), ("Forward plus backward alone", answers.backward()))
     return "\n".join(f"- {what}: {words[0].lower()}{words[1:]}" for what, words in told)
 
 
 def rules() -> str:
-    """Which schedule serves which case, a line for each rule."""
+    """Makes the table of which schedule serves which case, a line for each rule."""
     lines = []
     # The words of the records are taken from the records: the file may be about to be written.
     for rule, recorded in zip(defaults().rules, said(), strict=True):
@@ -71,13 +71,13 @@ def rules() -> str:
 
 
 def backward() -> str:
-    """Forward plus backward beside SDPA's, a line for each head size and mask."""
+    """Makes the table of forward plus backward beside SDPA's, a line for each head size and mask."""
     rows = read(BACKWARD)
     return f"{about_lengths(rows[0])}\n\n{over_lengths(rows, SDPA)}"
 
 
 def host() -> str:
-    """What a call costs the host, and the first result of a process."""
+    """Says what a call costs the host, and how long the first result of a process takes."""
     lines = [json.loads(line) for line in HOST.read_text().splitlines()]
     first = next(line for line in lines if "median_ms" in line)
     calls = [line for line in lines if "median_us" in line]
@@ -95,7 +95,7 @@ def host() -> str:
 
 
 def operator() -> str:
-    """The GPU's time of a call beside the bare kernel's."""
+    """Makes the table of the GPU's time of a call beside the bare kernel's."""
     rows = read(OPERATOR)
     lines = [
         [row.ours.what, str(row.shape), f"{row.ours.median_ms:.3f}", f"{speed.ratio:.4f}", f"{row.repeatability:.4f}"]

@@ -1,4 +1,4 @@
-"""How each record of docs/results.md was made: its card, date, commit, number of rounds, method and command."""
+"""Says how each record of docs/results.md was made: its card, date, commit, number of rounds, method and command."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tl_attention.show.table import markdown
 
 COUNT = re.compile(r"(\d+) rounds, ")
 HEADINGS = ("record", "card", "date", "commit", "tl-attention", "n", "method", "command")
-# What the versions of a record are besides tl-attention's own, which stands in its line.
+# tl-attention's own version stands in the record's line, not among the other versions.
 OWN = "tl-attention"
 EVALUATED = "the leaderboard's own: CUDA events around each call, as many calls as its rule asks for"
 
 
 def lines(record: Record) -> list[dict[str, Any]]:
-    """The lines of a record that were measured, as they are; of an evaluation, what it says of the machine."""
+    """Reads the lines of a record that were measured; an evaluation becomes what it says of the machine."""
     found = [parse_object(line, where) for where, line in read_lines(RESULTS / record.file)]
     return [of_evaluation(one) if "environment" in one else one for one in found if one.get("method") or "rows" in one]
 
 
 def of_evaluation(line: dict[str, Any]) -> dict[str, Any]:
-    """An evaluation as the other lines are."""
+    """Returns an evaluation in the form of the other lines."""
     said, timing = line["environment"], line["rows"][-1].get("timing") or {}
     names = ("torch", "tilelang", "python", "cuda", "cudnn", OWN)
     return {
@@ -38,7 +38,7 @@ def of_evaluation(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def records() -> Iterator[str]:
-    """The table of all records, their methods, and their versions."""
+    """Makes the table of all records, with their methods and versions below."""
     every = list(dict.fromkeys(record for one in QUESTIONS for record in one.records))
     methods: dict[str, str] = {}
     table = [line_of(record, lines(record), methods) for record in every]
@@ -52,7 +52,7 @@ def records() -> Iterator[str]:
 
 
 def line_of(record: Record, rows: Sequence[dict[str, Any]], methods: dict[str, str]) -> tuple[str, ...]:
-    """A record's line of the table; a method that is new gets the next letter."""
+    """Makes a record's line of the table; a method that is new gets the next letter."""
     first = rows[0]
     letters = [methods.setdefault(COUNT.sub("", row["method"]), chr(ord("A") + len(methods))) for row in rows]
     counts = sorted({int(found[1]) for row in rows if (found := COUNT.search(row["method"]))})
@@ -71,7 +71,7 @@ def line_of(record: Record, rows: Sequence[dict[str, Any]], methods: dict[str, s
 
 
 def samples(rows: Sequence[dict[str, Any]]) -> str:
-    """How often something was measured, where there are no rounds."""
+    """Says how often something was measured, where there are no rounds."""
     found = sorted({int(row["n"]) for row in rows if row.get("n")}, reverse=True)
     if found:
         return f"{' or '.join(map(str, found))} calls"
@@ -79,7 +79,7 @@ def samples(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def machine(rows: Sequence[dict[str, Any]]) -> str:
-    """The versions and the card's settings that all records share, or each of them that differs."""
+    """Says the versions and the card's settings that all records share; where they differ, each of them."""
     found: dict[str, dict[str, None]] = {}
     for row in rows:
         said = {**row["versions"], "nvcc": row["nvcc"], "driver": row["driver"]}

@@ -27,9 +27,9 @@ EVALUATIONS = {
     **{record("evaluate", card).name: "These are its times beside cuDNN" for card in CARDS},
     "evaluate-cold-h200.jsonl": "The submission also passes with an empty kernel cache, where it is compiled first",
 }
-# Of the grid: dtype and peer of each pair of lines for each card, without and with a causal mask.
+# Dtype and peer of the grid's lines: each has a line for each card, without and with a causal mask.
 GRID_LINES = (("bfloat16", "fa3"), ("bfloat16", "cudnn"), ("float16", "cudnn"))
-# Those that the README has.
+# The README has these lines.
 README_LINES = (GRID_LINES[0], GRID_LINES[1])
 # Problem L's groups in the record of cells.
 OF_L = {"bfloat16": "L", "float16": "L_fp16"}
@@ -72,7 +72,7 @@ OF_EVALUATIONS = """How fast is the submission under [the leaderboard's rules](l
 and TileLang compiles it; `leaderboard_submit_cubin` holds machine code. The last two columns are cuDNN's time divided by the
 row's time.
 """
-# What the text's harness printed for its benchmark, and for the ranked one.
+# The text's harness printed these times for its benchmark, and for the ranked one.
 WORK_LOG = (
     "A published text has 13.4 to 13.6 ms in the mean for problem L on an H100, with the kernel and the compilers of its "
     "authors, on the server of their class: {source}. [A ladder](ladders/worklog.md) repeats its steps."
@@ -90,7 +90,7 @@ FOOT = """## Pictures
 
 
 def page() -> str:
-    """The whole page."""
+    """Makes the text of the whole page."""
     return "\n".join(
         [
             HEAD.format(answers=answers(), cards=cards()),
@@ -105,13 +105,13 @@ def page() -> str:
 
 
 def cards() -> str:
-    """Which cards the records are of."""
+    """Says from which cards the records are."""
     found = sorted({line["device"] for one in QUESTIONS for record in one.records for line in lines_of(record)})
     return f"The records are from one {' and one '.join(found)}."
 
 
 def benches() -> Iterator[str]:
-    """One table for each problem of the benches."""
+    """Makes one table for each problem of the benches."""
     for name in BENCHES:
         for rows in by_problem(read_rows(RESULTS / name)):
             row, shown = next(row for row in rows if row.method), table(rows, COLUMNS, BASELINE)
@@ -119,7 +119,7 @@ def benches() -> Iterator[str]:
 
 
 def grid() -> Iterator[str]:
-    """Speed against the peers over lengths, 32768 tokens each."""
+    """Makes the section of speed against the peers over lengths, at 32768 tokens each."""
     names = " and ".join(f"`results/{record('grid', card).name}`" for card in CARDS)
     yield "## Over lengths\n"
     cells = " and ".join(f"`results/{record('cells', card).name}`" for card in CARDS)
@@ -183,14 +183,14 @@ def shortest_causal() -> str:
 
 
 def ratios(rows: Sequence[CellRow], dtype: str, peer: str, causal: bool) -> list[float]:
-    """Our speed as a part of a peer's in each cell of a dtype and mask, the shortest first."""
+    """Returns our speed as a part of a peer's in each cell of a dtype and mask, the shortest length first."""
     chosen = [row for row in rows if (row.shape.dtype, row.shape.mask == CAUSAL) == (dtype, causal)]
     speeds = (row.speed(OURS, peer) for row in sorted(chosen, key=lambda row: row.shape.seq_kv))
     return [speed.ratio for speed in speeds if speed]
 
 
 def evaluations() -> Iterator[str]:
-    """What `submit --evaluate` found, a table for each record."""
+    """Shows what `submit --evaluate` found, a table for each record."""
     yield "## The submission under the leaderboard's contract\n"
     yield OF_EVALUATIONS
     yield f"{work_log()}\n"

@@ -18,7 +18,7 @@ PICTURE = "docs/training.svg"
 
 
 def read(path: Path = RECORD) -> list[TrainingRun]:
-    """The runs of a record."""
+    """Reads the runs of a record."""
     return [parse_training(line, where) for where, line in read_lines(path)]
 
 

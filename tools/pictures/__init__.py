@@ -1,1 +1,1 @@
-"""Pictures that are drawn from records and schedules, a module for each kind; `tools/make.py` draws them."""
+"""Pictures are drawn from records and schedules, and each kind has a module here; `tools/make.py` draws them."""

@@ -1,4 +1,4 @@
-"""The error of each verified output as a part of its budget, by dtype, mask and head size: ours, and the peers'."""
+"""Draws the error of each verified output as a part of its budget, by dtype, mask and head size: ours, and the peers'."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ ABOUT = (
     "that PyTorch's attention has in the same precision, against fp64. Gradients may be twice as far from fp64 as those of "
     "FlashAttention-2, in norm, at the worst of four tensors."
 )
-# What the errors of outputs and of gradients are parts of: each has an axis of its own.
+# Errors of outputs and of gradients have an axis each, which says what they are parts of.
 AXES = {False: "largest error of the output / the allowed error", True: "error of the gradients / their allowed error"}
-# Of a row that was verified; and what its `sizes` are of a peer.
+# A verified row has these keys; a peer's row has this word as its `sizes`.
 ROW_KEYS, PEER = ("error_max_abs", "error_max_abs_budget"), "peer"
-# Whose errors are those of the gradients too.
+# This record has errors of gradients too.
 BACKWARD = "backward-h200.jsonl"
 
 
@@ -40,7 +40,7 @@ BACKWARD = "backward-h200.jsonl"
 
 
 class Kind(NamedTuple):
-    """What is told apart: whether gradients are part of it, dtype, mask in words, head size."""
+    """Errors of one kind share a lane: whether gradients are part of the output, dtype, mask in words, head size."""
 
     gradients: bool
     dtype: str
@@ -50,7 +50,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Share:
-    """One verified output: whose it is, and its largest error as a part of its budget."""
+    """A share is one verified output: whose output it is, and its largest error as a part of its budget."""
 
     of: str
     kind: Kind
@@ -59,7 +59,7 @@ class Share:
 
 
 def shares(record: Path) -> list[Share]:
-    """Those of a record; none of one that has other lines. Raises InputError for a line that is no row."""
+    """Reads the shares of a record; other kinds of lines have none. Raises InputError for a line that is no row."""
     gradients = record.name == BACKWARD
     return [share for where, line in read_lines(record) for share in _of_line(line, where, gradients)]
 
@@ -87,7 +87,7 @@ def _of_row(row: Row) -> Iterator[Share]:
 
 
 def kind_of(shape: AttentionShape, gradients: bool = False) -> Kind:
-    """The kind of a problem."""
+    """Returns the kind of a problem."""
     mask = {FULL: "unmasked", CAUSAL: "causal"}.get(shape.mask, "window")
     return Kind(gradients, shape.dtype, mask, shape.head_size)
 
@@ -96,14 +96,14 @@ def kind_of(shape: AttentionShape, gradients: bool = False) -> Kind:
 
 
 def draw(results: Path) -> Figure:
-    """The picture of all records in a folder that have errors and their budgets."""
+    """Draws the picture of all records in a folder that have errors and their budgets."""
     by_record = {path.name: shares(path) for path in sorted(results.glob("*.jsonl"))}
     found = [share for of in by_record.values() for share in of]
     return of_shares(found, [name for name, of in by_record.items() if of])
 
 
 def of_shares(found: Sequence[Share], records: Sequence[str]) -> Figure:
-    """That of some of them."""
+    """Draws the picture of some shares."""
     kinds = sorted({share.kind for share in found}, key=_place)
     lanes = {kind: [name for name in NAMES if any((s.of, s.kind) == (name, kind) for s in found)] for kind in kinds}
     heights = {axis: sum(_height(lanes[kind]) for kind in kinds if kind.gradients == axis) for axis in AXES}
@@ -130,7 +130,7 @@ def _height(names: Sequence[str]) -> int:
 
 
 def panel(axes: Axes, lanes: Mapping[Kind, Sequence[str]], found: Sequence[Share]) -> None:
-    """The lanes of kinds whose errors are parts of the same."""
+    """Draws the lanes of kinds that share an axis: their errors are parts of the same budget."""
     most = max(1.0, *(share.value for share in found))
     top = 0.0
     centres = []
@@ -152,24 +152,24 @@ def panel(axes: Axes, lanes: Mapping[Kind, Sequence[str]], found: Sequence[Share
 
 
 def _place(kind: Kind) -> tuple[object, ...]:
-    """Gradients last, bf16 first, then by mask and size."""
+    """Returns where a kind stands: gradients last, bf16 first, then by mask and size."""
     size = str(kind.head_size)
     return kind.gradients, kind.dtype, MASKS.index(kind.mask), int(size.partition("/")[0]), size
 
 
 def words(kind: Kind) -> str:
-    """`bf16, causal, 192/128`."""
+    """Names a kind, as in `bf16, causal, 192/128`."""
     return f"{SHORT[kind.dtype]}, {kind.mask}, {kind.head_size}"
 
 
 def lane(axes: Axes, place: float, name: str, values: Sequence[float]) -> None:
-    """The marks of one name, on a line through them."""
+    """Draws the marks of one name, on a line through them."""
     axes.plot([values[0], values[-1]], [place, place], color=COLOURS[name], linewidth=1.2, zorder=2)
     axes.plot(values, [place] * len(values), **style(name))
 
 
 def style(name: str) -> Style:
-    """Of the marks of a name."""
+    """Returns the style of a name's marks."""
     return {
         "linestyle": "none",
         "marker": MARKERS[name],
@@ -182,7 +182,7 @@ def style(name: str) -> Style:
 
 
 def label(axes: Axes, most: float, place: float, ours: Sequence[float]) -> None:
-    """The largest of ours, right of the axes."""
+    """Writes the largest of our errors, and their number, right of the axes."""
     if ours:
         axes.text(1.04 * most, place, f"{max(ours):.2f} ({len(ours)})", va="center", fontsize=SMALL)
 

@@ -1,4 +1,4 @@
-"""The speed of ours as a part of each peer's, cell by cell, as heat maps around 1.00."""
+"""Draws our speed as a part of each peer's, cell by cell, as heat maps around 1.00."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def draw(name: str, results: Path) -> Figure:
 
 
 def of_rows(rows: Sequence[CellRow], record: str) -> Figure:
-    """That of some cells: a map for the fastest peer, and one for each."""
+    """Draws the picture of some cells: a map for the fastest peer, and one for each peer."""
     rows = divided(rows)[0]
     series = by_panel(rows)
     lengths = sorted({row.shape.seq_kv for row in rows})
@@ -71,7 +71,7 @@ def _by_length(cells: Sequence[CellRow], lengths: Sequence[int]) -> list[CellRow
 
 
 def speed(row: CellRow | None, peer: str) -> float | None:
-    """That of ours in one cell, against one peer or the fastest that was timed there."""
+    """Returns our speed in one cell, against one peer or the fastest peer that was timed there."""
     if row is None:
         return None
     peers = [name for name in NAMES if name != OURS] if peer == FASTEST else [peer]
@@ -79,18 +79,18 @@ def speed(row: CellRow | None, peer: str) -> float | None:
 
 
 def heading(name: str, speeds: Sequence[float]) -> str:
-    """What a map is of, and what it comes to."""
+    """Says which peer a map is of, with the mean, the lowest and the highest speed."""
     mean, low, high = geometric_mean(speeds), min(speeds), max(speeds)
     return f"{NAMES.get(name, name)}: mean {mean:.3f}, {low:.3f} to {high:.3f}"
 
 
 def colour_of(ratio: float) -> str:
-    """That of its class."""
+    """Returns the colour of a ratio's class."""
     return COLOURS[bisect_right(BOUNDS, ratio)]
 
 
 def heat_map(axes: Axes, found: dict[Key, list[float | None]], lengths: Sequence[int], labelled: bool) -> None:
-    """A line for each series, each value written on its colour; empty where there is none."""
+    """Draws a line for each series, with each value written on its colour, and "-" where there is none."""
     for line, values in enumerate(found.values()):
         for column, ratio in enumerate(values):
             if ratio is None:
@@ -119,7 +119,7 @@ def _corner(column: float, line: float, across: float = 0.13, down: float = 0.3)
 
 
 def legend(sheet: Sheet) -> None:
-    """The classes from slower to faster, their bounds below."""
+    """Draws the classes from slower to faster, with their bounds below."""
     box = 46
     axes = sheet.axes(MARGIN + LABELS, 0, len(COLOURS) * box, 14)
     for number, colour in enumerate(COLOURS):

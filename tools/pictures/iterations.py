@@ -1,4 +1,4 @@
-"""Two iterations of a schedule's steady state, as a picture in which everything is the Program's.
+"""Draws two iterations of a schedule's steady state, in a picture that comes from the Program alone.
 
 Lengths are in pixels, y goes down.
 """
@@ -42,7 +42,7 @@ STYLE: dict[Any, Any] = {
 
 
 class Picture:
-    """Two iterations: buffers on the left, the threads' operations in the middle, products in flight on the right."""
+    """The picture has two iterations: buffers on the left, the threads' operations in the middle, products on the right."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.shown = program, Iterations(program)
@@ -88,7 +88,7 @@ class Picture:
             self._text(x + LANE / 2, 53, product.upper(), SMALL)
 
     def _row(self, number: int, row: Row) -> None:
-        """What the threads do there, and faint lines to the buffer or the product that it concerns."""
+        """Draws what the threads do in a row, and faint lines to the buffer or the product that the row concerns."""
         top, bottom = self.tops[number : number + 2]
         if not number or self.shown.rows[number - 1].iteration != row.iteration:
             self._iteration(row.iteration, top)
@@ -127,7 +127,7 @@ class Picture:
             self._named_box(x, LANE - 6, product.start, product.end, name, color=shade)
 
     def _foot(self) -> None:
-        """What the boxes of the buffers mean."""
+        """Says what the boxes of the buffers mean."""
         y, keys = self.tops[-1] + 15, (("white", "a KV block is loading"), (SHADES[1], "loaded, until it is released"))
         for n, (color, what) in enumerate(keys):
             x = self.left + n * 150
@@ -136,7 +136,7 @@ class Picture:
         self._text(MARGIN, y + 7, "Time runs down, not to scale.", SMALL, ha="left", color=FAINT)
 
     def _named_box(self, x: float, width: float, start: int, end: int, name: str, **style: Any) -> None:
-        """From the middle of one row to that of another, as far as they are shown; with its name where there is room."""
+        """Draws a box from the middle of one row to that of another, as far as rows are shown, with a name where it fits."""
         top, bottom = self._y(start), self._y(end)
         if bottom <= top:
             return
@@ -146,7 +146,7 @@ class Picture:
             self._text(x + width / 2, (top + bottom) / 2, name, SMALL, bbox=paper)
 
     def _y(self, row: int) -> float:
-        """The middle of a row, or the edge behind which it lies."""
+        """Returns the middle of a row, or the edge behind which the row lies."""
         if not 0 <= row < len(self.shown.rows):
             return self.tops[0] if row < 0 else self.tops[-1]
         return (self.tops[row] + self.tops[row + 1]) / 2
@@ -165,12 +165,12 @@ class Picture:
 
 
 def picture(name: str) -> Picture:
-    """That of a schedule."""
+    """Draws the picture of a schedule."""
     return Picture(derive(resolve(name).schedule))
 
 
 def svg(name: str) -> str:
-    """The file's text, the same each time."""
+    """Returns the text of a schedule's SVG, the same each time."""
     file = io.StringIO()
     with matplotlib.style.context(["default", STYLE]):
         picture(name).figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
@@ -178,7 +178,7 @@ def svg(name: str) -> str:
 
 
 def _lines(program: Program, row: Row) -> list[str]:
-    """A row's words, as `explain` has them."""
+    """Returns a row's words, as `explain` shows them, in lines."""
     kind = SHOWN_AS.get(row.kind, row.kind)
     text = f"{kind:8}" + ", ".join(words(program, op) for op in row.operations)
     return textwrap.wrap(text, LETTERS, subsequent_indent=" " * 8)

@@ -1,4 +1,4 @@
-"""A ladder as a staircase: TFLOPS of each step, what it gained, the peers; and below it the text's own figures."""
+"""Draws a ladder as a staircase: each step's TFLOPS and gain, and the peers; below are the text's own figures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SERIES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 FILL = "#dbe4ee"
-# Where the slowest has at least this part of the fastest's rate the axis begins below it: all would look alike.
+# If the slowest step has this part of the fastest's rate or more, the axis does not begin at 0: all would look alike.
 ALIKE = 0.7
 ABOUT = (
     "Problem {shape}, {sizes}. A step is as high as its rate, the median TFLOPS of its two matrix products. The number above "
@@ -47,13 +47,13 @@ NOT_FROM_0 = " The axes do not begin at 0."
 
 
 def draw(ladder: Ladder, results: Path) -> Figure:
-    """The picture of the newest run in a folder's record."""
+    """Draws the picture of the newest run in a folder's record."""
     record = record_name(ladder.name)
     return of_rows(ladder, by_name(read_rows(results / record), ladder), record)
 
 
 def of_rows(ladder: Ladder, rows: Mapping[str, Row], record: str) -> Figure:
-    """That of a run's rows by name. A step without a kernel, or that was not timed, is a gap with a word."""
+    """Draws the picture of a run's rows, by name. A step without a kernel, or without a time, is a gap with a word."""
     rates = [row.tflops for row in rows.values() if row.tflops]
     if not rates:
         raise InputError(f"{record}: no step of the ladder {ladder.name} was timed on its problem, {ladder.shape}")
@@ -91,7 +91,7 @@ def of_rows(ladder: Ladder, rows: Mapping[str, Row], record: str) -> Figure:
 
 
 def limits(rates: Sequence[float]) -> tuple[float, float]:
-    """Ends of the axis, with room for the words above and below a step."""
+    """Returns the ends of the axis, with room for the words above and below a step."""
     lowest, highest = min(rates), max(rates)
     if lowest < ALIKE * highest:
         return 0.0, 1.18 * highest
@@ -100,7 +100,7 @@ def limits(rates: Sequence[float]) -> tuple[float, float]:
 
 
 def stairs(axes: Axes, ladder: Ladder, rows: Mapping[str, Row], low: float) -> None:
-    """Treads and risers, the rate below each tread and the gain above it; the peers as lines through all."""
+    """Draws treads and risers, the rate below each tread and the gain above it, and the peers as lines through all."""
     before: float | None = None
     for at, step in enumerate(ladder.steps):
         row = rows.get(step.name)
@@ -138,7 +138,7 @@ def _words(va: str) -> Style:
 
 
 def gain(step: Step, row: Row, ladder: Ladder) -> Iterator[str]:
-    """What it gained, and over which step where that is not the one before."""
+    """Says what a step gained, and over which step if not over the one before."""
     if row.against is None or step.against is None:
         return
     percent = round(100 / row.against.ratio - 100, 1)
@@ -155,14 +155,14 @@ def _why_not(step: Step, row: Row | None) -> str:
 
 
 def peer_styles(rows: Mapping[str, Row]) -> Iterator[tuple[str, Style]]:
-    """The peers that were timed, and how their lines are drawn."""
+    """Yields the peers that were timed, and the styles of their lines."""
     for name in NAMES:
         if name in rows and rows[name].tflops:
             yield name, {"color": COLOURS[name], "linestyle": DASHES[name], "linewidth": 1.8}
 
 
 def peer_lines(rows: Mapping[str, Row]) -> list[Artist]:
-    """The stairs' legend, with the peers' rates."""
+    """Makes the stairs' legend, with the peers' rates."""
     steps = Line2D([], [], color=COLOURS[OURS], linewidth=3, label="a step, measured here")
     peers = [
         Line2D([], [], **line, label=f"{NAMES[name]}, {rows[name].tflops:.0f} TFLOPS")
@@ -172,7 +172,7 @@ def peer_lines(rows: Mapping[str, Row]) -> list[Artist]:
 
 
 def share_of_product(axes: Axes, product: float, words: str) -> None:
-    """The axis on the right."""
+    """Draws the axis on the right: percent of the plain product's rate."""
 
     def share(rate: Any) -> Any:
         return 100 * rate / product
@@ -189,7 +189,7 @@ def share_of_product(axes: Axes, product: float, words: str) -> None:
 
 @dataclass(frozen=True)
 class Beside:
-    """Percent by step, None where there is no figure, and what 100 % is."""
+    """Our figures and the text's are in percent, one for each step, None where there is none; `unit` says what 100 % is."""
 
     unit: str
     ours: tuple[float | None, ...]
@@ -197,10 +197,11 @@ class Beside:
 
 
 def beside(ladder: Ladder, rows: Mapping[str, Row]) -> Beside | None:
-    """The text's figures and ours, both in percent of the speed of one thing, each on its own card.
+    """Returns the text's figures and ours, both in percent of the speed of one thing, each on its own card.
 
-    That is the ladder's first peer where the text has a figure for it, else the first step that has one. None of a text with
-    a single figure, for which `only_figure` has the words. Raises InputError for a unit that pictures cannot draw.
+    100 % is the ladder's first peer where the text has a figure for it, else the first step that has one. A text with
+    less than two figures gives None; `only_figure` has the words for a single one. Raises InputError for a unit that
+    pictures cannot draw.
     """
     speed, figures = _speed(ladder), [step for step in ladder.steps if step.text]
     if len(figures) < 2:
@@ -219,7 +220,7 @@ def beside(ladder: Ladder, rows: Mapping[str, Row]) -> Beside | None:
 
 
 def only_figure(ladder: Ladder, rows: Mapping[str, Row]) -> str:
-    """The words for a text's only figure, which `beside` leaves out."""
+    """Returns the words for a text's only figure, which `beside` leaves out."""
     figures = [step for step in ladder.steps if step.text]
     if len(figures) != 1:
         return ""
@@ -231,7 +232,7 @@ def only_figure(ladder: Ladder, rows: Mapping[str, Row]) -> str:
 
 
 def figures_of_peers(ladder: Ladder) -> str:
-    """The words for the text's figures of its peers, but for a peer that is the text's 100 %."""
+    """Returns the words for the text's figures of its peers, but for a peer that is the text's 100 %."""
     figures = [
         f"{NAMES.get(peer, peer)} at {figure:g}" for peer, figure in ladder.peers.items() if figure not in (None, 100)
     ]
@@ -243,7 +244,7 @@ def _measured(ladder: Ladder, row: Row) -> float | None:
 
 
 def _speed(ladder: Ladder) -> Callable[[float], float]:
-    """From the text's unit to something that is larger of a faster step."""
+    """Returns a function that turns a figure of the text into a number that is larger for a faster step."""
     if ladder.unit == "ms":
         return lambda figure: 1 / figure
     if ladder.unit == "TFLOPS" or ladder.unit.startswith("% of the "):
@@ -256,11 +257,11 @@ def _share(value: float | None, of: float | None) -> float | None:
 
 
 def panel(sheet: Sheet, top: float, steps: Sequence[Step], compared: Beside) -> None:
-    """Two series in percent, told apart by marker, fill and line."""
+    """Draws two series in percent, which differ by marker, fill and line."""
     axes = sheet.axes(LEFT, top, INSIDE, PANEL)
     series = (compared.ours, compared.text)
     for values, style in zip(series, SERIES.values()):
-        # What is no number is a gap: lines join neighbours alone.
+        # A value that is no number is a gap: lines join only neighbours.
         axes.plot(
             [at + 0.5 for at in range(len(steps))], [math.nan if value is None else value for value in values], **style
         )
@@ -281,7 +282,7 @@ def panel(sheet: Sheet, top: float, steps: Sequence[Step], compared: Beside) -> 
 
 
 def series_lines() -> list[Artist]:
-    """What was measured here, and what the text has."""
+    """Makes the panel's legend: what was measured here, and what the text has."""
     return [Line2D([], [], **style, label=name) for name, style in SERIES.items()]
 
 
@@ -289,7 +290,7 @@ def series_lines() -> list[Artist]:
 
 
 def number(axes: Axes, steps: Sequence[Step]) -> None:
-    """The steps' numbers below the axis, with their names where these have room."""
+    """Writes the steps' numbers below the axis, with their names where names have room."""
     names = [wrapped(step.name, SMALL, INSIDE / len(steps) - 8) for step in steps]
     fits = max(map(len, names)) <= NAME_LINES and len(steps) <= ONE_COLUMN
     labels = ["\n".join([str(at), *name] if fits else [str(at)]) for at, name in enumerate(names, 1)]
@@ -299,7 +300,7 @@ def number(axes: Axes, steps: Sequence[Step]) -> None:
 
 
 def columns(steps: Sequence[Step]) -> list[list[str]]:
-    """Number, name and idea of each step, in one column or two."""
+    """Lists number, name and idea of each step, in one column or two."""
     count = 1 if len(steps) <= ONE_COLUMN else 2
     entries = [_entry(at, step, (WIDTH - 2 * MARGIN) / count - 8) for at, step in enumerate(steps, 1)]
     each = math.ceil(len(entries) / count)
@@ -315,7 +316,7 @@ def _entry(at: int, step: Step, width: float) -> list[str]:
 
 
 def picture(name: str) -> Picture:
-    """The picture of a ladder that ships."""
+    """Returns the picture of a ladder that ships."""
     return Picture(f"ladder-{name}", (record_name(name),), lambda results: draw(load_ladder(name), results))
 
 

@@ -1,4 +1,4 @@
-"""TFLOPS over the length of the sequence, a panel for each mask, number of heads and dtype, all peers beside ours."""
+"""Draws TFLOPS over the length of the sequence, a panel for each mask, number of heads and dtype, all peers beside ours."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ABOUT = (
 
 
 def draw(results: Path) -> Figure:
-    """The picture of the record in a folder."""
+    """Draws the picture of the record in a folder."""
     return of_rows(read(results / GRID), GRID)
 
 
 def of_rows(rows: Sequence[CellRow], record: str) -> Figure:
-    """That of some cells, of those groups that have several lengths."""
+    """Draws the picture of the cells in groups that have several lengths."""
     rows = divided(rows)[0]
     panels = by_panel(rows)
     lines = math.ceil(len(panels) / COLUMNS)
@@ -59,7 +59,7 @@ def of_rows(rows: Sequence[CellRow], record: str) -> Figure:
 
 
 def style(name: str) -> Style:
-    """How the line of a name is drawn: that of ours is the thickest and lowest, so that one on it is seen."""
+    """Returns the style of a name's line: our line is the thickest and lowest, so that a line on top of it is seen."""
     ours = name == OURS
     return {
         "color": COLOURS[name],
@@ -74,7 +74,7 @@ def style(name: str) -> Style:
 
 
 def panel(axes: Axes, key: Key, cells: Sequence[CellRow], names: Sequence[str]) -> None:
-    """One line for each that was timed."""
+    """Draws one line for each name that was timed."""
     for name in names:
         timed = [(row.shape.seq_kv, entry.tflops) for row in cells if (entry := row.entry(name)) and entry.tflops]
         if timed:

@@ -1,4 +1,4 @@
-"""Cells sorted into series over lengths, and the words for them: what the pictures of a grid have in common."""
+"""The pictures of a grid share what is here: cells are sorted into series over lengths, and series get names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tl_attention.problem.mask import FULL, Mask
 
 
 class Key(NamedTuple):
-    """What a series has besides its lengths."""
+    """A key is what all cells of a series share: everything but the length."""
 
     mask: Mask
     heads: int
@@ -23,13 +23,13 @@ class Key(NamedTuple):
 
 
 def key_of(row: CellRow) -> Key:
-    """The series of a cell."""
+    """Returns the series of a cell."""
     s = row.shape
     return Key(s.mask, s.heads, s.heads_kv, s.head_size, s.dtype, s.asked.parameters)
 
 
 def by_panel(rows: Sequence[CellRow]) -> dict[Key, list[CellRow]]:
-    """The cells of each series by length; first those without a mask, in the record's order of what is left."""
+    """Returns the cells of each series by length; series without a mask come first, and else the record's order holds."""
     found: dict[Key, list[CellRow]] = {}
     for row in rows:
         found.setdefault(key_of(row), []).append(row)
@@ -38,19 +38,19 @@ def by_panel(rows: Sequence[CellRow]) -> dict[Key, list[CellRow]]:
 
 
 def words(key: Key) -> str:
-    """`40 heads on 8, causal, bf16`; `8 heads of 64, bf16` where head_dim is not 128."""
+    """Names a series, as in `40 heads on 8, causal, bf16`, or `8 heads of 64, bf16` where head_dim is not 128."""
     heads = f"{key.heads} heads" if key.heads == key.heads_kv else f"{key.heads} heads on {key.heads_kv}"
     size = "" if key.head_size == 128 else f" of {key.head_size}"
     return ", ".join([f"{heads}{size}", *key.mask.suffix.split(maxsplit=0), *key.optional, SHORT[key.dtype]])
 
 
 def problem(rows: Sequence[CellRow]) -> str:
-    """What all cells have in common."""
+    """Says which head sizes and numbers of tokens the cells have."""
     sizes = sorted({str(row.shape.head_size) for row in rows}, key=lambda size: (len(size), size))
     tokens = sorted({row.shape.batch * row.shape.seq_kv for row in rows})
     return f"head_dim {' and '.join(sizes)}, batch {' or '.join(map(str, tokens))} / length"
 
 
 def length(seq: int) -> str:
-    """`4k`."""
+    """Writes a length, as in `4k`."""
     return f"{seq // 1024}k" if seq % 1024 == 0 else str(seq)

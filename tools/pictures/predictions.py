@@ -1,4 +1,4 @@
-"""What was predicted of each experiment beside what was measured, sorted by speed, a panel for each base."""
+"""Draws what was predicted of each experiment beside what was measured, sorted by speed, a panel for each base."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ABOUT = (
 
 
 def draw(results: Path) -> Figure:
-    """The picture of the experiments, from the records in a folder."""
+    """Draws the picture of the experiments, from the records in a folder."""
     found = [outcomes(experiments) for experiments in EXPERIMENTS]
     rows = [read_rows(results / experiments.record) for experiments in EXPERIMENTS]
     count = max(map(len, found))
@@ -59,14 +59,14 @@ def draw(results: Path) -> Figure:
 
 
 def limits(found: Sequence[Outcome]) -> tuple[float, float]:
-    """Ends of the axis, in percent of change, with room for all."""
+    """Returns the ends of the axis, in percent of change, with room for all outcomes."""
     low = min(min(one.speed, one.predicted.low - NOISE) for one in found)
     high = max(max(one.speed, one.predicted.high + NOISE) for one in found)
     return 100 * low - 100.7, 100 * high - 99.3
 
 
 def panel(axes: Axes, found: Sequence[Outcome]) -> None:
-    """A line for each experiment: the interval, wide and narrow, and where the speed is."""
+    """Draws a line for each experiment: the interval, wide and narrow, and where the speed is."""
     axes.axvline(0, color=QUIET, linewidth=0.8, zorder=1)
     for line, one in enumerate(found):
         low, high = (100 * (end - 1) for end in (one.predicted.low, one.predicted.high))
@@ -86,7 +86,7 @@ def panel(axes: Axes, found: Sequence[Outcome]) -> None:
 
 
 def mark(came_true: bool) -> Style:
-    """A full circle, or an empty diamond."""
+    """Returns the style of a mark: a full circle if the prediction came true, else an empty diamond."""
     common = {"linestyle": "none", "zorder": 4.0, "markeredgewidth": 1.4}
     if came_true:
         return {**common, "marker": "o", "markersize": 6.0, "color": TRUE}
@@ -94,7 +94,7 @@ def mark(came_true: bool) -> Style:
 
 
 def legend() -> list[Artist]:
-    """What marks and bars are."""
+    """Makes the legend, which says what marks and bars are."""
     return [
         Line2D([], [], **mark(True), label="measured, as predicted"),
         Line2D([], [], **mark(False), label="measured, not as predicted"),

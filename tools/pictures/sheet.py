@@ -1,4 +1,7 @@
-"""A picture, and the paper that it is drawn on: 900 pixels wide, a title, what is shown, the drawing, where and when it was measured."""
+"""A picture is drawn on a sheet, which is 900 pixels wide.
+
+A sheet has a title, what is shown, the drawing, and where and when it was measured.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ from tl_attention.measure.records import Measured
 
 # Pixels of which 96 are an inch, as in SVG and CSS: a point is 4/3 of one.
 WIDTH, MARGIN, INCH, POINT = 900, 16, 96, 4 / 3
-# Of a line of text, in its size.
+# The height of a line of text, divided by the size of its letters.
 LEADING = 1.35
-# Of the PNG, to one of the SVG.
+# A pixel of the SVG is so many of the PNG, which has so many colours.
 PNG_SCALE, PNG_COLOURS = 1.5, 128
 UNDATED = {"Date": None, "Creator": None, "Format": None, "Type": None}
 Draw = Callable[[Path], Figure]
@@ -31,26 +34,31 @@ Draw = Callable[[Path], Figure]
 
 @dataclass(frozen=True)
 class Picture:
-    """`records` are files in results/ without which there is no picture; `draw` takes the folder that they are in."""
+    """A picture is drawn from records, which are files in results/; without them there is no picture.
+
+    `draw` takes the folder in which the records are.
+    """
 
     name: str
     records: tuple[str, ...]
     draw: Draw
 
     def missing(self, results: Path) -> list[str]:
-        """The records that are not there."""
+        """Returns the records that are not there."""
         return [name for name in self.records if not (results / name).exists()]
 
     def drawn(self, results: Path) -> Figure:
-        """The figure, in the style of all of them whatever the machine's settings are."""
+        """Draws the figure in the style of all pictures, whatever the machine's settings are."""
         with styled():
             return self.draw(results)
 
 
 class Sheet:
-    """Places are pixels from the left and from the top; `top` is where the drawing begins, `height` its own.
+    """A sheet counts places in pixels from the left and from the top.
 
-    Made in the context of `styled`, which gives the fonts.
+    `top` is where the drawing begins, and `height` is the drawing's height.
+
+    A sheet is made in the context of `styled`, which gives the fonts.
     """
 
     def __init__(self, title: str, about: str, foot: str, height: float):
@@ -64,24 +72,24 @@ class Sheet:
         self.lines(MARGIN, self.top + height + 12, tails, size=SMALL, color=QUIET)
 
     def axes(self, left: float, top: float, width: float, height: float, **options: Any) -> Axes:
-        """Axes whose frame is there; `top` from that of the drawing."""
+        """Adds axes with their frame at this place; `top` counts from the top of the drawing."""
         down = self.top + top + height
         return self.figure.add_axes(
             (left / WIDTH, 1 - down / self.total, width / WIDTH, height / self.total), **options
         )
 
     def text(self, left: float, top: float, text: str, size: float = NORMAL, **options: Any) -> None:
-        """One line whose upper edge is there; `top` from that of the sheet."""
+        """Writes one line with its upper edge at this place; `top` counts from the top of the sheet."""
         options = {"va": "top", **options}
         self.figure.text(left / WIDTH, 1 - top / self.total, text, fontsize=size, **options)
 
     def lines(self, left: float, top: float, lines: Sequence[str], size: float = NORMAL, **options: Any) -> None:
-        """Lines below each other."""
+        """Writes lines below each other; `top` counts from the top of the sheet."""
         for number, line in enumerate(lines):
             self.text(left, top + number * line_height(size), line, size, **options)
 
     def legend(self, top: float, handles: Sequence[Artist]) -> None:
-        """What lines and marks are, in one line from the left; `top` from that of the drawing."""
+        """Says what lines and marks are, in one line from the left; `top` counts from the top of the drawing."""
         at = (MARGIN / WIDTH, 1 - (self.top + top) / self.total)
         self.figure.legend(
             handles=list(handles), loc="upper left", bbox_to_anchor=at, ncols=len(handles), borderaxespad=0, borderpad=0
@@ -89,7 +97,7 @@ class Sheet:
 
 
 def line_height(size: float) -> float:
-    """Pixels from a line of text to the next."""
+    """Returns the pixels from a line of text to the next."""
     return size * POINT * LEADING
 
 
@@ -97,14 +105,14 @@ _INSIDE = WIDTH - 2 * MARGIN
 
 
 def width_of(text: str, size: float, weight: str = "normal") -> float:
-    """Pixels of a line of text."""
+    """Returns the width of a line of text in pixels."""
     font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
     width, _, _ = text_to_path.get_text_width_height_descent(text, font, False)
     return float(width) * POINT
 
 
 def wrapped(text: str, size: float, width: float, weight: str = "normal") -> list[str]:
-    """Lines that are no wider, as long as no word is."""
+    """Wraps a text into lines that are no wider than `width` pixels, unless a single word is."""
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word
@@ -116,18 +124,18 @@ def wrapped(text: str, size: float, width: float, weight: str = "normal") -> lis
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Writes NAME.svg and NAME.png, without dates and versions, and says where."""
+    """Writes NAME.svg and NAME.png, without dates and versions, and returns their paths."""
     svg, png = folder / f"{name}.svg", folder / f"{name}.png"
     svg.write_text(svg_of(figure))
     with styled():
         drawn = Image.open(_saved(figure, "png", dpi=INCH * PNG_SCALE)).convert("RGB")
-    # By the others of Pillow's methods colours of small areas turn grey.
+    # Pillow's other methods turn colours of small areas grey.
     drawn.quantize(PNG_COLOURS, Image.Quantize.MAXCOVERAGE).save(png, optimize=True)
     return [svg, png]
 
 
 def svg_of(figure: Figure) -> str:
-    """The text of an SVG, the same on each machine."""
+    """Returns the text of a figure's SVG, the same on each machine."""
     with styled():
         return _short(_saved(figure, "svg", metadata=UNDATED).getvalue().decode())
 
@@ -139,8 +147,10 @@ def _saved(figure: Figure, kind: str, **options: Any) -> BytesIO:
 
 
 def _short(svg: str) -> str:
-    """Places to a hundredth of a point, which no eye and no other machine's last digit tells apart; no indentation, and
-    short names of letters, which are most of a picture."""
+    """Shortens an SVG: no indentation, short names of letters, and places to a hundredth of a point.
+
+    No eye sees less, and another machine's last digit makes no difference. Letters are most of a picture.
+    """
     rounded = re.sub(r"scale\([^)]*\)|-?\d+\.\d{3,}", lambda found: _rounded(found[0]), svg)
     return re.sub(r"\n\s+", "\n", rounded).replace("DejaVuSans-", "g")
 
@@ -150,7 +160,7 @@ def _rounded(number: str) -> str:
 
 
 def measured(rows: Iterable[Measured], *records: str) -> str:
-    """Where, when and in which records, if they are named: the first words of a foot."""
+    """Says where, when and in which records, if they are named, a picture was measured: the first words of a foot."""
     found = [row for row in rows if row.device]
     devices = " and one ".join(sorted({f"{row.device}" for row in found}))
     limits = sorted({row.power_limit_w for row in found if row.power_limit_w})

@@ -1,4 +1,4 @@
-"""Speed beside FlashAttention-3 as bars, an SVG: a group of bars for each card and kind of problem, a pair for each length."""
+"""Draws speed beside FlashAttention-3 as an SVG: bars in groups by card and kind of problem, a pair for each length."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ABOUT = (
 
 
 def chart(rows: Sequence[CellRow], peer: str = "fa3") -> str:
-    """The SVG of all cells that were timed beside the peer."""
+    """Returns the SVG of all cells that were timed beside the peer."""
     with styled():
         return svg_of(drawn(rows, peer))
 
 
 def drawn(rows: Sequence[CellRow], peer: str = "fa3") -> Figure:
-    """The picture; bars begin at 1, which is the peer's speed."""
+    """Draws the picture; bars begin at 1, which is the peer's speed."""
     rows = [row for row in rows if row.speed(OURS, peer)]
     about = ABOUT.format(
         peer=NAMES[peer],
@@ -78,7 +78,7 @@ def of_card(axes: Axes, left: float, rows: Sequence[CellRow], peer: str) -> floa
 
 
 def group(axes: Axes, left: float, cells: Sequence[CellRow], peer: str) -> float:
-    """The bars of one group and the words below them; where it ends."""
+    """Draws the bars of one group and the words below them, and returns where the group ends."""
     lengths = sorted({row.shape.seq_kv for row in cells})
     for row in cells:
         causal = row.shape.mask == CAUSAL

@@ -1,7 +1,6 @@
-"""Two iterations of a Program's steady state, row by row: who runs what, and what is on its way or in flight meanwhile.
+"""Two iterations of a Program's steady state say row by row who runs what, and which loads and products are under way.
 
-Every iteration of the steady state is the same but for the block, so the place of an operation in any of them is that in
-the first one, some iterations on.
+Iterations of the steady state differ only in the block, so an operation has the same place in each of them.
 """
 
 from __future__ import annotations
@@ -9,17 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tl_attention.program.operation import Operation
-from tl_attention.program.program import Program
+from tl_attention.program.program import Operation, Program
 
 SHOWN = 2
 
 
 @dataclass(frozen=True)
 class Row:
-    """Operations of the threads that compute, which follow each other: one, or vector statements of one KV block.
+    """A row is one operation of the threads that compute, or vector statements of one KV block that follow each other.
 
-    `block` is counted from that of iteration t, None where the operation concerns none.
+    `block` is counted from the block of iteration t; it is None where the operation concerns none.
     """
 
     iteration: int
@@ -33,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Filled:
-    """A KV block in a buffer of a ring: on its way from row `start` on, read from `ready` on, released at `end`."""
+    """A KV block fills a buffer of a ring: it is on its way from row `start` on, read from `ready` on, released at `end`."""
 
     load: str
     slot: int
@@ -45,7 +43,7 @@ class Filled:
 
 @dataclass(frozen=True)
 class InFlight:
-    """A product of a KV block: issued at row `start`, waited for at row `end`."""
+    """A product of a KV block is in flight: it is issued at row `start` and waited for at row `end`."""
 
     product: str
     block: int
@@ -55,7 +53,7 @@ class InFlight:
 
 @dataclass(frozen=True)
 class Iterations:
-    """The steady state of a Program, whose iterations t and t + 1 are shown: rows 0 to `rows` of them."""
+    """The steady state of a Program is shown in its iterations t and t + 1, which are the tuple `rows`."""
 
     program: Program
 
@@ -65,7 +63,7 @@ class Iterations:
 
     @cached_property
     def filled(self) -> tuple[Filled, ...]:
-        """What lies in the buffers while these rows run, ring by ring."""
+        """Returns what lies in the buffers while these rows run, ring by ring."""
         found = []
         for load, buffers in self.program.buffers.items():
             for block in self._blocks():
@@ -79,7 +77,7 @@ class Iterations:
 
     @cached_property
     def in_flight(self) -> tuple[InFlight, ...]:
-        """The products that are in flight while these rows run."""
+        """Returns the products that are in flight while these rows run."""
         found = [
             InFlight(product, block, self._row("issue", product, block), self._row("wait", product, block))
             for product in self.program.table.products
@@ -89,7 +87,7 @@ class Iterations:
 
     @cached_property
     def _steady(self) -> tuple[tuple[Operation, ...], ...]:
-        """The operations of one iteration, row by row."""
+        """Returns the operations of one iteration, row by row."""
         rows: list[list[Operation]] = []
         for op in self.program.phases.steady.operations:
             if rows and op.kind == "run" and (rows[-1][0].kind, rows[-1][0].lag) == ("run", op.lag):
@@ -110,7 +108,7 @@ class Iterations:
         ]
 
     def _row(self, kind: str, statement: str, block: int) -> int:
-        """The row at which this is done for a block, which may lie before or behind those that are shown."""
+        """Returns the row in which an operation is done for a block; it may lie before or behind the rows that are shown."""
         row, lag = next(
             (row, op.lag)
             for row, ops in enumerate(self._steady)

@@ -1,4 +1,4 @@
-"""How pictures look: sizes, colours that are apart in grey too, and what makes their bytes the same on each machine."""
+"""Pictures share a style: sizes, colours that differ in grey too, and settings that give the same bytes on each machine."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ RC: Style = {
 
 
 def styled() -> AbstractContextManager[None]:
-    """The context in which figures are made, and saved: whatever a machine's own settings are."""
+    """Returns the context in which figures are made and saved, whatever a machine's own settings are."""
     return matplotlib.style.context(["default", RC], after_reset=True)
 
 
 def lightness(colour: str) -> float:
-    """CIE L* of `#rrggbb`, 0 black to 100 white: what is left of it in grey."""
+    """Returns the CIE L* of `#rrggbb`, 0 for black to 100 for white: what is left of a colour in grey."""
     linear = [_linear(int(colour[at : at + 2], 16) / 255) for at in (1, 3, 5)]
     y = sum(part * weight for part, weight in zip(linear, (0.2126, 0.7152, 0.0722)))
     return 116 * y ** (1 / 3) - 16 if y > 0.008856 else 903.3 * y
 
 
 def ink_on(colour: str) -> str:
-    """Black or white: what is read better on a colour."""
+    """Chooses black or white: the ink that is read better on a colour."""
     return TEXT if lightness(colour) > 55 else PAPER
 
 

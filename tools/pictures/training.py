@@ -1,4 +1,4 @@
-"""Losses of a training with three attentions, an SVG: the losses above, below how far ours lies from flash's."""
+"""Draws a training with three attentions as an SVG: the losses above, and how far ours lies from flash's below."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DISTANCES: dict[str, Style] = {
     "tl-attention from SDPA's flash": {"color": COLOURS[OURS], "linewidth": 1.6},
     "the limit": {"color": "#c2410c", "linewidth": 1.6, "linestyle": (0, (5, 2))},
 }
-# What a difference of 0 is drawn as, where all are, below the axis.
+# A difference of 0 is drawn as this number, below the axis.
 SMALLEST = 1e-9
 ABOUT = (
     "The same model is trained with three attentions: {layers} layers, attention on {shape}, {steps} steps. Above are the "
@@ -36,13 +36,13 @@ ABOUT = (
 
 
 def chart(runs: Sequence[TrainingRun]) -> str:
-    """The SVG of a record."""
+    """Returns the SVG of a record."""
     with styled():
         return svg_of(drawn(runs))
 
 
 def drawn(runs: Sequence[TrainingRun]) -> Figure:
-    """The picture: a column for each seed, all of the same two scales."""
+    """Draws the picture: a column for each seed, all with the same two scales."""
     seeds, first = judged(runs), runs[0]
     about = ABOUT.format(
         layers=first.layers, shape=shape_of(first.problem), steps=first.steps, over=SMOOTHED_OVER, most=MOST,
@@ -72,7 +72,7 @@ def drawn(runs: Sequence[TrainingRun]) -> Figure:
 
 
 def losses(axes: Axes, seed: Judged) -> None:
-    """A curve for each attention."""
+    """Draws the loss curve of each attention."""
     for name, style in CURVES.items():
         axes.plot(_steps(seed.smooth[name]), seed.smooth[name], **style)
     axes.set_ylabel("loss")
@@ -80,7 +80,7 @@ def losses(axes: Axes, seed: Judged) -> None:
 
 
 def distances(axes: Axes, seed: Judged) -> None:
-    """How far ours lies from flash's, and how far it may."""
+    """Draws how far our loss lies from flash's, and how far it may."""
     for values, style in zip((seed.apart, seed.allowed), DISTANCES.values()):
         axes.plot(_steps(values), [max(value, SMALLEST) for value in values], **style)
     axes.set_yscale("log")
@@ -94,5 +94,5 @@ def _steps(values: Sequence[float]) -> range:
 
 
 def ends(values: Sequence[float], by: float) -> tuple[float, float]:
-    """Those of an axis with room for all values: multiples of a number."""
+    """Returns the ends of an axis with room for all values; both are multiples of `by`."""
     return by * math.floor(min(values) / by), by * (math.floor(max(values) / by) + 1)

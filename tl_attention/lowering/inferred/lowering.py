@@ -11,7 +11,7 @@ from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from tl_attention.program.program import Program
-    from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
+    from tl_attention.proof.code.verdict import GeneratedCode, Verdict
 
 
 class Inferred(Pipelined):

@@ -18,13 +18,12 @@ from tl_attention.lowering.emitted_rules import (
     fused_statements_are_in_one_group,
     places_exist,
 )
-from tl_attention.program.operation import Iteration, Operation
-from tl_attention.program.phases import Phases
-from tl_attention.schedule.choices import choices
+from tl_attention.program.program import Iteration, Operation, Phases
 from tl_attention.schedule.dialect import Check
+from tl_attention.schedule.fields import choices
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.rule import Rule
+from tl_attention.schedule.rules import Rule
 from tl_attention.schedule.schedule import Schedule
 
 _OWN = (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tl_attention.lowering.mma_sync.resources import FragmentConstants
     from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
-    from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
+    from tl_attention.proof.code.verdict import GeneratedCode, Verdict
     from tl_attention.proof.limits import Resources
 
 OPTIONS = (
@@ -73,7 +73,7 @@ class MmaSync(Lowering):
         return resources(planned, size, card)
 
     def prove(self, schedule: Schedule, program: Program) -> Iterator[str]:
-        from tl_attention.lowering.mma_sync import generated as replay
+        from tl_attention.lowering.mma_sync import replay
 
         # Another model's Program is not what its kernel runs.
         if program.model == self.dialect.model:
@@ -93,6 +93,6 @@ class MmaSync(Lowering):
         return launch
 
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-        from tl_attention.lowering.mma_sync import generated
+        from tl_attention.lowering.mma_sync.code_proof import MmaSyncProof
 
-        return generated.check(schedule, program, code)
+        return MmaSyncProof(schedule, program, code).verdict()

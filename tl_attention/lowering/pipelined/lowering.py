@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tl_attention.lowering.pipelined.constants import PipelinedConstants
     from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
-    from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
+    from tl_attention.proof.code.verdict import GeneratedCode, Verdict
     from tl_attention.proof.limits import Resources
 
 
@@ -42,6 +42,6 @@ class Pipelined(Lowering):
         return launch
 
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-        from tl_attention.lowering.pipelined import generated
+        from tl_attention.lowering.pipelined.code_proof import PipelinedProof
 
-        return generated.check(schedule, program, code)
+        return PipelinedProof(schedule, program, code).verdict()

@@ -20,12 +20,11 @@ from tl_attention.lowering.emitted_rules import (
 )
 from tl_attention.lowering.wgmma import THREADS_FIT_THE_TILE
 from tl_attention.problem.head_dims import HeadSize, sizes_of, tile_size
-from tl_attention.program.operation import Iteration, Operation
-from tl_attention.program.phases import Phases
+from tl_attention.program.program import Iteration, Operation, Phases
 from tl_attention.schedule.dialect import Check
 from tl_attention.schedule.key_errors import RuleBroken
 from tl_attention.schedule.keys import Keys
-from tl_attention.schedule.rule import Rule
+from tl_attention.schedule.rules import Rule
 from tl_attention.schedule.schedule import Schedule
 
 if TYPE_CHECKING:

@@ -1,32 +1,30 @@
-"""Proves that the blocks of a generated warp-specialised kernel share a grid's tiles, and treat all tiles alike.
+"""Which tiles the blocks of a warp-specialised kernel work on in turn, and the proof that they do, of all tiles of a grid.
 
-Every number is one tile, every tile is taken by one block, and all roles of a block work on the same one. Tiles of many
-problems are run at once.
+Every number is one tile, every tile is taken by one block, and all roles of a block work on the same one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from tl_attention.hardware.warpgroup import ROWS, WARPS
 from tl_attention.lowering.warp_specialized.roles import Roles
-from tl_attention.problem.arithmetic import ceildiv
 from tl_attention.problem.lengths import Problems, cuts
+from tl_attention.problem.mask import ceildiv
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.problem.tiling import row_tiles
 from tl_attention.problem.variant import Sizes, Variant
+from tl_attention.proof.code.alike import numbered
+from tl_attention.proof.code.grid_tiles import check_places
+from tl_attention.proof.code.proof import Proof
+from tl_attention.proof.code.row_tiles import RowTiles
+from tl_attention.proof.code.run import Extent, Run
+from tl_attention.proof.code.tensors import Tensor
+from tl_attention.proof.code.threads import Threads
+from tl_attention.proof.code.verdict import Unsafe
 from tl_attention.proof.events import Event
-from tl_attention.proof.generated.alike import Comparison, kv_loops
-from tl_attention.proof.generated.grid_tiles import NONE, GridTiles
-from tl_attention.proof.generated.per_head import TENSORS
-from tl_attention.proof.generated.proof import Proof
-from tl_attention.proof.generated.refused import Unsafe
-from tl_attention.proof.generated.run import Run
-from tl_attention.proof.generated.samples import Samples, numbered, of_threads
-from tl_attention.proof.generated.seen import Lengths
-from tl_attention.proof.generated.threads import Threads
 from tl_attention.schedule.schedule import Schedule
 
 # Where blocks of fixed sizes work on more tiles than this each, and on more than that together, their first tiles are
@@ -78,9 +76,7 @@ class GridProof:
     def __init__(self, proof: Proof, roles: Roles, sizes: Sizes):
         self.proof, self.roles, self.sizes = proof, roles, sizes
         self.schedule = proof.schedule
-        self.shape = AttentionShape.of(proof.code.variant, sizes)
-        cluster = roles.cluster
-        self.row_tiles = row_tiles(self.shape, self.schedule.block_M * cluster) * cluster
+        self.row_tiles = row_tiles(AttentionShape.of(proof.code.variant, sizes), proof.rows) * roles.cluster
         self.total = self.row_tiles * sizes.heads * sizes.batch
 
     def check(self) -> None:
@@ -90,14 +86,12 @@ class GridProof:
         if turns > MOST_TURNS and self.total > MOST_TILES:
             self._check_sample(blocks)
             return
-        run, found = self._grid(np.arange(blocks), turns)
-        numbers = self._numbers(found)
-        there = numbers[numbers != NONE]
-        if sorted(there.tolist()) != list(range(self.total)):
-            raise Unsafe(f"its blocks work on {len(set(there.tolist()))} of {self.total} tiles, {len(there)} times")
+        run, numbers = self._grid(np.arange(blocks), turns)
+        if sorted(numbers) != list(range(self.total)):
+            raise Unsafe(f"its blocks work on {len(set(numbers))} of {self.total} tiles, {len(numbers)} times")
         if any(any(counts) for counts in run.counters.values()):
             raise Unsafe(f"it leaves the counters of tiles as {run.counters}")
-        self.proof.note_places(run, [Event("tiles", place=tuple(there.tolist()))])
+        self.proof.note_places(run, [Event("tiles", place=tuple(numbers))])
 
     def _blocks(self) -> int:
         """How many there are, which is how many there should be."""
@@ -114,58 +108,32 @@ class GridProof:
         cluster = self.roles.cluster
         ends = np.concatenate([np.arange(SAMPLE), np.arange(self.total // cluster * cluster - SAMPLE, self.total)])
         some = np.unique(ends[(ends >= 0) & (ends < self.total)])
-        run, found = self._grid(some, 1, whole=False)
-        numbers = self._numbers(found)[0]
-        if (numbers == NONE).any() or len(np.unique(numbers)) != len(numbers):
-            raise Unsafe(f"{len(np.unique(numbers))} tiles have {len(numbers)} numbers")
-        self.proof.note_places(run, [Event("tiles", place=tuple(numbers.tolist()))])
-        turns = SAMPLE // blocks
-        run, found = self._grid(np.arange(blocks), turns, whole=False)
-        wanted = numbers[np.searchsorted(some, np.arange(turns * blocks))].reshape(turns, blocks)
-        taken = self._numbers(found)
-        if (taken != wanted).any():
-            turn, block = np.argwhere(taken != wanted)[0]
-            raise Unsafe(f"tile {turn} of block {block} is {taken[turn, block]}, expected {wanted[turn, block]}")
+        run, numbers = self._grid(some, 1, whole=False)
+        if len({*numbers}) != len(some):
+            raise Unsafe(f"{len({*numbers})} tiles have {len(some)} numbers")
+        self.proof.note_places(run, [Event("tiles", place=tuple(numbers))])
+        run, _ = self._grid(np.arange(blocks), SAMPLE // blocks, whole=False)
         self.proof.note_places(run)
 
-    def _numbers(self, found: GridTiles) -> np.ndarray:
-        """(turn, block): a number for each tile's place, NONE where there is no tile."""
-        row, head, batch = np.moveaxis(found["Q", 0], -1, 0)
-        number = (batch * self.sizes.heads + head) * self.row_tiles + row // self.schedule.block_M
-        return np.where(row == NONE, NONE, number)
+    def _grid(self, blocks: np.ndarray, count: int, whole: bool = True) -> tuple[Run, list[int]]:
+        """One thread of each warpgroup and producer of the blocks, for `count` tiles, which are all if `whole`.
 
-    def _grid(self, blocks: np.ndarray, turns: int, whole: bool = True) -> tuple[Run, GridTiles]:
-        """One thread of each warpgroup and producer of the blocks, for `turns` tiles, which are all if `whole`."""
-        proof, cluster = self.proof, self.roles.cluster
-        threads = Threads(blocks, self.roles.warpgroups + 1, (0,), lanes=1)
-        names, counter = proof.names(self.sizes), {"TileCounter": (0, 0)}
-        lengths = Lengths(turns, ends=True)
+        And a number for each tile's place.
+        """
+        proof, cluster, reading = self.proof, self.roles.cluster, self.proof.reading(self.sizes)
+        clusters = blocks[::cluster] // cluster
+        sizes = Problems(*(np.full(len(clusters), size) for size in self.sizes))
+        tiles = turns(proof, sizes, clusters, count, reading.tensors)
         run = Run(
-            proof.kernel,
-            threads,
-            names,
-            lengths,
-            cluster,
-            counter,
-            proof.iterations,
-            whole=whole,
-            workers=len(blocks) // cluster,
-        )
+            proof.kernel, Threads(blocks, self.roles.warpgroups + 1, (0,), lanes=1), proof.names(self.sizes),
+            Extent(count, ends=True), cluster, {"TileCounter": (0, 0)}, proof.iterations, whole=whole, workers=len(clusters),
+        )  # fmt: skip
         run.go()
-        found = GridTiles.of(run, turns, proof.expected(self.sizes))
-        found.check(
-            self.shape,
-            self.roles.warpgroups,
-            self.schedule.block_M,
-            self.schedule.block_N,
-            cluster,
-            proof.program.least_blocks,
-            proof.lse,
-        )
-        for tensor in TENSORS:
-            if tensor in proof.code.variant.optional:
-                found.check_per_head(tensor, self.roles.warpgroups)
-        return run, found
+        check_places(run, tiles, reading, self.roles.warpgroups, proof.code.variant.optional)
+        places = [
+            (of.batch * self.sizes.heads + of.head) * self.row_tiles + of.row // self.schedule.block_M for of in tiles
+        ]
+        return run, [number for place, of in zip(places, tiles) for number in place[of.there].tolist()]
 
 
 # What the counter of tiles begins with in each run.
@@ -179,63 +147,72 @@ def check_samples(proof: Proof, roles: Roles) -> None:
     schedule, variant, cluster = proof.schedule, proof.code.variant, roles.cluster
     # A section has as many heads as have so many keys, which divides by these.
     keyless = schedule.kernel.tile_order != "sections"
-    sizes, row_tiles, number = numbered(variant, schedule.block_M * cluster, schedule.block_N, without_keys=keyless)
-    if workers(schedule, variant) == 1 and schedule.kernel.tile_scheduler != "one_tile":
-        # The code of a single worker has no block's number: it begins with the first tile.
-        number = np.zeros_like(number)
+    sizes, number = numbered(variant, proof.rows, schedule.block_N, without_keys=keyless)
+    number = first_numbers(schedule, variant, number)
     rank = np.arange(len(number) * cluster) % cluster
-    threads = Threads(
-        np.repeat(number, cluster) * cluster + rank, roles.warpgroups + 1, tuple(range(WARPS)), lanes=1
-    )  # fmt: skip
+    blocks = np.repeat(number, cluster) * cluster + rank
+    threads = Threads(blocks, roles.warpgroups + 1, tuple(range(WARPS)), lanes=1)
     for start, counted in enumerate(COUNTED):
-        turns = [
-            _samples(proof, cluster, sizes, row_tiles, one)
-            for one in _numbers(schedule, variant, number, sizes.seq_q > 0, counted)
-        ]
-        names = of_threads(proof.sample_names(turns[0].sizes), threads)
-        run = Run(
-            proof.kernel, threads, names, Lengths(len(turns), ends=True), cluster, {"TileCounter": (counted, 0)},
-            proof.iterations, start, whole=False, workers=workers(schedule, variant),
+        proof.check_alike(
+            turns(proof, sizes, number, 2, proof.sample_tensors(_of_blocks(sizes, cluster)), counted), threads, {},
+            roles.warpgroups, ROWS, cluster=cluster, counter={"TileCounter": (counted, 0)}, start=start,
+            workers=workers(schedule, variant),
         )  # fmt: skip
-        run.go()
-        found = Comparison(run, turns, proof.iterations.period)
-        found.check()
-        found.check_loops(kv_loops(proof.kernel), roles.warpgroups, ROWS, proof.program)
 
 
-def _numbers(
-    schedule: Schedule, variant: Variant, number: np.ndarray, there: np.ndarray, counted: int
-) -> Iterator[np.ndarray]:
-    """The numbers of the tiles that blocks work on in turn, from `number` on, where one is `there`. NO_TILE is no tile's."""
-    yield number
-    # A block without a tile draws no other one.
-    following = {"static": number, "dynamic": counted + np.cumsum(there) - 1, "one_tile": np.full_like(number, NO_TILE)}
-    yield following[schedule.kernel.tile_scheduler] + workers(schedule, variant)
+def first_numbers(schedule: Schedule, variant: Variant, number: np.ndarray) -> np.ndarray:
+    """The numbers of the tiles that clusters of these numbers begin with: the same, if they have a number.
+
+    The code of a single worker has none: it begins with the first tile.
+    """
+    alone = workers(schedule, variant) == 1 and schedule.kernel.tile_scheduler != "one_tile"
+    return np.zeros_like(number) if alone else number
 
 
-def _samples(proof: Proof, cluster: int, sizes: Problems, row_tiles: np.ndarray, number: np.ndarray) -> Samples:
-    """The tiles of these numbers, each for all blocks of its cluster."""
+def turns(
+    proof: Proof, sizes: Problems, number: np.ndarray, count: int, tensors: Mapping[str, Tensor], counted: int = 0
+) -> list[RowTiles]:
+    """The tiles that clusters work on in turn, from those of these numbers on, an entry for each of their blocks."""
     schedule, variant = proof.schedule, proof.code.variant
-    rows = schedule.block_M * cluster
-    there = number < row_tiles * sizes.heads * sizes.batch
-    tile, head = placed(np.where(there, number, 0), np.maximum(row_tiles, 1), sizes, schedule, variant)
-    sizes = Problems(*(np.repeat(size, cluster) for size in sizes))
-    first, head, there = (np.repeat(part, cluster) for part in (tile * rows, head, there))
-    rank = np.arange(len(first)) % cluster
-    return Samples(
-        sizes, first, first + rank * schedule.block_M, head % sizes.heads, head // sizes.heads, rank, there, rows,
-        schedule.block_M, schedule.block_N, variant.group, variant.mask, proof.program.least_blocks,
-        proof.sample_tensors(sizes),
-    )  # fmt: skip
+    scheduler, step = schedule.kernel.tile_scheduler, workers(schedule, variant)
+    total = ceildiv(sizes.seq_q, proof.rows) * sizes.heads * sizes.batch
+    found = []
+    for _ in range(count):
+        there = number < total
+        found.append(_tiles(proof, sizes, number, there, tensors))
+        if scheduler == "dynamic":
+            # A block without a tile draws no other one.
+            number = np.where(there, counted + np.cumsum(there) - 1 + step, NO_TILE)
+            counted += int(there.sum())
+        else:
+            number = number + step if scheduler == "static" else np.full_like(number, NO_TILE)
+    return found
+
+
+def _tiles(
+    proof: Proof, sizes: Problems, number: np.ndarray, there: np.ndarray, tensors: Mapping[str, Tensor]
+) -> RowTiles:
+    """The tiles of these numbers, each for all blocks of its cluster."""
+    cluster, block_M = proof.schedule.kernel.cluster, proof.schedule.block_M
+    tile, head = placed(np.where(there, number, 0), sizes, proof.rows, proof.schedule, proof.code.variant)
+    tile, head, there = (np.repeat(part, cluster) for part in (tile, head, there))
+    rank, of_blocks = np.arange(len(tile)) % cluster, _of_blocks(sizes, cluster)
+    row, batch = tile * proof.rows + rank * block_M, head // of_blocks.heads
+    return RowTiles(proof.cut, of_blocks, row, head % of_blocks.heads, batch, rank, there, tensors)
+
+
+def _of_blocks(sizes: Problems, cluster: int) -> Problems:
+    return Problems(*(np.repeat(size, cluster) for size in sizes))
 
 
 def placed(
-    number: np.ndarray, row_tiles: np.ndarray, sizes: Problems, schedule: Schedule, variant: Variant
+    number: np.ndarray, sizes: Problems, rows: int, schedule: Schedule, variant: Variant
 ) -> tuple[np.ndarray, np.ndarray]:
     """(row tile, head of all batches) of the tiles with these numbers: `tiles.py`, said a second time for the proof."""
     # Late: it imports tilelang.
     from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, taper
 
+    row_tiles = np.maximum(ceildiv(sizes.seq_q, rows), 1)
     heads, order = sizes.heads * sizes.batch, schedule.kernel.tile_order
     row, head = number % row_tiles, number // row_tiles
     if order == "tapered":

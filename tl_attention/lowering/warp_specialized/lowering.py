@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tl_attention.lowering.constants import EmittedConstants
     from tl_attention.program.planned import Planned
     from tl_attention.program.program import Program
-    from tl_attention.proof.generated.verdict import GeneratedCode, Verdict
+    from tl_attention.proof.code.verdict import GeneratedCode, Verdict
     from tl_attention.proof.limits import Resources
 
 OPTIONS = (
@@ -89,6 +89,6 @@ class WarpSpecialized(Lowering):
         return ("TileCounter",) if schedule.kernel.tile_scheduler == "dynamic" else ()
 
     def check_generated(self, schedule: Schedule, program: Program, code: GeneratedCode) -> Verdict:
-        from tl_attention.lowering.warp_specialized import generated
+        from tl_attention.lowering.warp_specialized.code_proof import RolesProof
 
-        return generated.check(schedule, program, code)
+        return RolesProof(schedule, program, code).verdict()

@@ -11,14 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from tl_attention.hardware.warpgroup import MEETING, OWN, ROWS, TURN, WARP, WARPGROUP, WARPS
 from tl_attention.loop.table import Table, whole
 from tl_attention.lowering.warp_specialized.dialect import Q_LOAD
-from tl_attention.program.operation import Operation
-from tl_attention.program.program import Program
-from tl_attention.proof.events import CLUSTER, EXPONENTIALS, NAMED, TILE, Event, P, Process, Q, Read, ring_names
+from tl_attention.program.program import Operation, Program
+from tl_attention.proof.events import CLUSTER, EXPONENTIALS, NAMED, TILE, Event, Maybe, P, Place, Process, Q, Read
 from tl_attention.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from tl_attention.proof.code.row_tiles import RowTiles
+
+    # How many KV blocks of a tile run, and where it lies, if that is asked for.
+    Work = Sequence[tuple[int, RowTiles | None]]
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class Roles:
     dynamic: bool
     q_in_registers: bool
     p_in_shared: bool
-    output_through_q: bool
+    output: str
 
     @classmethod
     def of(cls, schedule: Schedule, program: Program) -> Roles:
@@ -43,8 +49,13 @@ class Roles:
             kernel.tile_scheduler == "dynamic",
             kernel.q_operand == "registers",
             kernel.p_operand == "shared",
-            kernel.output == "tma",
+            kernel.output,
         )
+
+    @property
+    def output_through_q(self) -> bool:
+        """Whether the output leaves through the rows of Q_shared."""
+        return self.output == "tma"
 
     @property
     def table(self) -> Table:
@@ -52,8 +63,8 @@ class Roles:
 
     @cached_property
     def rings(self) -> dict[str, str]:
-        """The name of each load's ring."""
-        return ring_names(self.table)
+        """What events call the buffer that each load fills: K for K_shared."""
+        return {load: buffer.removesuffix("_shared") for buffer, load in self.table.rings.items()}
 
     @cached_property
     def take_turns(self) -> bool:
@@ -87,33 +98,40 @@ class Roles:
         """Where the blocks of a cluster meet, at their start and their end."""
         return (Event("sync", CLUSTER),) if self.cluster > 1 else ()
 
-    def events(self, process: Process, tiles: Sequence[int], *, start: int = 0, masks: bool = False) -> Iterator[Event]:
-        """All that a process does for row tiles of so many KV blocks each.
+    def events(self, process: Process, lengths: Sequence[int], *, start: int = 0) -> Iterator[Event]:
+        """All that a process does for row tiles of so many KV blocks each, as other processes see it.
 
-        As if `start` loads of each ring, and as many tiles, had been before. `masks`, which concern no other, if asked.
+        As if `start` loads of each ring, and as many tiles, had been before.
         """
-        if process.warpgroup < 0:
-            run = self._produce(process.block, tiles, start)
-        else:
-            run = self._compute(process, tiles, start)
+        for event in self.expected(process, lengths, [None] * len(lengths), start=start):
+            assert isinstance(event, Event)
+            yield event
+
+    def expected(
+        self, process: Process, lengths: Sequence[int], tiles: Sequence[RowTiles | None], *, start: int = 0
+    ) -> Iterator[Event | Maybe]:
+        """The same for these tiles: where they lie, and what concerns the process alone, its masks and the rows that it stores."""
+        run = self._produce if process.warpgroup < 0 else self._compute
         yield from self.together
-        yield from (event for event in run if masks or event.kind != "mask")
+        yield from run(process, [*zip(lengths, tiles, strict=True)], start)
         yield from self.together
 
     # --- the producer ------------------------------------------------------------------------------------------
 
-    def _produce(self, block: int, tiles: Sequence[int], start: int) -> Iterator[Event]:
-        every_block = tuple(range(self.cluster))
+    def _produce(self, process: Process, work: Work, start: int) -> Iterator[Event]:
+        block, every_block = process.block, tuple(range(self.cluster))
         base = start
-        for turn, blocks in enumerate(tiles, start):
+        for turn, (blocks, tile) in enumerate(work, start):
             for step in range(base, base + blocks):
                 for load in self.program.loads:
                     ring, slot, lap = self._place(load, step)
                     # Block 0 loads for the whole cluster; every block expects the bytes.
                     into = every_block if block == 0 else ()
-                    yield from self._load(ring, slot, lap, block, into, step)
+                    place = tile.place_of_kv(step - base) if tile and into else ()
+                    yield from self._load(ring, slot, lap, block, into, step, place)
                 for warpgroup in range(self.warpgroups) if step == base else ():
-                    yield from self._load(Q, warpgroup, turn % 2, block, (block,), turn)
+                    place = tile.place(ROWS * warpgroup) if tile else ()
+                    yield from self._load(Q, warpgroup, turn % 2, block, (block,), turn, place)
             base += blocks
             if self.dynamic:
                 yield Event("wait", "tile_empty", turn % 2, turn // 2 % 2 ^ 1)
@@ -121,11 +139,13 @@ class Roles:
                 yield Event("arrive", "tile_full", turn % 2, WARP, (block,))
                 yield from self._next_tile(turn)
 
-    def _load(self, name: str, slot: int, lap: int, block: int, into: tuple[int, ...], step: int) -> Iterator[Event]:
+    def _load(
+        self, name: str, slot: int, lap: int, block: int, into: tuple[int, ...], step: int, place: Place
+    ) -> Iterator[Event]:
         yield Event("wait", f"{name}_empty", slot, lap ^ 1)
         yield Event("expect", f"{name}_full", slot, 1)
         if into:
-            yield Event("load", name, slot, blocks=into, step=step)
+            yield Event("load", name, slot, blocks=into, step=step, place=place)
         yield Event("arrive", f"{name}_full", slot, WARP, (block,))
 
     def _next_tile(self, turn: int) -> Iterator[Event]:
@@ -139,38 +159,56 @@ class Roles:
 
     # --- the warpgroups that compute -----------------------------------------------------------------------------
 
-    def _compute(self, process: Process, tiles: Sequence[int], start: int) -> Iterator[Event]:
-        group = process.warpgroup
+    def _compute(self, process: Process, work: Work, start: int) -> Iterator[Event | Maybe]:
+        group, own = process.warpgroup, ROWS * process.warpgroup
         if self.take_turns and group == 1:
             yield Event("signal", NAMED, TURN, 2 * WARPGROUP)
         base = start
-        for turn, blocks in enumerate(tiles, start):
+        for turn, (blocks, tile) in enumerate(work, start):
             yield Event("wait", "Q_full", group, turn % 2)
             q = ((Q, group, turn),)
             if self.q_in_registers:
                 yield Event("read", Q, group, reads=q)
             if self.q_in_registers and not self.output_through_q:
                 yield from (Event("fence"), self._release_q(process))
-            yield from self._tile(process, base, blocks, () if self.q_in_registers else q)
+            for step in self.program.phases.steps(blocks):
+                if step.op.statement == "mask" and step.op.kind == "run":
+                    yield from (tile.mask(step.block, own, ROWS),) if tile else ()
+                else:
+                    number = base + step.block
+                    yield from self._operation(
+                        process, step.op, number, () if self.q_in_registers else q, step.block == 0
+                    )
+            yield from self._stored(tile, own) if tile else ()
             if self.output_through_q:
                 # TileLang lets all warpgroups meet before one writes where it believes that others read.
                 yield Event("sync", NAMED, MEETING, WARPGROUP * self.warpgroups)
                 ours = Event("sync", NAMED, OWN + group, WARPGROUP)
                 yield from (Event("write", Q, group, reads=q), Event("fence"), ours)
-                yield from (Event("store", Q, group, reads=q), Event("stored"), ours, self._release_q(process))
+                place = tile.place(own) if tile else ()
+                yield from (
+                    Event("store", Q, group, reads=q, place=place),
+                    Event("stored"),
+                    ours,
+                    self._release_q(process),
+                )
             base += blocks
             if self.dynamic:
                 yield from (*self._next_tile(turn), Event("arrive", "tile_empty", turn % 2, 1, (process.block,)))
         if self.take_turns and group == 0:
             yield Event("sync", NAMED, TURN, 2 * WARPGROUP)
 
+    def _stored(self, tile: RowTiles, own: int) -> Iterator[Event | Maybe]:
+        """The rows, and their logarithms, that a warpgroup stores from registers: those that the problem has."""
+        rows = tile.rows_from(own, ROWS)
+        # Where each thread stores its own elements they tell how many rows that are.
+        told = {"lse": 0, "output": rows if self.output == "direct" else 0}
+        for kind in ("lse",) * ("LSE" in tile.tensors) + ("output",) * (not self.output_through_q):
+            event = Event(kind, value=told[kind], place=tile.place(own))
+            yield event if rows else Maybe(event)
+
     def _release_q(self, process: Process) -> Event:
         return Event("arrive", "Q_empty", process.warpgroup, 1, (process.block,))
-
-    def _tile(self, process: Process, base: int, blocks: int, q: tuple[Read, ...]) -> Iterator[Event]:
-        """The Program's operations for one tile of `blocks` KV blocks, the rings being at step `base`."""
-        for step in self.program.phases.steps(blocks):
-            yield from self._operation(process, step.op, base + step.block, q, opens=step.block == 0)
 
     def _operation(
         self, process: Process, op: Operation, number: int, q: tuple[Read, ...], opens: bool
@@ -208,8 +246,6 @@ class Roles:
                 yield Event("hold last", EXPONENTIALS, op.registers[1] - 1)
             case "resume":
                 yield Event("resume")
-            case "run" if op.statement == "mask":
-                yield Event("mask", step=number)
             case "run" if self.p_in_shared and whole(op.statement) == "cast":
                 yield Event(
                     "put", P, process.warpgroup, step=number, place=self.table.by_name[op.statement].columns or ()

@@ -1,0 +1,202 @@
+"""This module loads or compiles a schedule's kernel for a card, and reports on the kernel. It needs nvcc, no GPU.
+
+A kernel in the store is loaded without the modules that make and prove kernels, so these are imported late.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tl_attention.compiler import library, store
+from tl_attention.compiler.library import launch_of
+from tl_attention.compiler.store import Finished, kernel_key
+from tl_attention.compiler.toolchain import Nvcc, cache_enabled, cache_folder, chosen
+from tl_attention.errors import InputError
+from tl_attention.lowering.registry import lowering_of
+from tl_attention.problem.features import Parameter
+from tl_attention.problem.head_dims import check_head_dim
+from tl_attention.problem.variant import KERNEL_PARAMETERS, Variant
+from tl_attention.proof.code.verdict import GeneratedCode, Verdict
+from tl_attention.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from tl_attention.compiler.sass import Loop
+    from tl_attention.program.planned import Planned
+
+# The folder of finished kernels, in the nvcc's folder of the cache.
+FOLDER = "tl-attention"
+# The optional parameters that a variant may ask for. A schedule asks for the counter.
+OPTIONAL = frozenset(p.name for p in KERNEL_PARAMETERS if p.optional and p.kind != "counter")
+
+
+def fingerprint(source: str) -> str:
+    """Returns the name of generated device code, which rows and packed submissions use."""
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class StaticReport:
+    """A static report says what ptxas gave one kernel.
+
+    That is registers per thread, bytes of stack per thread (spills), bytes of shared memory per block, and loops.
+    `machine_code` names the machine code; other sources that give the same machine code share the name.
+    """
+
+    registers: int
+    stack_bytes: int
+    shared_bytes: int
+    loops: tuple[Loop, ...] = ()
+    machine_code: str | None = None
+
+    def __str__(self) -> str:
+        spills = f"{self.stack_bytes} bytes of spills" if self.stack_bytes else "no spills"
+        return f"{self.registers} registers, {spills}, {self.shared_bytes:,} bytes of shared memory"
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A compiled kernel can be launched, and knows its variant and its parameters.
+
+    `kernel` is the function of its library; `nvcc` made its machine code. `verdict` is the proof's verdict on the
+    generated code, None for a schedule without a Program.
+    """
+
+    kernel: Callable[..., None]
+    source: str
+    host_source: str
+    nvcc: Nvcc
+    variant: Variant
+    parameters: tuple[Parameter, ...]
+    verdict: Verdict | None
+
+    def __call__(self, **arguments: Any) -> None:
+        """Launches the kernel on the current CUDA stream.
+
+        `arguments` go by the parameters' names, without the counter.
+        """
+        self.launch(*(arguments[p.name] for p in self.parameters if p.kind != "counter"))
+
+    @cached_property
+    def launch(self) -> Callable[..., None]:
+        """Launches the kernel as a call does, with arguments in the order of the parameters."""
+        return launch_of(self.kernel, self.parameters)
+
+    @cached_property
+    def generated(self) -> GeneratedCode:
+        """Returns the generated code as the proof reads it."""
+        return GeneratedCode(self.source, self.host_source, self.variant, self.parameters)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the generated device code. Schedules that share the name are the same kernel."""
+        return fingerprint(self.source)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Returns the bytes of dynamic shared memory of one block, read off the launch."""
+        return self.generated.shared_bytes
+
+    @cached_property
+    def cubin(self) -> bytes:
+        """Returns the machine code, from TileLang's binary cache or built again."""
+        from tl_attention.compiler.generation import machine_code
+
+        return machine_code(self.source, self.variant.arch)
+
+    @cached_property
+    def report(self) -> StaticReport:
+        """Reads registers, spills and loops off the cubin, and shared memory off the launch.
+
+        Raises ScheduleRefused for serialised products. `compile_kernel` does not: such a kernel is slow but right, and
+        disassembling a kernel would take half a second of each process that calls it.
+        """
+        from tl_attention.compiler.compiler_errors import serialised_because
+        from tl_attention.compiler.generation import said_of
+        from tl_attention.compiler.sass import check_not_serialised, code_name, cuobjdump, parse
+
+        usage = cuobjdump(self.cubin, "--dump-resource-usage")
+        match = re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)", usage)
+        assert match, f"cuobjdump printed no resource usage: {usage[:200]}"
+        disassembly = cuobjdump(self.cubin, "--dump-sass")
+        loops = parse(disassembly)
+        check_not_serialised(loops, lambda: serialised_because(said_of(self.source, self.variant.arch)))
+        return StaticReport(int(match[1]), int(match[2]), self.shared_bytes, loops, code_name(disassembly))
+
+
+def compile_kernel(schedule: Schedule, variant: Variant, planned: Planned | None = None) -> CompiledKernel:
+    """Returns the schedule's kernel, from the store, or else compiled, proved and kept in the store.
+
+    `planned` is the same schedule with its Program, from a caller that needs the Program as well.
+
+    Raises InputError for a variant that no kernel computes, and with the compiler's error when the kernel cannot be
+    built; ScheduleRefused for a schedule that is not safe, or when TileLang's code is not what the schedule says.
+    """
+    _check_supported(variant)
+    import torch
+
+    nvcc = chosen(torch.version.cuda)
+    parameters = variant.parameters(*lowering_of(schedule).counters(schedule))
+    file = store_file(schedule, variant, nvcc) if cache_enabled() else None
+    found = _stored(file, schedule) if file else None
+    if found is None:
+        from tl_attention.compiler.generation import generate
+
+        made = generate(schedule, variant, parameters, planned)
+        if file:
+            store.keep(file, made)
+        found = made, _loaded(made.library)
+    finished, function = found
+    return CompiledKernel(function, finished.source, finished.host_source, nvcc, variant, parameters, finished.verdict)
+
+
+def is_finished(schedule: Schedule, variant: Variant) -> bool:
+    """Says whether the store has the schedule's kernel, compiled by the nvcc that would compile it now."""
+    import torch
+
+    found = store.read(store_file(schedule, variant, chosen(torch.version.cuda))) if cache_enabled() else None
+    return found is not None
+
+
+def store_file(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> Path:
+    """Returns the file of the store in which a kernel that this nvcc compiled is kept."""
+    return cache_folder() / nvcc.cache / FOLDER / f"{kernel_key(schedule, variant, nvcc)}{store.SUFFIX}"
+
+
+def _stored(file: Path, schedule: Schedule) -> tuple[Finished, Any] | None:
+    """Returns the finished kernel in the file, and its function.
+
+    Returns None where the file holds no kernel that is proved and can be loaded.
+    """
+    finished = store.read(file)
+    if finished is None or (finished.verdict is None) is schedule.has_program:
+        return None
+    try:
+        return finished, library.load(file)
+    except Exception:  # The loader raises many kinds; what it cannot load here is made again.
+        return None
+
+
+def _loaded(text: bytes) -> Any:
+    """Loads a library and returns its function. The library stays loaded when its file is gone."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, f"kernel{store.SUFFIX}")
+        file.write_bytes(text)
+        return library.load(file)
+
+
+def _check_supported(variant: Variant) -> None:
+    """Raises InputError for a variant that no kernel computes, even if the interpreter can run it."""
+    check_head_dim(variant.head_size)
+    if min(variant.mask.left or 0, variant.mask.right or 0) < 0:
+        raise InputError(f"{variant} is not supported, expected a window of at least 0")
+    if variant.optional - OPTIONAL:
+        raise InputError(
+            f"{variant} is not supported, expected of what is optional {', '.join(sorted(OPTIONAL))} at most"
+        )

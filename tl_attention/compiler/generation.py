@@ -1,0 +1,121 @@
+"""This module has TileLang trace and compile a schedule's kernel, and proves the result.
+
+Only this module asks TileLang for anything. TileLang takes what it compiled before from its own disk cache, which knows
+the trace and not the schedule.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tl_attention.compiler.compiler_errors import telling_line
+from tl_attention.compiler.store import Finished
+from tl_attention.compiler.toolchain import check_host_compiler, in_force
+from tl_attention.errors import InputError
+from tl_attention.lowering.base import FAST_MATH
+from tl_attention.lowering.preflight import refuse_unless_safe
+from tl_attention.lowering.registry import lowering_of
+from tl_attention.problem.features import Parameter
+from tl_attention.problem.variant import Variant
+from tl_attention.program.planned import Planned
+from tl_attention.proof.code.verdict import GeneratedCode
+from tl_attention.schedule.schedule import Schedule
+
+# TileLang 0.1.15 notes a kernel's folder in its disk cache in this attribute. The library there has this name.
+KERNEL_FOLDER, LIBRARY = "_tilelang_cache_path", "executable.so"
+# TileLang calls nvcc with these options for a kernel's machine code.
+OPTIONS = ("-cubin", "-O3", "-lineinfo", "-std=c++20", "--use_fast_math")
+
+
+def generate(
+    schedule: Schedule, variant: Variant, parameters: tuple[Parameter, ...], planned: Planned | None = None
+) -> Finished:
+    """Makes the kernel of a variant that takes these parameters.
+
+    Raises ScheduleRefused where the schedule is not safe, or where TileLang's code is not what the schedule says, and
+    InputError with the compiler's error when the kernel cannot be built.
+    """
+    lowering, planned = lowering_of(schedule), planned or Planned(schedule)
+    lowering.check_variant(schedule, variant)
+    refuse_unless_safe(planned, variant.head_size, variant.card)
+    with in_force():
+        check_host_compiler()
+        program = lowering.prim_func(planned, variant)
+        try:
+            kernel = compiled(program, variant.arch, dict(lowering.pass_configs))
+            library = _library(kernel)
+        except Exception as error:  # TileLang raises many kinds; the user's question is always which schedule and why.
+            raise InputError(f"{schedule.label}: TileLang cannot compile it: {telling_line(error)}") from error
+    code = GeneratedCode(kernel.get_kernel_source(), kernel.get_host_source(), variant, parameters)
+    verdict = lowering.check_generated(schedule, planned.program, code) if planned.program else None
+    return Finished(library, code.source, code.host_source, verdict)
+
+
+def compiled(program: Any, arch: str, pass_configs: dict[str, Any] | None = None) -> Any:
+    """Compiles a prim_func with TileLang, without TileLang's log. The caller holds the compiler `in_force`."""
+    import tilelang
+
+    for chatty in ("tilelang", "tilelang.cache.kernel_cache"):
+        # TileLang logs to stdout, also where only its cache is full. Failures are raised besides.
+        logging.getLogger(chatty).setLevel(logging.CRITICAL)
+    return tilelang.compile(program, target=target(arch), pass_configs=pass_configs, execution_backend="tvm_ffi")
+
+
+def machine_code(source: str, arch: str) -> bytes:
+    """Returns the cubin of generated device code for a card's arch, from TileLang's binary cache or built again."""
+    with in_force():
+        from tilelang.cuda.backend import tilelang_callback_cuda_compile
+        from tvm.target import Target
+
+        return bytes(tilelang_callback_cuda_compile(source, Target(target(arch)), {FAST_MATH: True}))
+
+
+def said_of(source: str, arch: str) -> str:
+    """Returns what nvcc and ptxas print of generated device code.
+
+    They are called anew: TileLang keeps binaries, not words.
+    """
+    with in_force() as nvcc, tempfile.TemporaryDirectory() as folder:
+        from tilelang.contrib.nvcc import get_cplus_compiler
+        from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
+
+        file = Path(folder, "kernel.cu")
+        file.write_text(source)
+        included = (f"-I{place}" for place in (TILELANG_TEMPLATE_PATH, CUTLASS_INCLUDE_DIR))
+        options = (f"-ccbin={get_cplus_compiler()}", f"-arch={arch}", *OPTIONS, *included)
+        command = [str(nvcc.home / "bin/nvcc"), *options, "-o", str(file.with_suffix(".cubin")), str(file)]
+        done = subprocess.run(command, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+def target(arch: str) -> dict[str, str]:
+    """Returns the target that TileLang compiles for."""
+    return {"kind": "cuda", "arch": arch}
+
+
+def _library(kernel: Any) -> bytes:
+    """Returns the kernel's shared library, from TileLang's disk cache, or linked where the cache lacks the library."""
+    kept = getattr(kernel, KERNEL_FOLDER, None)
+    if kept and (library := Path(kept, LIBRARY)).is_file():
+        return library.read_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        linked = Path(folder, LIBRARY)
+        kernel.adapter.get_exportable_executable().export_library(str(linked))
+        return linked.read_bytes()
+
+
+@functools.cache
+def compile_products(dtype: str, arch: str, sms: int) -> Any:
+    """Compiles a kernel of nothing but products by mma.sync, for the card at hand.
+
+    A function of Source, Output and the number of iterations: `lowering/mma_sync/mma_peak.py` says what they are.
+    """
+    with in_force():
+        from tl_attention.lowering.mma_sync.mma_peak import products_kernel
+
+        return compiled(products_kernel(dtype=dtype, sms=sms), arch)

@@ -1,0 +1,188 @@
+"""This module keeps finished kernels on disk, a file each.
+
+A file has a kernel's shared library, the text that the library was made of, and the proof's verdict. It is named by the
+key of its kernel, and ends with a seal over its name and all that stands before. A file that is not exactly what was
+written is taken for absent, and replaced by whoever makes the kernel again. Files are written whole or not at all, so
+any number of processes may write at once. Where nothing can be written, kernels are made again every time.
+
+The key is a hash of everything that changes a kernel's code, its proof, or whether its library can be loaded. It needs
+neither an import of TileLang nor a trace: the key names what these read instead of what they make. The compiler is
+asked for its version each time; an installed package is known by the list of its files, each with its hash.
+
+The seal finds damage. It does not keep others from writing a kernel of their own: `trust.py` does.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import stat
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from tl_attention.compiler import trust
+from tl_attention.compiler.library import tilelang_folder
+from tl_attention.compiler.toolchain import Nvcc
+from tl_attention.problem.variant import Variant
+from tl_attention.proof.code.verdict import Verdict
+from tl_attention.schedule.schedule import Schedule
+
+# A loader of shared libraries takes no notice of what follows one: the texts, how long these are, and the seal.
+SUFFIX = ".so"
+SEAL, LENGTH = 64, 16
+# A finished kernel has less than 2 MB.
+MOST_BYTES = 64 * 2**20
+# Where the text is that makes kernels and proves them: in compiler/, and in all that it imports.
+MAKING = ("errors.py", "problem", "hardware", "loop", "schedule", "program", "proof", "lowering", "compiler")
+PACKAGE = Path(__file__).parents[1]
+# The solver z3 simplifies what TileLang generates.
+COMPILED_BY = ("tilelang", "apache-tvm-ffi", "z3-solver")
+# nvcc and ptxas answer to --version; cicc is the program that nvcc calls for the GPU's code.
+TOOLS = ("bin/nvcc", "bin/ptxas", "nvvm/bin/cicc")
+# TileLang reads these, and they change the code: an option of a pass, and folders of headers, its own unless set.
+OPTION = "TILELANG_LAYOUT_COST_MODEL"
+HEADERS = ("TL_TEMPLATE_PATH", "TL_CUTLASS_PATH")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished kernel is compiled and proved.
+
+    It has its library, the device's CUDA, the host's C, and the verdict on these. `verdict` is None for a schedule
+    without a Program.
+    """
+
+    library: bytes
+    source: str
+    host_source: str
+    verdict: Verdict | None
+
+
+def read(file: Path) -> Finished | None:
+    """Returns the kernel in the file; None where the file is absent, or is not what was written under its name.
+
+    Raises InputError where others may write to the file or its folders. Where others may not, the file stays what was
+    read here: the loader may open it by its name.
+    """
+    trust.check(file.parent)
+    try:
+        found = _bytes(file)
+    except OSError:
+        return None
+    body, seal = found[:-SEAL], found[-SEAL:]
+    if seal != _seal(file, body):
+        return None
+    texts = len(body) - LENGTH - int(body[-LENGTH:], 16)
+    source, host_source, verdict = json.loads(body[texts:-LENGTH])
+    return Finished(body[:texts], source, host_source, _verdict(verdict))
+
+
+def keep(file: Path, kernel: Finished) -> None:
+    """Writes the file whole and for this user alone, in place of any other. Does nothing where it cannot be written.
+
+    Raises InputError where others may write to its folders.
+    """
+    verdict = kernel.verdict and asdict(kernel.verdict)
+    texts = json.dumps([kernel.source, kernel.host_source, verdict]).encode()
+    body = kernel.library + texts + f"{len(texts):0{LENGTH}x}".encode()
+    unfinished = file.with_name(f"{file.name}.{uuid4().hex}")
+    try:
+        trust.make_private(file.parent)
+        with open(unfinished, "xb", opener=functools.partial(os.open, mode=0o600)) as opened:
+            opened.write(body + _seal(file, body))
+        unfinished.replace(file)
+    except OSError:
+        with suppress(OSError):
+            unfinished.unlink()
+
+
+def _bytes(file: Path) -> bytes:
+    """Returns the bytes of a regular file of at most MOST_BYTES, none of anything else.
+
+    Raises OSError, and InputError as `trust` does.
+    """
+    with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
+        found = os.fstat(opened.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+            return b""
+        trust.check_one(file, found)
+        return opened.read()
+
+
+def _verdict(kept: dict[str, Any] | None) -> Verdict | None:
+    """Makes a verdict of what JSON kept, which has a list for each tuple."""
+    if kept is None:
+        return None
+    return Verdict(**kept | {name: tuple(value) for name, value in kept.items() if isinstance(value, list)})
+
+
+def _seal(file: Path, body: bytes) -> bytes:
+    """Returns the seal of a file: a hash that ties its content to its name, and so to the kernel's key."""
+    return sha256(file.name.encode() + b"\n" + body).hexdigest().encode()
+
+
+# --- the key ---------------------------------------------------------------------------------------------------------
+
+
+def kernel_key(schedule: Schedule, variant: Variant, nvcc: Nvcc) -> str:
+    """Returns a hash of all that a finished kernel depends on, the same in every process."""
+    made_of = {
+        "schedule": schedule.model_dump_json(),
+        "variant": {field.name: _written(getattr(variant, field.name)) for field in fields(variant)},
+        "package": VERSION,
+        "compiled by": [installed(name) for name in COMPILED_BY],
+        "nvcc": [nvcc.cache, *(_size(nvcc.home / tool) for tool in TOOLS)],
+        "environment": [os.environ.get(OPTION), *map(_foreign, HEADERS)],
+        "machine": platform.machine(),
+    }
+    return sha256(json.dumps(made_of).encode()).hexdigest()
+
+
+def text_version(package: Path) -> str:
+    """Returns a hash of the text that makes and proves kernels, as the package in this folder has it."""
+    files = [package / MAKING[0], *(file for room in MAKING[1:] for file in sorted((package / room).rglob("*.py")))]
+    # Whatever an editor puts beside a module need not be a file.
+    text = {str(file.relative_to(package)): file.read_text("utf-8") for file in files if file.is_file()}
+    return sha256(json.dumps(text).encode()).hexdigest()
+
+
+# Read together with the modules themselves: a file that is edited later is not what runs in this process.
+VERSION = text_version(PACKAGE)
+
+
+@functools.cache
+def installed(name: str) -> str:
+    """Returns a hash of the package installed under this name, "" for none.
+
+    The hash is that of the list of its files, or of its version where the package has no list.
+    """
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        return ""
+    return sha256((found.read_text("RECORD") or found.version).encode()).hexdigest()
+
+
+def _written(value: object) -> object:
+    # A set has another order in each process.
+    return sorted(value) if isinstance(value, frozenset) else repr(value)
+
+
+def _size(file: Path) -> int | None:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return None
+
+
+def _foreign(variable: str) -> str | None:
+    """Returns the folder that the variable names, None for TileLang's own folder, which TileLang itself sets."""
+    named, own = os.environ.get(variable), tilelang_folder()
+    return None if not named or (own and Path(named).resolve().is_relative_to(own)) else named

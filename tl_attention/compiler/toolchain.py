@@ -1,0 +1,303 @@
+"""This module chooses the nvcc that compiles the kernels, and the cache that its machine code goes to.
+
+TileLang takes CUDA_HOME's nvcc, or the first on the PATH, whatever torch's CUDA is, and its cache does not know which
+nvcc made an entry. The rule here: nvcc is searched in the Python packages, CUDA_HOME, the PATH and /usr/local/cuda, in
+this order. The first nvcc with the release of torch's CUDA wins. Where none has this release, or torch is built without
+CUDA, the first nvcc wins.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import Any
+
+from tl_attention.compiler import trust
+from tl_attention.errors import InputError
+
+PACKAGE = "nvidia-cuda-nvcc"
+# What nvcc needs to compile for a GPU: itself, cicc, its own headers, the runtime's, and libcu++.
+EXTRAS = "cccl,crt,cudart,nvcc,nvvm"
+PLACES = "the Python packages, CUDA_HOME, the PATH and /usr/local/cuda"
+PACKAGED = "13.0"
+HOST_COMPILERS = ("g++", "clang++", "c++")
+NO_HOST_COMPILER = "nvcc needs one: apt-get install g++"
+# The end of an error of a missing compiler, which `doctor` itself leaves out.
+SEE_DOCTOR = "; `tl-attention doctor` shows all that is missing"
+VERSION = re.compile(r"\bV(\d+\.\d+\.\d+)")
+HEADER = Path("include/cuda_runtime_api.h")
+HEADER_VERSION = re.compile(r"#define CUDART_VERSION\s+(\d+)")
+# nvcc reads these variables before its command line, and after it.
+FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+# TileLang's variables, and the values that TileLang takes for true.
+CACHE_VARIABLE, CACHE_DEFAULT = "TILELANG_CACHE_DIR", "~/.tilelang/cache"
+# The folder of what TileLang keeps, in the nvcc's folder of the cache.
+FOLDER = "tilelang"
+NO_CACHE_VARIABLE, TRUE = "TILELANG_DISABLE_CACHE", ("1", "true", "yes", "on")
+
+
+@dataclass(frozen=True)
+class Nvcc:
+    """A CUDA toolkit has a folder, the place where it was found, and versions of nvcc and ptxas, such as 13.0.88.
+
+    `fault` says in a few words why the toolkit cannot compile, and is empty where nothing is known against it.
+    """
+
+    home: Path
+    source: str
+    version: str
+    ptxas: str
+    fault: str = ""
+
+    @property
+    def release(self) -> str:
+        """Returns nvcc's release in the form of torch.version.cuda: `13.0` for version 13.0.88."""
+        return self.version.rpartition(".")[0]
+
+    @property
+    def cache(self) -> str:
+        """Names the folder of TileLang's cache for this compiler, and for the flags that the environment adds."""
+        flags = "\n".join(f"{name}={os.environ[name]}" for name in FLAGS if os.environ.get(name))
+        return f"nvcc-{self.version}-ptxas-{self.ptxas}" + (f"-flags-{_short_hash(flags)}" if flags else "")
+
+
+def found() -> Iterator[Nvcc]:
+    """Yields every nvcc of this machine that answers, each once, in the order of the rule."""
+    seen: set[Path] = set()
+    for source, home in _homes():
+        home = home.resolve()
+        if home not in seen and (home / "bin/nvcc").is_file() and (nvcc := _asked(home, source)):
+            yield nvcc
+        seen.add(home)
+
+
+def chosen(torch_cuda: str | None) -> Nvcc:
+    """Returns the nvcc of the rule; `torch_cuda` is torch.version.cuda. Raises InputError with a command that helps.
+
+    Every compilation, and every look into the store of kernels, asks for its nvcc here first: a torch that is refused
+    is refused here.
+    """
+    if fault := torch_fault(torch_cuda):
+        raise InputError(f"torch: {fault}")
+    first, faults = None, []
+    for nvcc in found():
+        if nvcc.fault:
+            faults.append(f"{nvcc.home}: {nvcc.fault}")
+        elif torch_cuda in (None, nvcc.release):
+            return nvcc
+        else:
+            first = first or nvcc
+    if first is None:
+        why = f" ({'; '.join(faults)})" if faults else ""
+        raise InputError(f"nvcc: none that can compile in {PLACES}{why}; {mending(torch_cuda)}{SEE_DOCTOR}")
+    return first
+
+
+def host_compiler() -> str | None:
+    """Returns the C++ compiler that TileLang hands to nvcc: CXX's, CC's, or the first of HOST_COMPILERS on the PATH."""
+    try:
+        from tilelang.contrib.cc import get_cplus_compiler
+    except Exception:
+        return next((path for name in HOST_COMPILERS if (path := shutil.which(name))), None)
+    named = get_cplus_compiler()
+    return named and shutil.which(named)
+
+
+def check_host_compiler() -> None:
+    """Raises InputError where there is no C++ compiler, or where CXX or CC names none."""
+    if host_compiler() is None:
+        named = next((f"{name}={os.environ[name]}" for name in ("CXX", "CC") if os.environ.get(name)), "")
+        where = f"{named} is none" if named else f"none of {', '.join(HOST_COMPILERS)} is on the PATH"
+        raise InputError(f"C++ compiler: {where}; {NO_HOST_COMPILER}{SEE_DOCTOR}")
+
+
+def torch_fault(torch_cuda: str | None) -> str:
+    """Says why a torch of this torch.version.cuda is refused, with a command that helps; "" where it is not refused.
+
+    This package's requirements allow a torch for CUDA 12, and beside such a torch pip installs the nvcc of CUDA 13.
+    """
+    if torch_cuda is None or major(torch_cuda) >= major(PACKAGED):
+        return ""
+    import torch
+
+    # Both at once: an nvcc that came with the older torch is of another release than the new torch's runtime.
+    command = f"pip install --force-reinstall torch 'cuda-toolkit[{EXTRAS}]'"
+    return f"{torch.__version__} is for CUDA {torch_cuda}, expected one for CUDA {major(PACKAGED)} or newer: {command}"
+
+
+def mending(torch_cuda: str | None) -> str:
+    """Says how to get an nvcc that matches torch's CUDA. Packages have nvcc from CUDA 13 on."""
+    release = torch_cuda or PACKAGED
+    if major(release) < major(PACKAGED):
+        return f"install NVIDIA's CUDA {release} toolkit, and set CUDA_HOME to its folder"
+    return f"install one: pip install 'cuda-toolkit[{EXTRAS}]=={release}.*'"
+
+
+def major(release: str) -> int:
+    """Returns the major release, 13 of 13.0. A driver runs machine code of its own and of earlier major releases."""
+    return int(release.partition(".")[0])
+
+
+@contextmanager
+def in_force() -> Iterator[Nvcc]:
+    """Makes TileLang compile with the chosen nvcc inside the context, and keep its results in that nvcc's own cache.
+
+    TileLang has no argument for either. Both are set for the time of our own compilation only, so that a program's
+    other TileLang kernels are compiled as before. Where the cache cannot be written, a temporary folder replaces it for
+    that time. Raises InputError where others may write to the cache: TileLang loads what it finds there.
+    """
+    import torch
+
+    nvcc = chosen(torch.version.cuda)
+    with _written(cache_folder() / nvcc.cache / FOLDER) as folder:
+        _import_tilelang(folder)
+        from tilelang.contrib import nvcc as tilelang_nvcc
+        from tilelang.env import env
+
+        home, forced = tilelang_nvcc.CUDA_HOME, _cache_variable(env)._forced_value
+        tilelang_nvcc.CUDA_HOME = str(nvcc.home)
+        env.TILELANG_CACHE_DIR = str(folder)
+        try:
+            yield nvcc
+        finally:
+            tilelang_nvcc.CUDA_HOME = home
+            env.TILELANG_CACHE_DIR = forced
+
+
+def cache_folder() -> Path:
+    """Returns TileLang's cache without importing TileLang. The chosen nvcc has a folder of its own there."""
+    env = _env()
+    named = env.TILELANG_CACHE_DIR if env else os.environ.get(CACHE_VARIABLE)
+    return Path(named or os.path.expanduser(CACHE_DEFAULT))
+
+
+def cache_enabled() -> bool:
+    """Says whether anything is to be kept in the cache. TileLang's switches decide, and TileLang is not imported."""
+    env = _env()
+    return env.is_cache_enabled() if env else os.environ.get(NO_CACHE_VARIABLE, "").lower() not in TRUE
+
+
+def check_cache(*compilers: str) -> None:
+    """Raises InputError where others may write to the cache, or to these compilers' folders in it.
+
+    A cache that is off is not checked.
+    """
+    if cache_enabled():
+        for folder in (cache_folder(), *(cache_folder() / name for name in compilers)):
+            trust.check(folder)
+
+
+def _env() -> Any:
+    """Returns TileLang's settings, which a program may have changed; None where TileLang has not been imported."""
+    return getattr(sys.modules.get("tilelang"), "env", None)
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[Path]:
+    """Yields the folder, made if need be, or a temporary folder where nothing can be written or kept there."""
+    if cache_enabled() and can_be_written(folder):
+        trust.check_private(folder)
+        yield folder
+    else:
+        with tempfile.TemporaryDirectory() as other:
+            yield Path(other)
+
+
+def can_be_written(folder: Path) -> bool:
+    """Says whether files can be written to a folder, made if need be.
+
+    Raises InputError where others may write to the folder.
+    """
+    try:
+        trust.make_private(folder)
+        # Permissions do not tell: root has all of them, also where the disk is full or mounted to be read.
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+    except OSError:
+        return False
+    return True
+
+
+def _import_tilelang(folder: Path) -> None:
+    """Imports TileLang with this folder as its cache.
+
+    TileLang makes its cache's folder when it is imported, and cannot be imported where that fails.
+    """
+    before = os.environ.get(CACHE_VARIABLE)
+    os.environ[CACHE_VARIABLE] = str(folder)
+    try:
+        import tilelang  # noqa: F401
+    finally:
+        if before is None:
+            del os.environ[CACHE_VARIABLE]
+        else:
+            os.environ[CACHE_VARIABLE] = before
+
+
+def _cache_variable(env: Any) -> Any:
+    """Returns TileLang's descriptor of its cache folder, which holds the value that a program may have forced."""
+    return vars(type(env))["TILELANG_CACHE_DIR"]
+
+
+def _short_hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:12]
+
+
+def _homes() -> Iterator[tuple[str, Path]]:
+    try:
+        packaged = [Path(str(file.locate())) for file in files(PACKAGE) or () if file.name == "nvcc"]
+    except PackageNotFoundError:
+        packaged = []
+    for nvcc in packaged:
+        yield "Python packages", nvcc.parent.parent
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if home := os.environ.get(variable):
+            yield variable, Path(home)
+    if on_path := shutil.which("nvcc"):
+        # Debian and others link /usr/bin/nvcc to the toolkit, which has the headers.
+        yield "PATH", Path(on_path).resolve().parent.parent
+    yield "/usr/local/cuda", Path("/usr/local/cuda")
+
+
+@functools.cache
+def _asked(home: Path, source: str) -> Nvcc | None:
+    nvcc, ptxas = _version(home / "bin/nvcc"), _version(home / "bin/ptxas")
+    if nvcc is None:
+        return None
+    fault = "it has no ptxas" if ptxas is None else _header_fault(home, nvcc)
+    return Nvcc(home, source, nvcc, ptxas or "none", fault)
+
+
+def _version(tool: Path) -> str | None:
+    try:
+        done = subprocess.run([str(tool), "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = VERSION.search(done.stdout)
+    return match[1] if match else None
+
+
+def _header_fault(home: Path, nvcc: str) -> str:
+    """Says what is wrong with the toolkit's headers, "" where they fit.
+
+    nvcc refuses headers of another release, in the middle of a compilation.
+    """
+    try:
+        text = (home / HEADER).read_text(errors="replace")
+    except OSError:
+        return f"it has no {HEADER}"
+    match = HEADER_VERSION.search(text)
+    number = int(match[1]) if match else 0
+    release = f"{number // 1000}.{number % 1000 // 10}"
+    return "" if nvcc.startswith(f"{release}.") else f"its headers are of CUDA {release}, its nvcc of {nvcc}"

@@ -1,0 +1,109 @@
+"""Files that this process loads and runs are trusted only if nobody but this user and root can change them.
+
+Whoever else owns such a file, or a folder above it, or may write there, could have any code run here. A seal does not
+help: they could write that, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from shlex import quote
+
+from tl_attention.errors import InputError
+
+ALONE = 0o700
+NOT_LOADED = "so nothing is loaded from there"
+ELSEWHERE = "export TILELANG_CACHE_DIR=~/.cache/tl-attention"
+# Linux has this limit too: more links are taken for a circle.
+MOST_LINKS = 40
+
+
+def check(path: Path) -> None:
+    """Raises InputError, with a command that helps, where others may change what is at the path.
+
+    Every folder above it counts, every link on the way and what the link leads to. A folder above may be sticky and
+    open to all, as /tmp is: what lies in it is looked at itself. What does not exist is not looked at.
+    """
+    for part, found, is_above in _way(path):
+        is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        check_one(part, found, may_be_open=bool(is_sticky and is_above))
+
+
+def check_one(part: str | Path, found: os.stat_result, may_be_open: bool = False) -> None:
+    """Checks one file or folder as `check` does, by what lstat found. Others may write to it if `may_be_open`."""
+    if found.st_uid not in (0, os.geteuid()):
+        raise InputError(
+            f"{part}: it belongs to uid {found.st_uid}, neither this user nor root, {NOT_LOADED}: {ELSEWHERE}"
+        )
+    if _others_write(found) and not may_be_open:
+        raise InputError(f"{part}: others may write to it, {NOT_LOADED}: chmod go-w {quote(str(part))}")
+
+
+def make_private(folder: Path) -> None:
+    """Makes the folder, and missing folders above it, for this user alone under any umask.
+
+    Raises OSError, and InputError as `check` does.
+    """
+    check(folder)
+    missing = list(takewhile(lambda part: not part.exists(), (folder, *folder.parents)))
+    for part in reversed(missing):
+        part.mkdir(ALONE, exist_ok=True)
+    # Where anybody may make a folder, in /tmp for one, another user may have been first.
+    check(folder)
+
+
+def check_private(folder: Path) -> None:
+    """Raises InputError where others may enter the folder: they reach files in it that a program left open to all."""
+    if folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise InputError(f"{folder}: others may enter it, {NOT_LOADED}: rm -r {quote(str(folder))}")
+
+
+def _way(path: Path) -> Iterator[tuple[str, os.stat_result, bool]]:
+    """Yields (path, lstat, is_above) of all that the system passes on its way to a file, links included.
+
+    `is_above` says whether the way goes on from there.
+    """
+    at, links = "/", 0
+    ahead = [*reversed((Path.cwd() / path).parts[1:])]
+    yield at, os.lstat(at), bool(ahead)
+    while ahead:
+        name = ahead.pop()
+        part = os.path.dirname(at) if name == ".." else os.path.join(at, name)
+        try:
+            found = os.lstat(part)
+            target = os.readlink(part) if stat.S_ISLNK(found.st_mode) else None
+        except OSError:
+            return
+        yield part, found, bool(ahead) or target is not None
+        if target is None:
+            at = part
+            continue
+        links += 1
+        if links > MOST_LINKS:
+            return
+        at = "/" if target.startswith("/") else at
+        ahead += reversed([name for name in target.split("/") if name not in ("", ".")])
+
+
+def _others_write(found: os.stat_result) -> bool:
+    if stat.S_ISLNK(found.st_mode):
+        return False
+    by_group = found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid)
+    return bool(by_group or found.st_mode & stat.S_IWOTH)
+
+
+@functools.cache
+def _is_own_group(group: int) -> bool:
+    """Says whether the group has the user's name and nobody else in it, as many systems make a group for each user."""
+    try:
+        user, found = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
+    except KeyError:
+        return False
+    return found.gr_name == user and set(found.gr_mem) <= {user}

@@ -1,0 +1,174 @@
+"""What each statement on fragments does to a thread's registers: which matrices they get, and which are multiplied.
+
+A register is two elements, named by the first. In each has a lane what the fragment of an mma.sync m16n8k16 has of one
+8 x 8 matrix (PTX ISA, mma.m16n8k16): A's first two are rows 0 to 7 and 8 to 15 of the first eight columns, the last two of
+those behind; B's two are its first eight rows and those behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from tl_attention.loop.table import whole
+from tl_attention.lowering.mma_sync.dialect import ROWS_OF_A_PRODUCT, rows_at_once
+from tl_attention.lowering.mma_sync.resources import DEPTH, Chunk, Fragments, fragments
+from tl_attention.proof.code.tiles import SIDE, Matrix
+from tl_attention.schedule.schedule import Schedule
+
+# Elements of a register, and of A's fragment and B's, and what a product adds to.
+PAIR, OF_A, OF_B, OF_D = 2, 8, 4, 4
+KEEP_Q = "keep"
+
+# Where an operand's registers start, and the tile that its matrices are of; none where numbers made it.
+Operand = tuple[str, int, dict[int, Matrix]]
+
+
+class Multiplied(NamedTuple):
+    """One mma.sync: its accumulators' first register, and its operands."""
+
+    a: Operand
+    b: Operand
+
+
+@dataclass(frozen=True)
+class FragmentLayout:
+    """Those of a schedule's statements, for heads of so many columns."""
+
+    schedule: Schedule
+    head_dim: int
+
+    @cached_property
+    def fragments(self) -> Fragments:
+        return fragments(self.schedule)
+
+    @property
+    def rows(self) -> int:
+        """The rows that all warps compute at a time."""
+        return rows_at_once(self.schedule.threads)
+
+    @property
+    def products(self) -> int:
+        """How many times so many rows a tile has."""
+        return self.schedule.block_M // self.rows
+
+    @cached_property
+    def declared(self) -> dict[str, int]:
+        """Elements of each array in registers."""
+        N, D, room = self.schedule.block_N, self.head_dim, self.fragments
+        steps = {
+            "Q_local": room.q_steps or D // DEPTH,
+            "K_local": room.k_steps or D // DEPTH,
+            "V_local": room.v_steps or N // DEPTH,
+        }
+        of_a_step = {"Q_local": self.products * OF_A, "K_local": N // SIDE * OF_B, "V_local": D // SIDE * OF_B}
+        scores = self.products * N // SIDE * OF_D
+        return {
+            **{name: count * of_a_step[name] for name, count in steps.items()},
+            "acc_s": scores,
+            "acc_s_cast": scores,
+            "acc_o": self.products * D // SIDE * OF_D,
+        }
+
+    def loaded(self, statement: str) -> dict[int, Matrix]:
+        """The matrix that each register gets, by its number."""
+        return self._loaded[statement]
+
+    def multiplied(self, statement: str) -> dict[int, list[Multiplied]]:
+        """The products that add to each four accumulators, by the first of them."""
+        return self._multiplied[statement]
+
+    def needed(self, statement: str) -> dict[tuple[str, int], Matrix]:
+        """The matrix that its products must find in each register of an array."""
+        return self._needed[statement]
+
+    @cached_property
+    def _needed(self) -> dict[str, dict[tuple[str, int], Matrix]]:
+        return {
+            statement: {
+                (name, at): matrix
+                for product in (product for products in found.values() for product in products)
+                for name, _, matrices in product
+                for at, matrix in matrices.items()
+            }
+            for statement, found in self._multiplied.items()
+        }
+
+    @cached_property
+    def _loaded(self) -> dict[str, dict[int, Matrix]]:
+        of = {"frag_q": self._of_q, "frag_k": self._of_k, "frag_v": self._of_v}
+        found = {
+            name: {at: matrix for step in self._steps(name) for at, matrix in of[whole(name)](chunk, step).items()}
+            for name, chunk in self.fragments.chunks.items()
+            if whole(name) in of
+        }
+        kept = Chunk(0, self.head_dim // DEPTH)
+        every = {at: matrix for step in range(self.head_dim // DEPTH) for at, matrix in self._of_q(kept, step).items()}
+        return found | {KEEP_Q: every}
+
+    @cached_property
+    def _multiplied(self) -> dict[str, dict[int, list[Multiplied]]]:
+        found: dict[str, dict[int, list[Multiplied]]] = {}
+        for name, chunk in self.fragments.chunks.items():
+            if whole(name) not in ("mma0", "mma1"):
+                continue
+            of_scores = whole(name) == "mma0"
+            columns = self.schedule.block_N if of_scores else self.head_dim
+            into = found[name] = {}
+            for step in self._steps(name):
+                b = self._of_k(chunk, step) if of_scores else self._of_v(chunk, step)
+                for i in range(self.products):
+                    a = _operand("Q_local", self._of_q(chunk, step), i * OF_A, OF_A)
+                    for j in range(columns // SIDE):
+                        at = i * (columns // SIDE * OF_D) + j * OF_D
+                        into.setdefault(at, []).append(
+                            Multiplied(
+                                a if of_scores else self._of_p(chunk, step, i),
+                                _operand("K_local" if of_scores else "V_local", b, j * OF_B, OF_B),
+                            )
+                        )
+        return found
+
+    def _steps(self, statement: str) -> range:
+        """Of a chunk, from its own first on; of all where it is not split."""
+        name, steps = whole(statement), self.fragments.chunks[statement].steps
+        along = self.schedule.block_N if name in ("frag_v", "mma1") else self.head_dim
+        return range(along // DEPTH if steps is None else steps)
+
+    def _of_q(self, chunk: Chunk, step: int) -> dict[int, Matrix]:
+        start, column = (chunk.q + step) * self.products * OF_A, (chunk.first + step) * DEPTH
+        return {
+            start + i * OF_A + PAIR * m: Matrix(
+                i * self.rows + SIDE * (m % 2), column + SIDE * (m // 2), False, ROWS_OF_A_PRODUCT
+            )
+            for i in range(self.products)
+            for m in range(OF_A // PAIR)
+        }
+
+    def _of_k(self, chunk: Chunk, step: int) -> dict[int, Matrix]:
+        keys = self.schedule.block_N // SIDE
+        start, column = (chunk.k + step) * keys * OF_B, (chunk.first + step) * DEPTH
+        return {
+            start + j * OF_B + PAIR * m: Matrix(j * SIDE, column + SIDE * m, False)
+            for j in range(keys)
+            for m in range(OF_B // PAIR)
+        }
+
+    def _of_v(self, chunk: Chunk, step: int) -> dict[int, Matrix]:
+        columns = self.head_dim // SIDE
+        start, key = (chunk.v + step) * columns * OF_B, (chunk.first + step) * DEPTH
+        return {
+            start + j * OF_B + PAIR * m: Matrix(key + SIDE * m, j * SIDE, True)
+            for j in range(columns)
+            for m in range(OF_B // PAIR)
+        }
+
+    def _of_p(self, chunk: Chunk, step: int, i: int) -> Operand:
+        return "acc_s_cast", i * (self.schedule.block_N // SIDE * OF_D) + (chunk.first + step) * OF_A, {}
+
+
+def _operand(name: str, matrices: dict[int, Matrix], offset: int, count: int) -> Operand:
+    """So many elements of what a step's registers have, from the offset on."""
+    start = min(matrices) + offset
+    return name, start, {at: matrices[at] for at in range(start, start + count, PAIR)}

@@ -1,0 +1,199 @@
+"""Proves the generated warp-specialised kernel: its threads run the events of their roles, on the tiles that they should.
+
+`races.py` has proved these events; what else could make threads wait for each other is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
+
+import numpy as np
+
+from tl_attention.hardware.warpgroup import MEETING, ROWS, WARP, WARPS
+from tl_attention.loop.exp2 import COEFFICIENTS
+from tl_attention.lowering.device_code import device_code
+from tl_attention.lowering.warp_specialized.device_code import (
+    PRELUDE,
+    STORE_COLUMNS,
+    STORE_P,
+    STRIDED_PRELUDE,
+    STRIDED_STORE_COLUMNS,
+    exp2_polynomial,
+)
+from tl_attention.lowering.warp_specialized.dialect import split_registers
+from tl_attention.lowering.warp_specialized.grid_proof import (
+    GridProof,
+    check_samples,
+    first_numbers,
+    grids,
+    turns,
+    whole_groups,
+    workers,
+)
+from tl_attention.lowering.warp_specialized.roles import Roles
+from tl_attention.problem.lengths import Problems
+from tl_attention.problem.variant import Sizes
+from tl_attention.proof.code.comparison import executed
+from tl_attention.proof.code.proof import MOST_KEYS, Proof
+from tl_attention.proof.code.run import Run
+from tl_attention.proof.code.stream import Stream
+from tl_attention.proof.code.thread_slice import Reading
+from tl_attention.proof.code.threads import Threads
+from tl_attention.proof.code.tiles import Tile
+from tl_attention.proof.code.verdict import Unsafe
+from tl_attention.proof.events import NAMED, Event, Process
+
+IDLE = "an idle warp"
+# Tiles of a block that run one after another.
+TILES = 2
+
+
+class RolesProof(Proof):
+    """The proof of one kernel."""
+
+    @cached_property
+    def roles(self) -> Roles:
+        return Roles.of(self.schedule, self.program)
+
+    @property
+    def prelude(self) -> str:
+        polynomial = self.schedule.softmax.exp2_polynomial
+        variant = self.code.variant
+        exp2 = "" if polynomial is None else exp2_polynomial(COEFFICIENTS[polynomial.degree])
+        common, columns = (STRIDED_PRELUDE, STRIDED_STORE_COLUMNS) if variant.strided else (PRELUDE, STORE_COLUMNS)
+        columns = columns if variant.head_dim_v < variant.tile_dim_v else ""
+        p = STORE_P if self.roles.p_in_shared else ""
+        return common + columns + exp2 + p + device_code(variant.optional)
+
+    @cached_property
+    def tiles(self) -> dict[str, Tile]:
+        variant, block_N = self.code.variant, self.schedule.block_N
+        swizzled = {descriptor.tensor: descriptor.swizzle != 0 for descriptor in self.plan.descriptors}
+        through_registers = self.roles.q_in_registers
+        slots = self.roles.slots
+        p = {"P": Tile("P", ROWS, block_N, slots("P"))} if self.roles.p_in_shared else {}
+        return {
+            "Q": Tile("Q", ROWS, variant.tile_dim, slots("Q"), not through_registers or swizzled.get("Q", True)),
+            "K": Tile("K", block_N, variant.tile_dim, slots("K")),
+            "V": Tile("V", block_N, variant.tile_dim_v, slots("V")),
+            **p,
+        }
+
+    @property
+    def operands(self) -> tuple[Tile | str, Tile | str]:
+        q = "Q_local" if self.roles.q_in_registers else self.tiles["Q"]
+        return q, self.tiles["P"] if self.roles.p_in_shared else "acc_s_cast"
+
+    @property
+    def barriers(self) -> dict[str, int]:
+        return {name: self.roles.slots(name.partition("_")[0]) for name in self.roles.counts}
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        return {"next_tile": 2} if self.roles.dynamic else {}
+
+    @cached_property
+    def cycles(self) -> tuple[int, ...]:
+        return (4, *(2 * depth for depth in self.program.buffers.values()))
+
+    @property
+    def rows(self) -> int:
+        return self.schedule.block_M * self.schedule.kernel.cluster
+
+    def sizes(self) -> Iterator[Sizes]:
+        heads = whole_groups(TILES * workers(self.schedule, self.code.variant), self.code.variant)
+        for lengths in self.lengths(self.program.span + 2, self.rows, ROWS):
+            yield Sizes(1, heads, *lengths)
+        # So long that no number of the code is longer. In batches, as heads times keys are bounded.
+        yield Sizes(heads // self.code.variant.group, self.code.variant.group, 5, MOST_KEYS)
+
+    def grids(self) -> Iterator[Sizes]:
+        return grids(self.schedule, self.code.variant)
+
+    def check_grid(self, sizes: Sizes) -> None:
+        GridProof(self, self.roles, sizes).check()
+
+    def check_samples(self) -> None:
+        check_samples(self, self.roles)
+
+    def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
+        cluster, reading = self.roles.cluster, self.reading(sizes)
+        threads = Threads(tile * cluster + np.arange(cluster), self.roles.warpgroups + 1, tuple(range(WARPS)))
+        run = self.run(
+            threads, self.names(sizes), 1 if start else TILES, cluster=cluster, counter={"TileCounter": (0, 0)},
+            start=start, whole=False, workers=workers(self.schedule, self.code.variant),
+        )  # fmt: skip
+        number = first_numbers(self.schedule, self.code.variant, np.array([tile]))
+        of_cluster = Problems(*(np.array([size]) for size in sizes))
+        working = turns(self, of_cluster, number, run.lengths.tiles, reading.tensors)
+        users: dict[tuple[int, int], Process] = {}
+        streams = {}
+        for process in self.roles.processes:
+            stream = Stream(run, self._threads(run, process), str(process), reading)
+            found = streams[process] = self._started(list(stream.events()), process)
+            tiles = [of.one(process.block) for of in working if of.there[process.block]]
+            lengths = executed(str(process), found, tiles)
+            expected = self.roles.expected(process, lengths, tiles, start=start)
+            alone = partial(_alone, process, users)
+            self.compare(str(process), found, expected, tiles, alone, computes=process.warpgroup >= 0)
+        self._check_idle(run, reading)
+        self.note(run, *streams.values())
+
+    def _check_idle(self, run: Run, reading: Reading) -> None:
+        """The producer's other warps only start and end with the others."""
+        threads = run.threads
+        for block in range(self.roles.cluster):
+            own = np.flatnonzero((threads.place == block) & (threads.y == self.roles.warpgroups) & (threads.x >= WARP))
+            found = list(Stream(run, own, IDLE, reading).events())
+            process = Process(block, -1, WARPS - 1)
+            wanted = [*self._start(process), *self.roles.together]
+            if found != wanted:
+                raise Unsafe(f"{IDLE} of block {block} does {', '.join(map(str, found))}")
+
+    def _threads(self, run: Run, process: Process) -> np.ndarray:
+        threads = run.threads
+        group = process.warpgroup if process.warpgroup >= 0 else self.roles.warpgroups
+        mine = (threads.place == process.block) & (threads.y == group) & (threads.x < process.warps * WARP)
+        return np.flatnonzero(mine)
+
+    def _started(self, events: list[Event], process: Process) -> list[Event]:
+        """The events after the mbarriers are initialised, which is the first thing to happen; registers are moved next."""
+        counts = {
+            Event("init", name, slot, count)
+            for name, count in self.roles.counts.items()
+            for slot in range(self.roles.slots(name.partition("_")[0]))
+        }
+        inits = [event for event in events if event.kind == "init"]
+        if len(inits) != len(counts) or set(inits) != counts:
+            raise Unsafe(
+                f"its mbarriers are initialised as {_words(inits)}, expected {_words(sorted(counts, key=str))}"
+            )
+        begin = [*inits, *self._start(process)]
+        if events[: len(begin)] != begin:
+            raise Unsafe(f"{process} starts with {', '.join(map(str, events[: len(begin)]))}")
+        rest = [*self.roles.together, *events[len(begin) :]]
+        if any("registers" in event.kind for event in rest):
+            raise Unsafe(f"{process} moves registers again")
+        return rest
+
+    def _start(self, process: Process) -> list[Event]:
+        """What a process does behind the initialisation, before its role: it sees all barriers, and moves registers."""
+        split = split_registers(self.schedule)
+        kind = "fewer registers" if process.warpgroup < 0 else "more registers"
+        moved = [Event(kind, value=split[process.warpgroup < 0])] if split else []
+        return [Event("init fence"), Event("sync"), *self.roles.together, *moved]
+
+
+def _alone(process: Process, users: dict[tuple[int, int], Process], event: Event) -> bool:
+    """Whether it concerns the process alone: a fence, or a named barrier for as many threads as it has."""
+    if event.kind == "sync" and event.name == NAMED and event.value == process.warps * WARP and event.index >= MEETING:
+        user = users.setdefault((process.block, event.index), process)
+        if user != process:
+            raise Unsafe(f"{user} and {process} both use named barrier {event.index}")
+        return True
+    return event.kind == "fence"
+
+
+def _words(events: Sequence[Event]) -> str:
+    return ", ".join(f"{event.name}[{event.index}] {event.value}" for event in events)

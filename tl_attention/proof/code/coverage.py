@@ -1,0 +1,108 @@
+"""Which lines of a kernel ran, in which iterations of a period: a line that did not shows nothing.
+
+A line that synchronises, loads, multiplies or stores and did not run is a refusal, unless it never can: its condition
+is the same whatever the sizes, and was false for every thread of every block of a cluster; or sizes are fixed and no
+tile of that grid gets there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tl_attention.problem.variant import Sizes
+from tl_attention.proof.code.affine import Core
+from tl_attention.proof.code.iterations import OF_A_THREAD, Iterations
+from tl_attention.proof.code.nodes import Arithmetic, For, If, While
+from tl_attention.proof.code.run import Run
+from tl_attention.proof.code.text import Kernel
+from tl_attention.proof.code.verdict import Unsafe
+
+
+@dataclass
+class Coverage:
+    """Of all runs so far."""
+
+    ran: set[int] = field(default_factory=set)
+    outcomes: dict[int, set[bool]] = field(default_factory=lambda: defaultdict(set))
+    reached: dict[int, tuple[Sizes, int]] = field(default_factory=dict)
+    residues: dict[tuple[int, Core], set[int]] = field(default_factory=lambda: defaultdict(set))
+    compared: dict[tuple[int, int], set[tuple[int, tuple[str, ...]]]] = field(default_factory=lambda: defaultdict(set))
+
+    def note_places(self, run: Run, steps: Collection[int]) -> None:
+        """Count a run that was held to the places of its tiles only: what its `steps` did, line by line, was not seen."""
+        self.ran |= run.ran.difference(steps)
+        self._note_ways(run)
+
+    def note(self, run: Run) -> None:
+        """Count a run all of whose events were looked at."""
+        self.ran |= run.ran
+        self._note_ways(run)
+        for line_and_core, residues in run.residues.items():
+            self.residues[line_and_core] |= residues
+        for comparison, found in run.compared.items():
+            self.compared[comparison] |= found
+
+    def _note_ways(self, run: Run) -> None:
+        """Which way conditions went, and the first tile of each line."""
+        for line, outcomes in run.outcomes.items():
+            self.outcomes[line] |= outcomes
+        sizes = Sizes(*(run.names[name] for name in Sizes._fields))
+        for line, tile in run.reached.items():
+            self.reached.setdefault(line, (sizes, tile))
+
+    def wanting(self, iterations: Iterations, fixed: bool) -> list[tuple[int, Core]]:
+        """The lines that were not seen in every iteration of their period, and what has it.
+
+        Of fixed sizes, and of short tiles, a loop that begins anew with each tile has no other iterations than those
+        that ran.
+        """
+        carried = {name for names in iterations.carried.values() for name in names}
+        return [
+            (line, core)
+            for line, cores in iterations.cores.items()
+            for core in cores
+            if line in self.reached and not (fixed and carried.isdisjoint(name for name, _ in core))
+            if len(self.residues[line, core]) < iterations.states(line, core)
+        ]
+
+    def unreached(self, kernel: Kernel, iterations: Iterations, fixed: bool, short: bool = False) -> tuple[int, ...]:
+        """The lines that can never run. Raises Unsafe where others did not, or not in every iteration of the period.
+
+        Where tiles are `short` whatever the sizes, loops may have no iteration.
+        """
+        for line, core in self.wanting(iterations, fixed or short):
+            names = " + ".join(name for name, _ in core)
+            states = iterations.states(line, core)
+            raise Unsafe(f"line {line + 1} did not run in every one of the {states} states of {names}")
+        for line, comparisons in iterations.comparisons.items():
+            for number in range(len(comparisons)):
+                seen = self.compared[line, number]
+                # Once above it stays there; a loop of one iteration, at any size, has no second.
+                if not fixed and len({at for _, at in seen}) > 1 and max(above for above, _ in seen) <= 0:
+                    raise Unsafe(f"line {line + 1} compares what is counted with what no run gets to")
+        dead: list[int] = []
+        self._look(kernel.body, False, dead, fixed, short)
+        return tuple(dead)
+
+    def _look(self, nodes: Iterable[Any], never: bool, dead: list[int], fixed: bool, short: bool) -> None:
+        for node in nodes:
+            lines = node.lines if isinstance(node, Arithmetic) else (node.line,)
+            if not self.ran.issuperset(lines):
+                if not never and not fixed:
+                    raise Unsafe(f"line {lines[0] + 1} does not run at any size that is tried")
+                dead.extend(lines)
+            if isinstance(node, (For, While)):
+                empty = short and isinstance(node, For) and node.trips.constant is None and not self._any_ran(node.body)
+                self._look(node.body, never or empty, dead, fixed, short)
+            elif isinstance(node, If):
+                # The same for all sizes: every such thread was run.
+                plain = node.condition is not None and node.condition.names <= OF_A_THREAD
+                outcomes = self.outcomes[node.line]
+                self._look(node.body, never or (plain and True not in outcomes), dead, fixed, short)
+                self._look(node.otherwise, never or (plain and False not in outcomes), dead, fixed, short)
+
+    def _any_ran(self, nodes: Iterable[Any]) -> bool:
+        return any(not self.ran.isdisjoint(n.lines if isinstance(n, Arithmetic) else (n.line,)) for n in nodes)

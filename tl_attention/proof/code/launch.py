@@ -1,0 +1,154 @@
+"""Holds what stands around a kernel to what it is: the prelude, the signature, and the launch, read off the host's code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tl_attention.problem.features import Parameter
+from tl_attention.problem.shape import DTYPE_BYTES
+from tl_attention.proof.code.host_plan import Descriptor, HostPlan
+from tl_attention.proof.code.tensors import Tensor
+from tl_attention.proof.code.text import Kernel
+from tl_attention.proof.code.tiles import Tile
+from tl_attention.proof.code.verdict import Unsafe
+
+# CUDA's CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion.
+DATA_TYPES = {"float16": 6, "bfloat16": 9}
+# Types of C++ by which the kernel takes a tensor's address.
+POINTERS = {"float16": "half_t*", "bfloat16": "bfloat16_t*", "float32": "float*", "int32": "int*"}
+NO_SWIZZLE = 0
+SWIZZLES = {64: 3, 32: 2}
+L2_PROMOTIONS = range(4)
+KINDS = {"descriptor": "pointer", "address": "pointer"}
+
+
+# What stands before a kernel: headers of TileLang 0.1.15, to the letter.
+BEGIN_OF_PRELUDE = """#if defined(_MSC_VER) && !defined(__clang__) && _MSC_VER < 1940
+#define _tl_orig_alignas alignas
+#define alignas(N) _tl_orig_alignas((N) <= 64 ? (N) : 64)
+#include <cuda.h>
+#undef alignas
+#define alignas _tl_orig_alignas
+#endif
+""".splitlines()
+# Those that a kernel has of what it calls.
+OF_CALLS = ("instruction/wgmma", "instruction/mma", "intrin", "atomic", "barrier", "copy_sm90", "copy", "cluster")
+OF_ALL = ("reduce", "scan", "ldsm", "threadblock_swizzle", "debug")
+HEADERS = {"#include <math_constants.h>", *(f"#include <tl_templates/cuda/{name}.h>" for name in (*OF_CALLS, *OF_ALL))}
+END_OF_PRELUDE = """#ifdef ENABLE_BF16
+#include <tl_templates/cuda/cuda_bf16_fallbacks.cuh>
+#endif
+
+""".splitlines()
+
+
+def check_prelude(kernel: Kernel, functions: str) -> None:
+    """Raise Unsafe unless the kernel stands behind these device functions, TileLang's headers and its own declaration."""
+    text = kernel.prelude + "\n"
+    if not text.startswith(functions):
+        raise Unsafe("what stands before the kernel is not its prelude")
+    lines = text.removeprefix(functions).splitlines()
+    end = [*END_OF_PRELUDE, kernel.signature.prototype]
+    middle = lines[len(BEGIN_OF_PRELUDE) : -len(end)]
+    if lines != [*BEGIN_OF_PRELUDE, *middle, *end] or len(middle) != len({*middle}) or not HEADERS.issuperset(middle):
+        known = {*BEGIN_OF_PRELUDE, *HEADERS, *end}
+        other = next((line for line in lines if line not in known), "a header in another place")
+        raise Unsafe(f"{other[:80]!r} stands before the kernel")
+
+
+def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter, ...], dtype: str) -> None:
+    """The launch gives the kernel what it takes, in its order, and threads as many as it is made for."""
+    names = tuple(parameter.name for parameter in parameters)
+    if plan.arguments != names:
+        raise Unsafe(f"its caller gives {', '.join(names)}, the host takes {', '.join(plan.arguments)}")
+    tensors = {parameter.name for parameter in parameters if parameter.kind != "scalar"}
+    taken = [(name, KINDS.get(kind, kind)) for kind, name in kernel.signature.parameters]
+    given = [(parameter.name, parameter.kind) for parameter in plan.parameters]
+    if taken != given or plan.kernel != kernel.signature.name:
+        raise Unsafe(f"{kernel.signature.name} takes {taken}, {plan.kernel} is launched with {given}")
+    found = {name.removesuffix("_desc") for name, kind in taken if kind == "pointer"}
+    if found != tensors:
+        raise Unsafe(f"it takes {', '.join(sorted(found))}, expected {', '.join(sorted(tensors))}")
+    pointers = {p.name: POINTERS[p.dtype or dtype] for p in parameters if p.kind != "scalar"}
+    for name, pointer in kernel.signature.pointers:
+        if pointer != pointers[name]:
+            raise Unsafe(f"{name} is a {pointer}, expected {pointers[name]}")
+    threads = plan.block[0] * plan.block[1] * plan.block[2]
+    if threads != kernel.signature.threads:
+        raise Unsafe(f"{threads} threads of a block, the kernel is made for {kernel.signature.threads}")
+    if {descriptor.name for descriptor in plan.descriptors} != {*kernel.signature.of("descriptor")}:
+        raise Unsafe("the launch's descriptors are not those that the kernel takes")
+
+
+def check_scalars(kernel: Kernel, source: str, parameters: tuple[Parameter, ...]) -> None:
+    """Each number that the kernel takes is in one of its lines of arithmetic, or is given to a function."""
+    lines = source.splitlines()
+    body = "\n".join(lines[number] for number in kernel.kinds)
+    for parameter in parameters:
+        if parameter.kind == "scalar" and not re.search(rf"\b{parameter.name}\b", body):
+            raise Unsafe(f"it does not read {parameter.name}")
+
+
+def check_strides(plan: HostPlan, parameters: tuple[Parameter, ...], strided: bool) -> None:
+    """Each stride that is read at run time is that of its name, and all are if the variant says so, else none."""
+    wanted = {(name, p.name, axis) for p in parameters if strided for axis, name in enumerate(p.strides)}
+    found = {(stride.name, stride.tensor, stride.axis) for stride in plan.strides}
+    if found != wanted:
+        name, tensor, axis = min(found ^ wanted)
+        raise Unsafe(f"{name} is the stride {axis} of {tensor}" if found - wanted else f"{name} is not read")
+
+
+def check_memory(kernel: Kernel, plan: HostPlan, tiles: Mapping[str, Tile]) -> None:
+    """Each tile's buffer has exactly its slots, and dynamic shared memory ends with the last."""
+    declared = kernel.declared
+    if not declared.dynamic or declared.buffers.keys() != tiles.keys():
+        raise Unsafe(f"its buffers are {', '.join(declared.buffers) or 'none'}, expected {', '.join(tiles)}")
+    ends = sorted([*declared.buffers.values(), plan.shared_bytes])
+    for name, start in declared.buffers.items():
+        size, tile = ends[ends.index(start) + 1] - start, tiles[name]
+        slot = tile.elements * DTYPE_BYTES
+        if size != tile.slots * slot or start % 1024:
+            raise Unsafe(
+                f"it has {size / slot:g} buffers for load_{name.lower()} from byte {start} on, the Program has {tile.slots}"
+            )
+
+
+def check_descriptors(
+    plan: HostPlan, tiles: Mapping[str, Tile], tensors: Mapping[str, Tensor], sizes: Mapping[str, int], dtype: str
+) -> None:
+    """Each descriptor is of its tensor, whole, as that lies in memory, and its box is a panel of its tile.
+
+    `sizes` has what is read at run time, by name. TMA fills what a box has beyond a tensor's dimensions with 0.
+    """
+    for size in plan.sizes:
+        dims = tensors[size.tensor].shape if size.tensor in tensors else ()
+        if size.axis >= len(dims) or dims[size.axis] != sizes.get(size.name):
+            raise Unsafe(f"the size {size.name} is dimension {size.axis} of {size.tensor}")
+    for descriptor in plan.descriptors:
+        tile = tiles["Q" if descriptor.tensor == "Output" else descriptor.tensor]
+        _check_descriptor(descriptor, tile, tensors[descriptor.tensor], sizes, dtype)
+
+
+def _check_descriptor(descriptor: Descriptor, tile: Tile, tensor: Tensor, sizes: Mapping[str, int], dtype: str) -> None:
+    if descriptor.name != f"{descriptor.tensor}_desc":
+        raise Unsafe(f"{descriptor.name} is of {descriptor.tensor}")
+    dims = tuple(expression.at(sizes) for expression in descriptor.dims)
+    strides = tuple(expression.at(sizes) for expression in descriptor.strides)
+    shape = tensor.shape
+    in_bytes = tuple(DTYPE_BYTES * stride for stride in tensor.strides[-2::-1])
+    wanted = {
+        "dimensions": (dims, shape[::-1]),
+        "strides": (strides, in_bytes),
+        "box": (descriptor.box, (tile.panel, tile.rows, *[1] * (len(shape) - 2))),
+        "element strides": (descriptor.element_strides, (1,) * len(shape)),
+        "data type": (descriptor.dtype, DATA_TYPES[dtype]),
+        "interleaving": (descriptor.interleave, 0),
+        "swizzle": (descriptor.swizzle, SWIZZLES[tile.panel] if tile.swizzled else NO_SWIZZLE),
+        "fill beyond the end": (descriptor.oob_fill, 0),
+    }
+    for what, (found, expected) in wanted.items():
+        if found != expected:
+            raise Unsafe(f"the {what} of {descriptor.name}: {found}, expected {expected}")
+    if descriptor.l2_promotion not in L2_PROMOTIONS:
+        raise Unsafe(f"the L2 promotion of {descriptor.name}: {descriptor.l2_promotion}")

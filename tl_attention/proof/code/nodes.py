@@ -1,0 +1,168 @@
+"""The statements of a kernel, as a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tl_attention.proof.code.expression import Expression
+
+Act = Callable[[Any, Any, int], None]
+
+
+class Made(NamedTuple):
+    """What a call does: `act` runs it with (the run, the class of threads, the line). `changes` are variables."""
+
+    act: Act
+    changes: frozenset[str] = frozenset()
+
+
+class Registers(NamedTuple):
+    """The variables in registers that lines read or write, and those of them that they may write."""
+
+    touched: frozenset[str] = frozenset()
+    written: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, names: frozenset[str]) -> Registers:
+        """Those of a call, which may write whatever it is given."""
+        return cls(names, names)
+
+    def union(self, *others: Registers) -> Registers:
+        """All of these together."""
+        every = (self, *others)
+        return Registers(
+            frozenset().union(*(one.touched for one in every)), frozenset().union(*(one.written for one in every))
+        )
+
+
+NO_REGISTERS = Registers()
+
+
+@dataclass
+class Step:
+    """A call that is read."""
+
+    line: int
+    kind: str
+    act: Act
+    assigned: frozenset[str] = frozenset()
+    expressions: tuple[Expression, ...] = ()
+    registers: Registers = NO_REGISTERS
+
+
+@dataclass
+class Assign:
+    line: int
+    name: str
+    expression: Expression
+
+
+@dataclass
+class Declare:
+    """Declares a variable that has no value yet."""
+
+    line: int
+    name: str
+
+
+@dataclass
+class For:
+    line: int
+    variable: str
+    trips: Expression
+    body: tuple[Any, ...]
+    assigned: frozenset[str]
+    unrolled: bool
+
+
+@dataclass
+class While:
+    line: int
+    body: tuple[Any, ...]
+    assigned: frozenset[str] = frozenset()
+
+
+@dataclass
+class Leave:
+    """Ends a `while`."""
+
+    line: int
+    condition: Expression
+
+
+@dataclass
+class If:
+    """`elect` is 32 where one lane of each warp goes in, a multiple where one of so many threads, 0 of each y."""
+
+    line: int
+    condition: Expression | None
+    elect: int | None
+    body: tuple[Any, ...]
+    otherwise: tuple[Any, ...]
+    assigned: frozenset[str] = frozenset()
+
+
+@dataclass
+class Arithmetic:
+    """Lines that compute on registers. `mask` where they hide scores."""
+
+    lines: tuple[int, ...]
+    mask: bool = False
+    registers: Registers = NO_REGISTERS
+
+
+def expressions_of(node: Any) -> tuple[Expression, ...]:
+    """The expressions that a statement has itself."""
+    if isinstance(node, Step):
+        return node.expressions
+    found = {Assign: "expression", For: "trips", Leave: "condition", If: "condition"}.get(type(node))
+    expression = getattr(node, found) if found else None
+    return (expression,) if expression is not None else ()
+
+
+def every(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Statements, and all inside of them."""
+    for node in nodes:
+        yield node
+        yield from every((*getattr(node, "body", ()), *getattr(node, "otherwise", ())))
+
+
+def is_arithmetic(nodes: Sequence[Any]) -> bool:
+    found = {type(node) for node in nodes}
+    return Arithmetic in found and found <= {Arithmetic, Declare}
+
+
+def only_numbers(nodes: Sequence[Any]) -> bool:
+    """Whether all that these do is left to the numbers, if not all of it."""
+    return bool(nodes) and all(map(_is_numbers, nodes))
+
+
+def _is_numbers(node: Any) -> bool:
+    if isinstance(node, (For, If)):
+        return only_numbers((*node.body, *getattr(node, "otherwise", ())))
+    return (isinstance(node, Arithmetic) and not node.mask) or (isinstance(node, Step) and "numbers:" in node.kind)
+
+
+def joined(nodes: Sequence[Any]) -> tuple[Any, ...]:
+    """Arithmetic that stands together, as one."""
+    found: list[Any] = []
+    for node in nodes:
+        last = found[-1] if found else None
+        if isinstance(node, Arithmetic) and isinstance(last, Arithmetic) and node.mask == last.mask:
+            found[-1] = Arithmetic(last.lines + node.lines, node.mask, last.registers.union(node.registers))
+        else:
+            found.append(node)
+    return tuple(found)
+
+
+def assigned_by(nodes: Iterable[Any]) -> frozenset[str]:
+    """The variables that these may change."""
+    names: set[str] = set()
+    for node in nodes:
+        if isinstance(node, (Assign, Declare)):
+            names.add(node.name)
+        else:
+            names |= getattr(node, "assigned", frozenset())
+    return frozenset(names)

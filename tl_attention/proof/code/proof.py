@@ -1,0 +1,337 @@
+"""What the proofs of all lowerings' generated code share: what is read, at which sizes, what ran, and the verdict."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tl_attention.errors import InputError, ScheduleRefused
+from tl_attention.hardware.warpgroup import ROWS
+from tl_attention.problem.lengths import Lengths, Problems, cuts, ends, most_blocks, without_keys
+from tl_attention.problem.variant import Sizes
+from tl_attention.program.program import Program
+from tl_attention.proof.code.alike import Likeness, kv_loops
+from tl_attention.proof.code.calls import CALLS, COUNTER
+from tl_attention.proof.code.comparison import check_per_head, compare
+from tl_attention.proof.code.copies import PER_HEAD
+from tl_attention.proof.code.coverage import Coverage
+from tl_attention.proof.code.host_plan import HostPlan, parse_host_source
+from tl_attention.proof.code.iterations import Iterations, check_equalities
+from tl_attention.proof.code.launch import (
+    check_descriptors,
+    check_memory,
+    check_prelude,
+    check_scalars,
+    check_signature,
+    check_strides,
+)
+from tl_attention.proof.code.nodes import Step, every
+from tl_attention.proof.code.row_tiles import Cut, RowTiles
+from tl_attention.proof.code.run import Extent, Run
+from tl_attention.proof.code.tensors import Tensor, contiguous, stride_values, tensors
+from tl_attention.proof.code.text import Kernel, read
+from tl_attention.proof.code.thread_slice import Reading
+from tl_attention.proof.code.threads import Threads
+from tl_attention.proof.code.tiles import Product, Tile
+from tl_attention.proof.code.verdict import GeneratedCode, Unsafe, Verdict
+from tl_attention.proof.events import Event, Expected
+from tl_attention.schedule.schedule import Schedule
+
+# Of a period: longer ones would take too long to run.
+MOST_ITERATIONS = 4096
+# Of the longest loops that are tried; most of their iterations are left out.
+MOST_KEYS = 1 << 24
+
+
+class Proof(ABC):
+    """The proof of one generated kernel."""
+
+    def __init__(self, schedule: Schedule, program: Program, code: GeneratedCode):
+        self.schedule, self.program, self.code = schedule, program, code
+        self.digest = hashlib.sha256()
+        self.coverage = Coverage()
+        self.at: Sizes | None = None
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        return read(self.code.source, CALLS)
+
+    @cached_property
+    def plan(self) -> HostPlan:
+        return parse_host_source(self.code.host_source)
+
+    @cached_property
+    def iterations(self) -> Iterations:
+        """What depends on an iteration, in the code."""
+        found = Iterations.of(self.kernel.body, self.cycles)
+        if found.period > MOST_ITERATIONS:
+            raise Unsafe(f"it repeats after {found.period} iterations, expected at most {MOST_ITERATIONS}")
+        return found
+
+    @property
+    @abstractmethod
+    def cycles(self) -> tuple[int, ...]:
+        """Loads after which each ring, and its parities, are where they were; tiles likewise."""
+
+    @property
+    def prelude(self) -> str:
+        """Device functions that stand before the kernel, to the letter."""
+        return ""
+
+    @property
+    def lse(self) -> bool:
+        """Whether each row's logarithm is stored beside the output."""
+        return "LSE" in self.code.variant.optional
+
+    @property
+    @abstractmethod
+    def tiles(self) -> dict[str, Tile]:
+        """The buffers of shared memory, by name."""
+
+    @property
+    def operands(self) -> tuple[Tile | str, Tile | str]:
+        """What the two products multiply K and V with: tiles, or registers."""
+        return self.tiles["Q"], "acc_s_cast"
+
+    @cached_property
+    def products(self) -> dict[str, Product]:
+        """The products, by their accumulators."""
+        (q, p), variant, block_N = self.operands, self.code.variant, self.schedule.block_N
+        return {
+            "acc_s": Product("acc_s", q, self.tiles["K"], block_N, variant.tile_dim, False),
+            "acc_o": Product("acc_o", p, self.tiles["V"], variant.tile_dim_v, block_N, True),
+        }
+
+    @property
+    def barriers(self) -> dict[str, int]:
+        """How many mbarriers of each name it has."""
+        return {}
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """How many integers of each name are in shared memory."""
+        return {}
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Of the tiles that share KV blocks."""
+
+    @property
+    def cut(self) -> Cut:
+        """How it cuts problems into tiles."""
+        schedule, variant = self.schedule, self.code.variant
+        least = self.program.least_blocks
+        return Cut(variant.mask, variant.group, self.rows, schedule.block_M, schedule.block_N, least, schedule.kv_order)
+
+    @abstractmethod
+    def sizes(self) -> Iterator[Sizes]:
+        """At which it is proved, where they are not fixed."""
+
+    @abstractmethod
+    def grids(self) -> Iterator[Sizes]:
+        """At which all tiles of the grid are looked at, where they are not fixed."""
+
+    @abstractmethod
+    def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
+        """Raise Unsafe unless some blocks, from that number of a tile on, do what they must at these sizes.
+
+        As if `start` loads of each ring, and as many tiles, had been before.
+        """
+
+    @abstractmethod
+    def check_grid(self, sizes: Sizes) -> None:
+        """Raise Unsafe unless the blocks of a grid work on all of its tiles, each on the right rows of all tensors."""
+
+    @abstractmethod
+    def check_samples(self) -> None:
+        """Raise Unsafe where a tile, a head, a sequence or a size decides something besides where a tile lies."""
+
+    def check_code(self) -> None:  # noqa: B027
+        """Raise Unsafe for what else shows without a run."""
+
+    def verdict(self) -> Verdict:
+        """The verdict. Raises ScheduleRefused."""
+        try:
+            self._check_frame()
+            self.check_code()
+            fixed = self.code.variant.sizes
+            sizes, grids = ([fixed], [fixed]) if fixed else (list(self.sizes()), list(self.grids()))
+            for self.at in sizes:
+                check_descriptors(
+                    self.plan, self.tiles, self.tensors(self.at), self.names(self.at), self.code.variant.dtype
+                )
+                self.check_at(self.at, 0, 0)
+            for self.at in grids:
+                self.check_grid(self.at)
+            self._check_periods(fixed is not None)
+            self.at = None
+            self.check_samples()
+            return self._verdict(fixed is not None)
+        except SyntaxError as error:
+            raise refusal(f"it cannot be read: {error}") from None
+        except InputError as error:
+            raise refusal(str(error)) from None
+        except Unsafe as error:
+            at = "" if self.at is None else f" (batch, heads, seq_q, seq_kv = {', '.join(map(str, self.at))})"
+            raise refusal(f"{error}{at}") from None
+
+    def run(self, threads: Threads, names: Mapping[str, Any], tiles: int = 1, **how: Any) -> Run:
+        """A run of all threads of some blocks, with as much of long loops as shows all of their iterations."""
+        period = self.iterations.period
+        extent = Extent(tiles, self.program.span + period, period)
+        run = Run(self.kernel, threads, names, extent, iterations=self.iterations, **how)
+        run.go()
+        return run
+
+    def lengths(self, most: int, rows: int, edges: int) -> Iterator[Lengths]:
+        """Loops of up to `most` KV blocks, and the ways in which the edges of a mask lie to so many of a tile's rows."""
+        mask, block_N = self.code.variant.mask, self.schedule.block_N
+        yield from ends(most, rows, block_N)
+        yield from cuts(mask, self.rows, block_N, edges)
+        yield from without_keys(mask, self.rows, block_N)
+
+    def check_alike(
+        self, turns: Sequence[RowTiles], threads: Threads, names: Mapping[str, Any], ys: int, rows: int, **how: Any
+    ) -> None:
+        """Raise Unsafe unless blocks of many problems treat all of these tiles alike; each y has `rows` rows of its own."""
+        given = {**self.sample_names(turns[0].sizes), **names}
+        given = {n: value[threads.place] if isinstance(value, np.ndarray) else value for n, value in given.items()}
+        lengths = Extent(len(turns), ends=True)
+        run = Run(self.kernel, threads, given, lengths, iterations=self.iterations, whole=False, **how)
+        run.go()
+        found = Likeness(run, turns, self.iterations.period)
+        found.check()
+        found.check_loops(kv_loops(self.kernel), ys, rows, self.program)
+
+    def compare(
+        self,
+        who: str,
+        found: Sequence[Event],
+        expected: Iterator[Expected],
+        tiles: Sequence[RowTiles],
+        alone: Callable[[Event], bool] = lambda event: False,
+        computes: bool = True,
+    ) -> None:
+        """Raise Unsafe unless a process does what is expected of it on these tiles, with what is of their heads if it computes."""
+        check_per_head(found, self.code.variant.optional, [tile.head for tile in tiles if computes])
+        compare(who, [event for event in found if event.kind != PER_HEAD], expected, tiles, alone)
+
+    # --- before any run ----------------------------------------------------------------------------------------
+
+    def _check_frame(self) -> None:
+        check_equalities(self.kernel.body)
+        check_prelude(self.kernel, self.prelude)
+        check_signature(self.kernel, self.plan, self.code.parameters, self.code.variant.dtype)
+        check_scalars(self.kernel, self.code.source, self.code.parameters)
+        blocks, wanted = self.kernel.signature.blocks, self.schedule.kernel.blocks_per_sm
+        if blocks != wanted:
+            raise Unsafe(f"its registers are those of {blocks} blocks on an SM, expected {wanted}")
+        check_strides(self.plan, self.code.parameters, self.code.variant.strided)
+        check_memory(self.kernel, self.plan, self.tiles)
+        declared = self.kernel.declared
+        if declared.barriers != self.barriers:
+            raise Unsafe(f"its mbarriers are {declared.barriers}, expected {self.barriers}")
+        if declared.numbers != self.numbers:
+            raise Unsafe(f"its numbers in shared memory are {declared.numbers}")
+
+    # --- for the runs ------------------------------------------------------------------------------------------
+
+    def _shapes(self, sizes: Any) -> dict[str, tuple[int, ...]]:
+        """Dimensions of each tensor."""
+        known = self.code.variant.dims(sizes)
+        return {p.name: tuple(known[d] for d in p.dims) for p in self.code.parameters if len(p.dims) >= 3}
+
+    def tensors(self, sizes: Sizes) -> dict[str, Tensor]:
+        """The tensors, where they lie."""
+        return tensors(self.code.parameters, self._shapes(sizes), self.code.variant.strided)
+
+    def names(self, sizes: Sizes) -> dict[str, int]:
+        """What is read at run time: the sizes, and the strides if they are."""
+        strides = stride_values(self.code.parameters, self.tensors(sizes)) if self.code.variant.strided else {}
+        return {**sizes._asdict(), **strides}
+
+    def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
+        """The tensors of many problems; where strides are read at run time they are the same in all of them."""
+        shapes, strided = self._shapes(sizes), self.code.variant.strided
+        apart = {
+            p.name: tuple(2**20 + 8 * (5 * n + dim) for dim in range(3)) for n, p in enumerate(self.code.parameters)
+        }
+        return {
+            p.name: Tensor(shape, (*apart[p.name], 1) if strided and p.strides else contiguous(shape))
+            for p in self.code.parameters
+            if (shape := shapes.get(p.name))
+        }
+
+    def sample_names(self, sizes: Problems) -> dict[str, Any]:
+        """What many problems read at run time."""
+        strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
+        return {**sizes._asdict(), **strides}
+
+    def reading(self, sizes: Sizes) -> Reading:
+        """What events are read with."""
+        boxes = {descriptor.name: descriptor.box[0] for descriptor in self.plan.descriptors}
+        return Reading(self.tiles, self.products, self.tensors(sizes), self.code.variant.dtype, boxes)
+
+    def note(self, run: Run, *streams: Iterable[Event]) -> None:
+        """Count what a run showed, all of whose events were looked at, and these into the digest."""
+        self.coverage.note(run)
+        self._digest(streams)
+
+    def note_places(self, run: Run, *streams: Iterable[Event]) -> None:
+        """Count a run that was held to the places of its tiles only, and these into the digest."""
+        self.coverage.note_places(run, self._steps)
+        self._digest(streams)
+
+    @cached_property
+    def _steps(self) -> frozenset[int]:
+        """The lines of calls; but what a counter of tiles is left as shows where all tiles are looked at."""
+        return frozenset(n.line for n in every(self.kernel.body) if isinstance(n, Step) and n.kind != COUNTER)
+
+    @property
+    def _short(self) -> bool:
+        """Whether a window lets no tile have so many KV blocks that every loop over them must have an iteration."""
+        rows, block_N = self.rows, self.schedule.block_N
+        most = most_blocks(self.code.variant.mask, rows, block_N)
+        # One warpgroup masks its own edges, and what the others' rows see besides.
+        return most is not None and most <= self.program.span + 3 + (rows + ROWS) // block_N
+
+    def _digest(self, streams: Iterable[Iterable[Event]]) -> None:
+        for stream in streams:
+            told = [(e.kind, e.name, e.index, e.value, e.blocks, e.place, e.reads) for e in stream]
+            self.digest.update(repr(told).encode())
+
+    def _check_periods(self, fixed: bool) -> None:
+        """Run again from every iteration of its period where a line was not seen in every one of them."""
+        tried: set[tuple[Sizes, int]] = set()
+        while wanting := self.coverage.wanting(self.iterations, fixed or self._short):
+            missing = [(line, core) for line, core in wanting if self.coverage.reached[line] not in tried]
+            if not missing:
+                return
+            place = self.coverage.reached[missing[-1][0]]
+            tried.add(place)
+            states = max(
+                self.iterations.states(*lacks) for lacks in missing if self.coverage.reached[lacks[0]] == place
+            )
+            self.at, tile = place
+            # From the first iteration too: the place may be of a run whose events were not looked at.
+            for start in range(states):
+                self.check_at(self.at, start, tile)
+
+    # --- behind the runs ---------------------------------------------------------------------------------------
+
+    def _verdict(self, fixed: bool) -> Verdict:
+        kinds = self.kernel.kinds
+        unreached = self.coverage.unreached(self.kernel, self.iterations, fixed, self._short)
+        lines = range(len(self.code.source.splitlines()))
+        return Verdict(tuple(kinds.get(line, "") for line in lines), unreached, self.digest.hexdigest())
+
+
+def refusal(what: str) -> ScheduleRefused:
+    """What generated code does wrong."""
+    return ScheduleRefused(f"the kernel that TileLang 0.1.15 generates is not safe: {what}")

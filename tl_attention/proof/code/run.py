@@ -1,0 +1,358 @@
+"""Runs a generated kernel for all threads of some blocks, and keeps what it saw them do.
+
+Lines run in classes of threads (`threads.py`). Nothing waits: what a class does after a wait is what it does once the
+wait has passed, so roles may run one after another. A number in shared memory is the one that was put there as often
+before as it was read before: that reads and writes alternate is for the proof of the events to show.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tl_attention.hardware.warpgroup import WARP
+from tl_attention.proof.code.affine import Core
+from tl_attention.proof.code.declarations import Declared
+from tl_attention.proof.code.expression import UNREADABLE, Expression
+from tl_attention.proof.code.iterations import Iterations
+from tl_attention.proof.code.nodes import (
+    NO_REGISTERS,
+    Arithmetic,
+    Assign,
+    Declare,
+    For,
+    If,
+    Leave,
+    Made,
+    Registers,
+    Step,
+    While,
+)
+from tl_attention.proof.code.text import Call, Kernel
+from tl_attention.proof.code.threads import NUMBERS, Class, Threads, Value, settled
+from tl_attention.proof.code.verdict import Unsafe
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a line did, for the threads of a class, by number: each value is one for all of them or has one for each."""
+
+    line: int
+    kind: str
+    name: str
+    threads: np.ndarray
+    values: dict[str, Value]
+    turn: int
+    registers: Registers = NO_REGISTERS
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of long loops runs: `tiles` of a block, and iterations.
+
+    Of a loop of more than `head` + 2 * `period` iterations, these so many first and at least `period` last ones run,
+    and between them a multiple of `period` is left out. `ends` runs the first and the last iteration alone, for all
+    threads together however long their loops are.
+    """
+
+    tiles: int
+    head: int = 1 << 62
+    period: int = 1
+    ends: bool = False
+
+    def iterations(self, count: int) -> Iterator[tuple[int, int]]:
+        """(iteration, how many were left out before it)."""
+        rest = count - self.head
+        if rest <= 2 * self.period:
+            yield from ((t, 0) for t in range(count))
+            return
+        left_out = (rest - self.period) // self.period * self.period
+        yield from ((t, 0) for t in range(self.head))
+        yield from ((t, left_out if t == self.head + left_out else 0) for t in range(self.head + left_out, count))
+
+
+@dataclass
+class Run:
+    """One run of a kernel: `seen` is what happened, `ran` the lines that ran, `outcomes` those of each condition.
+
+    `whole` is whether the blocks are those of a launch, and work on all of its tiles; `workers` is how many clusters
+    there are. `reached` has, for each line, the number of the first tile that it ran for.
+
+    `turn` counts the tiles of a block. What loops over tiles count starts with `start`; `residues` are, modulo the
+    period, the values of what a line has modulo one. `compared` has, of what it compares with what it counts, how far
+    above that was, and in which iterations.
+    """
+
+    kernel: Kernel
+    threads: Threads
+    names: Mapping[str, Value]
+    lengths: Extent
+    cluster: int = 1
+    counter: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    iterations: Iterations = field(default_factory=lambda: Iterations())
+    start: int = 0
+    whole: bool = True
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        self.seen: list[Seen] = []
+        self.ran: set[int] = set()
+        self.reached: dict[int, int] = {}
+        self.outcomes: dict[int, set[bool]] = defaultdict(set)
+        self.residues: dict[tuple[int, Core], set[int]] = defaultdict(set)
+        self.compared: dict[tuple[int, int], set[tuple[int, tuple[str, ...]]]] = defaultdict(set)
+        self.counters = {name: list(values) for name, values in self.counter.items()}
+        # Which tensor a variable's elements are of.
+        self.fetched: dict[str, tuple[str, int]] = {}
+        self._last: dict[str, int] = {}
+        self._put: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+        numbers, warps = self.kernel.declared.numbers, len(self.threads) // self.threads.lanes
+        self._got = {name: np.zeros((warps, count), dtype=int) for name, count in numbers.items()}
+        self._broke: list[list[Class]] = []
+        self._arithmetic = {**NUMBERS, "__shfl_sync": self._shuffle}
+        self._class: Class | None = None
+        self.turn = 0
+        # For whoever reads what was seen.
+        self.noted: dict[tuple[str, int], np.ndarray] = {}
+
+    def go(self) -> list[Seen]:
+        """Run all of it."""
+        threads = self.threads
+        everyone = Class(
+            np.arange(len(threads)),
+            {
+                "threadIdx_x": threads.x,
+                "threadIdx_y": threads.y,
+                "blockIdx_x": threads.block,
+                "tl__block_rank_in_cluster": threads.block % self.cluster,
+                **self.names,
+            },
+        )
+        self.nodes(self.kernel.body, everyone)
+        return self.seen
+
+    # --- what calls ask for ------------------------------------------------------------------------------------
+
+    def value(self, expression: Expression, threads: Class) -> Value:
+        """An expression's value for a class."""
+        self._class = threads
+        return expression(self._arithmetic, threads.names)
+
+    def see(self, threads: Class, line: int, kind: str, name: str = "", **values: Value) -> None:
+        """Keep what a class did."""
+        self.seen.append(Seen(line, kind, name, threads.threads, values, self.turn))
+
+    def rank_of(self, thread: int) -> int:
+        """A thread's block in its cluster."""
+        return int(self.threads.block[thread]) % self.cluster
+
+    def add(self, threads: Class, counter: str, index: int, step: int) -> np.ndarray:
+        """What an atomic addition found, one thread after another."""
+        counts = self.counters[counter]
+        found = counts[index] + step * np.arange(len(threads.threads))
+        counts[index] += step * len(threads.threads)
+        self._last[counter] = int(threads.threads[-1])
+        return found
+
+    def set(self, threads: Class, counter: str, index: int, value: int) -> None:
+        """Write a counter: the last thread may that added to it, as no other comes after it."""
+        if self.whole and threads.threads.tolist() != [self._last.get(counter)]:
+            raise Unsafe(f"{len(threads.threads)} threads write {counter}, expected the last that added to it")
+        self.counters[counter][index] = value
+
+    def put(self, threads: Class, name: str, slot: Value, values: Value) -> None:
+        """Write numbers to shared memory, each thread its block's."""
+        for block, index, value in self._each(threads, slot, values):
+            self._put[name, block, index].append(value)
+
+    def get(self, threads: Class, name: str, slot: Value) -> Value:
+        """Read numbers from shared memory: a warp's n-th reading of a slot is of the n-th that was written."""
+        warps, first, count = np.unique(threads.threads // self.threads.lanes, return_index=True, return_counts=True)
+        blocks = self.threads.place[threads.threads[first]]
+        slots = np.broadcast_to(slot, len(threads.threads))[first]
+        turns = self._got[name][warps, slots]
+        self._got[name][warps, slots] += 1
+        given = [self._put[name, *key][turn] for *key, turn in zip(blocks.tolist(), slots.tolist(), turns.tolist())]
+        return settled(np.repeat(np.array(given), count))
+
+    def _each(self, threads: Class, *values: Value) -> Iterator[tuple[int, ...]]:
+        blocks = self.threads.place[threads.threads]
+        return zip(blocks.tolist(), *(np.broadcast_to(value, blocks.shape).tolist() for value in values))
+
+    def _shuffle(self, lanes: int, value: Value, lane: int) -> Value:
+        """What `lane` of each warp has."""
+        here = self.threads.lanes
+        if lanes != (1 << WARP) - 1 or not self._class or not self._class.whole_warps(here) or lane >= here:
+            raise Unsafe(f"lanes {lanes:#x} of a warp take what lane {lane} has, expected all lanes of whole warps")
+        if not isinstance(value, np.ndarray):
+            return value
+        return np.repeat(value.reshape(-1, here)[:, lane], here)
+
+    # --- statements --------------------------------------------------------------------------------------------
+
+    def nodes(self, nodes: Iterable[Any], threads: Class) -> Class | None:
+        """Run statements; the threads that get to their end."""
+        for node in nodes:
+            if isinstance(node, Arithmetic):
+                self.ran.update(node.lines)
+                self.see(threads, node.lines[0], "mask" if node.mask else "arithmetic")
+                self.seen[-1].registers = node.registers
+                continue
+            if node.line not in self.ran:
+                self.ran.add(node.line)
+                first = int(self.threads.block[threads.threads[0]])
+                self.reached[node.line] = first // self.cluster + self.turn * self.workers
+            try:
+                self._count(node.line, threads)
+                rest = RUNS[type(node)](self, node, threads)
+            except UNREADABLE as error:
+                raise Unsafe(f"line {node.line + 1} cannot be read: {error}") from None
+            if rest is None:
+                return None
+            threads = rest
+        return threads
+
+    def _count(self, line: int, threads: Class) -> None:
+        """Note in which iterations, modulo the period, a line ran, and how its comparisons came out."""
+        for core in self.iterations.cores.get(line, ()):
+            value = sum(factor * threads.names[name] for name, factor in core) % self.iterations.states(line, core)
+            self.residues[line, core].update(value.tolist() if isinstance(value, np.ndarray) else (value,))
+        for number, comparison in enumerate(self.iterations.comparisons.get(line, ())):
+            above = comparison.sign * self.value(comparison.above, threads)
+            at = tuple(str(threads.names[name]) for name in comparison.counted)
+            self.compared[line, number].add((int(np.max(above)), at))
+
+    def step(self, node: Step, threads: Class) -> Class:
+        before = len(self.seen)
+        node.act(self, threads, node.line)
+        if self.lengths.ends and before == len(self.seen):
+            self.see(threads, node.line, "step", node.kind)
+        for seen in self.seen[before:]:
+            seen.registers = node.registers
+        return threads
+
+    def declare(self, node: Declare, threads: Class) -> Class:
+        threads.names.pop(node.name, None)
+        return threads
+
+    def assign(self, node: Assign, threads: Class) -> Class:
+        threads.names[node.name] = self.value(node.expression, threads)
+        return threads
+
+    def loop(self, node: For, threads: Class) -> Class:
+        trips = self.value(node.trips, threads)
+        if self.lengths.ends and node.trips.constant is None:
+            return self._ends(node, threads, trips)
+        parts = []
+        for count, part in threads.split(trips):
+            parts.append(part)
+            # A loop that is written out is of one tile.
+            for t, left_out in ((t, 0) for t in range(count)) if node.unrolled else self.lengths.iterations(count):
+                if left_out:
+                    self.see(part, node.line, "left out", value=left_out)
+                part.names[node.variable] = t
+                self.nodes(node.body, part)
+        threads.rejoin(parts, node.assigned)
+        return threads
+
+    def _ends(self, node: For, threads: Class, trips: Value) -> Class:
+        """The first and the last iteration, of all whose loops have them."""
+        self.see(threads, node.line, "loop", value=trips)
+        trips = np.broadcast_to(trips, threads.threads.shape)
+        for chosen, iteration in ((trips >= 1, np.zeros_like(trips)), (trips >= 2, trips - 1)):
+            if chosen.any():
+                part = threads.part(chosen)
+                part.names[node.variable] = settled(iteration[chosen])
+                self.nodes(node.body, part)
+                threads.rejoin([part], node.assigned)
+        return threads
+
+    def repeat(self, node: While, threads: Class) -> Class:
+        parts, ended = [threads], []
+        for name in self.iterations.carried.get(node.line, ()) if self.start else ():
+            threads.names[name] += self.start
+        for turn in range(self.lengths.tiles):
+            self.turn = turn
+            if not parts:
+                break
+            self._broke.append([])
+            going = [rest for part in parts if (rest := self.nodes(node.body, part))]
+            ended += self._broke.pop()
+            parts = going
+        threads.rejoin([*ended, *parts], node.assigned)
+        return threads
+
+    def leave(self, node: Leave, threads: Class) -> Class | None:
+        staying = None
+        for outcome, part in threads.split(self._truth(node.condition, threads)):
+            self.outcomes[node.line].add(bool(outcome))
+            if outcome:
+                self._broke[-1].append(part)
+            else:
+                staying = part
+        return staying
+
+    def branch(self, node: If, threads: Class) -> Class:
+        condition = self._elected(node, threads) if node.condition is None else self._truth(node.condition, threads)
+        parts, turn = [], self.turn
+        for outcome, part in sorted(threads.split(condition), key=lambda found: -found[0]):
+            # Another role may have worked on its tiles already.
+            self.turn = turn
+            if node.condition:
+                self.outcomes[node.line].add(bool(outcome))
+            self.nodes(node.body if outcome else node.otherwise, part)
+            parts.append(part)
+        threads.rejoin(parts, node.assigned)
+        return threads
+
+    def _truth(self, condition: Expression, threads: Class) -> Value:
+        found = self.value(condition, threads)
+        return found != 0 if isinstance(found, np.ndarray) else bool(found)
+
+    def _elected(self, node: If, threads: Class) -> np.ndarray:
+        """The lane that goes in; the hardware may take any lane of a warp that has come together."""
+        if not threads.whole_warps(self.threads.lanes):
+            raise Unsafe(f"line {node.line + 1} elects a lane of a part of a warp")
+        x = self.threads.x[threads.threads]
+        warp = x // WARP
+        every = (node.elect or 0) // WARP
+        return (x % WARP == 0) & (warp % every == 0 if every else warp == 0)
+
+
+def seen(kind: str, name: str = "", **values: Any) -> Made:
+    """A call that keeps what a class did, with the values that expressions have for it."""
+    given = {key: value for key, value in values.items() if not isinstance(value, Expression)}
+    evaluated = [(key, value) for key, value in values.items() if isinstance(value, Expression)]
+
+    def act(run: Run, threads: Class, line: int) -> None:
+        found = {key: run.value(expression, threads) for key, expression in evaluated}
+        run.see(threads, line, kind, name, **given, **found)
+
+    return Made(act)
+
+
+def plain(kind: str) -> Callable[[str], Call]:
+    """A call that has no more to it than numbers in its text, which become `value`."""
+
+    def named(pattern: str) -> Call:
+        def build(match: re.Match[str], declared: Declared) -> Made:
+            return seen(kind, value=int(match[1]) if match.groups() else 0)
+
+        return Call(kind, re.compile(pattern), build)
+
+    return named
+
+
+def nothing(match: re.Match[str], declared: Declared) -> Made:
+    """What has no effect that counts."""
+    return Made(lambda run, threads, line: None)
+
+
+Runs = Callable[[Run, Any, Class], Class | None]
+RUNS: dict[type, Runs] = {Step: Run.step, Assign: Run.assign, Declare: Run.declare, For: Run.loop}
+RUNS |= {While: Run.repeat, Leave: Run.leave, If: Run.branch}

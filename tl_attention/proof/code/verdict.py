@@ -1,0 +1,44 @@
+"""What the proof of generated code reads, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tl_attention.problem.features import Parameter
+from tl_attention.problem.variant import Variant
+
+
+class Unsafe(Exception):
+    """What generated code does wrong, in words, on the way to the refusal."""
+
+
+@dataclass(frozen=True)
+class GeneratedCode:
+    """What TileLang made of a schedule, and for what: the device's CUDA and the host's C, each whole."""
+
+    source: str
+    host_source: str
+    variant: Variant
+    parameters: tuple[Parameter, ...]
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of one block, off the launch. Raises InputError where that cannot be read."""
+        # Late: a kernel that was proved before is loaded without the proof.
+        from tl_attention.proof.code.host_plan import parse_host_source
+
+        return parse_host_source(self.host_source).shared_bytes
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of generated code that is accepted; a refusal is ScheduleRefused.
+
+    `kinds` says of every line of the source what it is read as, and is "" outside the kernel's body; `unreached` has
+    the numbers, from 0, of the lines that can never run. `digest` is that of all events, coordinates and bytes.
+    """
+
+    kinds: tuple[str, ...]
+    unreached: tuple[int, ...]
+    digest: str
