@@ -1,4 +1,4 @@
-"""The command line. Each command imports what it needs: list, check, explain and which start without torch."""
+"""Each command of the command line imports what it needs: list, check, explain and which start without torch."""
 
 from __future__ import annotations
 

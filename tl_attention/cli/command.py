@@ -1,4 +1,4 @@
-"""How commands show their help, and how bad input ends: one line a mistake on stderr, and exit code 2."""
+"""Commands show their help with examples. Bad input ends in one line a mistake on stderr, and exit code 2."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ import click
 from tl_attention.errors import InputError, ScheduleRefused, printable
 from tl_attention.files.named import Named
 
-# Of stdout: the reader has gone, or its disk is full.
+# Errors of stdout: the reader has gone, or the disk is full.
 CANNOT_PRINT = {errno.EPIPE, errno.ENOSPC}
-# A shell's exit code of what a signal ended, less the signal's number.
+# A shell adds the signal's number to this for the exit code of a command that a signal ended.
 BY_SIGNAL = 128
-# What ends a job from outside; each closes files and ends processes first.
+# These signals end a job from outside; each closes files and ends processes first.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 BY_DEFAULT = (signal.SIG_DFL, signal.default_int_handler)
-# Of an import, as the frames of a stack have it.
+# The start of the file name that frames of an import have.
 IMPORTING = "<frozen importlib"
 AGAIN_S = 0.1
-# The exit code where it was no bad input.
+# The exit code where a command fails, but not for bad input.
 FAILED = 1
 
 
 class Ended(SystemExit):
-    """A signal has ended the command; `code` is the shell's for it."""
+    """A signal has ended the command; `code` is the shell's code for that signal."""
 
 
 class OneLineErrors(click.Group):
-    """A group of commands whose every kind of bad input ends in one line a mistake on stderr, and exit code 2."""
+    """A group of this class ends on every kind of bad input with one line a mistake on stderr, and exit code 2."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -69,7 +69,7 @@ class OneLineErrors(click.Group):
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Inside, a signal that ends the process raises first, once; one that is ignored, as under nohup, stays so."""
+    """Makes a signal that ends the process raise `Ended` first, once. An ignored signal, as under nohup, stays so."""
     before = {number: signal.getsignal(number) for number in ENDING}
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -106,19 +106,22 @@ def _say_interrupted(code: str | int | None) -> NoReturn:
 
 
 def say(*messages: str) -> None:
-    """One error line for each message on stderr, whatever the message or a file's name holds."""
+    """Prints one error line for each message on stderr, whatever the message or a file's name holds."""
     for message in messages:
         click.echo(f"error: {printable(' '.join(message.split()))}", err=True)
 
 
 def fail(*messages: str) -> NoReturn:
-    """One error line for each message, then exit code 2."""
+    """Prints one error line for each message, then exits with code 2."""
     say(*messages)
     sys.exit(2)
 
 
 class Problems:
-    """Of several schedules, the error lines of each that has any; those after it are still looked at."""
+    """A `Problems` prints the error lines of each of several schedules.
+
+    Schedules after a wrong one are still looked at.
+    """
 
     def __init__(self) -> None:
         self.schedules = 0
@@ -126,7 +129,7 @@ class Problems:
 
     @contextmanager
     def each(self) -> Iterator[None]:
-        """What goes wrong inside concerns one of them."""
+        """Counts a schedule, and prints what goes wrong inside as that schedule's error."""
         self.schedules += 1
         try:
             yield
@@ -135,7 +138,7 @@ class Problems:
             say(*error.lines)
 
     def finish(self) -> None:
-        """Exit with code 2 if there was a problem, and with a count if there were several schedules."""
+        """Exits with code 2 if there was a problem, and with a count if there were several schedules."""
         if self.found and self.schedules > 1:
             click.echo(f"{self.found} of {self.schedules} schedules have errors", err=True)
         if self.found:
@@ -144,19 +147,19 @@ class Problems:
 
 @contextmanager
 def naming(named: Named) -> Iterator[None]:
-    """A refusal inside says of which file and line it is; a loading error says so already."""
+    """Makes a refusal inside say of which file and line it is. A loading error says so already."""
     try:
         yield
     except ScheduleRefused as refusal:
         raise named.refused(refusal) from None
 
 
-# Of what an example does, which stands below it.
+# The indent of what an example does, which stands below the example.
 INDENT = 2
 
 
 class Command(click.Command):
-    """A command whose help ends with examples. `examples` maps each, without `tl-attention`, to what it does."""
+    """A `Command` ends its help with examples. `examples` maps each example, without `tl-attention`, to what it does."""
 
     def __init__(self, *args: Any, examples: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -164,7 +167,7 @@ class Command(click.Command):
 
     @property
     def summary(self) -> str:
-        """The first paragraph of the help, on one line."""
+        """Returns the first paragraph of the help, on one line."""
         return " ".join((self.help or "").partition("\n\n")[0].split())
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -175,19 +178,19 @@ class Command(click.Command):
 def command(
     name: str | None = None, *, examples: Mapping[str, str], **options: Any
 ) -> Callable[[Callable[..., Any]], Command]:
-    """Makes a `Command` of a function; its docstring is the help."""
+    """Makes a `Command` of a function. The function's docstring is the help."""
     return click.command(name, cls=Command, examples=examples, **options)
 
 
 class Groups(OneLineErrors):
-    """Commands whose list has headings, and below each command its first example."""
+    """A `Groups` lists its commands below headings, and below each command its first example."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.groups: dict[str, tuple[Command, ...]] = {}
 
     def add_group(self, heading: str, *commands: Command) -> None:
-        """Commands that are listed below this heading."""
+        """Adds commands, and lists them below this heading."""
         self.groups[heading] = commands
         for of_group in commands:
             self.add_command(of_group)

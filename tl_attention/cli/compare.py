@@ -1,4 +1,4 @@
-"""`compare`: the operator's benchmark, many problems in one process, each beside its peers."""
+"""`compare` is the operator's benchmark: it times many problems in one process, each beside its peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`diff`: two schedules beside each other, in their keys, their Programs and their code."""
+"""`diff` sets two schedules beside each other: their keys, their Programs and their code."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def diff(
 
 
 def _shared_head_dim(a: Named, b: Named) -> HeadSize:
-    """The largest head size that both are meant for. Raises InputError where there is none."""
+    """Returns the largest head size that both schedules are meant for. Raises InputError where there is none."""
     shared = set(a.head_dims) & set(b.head_dims)
     if not shared:
         meant = ", ".join(f"{named.text} {named.meant_for}" for named in (a, b))

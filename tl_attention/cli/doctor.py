@@ -1,4 +1,4 @@
-"""`doctor`: what this machine has of what `run` needs."""
+"""`doctor` shows what this machine has of what `run` needs."""
 
 from __future__ import annotations
 

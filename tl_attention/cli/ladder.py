@@ -1,4 +1,7 @@
-"""`ladder`: the steps of a ladder beside each other, what each changed, and the figures of the text that climbed it."""
+"""`ladder` shows the steps of a ladder beside each other, and what each changed.
+
+Beside them stand the figures of the text that climbed the ladder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that compile, verify and time."""
+"""`run` and `bench` compile, verify and time schedules."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 # Rows that are not a failure: a refusal is the answer to a schedule that cannot run.
 GOOD = ("ok", "refused", "checked_on_cpu", "compiled")
-# What bench takes where nothing can be timed: a compilation each takes 7 s of a core.
+# The schedules that bench takes where nothing can be timed: each compilation takes 7 s of a core.
 WITHOUT_GPU = ("seed", "fa3_overlap", "best", "best_causal")
 
 
 def stamp() -> str:
-    """Now, as it stands in the names of results."""
+    """Returns the time now, as the names of results have it."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def record_path(output: Path | None, name: str) -> Path:
-    """The file that is asked for, or a new one."""
+    """Returns the file that is asked for, or a new one in runs/."""
     return output or RUNS / f"{name}-{stamp()}.jsonl"
 
 
@@ -66,7 +66,10 @@ def record_path(output: Path | None, name: str) -> Path:
 def recording(
     path: Path, *others: ResultsFile, what: str = "rows"
 ) -> Iterator[tuple[Callable[[Measured], None], ProgressBar]]:
-    """What appends a row to the files of results, and the progress. A machine that fails ends the command."""
+    """Yields (a function that appends a row to the files of results, the progress).
+
+    A machine that fails ends the command.
+    """
     from tl_attention.measure.pool import CallFailed
     from tl_attention.measure.results_file import ResultsFile
     from tl_attention.show.console import ProgressBar
@@ -180,7 +183,7 @@ def bench(
 
 
 def default_schedules(every: bool, card: Card) -> list[str]:
-    """What `bench` takes when nothing is named: all, or the few of WITHOUT_GPU where they could not be timed."""
+    """Returns what `bench` takes when nothing is named: all, or the few of WITHOUT_GPU where all could not be timed."""
     texts, is_timed = texts_of(()), visible_gpus() and not another_gpu(card.arch)
     if every or is_timed or card.arch != HOPPER.arch:
         return texts
@@ -201,10 +204,10 @@ def candidates(
     dtypes: Sequence[str] = (),
     **problem: Any,
 ) -> list[Candidate]:
-    """The kernels of these schedules that compute the problem, for a card.
+    """Returns the kernels of these schedules that compute the problem, for a card.
 
-    A mistake in any file or size raises InputError before the first slow import. If `refuse`, so does a schedule that is
-    not safe, which gets a row otherwise.
+    A mistake in any file or size raises InputError before the first slow import. If `refuse`, a schedule that is not
+    safe raises InputError too; otherwise it gets a row.
     """
     runnable = of_card(resolve_all(texts), on)
     sizes_text = shape_for(shape, runnable)
@@ -232,7 +235,7 @@ def candidates(
 def _measure(
     candidates: Sequence[Candidate], command: str, output: Path | None, share: Path | None = None, **options: Any
 ) -> None:
-    """Measure them with these options of `bench.measure`, record each row, and show all."""
+    """Measures the candidates with these options of `bench.measure`, records each row, and shows all."""
     from tl_attention.measure.bench import measure
     from tl_attention.measure.results_file import WORDS, SharedFile
     from tl_attention.show.console import show

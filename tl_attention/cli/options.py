@@ -1,4 +1,4 @@
-"""The options that commands share: the card, the problem, how often and where to."""
+"""Commands share these options: the card, the problem, how often to time and where to write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from tl_attention.problem.shape import DTYPE_NAMES, SHAPE_TEXT
 
 
 class ArchType(click.Choice[str]):
-    """The archs of the known cards. The one with an `a` goes by its plain name too: kernels need all of sm_90a."""
+    """An `ArchType` takes the archs of the known cards.
+
+    An arch with an `a` goes by its plain name too: kernels need all of sm_90a.
+    """
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = f"{value}a" if f"{value}a" in ARCHS else value
@@ -28,7 +31,10 @@ class ArchType(click.Choice[str]):
 
 
 def arch_option(command: Any) -> Any:
-    """Gives the command a `card`: the one asked for, with the SMs of the GPU at hand if it is that; None for none."""
+    """Gives the command a `card`: the card that is asked for, or None.
+
+    The card has the SMs of the GPU at hand if that is the card.
+    """
     return click.option(
         "--arch",
         "card",
@@ -39,7 +45,10 @@ def arch_option(command: Any) -> Any:
 
 
 def card_for(asked: Card | None, *schedules: Named) -> Card:
-    """The card that is asked for; else the one at hand if the schedules' lowerings are compiled for it, or Hopper."""
+    """Returns the card that is asked for; else the card at hand or, where a schedule is not for that, Hopper.
+
+    A schedule is for the cards that its lowering is compiled for.
+    """
     if asked is not None:
         return asked
     here = card_at_hand()
@@ -47,7 +56,7 @@ def card_for(asked: Card | None, *schedules: Named) -> Card:
 
 
 def of_card(schedules: Sequence[Named], card: Card) -> list[Named]:
-    """Those whose lowering is compiled for the card; the others are left out with a line for all of them.
+    """Returns the schedules whose lowering is compiled for the card, and leaves the others out with one line for all.
 
     Raises InputError, with file and line, where there is none.
     """
@@ -64,7 +73,10 @@ def of_card(schedules: Sequence[Named], card: Card) -> list[Named]:
 
 
 def say_not_launched(card: Card) -> None:
-    """A line on stderr where the GPU at hand is another card: what is compiled for one is never launched on the other."""
+    """Prints a line on stderr where the GPU at hand is another card.
+
+    What is compiled for one card is never launched on another.
+    """
     if gpu := another_gpu(card.arch):
         click.echo(f"compiled for {card}; the GPU here is {printable(gpu.name)}: nothing is launched on it", err=True)
 
@@ -76,7 +88,7 @@ def _runs_on(named: Named, card: Card) -> bool:
 
 
 class HeadSizeType(click.ParamType):
-    """A head size that tensors may have. Raises InputError for another."""
+    """A `HeadSizeType` takes a head size that tensors may have. Raises InputError for another."""
 
     name = "head_dim"
 
@@ -104,7 +116,7 @@ DEFAULT_SHAPE = f"{DEFAULT_SIZES},{DEFAULT_HEAD_SIZE}"
 
 
 def together(*options: Decorator) -> Decorator:
-    """Several options as one, in the order in which the help has them."""
+    """Makes one decorator of several options, in the order in which the help has them."""
 
     def add(command: Any) -> Any:
         for option in reversed(options):
@@ -115,30 +127,30 @@ def together(*options: Decorator) -> Decorator:
 
 
 def shape_option(without: str, **options: Any) -> Decorator:
-    """`--shape`, whose help says what is taken `without` it."""
+    """Makes `--shape`. The help says what is taken `without` it."""
     return click.option("--shape", help=f"the problem's sizes: {SHAPE_TEXT}  [default: {without}]", **options)
 
 
 def dtype_option(help: str, several: bool = False) -> Decorator:
-    """`--dtype`; the command takes `dtypes` where several may be given."""
+    """Makes `--dtype`. The command takes `dtypes` where several may be given."""
     kind: dict[str, Any] = {"multiple": True} if several else {"default": "fp16", "show_default": True}
     name = "dtypes" if several else "dtype"
     return click.option("--dtype", name, type=click.Choice(sorted(DTYPE_NAMES)), help=help, **kind)
 
 
 def head_dim_option(help: str) -> Decorator:
-    """`--head-dim`."""
+    """Makes `--head-dim`."""
     return click.option("--head-dim", type=HEAD_SIZE, help=help)
 
 
 def sizes_option(*kinds: str) -> Decorator:
-    """`--sizes`, which is one of the kinds, the first by default."""
+    """Makes `--sizes`, which is one of the kinds, the first by default."""
     words = "the kernel reads the sizes at run time, or is compiled for exactly this shape"
     return click.option("--sizes", type=click.Choice(kinds), default=kinds[0], show_default=True, help=words)
 
 
 def rounds_option(least: int, help: str, **default: Any) -> Decorator:
-    """`--rounds`."""
+    """Makes `--rounds`."""
     return click.option("--rounds", type=click.IntRange(least, MOST_ROUNDS), help=help, **default)
 
 
@@ -164,12 +176,12 @@ output_option = click.option(
 
 
 def shape_for(text: str | None, schedules: Sequence[Named]) -> str:
-    """The text of `--shape`; without it the default sizes, with a head size that the schedules are meant for."""
+    """Returns the text of `--shape`; without it the default sizes, with a head size that the schedules are meant for."""
     return f"{DEFAULT_SIZES},{head_size_for(schedules)}" if text is None else text
 
 
 def head_size_for(schedules: Sequence[Named]) -> HeadSize:
-    """128 where any of the schedules is meant for it, else the first that the first of them names."""
+    """Returns 128 where any of the schedules is meant for it, else the first head size that the first schedule names."""
     if any(is_meant(DEFAULT_HEAD_SIZE, named.head_dims) for named in schedules):
         return DEFAULT_HEAD_SIZE
     return schedules[0].head_dims[0]

@@ -1,4 +1,4 @@
-"""`profile`: what ncu counts of a kernel, beside what theory says."""
+"""`profile` shows what ncu counts of a kernel, beside what theory says."""
 
 from __future__ import annotations
 

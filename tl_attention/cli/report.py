@@ -1,4 +1,4 @@
-"""`report`: the tables of what `run`, `bench`, `compare` and `submit --evaluate` recorded."""
+"""`report` shows the tables of what `run`, `bench`, `compare` and `submit --evaluate` recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ OTHER_KIND = "profile-"
 
 
 class _Evaluated(NamedTuple):
-    """An evaluation of a file; those of one file, mode and device stand in one table if they ran the same lines."""
+    """An `_Evaluated` is an evaluation that a file has.
+
+    Evaluations of one file, mode and device stand in one table if they ran the same lines.
+    """
 
     heading: str
     name: str
@@ -95,7 +98,7 @@ def report(results: tuple[Path, ...], markdown: bool, columns: str | None, loops
 
 
 def _newest() -> Path:
-    """The newest record in runs/, which a line on stderr names. Raises InputError where there is none."""
+    """Returns the newest record in runs/, and names it in a line on stderr. Raises InputError where there is none."""
     found = [path for path in RUNS.glob("*.jsonl") if not path.name.startswith(OTHER_KIND) and path.is_file()]
     if not found:
         raise InputError(
@@ -107,7 +110,10 @@ def _newest() -> Path:
 
 
 def _read(paths: Sequence[Path]) -> tuple[list[Row | CellRow | _Evaluated], list[str]]:
-    """Everything in the files, and what is wrong with other lines. Raises InputError for a file that cannot be read."""
+    """Returns everything in the files, and what is wrong with other lines.
+
+    Raises InputError for a file that cannot be read.
+    """
     from tl_attention.measure.records import read_lines
 
     found: list[Row | CellRow | _Evaluated] = []

@@ -1,4 +1,7 @@
-"""Commands about schedules, and how the arguments of all commands become schedules. Nothing heavy is imported."""
+"""This module has the commands about schedules, and makes schedules of all commands' arguments.
+
+It imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +49,16 @@ all_option = click.option("--all", "every", is_flag=True, help="take the schedul
 
 
 def texts_of(arguments: Sequence[str], every: bool = False) -> list[str]:
-    """What the arguments name, folders as the schedules in them, each once; without any, the schedules that ship."""
+    """Returns what the arguments name, each once, with a folder as the schedules in it.
+
+    Without arguments it returns the schedules that ship.
+    """
     shipped = catalogue.all_names() if every else catalogue.names() if not arguments else []
     return list(dict.fromkeys([*shipped, *(text for argument in arguments for text in expand(argument))]))
 
 
 def resolve_all(texts: Sequence[str]) -> list[Named]:
-    """Every schedule, names told apart; a mistake in any of them ends the command."""
+    """Returns every schedule, with names told apart. A mistake in any of them ends the command."""
     problems = Problems()
     found: list[Named] = []
     for text in texts:
@@ -63,13 +69,19 @@ def resolve_all(texts: Sequence[str]) -> list[Named]:
 
 
 def told_apart(schedules: Sequence[Named]) -> list[Named]:
-    """Files of the same name in two folders keep their folders, or their rows could not be told apart."""
+    """Returns the schedules with names told apart: files of the same name in two folders keep their folders.
+
+    Their rows could not be told apart otherwise.
+    """
     times = Counter(named.name for named in schedules)
     return [named if times[named.name] == 1 else replace(named, name=named.text) for named in schedules]
 
 
 def meant_for(schedules: Sequence[Named], size: HeadSize) -> list[Named]:
-    """Those that are meant for this head size; of several, the others are left out with a line each."""
+    """Returns the schedules that are meant for this head size. The others are left out with a line each.
+
+    Raises InputError where no schedule is meant for it.
+    """
     meant = [named for named in schedules if is_meant(size, named.head_dims)]
     if not meant:
         schedules[0].refuse_unmeant(size)
@@ -110,7 +122,7 @@ def check(schedules: tuple[str, ...], every: bool, head_dim: HeadSize | None, ca
 
 
 def prove(named: Named, head_dims: Sequence[HeadSize], card: Card) -> None:
-    """Raise InputError, with file and line, unless the schedule is safe at these head sizes, on the card.
+    """Raises InputError, with file and line, unless the schedule is safe at these head sizes, on the card.
 
     Only the limits of the SM depend on the head size: the dependences are proved once.
     """
@@ -212,7 +224,10 @@ def _labels(schedules: Sequence[Named]) -> list[str]:
 
 
 def _listing(schedules: Sequence[Named]) -> list[str]:
-    """A table for each part of the catalogue: its times are of one run, those of two are not compared."""
+    """Returns the lines of a table for each part of the catalogue.
+
+    A table's times are of one run: times of two runs are not compared.
+    """
     parts: dict[str, list[Named]] = {}
     for named in schedules:
         parts.setdefault(named.name.rpartition("/")[0] if named.name == named.text else "", []).append(named)
@@ -253,7 +268,10 @@ def _heading(columns: Sequence[Sequence[Row]]) -> list[str]:
 
 
 def _time(named: Named, column: Sequence[Row]) -> str:
-    """Its time where it is meant for that head size: another file may have the same schedule for another."""
+    """Returns the schedule's time where the schedule is meant for the column's head size.
+
+    Another file may have the same schedule for another size.
+    """
     mine = (
         row for row in column if row.label == named.schedule.label and is_meant(row.shape.head_size, named.head_dims)
     )
@@ -302,6 +320,9 @@ def which(shape: str, dtype: str, causal: bool, window: str, card: Card | None, 
 
 
 def _computed(shape: AttentionShape, causal: bool, window: str) -> AttentionShape:
-    """The problem whose kernel runs: queries that see no key are none of it, nor is a side that hides nothing."""
+    """Returns the problem whose kernel runs.
+
+    It leaves out queries that see no key, and a side of the mask that hides nothing.
+    """
     rows, mask = Rows.seen(masked(causal, parse_window(window)), shape.seq_q, shape.seq_kv)
     return replace(shape, seq_q=rows.count, mask=mask)

@@ -1,4 +1,7 @@
-"""`submit`: pack a schedule into one file for the leaderboard, check such a file, and run files under its contract."""
+"""`submit` packs a schedule into one file for the leaderboard, checks such a file, and runs files.
+
+They run under the leaderboard's contract.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ def submit(files: tuple[str, ...], output: Path | None, check: bool, evaluate: b
 
 
 def _packed(text: str) -> str:
-    """The submission of a schedule, given by name or file."""
+    """Returns the submission of a schedule, given by name or file."""
     # Any other file may be a schedule, whatever its name: `resolve` says what it is not.
     if _is_submission(text) and text.endswith(".py"):
         raise InputError(f"{text}: expected a schedule's name or file; a submission file is run with --evaluate")
@@ -100,7 +103,7 @@ def _packed(text: str) -> str:
 
 
 def _check(path: Path) -> bool:
-    """Say whether a file is what its schedule packs to."""
+    """Says whether a file is what its schedule packs to."""
     from tl_attention.leaderboard import submission
 
     carried, made_again, line = submission.check(path)
@@ -119,7 +122,7 @@ def _evaluate(
     mode: str | None,
     device: str | None,
 ) -> bool:
-    """Run submissions, and those that schedules are packed into first, record them and print their rows.
+    """Runs submissions, and those that schedules are packed into first. Records them and prints their rows.
 
     Returns whether each of them passes at both tolerances; the baseline's verdict is its own.
     """
@@ -165,5 +168,5 @@ def evaluation_table(heading: str, evaluations: Sequence[tuple[str, Evaluation]]
 
 
 def _is_submission(text: str) -> bool:
-    """Return whether the text names a submission file, and no schedule."""
+    """Says whether the text names a submission file, and no schedule."""
     return not text.endswith(SUFFIXES) and not path_of(text) and (text.endswith(".py") or os.path.isfile(text))

@@ -1,4 +1,4 @@
-"""`warm`: compiles kernels ahead, so that the first call of a process finds them finished."""
+"""`warm` compiles kernels ahead, so that the first call of a process finds them finished."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # The proof takes lengths beyond the window's: their arithmetic is of 32 bits, as the kernel's.
 MOST_KEYS = 2**30
-# No GPU has a quarter of it.
+# No GPU has a quarter of so many.
 MOST_SMS = 1024
 
 
@@ -147,13 +147,16 @@ def _window(text: str) -> tuple[int, ...]:
 
 
 def _any_lengths(size: HeadSize, *, group: int, mask: Mask, dtype: str, **asked: Any) -> AttentionShape:
-    """A problem with these features, and some sizes: a kernel serves all."""
+    """Returns a problem with these features, and some sizes: a kernel serves all sizes."""
     head_dim, head_dim_v = sizes_of(size)
     return AttentionShape(1, group, 1, 1, head_dim, dtype, mask, head_dim_v, heads_kv=1).asking(**asked)
 
 
 def _named(asked: Sequence[Named], shape: AttentionShape, card: Card, sizes_given: bool) -> list[Named]:
-    """The schedules for the shape: those asked for, each at its own head size unless sizes are given, or the default."""
+    """Returns the schedules for the shape: those asked for, or the default.
+
+    Each of those asked for comes at its own head size unless sizes are given.
+    """
     if asked and sizes_given:
         return meant_for(asked, shape.head_size)
     if asked:
@@ -162,7 +165,7 @@ def _named(asked: Sequence[Named], shape: AttentionShape, card: Card, sizes_give
 
 
 def _words(kernel: Candidate) -> str:
-    """The schedule's name, and what is compiled of it."""
+    """Returns the schedule's name, and what is compiled of it."""
     variant = kernel.variant
     group = [f"{variant.group} heads of Q for each of K and V"] if variant.group > 1 else []
     more = [

@@ -1,1 +1,1 @@
-"""Verify, time and record: candidates, processes that may hang, rows. Nothing is printed here."""
+"""This package verifies and times candidates, in processes that may hang, and records rows. It prints nothing."""

@@ -1,7 +1,8 @@
-"""Times many candidates beside each other: compiles all, verifies all, then samples all in turn in one process.
+"""`measure` times many candidates beside each other: it compiles all, verifies all, then samples all in turn.
 
-A ladder's steps are such candidates, each compared with the step that it goes on from. Of a space of configurations, what
-cannot be the fastest is left out, and what is left is timed tile by tile.
+One process samples them. `climb` does this for the steps of a ladder, and compares each step with the step that it goes
+on from. `choose` searches a space of configurations: it leaves out those that cannot be the fastest, and times the
+others tile by tile.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from tl_attention.measure.trials import SILENT, Progress
 from tl_attention.problem.shape import AttentionShape
 from tl_attention.program.planned import Planned
 
-# Enough that an interval can be told for each step of a ladder: see `Comparison`.
+# Enough rounds for an interval of each step of a ladder: see `Comparison.interval`.
 LADDER_ROUNDS = 9
-# Of a thread: half of what its registers hold. What spills more waits for it in every iteration.
+# The stack of a thread: half of what its registers hold. A kernel that spills more waits for spills in every iteration.
 MOST_STACK_BYTES = 512
 Record = Callable[[Row], object]
 
@@ -45,13 +46,14 @@ def measure(
     product: str = MATMUL,
     against: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Row]:
-    """All rows, each recorded as it comes: those that fail when they fail, those that are timed at the end.
+    """Measures the candidates and returns all rows, each recorded when it is complete.
 
-    `peers` are those that stand beside them where they can run the problem, None for all. `seed`, of the inputs, is fresh by
-    default. `arch` is that of the card that they are compiled for, by default the one at hand. `product` is the plain one
-    whose rate is 100 %. `against` says by name which candidate is compared with which, round by round.
+    A candidate that fails is recorded when it fails, a candidate that is timed at the end. `peers` names the peers that
+    are timed too where they can run the problem, None for all. `seed`, of the inputs, is fresh by default. `arch` is
+    the arch of the card to compile for, by default the card at hand. `product` names the plain product whose rate is
+    100 %. `against` says by name which candidate is compared with which, round by round.
 
-    Raises InputError where no nvcc can compile, or the GPU is no card that is known, and CallFailed where the machine fails.
+    Raises InputError where no nvcc can compile, or the GPU is no known card, and CallFailed where the machine fails.
     """
     candidates = list(dict.fromkeys(candidates))
     compilers = CompilePool(len(candidates))
@@ -68,9 +70,9 @@ def measure(
 
 
 def compile_alone(candidates: Sequence[Candidate], arch: str, record: Record, progress: Progress) -> list[Row]:
-    """A row for each candidate of an arch as its compilation ends: `compiled`, `refused` or `compile_error`.
+    """Compiles the candidates for an arch and returns a row for each: `compiled`, `refused` or `compile_error`.
 
-    Nothing is timed, and no GPU is needed.
+    A row is recorded when its compilation ends. Nothing is timed, and no GPU is needed.
     """
     progress.phase("compile tiles", len(candidates))
     # Nothing draws inputs here.
@@ -93,10 +95,13 @@ def climb(
     rounds: int = LADDER_ROUNDS,
     seed: int | None = None,
 ) -> list[Row]:
-    """A row for each tile, compiled alone; for each step that has a schedule, under the step's name; and for each peer that
-    is there. Where the ladder chooses, a row of each configuration, and a second one of the best of each tile.
+    """Measures a ladder and returns its rows.
 
-    Raises as `measure` does.
+    There is a row for each tile, compiled alone; for each step that has a schedule, under the step's name; and for each
+    peer that is there. Where the ladder chooses and times were taken, there is also a row for each configuration, and a
+    second row for the best of each tile.
+
+    Raises what `measure` raises.
     """
 
     def candidate(name: str, named: Named) -> Candidate:
@@ -120,7 +125,7 @@ def climb(
 
 
 def _mark_same_code(tickets: Sequence[Ticket]) -> None:
-    """Name the first of the list with the same generated code, whichever was compiled first."""
+    """Notes in each row the first candidate of the list that has the same generated code, whichever was compiled first."""
     first_with: dict[tuple[str, str], str] = {}
     for ticket in tickets:
         candidate, fingerprint = ticket.candidate, ticket.row.fingerprint
@@ -130,14 +135,14 @@ def _mark_same_code(tickets: Sequence[Ticket]) -> None:
 
 
 def _pairs(tickets: Sequence[Ticket], against: Mapping[str, str]) -> dict[Ticket, Ticket]:
-    """Each with the one of its problem that it is compared with."""
+    """Maps each ticket to the ticket of its problem that it is compared with, where there is one."""
     named = {(ticket.candidate.shape, ticket.candidate.name): ticket for ticket in tickets}
     pairs = ((ticket, named.get((shape, against.get(name, "")))) for (shape, name), ticket in named.items())
     return {ticket: other for ticket, other in pairs if other}
 
 
 def _peers(session: Session, candidates: Sequence[Candidate], names: Sequence[str] | None) -> list[Ticket]:
-    """One of each for each problem."""
+    """Adds each of the peers once for each problem, and returns their tickets."""
     of_problem = {candidate.shape: candidate for candidate in candidates}
     for candidate in of_problem.values():
         for peer in session.peers_of(candidate):
@@ -156,16 +161,19 @@ def choose(
     most_stack_bytes: int = MOST_STACK_BYTES,
     progress: Progress = SILENT,
 ) -> tuple[list[Row], list[Row]]:
-    """(a row of each configuration, in their order; that of each tile's fastest, fastest first, of times that were taken
-    beside each other), for this problem, on the session's card.
+    """Times configurations for this problem on the session's card, and times the fastest of each tile once more.
 
-    The best of the tiles have a second row, of the run in which they were timed beside each other by `rounds_of_best`. What
-    has more than `most_stack_bytes` of stack a thread is not timed, nor what does not fit an SM as compiled, nor what another
-    one's machine code is: ptxas moves the loads of fragments. Without a GPU of the card nothing is timed. The session can
-    compile nothing afterwards.
+    Returns (a row of each configuration, a row of each tile's fastest configuration). The first rows keep the order of
+    the configurations. The other rows come fastest first: their times were taken beside each other, in a second run of
+    `rounds_of_best` rounds.
 
-    Raises InputError for a configuration of another head_dim than the problem's, or that is no schedule; CallFailed where
-    the machine fails.
+    A configuration is not timed if it has more than `most_stack_bytes` of stack a thread, if it does not fit an SM as
+    compiled, or if its machine code is that of an earlier one: ptxas moves the loads of fragments, so two
+    configurations may end as one. Without a GPU of the card nothing is timed. The session can compile nothing
+    afterwards.
+
+    Raises InputError for a configuration of another head_dim than the problem's, or that is no schedule; CallFailed
+    where the machine fails.
     """
     card = card_of_arch(session.arch)
     candidates = {one: _candidate(one, shape, card) for one in configurations}
@@ -192,7 +200,7 @@ def _candidate(configuration: Configuration, shape: AttentionShape, card: Card) 
 
 
 def _prune(tickets: Mapping[Configuration, Ticket], session: Session, card: Card, most_stack_bytes: int) -> None:
-    """Leave out what need not be timed: its row says why."""
+    """Leaves out the configurations that need not be timed. Their rows say why."""
     first_with: dict[str, str] = {}
     for configuration, ticket in tickets.items():
         row = ticket.row
@@ -209,14 +217,14 @@ def _prune(tickets: Mapping[Configuration, Ticket], session: Session, card: Card
 
 
 def _spills(row: Row, most_stack_bytes: int) -> str:
-    """Why it is not worth its time, "" where it may be."""
+    """Says why a kernel spills too much to be worth its time, "" where it may be worth it."""
     if (row.stack_bytes or 0) <= most_stack_bytes:
         return ""
     return f"spills {row.stack_bytes:,} bytes a thread, expected {most_stack_bytes:,} at most"
 
 
 def _has_no_room(configuration: Configuration, row: Row, card: Card) -> str:
-    """Why no block of it fits an SM, "" where one does."""
+    """Says why no block of the kernel fits an SM, "" where one does."""
     registers, shared_bytes = row.registers or 0, row.shared_bytes or 0
     if card.blocks_that_fit(configuration.threads, registers, shared_bytes):
         return ""

@@ -1,4 +1,4 @@
-"""What the runner compares: one schedule's kernel, or one peer, on one problem."""
+"""A candidate is what the runner compares: one schedule's kernel, or one peer, on one problem."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.program.planned import Planned
 from tl_attention.schedule.schedule import Schedule
 
-# With Q so many times as large a row's scores lie so far apart that a maximum which is not its own makes exponentials
-# overflow, or vanish.
+# Scaling Q by this spreads a row's scores so far that a wrong row maximum makes exponentials overflow, or vanish.
 SHARP = 128.0
-# Batches, or heads.
+# A large number of batches, or of heads.
 MANY = 2100
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A named implementation. `schedule` is None for a peer; `fixed` compiles for exactly the problem's sizes.
+    """A candidate is a named implementation: a schedule's kernel, or a peer.
 
-    It is compiled for a card's `arch` and a GPU of `sms` SMs, by default those of the one at hand; `strided` for tensors
-    that lie in any way.
+    `schedule` is None for a peer; `fixed` compiles for exactly the problem's sizes. A candidate is compiled for a
+    card's `arch` and a GPU of `sms` SMs, by default those of the GPU at hand. With `strided` it takes tensors of any
+    strides.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Candidate:
 
     @property
     def schedule(self) -> Schedule | None:
-        """None of a peer."""
+        """Returns the schedule, None for a peer."""
         return self.planned.schedule if self.planned else None
 
     @property
@@ -50,12 +50,12 @@ class Candidate:
 
     @property
     def sizes(self) -> SizesKnown:
-        """How a record says what its kernel knows of the sizes."""
+        """Says what the kernel knows of the sizes, in the word of a record."""
         return "peer" if self.schedule is None else "fixed" if self.fixed else "runtime"
 
     @property
     def variant(self) -> Variant:
-        """What is compiled for it."""
+        """Returns the variant that is compiled for this candidate."""
         return replace(self.shape.variant(self.fixed), sms=self.sms, strided=self.strided, arch=self.arch)
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Candidate:
 
 
 class Verified(NamedTuple):
-    """What a kernel is held to the oracle on: inputs of a shape, Q times `spread`."""
+    """A `Verified` names inputs on which a kernel is compared with the oracle: those of a shape, with Q times `spread`."""
 
     shape: AttentionShape
     spread: float = 1.0
@@ -73,12 +73,12 @@ class Verified(NamedTuple):
 
 
 def verified_on(shape: AttentionShape, fixed: bool, planned: Planned | None = None) -> list[Verified]:
-    """The problem itself and, for a kernel that takes any sizes, small ones."""
+    """Lists the problems that a kernel is verified on: small ones, if it takes any sizes, and the problem itself."""
     return [*(() if fixed else small_ones(shape, planned)), Verified(shape)]
 
 
 def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Verified]:
-    """The problem at small sizes: ragged ones, and each end of the schedule's loop."""
+    """Lists the problem at small sizes: ragged ones, and each end of the schedule's loop."""
     sizes = [(1, 3, 1000, 1777), (2, 5, 1, 300), (1, 2, 129, 192), (3, 1, 63, 63), (1, 1, 1, 1), (1, 2, 700, 2500)]
     # Many more tiles than an H200 has SMs, and short: the next one's loads come while a tile's last reads are under way.
     sizes.append((4, 110, 200, 200))
@@ -88,10 +88,10 @@ def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Ve
     if mask.right is None:
         sizes.append((1, 2, 300, 65))
     if is_window(mask):
-        # It cuts at both ends.
+        # A window cuts at both ends.
         seq_q = 300 + (mask.right or 0)
         sizes.append((1, 2, seq_q, seq_q + 200 + (mask.left or 0)))
-    # So many heads of K and V.
+    # The second number of `sizes` counts heads of K and V.
     ragged = [
         shape.resized(Sizes(batch, heads_kv * shape.group, seq_q, seq_kv)) for batch, heads_kv, seq_q, seq_kv in sizes
     ]
@@ -103,10 +103,10 @@ def small_ones(shape: AttentionShape, planned: Planned | None = None) -> list[Ve
 
 
 def ends_of(planned: Planned, shape: AttentionShape) -> Iterator[Sizes]:
-    """Sizes that show every way in which the schedule's loop over KV blocks begins and ends.
+    """Yields sizes that show every way in which the schedule's loop over KV blocks begins and ends.
 
-    Prologue, epilogue and the turns of the rings make of each small number of blocks a case of its own, and so do its
-    last block's keys. Where a mask ends the loop, tiles of one problem have all numbers.
+    Prologue, epilogue and the turns of the rings make a separate case of each small number of blocks. So does the
+    number of keys in the last block. Where a mask ends the loop, the tiles of one problem have all numbers of blocks.
     """
     schedule, program = planned.schedule, planned.program
     block_M, block_N = schedule.block_M, schedule.block_N
@@ -121,7 +121,10 @@ def ends_of(planned: Planned, shape: AttentionShape) -> Iterator[Sizes]:
 
 
 def tiling_of(planned: Planned) -> Tiling:
-    """Its tiles. Of `inferred`, whose loads the compiler chooses, as if no load went past the end."""
+    """Returns the tiles of a schedule's kernel.
+
+    The compiler chooses the loads of lowering `inferred`: its tiles are given as if no load went past the end.
+    """
     schedule, program = planned.schedule, planned.program
     # Only warp-specialised kernels have clusters, and load by TMA.
     by_tma = schedule.lowering == "warp_specialized"

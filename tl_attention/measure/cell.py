@@ -1,4 +1,4 @@
-"""A cell of the operator's benchmark: one problem, what it is compared with, how fast it must be; and files of cells."""
+"""A cell of the operator's benchmark is one problem, its peers, and how fast our kernel must be. Files hold cells."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tl_attention.schedule.key_words import KeyPath
 
 # Entries: what attention() runs, and what that is compared with.
 OURS = "ours"
-# Our own kernels without a mask, and without the LSE; and, before a schedule's name, with that schedule.
+# Peers that are our own kernels: without a mask, without the LSE, and, before a schedule's name, with that schedule.
 UNMASKED, WITHOUT_LSE, SCHEDULE = "unmasked", "without_lse", "ours:"
 OTHERS = ("fa3", "cudnn", "flash2")
 PEERS_TEXT = f"{', '.join((*OTHERS, UNMASKED, WITHOUT_LSE))} or {SCHEDULE}SCHEDULE"
@@ -36,10 +36,12 @@ PEERS_TEXT = f"{', '.join((*OTHERS, UNMASKED, WITHOUT_LSE))} or {SCHEDULE}SCHEDU
 
 @dataclass(frozen=True)
 class Cell:
-    """One problem. `peers` have the least speed, ours as a part of theirs, that is asked for, None for no such bar.
+    """A cell is one problem with its peers.
 
-    The first of them stands there twice, which shows the repeatability. `schedule` is what runs it, by default what
-    attention() takes. `mean` is the bar of the geometric mean of the group against the first peer.
+    `peers` maps each peer to the lowest speed that is asked for, our rate as a part of the peer's, or to None where
+    there is no such bar. The first peer is entered twice, which shows the repeatability. `schedule` runs the problem,
+    by default the schedule that attention() takes. `mean` is the bar of the group's geometric mean against the first
+    peer.
     """
 
     group: str
@@ -50,7 +52,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """`d128-4k-causal`: the group, the keys and the mask."""
+        """Returns the cell's name, such as `d128-4k-causal`: the group, the keys and the mask."""
         seq = self.shape.seq_kv
         length = f"{seq // 1024}k" if seq % 1024 == 0 else str(seq)
         return f"{self.group}-{length}{'-causal' if self.shape.mask == CAUSAL else ''}"
@@ -58,19 +60,19 @@ class Cell:
 
 @dataclass(frozen=True)
 class Entry:
-    """What is timed in a cell, by its name in tables."""
+    """An entry is a candidate that is timed in a cell, under its name in tables."""
 
     name: str
     candidate: Candidate
 
 
 def schedule_for(shape: AttentionShape, schedule: str | None = None) -> Named:
-    """The schedule that runs a problem: by default the one that attention() takes on the GPU at hand."""
+    """Returns the schedule that runs a problem: by default the schedule that attention() takes on the GPU at hand."""
     return resolve(schedule or default_schedule(shape, card_at_hand().arch))
 
 
 def entries(cell: Cell, others: Sequence[Named] = ()) -> Iterator[Entry]:
-    """Ours, other schedules that are meant for the head size, and the peers, in the order of the cell."""
+    """Yields our entry, other schedules that are meant for the head size, and the peers, in the order of the cell."""
     yield Entry(OURS, _kernel(schedule_for(cell.shape, cell.schedule), cell.shape))
     for other in others:
         if is_meant(cell.shape.head_size, other.head_dims):
@@ -82,7 +84,7 @@ def entries(cell: Cell, others: Sequence[Named] = ()) -> Iterator[Entry]:
 def _peer(name: str, cell: Cell) -> Candidate:
     shape = cell.shape
     if name in (UNMASKED, WITHOUT_LSE):
-        # What attention() takes there, which need not be ours.
+        # The schedule that attention() takes for that problem, which need not be that of ours.
         shape = replace(shape, mask=FULL) if name == UNMASKED else shape.asking(lse=False)
         return _kernel(schedule_for(shape, cell.schedule), shape)
     if name.startswith(SCHEDULE):
@@ -95,7 +97,7 @@ def _kernel(named: Named, shape: AttentionShape) -> Candidate:
 
 
 def check_peer(name: str) -> None:
-    """Raise InputError for what cannot be a peer."""
+    """Raises InputError for a name that is no peer's."""
     if name.startswith(SCHEDULE):
         resolve(name.removeprefix(SCHEDULE))
     elif name not in (*OTHERS, UNMASKED, WITHOUT_LSE):
@@ -103,7 +105,7 @@ def check_peer(name: str) -> None:
 
 
 def visited(candidate: Candidate) -> float | None:
-    """(query, key) pairs that its kernel computes over those that are visible; None of what has no Program."""
+    """Returns how many (query, key) pairs the kernel computes for each visible pair; None where there is no Program."""
     planned = candidate.planned
     if planned is None or planned.program is None:
         return None
@@ -126,7 +128,7 @@ Name = Annotated[str, Field(pattern=r"^\w+$")]
 
 
 class _GroupKeys(BaseModel):
-    """All but the features."""
+    """A group of cells has these keys, and a key for each feature."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -154,7 +156,7 @@ GroupKeys = create_model(
 
 
 class CellsKeys(BaseModel):
-    """All groups, by name."""
+    """A file of cells has these keys: all groups, by name, and how many tokens a cell has unless its group has a batch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -163,7 +165,7 @@ class CellsKeys(BaseModel):
 
 
 def load_cells(path: Path) -> list[Cell]:
-    """The cells of a file, in its order. Raises InputError with `file:line: key: message`."""
+    """Reads the cells of a file, in the file's order. Raises InputError with `file:line: key: message`."""
     file = yaml_text.read(path)
     keys = checked(file, CellsKeys, file.fields)
     groups = {name: checked(file, GroupKeys, fields, "groups", name) for name, fields in keys.groups.items()}

@@ -1,4 +1,4 @@
-"""The record of a benchmark of cells: a line for each cell, and what it says of the cell's bars."""
+"""The record of a benchmark has a line for each cell, which says whether the cell meets its bars."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from tl_attention.measure.cell import OURS
 from tl_attention.measure.records import Comparison, Measured, Status
 from tl_attention.measure.timing import tflops
 
-# Of the second entry of the first peer.
+# The end of the name of the first peer's second entry.
 AGAIN = " again"
-# How far below its bar a speed may be, where equal entries differ as much.
+# How far below its bar a speed may be at most, where equal entries differ as much.
 MOST_REPEATABILITY = 0.005
 Verdict = Literal["met", "within repeatability", "missed", "not measured"]
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One entry of a cell. `rounds_ms` are milliseconds of one call, the mean of a round's `calls`, for each round.
+    """A `Timed` records one entry of a cell.
 
-    `flops` are those of its own problem, masked pairs left out. `error` is its largest error as a part of the budget.
+    `rounds_ms` are milliseconds of one call for each round, the mean of the round's `calls`. `flops` are those of the
+    entry's own problem, masked pairs left out. `error` is the entry's largest error as a part of the budget.
     """
 
     name: str
@@ -39,27 +40,27 @@ class Timed:
 
     @property
     def median_ms(self) -> float | None:
-        """Of the rounds."""
+        """Returns the median of the rounds, None where there are no rounds."""
         return statistics.median(self.rounds_ms) if self.rounds_ms else None
 
     @property
     def tflops(self) -> float | None:
-        """Of the median."""
+        """Returns the rate at the median time, None where there is no time."""
         return None if self.median_ms is None else tflops(self.flops, self.median_ms)
 
     @property
     def n(self) -> int:
-        """Timed calls."""
+        """Returns the number of timed calls."""
         return self.calls * len(self.rounds_ms)
 
 
 @dataclass(frozen=True)
 class CellRow(Measured):
-    """One cell: its entries were sampled in turn in one process, so their rounds are pairs.
+    """A `CellRow` records one cell. The cell's entries were sampled in turn in one process, so their rounds are pairs.
 
-    `peers` are the entries that ours is compared with, and the least speeds that are asked for, ours as a part of
-    theirs; `mean` is the bar of the geometric mean of the group's cells against the first. `visited` are the pairs that
-    our kernel computes over those that are visible.
+    `peers` maps the entries that ours is compared with to the lowest speeds that are asked for, our rate as a part of
+    the peer's. `mean` is the bar of the geometric mean of the group's cells against the first peer. `visited` is how
+    many pairs our kernel computes for each visible pair.
     """
 
     cell: str
@@ -81,27 +82,28 @@ class CellRow(Measured):
 
     @property
     def of(self) -> str:
-        """The cell."""
+        """Returns the cell's name."""
         return self.cell
 
     @property
     def ours(self) -> Timed:
-        """Our entry."""
+        """Returns our entry."""
         return next(entry for entry in self.entries if entry.name == OURS)
 
     @property
     def reference(self) -> str | None:
-        """The peer that stands there twice."""
+        """Returns the name of the peer that was entered twice, None where no peer was."""
         return next((e.name.removesuffix(AGAIN) for e in self.entries if e.name.endswith(AGAIN)), None)
 
     def entry(self, name: str) -> Timed | None:
-        """The entry of that name."""
+        """Returns the entry of that name, None where there is none."""
         return next((entry for entry in self.entries if entry.name == name), None)
 
     def speed(self, of: str, against: str) -> Comparison | None:
-        """One entry's rate as a part of another's, FLOP of each counted, paired by rounds; None of what was not timed.
+        """Returns one entry's rate as a part of another's, paired by rounds; None where one of the two was not timed.
 
-        It is the other's time as a part of this one's: of one problem, for as much work as the other's has else.
+        A rate counts the FLOP of the entry's own problem. If both entries have one problem, the ratio is the other's
+        time as a part of this entry's. If not, the other's time is scaled to as much work as this entry has.
         """
         one, other = self.entry(of), self.entry(against)
         if one is None or other is None or not one.rounds_ms or not other.rounds_ms:
@@ -111,7 +113,7 @@ class CellRow(Measured):
 
     @property
     def repeatability(self) -> float | None:
-        """How far the same entered twice is from 1."""
+        """Returns how far from 1 the ratio is of two entries of the same peer, None where no peer was timed twice."""
         if self.reference is None:
             return None
         again = self.speed(self.reference + AGAIN, self.reference)
@@ -119,11 +121,11 @@ class CellRow(Measured):
 
     @property
     def bars(self) -> dict[str, float]:
-        """Of the peers that have one."""
+        """Returns the bar of each peer that has a bar."""
         return {peer: bar for peer, bar in self.peers.items() if bar is not None}
 
     def verdicts(self) -> Mapping[str, Verdict]:
-        """Of each peer that has a bar."""
+        """Returns the verdict on each peer that has a bar."""
         return {peer: self._verdict(self.speed(OURS, peer), bar) for peer, bar in self.bars.items()}
 
     def _verdict(self, speed: Comparison | None, bar: float) -> Verdict:
@@ -135,10 +137,10 @@ class CellRow(Measured):
 
     @property
     def allowance(self) -> float:
-        """How far below a bar counts as on it."""
+        """Returns how far below a bar a speed may be without missing the bar."""
         return min(self.repeatability or 0.0, MOST_REPEATABILITY)
 
 
 def is_cell(values: Mapping[str, Any]) -> bool:
-    """Whether a line of results is one of a cell."""
+    """Says whether a line of results is the record of a cell."""
     return "cell" in values

@@ -1,4 +1,4 @@
-"""Measures cells: compiles and verifies all kernels, then samples the entries of one cell after another in turn."""
+"""`measure` compiles and verifies the kernels of all cells, then samples the entries of one cell after another in turn."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tl_attention.problem.variant import Sizes, Variant
 from tl_attention.schedule.schedule import Schedule
 
 VERIFY_TIMEOUT_S = 120.0
-# Of the heads of K and V, the queries and the keys at which a kernel is verified, beside smaller ones.
+# The batch, heads of K and V, queries and keys at which a kernel is verified, beside smaller ones.
 BATCH, HEADS_KV, SEQ_Q, SEQ_KV = 2, 2, 1500, 2100
-# So many times our own budget a peer's error may be: its tanh is approximated, for one. What computes something else,
-# under another mask or with other heads, is off by hundreds.
+# A peer's error may be this many times our own budget: a peer approximates tanh, for one. A peer that computes something
+# else, under another mask or with other heads, is off by hundreds.
 PEER_BUDGETS = 16.0
 Kernel = tuple[Schedule, Variant]
 
@@ -40,14 +40,15 @@ def measure(
     others: Sequence[Named] = (),
     seed: int | None = None,
 ) -> list[CellRow]:
-    """A row for each cell, recorded as it comes; what fails is in it, with its status and reason.
+    """Measures the cells and returns a row for each, recorded as it comes.
 
-    `others` are schedules beside ours; `seed`, of the inputs, is fresh by default. Raises InputError where no nvcc can
-    compile, or there is no GPU that is known, and CallFailed where the machine fails.
+    An entry that fails is in the row, with its status and reason. `others` are schedules to be timed beside ours;
+    `seed`, of the inputs, is fresh by default. Raises InputError where no nvcc can compile, or there is no known GPU,
+    and CallFailed where the machine fails.
     """
     of_cells = [(cell, list(entries(cell, others))) for cell in cells]
     candidates = [entry.candidate for _, found in of_cells for entry in found if entry.candidate.schedule]
-    # The rows of kernels are no record: what they say stands in those of the cells.
+    # The kernels' rows are not recorded: the cells' rows have what they say.
     compilers, rows = CompilePool(len({_kernel_of(candidate) for candidate in candidates})), []
     with Session(lambda row: None, seed=seed, compilers=compilers) as session:
         if session.device is None:
@@ -68,7 +69,7 @@ def _kernel_of(candidate: Candidate) -> Kernel:
 
 
 def _verified(session: Session, candidates: Sequence[Candidate], progress: Progress) -> dict[Kernel, Row]:
-    """What became of each kernel: compiled once for all of its cells, and verified at small sizes meanwhile."""
+    """Compiles each kernel once for all of its cells, verifies it at small sizes meanwhile, and returns its row."""
     tickets = {}
     for candidate in candidates:
         if _kernel_of(candidate) not in tickets:
@@ -86,7 +87,7 @@ def _verified(session: Session, candidates: Sequence[Candidate], progress: Progr
 
 
 def _checked(session: Session, entry: Entry, kernels: Mapping[Kernel, Row]) -> Timed:
-    """The entry before it is timed: whether its kernel is right, at small sizes and, on some rows, here."""
+    """Returns the entry before it is timed: whether its kernel is right, at small sizes and, on some rows, in its cell."""
     candidate = entry.candidate
     timed = Timed(entry.name, candidate.name, candidate.shape.flops)
     if candidate.schedule is not None:
@@ -106,7 +107,10 @@ def _checked(session: Session, entry: Entry, kernels: Mapping[Kernel, Row]) -> T
 
 
 def _row(session: Session, cell: Cell, timed: dict[Entry, Timed], rounds: int) -> CellRow:
-    """A cell's row, its entries sampled in turn; who breaks the worker is left out, and the others sampled anew."""
+    """Samples the entries of a cell in turn and returns the cell's row.
+
+    An entry that breaks the worker is left out, and the others are sampled anew.
+    """
     again: list[Timed] = []
     while not again and (order := _order(cell, timed)):
         candidates = [entry.candidate for entry in order]
@@ -134,7 +138,10 @@ def _row(session: Session, cell: Cell, timed: dict[Entry, Timed], rounds: int) -
 
 
 def _order(cell: Cell, timed: Mapping[Entry, Timed]) -> list[Entry]:
-    """What is right, the first of the peers first and, again, last; without ours, or without a peer, nothing."""
+    """Lists the entries that are right, the first peer among them first and, again, last.
+
+    Without ours, or without a peer, the list is empty.
+    """
     good = [entry for entry, found in timed.items() if found.status == "ok"]
     peer = next((entry for entry in good if entry.name in cell.peers), None)
     if peer is None or not any(entry.name == OURS for entry in good):
@@ -143,7 +150,7 @@ def _order(cell: Cell, timed: Mapping[Entry, Timed]) -> list[Entry]:
 
 
 def with_times(timed: Timed, samples: Samples) -> Timed:
-    """The entry with what sampling found."""
+    """Returns the entry with the times and the clock that sampling found."""
     clock = samples.timing.sm_clock_mhz
     # To the nanosecond.
     rounds_ms = tuple(round(ms, 6) for ms in samples.medians_ms)

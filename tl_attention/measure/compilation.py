@@ -1,4 +1,4 @@
-"""Compiles candidates: one, many in parallel processes as they come, and ahead of the calls that take them."""
+"""This module compiles candidates: one, many in parallel as they come, or many ahead of the calls that take them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from tl_attention.measure.candidate import Candidate
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the compiler made of a candidate, in how many seconds; without it `status` and `error` say why."""
+    """A `Compiled` is what the compiler made of a candidate, in how many seconds.
+
+    If the compiler made nothing, `status` and `error` say why.
+    """
 
     fingerprint: str | None = None
     report: StaticReport | None = None
@@ -37,7 +40,7 @@ class Compiled:
 
     @property
     def row_fields(self) -> dict[str, Any]:
-        """The fields of a row that a compilation fills."""
+        """Returns the fields of a row that a compilation fills."""
         if self.report is None:
             return {"status": self.status, "reason": self.error}
         return {
@@ -51,7 +54,7 @@ class Compiled:
 
 
 def refusal_of(candidate: Candidate) -> str:
-    """Why the candidate is refused before it is compiled, "" if it is not."""
+    """Says why the candidate is refused before it is compiled, "" if it is not."""
     if candidate.planned is not None:
         try:
             lowering_of(candidate.planned.schedule).check_lengths(candidate.planned.schedule, candidate.shape)
@@ -62,7 +65,10 @@ def refusal_of(candidate: Candidate) -> str:
 
 
 def compile_candidate(candidate: Candidate, with_report: bool = True) -> Compiled:
-    """Compile it into the store, from which other processes take it, and read its machine code if asked."""
+    """Compiles a candidate into the store and reads its machine code if asked.
+
+    Other processes take the kernel from the store.
+    """
     assert candidate.schedule is not None, f"{candidate} is a peer, which is not compiled here"
     started = time.monotonic()
     try:
@@ -76,21 +82,22 @@ def compile_candidate(candidate: Candidate, with_report: bool = True) -> Compile
 
 
 def finish_candidate(candidate: Candidate) -> Compiled:
-    """Compile it into the store, and read nothing of it."""
+    """Compiles a candidate into the store, and reads no machine code."""
     return compile_candidate(candidate, with_report=False)
 
 
 COMPILE_TIMEOUT_S = 300.0
 # One compilation keeps a core busy and takes 1 to 2 GB.
 MAX_PROCESSES = 16
-# Of a candidate that waited in a pool that broke.
+# How often a candidate is tried that waited in a pool that broke.
 TRIES = 3
 
 
 class CompilePool:
-    """Processes that compile; they start with the first candidate. A compiler that hangs or dies costs one candidate.
+    """A pool has processes that compile. A compiler that hangs or dies costs one candidate.
 
-    `most` is how many candidates there will be, where that is known. `submit` may be called from any thread.
+    The processes start with the first candidate. `most` is how many candidates there will be, where that is known.
+    `submit` may be called from any thread.
     """
 
     def __init__(
@@ -110,7 +117,10 @@ class CompilePool:
         return ProcessPool(max_workers=self._processes, context=multiprocessing.get_context("spawn"))
 
     def submit(self, candidate: Candidate, done: Callable[[Compiled], None]) -> None:
-        """Compile it when a process is free. `done` is called once, in another thread, with what became of it."""
+        """Compiles a candidate when a process is free.
+
+        `done` is called once, in another thread, with what became of the candidate.
+        """
         with self._changed:
             self._pending += 1
         self._schedule(candidate, done, TRIES)
@@ -131,7 +141,7 @@ class CompilePool:
     def _ended(
         self, future: Future[Compiled], candidate: Candidate, done: Callable[[Compiled], None], tries: int
     ) -> None:
-        # A process that died with no candidate that it is known to have takes pebble's pool, and all that waits in it.
+        # A process that dies before pebble knows its candidate breaks the pool, and with it all that waits there.
         if tries and self._open and not future.cancelled() and isinstance(future.exception(), BrokenProcessPool):
             self._schedule(candidate, done, tries)
         else:
@@ -146,7 +156,7 @@ class CompilePool:
                 self._changed.notify_all()
 
     def finish(self) -> None:
-        """End the processes once all that was submitted is compiled; nothing can be submitted afterwards."""
+        """Ends the processes once all that was submitted is compiled; nothing can be submitted afterwards."""
         with self._changed:
             self._changed.wait_for(lambda: not self._pending)
             self._open = False
@@ -154,14 +164,14 @@ class CompilePool:
         self._pool.join()
 
     def stop(self) -> None:
-        """End the processes at once, whatever they compile."""
+        """Ends the processes at once, whatever they compile."""
         with self._changed:
             self._open = False
         _end(self._pool)
 
 
 def compile_each(candidates: Sequence[Candidate], **options: Any) -> Iterator[tuple[Candidate, Compiled]]:
-    """Each candidate with what became of it, as the processes of a pool with these options end it."""
+    """Yields each candidate with what became of it, as the processes of a pool end it. The pool has these options."""
     ended: SimpleQueue[tuple[Candidate, Compiled]] = SimpleQueue()
     pool = CompilePool(len(candidates), **options)
 
@@ -178,15 +188,15 @@ def compile_each(candidates: Sequence[Candidate], **options: Any) -> Iterator[tu
 
 
 def compile_all(candidates: Sequence[Candidate]) -> dict[Candidate, Compiled]:
-    """What became of each candidate."""
+    """Compiles the candidates and returns what became of each."""
     return dict(compile_each(candidates))
 
 
 def _is_active(pool: ProcessPool) -> bool:
-    """Whether it takes candidates. The first to ask starts its processes.
+    """Says whether the pool takes candidates. The first call starts the pool's processes.
 
-    In a thread, as a signal that ends the command raises in the main one: a process that is half started would print a
-    traceback.
+    It asks in a thread, as a signal that ends the command raises in the main thread: a process that is half started
+    would print a traceback.
     """
     found: list[bool] = []
     asking = threading.Thread(target=lambda: found.append(pool.active))
@@ -196,7 +206,7 @@ def _is_active(pool: ProcessPool) -> bool:
 
 
 def _end(pool: ProcessPool) -> None:
-    """End a pool's processes at once."""
+    """Ends a pool's processes at once."""
     pool.stop()
     pool.join()
 
@@ -217,7 +227,7 @@ ANOTHER = "expected a cache that can be filled: TILELANG_CACHE_DIR names another
 
 
 def check_can_be_filled() -> None:
-    """Raise InputError where no kernel would be kept."""
+    """Raises InputError where no compiled kernel would be kept."""
     folder = toolchain.cache_folder()
     if not toolchain.cache_enabled():
         raise InputError(f"TILELANG_DISABLE_CACHE is set, so nothing is kept in {folder}, expected it unset")
@@ -226,11 +236,14 @@ def check_can_be_filled() -> None:
 
 
 def fill(candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Compiled | None]]:
-    """Each candidate with what became of its compilation, as parallel processes end it; None if it was there before."""
+    """Yields each candidate with what became of its compilation, or with None if its kernel was there before.
+
+    Parallel processes compile the others, which come as their compilations end.
+    """
     missing = [candidate for candidate in candidates if not _is_kept(candidate)]
     yield from ((candidate, None) for candidate in candidates if candidate not in missing)
     for candidate, compiled in compile_each(missing, compile=finish_candidate):
-        # As where the disk is full.
+        # The disk may be full, for one.
         if compiled.status == "ok" and not _is_kept(candidate):
             error = f"it could not be kept in {toolchain.cache_folder()}, {ANOTHER}"
             yield candidate, Compiled(status="compile_error", error=error)

@@ -1,4 +1,4 @@
-"""NVIDIA's ncu: one process under it, with a limit, and the counters of a launch, under ncu's names."""
+"""This module runs one process under NVIDIA's ncu, with a limit, and reads a launch's counters, under ncu's names."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tl_attention.errors import InputError
 
 DURATION = "gpu__time_duration.sum"
 DRAM_READ, DRAM_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
-# Sectors of 32 bytes that L2 reads for the SMs: a load that a cluster shares, once.
+# Sectors of 32 bytes that L2 reads for the SMs: a load that a cluster shares counts once.
 SECTORS_READ = "lts__t_sectors_srcunit_tex_op_read.sum"
 SECTORS_WRITTEN = "lts__t_sectors_srcunit_tex_op_write.sum"
 SECTORS_MISSED = "lts__t_sectors_srcunit_tex_lookup_miss.sum"
-# Those that one half of L2 asks the other for.
+# Sectors that one half of L2 asks the other for.
 SECTORS_OF_FABRIC = "lts__t_sectors_srcunit_ltcfabric.sum"
 SECTOR_BYTES = 32
-# What comes out of the crossbar: a load that a cluster shares, once for each of its SMs.
+# Bytes that come out of the crossbar: a load that a cluster shares counts once for each of its SMs.
 ARRIVED = "l1tex__m_xbar2l1tex_read_bytes.sum"
-# By what they are called in tables; the counts with how many digits of them are shown.
+# Metrics by their names in tables. COUNTS also say how many digits are shown.
 PERCENT = {
     "compute throughput": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
     "SM busy": "sm__instruction_throughput.avg.pct_of_peak_sustained_active",
@@ -56,12 +56,12 @@ SELECTED = "selected"
 # `average_warps_issue_stalled_*_per_issue_active` is this over that of `selected`; ncu prints it with two decimals, which
 # is a fifth of a percent of all stalls.
 _STALLED = "smsp__average_warp_latency_issue_stalled_{}.ratio"
-# What a unit may be called; the first is the one of records.
+# The names that a unit may have; records have the first.
 UNITS = {"ns": ("ns", "nsecond"), "byte": ("byte",)}
 
 
 def stalled(reason: str) -> str:
-    """The counter of a stall: cycles for which a warp, on average, was held by it."""
+    """Returns the name of a stall's counter: the cycles for which the stall held a warp, on average."""
     return _STALLED.format(reason)
 
 
@@ -71,29 +71,29 @@ METRICS = (
     *(metric for metric, _ in COUNTS.values()),
     *(stalled(reason) for reason in (*STALLS, SELECTED)),
 )
-# Whose unit is checked: ncu scales times and bytes where it is not told otherwise.
+# The units of these metrics are checked: ncu scales times and bytes where it is not told otherwise.
 _UNIT_OF = {DURATION: "ns", DRAM_READ: "byte", DRAM_WRITTEN: "byte", ARRIVED: "byte"}
 _FIRST_HEADING, _KERNEL = "ID", "Kernel Name"
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: the kernel's name as ncu prints it, and the counters of METRICS that it has."""
+    """A launch has the kernel's name, as ncu prints it, and the counters of METRICS that ncu counted."""
 
     kernel: str
     metrics: dict[str, float]
 
     @property
     def duration_ns(self) -> float:
-        """0 where it was not counted."""
+        """Returns the duration, 0 where it was not counted."""
         return self.metrics.get(DURATION, 0.0)
 
 
 def parse(text: str) -> list[Launch]:
-    """The launches in what `ncu --csv --page raw` printed, in order; [] where it profiled none.
+    """Returns the launches in what `ncu --csv --page raw` printed, in order; [] where ncu profiled none.
 
-    Before the table stand ncu's own lines and the program's. A counter without a number is left out. Raises InputError for
-    a table of another form, or in other units.
+    ncu's own lines and the program's stand before the table. A counter without a number is left out. Raises InputError
+    for a table of another form, or in other units.
     """
     lines = text.splitlines()
     start = next((n for n, line in enumerate(lines) if line.startswith(f'"{_FIRST_HEADING}",')), None)
@@ -127,17 +127,19 @@ def _numbers(of_launch: dict[str, str]) -> dict[str, float]:
 
 
 def known_of(metrics: Iterable[str], query: str) -> list[str]:
-    """Those of the metrics that `ncu --query-metrics` lists; all where it lists none. What a launch is (`launch__`) it has
-    in another list."""
+    """Returns those of the metrics that `ncu --query-metrics` lists, all of them where it lists none.
+
+    What a launch is (`launch__`) stays too: ncu has it in another list.
+    """
     listed = {line.split()[0] for line in query.splitlines() if line.strip()}
     found = [metric for metric in metrics if metric.partition(".")[0] in listed]
     return [metric for metric in metrics if metric in found or metric.startswith("launch__")] if found else [*metrics]
 
 
 def of_jobs(launches: Sequence[Launch], marker: str, jobs: int) -> list[list[Launch]]:
-    """The launches of each job: a kernel whose name has `marker` stands before each, and is none of them.
+    """Returns the launches of each job: a kernel whose name has `marker` stands before each job, and belongs to none.
 
-    Raises InputError unless each of so many jobs has one.
+    Raises InputError unless there are so many jobs, and each has a launch.
     """
     found: list[list[Launch]] = []
     for launch in launches:
@@ -155,7 +157,7 @@ def of_jobs(launches: Sequence[Launch], marker: str, jobs: int) -> list[list[Lau
     return found
 
 
-# What the launches are counted as: `method` of a record.
+# How launches are counted: the `method` of a record.
 METHOD = "ncu, kernel replay, one launch after a warm-up, clocks and caches as they are"
 PLACES = "the PATH, CUDA_HOME and /usr/local/cuda"
 ASK_TIMEOUT_S = 60.0
@@ -164,7 +166,7 @@ _VERSION = re.compile(r"Version (\d[\d.]*)")
 
 
 class Ncu:
-    """The first ncu of PLACES. Raises InputError where there is none."""
+    """An `Ncu` is the first ncu of PLACES. Raises InputError where there is none."""
 
     def __init__(self) -> None:
         homes = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
@@ -178,18 +180,19 @@ class Ncu:
         self.path = found
 
     def version(self) -> str:
-        """As `2025.3.1.0`; unknown where it does not say."""
+        """Returns the version, such as `2025.3.1.0`, or `unknown` where ncu does not say."""
         said = _VERSION.search(self._asked("--version"))
         return said[1] if said else "unknown"
 
     def known_metrics(self) -> list[str]:
-        """Those of METRICS that it has for the GPU here: one that it does not know would end it."""
+        """Returns those of METRICS that ncu has for the GPU here: a metric that ncu does not know would end it."""
         return known_of(METRICS, self._asked("--query-metrics"))
 
     def profile(self, command: Sequence[str], metrics: Sequence[str], timeout_s: float) -> list[Launch]:
-        """The launches between cudaProfilerStart and cudaProfilerStop of a command. Raises InputError: none were counted.
+        """Runs a command under ncu and returns its launches between cudaProfilerStart and cudaProfilerStop.
 
-        At the limit ncu, the command and what these started are killed.
+        At the limit ncu, the command and what these started are killed. Raises InputError where ncu fails, or counts no
+        launch.
         """
         options = ["--profile-from-start", "off", "--clock-control", "none", "--cache-control", "none"]
         options += ["--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(metrics)]
@@ -213,7 +216,10 @@ class Ncu:
 
 
 def _run(command: Sequence[str], timeout_s: float) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr). Raises InputError at the limit, and for what cannot be started."""
+    """Runs a command and returns (exit code, stdout, stderr).
+
+    Raises InputError at the limit, and for a command that cannot be started.
+    """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
@@ -239,7 +245,10 @@ def _text(file: IO[bytes]) -> str:
 
 
 def _reason(output: str, errors: str) -> str:
-    """ncu's words are in its output; a traceback's last line says what happened to the command."""
+    """Says why a run failed.
+
+    ncu's own words are in its output; a traceback's last line says what happened to the command.
+    """
     lines = output.splitlines()
     own = [line for line in lines if line.startswith("==ERROR==")][:1]
     own = own or [line for line in lines if line.startswith("==WARNING==")][-1:]

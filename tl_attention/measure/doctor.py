@@ -1,4 +1,7 @@
-"""What this machine has of what `run` needs, one fact a line, with the command that mends what is missing."""
+"""`examine` says what this machine has of what `run` needs, and which command mends what is missing.
+
+Each fact is a line.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ UNKNOWN = "unknown: NVML does not answer"
 
 @dataclass(frozen=True)
 class Fact:
-    """`fault` says why `run` would fail, `hint` what could be better; both name a command where there is one."""
+    """A fact is one thing that `run` needs, as this machine has it.
+
+    `fault` says why `run` would fail, `hint` what could be better; both name a command where there is one.
+    """
 
     name: str
     value: str
@@ -39,7 +45,7 @@ class Fact:
 
 
 def examine() -> Iterator[Fact]:
-    """The facts, in the order in which they depend on each other. Imports torch and TileLang, and runs nvcc."""
+    """Yields the facts, in the order in which they depend on each other. Imports torch and TileLang, and runs nvcc."""
     checkout = commit()
     yield Fact("tl-attention", f"{__version__}, commit {checkout}" if checkout else __version__)
     yield Fact("Python", f"{sys.version.split()[0]}, {sys.executable}")
@@ -130,7 +136,7 @@ def _because(nvcc: Nvcc) -> str:
 
 
 def _trial(nvcc: Nvcc, host: str) -> Fact:
-    """Compiles the headers of a kernel: what is installed in part, or mixed, fails here and not before."""
+    """Compiles the headers of a kernel: a toolkit that is installed in part, or mixed, fails here and not before."""
     try:
         from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
     except Exception:

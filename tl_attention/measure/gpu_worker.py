@@ -1,4 +1,4 @@
-"""What runs in the worker process on the GPU: verification and timing of one candidate at a time."""
+"""The worker process on the GPU runs these functions: they verify and time one candidate at a time."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from tl_attention.schedule.schedule import Schedule
 
 DEVICE = "cuda"
 REPEATS = 3
-# Of a large problem: so many of the last rows of so many heads, spread over all, are verified.
+# A large problem is verified on this many of its last rows, in this many heads, spread over all.
 SOME_ROWS, SOME_HEADS = 128, 8
 
 
 class _Inputs(NamedTuple):
-    """Of one problem: tensors (batch, heads, seq, head_dim), and what it asks for by word, some (heads,) tensors."""
+    """The inputs of a problem are tensors (batch, heads, seq, head_dim), and what the problem asks for, by word.
+
+    Some of what it asks for are (heads,) tensors.
+    """
 
     q: Tensor
     k: Tensor
@@ -35,7 +38,7 @@ class _Inputs(NamedTuple):
 
 
 class _Result(NamedTuple):
-    """An output (batch, heads, seq_q, head_dim_v), and the LSE (batch, heads, seq_q) where it is asked for."""
+    """A result is an output (batch, heads, seq_q, head_dim_v), and the LSE (batch, heads, seq_q) where it is asked for."""
 
     output: Tensor
     lse: Tensor | None
@@ -44,7 +47,7 @@ class _Result(NamedTuple):
         return _Result(self.output.clone(), None if self.lse is None else self.lse.clone())
 
     def equals(self, other: _Result) -> bool:
-        """Bit for bit."""
+        """Says whether the results are equal, bit for bit."""
         if not torch.equal(self.output, other.output):
             return False
         return self.lse is None or other.lse is None or torch.equal(self.lse, other.lse)
@@ -57,14 +60,14 @@ def _inputs(shape: AttentionShape, seed: int, spread: float = 1.0) -> _Inputs:
 
 @functools.lru_cache(maxsize=1)
 def _result(shape: AttentionShape) -> _Result:
-    # One for all kernels: they run one after another, and an 80 GB card could not hold one for each.
+    # One result for all kernels: they run one after another, and an 80 GB card could not hold a result for each.
     rows = (shape.batch, shape.heads, shape.seq_q)
     output = torch.empty((*rows, shape.head_dim_v), dtype=getattr(torch, shape.dtype), device=DEVICE)
     return _Result(output, torch.empty(rows, device=DEVICE) if "lse" in shape.asked else None)
 
 
 def _expected(inputs: _Inputs, shape: AttentionShape) -> tuple[_Result, _Result]:
-    """In fp64, and as PyTorch has it in the same precision."""
+    """Computes the result twice: in fp64, and in the same precision as the problem, as PyTorch does."""
     q, k, v, asked = inputs
     options: dict[str, Any] = {"mask": shape.mask, "scale": shape.head_dim**-0.5, **asked}
     lses = [reference.lse_fp64, reference.lse_same_precision] if "lse" in shape.asked else []
@@ -82,7 +85,7 @@ def _references(shape: AttentionShape, seed: int, spread: float) -> tuple[_Resul
 
 
 def _judged(found: _Result, exact: _Result, peer: _Result) -> ErrorReport:
-    """The worst error of the output, and of the LSE where there is one."""
+    """Returns the worst error of the output, and of the LSE where there is one."""
     report = reference.compare(found.output, exact.output, peer.output)
     if found.lse is None or exact.lse is None or peer.lse is None:
         return report
@@ -118,14 +121,14 @@ def _implementation(
 
 
 def _unwritten(shape: AttentionShape) -> None:
-    """Nothing that a kernel leaves out may look as if it had been computed."""
+    """Fills the result with NaN: nothing that a kernel leaves out may look as if it had been computed."""
     for tensor in _result(shape):
         if tensor is not None:
             tensor.fill_(float("nan"))
 
 
 def verify(candidate: Candidate, shape: AttentionShape, spread: float, seed: int) -> tuple[ErrorReport, bool]:
-    """(error of the candidate on fresh inputs, whether its repeats were bitwise equal)."""
+    """Returns (the candidate's error on fresh inputs, whether its repeats were bitwise equal)."""
     exact, peer = _references(shape, seed, spread)
     call = _implementation(candidate, shape, seed, spread)
     _unwritten(shape)
@@ -136,10 +139,10 @@ def verify(candidate: Candidate, shape: AttentionShape, spread: float, seed: int
 
 
 def verify_some_rows(candidate: Candidate, seed: int) -> ErrorReport | str:
-    """The error of the last rows of some heads of the candidate's own problem; all of its output must be finite.
+    """Returns the error of the last rows of some heads of the candidate's own problem; the whole output must be finite.
 
-    What `verify` computes in fp64 for all of a problem of 16k keys takes longer than to time it. Of a peer that does not
-    take the problem, why not.
+    `verify` computes all of a problem in fp64. For a problem of 16k keys that takes longer than to time it. For a peer
+    that does not take the problem, the result is the reason.
     """
     shape = candidate.shape
     if candidate.schedule is None and (reason := peers.why_not(candidate.name, shape)):
@@ -182,7 +185,7 @@ _batches: dict[Candidate, timing.Batch] = {}
 
 
 def load(candidate: Candidate, seed: int, batches: bool = False) -> int:
-    """Make the candidate ready to be sampled, by single calls or by batches; how many calls one time is of."""
+    """Makes the candidate ready to be sampled, by single calls or by batches. Returns how many calls one time covers."""
     _loaded[candidate] = _implementation(candidate, candidate.shape, seed)
     call(candidate)
     if not batches:
@@ -192,13 +195,13 @@ def load(candidate: Candidate, seed: int, batches: bool = False) -> int:
 
 
 def call(candidate: Candidate) -> None:
-    """Run a loaded candidate once, to its end."""
+    """Runs a loaded candidate once, to its end."""
     _loaded[candidate]()
     torch.cuda.synchronize()
 
 
 def unload() -> None:
-    """Forget the loaded candidates and their inputs."""
+    """Forgets the loaded candidates and their inputs."""
     _loaded.clear()
     _batches.clear()
     _inputs.cache_clear()
@@ -208,7 +211,7 @@ def unload() -> None:
 
 
 def sample(candidate: Candidate) -> tuple[list[float], int | None]:
-    """Milliseconds of single calls, or the mean of a batch's, and the SM clock in MHz."""
+    """Returns the milliseconds of single calls, or the mean of a batch's calls, and the SM clock in MHz."""
     if candidate not in _batches:
         return timing.sample(_loaded[candidate])
     ms, clock = _batches[candidate].sample()
@@ -220,5 +223,5 @@ def available_peers(shape: AttentionShape) -> list[str]:
 
 
 def device_name() -> str | None:
-    """The GPU's name, or None without one."""
+    """Returns the GPU's name, or None without a GPU."""
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None

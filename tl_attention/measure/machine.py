@@ -1,4 +1,4 @@
-"""What a run ran with: its time, the versions of compilers and software, the commit, the GPU with its driver."""
+"""A record says what its run ran with: the time, versions of compilers and software, the commit, the GPU and driver."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ CHECKOUT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as NVML has it: its driver's version, the newest CUDA that this runs, such as 13.0, and the power limit in
-    watts, None where NVML does not tell."""
+    """A `Gpu` is what NVML says of a GPU: its name, its driver's version, its power limit, and the newest CUDA.
+
+    `cuda` is the newest that the driver runs, such as 13.0. The power limit is in watts, None where NVML does not tell.
+    """
 
     name: str
     driver: str
@@ -34,7 +36,7 @@ class Gpu:
 
 
 def software() -> dict[str, str]:
-    """Versions by name, as a row records them. Imports torch, but not TileLang, which takes another second."""
+    """Returns versions by name, as a row records them. Imports torch, but not TileLang, which takes another second."""
     import torch
 
     versions = {
@@ -49,7 +51,7 @@ def software() -> dict[str, str]:
 
 
 def package(name: str) -> str | None:
-    """The version of an installed package."""
+    """Returns the version of a package, None where it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -58,7 +60,7 @@ def package(name: str) -> str | None:
 
 @functools.cache
 def commit() -> str | None:
-    """The checkout's commit, `c0f9511a2b3c` or `c0f9511a2b3c, changed`; None where the package is no checkout."""
+    """Returns the checkout's commit, `c0f9511a2b3c` or `c0f9511a2b3c, changed`; None where the package is no checkout."""
     if not (CHECKOUT / ".git").exists():
         return None
     head, changes = _git("rev-parse", "--short=12", "HEAD"), _git("status", "--porcelain")
@@ -75,7 +77,7 @@ def _git(*arguments: str) -> str:
 
 @functools.cache
 def gpu() -> Gpu | None:
-    """This process's first GPU, or NVML's where CUDA shows none; None where NVML does not answer."""
+    """Returns this process's first GPU, or NVML's where CUDA shows none; None where NVML does not answer."""
     import pynvml
 
     try:
@@ -109,10 +111,11 @@ def _power_limit_w(handle: object) -> float | None:
 
 
 def machine_fields(arch: str | None = None) -> dict[str, Any]:
-    """The fields of a row that say where it was measured, and in which run, by name; the device's is the worker's to tell.
+    """Returns the fields of a row that say where, and in which run, it was measured, by name.
 
-    `arch` is that of the card to compile for, by default the one at hand. Asked before minutes of compiling: raises
-    InputError where no nvcc can compile, where others may write to the cache, or, unless an arch is asked for, where the GPU is no card that is known.
+    The worker adds the device. `arch` is the arch of the card to compile for, by default the card at hand. Commands ask
+    before minutes of compiling. Raises InputError where no nvcc can compile, where others may write to the cache, or,
+    unless an arch is given, where the GPU is no known card.
     """
     versions, known = software(), gpu()
     nvcc = chosen(versions.get("cuda"))
@@ -133,7 +136,10 @@ def machine_fields(arch: str | None = None) -> dict[str, Any]:
 
 
 def gpu_fields(what: str) -> dict[str, Any]:
-    """The same with the device, where this process itself measures `what`. Raises InputError where there is no GPU."""
+    """Returns `machine_fields` and the device, where this process itself measures `what`.
+
+    Raises InputError where there is no GPU.
+    """
     import torch
 
     if not torch.cuda.is_available():
@@ -142,9 +148,10 @@ def gpu_fields(what: str) -> dict[str, Any]:
 
 
 def machine_text(device: str) -> dict[str, str]:
-    """The GPU of "cuda" or the processor of "cpu", versions, commit, driver, power limit and compilers, as text.
+    """Returns the GPU of "cuda" or the processor of "cpu", and what it ran with, as text.
 
-    What is not known is left out, the compilers where no nvcc can compile.
+    That is versions, commit, driver, power limit and compilers. Values that are not known are left out, the compilers
+    where no nvcc can compile.
     """
     import torch
 

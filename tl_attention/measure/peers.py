@@ -1,4 +1,4 @@
-"""What stands beside our kernels: other implementations of attention, called as their users would, and plain products."""
+"""Peers stand beside our kernels: other implementations of attention, called as their users would, and plain products."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tl_attention.problem.shape import AttentionShape
 MATMUL, MMA_SYNC = "matmul", "mma_sync"
 PRODUCTS = {MATMUL: "matrix product", MMA_SYNC: "loop of mma.sync"}
 MATMUL_SIZE = 8192
-# So many of a warp's that a launch takes 0.2 s where an SM multiplies 4096 FLOP a clock at 2 GHz, longer on any other.
+# A launch of so many iterations of a warp takes 0.2 s on an SM of 4096 FLOP a clock at 2 GHz, longer on any other.
 ITERATIONS = 3_200_000
 
 
 def product_flops(name: str) -> int:
-    """Of one call, on the card at hand."""
+    """Returns the FLOP of one call of a plain product, on the card at hand."""
     if name == MATMUL:
         return 2 * MATMUL_SIZE**3
     # Late: TileLang's language takes a second to import.
@@ -32,7 +32,10 @@ def product_flops(name: str) -> int:
 
 
 def build_product(name: str, dtype: torch.dtype, device: torch.device) -> Callable[[], Tensor]:
-    """A call that computes it of normally distributed numbers, which take the power that attention's take."""
+    """Returns a call that computes a plain product of normally distributed numbers.
+
+    They take as much power as attention's numbers.
+    """
     generator = torch.Generator(device).manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
@@ -64,12 +67,15 @@ FA3_HEAD_SIZES: tuple[HeadSize, ...] = (64, 96, 128, 192, "192/128", 256)
 
 
 def available(shape: AttentionShape) -> list[str]:
-    """Peers that can run this problem here: cuDNN and FlashAttention-2 through SDPA, FlashAttention-3 if installed."""
+    """Lists the peers that can run this problem here.
+
+    These are cuDNN and FlashAttention-2 through SDPA, and FlashAttention-3 if installed.
+    """
     return [name for name in (*SDPA, FA3) if not why_not(name, shape)]
 
 
 def why_not(name: str, shape: AttentionShape) -> str:
-    """Why a peer cannot run this problem, as far as it is known before it is called; "" if nothing is."""
+    """Says why a peer cannot run this problem, as far as that is known before the call; "" if no reason is known."""
     if is_window(shape.mask):
         return "it is not asked for windows"
     for feature in shape.asked.features:
@@ -87,7 +93,7 @@ def why_not(name: str, shape: AttentionShape) -> str:
 
 
 def build(name: str, shape: AttentionShape, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor]:
-    """A call without arguments that computes attention, inputs already in the layout that the peer wants."""
+    """Returns a call without arguments that computes attention, with inputs in the layout that the peer wants."""
     scale, causal = shape.head_dim**-0.5, shape.mask == CAUSAL
     if name == FA3:
         from fa3_fwd_interface import flash_attn_func

@@ -1,4 +1,4 @@
-"""A worker process with a watchdog: a hang, a crash or a broken CUDA context costs one call, not the run."""
+"""A worker is a process with a watchdog: a hang, a crash or a broken CUDA context costs one call, not the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pebble import ProcessExpired, ProcessPool
 
 
 class CallFailed(Exception):
-    """The call did not return; the message says why."""
+    """A call to a worker did not return; the message says why."""
 
     def __init__(self, status: Literal["timeout", "crashed", "error"], reason: str):
         super().__init__(reason)
@@ -20,9 +20,9 @@ class CallFailed(Exception):
 
 
 class Worker:
-    """One spawned process that runs calls one after another and is replaced when it dies.
+    """A worker is one spawned process that runs calls one after another and is replaced when it dies.
 
-    `generation` counts the processes: state that a call left in the process is gone when it changes.
+    `generation` counts the processes: when it changes, the state that a call left in the process is gone.
     """
 
     def __init__(self) -> None:
@@ -30,9 +30,9 @@ class Worker:
         self._pool: ProcessPool | None = None
 
     def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float) -> Any:
-        """The function's result. Raises CallFailed.
+        """Runs a function in the process and returns its result. Raises CallFailed.
 
-        A process that died since the last call is replaced: the call runs in a new one.
+        A process that died since the last call is replaced: the call runs in a new process.
         """
         try:
             try:
@@ -59,7 +59,7 @@ class Worker:
         try:
             future = self._pool.schedule(function, args=arguments, timeout=timeout_s)
         except RuntimeError as error:
-            # What pebble raises of a pool whose process died while it was idle.
+            # Pebble raises this for a pool that lost its process while it was idle.
             raise BrokenProcessPool(str(error)) from error
         return future.result()
 

@@ -1,4 +1,4 @@
-"""Profiles kernels: compiles all, then runs each once under ncu in one process, and reads their counters.
+"""`measure` profiles kernels: it compiles all, then runs each once under ncu in one process, and reads the counters.
 
 `python -m tl_attention.measure.profile JOBS` is the process that ncu profiles.
 """
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProfileRow(Measured):
-    """One kernel on one problem. `metrics` are in base units: ns, bytes, sectors, cycles, percent.
+    """A `ProfileRow` records one kernel on one problem.
 
-    `kernel` is its name in the generated code. Of a peer that launches several kernels it is the one that took longest, and
-    the metrics are that one's; `launches` says how many there were. Without metrics it is only what theory says.
+    `metrics` are in base units: ns, bytes, sectors, cycles, percent. `kernel` is the kernel's name in the generated
+    code. A peer may launch several kernels: `launches` says how many, and `kernel` and `metrics` are those of the one
+    that took longest. A row without metrics has only what theory says.
     """
 
     name: str
@@ -49,22 +50,22 @@ class ProfileRow(Measured):
 
     @cached_property
     def tiling(self) -> Tiling | None:
-        """How its kernel cuts the problem; None of a peer."""
+        """Returns how the kernel cuts the problem, None for a peer."""
         return None if self.sizes == "peer" else tiling_of(Planned(Schedule.from_label(self.label)))
 
     def bytes_of(self, metric: str) -> float | None:
-        """Bytes that a counter of sectors, or bytes, has; None of one that was not counted."""
+        """Returns the bytes of a counter, which counts sectors or bytes; None for a counter that was not counted."""
         value = self.metrics.get(metric)
         return value if value is None or "sectors" not in metric else value * SECTOR_BYTES
 
     @property
     def read_from_l2(self) -> int | None:
-        """What theory has the SMs read from L2, in bytes; None of a peer."""
+        """Returns the bytes that the SMs read from L2 in theory, None for a peer."""
         return None if self.tiling is None else traffic.read_from_l2(self.shape, self.tiling)
 
     @property
     def arriving_in_sms(self) -> int | None:
-        """What theory has arrive in the SMs, in bytes; None of a peer."""
+        """Returns the bytes that arrive in the SMs in theory, None for a peer."""
         return None if self.tiling is None else traffic.arriving_in_sms(self.shape, self.tiling)
 
 
@@ -73,7 +74,7 @@ MARKER = "spin_kernel"
 
 
 def main(path: str) -> None:
-    """Run the jobs of a file."""
+    """Runs the jobs of a file."""
     import torch
 
     from tl_attention.measure import gpu_worker
@@ -100,10 +101,10 @@ def measure(
     seed: int | None = None,
     timeout_s: float | None = None,
 ) -> list[ProfileRow]:
-    """A row for each candidate, all recorded when ncu has counted all.
+    """Profiles the candidates and returns a row for each. All rows are recorded when ncu has counted all.
 
-    Raises InputError: there is no GPU that is known, no ncu, no nvcc, or a kernel that cannot be compiled; ncu may not read
-    the counters, failed, or took longer than `timeout_s`.
+    Raises InputError where there is no known GPU, no ncu, no nvcc, or a kernel that cannot be compiled; where ncu may
+    not read the counters, fails, or takes longer than `timeout_s`.
     """
     # Asked before minutes of compiling.
     common, ncu = gpu_fields("profile"), Ncu()
@@ -128,12 +129,15 @@ def measure(
 
 
 def theory(candidates: Sequence[Candidate]) -> list[ProfileRow]:
-    """A row without metrics for each: what theory says needs no GPU."""
+    """Returns a row without metrics for each candidate: what theory says needs no GPU."""
     return [_row(candidate) for candidate in candidates]
 
 
 def _compile(candidates: Sequence[Candidate], progress: Progress) -> None:
-    """Into the store, from which the process under ncu takes them."""
+    """Compiles the candidates into the store, from which the process under ncu takes them.
+
+    Raises InputError for a candidate that cannot be compiled.
+    """
     ours = [candidate for candidate in candidates if candidate.schedule]
     progress.phase("compile", len(ours))
     for candidate, compiled in compile_all(ours).items():

@@ -1,4 +1,4 @@
-"""Rows of a run, the JSON lines that keep them, and those that ship with the package. Tables are views of them (`show/`)."""
+"""A record keeps rows of a run as JSON lines. Some records ship with the package, and tables are views (`show/`)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Comparison:
-    """A candidate against an incumbent, sampled in turn in one process, which of them first changing with each round.
+    """A comparison sets a candidate against an incumbent: both were sampled in turn in one process.
 
-    `ratios` are the candidate's time as a part of the incumbent's, medians of one round's calls, a ratio for each
-    round: below 1 the candidate was faster. The clock that both ran at in a round falls out of its ratio. `incumbent`
-    is its label, a peer's name; `fingerprint` that of its code, None of a peer.
+    Which of them came first changed with each round. `ratios` has the candidate's time as a part of the incumbent's for
+    each round, from the medians of the round's calls: below 1 the candidate was faster. The clock that both ran at in a
+    round falls out of its ratio. `incumbent` is the incumbent's label, or a peer's name. `fingerprint` is that of the
+    incumbent's code, None for a peer.
     """
 
     incumbent: str
@@ -43,19 +44,19 @@ class Comparison:
     def of(
         cls, incumbent: str, fingerprint: str | None, ours_ms: Sequence[float], theirs_ms: Sequence[float]
     ) -> Comparison:
-        """Of one time of each per round."""
+        """Makes a comparison of one time of each per round."""
         return cls(incumbent, fingerprint, tuple(ours / theirs for ours, theirs in zip(ours_ms, theirs_ms)))
 
     @property
     def ratio(self) -> float:
-        """The median ratio."""
+        """Returns the median ratio."""
         return statistics.median(self.ratios)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Two of the ratios between which the median lies with 95 %, whatever their distribution.
+        """Returns two of the ratios between which the median lies with 95 %, whatever the distribution of the ratios.
 
-        None of fewer than 6 rounds, which cannot tell. Rounds count as independent.
+        It is None for fewer than 6 rounds, which cannot tell. Rounds count as independent.
         """
         skipped = _skipped(len(self.ratios))
         if skipped is None:
@@ -65,14 +66,15 @@ class Comparison:
 
     @property
     def is_faster(self) -> bool:
-        """Whether the candidate is faster by more than the rounds differ."""
+        """Says whether the candidate is faster by more than the rounds differ."""
         return self.interval is not None and self.interval[1] < 1.0
 
 
 def _skipped(rounds: int) -> int | None:
-    """How many of the smallest, and of the largest, of so many values can be left out: order statistics.
+    """Returns how many of the smallest ratios, and of the largest, an interval can leave out; None for too few rounds.
 
-    The median lies outside of what remains where at most that many values, of a fair coin each, fall on one side.
+    This is order statistics. Each ratio falls on either side of the median like a fair coin. The median lies outside of
+    the remaining ratios where at most that many fall on one side.
     """
     outside, skipped = 0.0, None
     for count in range(rounds // 2):
@@ -104,10 +106,10 @@ Status = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What every line of a record says of where, when and how it was measured.
+    """Every line of a record has these fields, which say where, when and how it was measured.
 
-    `nvcc` and `ptxas` are the versions of the chosen ones, `driver` is "unknown" where NVML does not tell. `arch` is that of
-    the card that schedules were compiled for: Hopper's in records from before there were others.
+    `nvcc` and `ptxas` are the versions of the chosen compilers, `driver` is "unknown" where NVML does not tell. `arch`
+    is the arch of the card that schedules were compiled for: Hopper's in records from before there were others.
     """
 
     method: str | None = None
@@ -124,22 +126,25 @@ class Measured:
 
     @property
     def of(self) -> str:
-        """What the line is of, in a word: errors have it."""
+        """Says in a word what the line is of: errors name it."""
         return str(vars(self).get("name", ""))
 
     @property
     def shape(self) -> AttentionShape:
-        """The problem. Raises InputError or TypeError for one that is none."""
+        """Returns the problem. Raises InputError or TypeError if the line has no valid problem."""
         return shape_of(vars(self)["problem"])
 
     def check(self) -> None:
-        """Raise InputError for values that types allow, and that none has."""
+        """Raises InputError for values that the types allow, and that no line has."""
         if self.arch not in CARDS:
             raise InputError(f"arch: {self.arch[:40]!r} is no card's, expected one of {', '.join(CARDS)}")
 
     def to_json(self) -> str:
-        """One line, these fields last. What is not known is left out, and so is an error that is not a number: JSON has
-        none such."""
+        """Returns the line as JSON, the fields of `Measured` last.
+
+        Fields that are not known are left out, and so is a number that is not finite, such as an error of NaN: JSON has
+        none such.
+        """
         last = {f.name for f in fields(Measured)}
         known = [(key, value) for key, value in asdict(self).items() if _says_something(value)]
         return json.dumps(dict(sorted(known, key=lambda item: item[0] in last)))
@@ -152,13 +157,15 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Row(Measured):
-    """One candidate on one problem. Times in milliseconds; `percent_of_matmul` against the rate of the same run's
-    plain product, which `product` names: matmul, or mma_sync for nothing but that instruction on registers.
+    """A row records one candidate on one problem.
 
-    `rounds_ms` has the median of each round's calls: rows of one run are compared round by round.
-    `fingerprint` names the generated code, `machine_code` what ptxas made of it: several may be one there.
-    `against` is set of a candidate that was sampled against an incumbent, `known_from` names the run where that was not
-    done anew.
+    Times are in milliseconds. `percent_of_matmul` is relative to the rate of the same run's plain product, which
+    `product` names: matmul, or mma_sync for nothing but that instruction on registers.
+
+    `rounds_ms` has the median of each round's calls: rows of one run are compared round by round. `fingerprint` names
+    the generated code, and `machine_code` what ptxas made of it: several generated codes may have one machine code.
+    `against` is set for a candidate that was sampled against an incumbent. `known_from` names the run that measured the
+    candidate, where it was not measured anew.
     """
 
     name: str
@@ -210,27 +217,27 @@ class Row(Measured):
 
     @property
     def measured_in(self) -> str:
-        """The run whose times these are."""
+        """Returns the run that took the row's times."""
         return self.known_from or self.run
 
     def speed(self, reference: Row) -> float | None:
-        """The median, over rounds, of the reference's time divided by this row's; None of what was not timed.
+        """Returns the reference's time divided by this row's, the median over rounds; None where one was not timed.
 
-        Of rows without rounds, which records from before 0.2.0 have, it is the quotient of the medians.
+        For rows without common rounds, such as those of records from before 0.2.0, it is the quotient of the medians.
         """
         if not self.median_ms or not reference.median_ms:
             return None
         return statistics.median(self.speeds(reference) or [reference.median_ms / self.median_ms])
 
     def speeds(self, reference: Row) -> list[float]:
-        """The reference's time divided by this row's in each round; none of rows of two runs."""
+        """Returns the reference's time divided by this row's in each round; [] for rows of two runs."""
         if self.measured_in != reference.measured_in or len(self.rounds_ms) != len(reference.rounds_ms):
             return []
         return [theirs / ours for theirs, ours in zip(reference.rounds_ms, self.rounds_ms, strict=True)]
 
 
 def shape_of(problem: Mapping[str, Any]) -> AttentionShape:
-    """The problem that a line has. Raises InputError or TypeError for one that is none."""
+    """Returns the shape of the problem that a line has. Raises InputError or TypeError for a problem that is not valid."""
     problem = dict(problem)
     for name in ("head_dim", "head_dim_v"):
         if not isinstance(problem.get(name, 0), int):
@@ -241,7 +248,7 @@ def shape_of(problem: Mapping[str, Any]) -> AttentionShape:
 
 
 def problem_of(shape: AttentionShape) -> dict[str, Any]:
-    """The problem as a row has it. Raises InputError for sequences of different lengths."""
+    """Returns the problem as a row has it. Raises InputError for sequences of different lengths."""
     shape.check_one_length()
     sizes, mask = shape.sizes._asdict(), shape.mask
     grouped = {} if shape.group == 1 else {"heads_kv": shape.heads_kv}
@@ -256,7 +263,7 @@ def _says_something(value: Any) -> bool:
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """The items that have a key in common, keys and items as they come."""
+    """Groups the items by key. Keys and items keep their order."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -264,23 +271,26 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a results file. Raises InputError with the line that is none."""
+    """Reads the rows of a results file. Raises InputError with the line that is not a row."""
     return read_all(Row, path)
 
 
 def read_all(kind: type[Parsed], path: Path) -> list[Parsed]:
-    """The lines of a results file, blank ones skipped. Raises InputError with the line that is none of this kind."""
+    """Reads the rows of this kind from a results file, and skips blank lines.
+
+    Raises InputError with the line that is not such a row.
+    """
     return [parse_line(kind, line, where) for where, line in read_lines(path)]
 
 
 def read_lines(path: Path) -> list[tuple[str, bytes]]:
-    """(FILE:LINE, the line) of each that is not blank. Raises InputError."""
+    """Returns (FILE:LINE, the line) for each line of a file that is not blank. Raises InputError."""
     lines = user_file.read(path, MOST_BYTES, "record")[0].split(b"\n")
     return [(f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def parse_object(line: bytes, where: str) -> dict[str, Any]:
-    """The JSON object of a line. Raises InputError that begins with `where`, as FILE:LINE."""
+    """Returns the JSON object of a line. Raises InputError that begins with `where`, as FILE:LINE."""
     try:
         text = line.decode("utf-8")
         values = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_number)
@@ -304,7 +314,10 @@ def _number(text: str) -> float:
 
 
 def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
-    """The row of a line, of any kind that has a `problem`. Raises InputError that begins with `where`, as FILE:LINE."""
+    """Returns the row of a line, of any kind that has a `problem`.
+
+    Raises InputError that begins with `where`, as FILE:LINE.
+    """
     from pydantic import ValidationError
 
     from tl_attention.schedule.key_errors import first_error
@@ -341,13 +354,13 @@ def _validator(kind: Any) -> Any:
 
 # The leaderboard's largest problem, L.
 LARGE = AttentionShape(4, 64, 8192, 8192, 128)
-# Of another kind of row, and, by the time in their names, a user's own runs beside the shipped records.
+# Files of another kind of row, and, by the time in their names, a user's own runs beside the shipped records.
 LEFT_OUT = re.compile(r"(evaluate|cells|training|backward|profile)-.*|.*-\d{8}T\d{6}Z")
 
 
 @functools.cache
 def rows() -> list[Row]:
-    """Every timed row of the shipped records, file by file."""
+    """Returns every timed row of the shipped records, file by file."""
     found: list[Row] = []
     for path in sorted(folder("results").glob("*.jsonl")):
         if not LEFT_OUT.fullmatch(path.stem):
@@ -358,10 +371,10 @@ def rows() -> list[Row]:
 
 
 def run_of(labels: set[str], causal: bool) -> list[Row]:
-    """The rows of one run on one problem, of schedules of these labels that read their sizes at run time.
+    """Returns the rows of one run on one problem, of schedules of these labels that read their sizes at run time.
 
-    Of fp16 and problem L if there are, else of what most of the labels have. A schedule's rows are those of its label:
-    one that was recorded before the schedule changed is not taken for it.
+    It takes a run of fp16 and problem L if there is one, else the run with the most rows. A schedule's rows are found
+    by its label: a row that was recorded before the schedule changed is not taken for it.
     """
     mask = CAUSAL if causal else FULL
     runs: dict[tuple, list[Row]] = {}

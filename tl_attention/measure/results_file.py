@@ -1,4 +1,4 @@
-"""Files of results: to which several processes append lines, rows for oneself, and rows that anybody may see."""
+"""Several processes may append lines to one file of results: rows for oneself, or rows that anybody may see."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tl_attention.measure.records import Measured, Row, read_rows
 
 
 class LineFile:
-    """Appends whole lines, each on the disk before the next. Every method raises OSError.
+    """A `LineFile` appends whole lines, each on the disk before the next. Every method raises OSError.
 
-    What looks at the file before it acts (is it still the one at the path, does it end a line, where does my line
-    begin, is it empty) does both under an exclusive lock, which the system takes back from a process that dies. A file
-    system without locks is an error: there lines could be lost in silence.
+    A method that looks at the file before it acts (is it still the one at the path, does it end a line, where does my
+    line begin, is it empty) does both under an exclusive lock, which the system takes back from a process that dies. A
+    file system without locks is an error: lines could be lost there in silence.
 
     A pipe or a device is written to without a lock: it can be neither cut back, nor synchronised, nor removed.
     """
@@ -32,7 +32,7 @@ class LineFile:
         self._open()
 
     def append(self, line: bytes) -> None:
-        """Write the line, given without its end. One that fits by half is cut off again."""
+        """Writes a line, given without its end. A line that fits only in part is cut off again."""
         if not self._is_regular:
             self._write(line + b"\n", at=0)
             return
@@ -43,7 +43,7 @@ class LineFile:
             self._write((b"\n" if begun else b"") + line + b"\n", at=size)
 
     def close(self) -> None:
-        """Remove the file if it was made here and nobody has written to it."""
+        """Closes the file, and removes it if it was made here and nobody has written to it."""
         try:
             if self._is_new:
                 fcntl.flock(self._file, fcntl.LOCK_EX)
@@ -69,7 +69,10 @@ class LineFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the lock of the file at the path; the one that was opened may have been removed, by `close` for one."""
+        """Holds the lock of the file at the path.
+
+        The file that was opened may have been removed, by `close` for one: then the file that is there now is opened.
+        """
         while True:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             if self._is_at_path():
@@ -88,7 +91,10 @@ class LineFile:
             return False
 
     def _write(self, text: bytes, at: int) -> None:
-        """Write the text, whose first byte comes to stand at `at`; cut back what was written of it if that fails."""
+        """Writes the text, which begins at byte `at` of the file.
+
+        If that fails, the part that was written is cut off again.
+        """
         written = 0
         try:
             while written < len(text):
@@ -106,9 +112,10 @@ class LineFile:
 
 
 class ResultsFile:
-    """Appends rows, each on the disk before the next, to a file that other runs may append to at the same time.
+    """A `ResultsFile` appends rows to a file, each on the disk before the next.
 
-    A context manager: at its end a file that it made and that nobody wrote to is removed.
+    Other runs may append to the file at the same time. It is a context manager: at its end a file that it made and that
+    nobody wrote to is removed.
     """
 
     def __init__(self, path: Path):
@@ -121,11 +128,11 @@ class ResultsFile:
             raise InputError(f"{path}: results cannot be written: {error.strerror}") from None
 
     def append(self, row: Measured) -> None:
-        """Write one row. Raises InputError on a full or failing disk; the rows before it stay."""
+        """Writes one row. Raises InputError on a full or failing disk; the rows before it stay."""
         self.append_json(row.to_json(), of=row.of)
 
     def append_json(self, text: str, *, of: str) -> None:
-        """Write one line of JSON; `of` names it in the error."""
+        """Writes one line of JSON; `of` names the line in the error."""
         try:
             self._lines.append(text.encode())
         except OSError as error:
@@ -157,7 +164,7 @@ KEPT = (
     *("device", "driver", "power_limit_w", "nvcc", "ptxas", "versions", "seed", "run"),
 )
 VERSIONS = ("tl-attention", "torch", "tilelang", "python", "cuda", "cudnn")
-# Of a version, without what whoever built it may have called it; and a GPU as its driver names it.
+# A version, without the name that its builder may have added to it; and a GPU's name as its driver has it.
 VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)?(\+(cu\d+|cpu)$)?")
 DEVICE = re.compile(r"[\w .()-]{1,80}")
 WORDS = (
@@ -167,7 +174,7 @@ WORDS = (
 
 
 def shared(row: Row) -> Row:
-    """The row without what is not to be shared; the same again where nothing is left out."""
+    """Returns the row without what is not to be shared. A row that has nothing else stays equal."""
     kept: dict[str, Any] = {name: getattr(row, name) for name in KEPT}
     kept["name"] = row.name if row.sizes == "peer" or _is_shipped(row) else row.label
     kept["versions"] = {name: _version(row.versions[name]) for name in VERSIONS if name in row.versions}
@@ -178,7 +185,7 @@ def shared(row: Row) -> Row:
 
 
 def _is_shipped(row: Row) -> bool:
-    """Whether the name is that of a schedule which ships, as it is."""
+    """Says whether the row's name is that of a schedule which ships, as it is."""
     return row.name in all_names() and resolve(row.name).schedule.label == row.label
 
 
@@ -188,7 +195,10 @@ def _version(text: str) -> str:
 
 
 class SharedFile(ResultsFile):
-    """A file of rows as they may be shared: a new one, or one that has such rows alone. Raises InputError for another."""
+    """A `SharedFile` has rows as they may be shared.
+
+    It is a new file, or a file that has such rows alone. Raises InputError for another.
+    """
 
     def __init__(self, path: Path):
         if path.exists() and any(shared(row) != row for row in read_rows(path)):
@@ -196,6 +206,6 @@ class SharedFile(ResultsFile):
         super().__init__(path)
 
     def append(self, row: Measured) -> None:
-        """Write what is to be shared of one row of `bench`."""
+        """Writes what is to be shared of one row of `bench`."""
         assert isinstance(row, Row)
         super().append(shared(row))

@@ -1,4 +1,4 @@
-"""Takes candidates one by one: checks and compiles them in the background, verifies and samples them when asked.
+"""A session checks and compiles candidates in the background, and verifies and samples them when asked.
 
 A search adds some, looks at each beside the incumbent, and decides what comes next:
 
@@ -47,24 +47,24 @@ POLL_S = 0.1
 
 
 class Known(Protocol):
-    """This has what was measured before, for a search that takes up where others ended."""
+    """A `Known` has what was measured before, for a search that takes up where others ended."""
 
     def find(self, draft: Row) -> Row | None:
-        """The draft's row if its code was measured: the measurement, named as the draft is, with `known_from`."""
+        """Returns the draft's row if its code was measured: the measurement under the draft's name, with `known_from`."""
 
     def add(self, row: Row) -> None:
-        """Remember what was measured."""
+        """Remembers what was measured."""
 
 
 class Session:
-    """One run. Each candidate becomes one row, which `record` gets as soon as it is complete.
+    """A session is one run. Each candidate becomes one row, which `record` gets as soon as the row is complete.
 
-    `known` has what was measured before, and learns what is measured here: a candidate whose code it finds is done
-    without being measured again, its row marked by `known_from`. Without it all are measured. `seed`, of the inputs, is
-    fresh by default. `arch` is that of the card to compile for, by default the one at hand: nothing is launched on a GPU that
-    is another. `compilers` and `worker` are the processes that compile and the one that has the GPU; the session
-    ends them. Raises InputError where no nvcc can compile, or, unless an arch is asked for, where the GPU is no card that is
-    known.
+    `known` has what was measured before, and learns what is measured here. A candidate whose code it finds is done
+    without being measured again, and its row is marked by `known_from`. Without `known` all are measured. `seed`, of
+    the inputs, is fresh by default. `arch` is the arch of the card to compile for, by default the card at hand: nothing
+    is launched on a GPU of another arch. `compilers` are the processes that compile, and `worker` is the process that
+    has the GPU; the session ends them. Raises InputError where no nvcc can compile, or, unless an arch is given, where
+    the GPU is no known card.
 
     Its methods raise CallFailed where the machine fails, not a candidate.
     """
@@ -94,29 +94,32 @@ class Session:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """End every process, whatever is still compiled."""
+        """Ends every process, whatever is still compiled."""
         self._compilers.stop()
         self.worker.close()
 
     @cached_property
     def device(self) -> str | None:
-        """The GPU's name, None where there is none of the arch. The first to ask starts the worker, which takes seconds."""
+        """Returns the GPU's name, None where there is no GPU of the arch.
+
+        The first to ask starts the worker, which takes seconds.
+        """
         if another_gpu(self.arch):
             return None
         return self.worker.call(gpu_worker.device_name, timeout_s=START_TIMEOUT_S)
 
     @property
     def common(self) -> dict[str, Any]:
-        """The fields that all lines of this run have in common."""
+        """Returns the fields that all lines of this run have in common."""
         return {"device": self.device, **self._common}
 
     def peers_of(self, candidate: Candidate) -> list[Candidate]:
-        """The peers that can run this candidate's problem here, to be added as it was."""
+        """Returns the peers that can run this candidate's problem here, to be added as the candidate was."""
         names = self.worker.call(gpu_worker.available_peers, candidate.shape, timeout_s=START_TIMEOUT_S)
         return [Candidate(name, candidate.shape, arch=self.arch) for name in names]
 
     def add(self, candidate: Candidate) -> Ticket:
-        """Check the candidate and have it compiled, a peer neither; `prepared` hands its ticket out."""
+        """Checks the candidate and has it compiled; a peer needs neither. `prepared` hands the ticket out."""
         if candidate.arch != self.arch:
             raise ValueError(f"{candidate} is for {candidate.arch}, expected {self.arch} as all of this session")
         if self._compiling_ended and candidate.schedule is not None:
@@ -125,7 +128,7 @@ class Session:
         self._outstanding.add(ticket)
 
         def prepared(compiled: Compiled | None) -> None:
-            # Of what is compiled in a thread of the compilers' pool.
+            # For a candidate that is compiled, a thread of the compilers' pool calls this.
             self._ready.put((ticket, compiled))
 
         if candidate.schedule is None:
@@ -138,14 +141,15 @@ class Session:
 
     @property
     def outstanding(self) -> int:
-        """How many were added and not yet handed out."""
+        """Returns how many candidates were added and not yet handed out."""
         return len(self._outstanding)
 
     def prepared(self, more: Callable[[], bool] = lambda: False) -> Iterator[Ticket]:
-        """Each candidate that was added, once, as its compilation ends, until none is outstanding.
+        """Yields the ticket of each candidate that was added, once, as its compilation ends, until none is outstanding.
 
-        Those that were refused, could not be compiled, or are known are done. The loop's body may add others. Where
-        another thread adds, `more`, its `is_alive` for one, says whether to wait for it.
+        The tickets of candidates that were refused, could not be compiled, or are known are done. The loop's body may
+        add other candidates. Where another thread adds some, `more`, the thread's `is_alive` for one, says whether to
+        wait for it.
         """
         # In this order: what a thread added before it ended is outstanding by now.
         while more() or self._outstanding:
@@ -159,7 +163,7 @@ class Session:
             yield ticket
 
     def compile_added(self, tickets: Sequence[Ticket], progress: Progress) -> None:
-        """Wait until all that was added, these tickets, is compiled; only peers can be added afterwards."""
+        """Waits until these tickets, all that was added, are compiled; only peers can be added afterwards."""
         progress.phase("compile", sum(not ticket.refusal for ticket in tickets))
         for ticket in self.prepared():
             if not ticket.refusal:
@@ -168,19 +172,20 @@ class Session:
         self.end_compiling()
 
     def end_compiling(self) -> None:
-        """Wait until all that was added is compiled, and end the processes; only peers can be added afterwards."""
+        """Waits until all that was added is compiled, and ends the processes; only peers can be added afterwards."""
         self._compiling_ended = True
         self._compilers.finish()
 
     def leave_out(self, ticket: Ticket, reason: str) -> None:
-        """It is done as it was compiled, neither verified nor timed: its row says why."""
+        """Ends a ticket as `compiled`, neither verified nor timed. The row says why."""
         # Nothing ran, so it is nothing to be known by.
         self._finish(ticket, status="compiled", device=None, reason=reason)
 
     def verify(self, ticket: Ticket) -> bool:
-        """Whether it computes attention on the GPU, so that it may be timed; it is done if not.
+        """Verifies the candidate, and says whether it computes attention on the GPU, so that it may be timed.
 
-        Without a GPU the interpreter verifies it, nothing can be timed, and it is done in any case.
+        The ticket is done if the candidate does not. Without a GPU the interpreter verifies the candidate, nothing can
+        be timed, and the ticket is done in any case.
         """
         if self.device is None:
             self._finish(ticket, **trials.on_cpu(ticket.candidate, self.seed))
@@ -191,7 +196,7 @@ class Session:
         return ticket.is_verified
 
     def verify_pending(self, tickets: Sequence[Ticket], progress: Progress) -> None:
-        """Verify those that are not done."""
+        """Verifies the candidates of the tickets that are not done."""
         pending = [ticket for ticket in tickets if not ticket.done]
         progress.phase("interpret on the CPU" if self.device is None else "verify", len(pending))
         for ticket in pending:
@@ -207,10 +212,10 @@ class Session:
         product: str = MATMUL,
         against: Mapping[Ticket, Ticket] | None = None,
     ) -> None:
-        """Time those of one problem beside each other and a plain product: all are done then.
+        """Times the candidates of each problem beside each other and a plain product: all tickets are done then.
 
-        `against` says which of them is compared with which, round by round. If one breaks the worker, the others are
-        sampled again from the start, without it.
+        `against` says which ticket is compared with which, round by round. If a candidate breaks the worker, the others
+        are sampled again from the start, without it.
         """
         for shape in dict.fromkeys(ticket.candidate.shape for ticket in tickets):
             plain = Candidate(product, shape, arch=self.arch)
@@ -229,9 +234,10 @@ class Session:
     def compare(
         self, ticket: Ticket, incumbent: Ticket, rounds: int = ROUNDS_AGAINST, progress: Progress = SILENT
     ) -> Comparison | None:
-        """Sample the candidate in turn with the incumbent, of the same problem: it is done then.
+        """Samples the candidate in turn with the incumbent, on the same problem: the ticket is done then.
 
-        Its row has its times and the comparison; compared again, it has another row. None if it broke the worker.
+        The row has the candidate's times and the comparison. A candidate that is compared again has another row.
+        Returns None if the candidate broke the worker.
         """
         ours, theirs = ticket.candidate, incumbent.candidate
         if ours == theirs or ours.shape != theirs.shape:
@@ -248,7 +254,7 @@ class Session:
     def _sample(
         self, anchor: Candidate, tickets: Sequence[Ticket], rounds: int, phase: str, progress: Progress
     ) -> dict[Candidate, Samples] | None:
-        """Samples of the anchor and the tickets', or None where one of these broke the worker: that one is done."""
+        """Samples the anchor and the tickets' candidates; None where a ticket broke the worker: that ticket is done."""
         unverified = next((ticket for ticket in tickets if not ticket.is_verified), None)
         if unverified:
             raise ValueError(f"{unverified.candidate} is not verified, expected to time only what is")
@@ -265,7 +271,7 @@ class Session:
             return None
 
     def _settle(self, ticket: Ticket, compiled: Compiled) -> None:
-        """Fill the row with what the check and the compiler said, or the whole of it where the code is known."""
+        """Fills the row with what the check and the compiler said, or the whole row where the code is known."""
         ticket.update(**compiled.row_fields)
         if compiled.error:
             self._finish(ticket)
@@ -285,16 +291,17 @@ class Session:
 
 
 def _compared(ticket: Ticket, other: Ticket, samples: Mapping[Candidate, Samples]) -> Comparison:
-    """Of two that were sampled in turn."""
+    """Compares two candidates that were sampled in turn."""
     medians = samples[ticket.candidate].medians_ms, samples[other.candidate].medians_ms
     return Comparison.of(other.candidate.label, other.row.fingerprint, *medians)
 
 
 @dataclass(eq=False)
 class Ticket:
-    """`row` is what is known of the candidate so far; it is complete, and recorded, where the ticket is `done`.
+    """A ticket has the `row` of a candidate, as far as it is known.
 
-    `refusal` says why the candidate was refused before it was compiled, "" if it was not.
+    The row is complete, and recorded, where the ticket is `done`. `refusal` says why the candidate was refused before
+    it was compiled, "" if it was not.
     """
 
     candidate: Candidate
@@ -304,24 +311,27 @@ class Ticket:
 
     @classmethod
     def of(cls, candidate: Candidate, *, refusal: str = "", **fields: Any) -> Ticket:
-        """At the start: `fields` of the row are those that all of a run have in common."""
+        """Makes the ticket of a candidate at the start. `fields` of the row are those that all rows of a run share."""
         row = Row(candidate.name, candidate.label, candidate.sizes, problem_of(candidate.shape), "ok", **fields)
         return cls(candidate, row, refusal)
 
     @property
     def is_verified(self) -> bool:
-        """Whether it may be timed."""
+        """Says whether the candidate may be timed."""
         return self.row.status == "ok" and self.row.verified_shapes > 0
 
     def update(self, **fields: Any) -> None:
-        """Fill fields of the row."""
+        """Fills fields of the row."""
         self.row = replace(self.row, **fields)
 
 
 def times(
     samples: Samples, flops: int, rounds: int, product: str = peers.MATMUL, of_product: Samples | None = None
 ) -> dict[str, Any]:
-    """The fields of a row that sampling fills; without the samples of a plain product it is compared with none."""
+    """Returns the fields of a row that sampling fills.
+
+    Without the samples of a plain product the row is compared with none.
+    """
     found = samples.timing
     rate = timing.tflops(flops, found.median_ms)
     plain = timing.tflops(peers.product_flops(product), of_product.timing.median_ms) if of_product else None

@@ -1,4 +1,4 @@
-"""Times a call on the GPU, and says what a list of times amounts to."""
+"""This module times a call on the GPU, and says what a list of times amounts to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ METHOD = (
     "CUDA events around each call, {calls} calls after one untimed call per round, {rounds} rounds, candidates "
     "interleaved in one process in alternating order, {pause} s pause between candidates, L2 not flushed"
 )
-# Of batches: milliseconds of one, how many calls it may have, and the pause after it.
+# The milliseconds of a batch, how many calls it may have, and the pause after it.
 BATCH_MS, LEAST_CALLS, MOST_CALLS, BATCH_PAUSE_S = 10.0, 3, 200, 0.02
 # Cycles that the GPU waits before a batch, at first and at most: half a millisecond, and a second.
 FIRST_HOLD, LONGEST_HOLD = 1 << 20, 1 << 31
@@ -26,7 +26,7 @@ BATCH_METHOD = (
 
 @dataclass(frozen=True)
 class Timing:
-    """Times of one candidate, milliseconds; `n` single calls."""
+    """A `Timing` summarises the times of one candidate, in milliseconds, over `n` single calls."""
 
     median_ms: float
     p10_ms: float
@@ -36,7 +36,7 @@ class Timing:
 
     @classmethod
     def of(cls, samples_ms: Sequence[float], clocks_mhz: Sequence[int]) -> Timing:
-        """Summary of at least two samples."""
+        """Summarises at least two samples."""
         deciles = statistics.quantiles(samples_ms, n=10, method="inclusive")
         clock = round(statistics.median(clocks_mhz)) if clocks_mhz else None
         return cls(statistics.median(samples_ms), deciles[0], deciles[-1], len(samples_ms), clock)
@@ -47,12 +47,12 @@ def tflops(flops: int, ms: float) -> float:
 
 
 def method(rounds: int) -> str:
-    """How the times were taken, for the record."""
+    """Says how the times were taken, for the record."""
     return METHOD.format(calls=CALLS_PER_ROUND, rounds=rounds, pause=PAUSE_S)
 
 
 def sample(call: Callable[[], object], calls: int = CALLS_PER_ROUND) -> tuple[list[float], int | None]:
-    """Milliseconds of each of `calls` calls, and the SM clock in MHz while they ran."""
+    """Returns the milliseconds of each of `calls` calls, and the SM clock in MHz while they ran."""
     import torch
 
     call()
@@ -67,10 +67,11 @@ def sample(call: Callable[[], object], calls: int = CALLS_PER_ROUND) -> tuple[li
 
 
 class Batch:
-    """A call on the GPU, timed in batches, each of which begins when the host has enqueued all of it.
+    """A `Batch` times a call on the GPU in batches, each of which begins when the host has enqueued all of its calls.
 
-    What a call takes on the host, a Python wrapper for one, is not measured then: the GPU finds the next kernel waiting.
-    `calls` are those of a batch. Raises RuntimeError for a call that waits for the GPU, so that it cannot be enqueued.
+    The time that a call takes on the host, in a Python wrapper for one, is not measured then: the GPU finds the next
+    kernel waiting. `calls` is the number of calls in a batch. Raises RuntimeError for a call that waits for the GPU, so
+    that it cannot be enqueued.
     """
 
     def __init__(self, call: Callable[[], object]):
@@ -80,7 +81,7 @@ class Batch:
         self.calls = min(max(math.ceil(BATCH_MS / ms), LEAST_CALLS), MOST_CALLS)
 
     def sample(self) -> tuple[float, int | None]:
-        """Milliseconds of one call, the mean of a batch's, and the SM clock in MHz while it ran."""
+        """Returns the milliseconds of one call, the mean of a batch's calls, and the SM clock in MHz meanwhile."""
         import torch
 
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -102,12 +103,12 @@ class Batch:
 
 
 def batch_method(rounds: int) -> str:
-    """How the times of batches were taken, for the record."""
+    """Says how the times of batches were taken, for the record."""
     return BATCH_METHOD.format(batch=BATCH_MS, least=LEAST_CALLS, rounds=rounds, pause=BATCH_PAUSE_S)
 
 
 def sm_clock_mhz() -> int | None:
-    """The SM clock now, or None where NVML does not tell."""
+    """Returns the SM clock now, or None where NVML does not tell."""
     import torch
 
     try:

@@ -1,4 +1,4 @@
-"""What a candidate goes through: verification, on the GPU or by the interpreter, and samples in turn with others."""
+"""Trials verify a candidate, on the GPU or by the interpreter, and sample candidates in turn with each other."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tl_attention.oracle.reference import ErrorReport, worst_of
 
 
 class Progress(Protocol):
-    """Told of each step: `phase` starts one of `total` steps, `advance` ends a step."""
+    """A `Progress` is told of each step: `phase` starts a phase of `total` steps, `advance` ends a step."""
 
     def phase(self, name: str, total: int) -> None: ...
     def advance(self, what: str) -> None: ...
 
 
 class Silent:
-    """Progress that nobody sees."""
+    """A `Silent` is a progress that nobody sees."""
 
     def phase(self, name: str, total: int) -> None: ...
     def advance(self, what: str) -> None: ...
@@ -37,7 +37,10 @@ TIMEOUT_S = 120.0
 
 
 def on_gpu(worker: Worker, candidate: Candidate, seed: int) -> dict[str, Any]:
-    """The fields of its row that this fills: how large the errors were, or at which problem it failed, and how."""
+    """Verifies the candidate on the GPU and returns the fields of its row that this fills.
+
+    They say how large the errors were, or at which problem the candidate failed, and how.
+    """
     problems = verified_on(candidate.shape, candidate.fixed or candidate.planned is None, candidate.planned)
     reports: list[ErrorReport] = []
     for number, problem in enumerate(problems):
@@ -55,7 +58,10 @@ def on_gpu(worker: Worker, candidate: Candidate, seed: int) -> dict[str, Any]:
 
 
 def on_cpu(candidate: Candidate, seed: int) -> dict[str, Any]:
-    """The same where there is no GPU to run it, of a schedule."""
+    """Verifies a schedule's candidate by the interpreter and returns the fields of its row that this fills.
+
+    It serves where there is no GPU to run the candidate.
+    """
     assert candidate.planned is not None, f"{candidate} is a peer, which needs a GPU"
     schedule, program = candidate.planned.schedule, candidate.planned.program
     if program is None:
@@ -84,9 +90,9 @@ UNLOAD_TIMEOUT_S, LOAD_TIMEOUT_S, SAMPLE_TIMEOUT_S = 120.0, 120.0, 60.0
 
 @dataclass
 class Samples:
-    """One candidate's: milliseconds of calls, a list for each round, and the SM's MHz where it is told.
+    """One candidate's samples are milliseconds of calls, a list for each round, and the SM's MHz where it is told.
 
-    Of a batch of `calls` the list has one number, their mean.
+    In batches of `calls` calls, the list has one number, their mean.
     """
 
     calls: int = 1
@@ -94,23 +100,23 @@ class Samples:
     clocks_mhz: list[int] = field(default_factory=list)
 
     def add(self, times: list[float], clock_mhz: int | None) -> None:
-        """One round more."""
+        """Adds a round."""
         self.rounds_ms.append(times)
         self.clocks_mhz.extend([clock_mhz] if clock_mhz else [])
 
     @property
     def timing(self) -> timing.Timing:
-        """All rounds together."""
+        """Summarises all rounds together."""
         return timing.Timing.of(list(chain(*self.rounds_ms)), self.clocks_mhz)
 
     @property
     def medians_ms(self) -> list[float]:
-        """One median for each round."""
+        """Returns one median for each round."""
         return list(map(statistics.median, self.rounds_ms))
 
 
 class BrokeWorker(Exception):
-    """A candidate broke the process in which all were sampled: none of their samples can be used."""
+    """A candidate broke the process in which all were sampled: no candidate's samples can be used."""
 
     def __init__(self, candidate: Candidate, failed: CallFailed):
         super().__init__(str(failed))
@@ -118,7 +124,7 @@ class BrokeWorker(Exception):
 
 
 def in_turn(entries: Sequence[Entry], rounds: int) -> Iterator[Entry]:
-    """Each entry once a round: forward in one round and backward in the next."""
+    """Yields each entry once a round: forward in one round and backward in the next."""
     for number in range(rounds):
         yield from entries if number % 2 == 0 else reversed(entries)
 
@@ -133,9 +139,9 @@ def sample(
     progress: Progress = SILENT,
     batches: bool = False,
 ) -> list[Samples]:
-    """Samples of every candidate, in turn; one that stands there twice has two.
+    """Samples the candidates in turn and returns the samples of each. A candidate that is listed twice has two.
 
-    Of single calls, or of batches. `phase` is what progress calls it. Raises BrokeWorker.
+    Samples are of single calls, or of batches. `phase` is what progress calls them. Raises BrokeWorker.
     """
     different = list(dict.fromkeys(candidates))
     progress.phase(phase, len(different) + len(candidates) * rounds)

@@ -1,1 +1,1 @@
-"""What people read: schedules, Programs, rows and differences as text and tables."""
+"""This package makes what people read: schedules, Programs, rows and differences as text and tables."""

@@ -1,4 +1,4 @@
-"""Cells as a table, and what is said below it: geometric means, which bars are met, why entries are missing."""
+"""This module shows cells as a table. Below it come geometric means, which bars are met, and why entries are missing."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ WORST_FIRST: tuple[Verdict, ...] = ("not measured", "missed", "within repeatabil
 
 
 def binding_peer(row: CellRow) -> str | None:
-    """The peer whose bar is the closest; without bars the first that was timed."""
+    """Returns the peer with the closest bar: our speed clears it by the least, or misses it by the most.
+
+    Without bars it is the first peer that was timed.
+    """
     timed = [(peer, speed.ratio - (bar or 0)) for peer, bar in row.peers.items() if (speed := row.speed(OURS, peer))]
     barred = [(peer, margin) for peer, margin in timed if peer in row.bars]
     return min(barred, key=lambda found: found[1])[0] if barred else timed[0][0] if timed else None
 
 
 def verdict(row: CellRow) -> str:
-    """Of all bars of a cell, the worst."""
+    """Returns the worst verdict on a cell's bars, "" where there are none."""
     found = set(row.verdicts().values())
     return next((word for word in WORST_FIRST if word in found), "")
 
 
 def summary(row: CellRow) -> str:
-    """One cell in a line."""
+    """Says in a line what became of a cell."""
     if row.ours.median_ms is None:
         return f"{row.cell}: {row.ours.status}: {row.ours.reason}" if row.ours.reason else f"{row.cell}: no peer ran"
     speeds = [f"{peer} {_with_interval(speed)}" for peer in row.peers if (speed := row.speed(OURS, peer))]
@@ -38,7 +41,10 @@ def summary(row: CellRow) -> str:
 
 
 def means(rows: Sequence[CellRow]) -> Iterator[str]:
-    """A line for each group of several cells: geometric means, and the lowest cell, of ours and of other schedules."""
+    """Yields a line for each group of several cells: geometric means, and the lowest cell.
+
+    The line has those of ours and of other schedules.
+    """
     for group, of_group in grouped(rows, lambda row: row.group).items():
         said = []
         for name, peer in dict.fromkeys(pair for row in of_group for pair in _pairs(row)):
@@ -53,7 +59,7 @@ def means(rows: Sequence[CellRow]) -> Iterator[str]:
 
 
 def below(rows: Sequence[CellRow]) -> Iterator[str]:
-    """What is said below a table."""
+    """Yields the lines below a table."""
     yield from map(printable, means(rows))
     windows = [f"{row.cell} {row.visited:.2f}" for row in rows if row.visited and is_window(row.shape.mask)]
     if windows:
@@ -71,22 +77,22 @@ def below(rows: Sequence[CellRow]) -> Iterator[str]:
 
 
 def title(row: CellRow) -> str:
-    """What the cells of a run share."""
+    """Returns the title of a table: what the cells of a run share."""
     return f"cells, {row.device}, {row.run}; speed is our rate as a part of the peer's, in brackets 95 %"
 
 
 def by_run(rows: Sequence[CellRow]) -> list[list[CellRow]]:
-    """The cells of one run together."""
+    """Groups the cells by run."""
     return [*grouped(rows, lambda row: row.run).values()]
 
 
 def table(rows: Sequence[CellRow]) -> Table:
-    """A line for each cell of a run."""
+    """Makes a table with a line for each cell of a run."""
     return Table.of(title(rows[0]), COLUMNS, rows)
 
 
 def markdown(rows: Sequence[CellRow]) -> str:
-    """The whole table in Markdown, and what is said below it."""
+    """Returns the whole table in Markdown, and the lines below it."""
     said = "".join(f"- {text}\n" for text in below(rows))
     return f"{table(rows).section()}\n{said}"
 
@@ -96,7 +102,7 @@ def _first(row: CellRow) -> tuple[str, str | None]:
 
 
 def _pairs(row: CellRow) -> Iterator[tuple[str, str]]:
-    """What is compared in a cell: ours with each peer, other schedules with the one that was entered twice."""
+    """Yields the pairs that a cell compares: ours with each peer, other schedules with the peer that was entered twice."""
     yield from ((OURS, peer) for peer in row.peers)
     for entry in row.entries:
         if entry.name != OURS and entry.name.removesuffix(AGAIN) not in row.peers and row.reference:
@@ -104,7 +110,7 @@ def _pairs(row: CellRow) -> Iterator[tuple[str, str]]:
 
 
 def _beside(row: CellRow, without: str | None) -> Iterator[str]:
-    """The speeds of all other pairs: a peer's name stands for ours against it."""
+    """Yields the speeds of all pairs but ours against `without`. A peer's name stands for ours against that peer."""
     for name, peer in _pairs(row):
         speed = row.speed(name, peer)
         if speed and (name, peer) != (OURS, without):

@@ -1,4 +1,4 @@
-"""What the terminal shows: progress, then the tables and what is said below them."""
+"""The terminal shows progress, then the tables and what is said below them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tl_attention.measure.records import Row, grouped
 from tl_attention.show import cells, report
 from tl_attention.show.table import Table
 
-# Between two lines of progress where stderr is a file: a kernel compiles in more, a round of samples takes less.
+# The time between two lines of progress where stderr is a file: a kernel takes more to compile, a round of samples less.
 LINE_INTERVAL_S = 2.0
 
 
 class ProgressBar:
-    """Implements measure.trials.Progress on stderr: bars on a terminal, else a line for each slow step."""
+    """A `ProgressBar` implements measure.trials.Progress on stderr: bars on a terminal, else a line for each slow step."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, markup=False)
@@ -66,7 +66,7 @@ class ProgressBar:
             self._say(f"  {self._done}/{self._total} {printable(what)}, {now - self._started:.0f} s")
 
     def say(self, line: str) -> None:
-        """A line that stays, above the bars."""
+        """Prints a line that stays, above the bars."""
         self._console.print(printable(line), highlight=False, soft_wrap=True)
 
     def _say(self, line: str) -> None:
@@ -75,12 +75,15 @@ class ProgressBar:
 
 
 def counted(number: int, what: str) -> str:
-    """1 step, 2 steps."""
+    """Returns the number with its noun: 1 step, 2 steps."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 class Output:
-    """Stdout: tables as wide as the terminal, or as COLUMNS says, else 80; sentences wrapped on a terminal only."""
+    """An `Output` prints to stdout: tables as wide as the terminal, or as COLUMNS says, else 80.
+
+    It wraps sentences on a terminal only.
+    """
 
     def __init__(self) -> None:
         # What is printed is data: brackets in it are no markup.
@@ -88,12 +91,12 @@ class Output:
         self.width = shutil.get_terminal_size((80, 24)).columns
 
     def table(self, table: Table) -> None:
-        """A table as it is, however wide."""
+        """Prints a table as it is, however wide."""
         self._print(self._wrapped(printable(table.title)))
         self._print(table.lines())
 
     def fitting(self, table: Table) -> None:
-        """A table of the columns that fit, and the names of the others."""
+        """Prints a table of the columns that fit, and the names of the others."""
         shown, left_out = table.fitting(self.width)
         self.table(table.picked(shown))
         if left_out:
@@ -101,7 +104,10 @@ class Output:
             self.say(f"also recorded: {others}; a wider terminal shows them, or COLUMNS=160")
 
     def say(self, *lines: str) -> None:
-        """Sentences, whole for a program that reads them; a terminal would break them inside a word."""
+        """Prints sentences, wrapped on a terminal only.
+
+        A program reads them whole; a terminal would break them inside a word.
+        """
         for line in "\n".join(lines).split("\n") if lines else ():
             line = printable(line)
             self._print(self._wrapped(line) if self._console.is_terminal else [line])
@@ -119,7 +125,7 @@ class Output:
 
 
 def show_cells(rows: Sequence[CellRow]) -> None:
-    """A table for each run, and what is said below it."""
+    """Prints a table for each run, and the lines below it."""
     output = Output()
     for of_run in cells.by_run(rows):
         output.fitting(cells.table(of_run))
@@ -132,15 +138,16 @@ def show_tables(
     baseline: str | None = None,
     loops: bool = False,
 ) -> None:
-    """One table for each problem, with the loops of its kernels if wanted; below those of a run the reasons.
+    """Prints a table for each problem, with the loops of its kernels if wanted.
 
-    `columns` are names of report.COLUMNS. Without them those that say something and fit are shown, the others named.
+    Below the tables of a run come the reasons. `columns` are names of report.COLUMNS. Without them the columns that say
+    something and fit are shown, and the others are named.
     """
     output = Output()
     not_shown: set[int] = set()
     for run in grouped(problems, lambda rows: rows[0].measured_in).values():
         tables = [report.table(rows, columns, baseline) for rows in run]
-        # All of a run have the same columns.
+        # All tables of a run have the same columns.
         whole = replace(tables[0], rows=[line for table in tables for line in table.rows])
         shown, left_out = (range(len(columns)), ()) if columns else whole.fitting(output.width)
         not_shown.update(left_out)
@@ -155,7 +162,7 @@ def show_tables(
 
 
 def show(rows: Sequence[Row], path: Path, loops: bool = False) -> None:
-    """Tables, with the loops of the kernels if wanted, reasons, times from elsewhere, and where the record is."""
+    """Prints tables, with the loops of the kernels if wanted, reasons, times from elsewhere, and where the record is."""
     show_tables(report.by_problem(rows), loops=loops)
     output = Output()
     not_timed = [row for row in rows if row.status in report.NOT_TIMED]

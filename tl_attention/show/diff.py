@@ -1,6 +1,6 @@
-"""What differs between two schedules: in their keys, in their Programs, and in the code that comes of them.
+"""Two schedules may differ in their keys, in their Programs, and in the code that comes of them.
 
-The first two need neither torch nor tilelang. Each part says in a line when there is no difference.
+To compare keys and Programs takes neither torch nor tilelang. Each part says in a line when there is no difference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ LINE = 100
 
 
 def changed_keys(a: Schedule, b: Schedule) -> Iterator[tuple[str, str, str]]:
-    """(key, its value in a, in b) of those that differ, as files have them; a default is a value as any other."""
+    """Yields (key, its value in a, in b) for each key that differs, as files have it.
+
+    A default is a value like any other.
+    """
     before, after = _flat(a), _flat(b)
     # In the order of the files: a key of a mapping that only one of them has follows the others.
     for key in {**before, **after}:
@@ -38,7 +41,7 @@ def changed_keys(a: Schedule, b: Schedule) -> Iterator[tuple[str, str, str]]:
 
 
 def keys(a: Schedule, b: Schedule) -> list[str]:
-    """The keys whose values differ, from -> to."""
+    """Lists the keys whose values differ, from -> to."""
     changed = list(changed_keys(a, b))
     if not changed:
         return ["keys: equal"]
@@ -51,7 +54,10 @@ def keys(a: Schedule, b: Schedule) -> list[str]:
 
 
 def program_text(schedule: Schedule) -> list[str]:
-    """The Program in lines, nothing for a schedule that has none. Raises ScheduleRefused where it cannot be derived."""
+    """Returns the Program in lines, none for a schedule without one.
+
+    Raises ScheduleRefused where the Program cannot be derived.
+    """
     derived = Planned(schedule).program
     if derived is None:
         return []
@@ -60,7 +66,10 @@ def program_text(schedule: Schedule) -> list[str]:
 
 
 def program(before: list[str], after: list[str], names: tuple[str, str]) -> list[str]:
-    """Two of `program_text` as a unified diff: prologue, steady state and epilogue as explain shows them."""
+    """Compares two texts of `program_text` as a unified diff.
+
+    Prologue, steady state and epilogue are as explain shows them.
+    """
     if before == after:
         return ["program: equal"] if before else ["program: neither has one, the compiler decides the order"]
     if not before or not after:
@@ -69,9 +78,10 @@ def program(before: list[str], after: list[str], names: tuple[str, str]) -> list
 
 
 def code(a: Schedule, b: Schedule, names: tuple[str, str], shape: AttentionShape, card: Card) -> list[str]:
-    """What the compilers make of both for the card, for any sizes; `shape` gives head_dim, dtype and mask. Takes 10 s or so.
+    """Compares what the compilers make of both schedules for the card, for any sizes.
 
-    Raises InputError where one of them cannot be built.
+    `shape` gives head_dim, dtype and mask. This takes 10 s or so. Raises InputError where one of the schedules cannot
+    be built.
     """
     from tl_attention.measure.candidate import Candidate
     from tl_attention.measure.compilation import compile_all
@@ -93,7 +103,7 @@ def code(a: Schedule, b: Schedule, names: tuple[str, str], shape: AttentionShape
 
 
 def _flat(model: BaseModel, above: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Every key with its value, those of mappings by their path."""
+    """Returns every key with its value. A key of a mapping goes by its path."""
     flat: dict[tuple[str, ...], Any] = {}
     for name in type(model).model_fields:
         value = getattr(model, name)
@@ -102,7 +112,7 @@ def _flat(model: BaseModel, above: tuple[str, ...] = ()) -> dict[tuple[str, ...]
 
 
 def _spelled(value: Any) -> str:
-    """A value as a schedule file has it; no value is the default."""
+    """Spells a value as a schedule file does; no value is the default."""
     if value is None:
         return "default"
     if isinstance(value, bool):
@@ -111,7 +121,7 @@ def _spelled(value: Any) -> str:
 
 
 def _facts(compiled: Compiled) -> dict[str, str]:
-    """What there is to compare of compiled code, each in one word or two."""
+    """Returns what there is to compare of compiled code, each fact in one word or two."""
     from tl_attention.compiler.sass import steady
 
     report, loop = compiled.report, steady(compiled.report.loops) if compiled.report else None

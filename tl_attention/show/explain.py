@@ -1,4 +1,4 @@
-"""A schedule as text: what it takes of the SM, its options, and who does what, in which iteration, after whom."""
+"""`explain` describes a schedule: what it takes of the SM, its options, and who does what, when, after whom."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SET = "*"
 
 
 def option_lines(schedule: Schedule) -> Iterator[str]:
-    """`* kernel.cluster 2: words`, a line for each option in force; without the mark it is the default."""
+    """Yields a line for each option in force, `* kernel.cluster 2: words`. A line without the mark has the default."""
     for key in OPTION_KEYS:
         options = getattr(schedule, key)
         for name, field in type(options).model_fields.items():
@@ -33,20 +33,20 @@ def option_lines(schedule: Schedule) -> Iterator[str]:
 
 
 def is_set(schedule: Schedule, key: str, name: str) -> bool:
-    """Whether the schedule's file sets the option."""
+    """Says whether the schedule's file sets the option."""
     return key in schedule.model_fields_set and name in getattr(schedule, key).model_fields_set
 
 
 def _shown(value: Any) -> str:
-    """The value as the file has it; chunks, and options of their own, are said in words."""
+    """Returns the value as the file has it, "" for chunks and for options of their own: words describe these."""
     if isinstance(value, bool):
         return f" {value}".lower()
     return f" {value}" if isinstance(value, str | int | float) else ""
 
 
-# In front of an operation that the Program has, and that the compiler places.
+# This mark stands before an operation that the Program has, and that the compiler places.
 PLACED = "~"
-# Of operations that concern no one statement, and of those that keep exponentials in their place.
+# Words for operations that concern no one statement, and for operations that keep exponentials in their place.
 ALONE = {
     "turn": "waited for, to issue products",
     "pass": "to the other warpgroup",
@@ -65,9 +65,10 @@ SAID = {
 def explain(
     planned: Planned, model: Model | None = None, head_dim: HeadSize = 128, card: Card = HOPPER, opening: str = ""
 ) -> str:
-    """What the schedule takes of an SM of the card, its options, and its Program, in the lowering's own model by default.
+    """Describes what the schedule takes of an SM of the card, its options, and its Program.
 
-    `opening` says in words what it is, and comes first. The Program comes as prologue, steady state and epilogue.
+    The Program is in the lowering's own model by default, and comes as prologue, steady state and epilogue. `opening`
+    says in words what the schedule is, and comes first.
     """
     schedule, program = planned.schedule, planned.in_model(model)
     what = f"lowering {schedule.lowering}: {schedule.dialect.words}"
@@ -88,7 +89,7 @@ def explain(
 
 
 def program_parts(schedule: Schedule, program: Program) -> list[str]:
-    """The Program as text: the producer, if there is one, steady state, prologue and epilogue."""
+    """Returns the parts of the Program as text: the producer, if there is one, steady state, prologue and epilogue."""
     phases = program.phases
     placed = program.model == schedule.dialect.model and not schedule.dialect.emitted
     note = f" ({PLACED} of the model: TileLang places it)" if placed else ""
@@ -113,7 +114,7 @@ def _heading(schedule: Schedule, program: Program) -> str:
 
 
 def _resources(planned: Planned, head_dim: HeadSize, card: Card) -> str:
-    """Tile, threads, shared memory, mbarriers and registers, each with what there is of it."""
+    """Describes tile, threads, shared memory, mbarriers and registers, each with how much of it there is."""
     schedule = planned.schedule
     M, N = schedule.block_M, schedule.block_N
     takes = lowering_of(schedule).resources(planned, head_dim, card)
@@ -142,7 +143,7 @@ def _resources(planned: Planned, head_dim: HeadSize, card: Card) -> str:
 
 
 def _options(schedule: Schedule) -> str:
-    """Those in force, of a lowering that takes any."""
+    """Lists the options in force, "" for a lowering that takes none."""
     if not schedule.dialect.options:
         return ""
     return "\n".join([f"options, {SET} where the file sets them:", *option_lines(schedule)])
@@ -157,7 +158,7 @@ def _producer(program: Program) -> str:
 
 
 def _edge(name: str, iterations: Sequence[Iteration], at: Callable[[int], str], lines: Callable[..., list[str]]) -> str:
-    """Prologue or epilogue: iterations that come once."""
+    """Describes the prologue or the epilogue: iterations that come once."""
     if not iterations:
         return f"{name}: none"
     shown = [f"{name}:"]
@@ -167,7 +168,7 @@ def _edge(name: str, iterations: Sequence[Iteration], at: Callable[[int], str], 
 
 
 def _lines(program: Program, placed: bool, operations: Sequence[Operation]) -> list[str]:
-    """A line for each operation; vector statements that follow each other share one."""
+    """Returns a line for each operation; vector statements that follow each other share a line."""
     lines: list[str] = []
     for op in operations:
         # A kernel that is not emitted from its Program is held to its loads and products alone.
@@ -181,7 +182,7 @@ def _lines(program: Program, placed: bool, operations: Sequence[Operation]) -> l
 
 
 def words(program: Program, op: Operation) -> str:
-    """What an operation is about."""
+    """Says what an operation is about."""
     if op.kind in ALONE:
         return ALONE[op.kind]
     what = f"{op.statement}({offset(-op.lag)})" if op.statement in program.table.by_name else op.statement

@@ -1,4 +1,4 @@
-"""A ladder as a table, what each step changed, and the best configuration of each tile beside the text's."""
+"""This module shows a ladder as a table, what each step changed, and each tile's best configuration beside the text's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ NOTHING = "-"
 
 
 def table(ladder: Ladder, rows: Mapping[str, Row]) -> Table:
-    """A line for each step and then for each peer; `rows` are those of one run, by name. The first peer has a column."""
+    """Makes a table with a line for each step and then for each peer.
+
+    `rows` are those of one run, by name. The first peer has a column.
+    """
     first = next(iter(ladder.peers), "peer")
     figures = {step.name: step.text for step in ladder.steps} | dict(ladder.peers)
     against = {step.name: step.against for step in ladder.steps}
@@ -52,14 +55,14 @@ def table(ladder: Ladder, rows: Mapping[str, Row]) -> Table:
 
 
 def title(ladder: Ladder, rows: Mapping[str, Row]) -> str:
-    """What was measured, where, and what 100 % is."""
+    """Says what was measured, where, and what 100 % is."""
     row = next((row for row in rows.values() if row.matmul_tflops), None) or next(iter(rows.values()))
     plain = f", {PRODUCTS[ladder.product]} {row.matmul_tflops:.0f} TFLOPS" if row.matmul_tflops else ""
     return f"{ladder.shape}, {row.device or 'no GPU'}{plain}, {row.measured_in}"
 
 
 def below(ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
-    """What each step is and changed, and what the last column is."""
+    """Yields lines that say what each step is and changed, and what the column `text` is."""
     for step in ladder.steps:
         yield f"{step.name}: {step.idea}{f' ({step.schedule.name})' if step.schedule else ''}"
         yield from (f"  {line}" for line in changes(step, ladder, rows))
@@ -67,7 +70,10 @@ def below(ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def changes(step: Step, ladder: Ladder, rows: Mapping[str, Row]) -> Iterator[str]:
-    """What a step changed against the one that it goes on from; of the first its loop. Last its note."""
+    """Yields lines that say what a step changed against the step that it goes on from.
+
+    The first step has the line of its loop. A step's note comes last.
+    """
     row = rows.get(step.name)
     before = ladder.step(step.against) if step.against else None
     if step.schedule and before and before.schedule:
@@ -99,7 +105,10 @@ def _code_lines(row: Row, before: Row | None) -> Iterator[str]:
 
 
 def loop_change(before: Loop, after: Loop) -> str:
-    """`621 -> 590 instructions: FMUL 66 -> 35`: of each kind that is counted, where it differs."""
+    """Says how a loop changed: `621 -> 590 instructions: FMUL 66 -> 35`.
+
+    It has each kind that is counted, where it differs.
+    """
     kinds = dict.fromkeys((*before.counts, *after.counts))
     counts = {kind: (before.counts.get(kind, 0), after.counts.get(kind, 0)) for kind in kinds}
     changed = [f"{kind} {was} -> {now}" for kind, (was, now) in counts.items() if was != now]
@@ -111,7 +120,10 @@ def loop_change(before: Loop, after: Loop) -> str:
 
 
 def _gain(row: Row, against: str | None, ladder: Ladder) -> str:
-    """How much faster it is than the step that it goes on from: the median of paired ratios, and which step that was."""
+    """Says how much faster the row is than the step that it goes on from, by the median of paired ratios.
+
+    It names that step, unless it is the step before.
+    """
     if row.against is None or against is None:
         return ""
     order = [step.name for step in ladder.measured]
@@ -120,7 +132,10 @@ def _gain(row: Row, against: str | None, ladder: Ladder) -> str:
 
 
 def warps_per_sm(row: Row) -> int | None:
-    """Warps that an SM of its card holds of a compiled row at once; None of a peer, and where the compiler adds warps."""
+    """Returns how many warps of a compiled row an SM of its card holds at once.
+
+    It is None for a peer, and where the compiler adds warps.
+    """
     if row.registers is None or row.label == row.name:
         return None
     from tl_attention.schedule.schedule import Schedule
@@ -137,13 +152,13 @@ def warps_per_sm(row: Row) -> int | None:
 
 
 def by_name(rows: Sequence[Row], ladder: Ladder) -> dict[str, Row]:
-    """The rows of the newest run of a record, by step and peer; those of other problems left out."""
+    """Returns the rows of the newest run of a record, by step and peer. Rows of other problems are left out."""
     names = {*(step.name for step in ladder.steps), *ladder.peers}
     return _newest([row for row in rows if row.shape == ladder.shape and row.name in names])
 
 
 def tiles_by_name(rows: Sequence[Row], ladder: Ladder) -> dict[str, Row]:
-    """The newest rows of what was compiled alone, by its schedule."""
+    """Returns the newest rows of the tiles that were compiled alone, by the tile's schedule."""
     names = {tile.schedule.name for tile in ladder.tiles}
     return _newest([row for row in rows if row.name in names])
 
@@ -154,7 +169,7 @@ def _newest(rows: Sequence[Row]) -> dict[str, Row]:
 
 
 def tile_table(ladder: Ladder, rows: Mapping[str, Row]) -> Table:
-    """What each tile takes, beside the text's; of one that is refused why."""
+    """Makes a table of what each tile takes, beside the text's figures. For a tile that is refused it says why."""
     lines: list[tuple[str, ...]] = []
     for tile in ladder.tiles:
         row, name = rows.get(tile.schedule.name), tile.schedule.name
@@ -168,7 +183,7 @@ def tile_table(ladder: Ladder, rows: Mapping[str, Row]) -> Table:
     return Table.plain("tiles, compiled alone", headings, lines)
 
 
-# On in all of the space, as the text leaves it out too.
+# These options are on in all of the space, so they are left out, as in the text.
 ALWAYS_ON = "async+eager+swizzled"
 CHOICE = (
     "tile",
@@ -185,7 +200,7 @@ THERE = f"text, {published.CARD.name}"
 
 
 def of_record(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """(a row of each configuration, the second rows of the best of each tile), those of the newest choice in a record."""
+    """Returns (a row of each configuration, second rows of the best of each tile), of a record's newest choice."""
     mine = [row for row in rows if row.name.startswith("(")]
     newest = max((row.measured_in for row in mine), default="")
     first: dict[str, Row] = {}
@@ -198,7 +213,7 @@ def of_record(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def counted(rows: Sequence[Row]) -> str:
-    """How many there were, and what became of them: a choice's rows, one of each configuration."""
+    """Says how many configurations a choice had, and what became of them. The rows are one of each configuration."""
     refused = sum(row.fingerprint is None for row in rows)
     left_out = [row for row in rows if row.status == "compiled"]
     same = sum(bool(row.same_code_as) for row in left_out)
@@ -211,10 +226,10 @@ def counted(rows: Sequence[Row]) -> str:
 
 
 def best_of_tiles(rows: Sequence[Row]) -> Table:
-    """Each row, which a configuration names, and behind it what the text has of its tile.
+    """Makes a table of the rows, which configurations name. Behind each row comes what the text has of its tile.
 
-    The parts are of the best here, and of the best there. What a row lacks is left empty: its times where there was no
-    GPU, and all that was compiled where it was refused.
+    A rate is also shown as a part of the best: our rows' of the best here, the text's of the best there. What a row
+    lacks is left empty: its times where there was no GPU, and all that was compiled where it was refused.
     """
     there = {line.configuration.tile: line for line in published.BEST}
     most = max((row.tflops for row in rows if row.tflops is not None), default=0.0)
@@ -236,7 +251,10 @@ def best_of_tiles(rows: Sequence[Row]) -> Table:
 def _cells(
     configuration: Configuration, tflops: float | None, most: float, takes: tuple[int, int, int, int] | None
 ) -> Iterator[str]:
-    """The options, the rate, and what is taken: registers, stack and shared memory in bytes, warps."""
+    """Yields the cells of a line: the options, the rate, and what is taken.
+
+    That is registers, stack and shared memory in bytes, and warps.
+    """
     yield str(configuration).partition(": ")[2].removeprefix(f"{ALWAYS_ON}+")
     yield from ("", "") if tflops is None else (f"{tflops:.1f}", f"{100 * tflops / most:.1f}")
     if takes is None:

@@ -1,4 +1,4 @@
-"""Profiled kernels as tables: what was counted beside what theory says, bytes of several kernels, and their stalls."""
+"""This module shows profiled kernels as tables: counters beside theory, bytes of several kernels, and their stalls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Line = tuple[str, ...]
 
 @dataclass(frozen=True)
 class _Bytes:
-    """A counter of bytes, what theory says of it, and what of the two is counted, in words."""
+    """A `_Bytes` is a counter of bytes, with what theory says of it and, in words, what the two count."""
 
     what: str
     metric: str
@@ -58,33 +58,37 @@ _BYTES = (
     ),
 )
 HEADINGS = ("what", "measured", "theory", "measured / theory")
-# A stall below it, in every column, is left out.
+# A stall that is below this in every column is left out.
 LEAST_PERCENT = 0.005
 
 
 def title(row: ProfileRow) -> str:
-    """What was profiled, and where."""
+    """Says what was profiled, and where."""
     several = f", the longest of {row.launches} launches" if row.launches > 1 else ""
     where = f"{row.device or 'no GPU'}, {row.run}" if row.metrics else "theory alone"
     return printable(f"{row.name} ({row.sizes}), {row.shape}, {where}{several}")
 
 
 def table(row: ProfileRow) -> Table:
-    """A kernel's counters, each beside what theory says; of a row without metrics only what has a theory."""
+    """Makes a table of a kernel's counters, each beside what theory says.
+
+    A row without metrics shows only what has a theory.
+    """
     lines = [*_times(row), *_bytes(row), *_counts(row)]
     return Table.plain(title(row), HEADINGS, [line for line in lines if any(line[1:])])
 
 
 def traffic_table(rows: Sequence[ProfileRow]) -> Table:
-    """The bytes of several kernels, one after another."""
+    """Makes a table of the bytes of several kernels, one after another."""
     lines = [(row.name, *line) for row in rows for line in _bytes(row) if any(line[1:])]
     return Table.plain("", ("schedule", *HEADINGS), lines)
 
 
 def stall_table(rows: Sequence[ProfileRow]) -> Table:
-    """Stalls as percent of all stalls of a kernel, a column for each and, of two, how they differ. The largest come first.
+    """Makes a table of stalls as percent of all stalls of a kernel, the largest first.
 
-    A warp that issues (`selected`) is in no stall; one that could and waits for another (`not_selected`) counts as one.
+    It has a column for each kernel and, for two kernels, how they differ. A warp that issues (`selected`) is in no
+    stall; a warp that could issue and waits for another (`not_selected`) counts as a stall.
     """
     columns = [stalls(row) for row in rows]
     known = [reason for reason in counters.STALLS if any(column.get(reason, 0) >= LEAST_PERCENT for column in columns)]
@@ -99,7 +103,7 @@ def stall_table(rows: Sequence[ProfileRow]) -> Table:
 
 
 def stalls(row: ProfileRow) -> dict[str, float]:
-    """Percent of all stalls, by reason; {} where none were counted."""
+    """Returns percent of all stalls, by reason; {} where none were counted."""
     counted = {reason: row.metrics.get(counters.stalled(reason)) for reason in counters.STALLS}
     known = {reason: cycles for reason, cycles in counted.items() if cycles is not None}
     total = sum(known.values())
@@ -107,12 +111,12 @@ def stalls(row: ProfileRow) -> dict[str, float]:
 
 
 def by_problem(rows: Sequence[ProfileRow]) -> list[list[ProfileRow]]:
-    """Rows of one run and problem together, those without stalls left out."""
+    """Groups rows by run and problem. Rows without stalls are left out."""
     return [*grouped([row for row in rows if stalls(row)], lambda row: (row.run, str(row.shape))).values()]
 
 
 def below(rows: Sequence[ProfileRow]) -> Iterator[str]:
-    """What the words of the tables are, and what was not counted."""
+    """Yields lines that say what the words of the tables mean, and what was not counted."""
     yield "GB are 10^9 bytes, GiB 2^30"
     yield "L2 hit rate: as ncu has it, from counters of several passes, so it may be over 100 %"
     yield "SMs' L2 hit rate: of the sectors that the SMs read and write; cycles and warps are those of an SM"
@@ -123,7 +127,7 @@ def below(rows: Sequence[ProfileRow]) -> Iterator[str]:
 
 
 def amount(value: float | None) -> str:
-    """`1.611 GB = 1.500 GiB`."""
+    """Returns a number of bytes as `1.611 GB = 1.500 GiB`, "" for none."""
     return "" if value is None else f"{value / 1e9:.3f} GB = {value / 2**30:.3f} GiB"
 
 

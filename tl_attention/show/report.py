@@ -1,4 +1,4 @@
-"""Rows as tables, for the terminal and, in Markdown, for the README, and what is said below them."""
+"""This module shows rows as tables, for the terminal and, in Markdown, for the README, and what is said below them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NOT_TIMED = ("checked_on_cpu", "compiled")
 
 
 def parse_columns(text: str | None) -> tuple[str, ...] | None:
-    """`schedule,ms,ratio` -> names of COLUMNS; None, where nobody has chosen, stays None. Raises InputError."""
+    """Parses names of COLUMNS, `schedule,ms,ratio`; None, where nobody has chosen, stays None. Raises InputError."""
     if text is None:
         return None
     names = tuple(part.strip() for part in text.split(","))
@@ -67,20 +67,20 @@ def parse_columns(text: str | None) -> tuple[str, ...] | None:
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:
-    """Timed rows, fastest first, then the others."""
+    """Sorts rows: timed rows come first, fastest first, then the others."""
     return sorted(rows, key=lambda row: (row.median_ms is None, row.median_ms or 0.0, row.status, row.name))
 
 
 def by_problem(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows of one problem in one run together, ranked: times of two runs are not compared.
+    """Groups rows by problem and run, ranked: times of two runs are not compared.
 
-    The run is that which measured: a row that repeats an earlier one stands beside those of its time.
+    The run is the run that measured: a row that repeats an earlier row stands beside the rows of that run.
     """
     return [ranked(group) for group in grouped(rows, lambda row: (row.measured_in, str(row.shape))).values()]
 
 
 def check_baseline(rows: Sequence[Row], baseline: str | None, also: Sequence[str] = ()) -> None:
-    """Raise InputError unless some row, or what else has times, is the named baseline; the default may be absent."""
+    """Raises InputError unless a timed row has the named baseline's name, or `also` has it. The default may be absent."""
     timed = sorted({row.name for row in rows if row.median_ms is not None}.union(also))
     if baseline is not None and baseline not in timed:
         raise InputError(
@@ -89,7 +89,10 @@ def check_baseline(rows: Sequence[Row], baseline: str | None, also: Sequence[str
 
 
 def table(rows: Sequence[Row], columns: Sequence[str] | None = None, baseline: str | None = None) -> Table:
-    """One problem's rows, with only some columns if wanted. Ratios are relative to the baseline's row."""
+    """Makes the table of one problem's rows, with only some columns if wanted.
+
+    Ratios are relative to the baseline's row.
+    """
     reference = reference_row(rows, baseline)
     ratio = Column(f"speed / {baseline or PEER_BASELINE}", lambda row: _ratio(row, reference), COLUMNS["ratio"].rank)
     known = COLUMNS | {"ratio": ratio}
@@ -97,13 +100,13 @@ def table(rows: Sequence[Row], columns: Sequence[str] | None = None, baseline: s
 
 
 def reference_row(rows: Sequence[Row], baseline: str | None = None) -> Row | None:
-    """The baseline's row among those of one table; the faster one of a schedule with both kinds of sizes."""
+    """Returns the baseline's row among the rows of one table, the faster row of a schedule with both kinds of sizes."""
     named = [row for row in rows if row.name == (baseline or PEER_BASELINE) and row.median_ms]
     return min(named, key=lambda row: row.median_ms or 0.0, default=None)
 
 
 def title(rows: Sequence[Row]) -> str:
-    """The problem, device and matrix product that a table's rows share, and the run that they are of."""
+    """Names the problem, device and matrix product that a table's rows share, and the rows' run."""
     row = next((row for row in rows if row.matmul_tflops), rows[0])
     matmul = f", matrix product {row.matmul_tflops:.0f} TFLOPS" if row.matmul_tflops else ""
     run = f", {row.measured_in}" if row.measured_in else ""
@@ -111,7 +114,7 @@ def title(rows: Sequence[Row]) -> str:
 
 
 def reasons(rows: Sequence[Row]) -> list[str]:
-    """Why each row that is not ok is not; rows with the same reason together, named in a second line."""
+    """Says why rows are not ok. Rows with the same reason come together, named in a second line."""
     found = []
     groups = grouped([row for row in rows if row.reason], lambda row: (row.status, row.reason))
     for (status, reason), group in groups.items():
@@ -122,7 +125,7 @@ def reasons(rows: Sequence[Row]) -> list[str]:
 
 
 def loop_lines(rows: Sequence[Row]) -> list[str]:
-    """The loops of each row's machine code; rows recorded before they were read, and peers, have none."""
+    """Describes the loops of each row's machine code. Rows recorded before loops were read, and peers, have none."""
     return [
         f"{printable(_who([row], rows))}: {loop}"
         for row in rows
@@ -131,7 +134,7 @@ def loop_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def recorded_lines(rows: Sequence[Row], recorded: Sequence[Row]) -> list[str]:
-    """For rows that no GPU has timed here: what the same code took on the same problem where it was recorded."""
+    """Says, for rows that no GPU has timed here, what the same code took on the same problem where it was recorded."""
     lines = []
     for row in rows:
         found = recorded_for(row, recorded) if row.status in NOT_TIMED else None
@@ -147,7 +150,7 @@ def recorded_lines(rows: Sequence[Row], recorded: Sequence[Row]) -> list[str]:
 
 
 def recorded_for(row: Row, recorded: Sequence[Row]) -> Row | None:
-    """The first recorded row of this row's generated code and problem (sizes, dtype, mask), under any name."""
+    """Returns the first recorded row of this row's generated code and problem (sizes, dtype, mask), under any name."""
     if row.fingerprint is None:
         return None
     return next(
@@ -156,7 +159,10 @@ def recorded_for(row: Row, recorded: Sequence[Row]) -> Row | None:
 
 
 def _other_machine_code(row: Row, found: Row) -> str:
-    """Both compilers, where they made other machine code of the same CUDA, or may have: an old record does not say."""
+    """Names both compilers where they made other machine code of the same CUDA, or may have.
+
+    An old record does not say.
+    """
     compilers = [
         f"nvcc {of.nvcc} with ptxas {of.ptxas}" if of.nvcc else "an unrecorded compiler" for of in (found, row)
     ]
@@ -167,7 +173,7 @@ def _other_machine_code(row: Row, found: Row) -> str:
 
 
 def _who(group: Sequence[Row], rows: Sequence[Row]) -> str:
-    """`seed, best (runtime); wide (runtime, fixed)`: a group of `rows`, with what tells their problems apart."""
+    """Names a group of `rows`, with what tells their problems apart: `seed, best (runtime); wide (runtime, fixed)`."""
     shapes = {row.shape for row in rows}
     several_dtypes = len({shape.dtype for shape in shapes}) > 1
     several_problems = len({replace(shape, dtype=DTYPES[0]) for shape in shapes}) > 1

@@ -1,5 +1,7 @@
-"""Tables as lines of text, of the columns that fit a width, and in Markdown. No word is ever broken, but a configuration
-behind a +, where its name is long."""
+"""This module lays tables out as lines of text, with the columns that fit a width, and in Markdown.
+
+It breaks no word, but a long configuration's name behind a +.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,15 @@ _PIECE = re.compile(r"[^ +]*[ +]|[^ +]+")
 
 
 def number(value: float | None, digits: int = 0, scale: float = 1.0) -> str:
-    """As a cell has it: nothing where it is not known."""
+    """Formats a number for a cell, "" where it is not known."""
     return "" if value is None else f"{value / scale:.{digits}f}"
 
 
 class Column(NamedTuple):
-    """A column: its heading, and the cell that it takes from a row. Of those of a low `rank` a narrow terminal keeps more."""
+    """A column has a heading, and takes a cell from each row.
+
+    A narrow terminal keeps the columns of a low `rank` first.
+    """
 
     heading: str
     cell: Callable[[Any], str]
@@ -36,7 +41,10 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of text below a title; `priority` has the columns in the order in which a narrow terminal keeps them."""
+    """A table has cells of text below a title.
+
+    `priority` lists the columns in the order in which a narrow terminal keeps them.
+    """
 
     title: str
     headings: tuple[str, ...]
@@ -45,45 +53,45 @@ class Table:
 
     @classmethod
     def of(cls, title: str, columns: Sequence[Column], rows: Iterable[Any]) -> Table:
-        """A line for each row."""
+        """Makes a table with a line for each row."""
         priority = sorted(range(len(columns)), key=lambda n: columns[n].rank)
         cells = [tuple(column.cell(row) for column in columns) for row in rows]
         return cls(title, tuple(column.heading for column in columns), cells, tuple(priority))
 
     @classmethod
     def plain(cls, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-        """The columns are as important as they stand."""
+        """Makes a table of cells. A narrow terminal keeps the first columns."""
         return cls(title, tuple(headings), [tuple(row) for row in rows], tuple(range(len(headings))))
 
     def picked(self, columns: Sequence[int]) -> Table:
-        """Some of its columns."""
+        """Returns the table with only these columns."""
         headings = tuple(self.headings[n] for n in columns)
         return replace(self, headings=headings, rows=[tuple(row[n] for n in columns) for row in self.rows])
 
     def fitting(self, width: int) -> tuple[list[int], list[int]]:
-        """See `fitting`."""
+        """Says which columns fit: see the function `fitting`."""
         return fitting(self.headings, self.rows, self.priority, width)
 
     def lines(self) -> list[str]:
-        """As text."""
+        """Returns the table as lines of text."""
         return lines(self.headings, self.rows)
 
     def markdown(self) -> str:
-        """In Markdown, without the title."""
+        """Returns the table in Markdown, without the title."""
         return markdown(self.headings, self.rows)
 
     def section(self) -> str:
-        """In Markdown, the title above it."""
+        """Returns the table in Markdown, with the title above it."""
         return f"{printable(self.title)}\n\n{self.markdown()}\n"
 
 
 def fitting(
     headings: Sequence[str], rows: Sequence[Sequence[str]], priority: Sequence[int], width: int
 ) -> tuple[list[int], list[int]]:
-    """(columns that fit into `width` characters, columns that say something and do not), as indices in order.
+    """Returns (columns that fit into `width` characters, columns that say something and do not), as indices in order.
 
-    Columns without a value in any row are in neither. The others are taken by `priority`, and one that does not fit
-    does not keep a narrower one behind it out. The first fits whatever its width.
+    Columns without a value in any row are in neither. The others are taken by `priority`. A column that does not fit
+    does not keep a narrower one behind it out. The first column fits whatever its width.
     """
     full = [index for index in priority if any(row[index] for row in rows)]
     shown: list[int] = []
@@ -96,7 +104,10 @@ def fitting(
 
 
 def lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The table: headings in up to two lines or more, a rule, the rows, each in as many lines as its cells need."""
+    """Returns the lines of a table: headings in up to two lines, a rule, the rows.
+
+    Each row has as many lines as its cells need.
+    """
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [_width(heading, [row[n] for row in rows]) for n, heading in enumerate(headings)]
     wrapped = [_wrapped(heading, width) for heading, width in zip(headings, widths)]
@@ -110,7 +121,7 @@ def lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table in Markdown."""
+    """Returns a table in Markdown."""
 
     def line(cells: Sequence[str]) -> str:
         # A bar in a name would start a cell of its own.
@@ -129,7 +140,7 @@ def _cell_lines(cell: str) -> list[str]:
 
 
 def _width(heading: str, cells: Sequence[str]) -> int:
-    """Of a column: that of its longest line, or what its heading needs to stand in two lines."""
+    """Returns the width of a column: the width of its longest line, or what its heading needs to stand in two lines."""
     words = heading.split()
     least = max(map(len, words), default=0)
     while len(_wrapped(heading, least)) > HEADING_LINES:
