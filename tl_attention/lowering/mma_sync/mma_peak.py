@@ -1,4 +1,4 @@
-"""Nothing but products by mma.sync m16n8k16, from registers to registers: the speed of light of this lowering."""
+"""This kernel only multiplies, by mma.sync m16n8k16, from registers to registers: it is the speed of light of this lowering."""
 
 from types import SimpleNamespace
 
@@ -17,13 +17,16 @@ ELEMENTS = 8 * ROWS + 4 * COLUMNS
 
 
 def flops(sms: int, iterations: int) -> int:
-    """Of one launch."""
+    """Returns the floating-point operations of one launch."""
     return sms * WARPS * iterations * ROWS * COLUMNS * FLOPS_OF_A_PRODUCT
 
 
 def products_kernel(*, dtype, sms):
-    """The prim_func: Output (sms, threads) = the sums of each thread's accumulators after `iterations` of the products of
-    the fragments that Source (threads, ELEMENTS) has for it. The sums keep the compiler from leaving products out."""
+    """Returns the prim_func of products alone.
+
+    Output (sms, threads) = the sums of each thread's accumulators after `iterations` of the products of the fragments that
+    Source (threads, ELEMENTS) has for it. The sums keep the compiler from leaving products out.
+    """
     c = SimpleNamespace(dtype=dtype)
     threads = WARPS * WARP
 

@@ -1,7 +1,7 @@
 """Proves the generated pipelined kernel against the Program: same order, enough waits, barriers and fences, right tiles.
 
-`T.Pipelined` derives the waits for the loads itself, and TileLang 0.1.15 gets some orders wrong without a word (a
-load that was committed last is not waited for). So what it generated is checked, not what it was asked for.
+`T.Pipelined` derives the waits for the loads itself, and TileLang 0.1.15 gets some orders wrong without a word (a load
+that was committed last is not waited for). So what it generated is checked, not what it was asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tl_attention.proof.events import Event, Expected, Maybe
 
 
 class PipelinedProof(RowTileProof):
-    """The proof of one kernel, whose threads all do the same."""
+    """A PipelinedProof proves one kernel, whose threads all do the same."""
 
     @property
     def prelude(self) -> str:
@@ -50,7 +50,7 @@ class PipelinedProof(RowTileProof):
             yield Event("output", value=tile.rows_from(0, self.rows), place=tile.place())
 
     def _issue(self, statement: str, block: int, tile: RowTiles) -> Iterator[Event | Maybe]:
-        """A load, or a product, which adds to what its accumulators have: -inf where scores are hidden."""
+        """Yields a load, or a product, which adds to what its accumulators have: -inf where scores are hidden."""
         load, *_ = self.program.table.loads_of(statement) or (statement,)
         ring = load.removeprefix("load_").upper()
         slot = block % self.program.buffers[load]
@@ -69,7 +69,10 @@ class PipelinedProof(RowTileProof):
 
 
 def _masked(events: Iterable[Event]) -> Iterator[Event]:
-    """The events, with a mask right before each product of K that has one, or more, anywhere behind the product before."""
+    """Yields the events, with a mask right before each product of K that has one, or more.
+
+    The masks may stand anywhere behind the product before.
+    """
     masked = False
     for event in events:
         if event.kind == "mask":

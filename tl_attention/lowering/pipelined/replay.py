@@ -17,7 +17,7 @@ WAITS = {"commit copies", "copies wait", "sync", "fence", "products wait", "stor
 
 
 class Load(NamedTuple):
-    """A filling of a buffer: load number `block` of K or V, Q's, or the output on its way out."""
+    """A Load is a filling of a buffer: load number `block` of K or V, Q's, or the output on its way out."""
 
     name: str
     block: int
@@ -27,11 +27,11 @@ class Load(NamedTuple):
 
 
 class _Replay:
-    """Where each tile is, who can see it, who may overwrite it.
+    """A _Replay tracks where each tile is, who can see it, and who may overwrite it.
 
     Data that threads wrote, by themselves or by cp.async, must have arrived (for the thread that wrote it), be past a
     barrier of all threads (for the others), and past a fence (for the asynchronous proxy of products and TMA). For
-    cp.async TileLang lets one do that comes behind the copy's issue; NVIDIA's own loops over cp.async have none.
+    cp.async TileLang lets a fence do that comes behind the copy's issue; NVIDIA's own loops over cp.async have none.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class _Replay:
 
 
 def check_waits(events: Iterable[Event]) -> None:
-    """Raise Unsafe where a wait, a barrier or a fence is missing."""
+    """Raises Unsafe where a wait, a barrier or a fence is missing."""
     replay = _Replay()
     for event in events:
         replay.step(event)

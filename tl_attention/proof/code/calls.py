@@ -1,6 +1,7 @@
-"""All statements of generated CUDA that are read, each shown beside what matches it; here those that order threads.
+"""This module lists the calls of generated CUDA that are read, and reads those that order threads itself.
 
-Those are mbarriers, named barriers, fences, the registers that warpgroups hand over, and the counter that hands out tiles.
+Each call stands beside an example of what matches it. The calls that order threads are mbarriers, named barriers,
+fences, the registers that warpgroups hand over, and the counter that hands out tiles.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _named(kind: str) -> Callable[[re.Match[str], Declared], Made | None]:
 
 
 def _exchange(match: re.Match[str], declared: Declared) -> Made | None:
-    """Of four lanes: shuffles, which all lanes of a warp must run."""
+    """Reads an exchange among four lanes, by shuffles, which all lanes of a warp must run."""
     if match[1] != match[3] or match[1] not in declared.registers:
         return None
     return seen("exchange", value=int(match[2]))

@@ -1,4 +1,4 @@
-"""Calls that move tiles: by TMA, by cp.async, and by the threads themselves; and numbers of heads and rows."""
+"""This module reads the calls that move tiles, by TMA, by cp.async and by the threads, and numbers of heads and rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REGISTERS = re.compile(r"(?:(\w+)|\(&\((\w+)\[(\d+)\]\)\))$")
 
 
 def shared_address(text: str, declared: Declared) -> tuple[str, Expression]:
-    """(buffer, element) of an address in shared memory."""
+    """Returns (buffer, element) of an address in shared memory."""
     match = IN_SHARED.match(text)
     if not match:
         raise SyntaxError(f"{text[:80]!r} is no address in shared memory")
@@ -45,7 +45,7 @@ def shared_address(text: str, declared: Declared) -> tuple[str, Expression]:
 
 
 def _place(texts: Sequence[str], declared: Declared) -> dict[str, Expression]:
-    """The coordinates of a box."""
+    """Returns the coordinates of a box as expressions, by name."""
     return {
         name: declared.expression(text) for name, text in zip(("column", "row", "head", "batch"), texts, strict=True)
     }
@@ -83,7 +83,7 @@ def _cp_async(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _fetch(match: re.Match[str], declared: Declared) -> Made | None:
-    """Of global memory into a variable, which from then on says where it is from; -1 is zeros."""
+    """Reads a fetch from global memory into a variable, which from then on says where it is from; -1 is zeros."""
     variable, words, tensor, place = match.groups()
     if variable not in declared.registers or tensor in declared.registers:
         return None
@@ -154,7 +154,7 @@ def _output(match: re.Match[str], declared: Declared) -> Made | None:
 
 
 def registers_from(text: str) -> tuple[str, int]:
-    """(variable, element) that a device function's registers start with."""
+    """Returns (variable, element) that a device function's registers start with."""
     match = REGISTERS.match(text)
     if not match:
         raise SyntaxError(f"{text[:80]!r} are no registers")
@@ -175,10 +175,10 @@ def _vector_output(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _lse(match: re.Match[str], declared: Declared) -> Made:
-    """Which rows they are, and how many there may be.
+    """Reads a store of logarithms: which rows they are, and how many there may be.
 
-    That each row is stored once, by one lane, is in the text of the device function. Which registers it is given, and the
-    scale, are for the numbers to show.
+    That each row is stored once, by one lane, is in the text of the device function. Which registers it is given, and
+    the scale, are for the numbers to show.
     """
     given = arguments(match[1])
     place = IN_GLOBAL.match(given[3]) if len(given) == 6 and given[5] == OWN else None
@@ -195,7 +195,7 @@ def _lse(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _put(match: re.Match[str], declared: Declared) -> Made:
-    """Whose rows, which columns, and how wide the tile is.
+    """Reads a store of P to shared memory: whose rows, which columns, and how wide the tile is.
 
     That a warp puts its own 16 rows where a product reads them, each once, is in the text of the device function, as is
     the conversion. Which registers go there is for the numbers to show.

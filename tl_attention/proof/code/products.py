@@ -1,7 +1,7 @@
-"""Calls that multiply, and what they need in registers.
+"""This module reads the calls that multiply, and those that bring what they need into registers.
 
-Those are wgmma's descriptors, instructions, groups and waits, and the fences of their registers; ldmatrix and mma.sync; and
-shuffles among the four lanes that have a row.
+These are wgmma's descriptors, instructions, groups and waits, and the fences of their registers; ldmatrix and mma.sync;
+and shuffles among the four lanes that have a row.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ def _offset(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _operand(text: str, declared: Declared) -> tuple[bool, str, Expression]:
-    """(descriptor or registers, what is added to it: units of 16 bytes, or registers' elements)."""
+    """Returns (whether it is a descriptor, its name, what is added to it) for an operand of a product.
+
+    An operand is a descriptor or registers. Units of 16 bytes are added to a descriptor, elements to registers.
+    """
     matrix, registers = DESCRIPTOR.match(text), REGISTERS.match(text.removesuffix(")") if text[0] == "(" else text)
     if matrix:
         return True, matrix[1], declared.expression(matrix[2])
@@ -143,7 +146,7 @@ def _multiply(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _exchange(match: re.Match[str], declared: Declared) -> Made | None:
-    """A shuffle, which all lanes of a warp must run."""
+    """Reads a shuffle, which all lanes of a warp must run."""
     if match[1] not in declared.registers:
         return None
     return seen("exchange")

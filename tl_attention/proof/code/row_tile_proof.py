@@ -1,4 +1,4 @@
-"""The proof of kernels whose grid has a block for each row tile, and whose threads all do the same."""
+"""This module proves kernels whose grid has a block for each row tile, and whose threads all do the same."""
 
 from __future__ import annotations
 
@@ -27,19 +27,22 @@ from tl_attention.proof.events import Event, Expected
 
 
 class RowTileProof(Proof):
-    """A grid of (row tiles, heads, batch)."""
+    """A RowTileProof proves a kernel with a grid of (row tiles, heads, batch)."""
 
     @property
     def longest_first(self) -> bool:
-        """Whether a head's last row tile is its first block."""
+        """Says whether a head's last row tile is its first block."""
         return False
 
     @abstractmethod
     def expected(self, tile: RowTiles, executed: int) -> Iterator[Expected]:
-        """What a block does for its tile, of which so many KV blocks run."""
+        """Yields what a block does for its tile, of which `executed` KV blocks run."""
 
     def checked(self, found: Sequence[Event]) -> Sequence[Event]:
-        """The events that are held to what is expected. Raises Unsafe where the others are not enough."""
+        """Returns the events that are held to what is expected.
+
+        Raises Unsafe where the other events are not enough.
+        """
         return found
 
     @property
@@ -69,7 +72,10 @@ class RowTileProof(Proof):
             yield Sizes(1, group, lengths.seq_q + 3 * block_M, lengths.seq_kv + 4 * block_M)
 
     def check_grid(self, sizes: Sizes) -> None:
-        """Every block of the grid has its own tile; of a large grid, those at its corners, and where groups meet."""
+        """Raises Unsafe unless every block of the grid has its own tile.
+
+        Of a large grid it looks at the blocks at the corners, and where groups meet.
+        """
         tiles = row_tiles(AttentionShape.of(self.code.variant, sizes), self.schedule.block_M)
         group = self.code.variant.group
         x, y, z = ({*range(min(size, 3)), size - 1} for size in (tiles, sizes.heads, sizes.batch))
@@ -92,7 +98,7 @@ class RowTileProof(Proof):
     def _tiles(
         self, sizes: Any, row_tiles: Value, x: Value, y: Value, z: Value, tensors: Mapping[str, Tensor]
     ) -> RowTiles:
-        """Those of blocks x, y, z of grids of so many row tiles."""
+        """Returns the tiles of blocks x, y, z of grids of so many row tiles."""
         row = self.rows * (row_tiles - 1 - x if self.longest_first else x)
         return RowTiles(self.cut, sizes, row, y, z, 0 * x, x >= 0, tensors)
 

@@ -1,6 +1,7 @@
-"""What one process - a warpgroup, the producer warp, a whole block - did, as events, off what its threads were seen doing.
+"""This module reads what one process did, as events, off what its threads were seen doing.
 
-What must be done by all of its threads, or by one, was.
+A process is a warpgroup, the producer warp, or a whole block. The stream proves that all threads, or one thread, did
+what all, or one, must do.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ OF_A_PRODUCT = {"operand fence", "fence", "wgmma", "commit wgmma", "products wai
 
 
 class Stream:
-    """The events of the threads `own` of a run, of which `reading` says how they are read."""
+    """A Stream yields the events of the threads `own` of a run; `reading` says how they are read."""
 
     def __init__(self, run: Run, own: np.ndarray, who: str, reading: Reading):
         self.run, self.own, self.who, self.reading = run, own, who, reading
@@ -48,7 +49,10 @@ class Stream:
         self.stores = 0
 
     def events(self) -> Iterator[Event]:
-        """In order. Arrivals at one barrier of several blocks are one event."""
+        """Yields the events in order.
+
+        Arrivals at one barrier of several blocks are one event.
+        """
         last: Event | None = None
         for event in self._events():
             if last and last.kind == event.kind == "arrive" and replace(last, blocks=event.blocks) == event != last:
@@ -106,7 +110,7 @@ class Stream:
     # --- barriers ----------------------------------------------------------------------------------------------
 
     def _lanes(self, part: ThreadSlice) -> int:
-        """How many lanes of each of its warps run it."""
+        """Returns how many lanes of each warp of the process run the part."""
         lanes = self.run.threads.lanes
         counts = np.bincount(part.seen.threads[part.mine] // lanes)
         counts = counts[counts > 0]
@@ -215,13 +219,13 @@ class Stream:
 
 @lru_cache(maxsize=1 << 14)
 def fragment(tile: str, slot: int, registers: str, at: int, matrix: Matrix) -> Event:
-    """A matrix of a tile is loaded into the register of this number."""
+    """Returns the event that a matrix of a tile is loaded into the register of this number."""
     return Event("fragment", tile, slot, reads=((registers, at, 0),), place=(*matrix,))
 
 
 @lru_cache(maxsize=1 << 14)
 def multiply(into: str, at: int, a: tuple[str, int], b: tuple[str, int]) -> Event:
-    """A product of what these registers have is added to four accumulators from this one on."""
+    """Returns the event that a product of what these registers have is added to four accumulators from `at` on."""
     return Event("multiply", into, at, reads=((*a, 0), (*b, 0)))
 
 
