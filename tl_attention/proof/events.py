@@ -9,7 +9,7 @@ from typing import NamedTuple
 Read = tuple[str, int, int]
 # (row, head, batch), or (element, rows).
 Place = tuple[int, ...]
-# What an event's place is called.
+# The word before an event's place in messages, by the event's kind; "at" for other kinds.
 PLACES = {"product": "keeping", "put": "of columns"}
 CLUSTER, NAMED, TILE, Q, P, EXPONENTIALS = "cluster", "named barrier", "tile", "Q", "P", "exponentials"
 
@@ -24,13 +24,13 @@ class Event:
     load, take          fill the buffer with load number `step`: by TMA, in `blocks`; with a tile's number
     product             issue a product that reads the buffer, in flight until `products wait` leaves `value` of them
     read, write         by the threads themselves; `write` goes over what was loaded
-    put                 fill columns of the buffer with what the threads computed, number `step`: a product may read them
-                        after a `fence` of each thread, and a barrier of all of them
+    put                 fill columns of the buffer with what the threads computed, number `step`: a product may read
+                        them after a `fence` of each thread, and a barrier of all of them
     hold, hold last     keep exponentials `index` up to `value` before what follows, or `index` alone; `resume` keeps
                         the exponentials that follow behind it
     store, stored       store the output by TMA, out of the buffer, after a `fence`; `stored` waits for the store
-    fence               between what the threads do themselves and the TMA: the TMA sees what the threads wrote, and does
-                        not write over what the threads still read
+    fence               between what the threads do themselves and the TMA: the TMA sees what the threads wrote, and
+                        does not write over what the threads still read
     init, init fence    in code alone: an mbarrier that counts `value` arrivals, and the fence that shows all of them to
                         the TMA
 
@@ -40,9 +40,9 @@ class Event:
 
     `place` says where in a tensor a tile starts: its (row, head, batch), or the (element, rows) of copies by threads.
     `place` is empty where nobody asks for a tile's place. For a product `place` is whether the product keeps what its
-    accumulators had, for `put` the (first, end) of the columns, for a fragment where its matrix lies in its tile. `reads`
-    has the (buffer, index, step) that must be there. `step` is the number of a load, which code does not show: it takes
-    no part in ==.
+    accumulators had, for `put` the (first, end) of the columns, for a fragment where its matrix lies in its tile.
+    `reads` has the (buffer, index, step) that must be there. `step` is the number of a load, which code does not show:
+    it takes no part in ==.
     """
 
     kind: str
@@ -92,7 +92,7 @@ class AnyOrder(NamedTuple):
     events: frozenset[Event]
 
 
-# What code is held to, one after the other.
+# What code must do, one after the other.
 Expected = Event | Maybe | AnyOrder
 
 

@@ -54,7 +54,7 @@ class _Symbols:
         self.numbers = numbers
         self.expected = expected
         self.reads: dict[tuple[str, int, str], Write] = {}
-        # A buffer without an initial value has one of its own, as if somebody had written it.
+        # A buffer without an initial value has a value of its own, as if somebody had written it.
         self.buffers = {
             buffer: Write(table.names[0], -1, self._constant(table.initial.get(whole(buffer), f"start of {buffer}")))
             for s in table.statements
@@ -71,7 +71,7 @@ class _Symbols:
         ]
         value = self._passed_on(entry, inputs)
         if value is None:
-            # Without such inputs it writes the same every time, unless it depends on the block itself.
+            # From the same inputs a statement writes the same value every time, unless it depends on the block itself.
             key = (statement, block if entry.of_block else None, *inputs)
             value = self._constant(entry.constant) if entry.constant else self._number(key)
         written = Write(statement, block, value)

@@ -19,7 +19,7 @@ from tl_attention.schedule.schedule import Schedule
 ROW_VECTOR_REGISTERS = 2 * 5
 # What ptxas needs for a product beside its accumulators, of the registers that a block is launched with.
 PRODUCT_REGISTERS = 30
-# Dynamic shared memory follows the static, from where swizzled tiles may start.
+# Dynamic shared memory follows the static, from the next address where swizzled tiles may start.
 DYNAMIC_ALIGNMENT = 1024
 
 

@@ -21,7 +21,8 @@ class Rule(StrEnum):
     """A Rule names what is refused: each rule has a short name that stays.
 
     The rules are sound, not complete: what no rule refuses runs in every order; a few safe programs are refused. The
-    rules stay strict, because what a barrier counts and what a buffer holds can then be said without looking at an order.
+    strict rules stay: with them what a barrier counts and what a buffer holds can be said without looking at an order.
+    These rules refuse a little that would run as well:
 
     - early, count: an arrival too many, or one that may count for another phase, where nobody waits for either any more;
     - deadlock: the cluster's barrier does not wait for a warp that has exited, so one warp may be there more often;
@@ -98,9 +99,9 @@ class Barrier:
     def __init__(self, name: str, count: int, number: int):
         self.name, self.count = name, count
         self.number, self.made = number, number + 1
-        # Of each phase that ended, what comes before its end.
+        # For each phase that ended, the clock of what comes before its end.
         self.ends: list[Clock] = []
-        # By phase, the waits for its end that passed: who, and when.
+        # The waits that passed, by the phase whose end they waited for: who, and when.
         self.waits: dict[int, list[tuple[Agent, int]]] = defaultdict(list)
         self._begin()
 

@@ -145,7 +145,7 @@ class _Proof:
             alike = barrier.blocks <= {event.blocks}
             if barrier.arrive(agent, event.value * agent.process.warps, event.blocks) and alike:
                 ended.append(barrier)
-        # One moment, in every order, as all their arrivals are the same: who sees one phase end knows of the others'.
+        # All their arrivals are the same, so the phases end in one moment, in every order: who sees one knows of all.
         for barrier in ended:
             for other in ended:
                 barrier.ends[-1][other.made] = other.ended

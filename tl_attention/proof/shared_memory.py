@@ -18,12 +18,13 @@ class Buffer:
     def __init__(self, step: int, entry: int, least: int, *, by_tma: bool = False, computed: bool = False):
         self.step, self.entry, self.least = step, entry, least
         self.by_tma, self.computed = by_tma, computed
-        # When each agent had last read it, None while something in flight does.
+        # When each agent has last read the buffer, None while something in flight reads it.
         self.reads: dict[Agent, int | None] = {}
-        # Who has written in its place, when last, and whether its threads have fenced that, which counts as part of it.
+        # Who has written into the buffer, when last, and whether the writer's threads have fenced that. A fence is part
+        # of the writing.
         self.writer: Agent | None = None
         self.written, self.fenced = 0, False
-        # Whose threads have read it themselves, and not fenced that, which ends the reading.
+        # Roles whose threads have read the buffer themselves, and not fenced that: a fence ends the reading.
         self.unfenced: set[Agent] = set()
 
     def seen(self, agent: Agent) -> bool:
@@ -45,10 +46,10 @@ class Role(Agent):
         self.process, self.events = process, deque(events)
         self.products: deque[list[Buffer]] = deque()
         self.stores: deque[list[Buffer]] = deque()
-        # What it has written, and read of what the TMA may load over, and not fenced.
+        # Buffers that the role has written, and those that it has read and the TMA may load over; none is fenced yet.
         self.unfenced: list[Buffer] = []
         self.reading: list[Buffer] = []
-        # The phase of the barrier that it is waiting at, where it has arrived.
+        # The phase of the barrier that the role waits at, once the role has arrived there.
         self.meeting: int | None = None
         self.reached_out = False
 

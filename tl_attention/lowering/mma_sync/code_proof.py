@@ -1,7 +1,7 @@
 """Proves the generated mma.sync kernel against the Program: the same operations in the same order, with all their parts.
 
-Of registers more is read than of other lowerings: which matrix of which KV block each register of a fragment has, and
-that each product finds there what it multiplies.
+The proof reads more of registers than for other lowerings: which matrix of which KV block each register of a fragment
+has, and that each product finds there what it multiplies.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tl_attention.proof.events import AnyOrder, Event, Expected, Place
 # The buffer that a statement's fragments are of, and their load.
 FRAGMENTS = {"frag_q": ("Q", Q_LOAD), "frag_k": ("K", "load_k"), "frag_v": ("V", "load_v"), KEEP_Q: ("Q", Q_LOAD)}
 ACCUMULATORS = {"mma0": "acc_s", "mma1": "acc_o"}
-# Of each array of fragments, the KV block and the matrix that each register has of it.
+# For each array of fragments, the KV block and the matrix that each register holds.
 Registers = dict[str, dict[int, tuple[int, Matrix]]]
-# Registers whose content is known: nothing but an ldmatrix may write them.
+# Arrays with a known content: nothing but an ldmatrix may write them.
 OF_FRAGMENTS = re.compile(rf"\b(?:{'|'.join(BUFFERS.values())})\b")
 OTHERS = "numbers: arithmetic"
 BYTES = {"acc_s": 4, "acc_o": 4}
@@ -118,7 +118,7 @@ class MmaSyncProof(RowTileProof):
 
     @cached_property
     def _loaded(self) -> dict[tuple[str, int], AnyOrder]:
-        """Returns the loads of a statement's fragments from a slot, for the statements and slots so far."""
+        """Keeps the loads of fragments that were asked for, by their statement and slot."""
         return {}
 
     @cached_property

@@ -17,11 +17,11 @@ from tl_attention.lowering.mma_sync.resources import DEPTH, Chunk, Fragments, fr
 from tl_attention.proof.code.tiles import SIDE, Matrix
 from tl_attention.schedule.schedule import Schedule
 
-# Elements of a register, and of A's fragment and B's, and what a product adds to.
+# The elements of a register, of a fragment of A and of B, and of the accumulators that a product adds to.
 PAIR, OF_A, OF_B, OF_D = 2, 8, 4, 4
 KEEP_Q = "keep"
 
-# Where an operand's registers start, and the tile that its matrices are of; none where numbers made it.
+# The array of an operand's registers, where they start, and the matrix in each; no matrix where numbers made it.
 Operand = tuple[str, int, dict[int, Matrix]]
 
 

@@ -43,7 +43,7 @@ class PipelinedProof(RowTileProof):
         if self.lse:
             yield Event("lse", place=tile.place())
         if any(descriptor.tensor == OUTPUT for descriptor in self.plan.descriptors):
-            # Through the buffer of Q.
+            # The output goes through the buffer of Q.
             yield Event("write", Q, reads=((Q, 0, 0),))
             yield Event("store", Q, reads=((Q, 0, 0),), place=tile.place())
         else:
@@ -63,7 +63,7 @@ class PipelinedProof(RowTileProof):
         yield Event("product", ring, slot, reads=reads, place=(1,))
 
     def checked(self, found: Sequence[Event]) -> Sequence[Event]:
-        # Its waits and barriers are enough, wherever they stand: others that are enough are the same proof.
+        # Waits and barriers may stand anywhere, as long as they are enough.
         check_waits(found)
         return [*_masked([event for event in found if event.kind not in WAITS])]
 

@@ -44,14 +44,14 @@ class _Replay:
         self.storing = False
 
     def step(self, event: Event) -> None:
-        # The synchronous model: each product is waited for where it is issued.
+        # In the synchronous model each product is waited for where it is issued.
         if self.in_flight and event.kind != "products wait":
             raise Unsafe(f"a product that reads {sorted(self.in_flight)} is not waited for at once")
         match event.kind:
             case "load":
                 self.groups[-1].add(self.fill(event, event.name))
             case "write":
-                # By the threads themselves: Q, from its place, and the output.
+                # The threads themselves write Q, from its place, and the output.
                 self.arrived.add(self.fill(event, Q if event.place else OUTPUT))
             case "commit copies":
                 self.groups.append(set())
@@ -63,7 +63,8 @@ class _Replay:
                 self.seen |= self.arrived
                 self.free |= self.read
             case "fence" if event.value:
-                # One by a thread serves what it can see, for what it does next; one by all threads whatever has arrived.
+                # A fence by a thread serves what the thread can see, for what it does next. A fence by all threads
+                # serves whatever has arrived.
                 self.fenced |= {load for load in self.seen if load.name == OUTPUT}
             case "fence":
                 self.fenced |= self.arrived.union(*self.groups)

@@ -105,7 +105,7 @@ class RolesProof(Proof):
         heads = whole_groups(TILES * workers(self.schedule, self.code.variant), self.code.variant)
         for lengths in self.lengths(self.program.span + 2, self.rows, ROWS):
             yield Sizes(1, heads, *lengths)
-        # So long that no number of the code is longer. In batches, as heads times keys are bounded.
+        # Loops so long that no number in the code is larger: in batches, as heads times keys are bounded.
         yield Sizes(heads // self.code.variant.group, self.code.variant.group, 5, MOST_KEYS)
 
     def grids(self) -> Iterator[Sizes]:
@@ -181,7 +181,10 @@ class RolesProof(Proof):
         return rest
 
     def _start(self, process: Process) -> list[Event]:
-        """Returns what a process does behind the initialisation, before its role: it sees all barriers, and moves registers."""
+        """Returns what a process does between the initialisation and its role.
+
+        It sees all barriers, and moves registers.
+        """
         split = split_registers(self.schedule)
         kind = "fewer registers" if process.warpgroup < 0 else "more registers"
         moved = [Event(kind, value=split[process.warpgroup < 0])] if split else []

@@ -38,7 +38,7 @@ def workers(schedule: Schedule, variant: Variant) -> int:
 
 
 def whole_groups(heads: int, variant: Variant) -> int:
-    """Returns the smallest number of whole groups' heads that is at least `heads`."""
+    """Returns the smallest multiple of a group's heads that is at least `heads`."""
     return ceildiv(heads, variant.group) * variant.group
 
 
@@ -54,11 +54,11 @@ def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
     # One row tile of many heads, so that a number in the order of tiles is not divided by anything else.
     yield Sizes(1, whole_groups(9 * workers(schedule, variant), variant), rows, rows + 1)
     yield Sizes(2, 3 * group, 5 * rows - rows // 3, 6 * rows)
-    # As many row tiles as divide the tapered tiles, and those but one, and heads beyond them.
+    # Numbers of row tiles that divide the number of tapered tiles, or one less than that, and heads beyond those.
     tapered = taper(variant.tile_dim, variant.tile_dim_v) * workers(schedule, variant)
     for tiles in (4, next(n for n in range(2, tapered) if (tapered - 1) % n == 0)):
         yield Sizes(1, whole_groups(tapered // tiles + 4, variant), tiles * rows, tiles * rows)
-    # The window's edges in tiles of their own, and keys before and after them that none of these sees.
+    # The window's edges lie in tiles of their own, with keys before and after them that no row of the tiles sees.
     for lengths in [*cuts(variant.mask, rows, schedule.block_N, ROWS)][:1]:
         yield Sizes(1, 3 * group, lengths.seq_q + 3 * rows, lengths.seq_kv + 4 * rows)
     # No tile, for blocks that look for one.
@@ -80,7 +80,10 @@ class GridProof:
         self.total = self.row_tiles * sizes.heads * sizes.batch
 
     def check(self) -> None:
-        """Raises Unsafe unless the blocks work on all tiles of the grid, each once."""
+        """Raises Unsafe unless the blocks work on all tiles of the grid, each once.
+
+        Of a large grid a sample is checked.
+        """
         blocks = self._blocks()
         turns = ceildiv(self.total, blocks) + 1
         if turns > MOST_TURNS and self.total > MOST_TILES:
@@ -107,7 +110,10 @@ class GridProof:
         return wanted
 
     def _check_sample(self, blocks: int) -> None:
-        """Raises Unsafe unless a large grid's first and last numbers are tiles, each another one, and blocks take the next number."""
+        """Raises Unsafe where a sample of a large grid's tiles is wrong.
+
+        The first and the last numbers must be tiles, each another tile; blocks must take the next number.
+        """
         cluster = self.roles.cluster
         ends = np.concatenate([np.arange(SAMPLE), np.arange(self.total // cluster * cluster - SAMPLE, self.total)])
         some = np.unique(ends[(ends >= 0) & (ends < self.total)])
@@ -139,7 +145,7 @@ class GridProof:
         return run, [number for place, of in zip(places, tiles) for number in place[of.there].tolist()]
 
 
-# What the counter of tiles begins with in each run.
+# The first value of the counter of tiles, in each run.
 COUNTED = (0, 100_000)
 # More than any problem's tiles.
 NO_TILE = 1 << 40
@@ -148,7 +154,7 @@ NO_TILE = 1 << 40
 def check_samples(proof: Proof, roles: Roles) -> None:
     """Raises Unsafe where a tile decides something besides where it lies, or is not followed by the next one."""
     schedule, variant, cluster = proof.schedule, proof.code.variant, roles.cluster
-    # A section has as many heads as have so many keys, which divides by these.
+    # The number of heads in a section is a quotient by the number of keys, so there must be keys.
     keyless = schedule.kernel.tile_order != "sections"
     sizes, number = numbered(variant, proof.rows, schedule.block_N, without_keys=keyless)
     number = first_numbers(schedule, variant, number)
@@ -164,9 +170,9 @@ def check_samples(proof: Proof, roles: Roles) -> None:
 
 
 def first_numbers(schedule: Schedule, variant: Variant, number: np.ndarray) -> np.ndarray:
-    """Returns the numbers of the tiles that clusters of these numbers begin with: the same, if they have a number.
+    """Returns the numbers of the tiles that clusters of these numbers begin with: their own numbers.
 
-    The code of a single worker has none: it begins with the first tile.
+    The code of a single worker has no number: it begins with the first tile.
     """
     alone = workers(schedule, variant) == 1 and schedule.kernel.tile_scheduler != "one_tile"
     return np.zeros_like(number) if alone else number

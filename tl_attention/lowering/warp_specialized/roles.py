@@ -23,7 +23,7 @@ from tl_attention.schedule.schedule import Schedule
 if TYPE_CHECKING:
     from tl_attention.proof.code.row_tiles import RowTiles
 
-    # How many KV blocks of a tile run, and where it lies, if that is asked for.
+    # For each tile, how many of its KV blocks run, and where the tile lies, if that is asked for.
     Work = Sequence[tuple[int, RowTiles | None]]
 
 
@@ -185,7 +185,7 @@ class Roles:
                     )
             yield from self._stored(tile, own) if tile else ()
             if self.output_through_q:
-                # TileLang lets all warpgroups meet before one writes where it believes that others read.
+                # TileLang makes all warpgroups meet before a warpgroup writes where TileLang believes that others read.
                 yield Event("sync", NAMED, MEETING, WARPGROUP * self.warpgroups)
                 ours = Event("sync", NAMED, OWN + group, WARPGROUP)
                 yield from (Event("write", Q, group, reads=q), Event("fence"), ours)
@@ -205,7 +205,7 @@ class Roles:
     def _stored(self, tile: RowTiles, own: int) -> Iterator[Event | Maybe]:
         """Yields the rows, and their logarithms, that a warpgroup stores from registers: the rows that the problem has."""
         rows = tile.rows_from(own, ROWS)
-        # Where each thread stores its own elements they tell how many rows that are.
+        # Where each thread stores its own elements, the elements tell how many rows are stored.
         told = {"lse": 0, "output": rows if self.output == "direct" else 0}
         for kind in ("lse",) * ("LSE" in tile.tensors) + ("output",) * (not self.output_through_q):
             event = Event(kind, value=told[kind], place=tile.place(own))
@@ -228,7 +228,7 @@ class Roles:
                 p = ((P, process.warpgroup, number),) if self.p_in_shared else ()
                 read = set(map(whole, statement.reads))
                 reads = ((ring, slot, number), *(q if "Q_shared" in read else ()), *(p if "acc_s_cast" in read else ()))
-                # One that adds to what it writes clears it in a tile's first block, any other always.
+                # A product that adds to its accumulators clears them in a tile's first block, any other product always.
                 adds = int(not opens and not set(statement.writes).isdisjoint(statement.reads))
                 yield Event("product", ring, slot, reads=reads, place=(adds,))
             case "wait" if op.statement in self.table.products:
@@ -246,7 +246,7 @@ class Roles:
             case "pass":
                 yield Event("signal", NAMED, TURN + 1 - process.warpgroup, 2 * WARPGROUP)
             case "hold":
-                # A call takes four in eight: two take all of them.
+                # A call holds four registers in eight: two calls hold all of them.
                 first, end = op.registers
                 yield from (Event("hold", EXPONENTIALS, start, end) for start in (first, first + 4))
             case "hold_last":

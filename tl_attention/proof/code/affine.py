@@ -13,7 +13,7 @@ from typing import Any
 
 from tl_attention.proof.code.expression import Expression
 
-# What a form may be.
+# The kinds of forms.
 INVARIANT, AFFINE, FLOORED, PERIODIC, THRESHOLD, OTHER = (
     "invariant",
     "affine",
@@ -206,7 +206,7 @@ class Forms(dict[str, Form]):
     """Forms map variables to their forms: a variable that is not known is invariant."""
 
     def __missing__(self, name: str) -> Form:
-        # The functions of an expression are asked for here first.
+        # Python looks up the functions of an expression here first.
         if name in FORMS:
             raise KeyError(name)
         return form(None)

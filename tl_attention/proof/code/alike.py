@@ -25,15 +25,15 @@ from tl_attention.proof.code.tensors import Tensor
 from tl_attention.proof.code.text import Kernel
 from tl_attention.proof.code.verdict import Unsafe
 
-# Of a problem of fixed sizes: so many of its first tiles, and so many between the first and the last.
+# A problem of fixed sizes gives so many of its first tiles, and so many between the first and the last.
 FIRST, BETWEEN = 64, 1024
 # So many tiles are first ones, or last ones.
 EDGE = 50
 NONE = -1
-# Of the samples of one length: iterations above it count modulo the period.
+# Loops of at least so many iterations are alike if their lengths are equal modulo the period.
 SHORT = 3
 Array = np.ndarray
-# What multiplies, and is in every loop over KV blocks of those that compute.
+# Steps that multiply: every loop over KV blocks of threads that compute has one.
 PRODUCTS = ("product", "multiply")
 
 
@@ -162,7 +162,7 @@ class Likeness:
         self, lines: Collection[int], plain: Collection[int], turn: int, ys: int, rows: int, program: Program
     ) -> None:
         tiles = self.turns[turn]
-        # Scores are hidden so many iterations after that of their block's number.
+        # The mask of block n runs in iteration n + lag.
         lag = next(op.lag for op in program.phases.steady.operations if op.statement == "mask")
         trips = self.trips(plain, turn)
         behind = self.trips({line for line in lines if plain and line > max(plain)}, turn)

@@ -82,7 +82,7 @@ def _count(match: re.Match[str], declared: Declared) -> Made:
 
     def act(run: Run, threads: Class, line: int) -> None:
         found = run.add(threads, counter, int(index), int(step))
-        # Where each block is of a problem of its own, it is the last one there.
+        # Where each block has a problem of its own, the block is the last one there.
         threads.names[variable] = 1 if run.lengths.ends and not run.whole else (found == int(last)) * 1
 
     return Made(act, frozenset({variable}))

@@ -10,9 +10,9 @@ from tl_attention.proof.code.row_tiles import RowTiles
 from tl_attention.proof.code.verdict import Unsafe
 from tl_attention.proof.events import AnyOrder, Event, Expected, Maybe
 
-# What a tile begins with where a block works on several.
+# A tile begins with the wait for this barrier, where a block works on several tiles.
 Q_FULL = "Q_full"
-# In the tile of this index, so many iterations of a long loop.
+# The kind of an event: `value` iterations of a long loop are left out in the tile number `index`.
 LEFT_OUT = "left out"
 
 

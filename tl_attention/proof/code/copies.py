@@ -26,11 +26,11 @@ ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8}
 PUT, PER_HEAD = "put", "of its head"
 # Tensors that have a number for each head.
 TENSORS = tuple(feature.name for feature in INPUTS if feature.kind == "per head")
-# Of the logarithms of a thread's two rows.
+# The bytes of the logarithms of a thread's two rows, and the number of rows.
 LSE_BYTES, LSE_ROWS = 8, 2
-# Which thread of those that compute it is: all of them, from the first on.
+# A thread's number among all threads that compute, from the first on.
 OWN = "((int)threadIdx.x)"
-# By whether a device function is for bfloat16.
+# The dtype of a device function, by whether the function is for bfloat16.
 DTYPES = {"true": "bfloat16", "false": "float16"}
 # acc_o    (&(acc_o[64]))
 REGISTERS = re.compile(r"(?:(\w+)|\(&\((\w+)\[(\d+)\]\)\))$")
@@ -214,7 +214,8 @@ def _of_head(match: re.Match[str], declared: Declared) -> Made:
     return seen(PER_HEAD, match[2], value=declared.expression(match[3]))
 
 
-# Read as to the place in memory. Which of a thread's registers it is, or what zeros are, is for the numbers to show.
+# These kinds are read for the place in memory. Which of a thread's registers is moved, or what zeros are, is for the
+# numbers to show.
 WRITE, READ, OUTPUT, FETCH = (f"{kind}, numbers: registers" for kind in ("write", "read", "output", "fetch"))
 COPY_CALLS = (
     # tl::tma_load(K_desc, K_full[0], (&(((half_t*)K_shared)[(i * 8192)])), (i * 64), (j * 128), head_2, bz_2);

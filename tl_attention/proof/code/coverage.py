@@ -84,7 +84,7 @@ class Coverage:
         for line, comparisons in iterations.comparisons.items():
             for number in range(len(comparisons)):
                 seen = self.compared[line, number]
-                # Once above it stays there; a loop of one iteration, at any size, has no second.
+                # A counter that is above stays above; a loop of one iteration, at any size, has no second.
                 if not fixed and len({at for _, at in seen}) > 1 and max(above for above, _ in seen) <= 0:
                     raise Unsafe(f"line {line + 1} compares what is counted with what no run gets to")
         dead: list[int] = []
@@ -102,7 +102,7 @@ class Coverage:
                 empty = short and isinstance(node, For) and node.trips.constant is None and not self._any_ran(node.body)
                 self._look(node.body, never or empty, dead, fixed, short)
             elif isinstance(node, If):
-                # The same for all sizes: every such thread was run.
+                # The condition depends on the thread alone, so it is the same for all sizes: every such thread was run.
                 plain = node.condition is not None and node.condition.names <= OF_A_THREAD
                 outcomes = self.outcomes[node.line]
                 self._look(node.body, never or (plain and True not in outcomes), dead, fixed, short)

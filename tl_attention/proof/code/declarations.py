@@ -71,7 +71,7 @@ class Declared:
     barriers: dict[str, int]
     numbers: dict[str, int]
     dynamic: bool
-    # The expressions that were asked for since this was cleared.
+    # The expressions that were parsed since this list was cleared.
     used: list[Expression] = field(default_factory=list)
 
     @classmethod

@@ -31,12 +31,12 @@ LEVELS = (
     ("*", "/", "%"),
 )
 SHIFTS, BITS = {"<<", ">>"}, 32
-# By a block's rank in its cluster, which is small, an integer may be shifted.
+# An integer may be shifted by a block's rank in its cluster, which is small.
 RANK = ("name", "tl__block_rank_in_cluster")
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
 # What stands behind a value, and so not behind a cast.
 AFTER_A_VALUE = {")", "]", ",", "?", ":", "*", "/", "%", *(token for level in LEVELS for token in level)}
-# What Python's own operators would say of no array, or differently from C.
+# Operators that Python does not have for arrays, or has with another meaning than C.
 FUNCTIONS = {"/": "quotient", "%": "remainder", "&&": "both", "||": "either", "?": "select", "!": "negation"}
 # What an expression that is not one of known integers raises.
 UNREADABLE = (NameError, SyntaxError, TypeError, ValueError, LookupError, ZeroDivisionError)

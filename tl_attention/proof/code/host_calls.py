@@ -84,7 +84,7 @@ READ_STRIDE = form("""
   }
   int64_t VARIABLE = CONDVAL;
 """)
-# What the kernel assumes of one, checked once the device is set.
+# A check of what the kernel assumes of a stride; it stands behind the call that sets the device.
 ASSUMED = form("""
   if (!(((VARIABLE % (int64_t)NUMBER) == (int64_t)0))) {
 LINES    return -1;

@@ -31,7 +31,7 @@ CAST = "(int64_t)"
 FLOAT_NAME = re.compile(r"\(\(double\)(\w+)\)")
 # DLPack's number of CUDA, and the device of the tensors.
 DEVICE = (Slot("int", "((int64_t)2)"), Slot("int", "((int64_t)dev_id)"))
-# No subtraction: from sizes of 0 and up these never give a negative value, and for those C and Python agree, also on
+# There is no subtraction: from sizes of 0 and up no value is negative, and for such values C and Python agree, also on
 # division, which C rounds towards 0 and Python down.
 OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,

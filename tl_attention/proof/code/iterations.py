@@ -20,12 +20,12 @@ from tl_attention.proof.code.expression import Expression, Tree, walk
 from tl_attention.proof.code.nodes import Assign, Declare, For, If, Leave, Step, While, every, expressions_of
 from tl_attention.proof.code.verdict import Unsafe
 
-# What a tile's place is known by, and sizes.
+# The names of what tells a tile's place, and of sizes.
 PLACES = frozenset({*Sizes._fields, "blockIdx_x", "blockIdx_y", "blockIdx_z"})
 EQUALITIES = {"==", "!="}
 SMALL = 4
 BITS_OF = {"&", "|", "^", "%"}
-# What a thread is known by.
+# The names of what tells a thread.
 OF_A_THREAD = {"threadIdx_x", "threadIdx_y", "tl__block_rank_in_cluster"}
 
 
@@ -129,7 +129,7 @@ class Iterations:
             elif isinstance(node, While):
                 self._while(node, names)
             elif isinstance(node, Leave):
-                # The number of a tile is what it compares.
+                # A Leave compares the number of a tile.
                 continue
             elif isinstance(node, If):
                 if node.condition:

@@ -32,7 +32,7 @@ BEGIN_OF_PRELUDE = """#if defined(_MSC_VER) && !defined(__clang__) && _MSC_VER <
 #define alignas _tl_orig_alignas
 #endif
 """.splitlines()
-# Those that a kernel has of what it calls.
+# Which of these headers a kernel has depends on what it calls.
 OF_CALLS = ("instruction/wgmma", "instruction/mma", "intrin", "atomic", "barrier", "copy_sm90", "copy", "cluster")
 OF_ALL = ("reduce", "scan", "ldsm", "threadblock_swizzle", "debug")
 HEADERS = {"#include <math_constants.h>", *(f"#include <tl_templates/cuda/{name}.h>" for name in (*OF_CALLS, *OF_ALL))}

@@ -32,7 +32,7 @@ REGISTERS = re.compile(r"(?:reinterpret_cast<(?:const )?uint32_t\*>|\(\(uint32_t
 IN_REGISTERS = re.compile(r"\(&\((\w+)\[(.+)\]\)\)$")
 # reinterpret_cast<const unsigned*>(K_local + (j_1 * 4))
 MMA_OPERAND = re.compile(r"reinterpret_cast<(float|const unsigned)\*>\((\w+) \+ (.+)\)$")
-# Rows, columns and depth, that A is not transposed, and B is.
+# The rows, columns and depth of an mma.sync; A is not transposed, and B is.
 OF_AN_MMA = (16, 8, 16, "false", "true")
 DTYPES = {"kFloat16": "float16", "kBFloat16": "bfloat16", "kFloat32": "float32"}
 
@@ -99,7 +99,7 @@ def _wgmma(match: re.Match[str], declared: Declared) -> Made:
 
 def _fence(match: re.Match[str], declared: Declared) -> Made | None:
     width, name, offset, count = match[1], declared.register(match[2]), int(match[3]), int(match[4])
-    # TileLang counts those of a whole tile, where a thread has fewer.
+    # TileLang counts the registers of a whole tile where a thread has fewer.
     if offset or 4 * count < declared.registers[name]:
         raise SyntaxError(f"a fence of {count} registers of {name} from {offset} on, not of all of them")
     # Two elements of 2 bytes are one register.

@@ -45,9 +45,9 @@ from tl_attention.proof.code.verdict import GeneratedCode, Unsafe, Verdict
 from tl_attention.proof.events import Event, Expected
 from tl_attention.schedule.schedule import Schedule
 
-# Of a period: longer ones would take too long to run.
+# The longest period in iterations: a longer one would take too long to run.
 MOST_ITERATIONS = 4096
-# Of the longest loops that are tried; most of their iterations are left out.
+# The keys of the longest loops that are tried; most of their iterations are left out.
 MOST_KEYS = 1 << 24
 
 
@@ -319,7 +319,7 @@ class Proof(ABC):
         """Says whether a window keeps every tile so short that some loops over its KV blocks may have no iteration."""
         rows, block_N = self.rows, self.schedule.block_N
         most = most_blocks(self.code.variant.mask, rows, block_N)
-        # One warpgroup masks its own edges, and what the others' rows see besides.
+        # One warpgroup masks its own edges, and what only the rows of other warpgroups see.
         return most is not None and most <= self.program.span + 3 + (rows + ROWS) // block_N
 
     def _digest(self, streams: Iterable[Iterable[Event]]) -> None:

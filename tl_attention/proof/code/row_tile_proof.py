@@ -61,13 +61,13 @@ class RowTileProof(Proof):
         group = self.code.variant.group
         for lengths in self.lengths(self.program.span + self.iterations.period + 1, 2 * self.rows, self.rows):
             yield Sizes(2, 3 * group, *lengths)
-        # So long that no number of the code is longer.
+        # Loops so long that no number in the code is larger.
         yield Sizes(1, group, 5, MOST_KEYS)
 
     def grids(self) -> Iterator[Sizes]:
         block_M, block_N, group = self.schedule.block_M, self.schedule.block_N, self.code.variant.group
         yield Sizes(2, 2 * group, 2 * block_M + 1, 3 * block_M - 7)
-        # The window's edges in tiles of their own, and keys before and after them that none of these sees.
+        # The window's edges lie in tiles of their own, with keys before and after them that no row of the tiles sees.
         for lengths in [*cuts(self.code.variant.mask, block_M, block_N, block_M)][:1]:
             yield Sizes(1, group, lengths.seq_q + 3 * block_M, lengths.seq_kv + 4 * block_M)
 

@@ -111,7 +111,7 @@ class Run:
         self.residues: dict[tuple[int, Core], set[int]] = defaultdict(set)
         self.compared: dict[tuple[int, int], set[tuple[int, tuple[str, ...]]]] = defaultdict(set)
         self.counters = {name: list(values) for name, values in self.counter.items()}
-        # Which tensor a variable's elements are of.
+        # The tensor that a variable's elements come from, and how many elements it has, by variable.
         self.fetched: dict[str, tuple[str, int]] = {}
         self._last: dict[str, int] = {}
         self._put: dict[tuple[str, int, int], list[int]] = defaultdict(list)

@@ -25,7 +25,7 @@ from tl_attention.proof.code.verdict import Unsafe
 from tl_attention.proof.code.wgmma_groups import WgmmaGroups
 from tl_attention.proof.events import CLUSTER, TILE, Event
 
-# Elements of a register.
+# The elements of a register.
 PAIR = 2
 # What all threads of a process do.
 BY_ALL = {
@@ -34,7 +34,7 @@ BY_ALL = {
     "commit copies", "copies wait", "rows of output", "rows of lse", PER_HEAD, PUT,
     "fragment", "multiply",
 }  # fmt: skip
-# What may stand among a product's instructions, or before its registers are fenced.
+# The kinds that may stand among a product's instructions, or before its registers are fenced.
 OF_A_PRODUCT = {"operand fence", "fence", "wgmma", "commit wgmma", "products wait"}
 
 

@@ -17,7 +17,7 @@ from tl_attention.proof.code.tiles import Tile
 from tl_attention.proof.code.verdict import Unsafe
 from tl_attention.proof.events import Event
 
-# What is one of several of the same that fill, read or write a tile.
+# The kinds of which several together fill, read or write a tile.
 OF_A_TILE = {"tma load", "tma store", "copy", "write", "output", "read"}
 
 
@@ -116,7 +116,7 @@ class TileCopies:
 
         source, place = _all("source", parts), _all("element", parts) - slot * tile.elements
         inside = _all("inside", parts) != 0 if "inside" in seen.values else source >= 0
-        # Without a condition zeros have no source.
+        # Where copies have no condition, zeros have no source.
         known = np.ones_like(inside) if "inside" in seen.values else inside
         first = int(source[place == 0][0])
         row, column = (origin[place] for origin in tile.origins)

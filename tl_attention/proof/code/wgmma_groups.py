@@ -51,7 +51,7 @@ class WgmmaGroups:
                 raise Unsafe(f"line {part.line}: {product.a} is written before the wait for the product that reads it")
 
     def computed(self) -> None:
-        """Notes that threads compute on registers: what was fenced is no longer."""
+        """Notes that threads compute on registers: what was fenced is fenced no longer."""
         self.fenced.clear()
 
     def arrive(self, part: ThreadSlice) -> None:
