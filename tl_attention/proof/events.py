@@ -1,4 +1,4 @@
-"""Events say what roles do with barriers and shared memory: `races.py` proves them, and generated code is read as them."""
+"""Events say what roles do with barriers and shared memory: `races.py` proves events, and code is read as events."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""This module counts barriers of a thread block as the hardware does, with a clock that tells what precedes what.
+"""This module counts barriers of a thread block as the hardware does, with a clock that tells what comes before what.
 
 A phase ends with its last arrival, once the bytes that it expects have landed; a wait on a parity passes when the phase
 of that parity is the last that ended. The clock is a vector clock. It has an entry for each agent, which counts the
 agent's events, and two for each barrier: one counts the phases that have ended, the other the phases whose arrivals
 have all been made. A clock holds what comes before in every order. One run shows what each phase is made of; a barrier
-checks that no other order makes the phase of anything else, and that no wait can find another phase than in this run.
+checks that no other order makes a phase of anything else, and that no wait can find another phase than in this run.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Barrier:
         return True
 
     def arrive(self, agent: Agent, arrivals: int, blocks: tuple[int, ...] = ()) -> bool:
-        """Counts `arrivals` of an agent, all for one phase, and says whether they end it.
+        """Counts `arrivals` of an agent for the current phase, and says whether they end the phase.
 
         The agent arrives at this barrier of each of `blocks`.
         """
@@ -163,7 +163,7 @@ class Barrier:
         return self._ends()
 
     def expect(self, agent: Agent, loads: int) -> None:
-        """Expects the bytes of so many loads in this phase."""
+        """Expects the bytes of `loads` loads in this phase."""
         self._must_be_in(agent, self.number, "expects bytes")
         self.expecting.append((agent, agent.now))
         self.expected += loads

@@ -1,4 +1,4 @@
-"""Proves that the roles of a cluster neither race nor deadlock, in whichever order their events run.
+"""This module proves that the roles of a cluster neither race nor deadlock, in whichever order their events run.
 
 One run decides for every order: clocks tell what comes before what whatever the order. The proof refuses
 
@@ -13,10 +13,10 @@ One run decides for every order: clocks tell what comes before what whatever the
 
 Where none of this can happen a wait passes for the same phase in every order, so all orders get equally far: one order
 deadlocks only if all do. The warps of a process run apart: what one warp reads, writes or stores concerns the others
-only after a barrier that all of them have been at. The arrivals of one release at the blocks of a cluster count as one
+only after a barrier that all warps have been at. The arrivals of one release at the blocks of a cluster count as one
 moment. Where the arrivals come apart, a later arrival of another warp may count in the place of the late one: then all
-arrivals of the phase have been made, which is what the phase's end tells. But only who waits for a phase knows that it
-has ended.
+arrivals of the phase have been made, which is what the phase's end tells. But only who waits for a phase knows that
+the phase has ended.
 
 `mbarrier.py` names the rules. Some rules refuse more than can fail: see there.
 """

@@ -92,7 +92,7 @@ class Role(Agent):
         self._wrote(buffer)
 
     def fence(self) -> None:
-        """Fences what the role's threads wrote, for the TMA and for products, and ends what they have read."""
+        """Fences what the role's threads wrote, for the TMA and for products, and ends what the threads have read."""
         for buffer in self.unfenced:
             buffer.written, buffer.fenced = self.now, True
         self.unfenced.clear()

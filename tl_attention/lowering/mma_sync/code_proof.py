@@ -1,7 +1,7 @@
-"""Proves the generated mma.sync kernel against the Program: the same operations in the same order, with all their parts.
+"""This module proves the generated mma.sync kernel against the Program: all operations, each with all its parts, in order.
 
-The proof reads more of registers than for other lowerings: which matrix of which KV block each register of a fragment
-has, and that each product finds there what it multiplies.
+The proof reads more of registers than other lowerings' proofs: which matrix of which KV block each register of a
+fragment has, and that each product finds there what it multiplies.
 """
 
 from __future__ import annotations

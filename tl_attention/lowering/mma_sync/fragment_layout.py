@@ -1,8 +1,9 @@
-"""FragmentLayout says what each statement on fragments does to a thread's registers: what they get, what is multiplied.
+"""FragmentLayout says which matrices a statement loads into a thread's registers, and which registers it multiplies.
 
 A register is two elements, named by the first. In each register a lane has what the fragment of an mma.sync m16n8k16
-has of one 8 x 8 matrix (PTX ISA, mma.m16n8k16): A's first two are rows 0 to 7 and 8 to 15 of the first eight columns,
-the last two the same rows of the next eight columns; B's two are its first eight rows and the eight rows behind.
+has of one 8 x 8 matrix (PTX ISA, mma.m16n8k16): A's first two registers are rows 0 to 7 and 8 to 15 of the first eight
+columns, the last two are these rows of the next eight columns; B's two registers are its first eight rows and the next
+eight.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Operand = tuple[str, int, dict[int, Matrix]]
 
 
 class Multiplied(NamedTuple):
-    """A Multiplied is one mma.sync: its operands, each with its first register and its matrices."""
+    """A Multiplied is an mma.sync: its operands A and B, each with an array, a first register, and matrices."""
 
     a: Operand
     b: Operand
@@ -34,7 +35,7 @@ class Multiplied(NamedTuple):
 
 @dataclass(frozen=True)
 class FragmentLayout:
-    """A FragmentLayout has the matrices and products of a schedule's statements, for heads of so many columns."""
+    """A FragmentLayout has the matrices and products of a schedule's statements, for heads of `head_dim` columns."""
 
     schedule: Schedule
     head_dim: int
@@ -76,7 +77,7 @@ class FragmentLayout:
         return self._loaded[statement]
 
     def multiplied(self, statement: str) -> dict[int, list[Multiplied]]:
-        """Returns the products that add to each four accumulators, by the first of them."""
+        """Returns the products that add to each four accumulators, by the first of the four."""
         return self._multiplied[statement]
 
     def needed(self, statement: str) -> dict[tuple[str, int], Matrix]:
@@ -131,7 +132,7 @@ class FragmentLayout:
         return found
 
     def _steps(self, statement: str) -> range:
-        """Returns the steps of a chunk, from its own first on; all steps where the statement is not split."""
+        """Returns the steps of a statement's chunk, counted from the chunk's first; all steps where there are no chunks."""
         name, steps = whole(statement), self.fragments.chunks[statement].steps
         along = self.schedule.block_N if name in ("frag_v", "mma1") else self.head_dim
         return range(along // DEPTH if steps is None else steps)
@@ -169,6 +170,6 @@ class FragmentLayout:
 
 
 def _operand(name: str, matrices: dict[int, Matrix], offset: int, count: int) -> Operand:
-    """Returns an operand: so many elements of what a step's registers have, from the offset on."""
+    """Returns an operand: `count` elements of the registers of a step, from `offset` on."""
     start = min(matrices) + offset
     return name, start, {at: matrices[at] for at in range(start, start + count, PAIR)}

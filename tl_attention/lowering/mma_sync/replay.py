@@ -1,4 +1,4 @@
-"""Proves of a Program for mma.sync that its own waits and barriers are enough, whichever code runs it."""
+"""This module proves that the waits and barriers of a Program for mma.sync are enough, whichever code runs the Program."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Proves the generated pipelined kernel against the Program: same order, enough waits, barriers and fences, right tiles.
+"""This module proves the generated pipelined kernel against the Program: order, waits, barriers, fences and tiles.
 
-`T.Pipelined` derives the waits for the loads itself, and TileLang 0.1.15 gets some orders wrong without a word (a load
-that was committed last is not waited for). So what it generated is checked, not what it was asked for.
+The order must be the same, waits, barriers and fences must be enough, and tiles must be right. `T.Pipelined` derives
+the waits for the loads itself, and TileLang 0.1.15 gets some orders wrong without a word (a load that was committed
+last is not waited for). So what TileLang generated is checked, not what it was asked for.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class PipelinedProof(RowTileProof):
             yield Event("output", value=tile.rows_from(0, self.rows), place=tile.place())
 
     def _issue(self, statement: str, block: int, tile: RowTiles) -> Iterator[Event | Maybe]:
-        """Yields a load, or a product, which adds to what its accumulators have: -inf where scores are hidden."""
+        """Yields the events of a load, or of a product, which adds to what its accumulators have.
+
+        Accumulators have -inf where scores are hidden.
+        """
         load, *_ = self.program.table.loads_of(statement) or (statement,)
         ring = load.removeprefix("load_").upper()
         slot = block % self.program.buffers[load]
@@ -69,7 +73,7 @@ class PipelinedProof(RowTileProof):
 
 
 def _masked(events: Iterable[Event]) -> Iterator[Event]:
-    """Yields the events, with a mask right before each product of K that has one, or more.
+    """Yields the events, with one mask right before each product of K that has masks.
 
     The masks may stand anywhere behind the product before.
     """

@@ -1,4 +1,4 @@
-"""Replays what a block of the generated pipelined kernel did: every read finds what it should, and can see it."""
+"""This module replays what a block of the generated pipelined kernel did: every read finds its data, and can see it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAITS = {"commit copies", "copies wait", "sync", "fence", "products wait", "stor
 
 
 class Load(NamedTuple):
-    """A Load is a filling of a buffer: load number `block` of K or V, Q's, or the output on its way out."""
+    """A Load is a filling of a buffer: load number `block` of K or V, the load of Q, or the output on its way out."""
 
     name: str
     block: int
@@ -27,11 +27,12 @@ class Load(NamedTuple):
 
 
 class _Replay:
-    """A _Replay tracks where each tile is, who can see it, and who may overwrite it.
+    """A _Replay tracks where each tile is, who can see the tile, and who may overwrite it.
 
     Data that threads wrote, by themselves or by cp.async, must have arrived (for the thread that wrote it), be past a
     barrier of all threads (for the others), and past a fence (for the asynchronous proxy of products and TMA). For
-    cp.async TileLang lets a fence do that comes behind the copy's issue; NVIDIA's own loops over cp.async have none.
+    cp.async TileLang accepts a fence that comes behind the copy's issue; NVIDIA's own loops over cp.async have no
+    fence.
     """
 
     def __init__(self) -> None:

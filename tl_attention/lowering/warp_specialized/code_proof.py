@@ -1,4 +1,4 @@
-"""Proves the generated warp-specialised kernel: its threads run the events of their roles, on the tiles they should.
+"""This module proves the generated warp-specialised kernel: its threads run the events of their roles, on the right tiles.
 
 `races.py` has proved these events; what else could make threads wait for each other is refused.
 """
@@ -183,7 +183,7 @@ class RolesProof(Proof):
     def _start(self, process: Process) -> list[Event]:
         """Returns what a process does between the initialisation and its role.
 
-        It sees all barriers, and moves registers.
+        The process sees all barriers, and moves registers.
         """
         split = split_registers(self.schedule)
         kind = "fewer registers" if process.warpgroup < 0 else "more registers"
@@ -192,7 +192,7 @@ class RolesProof(Proof):
 
 
 def _alone(process: Process, users: dict[tuple[int, int], Process], event: Event) -> bool:
-    """Says whether an event concerns the process alone: a fence, or a named barrier of as many threads as it has.
+    """Says whether an event concerns its process alone: a fence, or a named barrier for the threads of the process.
 
     Raises Unsafe where two processes of a block both use that named barrier.
     """

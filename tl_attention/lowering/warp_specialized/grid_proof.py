@@ -1,4 +1,4 @@
-"""This module proves that the blocks of a warp-specialised kernel work on all tiles of a grid, each in its turn.
+"""This module proves that the blocks of a warp-specialised kernel work on all tiles of a grid, in turn.
 
 Every number is one tile, every tile is taken by one block, and all roles of a block work on the same tile.
 """
@@ -82,7 +82,7 @@ class GridProof:
     def check(self) -> None:
         """Raises Unsafe unless the blocks work on all tiles of the grid, each once.
 
-        Of a large grid a sample is checked.
+        A large grid is checked by a sample.
         """
         blocks = self._blocks()
         turns = ceildiv(self.total, blocks) + 1
@@ -152,7 +152,7 @@ NO_TILE = 1 << 40
 
 
 def check_samples(proof: Proof, roles: Roles) -> None:
-    """Raises Unsafe where a tile decides something besides where it lies, or is not followed by the next one."""
+    """Raises Unsafe where a tile decides more than its place, or is not followed by the next tile."""
     schedule, variant, cluster = proof.schedule, proof.code.variant, roles.cluster
     # The number of heads in a section is a quotient by the number of keys, so there must be keys.
     keyless = schedule.kernel.tile_order != "sections"
@@ -170,9 +170,10 @@ def check_samples(proof: Proof, roles: Roles) -> None:
 
 
 def first_numbers(schedule: Schedule, variant: Variant, number: np.ndarray) -> np.ndarray:
-    """Returns the numbers of the tiles that clusters of these numbers begin with: their own numbers.
+    """Returns the number of the tile that each cluster begins with; the clusters have these numbers.
 
-    The code of a single worker has no number: it begins with the first tile.
+    A cluster begins with the tile of its own number. A single worker's code has no cluster number: it begins with the
+    first tile.
     """
     alone = workers(schedule, variant) == 1 and schedule.kernel.tile_scheduler != "one_tile"
     return np.zeros_like(number) if alone else number
@@ -181,7 +182,10 @@ def first_numbers(schedule: Schedule, variant: Variant, number: np.ndarray) -> n
 def turns(
     proof: Proof, sizes: Problems, number: np.ndarray, count: int, tensors: Mapping[str, Tensor], counted: int = 0
 ) -> list[RowTiles]:
-    """Returns the tiles that clusters work on in turn, from these numbers on, an entry for each of their blocks."""
+    """Returns the tiles that clusters work on in turn: `count` times an entry for each block of the clusters.
+
+    The clusters begin with the tiles of these numbers.
+    """
     schedule, variant = proof.schedule, proof.code.variant
     scheduler, step = schedule.kernel.tile_scheduler, workers(schedule, variant)
     total = ceildiv(sizes.seq_q, proof.rows) * sizes.heads * sizes.batch
@@ -201,7 +205,7 @@ def turns(
 def _tiles(
     proof: Proof, sizes: Problems, number: np.ndarray, there: np.ndarray, tensors: Mapping[str, Tensor]
 ) -> RowTiles:
-    """Returns the tiles of these numbers, each for all blocks of its cluster."""
+    """Returns the tiles of these numbers, each repeated for all blocks of a cluster."""
     cluster, block_M = proof.schedule.kernel.cluster, proof.schedule.block_M
     tile, head = placed(np.where(there, number, 0), sizes, proof.rows, proof.schedule, proof.code.variant)
     tile, head, there = (np.repeat(part, cluster) for part in (tile, head, there))

@@ -80,7 +80,7 @@ class Roles:
         )
 
     def slots(self, name: str) -> int:
-        """Returns how many buffers a load has, which is also how many mbarriers of each of its two kinds there are."""
+        """Returns how many buffers a load has; there are as many full mbarriers, and as many empty ones."""
         depths = {self.rings[load]: depth for load, depth in self.program.buffers.items()}
         return {Q: self.warpgroups, P: self.warpgroups, TILE: 2, **depths}[name]
 
@@ -110,9 +110,9 @@ class Roles:
     def expected(
         self, process: Process, lengths: Sequence[int], tiles: Sequence[RowTiles | None], *, start: int = 0
     ) -> Iterator[Event | Maybe]:
-        """Yields what a process does for these tiles, with what concerns the process alone.
+        """Yields what a process does for these tiles, with the events that concern the process alone.
 
-        That is where the tiles lie, their masks, and the rows that the process stores. The process runs as if `start`
+        These are its masks and the rows that it stores. Events have their tiles' places. The process runs as if `start`
         loads of each ring, and as many tiles, had been before.
         """
         run = self._produce if process.warpgroup < 0 else self._compute
@@ -217,7 +217,7 @@ class Roles:
     def _operation(
         self, process: Process, op: Operation, number: int, q: tuple[Read, ...], opens: bool
     ) -> Iterator[Event]:
-        """Yields the events of an operation; `number` is the number of its load in the ring.
+        """Yields the events of an operation; `number` is the number of the operation's load in the ring.
 
         With `q`, products read Q_shared. `opens` says whether the block is the first of its tile.
         """
@@ -266,7 +266,7 @@ class Roles:
 
 
 def tile_lists(program: Program) -> tuple[tuple[int, ...], ...]:
-    """Returns the KV blocks of a block's row tiles, one after another, that show every state of its rings: short and long."""
+    """Returns lists of the KV blocks of a block's row tiles, short and long: together they show every state of the rings."""
     least = program.least_blocks
     long = max(program.span, least)
     return (), (least,), (least, least + 2, least + 1, least, least), (long, long + 1, long + 2)

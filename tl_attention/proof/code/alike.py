@@ -1,6 +1,6 @@
-"""This module proves that code does the same for all tiles: it runs thousands of tiles, of as many problems, at once.
+"""This module proves that code treats all tiles alike: it runs thousands of tiles, of as many problems, at once.
 
-Of each block one lane of a warp runs, and of each loop the first and the last iteration. Samples whose loops are
+One lane of a warp runs for each block, and the first and the last iteration of each loop. Samples whose loops are
 equally long must run the same lines with the same values, but for where their tiles lie: a row, a head, an address is
 moved by exactly what the problem says. So neither a tile, nor a head, a sequence or a size decides anything else, and
 what full runs show of some tiles holds for all.
@@ -77,7 +77,7 @@ class Likeness:
         return np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
 
     def check(self) -> None:
-        """Raises Unsafe unless all samples of a group do the same, each where its own tile lies."""
+        """Raises Unsafe unless all samples of a group do the same, each at the place of its own tile."""
         for seen in self.run.seen:
             group, sizes = self.groups[seen.turn], self.sizes[seen.turn]
             place = self.run.threads.place[seen.threads]
@@ -125,7 +125,10 @@ class Likeness:
                 )
 
     def trips(self, loops: Collection[int], turn: int) -> Array:
-        """Returns (block, y): how many iterations the loops of these lines have together, in a turn."""
+        """Returns the iterations of the loops on these lines, added up, for each block and y in a turn.
+
+        The result has the shape (blocks, ys).
+        """
         found = np.zeros((len(self.turns[turn].row), self.run.threads.ys), dtype=np.int64)
         for seen in self.run.seen:
             if seen.kind == "loop" and seen.turn == turn and seen.line in loops:
@@ -207,7 +210,7 @@ class Likeness:
     def _inside(
         self, of: Mapping[str, Any], base: Array, tensor: Tensor, row: Array, of_kv: bool, place: Array
     ) -> Array:
-        """Says whether the row that a thread copies is one of the tensor's."""
+        """Says whether the row that a thread copies is a row of the tensor."""
         own = row + (of["source"] - base) // tensor.row_stride
         sizes = self.turns[0].sizes
         return (own < (sizes.seq_kv if of_kv else sizes.seq_q)[place]).astype(int)

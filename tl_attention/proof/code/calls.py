@@ -1,7 +1,7 @@
-"""This module lists the calls of generated CUDA that are read, and reads those that order threads itself.
+"""This module lists the calls of generated CUDA that are read, and itself reads the calls that order threads.
 
-Each call stands beside an example of what matches it. The calls that order threads are mbarriers, named barriers,
-fences, the registers that warpgroups hand over, and the counter that hands out tiles.
+Each call stands beside an example of what matches its pattern. The calls that order threads are mbarriers, named
+barriers, fences, the registers that warpgroups hand over, and the counter that hands out tiles.
 """
 
 from __future__ import annotations

@@ -83,7 +83,10 @@ def _cp_async(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _fetch(match: re.Match[str], declared: Declared) -> Made | None:
-    """Reads a fetch from global memory into a variable, which from then on says where it is from; -1 is zeros."""
+    """Reads a fetch from global memory into a variable; from then on the variable says where its elements are from.
+
+    A variable of -1 is zeros.
+    """
     variable, words, tensor, place = match.groups()
     if variable not in declared.registers or tensor in declared.registers:
         return None
@@ -175,10 +178,10 @@ def _vector_output(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _lse(match: re.Match[str], declared: Declared) -> Made:
-    """Reads a store of logarithms: which rows they are, and how many there may be.
+    """Reads a store of logarithms: which rows are stored, and how many there may be.
 
-    That each row is stored once, by one lane, is in the text of the device function. Which registers it is given, and
-    the scale, are for the numbers to show.
+    That each row is stored once, by one lane, is in the text of the device function. Which registers the function is
+    given, and the scale, are for the numbers to show.
     """
     given = arguments(match[1])
     place = IN_GLOBAL.match(given[3]) if len(given) == 6 and given[5] == OWN else None

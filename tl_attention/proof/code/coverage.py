@@ -1,8 +1,8 @@
 """Coverage says which lines of a kernel ran, in which iterations of a period: a line that did not run shows nothing.
 
-A line that synchronises, loads, multiplies or stores and did not run is a refusal, unless it never can: its condition
-is the same whatever the sizes, and was false for every thread of every block of a cluster; or sizes are fixed and no
-tile of that grid gets there.
+A line that synchronises, loads, multiplies or stores and did not run is a refusal, unless the line never can run: its
+condition is the same whatever the sizes, and was false for every thread of every block of a cluster; or sizes are fixed
+and no tile of that grid gets there.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Coverage:
     def wanting(self, iterations: Iterations, fixed: bool) -> list[tuple[int, Core]]:
         """Returns the lines that were not seen in every iteration of a period, each with the core that has the period.
 
-        Of fixed sizes, and of short tiles, a loop that begins anew with each tile has no other iterations than those
-        that ran.
+        For fixed sizes, and short tiles, a loop that begins anew with each tile has no iterations other than those that
+        ran.
         """
         carried = {name for names in iterations.carried.values() for name in names}
         return [

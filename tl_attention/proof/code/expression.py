@@ -1,4 +1,4 @@
-"""Expressions are integer expressions of generated CUDA: parsed once, evaluated in the arithmetic that is handed in.
+"""This module parses integer expressions of generated CUDA once, and evaluates them in the arithmetic that it is given.
 
 A tree is nested tuples: ("number", 3), ("name", "blockIdx_x"), ("call", "min", a, b), and (operator, operands ...) with
 C's operators. `(int)threadIdx.x` is the name threadIdx_x, `tl::block_rank_in_cluster()` the name

@@ -1,6 +1,6 @@
-"""This module proves that all blocks of a grid work on the tiles that they should, tile after tile.
+"""This module proves that all blocks of a grid work on the right tiles, tile after tile.
 
-Of each loop over KV blocks the first and the last iteration run, so the first and the last block of a tile are seen.
+The first and the last iteration of each loop over KV blocks run, so the first and the last block of a tile are seen.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_places(
 
 
 def _wanted(of: RowTiles, warpgroups: int, optional: Collection[str]) -> Iterator[tuple[str, int, Any, Any, Any]]:
-    """Yields (what, warpgroup, places, which blocks must do it, which blocks may), for all that warpgroups should do."""
+    """Yields what warpgroups should do: (what, warpgroup, places, which blocks must do so, which blocks may)."""
     there = of.there
     for group in range(warpgroups):
         own = np.stack([of.row + ROWS * group, of.head, of.batch], axis=-1)
@@ -110,9 +110,9 @@ def _rows(seen: Seen, run: Run, reading: Reading) -> Any:
 
 
 def _element(seen: Seen, run: Run, reading: Reading) -> Any:
-    """Yields the places of a thread's own elements: its first element is the first of its tile.
+    """Yields the place of the first element that each thread stores itself: it is the first element of the tile.
 
-    Where in the tile the element lies is for runs of all threads to show.
+    Where in the tile an element lies is for runs of all threads to show.
     """
     tensor = reading.tensors["Output"]
     element = np.broadcast_to(seen.values["element"], len(seen.threads))
@@ -125,7 +125,7 @@ def _element(seen: Seen, run: Run, reading: Reading) -> Any:
 
 
 def _of_head(seen: Seen, run: Run, reading: Reading) -> Any:
-    """Yields the head of a head's number: there is nothing else to tell of it."""
+    """Yields the head that a per-head number is read for: the number has no other place."""
     head = np.broadcast_to(seen.values["value"], len(seen.threads))
     yield seen.name, run.threads.y[seen.threads], np.stack([head, head, head], axis=-1)
 

@@ -263,7 +263,7 @@ def _once(name: str, names: set[str]) -> None:
 
 
 def _arguments(lines: list[str]) -> Arguments:
-    """Returns what these definitions say.
+    """Returns the arguments that the definitions say.
 
     All definitions must be there, and no others.
     """

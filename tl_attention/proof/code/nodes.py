@@ -29,7 +29,7 @@ class Registers(NamedTuple):
 
     @classmethod
     def of(cls, names: frozenset[str]) -> Registers:
-        """Returns the registers of a call, which may write whatever it is given."""
+        """Returns the registers of a call; the call may write whatever it is given."""
         return cls(names, names)
 
     def union(self, *others: Registers) -> Registers:
@@ -145,7 +145,10 @@ def is_arithmetic(nodes: Sequence[Any]) -> bool:
 
 
 def only_numbers(nodes: Sequence[Any]) -> bool:
-    """Says whether all of some statements, and there are some, are left, wholly or in part, for the numbers to show."""
+    """Says whether statements are left, wholly or in part, for the numbers to show.
+
+    Every statement must be left so, and there must be some.
+    """
     return bool(nodes) and all(map(_is_numbers, nodes))
 
 

@@ -1,4 +1,4 @@
-"""This module reads the calls that multiply, and those that bring what they need into registers.
+"""This module reads the calls that multiply, and the calls that bring factors into registers.
 
 These are wgmma's descriptors, instructions, groups and waits, and the fences of their registers; ldmatrix and mma.sync;
 and shuffles among the four lanes that have a row.
@@ -62,9 +62,9 @@ def _offset(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _operand(text: str, declared: Declared) -> tuple[bool, str, Expression]:
-    """Returns (whether it is a descriptor, its name, what is added to it) for an operand of a product.
+    """Returns (whether it is a descriptor, a name, an offset) for an operand: a descriptor or registers.
 
-    An operand is a descriptor or registers. Units of 16 bytes are added to a descriptor, elements to registers.
+    The offset counts units of 16 bytes for a descriptor, elements for registers.
     """
     matrix, registers = DESCRIPTOR.match(text), REGISTERS.match(text.removesuffix(")") if text[0] == "(" else text)
     if matrix:

@@ -199,7 +199,10 @@ class Proof(ABC):
         return run
 
     def lengths(self, most: int, rows: int, edges: int) -> Iterator[Lengths]:
-        """Yields loops of up to `most` KV blocks, and the ways in which a mask's edges lie to so many of a tile's rows."""
+        """Yields lengths: loops of up to `most` KV blocks, all ways a window cuts a tile's blocks, rows that see no key.
+
+        The loops are of at most `rows` rows. `edges` rows are masked together.
+        """
         mask, block_N = self.code.variant.mask, self.schedule.block_N
         yield from ends(most, rows, block_N)
         yield from cuts(mask, self.rows, block_N, edges)
@@ -308,7 +311,7 @@ class Proof(ABC):
 
     @cached_property
     def _steps(self) -> frozenset[int]:
-        """Returns the lines of calls, but for those on a counter of tiles.
+        """Returns the lines of calls, except the calls on a counter of tiles.
 
         What a counter of tiles is left as shows where all tiles are looked at.
         """
@@ -316,7 +319,7 @@ class Proof(ABC):
 
     @property
     def _short(self) -> bool:
-        """Says whether a window keeps every tile so short that some loops over its KV blocks may have no iteration."""
+        """Says whether a window keeps tiles so short that some loops over KV blocks may have no iteration in any tile."""
         rows, block_N = self.rows, self.schedule.block_N
         most = most_blocks(self.code.variant.mask, rows, block_N)
         # One warpgroup masks its own edges, and what only the rows of other warpgroups see.

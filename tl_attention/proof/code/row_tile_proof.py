@@ -74,7 +74,7 @@ class RowTileProof(Proof):
     def check_grid(self, sizes: Sizes) -> None:
         """Raises Unsafe unless every block of the grid has its own tile.
 
-        Of a large grid it looks at the blocks at the corners, and where groups meet.
+        In a large grid the blocks at the corners, and where groups meet, are looked at.
         """
         tiles = row_tiles(AttentionShape.of(self.code.variant, sizes), self.schedule.block_M)
         group = self.code.variant.group
@@ -98,7 +98,7 @@ class RowTileProof(Proof):
     def _tiles(
         self, sizes: Any, row_tiles: Value, x: Value, y: Value, z: Value, tensors: Mapping[str, Tensor]
     ) -> RowTiles:
-        """Returns the tiles of blocks x, y, z of grids of so many row tiles."""
+        """Returns the tiles of blocks x, y, z of grids that have `row_tiles` row tiles."""
         row = self.rows * (row_tiles - 1 - x if self.longest_first else x)
         return RowTiles(self.cut, sizes, row, y, z, 0 * x, x >= 0, tensors)
 

@@ -1,4 +1,4 @@
-"""This module is the oracle of tiles: it says which rows a tile has, and which KV blocks it visits.
+"""This module is the oracle of tiles: it says which rows a tile has, and which KV blocks the tile visits.
 
 It also says which of the KV blocks need a mask, and where rows lie. It answers for one tile, or for arrays of tiles of
 many problems.
@@ -73,10 +73,7 @@ class RowTiles:
         return visited(self.sizes, cut.mask, first, cut.rows, cut.block_N, cut.least, self._arithmetic)
 
     def whole(self, offset: int, rows: int) -> tuple[Value, Value]:
-        """Returns the first KV block that all of so many rows see whole, and the end of such blocks.
-
-        The rows start at the tile's `offset`.
-        """
+        """Returns the first KV block that `rows` rows, from the tile's `offset` on, see whole, and the end of such blocks."""
         cut = self.cut
         return whole_blocks(self.sizes, cut.mask, self.row + offset, rows, cut.block_N, self._arithmetic)
 
@@ -100,11 +97,11 @@ class RowTiles:
         return end - first
 
     def skip(self, blocks: int) -> None:
-        """Skips so many KV blocks of a long loop before what follows."""
+        """Skips the next `blocks` KV blocks of a long loop."""
         self.skipped += blocks
 
     def rows_from(self, offset: int, rows: int) -> int:
-        """Returns how many of so many rows, from the tile's `offset` on, the problem has."""
+        """Returns how many of `rows` rows, from the tile's `offset` on, the problem has."""
         return max(0, min(rows, self.sizes.seq_q - self.row - offset))
 
     def kv(self, block: int) -> int:
@@ -136,7 +133,7 @@ class RowTiles:
         return self.tensors[tensor].element(batch, head, row), rows
 
     def mask(self, block: int, offset: int, rows: int) -> Event | Maybe:
-        """Returns the mask of so many rows in the loop's block number `block`.
+        """Returns the mask of `rows` rows, from the tile's `offset` on, in the loop's block number `block`.
 
         The mask is needed where the rows do not see all of the block, else it may be there.
         """

@@ -1,8 +1,8 @@
-"""This module runs a generated kernel for all threads of some blocks, and keeps what it saw them do.
+"""This module runs a generated kernel for all threads of some blocks, and keeps what they do.
 
 Lines run in classes of threads (`threads.py`). Nothing waits: what a class does after a wait is what it does once the
-wait has passed, so roles may run one after another. The n-th read of a number in shared memory gets the n-th that was
-put there: that reads and writes alternate is for the proof of the events to show.
+wait has passed, so roles may run one after another. The n-th read of a number in shared memory gets the n-th number
+that was put there: that reads and writes alternate is for the proof of the events to show.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Seen:
 class Extent:
     """An Extent says how much of long loops runs: `tiles` of a block, and iterations.
 
-    Of a loop of more than `head` + 2 * `period` iterations, the first `head` and at least the last `period` run, and
+    If a loop has more than `head` + 2 * `period` iterations, the first `head` and at least the last `period` run, and
     between them a multiple of `period` is left out. `ends` runs the first and the last iteration alone, for all threads
     together however long their loops are.
     """
@@ -173,7 +173,7 @@ class Run:
         self.counters[counter][index] = value
 
     def put(self, threads: Class, name: str, slot: Value, values: Value) -> None:
-        """Writes numbers to shared memory, each thread to its block's."""
+        """Writes numbers to shared memory; each thread writes to its block's."""
         for block, index, value in self._each(threads, slot, values):
             self._put[name, block, index].append(value)
 
@@ -228,7 +228,7 @@ class Run:
         return threads
 
     def _count(self, line: int, threads: Class) -> None:
-        """Notes in which iterations, modulo the period, a line ran, and how its comparisons came out."""
+        """Notes in which iterations, modulo the period, a line ran, and how the line's comparisons came out."""
         for core in self.iterations.cores.get(line, ()):
             value = sum(factor * threads.names[name] for name, factor in core) % self.iterations.states(line, core)
             self.residues[line, core].update(value.tolist() if isinstance(value, np.ndarray) else (value,))
@@ -271,7 +271,7 @@ class Run:
         return threads
 
     def _ends(self, node: For, threads: Class, trips: Value) -> Class:
-        """Runs the first and the last iteration of a loop, of all threads whose loops have them."""
+        """Runs the first and the last iteration of a loop, for the threads that have such iterations."""
         self.see(threads, node.line, "loop", value=trips)
         trips = np.broadcast_to(trips, threads.threads.shape)
         for chosen, iteration in ((trips >= 1, np.zeros_like(trips)), (trips >= 2, trips - 1)):

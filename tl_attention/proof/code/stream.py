@@ -1,4 +1,4 @@
-"""This module reads what one process did, as events, off what its threads were seen doing.
+"""This module turns what the threads of one process were seen doing into events.
 
 A process is a warpgroup, the producer warp, or a whole block. The stream proves that all threads, or one thread, did
 what all, or one, must do.
@@ -219,13 +219,13 @@ class Stream:
 
 @lru_cache(maxsize=1 << 14)
 def fragment(tile: str, slot: int, registers: str, at: int, matrix: Matrix) -> Event:
-    """Returns the event that a matrix of a tile is loaded into the register of this number."""
+    """Returns the event of a matrix of a tile that is loaded into register number `at`."""
     return Event("fragment", tile, slot, reads=((registers, at, 0),), place=(*matrix,))
 
 
 @lru_cache(maxsize=1 << 14)
 def multiply(into: str, at: int, a: tuple[str, int], b: tuple[str, int]) -> Event:
-    """Returns the event that a product of what these registers have is added to four accumulators from `at` on."""
+    """Returns the event of a product: four accumulators, from `at` on, add the product of the registers `a` and `b`."""
     return Event("multiply", into, at, reads=((*a, 0), (*b, 0)))
 
 

@@ -238,7 +238,7 @@ class _Reader:
             self.kinds[line] = "control, numbers: arithmetic" if only_numbers(body) else "control"
 
     def arithmetic(self, own: Sequence[int], body: Sequence[Any], read: Set[str] = frozenset()) -> Arithmetic:
-        """Joins all of a loop or branch into one statement; `read` are the registers that its condition reads."""
+        """Joins a loop or branch of arithmetic into one statement; `read` are the registers that the condition reads."""
         body = [node for node in body if isinstance(node, Arithmetic)]
         inner = tuple(line for node in body for line in node.lines)
         mask = set().union(*(self.tags.get(line, set()) for line in inner)) == TAGS.keys()

@@ -1,4 +1,4 @@
-"""This module holds what some threads of a process did, and what that is read with."""
+"""This module holds what some threads of a process did, and what the events are read with."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Reading:
 
 @dataclass(slots=True)
 class ThreadSlice:
-    """A ThreadSlice is what some threads of a process did: the threads of a Seen that are its own, `count` of them."""
+    """A ThreadSlice is what some threads of a process did: `count` threads of a Seen, those in `mine`."""
 
     seen: Seen
     mine: np.ndarray
     count: int
 
     def of(self, name: str) -> Value:
-        """Returns a value; the value has an entry for each of the threads if it differs."""
+        """Returns a value; the value is an array with an entry for each of the threads where they differ."""
         value = self.seen.values[name]
         return value[self.mine] if isinstance(value, np.ndarray) and self.count < len(value) else value
 

@@ -1,4 +1,4 @@
-"""This module holds the threads that run generated code, in classes that every condition so far has sent the same way.
+"""This module holds the threads that run generated code in classes: every condition so far sent a class the same way.
 
 A class has one state. A variable whose value is the same in all of its threads is one number, any other an array with a
 value for each thread. A condition, or a loop's length, that differs between the threads splits the class; behind the
@@ -79,9 +79,10 @@ class Class:
             yield int(found), self.part(value == found)
 
     def rejoin(self, parts: Iterable[Class], assigned: Iterable[str]) -> None:
-        """Takes the variables that were assigned in the parts, which together are this class, or less of it.
+        """Takes the variables that were assigned in the parts of this class.
 
-        A variable that some part does not have is unknown from here on.
+        The parts together are this class, or less of it. A variable that some part does not have is unknown from here
+        on.
         """
         parts = [part for part in parts if part is not self]
         if not parts:
@@ -106,7 +107,7 @@ class Class:
 
 
 def settled(value: Value) -> Value:
-    """Returns one number for an array of equal ones, and any other value as it is."""
+    """Returns one number for an array of equal numbers, and any other value unchanged."""
     if isinstance(value, np.ndarray) and len(value) and (value == value[0]).all():
         return value[0].item()
     return value

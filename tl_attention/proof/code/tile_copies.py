@@ -1,7 +1,7 @@
-"""This module reads what one process moves: boxes, copies and stores of one tile become the event that they are together.
+"""This module reads what one process moves: the boxes, copies and stores of one tile together become one event.
 
-Each event fills, or reads, one slot, all of it and each element once, each 16 bytes in their place; it is of rows that
-follow each other in one head.
+Each event fills, or reads, one slot, all of it and each element once, each 16 bytes in their place; the event is of
+rows that follow each other in one head.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class TileCopies:
         self.run, self.reading = run, reading
 
     def event(self, parts: Sequence[ThreadSlice]) -> Event:
-        """Returns the event that the parts of one tile are together.
+        """Returns the one event that the parts of a tile make together.
 
-        Raises Unsafe where they are no whole tile.
+        Raises Unsafe where the parts are no whole tile.
         """
         return MOVES[parts[0].seen.kind](self, parts)
 
@@ -152,7 +152,7 @@ def _all(name: str, parts: Sequence[ThreadSlice]) -> np.ndarray:
 
 
 def same_tile(first: Seen, seen: Seen) -> bool:
-    """Says whether both are parts of one tile.
+    """Says whether two steps are parts of one tile.
 
     A line that repeats with nothing but arithmetic between does parts of one tile.
     """
@@ -170,7 +170,7 @@ MOVES = {
 
 
 def p_in_shared(part: ThreadSlice, reading: Reading) -> Event:
-    """Returns the event of the columns of P that a warpgroup puts into a slot, as the product multiplies them.
+    """Returns the event of the columns of P that a warpgroup puts into a slot, as the product multiplies P.
 
     The columns must be of the scores. Raises Unsafe.
     """

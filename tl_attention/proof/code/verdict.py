@@ -1,4 +1,4 @@
-"""This module holds what the proof of generated code reads, and what it says."""
+"""This module holds the input of the proof of generated code, and its verdict."""
 
 from __future__ import annotations
 

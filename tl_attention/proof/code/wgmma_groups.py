@@ -1,7 +1,7 @@
-"""This module reads the products of one process: their instructions from warpgroup_arrive to commit, waits and fences.
+"""This module reads the products of one process: the instructions between warpgroup_arrive and commit, waits and fences.
 
-A wait names no register. So before a product, and behind the wait for it, the code must fence the registers that it
-reads and writes, or the compiler may move what computes on them.
+A wait names no register. So before a product, and behind the wait for it, the code must fence the registers that the
+product reads and writes, or the compiler may move what computes on them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tl_attention.proof.events import Event, Read
 
 
 class WgmmaGroups:
-    """WgmmaGroups reads the products of a process; `warpgroups` is the number, in its block, of each thread's warpgroup."""
+    """WgmmaGroups reads the products of a process; `warpgroups` has the number of each thread's warpgroup in its block."""
 
     def __init__(self, reading: Reading, warpgroups: np.ndarray):
         self.reading, self.warpgroups = reading, warpgroups
@@ -29,7 +29,7 @@ class WgmmaGroups:
         self.unfenced: set[str] = set()
 
     def check_settled(self, part: ThreadSlice) -> None:
-        """Raises Unsafe for what comes between a product's lines, or before its registers are fenced."""
+        """Raises Unsafe for a step that comes between a product's lines, or before the product's registers are fenced."""
         if self.open is not None:
             raise Unsafe(f"line {part.line}: {part.seen.kind} stands among a product's instructions")
         if self.unfenced:
@@ -68,9 +68,9 @@ class WgmmaGroups:
         self.open.append(part)
 
     def commit(self, part: ThreadSlice) -> Iterator[Event]:
-        """Yields the product that the instructions since the arrive are, and ends it.
+        """Ends the open product, and yields its event.
 
-        Raises Unsafe where they are no product, or its registers are not fenced.
+        Raises Unsafe where the instructions are no product, or its registers are not fenced.
         """
         instructions, self.open = self.open, None
         if not instructions:
