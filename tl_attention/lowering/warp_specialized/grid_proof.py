@@ -127,7 +127,7 @@ class GridProof:
     def _grid(self, blocks: np.ndarray, count: int, whole: bool = True) -> tuple[Run, list[int]]:
         """Runs one thread of each warpgroup and producer of the blocks, for `count` tiles.
 
-        The tiles are all if `whole`. Returns the run, and a number for each tile's place.
+        These are all tiles of the blocks if `whole`. Returns the run, and a number for each tile's place.
         """
         proof, cluster, reading = self.proof, self.roles.cluster, self.proof.reading(self.sizes)
         clusters = blocks[::cluster] // cluster

@@ -2,8 +2,8 @@
 
 It refuses an expression where a few iterations, or a few tiles, do not stand for all. A tile's place or a size may be
 compared for equality with nothing but the smallest numbers, and never its bits: what holds for one head or one length
-alone, or for one in a thousand, shows at no other, so no runs of samples would find it. The smallest of each are among
-the samples.
+alone, or for one in a thousand, shows nowhere else, so no runs of samples would find it. The smallest places and sizes
+are among the samples.
 """
 
 from __future__ import annotations

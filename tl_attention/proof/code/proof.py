@@ -1,6 +1,6 @@
 """This module holds what the proofs of all lowerings' generated code share.
 
-It says what is read, at which sizes, what ran, and the verdict.
+That is what is read, at which sizes, what ran, and the verdict.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class Tile:
     def place(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
         """Returns where 16 bytes of a row stand in a slot, in elements: of each 8 rows, chunk c of row r is chunk c ^ r.
 
-        In panels of 64 bytes, two rows of which are as long as one of 128, it is c ^ (r / 2), in panels of 32 bytes c ^
-        (r / 4).
+        In panels of 64 bytes, two rows of which are as long as one of 128, the chunk is c ^ (r / 2), in panels of 32
+        bytes c ^ (r / 4).
         """
         if not self.swizzled:
             return row * self.columns + column
