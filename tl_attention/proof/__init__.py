@@ -1,1 +1,1 @@
-"""What holds of a schedule before it runs: dependences, races, deadlocks, and the limits of the SM."""
+"""This package proves a schedule before it runs: its dependences, races, deadlocks, and the limits of the SM."""

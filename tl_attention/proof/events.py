@@ -1,4 +1,4 @@
-"""What roles do with barriers and shared memory: events, which `races.py` proves, and as which code is read."""
+"""Events say what roles do with barriers and shared memory: `races.py` proves events, and code is read as events."""
 
 from __future__ import annotations
 
@@ -9,38 +9,40 @@ from typing import NamedTuple
 Read = tuple[str, int, int]
 # (row, head, batch), or (element, rows).
 Place = tuple[int, ...]
-# What an event's place is called.
+# The word before an event's place in messages, by the event's kind; "at" for other kinds.
 PLACES = {"product": "keeping", "put": "of columns"}
 CLUSTER, NAMED, TILE, Q, P, EXPONENTIALS = "cluster", "named barrier", "tile", "Q", "P", "exponentials"
 
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """What a role does with `name[index]`, a barrier or a buffer of shared memory.
+    """An event is what a role does with `name[index]`, a barrier or a buffer of shared memory.
 
     wait, arrive        mbarrier: for the phase of parity `value`; `value` arrivals of each warp at each of `blocks`
     expect              mbarrier: the bytes of `value` loads
     sync, signal        named barrier of `value` threads: with waiting, and without
     load, take          fill the buffer with load number `step`: by TMA, in `blocks`; with a tile's number
-    product             issue one that reads the buffer, in flight until `products wait` leaves `value` of them
-    read, write         by the threads themselves; the latter over what was loaded
-    put                 fill columns of the buffer with what the threads computed, number `step`: a product may read it
-                        behind a `fence` of each, and a barrier of all of them
+    product             issue a product that reads the buffer, in flight until `products wait` leaves `value` of them
+    read, write         by the threads themselves; `write` goes over what was loaded
+    put                 fill columns of the buffer with what the threads computed, number `step`: a product may read
+                        them after a `fence` of each thread, and a barrier of all of them
     hold, hold last     keep exponentials `index` up to `value` before what follows, or `index` alone; `resume` keeps
-                        those that follow behind
-    store, stored       the output by TMA, out of the buffer; `stored` waits for it, and a `fence` goes before it
-    fence               between what the threads do themselves and the TMA: what they wrote is there for it, and what they
-                        read is not written over by it
-    init, init fence    in code alone: an mbarrier that counts `value` arrivals, and what shows all of them to the TMA
+                        the exponentials that follow behind it
+    store, stored       store the output by TMA, out of the buffer, after a `fence`; `stored` waits for the store
+    fence               between what the threads do themselves and the TMA: the TMA sees what the threads wrote, and
+                        does not write over what the threads still read
+    init, init fence    in code alone: an mbarrier that counts `value` arrivals, and the fence that shows all of them to
+                        the TMA
 
-    mask                hide scores of KV block `step`, where that is needed; in code alone, so is
+    mask                hide scores of KV block `step`, where that is needed; this and the following are in code alone
     output, lse         store rows of the output from registers, and the logarithms of rows
-    fragment, multiply  load a matrix of a tile into the register `reads`; multiply those of `reads`
+    fragment, multiply  load a matrix of a tile into the register `reads`; multiply the matrices of `reads`
 
-    `place` says where in a tensor a tile starts: its (row, head, batch), or the (element, rows) of copies by threads. Where
-    nobody asks for a tile's place it is empty. Of a product it is whether that keeps what its accumulators had, of `put` the
-    (first, end) of the columns, of a fragment where its matrix lies in its tile. `reads` has the (buffer, index, step) that
-    must be there. `step` is the number of a load, which code does not show: it takes no part in ==.
+    `place` says where in a tensor a tile starts: its (row, head, batch), or the (element, rows) of copies by threads.
+    `place` is empty where nobody asks for a tile's place. For a product `place` is whether the product keeps what its
+    accumulators had, for `put` the (first, end) of the columns, for a fragment where its matrix lies in its tile.
+    `reads` has the (buffer, index, step) that must be there. `step` is the number of a load, which code does not show:
+    it takes no part in ==.
     """
 
     kind: str
@@ -60,7 +62,7 @@ class Event:
 
     @cached_property
     def _shown(self) -> tuple[object, ...]:
-        """What code shows of it, too."""
+        """Returns what code, too, shows of an event: all but the numbers of loads."""
         reads = tuple(read[:2] for read in self.reads)
         return self.kind, self.name, self.index, self.value, self.blocks, self.place, reads
 
@@ -79,24 +81,24 @@ class Event:
 
 
 class Maybe(NamedTuple):
-    """An event that code may show, where a role says what it does."""
+    """A Maybe holds an event that code may show, where a role says what it does."""
 
     event: Event
 
 
 class AnyOrder(NamedTuple):
-    """Events in whichever order, each once."""
+    """An AnyOrder holds events that come in any order, each once."""
 
     events: frozenset[Event]
 
 
-# What code is held to, one after the other.
+# What code must do, one after the other.
 Expected = Event | Maybe | AnyOrder
 
 
 @dataclass(frozen=True)
 class Process:
-    """A warpgroup that computes, or the producer warp, number -1."""
+    """A process is a warpgroup that computes, or the producer warp, which has number -1."""
 
     block: int
     warpgroup: int

@@ -1,8 +1,8 @@
-"""Proves a Program against source order by value numbering, and says in words which dependence it breaks.
+"""This module proves a Program against source order by value numbering, and says in words which dependence breaks.
 
-Every statement is run on symbols: the value it writes is named by the statement and the values that it read. A
-Program is legal when each read, and the results after the loop, see the value that source order gives them, for
-every number of blocks up to two more than twice its span, whichever way asynchronous work falls.
+Every statement is run on symbols: the value it writes is named by the statement and the values that it read. A Program
+is legal when each read, and the results after the loop, see the value that source order gives them, for every number of
+blocks up to two more than twice its span, whichever way asynchronous work falls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AFTER_LOOP = "the output"
 
 @dataclass(frozen=True)
 class Write:
-    """A value: the instance that wrote it and the name of what it wrote."""
+    """A Write is a value: it names the statement and block that wrote the value, and the value's number."""
 
     statement: str
     block: int
@@ -28,7 +28,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Violation:
-    """The first read that sees another value than in source order, in a loop over `blocks` KV blocks."""
+    """A Violation is the first read that sees another value than in source order, in a loop over `blocks` KV blocks."""
 
     blocks: int
     policy: Policy
@@ -46,7 +46,7 @@ class _WrongRead(Exception):
 
 
 class _Symbols:
-    """State of the machine over symbols. With `expected`, every read is compared."""
+    """A _Symbols is the machine's state over symbols. With `expected`, every read is compared."""
 
     def __init__(self, table: Table, numbers: dict, expected: dict[tuple[str, int, str], Write] | None = None):
         self.statements, self.rings_of = table.by_name, table.rings
@@ -54,7 +54,7 @@ class _Symbols:
         self.numbers = numbers
         self.expected = expected
         self.reads: dict[tuple[str, int, str], Write] = {}
-        # A buffer without an initial value has one of its own, as if somebody had written it.
+        # A buffer without an initial value has a value of its own, as if somebody had written it.
         self.buffers = {
             buffer: Write(table.names[0], -1, self._constant(table.initial.get(whole(buffer), f"start of {buffer}")))
             for s in table.statements
@@ -71,7 +71,7 @@ class _Symbols:
         ]
         value = self._passed_on(entry, inputs)
         if value is None:
-            # Without such inputs it writes the same every time, unless it depends on the block itself.
+            # From the same inputs a statement writes the same value every time, unless it depends on the block itself.
             key = (statement, block if entry.of_block else None, *inputs)
             value = self._constant(entry.constant) if entry.constant else self._number(key)
         written = Write(statement, block, value)
@@ -83,14 +83,17 @@ class _Symbols:
                 self.buffers[buffer] = written
 
     def _number(self, key: tuple) -> int:
-        """The number of the value that is named so."""
+        """Returns the number of the value that the key names; equal keys get equal numbers."""
         return self.numbers.setdefault(key, len(self.numbers))
 
     def _constant(self, value: str) -> int:
         return self._number(("constant", value))
 
     def _passed_on(self, entry: Statement, inputs: list[int]) -> int | None:
-        """The value of an input that a statement passes on unchanged, to the bit: then no order is wrong for it."""
+        """Returns the value of an input that a statement passes on unchanged, to the bit, else None.
+
+        No order is wrong for a statement that passes its input on.
+        """
         if entry.identity == "copy" or (entry.identity == "zero" and inputs[0] == self.zero):
             return inputs[0]
         if entry.identity == "maximum" and self.minus_inf in inputs:
@@ -115,7 +118,7 @@ class _Symbols:
 
 
 def source_order(table: Table, blocks: int, numbers: dict) -> dict[tuple[str, int, str], Write]:
-    """What every read sees in source order."""
+    """Returns what every read sees in source order."""
     symbols = _Symbols(table, numbers)
     for block in range(blocks):
         for name in table.names:
@@ -125,7 +128,10 @@ def source_order(table: Table, blocks: int, numbers: dict) -> dict[tuple[str, in
 
 
 def find_violation(program: Program, policies: tuple[Policy, ...] = (LATE, EARLY)) -> Violation | str | None:
-    """The first broken read, or a deadlock in words, or None. Fewest blocks first."""
+    """Returns the first broken read, or a deadlock in words, or None.
+
+    Loops of the fewest blocks are tried first.
+    """
     numbers: dict = {}
     for blocks in range(1, 2 * program.span + 3):
         expected = source_order(program.table, blocks, numbers)
@@ -153,7 +159,7 @@ def find_violation(program: Program, policies: tuple[Policy, ...] = (LATE, EARLY
 
 
 def check(program: Program) -> None:
-    """Raise ScheduleRefused with the dependence that the Program breaks."""
+    """Raises ScheduleRefused with the dependence that the Program breaks."""
     violation = find_violation(program)
     if isinstance(violation, Violation):
         raise ScheduleRefused(violation.words)
@@ -162,7 +168,7 @@ def check(program: Program) -> None:
 
 
 def _words(program: Program, blocks: int, wrong: _WrongRead, expected: Write, written: bool) -> str:
-    """Why a read sees the wrong value: what it needs is not `written` yet, or is overwritten already."""
+    """Says why a read sees the wrong value: the value is not `written` yet, or is overwritten already."""
     reader, buffer, found = wrong.statement, wrong.buffer, wrong.found
     emitted = [
         (step.op.statement, step.block) for step in program.roles(blocks)[CONSUMER] if step.op.kind in ("run", "issue")
@@ -179,7 +185,7 @@ def _words(program: Program, blocks: int, wrong: _WrongRead, expected: Write, wr
         return f"{statement}({offset(block - time, 'n' if loop_end else 't')})"
 
     def late(instance: tuple[str, int], than: tuple[str, int]) -> str:
-        """Why it has not run when the other one does; nothing is said of what another role issues."""
+        """Says why `instance` has not run when `than` does; the text is empty where another role issues either."""
         if instance not in emitted or than not in emitted:
             return ""
         return ", emitted later," if emitted.index(instance) > emitted.index(than) else ", in flight,"

@@ -1,4 +1,4 @@
-"""What one thread block takes of the SM: shared memory and registers, with the arithmetic in the refusal."""
+"""This module computes what a thread block takes of the SM, shared memory and registers, and words the refusals."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from tl_attention.schedule.schedule import Schedule
 ROW_VECTOR_REGISTERS = 2 * 5
 # What ptxas needs for a product beside its accumulators, of the registers that a block is launched with.
 PRODUCT_REGISTERS = 30
-# Dynamic shared memory follows the static, from where swizzled tiles may start.
+# Dynamic shared memory follows the static, from the next address where swizzled tiles may start.
 DYNAMIC_ALIGNMENT = 1024
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one thread block takes of the SM, and what it may.
+    """Resources say what one thread block takes of the SM, and how much a block may take.
 
-    `rings` has the buffers of K_shared and of V_shared, `shared_bytes` what these and Q_shared take. `barriers` has the
-    pairs of mbarriers, one for full and one for empty, by what they guard, `barrier_bytes` what they take of static
-    shared memory. `fragments` has registers per thread of each fragment that lives across statements, `registers` how
-    many each thread that computes may have, `launched` those that it is launched with, `split` those of such a thread and
-    of the producer's where setmaxnreg moves them. `producer_threads` are those that only load. `blocks` are on the SM, this
-    one among them. `team` are the threads that compute rows together.
+    `rings` has the numbers of buffers of K_shared and of V_shared, `shared_bytes` what these and Q_shared take.
+    `barriers` has the pairs of mbarriers, one for full and one for empty, by what they guard; `barrier_bytes` is what
+    the mbarriers take of static shared memory. `fragments` has the registers per thread of each fragment that lives
+    across statements, `registers` how many registers each thread that computes may have, `launched` how many a thread
+    is launched with. Where setmaxnreg moves registers, `split` has the registers of a thread that computes and of a
+    producer's thread. `producer_threads` is the number of threads that only load. `blocks` is the number of blocks on
+    the SM, this one among them. `team` is the number of threads that compute rows together.
     """
 
     rings: tuple[int, int]
@@ -49,21 +50,27 @@ class Resources:
 
     @property
     def static_bytes(self) -> int:
-        """What static shared memory takes, up to where dynamic may start."""
+        """Returns the bytes of static shared memory, rounded up to where dynamic shared memory may start."""
         return ceildiv(self.barrier_bytes, DYNAMIC_ALIGNMENT) * DYNAMIC_ALIGNMENT
 
     @property
     def fragment_registers(self) -> int:
-        """Registers per thread of all fragments."""
+        """Returns the registers per thread of all fragments together."""
         return sum(self.fragments.values())
 
     def blocks_that_fit(self, card: Card, threads: int, registers: int) -> int:
-        """How many such blocks an SM of the card holds: `threads` compute, and each has so many `registers`, as compiled."""
+        """Returns how many blocks with these needs an SM of the card holds.
+
+        `threads` of a block compute, and each thread has so many `registers`, as compiled.
+        """
         return card.blocks_that_fit(threads + self.producer_threads, registers, self.static_bytes + self.shared_bytes)
 
 
 def shared_bytes(planned: Planned, size: HeadSize) -> int:
-    """Dynamic shared memory of one block: Q_shared, the rings of K_shared and V_shared, P where MMA1 reads it there."""
+    """Returns the dynamic shared memory of a block: Q_shared, the rings of K_shared and V_shared, and P.
+
+    P counts where MMA1 reads P from shared memory.
+    """
     schedule, (k, v), (columns, columns_v) = planned.schedule, planned.buffers, sizes_of(tile_size(size))
     elements = (schedule.block_M + k * schedule.block_N) * columns + v * schedule.block_N * columns_v
     p = schedule.block_M * schedule.block_N if schedule.kernel.p_operand == "shared" else 0
@@ -71,10 +78,10 @@ def shared_bytes(planned: Planned, size: HeadSize) -> int:
 
 
 def fragment_registers(schedule: Schedule, size: HeadSize) -> dict[str, int]:
-    """Registers per thread of each fragment that lives across statements.
+    """Returns the registers per thread of each fragment that lives across statements.
 
-    A thread holds block_M / threads of a row's columns: acc_s in fp32, acc_s_cast packed by two unless MMA1 reads P from
-    shared memory, acc_o in fp32, and Q packed by two where MMA0 reads it from registers.
+    A thread holds block_M / threads of a row's columns: acc_s in fp32, acc_s_cast packed by two unless MMA1 reads P
+    from shared memory, acc_o in fp32, and Q packed by two where MMA0 reads it from registers.
     """
     acc_s = schedule.block_M * schedule.block_N // schedule.threads
     of_q, acc_o = (schedule.block_M * columns // schedule.threads for columns in sizes_of(tile_size(size)))
@@ -84,7 +91,10 @@ def fragment_registers(schedule: Schedule, size: HeadSize) -> dict[str, int]:
 
 
 def check_fits(schedule: Schedule, size: HeadSize, takes: Resources, card: Card = HOPPER) -> None:
-    """Raise ScheduleRefused when the tile cannot fit an SM of the card; `takes` is what the lowering's kernel does."""
+    """Raises ScheduleRefused when the tile cannot fit an SM of the card.
+
+    `takes` says what the lowering's kernel takes.
+    """
     _check_shared_memory(schedule, size, takes, card)
     widths, (_, columns_v) = schedule.split.rescale, sizes_of(tile_size(size))
     if widths and sum(widths) != columns_v:
@@ -98,12 +108,12 @@ def check_fits(schedule: Schedule, size: HeadSize, takes: Resources, card: Card 
 
 
 def of_another(card: Card) -> str:
-    """Which card it is, after what is said of its SM: nothing of the one that is meant where none is named."""
+    """Names a card other than Hopper, for a text about its SM; returns "" for Hopper."""
     return "" if card.arch == HOPPER.arch else f" of {card}"
 
 
 def shared_text(schedule: Schedule, size: HeadSize, rings: tuple[int, int]) -> str:
-    """What shared memory holds, in words that say how much that is."""
+    """Says in words what shared memory holds, and how much that is."""
     M, N, (k, v), (columns, columns_v) = schedule.block_M, schedule.block_N, rings, sizes_of(tile_size(size))
     if columns == columns_v:
         tiles = [f"(block_M {M} + ({k} + {v} buffers) * block_N {N}) * head_dim {columns}"]
@@ -146,7 +156,7 @@ def _check_registers(schedule: Schedule, takes: Resources, card: Card) -> None:
 
 
 def fragments_text(takes: Resources) -> str:
-    """How many registers of a thread each fragment takes."""
+    """Says how many registers of a thread each fragment takes."""
     return ", ".join(f"{name} {count}" for name, count in takes.fragments.items())
 
 

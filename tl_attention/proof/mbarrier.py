@@ -1,10 +1,10 @@
-"""Barriers of a thread block as the hardware counts them, with a vector clock that tells what comes before what.
+"""This module counts barriers of a thread block as the hardware does, with a clock that tells what comes before what.
 
-A phase ends with its last arrival, once the bytes that it expects have landed; a wait on a parity passes when the
-phase of that parity is the last that ended. A clock has an entry for each agent, of its events, and two for each
-barrier: of its phases that have ended, and of those whose arrivals have all been made. What comes before in every
-order is in it. One run shows what each phase is made of; a barrier checks that no other order makes it of anything
-else, and that no wait can find another phase than it does here.
+A phase ends with its last arrival, once the bytes that it expects have landed; a wait on a parity passes when the phase
+of that parity is the last that ended. The clock is a vector clock. It has an entry for each agent, which counts the
+agent's events, and two for each barrier: one counts the phases that have ended, the other the phases whose arrivals
+have all been made. A clock holds what comes before in every order. One run shows what each phase is made of; a barrier
+checks that no other order makes a phase of anything else, and that no wait can find another phase than in this run.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ Clock = list[int]
 
 
 class Rule(StrEnum):
-    """What is refused, by the rule that it breaks: each has a short name that stays.
+    """A Rule names what is refused: each rule has a short name that stays.
 
-    What no rule refuses runs in every order. Some refuse a little that would run as well. They stay: without an order to
-    look at, it can be said then what a barrier counts and what a buffer holds.
+    The rules are sound, not complete: what no rule refuses runs in every order; a few safe programs are refused. The
+    strict rules stay: with them what a barrier counts and what a buffer holds can be said without looking at an order.
+    These rules refuse a little that would run as well:
 
     - early, count: an arrival too many, or one that may count for another phase, where nobody waits for either any more;
     - deadlock: the cluster's barrier does not wait for a warp that has exited, so one warp may be there more often;
@@ -53,7 +54,7 @@ class Rule(StrEnum):
 
 
 class Unsafe(ScheduleRefused):
-    """Roles that could race or deadlock, by the rule that they break."""
+    """An Unsafe refuses roles that could race or deadlock, and names the rule that they break."""
 
     rule: Rule
 
@@ -65,9 +66,10 @@ def unsafe(rule: Rule, reason: str) -> Unsafe:
 
 
 class Agent:
-    """Somebody who runs events: `number` is its place in a clock.
+    """An agent runs events: `number` is its place in a clock.
 
-    `met` is the last of its own events that came back in another's clock: all of its warps have made it.
+    `met` is the last of its own events that came back in another agent's clock: all warps of the agent have made that
+    event.
     """
 
     def __init__(self, name: str, number: int, clock_size: int):
@@ -83,20 +85,23 @@ class Agent:
         return self.clock[self.number]
 
     def after(self, clock: Clock) -> None:
-        """What comes next is after everything in `clock`."""
+        """Orders what the agent does next after everything in `clock`."""
         self.met = max(self.met, clock[self.number])
         self.clock[:] = map(max, self.clock, clock)
 
 
 class Barrier:
-    """An mbarrier, a named barrier or the cluster's, of `count` arrivals. Phase -1 has ended before the start."""
+    """A barrier is an mbarrier, a named barrier or the cluster's, of `count` arrivals.
+
+    Phase -1 has ended before the start.
+    """
 
     def __init__(self, name: str, count: int, number: int):
         self.name, self.count = name, count
         self.number, self.made = number, number + 1
-        # Of each phase that ended, what comes before its end.
+        # For each phase that ended, the clock of what comes before its end.
         self.ends: list[Clock] = []
-        # By phase, the waits for its end that passed: who, and when.
+        # The waits that passed, by the phase whose end they waited for: who, and when.
         self.waits: dict[int, list[tuple[Agent, int]]] = defaultdict(list)
         self._begin()
 
@@ -104,7 +109,7 @@ class Barrier:
         return self.name
 
     def _begin(self) -> None:
-        """A phase begins."""
+        """Begins a phase: nothing has arrived, and nothing is expected, issued or landed."""
         self.pending = self.count
         # Of loads: expected, issued and landed.
         self.expected = self.issued = self.landed = 0
@@ -116,16 +121,19 @@ class Barrier:
 
     @property
     def ended(self) -> int:
-        """Phases that have."""
+        """Returns the number of phases that have ended."""
         return len(self.ends)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing has happened since the last phase."""
+        """Says whether nothing has happened since the last phase."""
         return self.pending == self.count and self.expected == self.issued == self.landed == 0
 
     def passes(self, agent: Agent, parity: int) -> bool:
-        """Whether a wait on `parity` passes now: for the first phase that the agent may find with that parity."""
+        """Says whether a wait on `parity` passes now: for the first phase that the agent may find with that parity.
+
+        Raises Unsafe if the barrier may be a phase further.
+        """
         known = agent.clock[self.number]
         phase = known - 1 if (known - 1) % 2 == parity else known
         if self.ended <= phase:
@@ -138,7 +146,10 @@ class Barrier:
         return True
 
     def arrive(self, agent: Agent, arrivals: int, blocks: tuple[int, ...] = ()) -> bool:
-        """So many arrivals of an agent, all for one phase, at this barrier of each of `blocks`; whether they end it."""
+        """Counts `arrivals` of an agent for the current phase, and says whether they end the phase.
+
+        The agent arrives at this barrier of each of `blocks`.
+        """
         self._must_be_in(agent, self.made, "arrives")
         if arrivals > self.pending:
             raise unsafe(
@@ -152,25 +163,25 @@ class Barrier:
         return self._ends()
 
     def expect(self, agent: Agent, loads: int) -> None:
-        """The bytes of so many loads."""
+        """Expects the bytes of `loads` loads in this phase."""
         self._must_be_in(agent, self.number, "expects bytes")
         self.expecting.append((agent, agent.now))
         self.expected += loads
 
     def issue(self, agent: Agent, what: str) -> int:
-        """A load that counts here; for which phase."""
+        """Counts the issue of a load at this barrier, and returns the phase that the load counts for."""
         self._must_be_in(agent, self.number, f"loads {what}")
         self.issued += 1
         return self.ended
 
     def land(self, issued: Clock) -> None:
-        """The bytes of a load that was issued at `issued`."""
+        """Counts the landing of a load's bytes; the load was issued at the clock `issued`."""
         self.landed += 1
         self.landings = _joined(self.landings, issued)
         self._ends()
 
     def _must_be_in(self, agent: Agent, entry: int, does: str) -> None:
-        """Refuse what an agent does for this phase if the one before may not have ended."""
+        """Raises Unsafe for what an agent does for this phase if the phase before may not have ended."""
         if agent.clock[entry] < self.ended:
             raise unsafe(
                 Rule.EARLY,
@@ -183,7 +194,7 @@ class Barrier:
         )
 
     def _ends(self) -> bool:
-        """Whether the phase does."""
+        """Ends the phase if all has arrived and landed, and says whether it did."""
         if self.pending or self.expected != self.landed:
             return False
         # An arrival has to come after the bytes are expected: all arrivals may come before any load lands.

@@ -1,8 +1,8 @@
-"""Proves that the roles of a cluster neither race nor deadlock, in whichever order their events run.
+"""This module proves that the roles of a cluster neither race nor deadlock, in whichever order their events run.
 
-One run decides for every order: clocks tell what comes before what whatever the order. Refused are
+One run decides for every order: clocks tell what comes before what whatever the order. The proof refuses
 
-- an arrival, expected bytes or a load that could count for another phase than here;
+- an arrival, expected bytes or a load that could count for another phase than in this run;
 - a wait whose barrier could be a phase further by then;
 - a read of what may not be there yet, or of something else; a load or a write over what may still be read;
 - a load by TMA over what threads have read themselves and not fenced after;
@@ -11,14 +11,14 @@ One run decides for every order: clocks tell what comes before what whatever the
 - a reach into another block of the cluster that may not have started, or may have ended;
 - what is in flight at the end: products, stores, and loads that nobody has seen land.
 
-Where none of this can happen a wait passes for the same phase in every order, so all of them get equally far: one
-deadlocks only if all do. The warps of a process run apart: what one of them reads, writes or stores concerns the
-others only after a barrier that all of them have been at. The arrivals of one release at the blocks of a cluster count as
-one moment. Where they come apart, a later arrival of another warp may count in the place of the one that is late:
-then all arrivals of the phase have been made, which is what its end tells. But only who waits for a phase knows that
-it has ended.
+Where none of this can happen a wait passes for the same phase in every order, so all orders get equally far: one order
+deadlocks only if all do. The warps of a process run apart: what one warp reads, writes or stores concerns the others
+only after a barrier that all warps have been at. The arrivals of one release at the blocks of a cluster count as one
+moment. Where the arrivals come apart, a later arrival of another warp may count in the place of the late one: then all
+arrivals of the phase have been made, which is what the phase's end tells. But only who waits for a phase knows that
+the phase has ended.
 
-`mbarrier.py` names the rules. Some refuse more than can fail: see there.
+`mbarrier.py` names the rules. Some rules refuse more than can fail: see there.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ THE_CLUSTER: Key = (-1, CLUSTER, 0)
 def prove(
     roles: Mapping[Process, Sequence[Event]], counts: Mapping[str, int], *, reverse: bool = False, late: bool = False
 ) -> None:
-    """Raise Unsafe, in one line, where the roles of one cluster could race or deadlock.
+    """Raises Unsafe, in one line, where the roles of one cluster could race or deadlock.
 
     `counts` has the arrivals that each mbarrier waits for. `reverse` runs the roles from the last one, `late` has a
-    load land only when nothing else can go on: whether it raises is the same.
+    load land only when nothing else can go on: whether `prove` raises does not depend on either.
     """
     run = _Proof(roles, counts, late)
     agents = run.agents[::-1] if reverse else run.agents
@@ -94,7 +94,7 @@ class _Proof:
         }
 
     def advance(self, agent: Role) -> bool:
-        """Run a role until it blocks; whether it got anywhere."""
+        """Runs a role until it blocks, and says whether the role got anywhere."""
         left = len(agent.events)
         while agent.events:
             agent.clock[agent.number] += 1
@@ -105,7 +105,7 @@ class _Proof:
         return len(agent.events) < left
 
     def land(self) -> bool:
-        """The last load in flight lands; whether there was one."""
+        """Lands the last load in flight, and says whether there was one."""
         if self.in_flight:
             barrier, issued = self.in_flight.pop()
             barrier.land(issued)
@@ -134,7 +134,7 @@ class _Proof:
     # --- barriers ----------------------------------------------------------------------------------------------
 
     def _barrier(self, agent: Role, event: Event) -> Barrier:
-        """The barrier that an event names, in the agent's block."""
+        """Returns the barrier that an event names, in the agent's block."""
         return self.barriers[_key(agent.process.block, event.name, event.index)]
 
     def _arrive(self, agent: Role, event: Event) -> None:
@@ -145,7 +145,7 @@ class _Proof:
             alike = barrier.blocks <= {event.blocks}
             if barrier.arrive(agent, event.value * agent.process.warps, event.blocks) and alike:
                 ended.append(barrier)
-        # One moment, in every order, as all their arrivals are the same: who sees one phase end knows of the others'.
+        # All their arrivals are the same, so the phases end in one moment, in every order: who sees one knows of all.
         for barrier in ended:
             for other in ended:
                 barrier.ends[-1][other.made] = other.ended
@@ -196,7 +196,7 @@ class _Proof:
             self.buffers[block, event.name, event.index] = Buffer(event.step, agent.number, agent.now)
 
     def _make_room(self, agent: Role, event: Event, block: int) -> None:
-        """Refuse a load over what may be in use."""
+        """Raises Unsafe for a load over what may be in use."""
         what = f"{event.name}({event.step})"
         agent.must_be_one_warp(f"loads {what}")
         self._reach(agent, block)
@@ -238,7 +238,7 @@ class _Proof:
         agent.put(self.buffers[key])
 
     def _found(self, agent: Role, event: Event) -> list[Buffer]:
-        """The buffers that an event reads."""
+        """Returns the buffers that an event reads."""
         return [self._one_found(agent, *read) for read in event.reads]
 
     def _one_found(self, agent: Role, name: str, index: int, step: int) -> Buffer:
@@ -260,7 +260,7 @@ def _name(key: Key) -> str:
 
 
 def _barrier_counts(roles: Mapping[Process, Sequence[Event]], counts: Mapping[str, int]) -> dict[Key, int]:
-    """The arrivals that each barrier waits for, of all that there are."""
+    """Returns how many arrivals each barrier waits for, for all barriers that the roles use."""
     found: dict[Key, int] = {}
     for process, run in roles.items():
         for event in run:
@@ -272,7 +272,7 @@ def _barrier_counts(roles: Mapping[Process, Sequence[Event]], counts: Mapping[st
 
 
 def _barriers(block: int, event: Event) -> Iterator[Key]:
-    """Where the barriers are that an event of a block concerns."""
+    """Yields the keys of the barriers that an event of a block concerns."""
     if event.kind == "load":
         yield from ((into, f"{event.name}_full", event.index) for into in event.blocks)
     elif event.kind == "arrive":

@@ -1,4 +1,4 @@
-"""What a buffer of shared memory holds, and who may still be at it."""
+"""This module tracks what each buffer of shared memory holds, and who may still read or write it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from tl_attention.proof.mbarrier import Agent, Rule, unsafe
 
 
 class Buffer:
-    """Load number `step`: there for whom has `least` in `entry` of its clock.
+    """A Buffer holds load number `step`: an agent sees it once `entry` of the agent's clock is at least `least`.
 
-    It came by TMA, or by threads; if `computed`, by those of its writer.
+    The load came by TMA, or by threads; if `computed`, by the threads of its writer.
     """
 
     def __init__(self, step: int, entry: int, least: int, *, by_tma: bool = False, computed: bool = False):
         self.step, self.entry, self.least = step, entry, least
         self.by_tma, self.computed = by_tma, computed
-        # When each agent had last read it, None while something in flight does.
+        # When each agent has last read the buffer, None while something in flight reads it.
         self.reads: dict[Agent, int | None] = {}
-        # Who has written in its place, when last, and whether its threads have fenced that, which counts as part of it.
+        # Who has written into the buffer, when last, and whether the writer's threads have fenced that. A fence is part
+        # of the writing.
         self.writer: Agent | None = None
         self.written, self.fenced = 0, False
-        # Whose threads have read it themselves, and not fenced that, which ends the reading.
+        # Roles whose threads have read the buffer themselves, and not fenced that: a fence ends the reading.
         self.unfenced: set[Agent] = set()
 
     def seen(self, agent: Agent) -> bool:
         return agent.clock[self.entry] >= self.least
 
     def done(self, user: Agent, agent: Agent) -> bool:
-        """Whether a user is done with it, for sure, where the agent is."""
+        """Says whether, for sure, a user is done with the buffer from where the agent is."""
         end = self.reads.get(user, 0 if user is self.writer else None)
         if end is None:
             return False
@@ -38,22 +39,25 @@ class Buffer:
 
 
 class Role(Agent):
-    """A process at work: the events that are left, what it has in flight."""
+    """A Role is a process at work: it has the events that are left, and what is in flight."""
 
     def __init__(self, process: Process, events: Sequence[Event], number: int, clock_size: int):
         super().__init__(str(process), number, clock_size)
         self.process, self.events = process, deque(events)
         self.products: deque[list[Buffer]] = deque()
         self.stores: deque[list[Buffer]] = deque()
-        # What it has written, and read of what the TMA may load over, and not fenced.
+        # Buffers that the role has written, and those that it has read and the TMA may load over; none is fenced yet.
         self.unfenced: list[Buffer] = []
         self.reading: list[Buffer] = []
-        # The phase of the barrier that it is waiting at, where it has arrived.
+        # The phase of the barrier that the role waits at, once the role has arrived there.
         self.meeting: int | None = None
         self.reached_out = False
 
     def read(self, buffers: Sequence[Buffer]) -> None:
-        """Its threads do; what they have asked for may still be on its way when they arrive at a barrier."""
+        """Reads buffers by the role's own threads.
+
+        What the threads have asked for may still be on its way when they arrive at a barrier.
+        """
         for buffer in buffers:
             self._use(buffer, self.now)
             if buffer.by_tma:
@@ -61,7 +65,7 @@ class Role(Agent):
                 self.reading.append(buffer)
 
     def issue(self, buffers: Sequence[Buffer]) -> None:
-        """A product that reads them."""
+        """Issues a product that reads the buffers."""
         self.products.append([*buffers])
         for buffer in buffers:
             self._use(buffer, None)
@@ -70,7 +74,7 @@ class Role(Agent):
         self._retire(self.products, left)
 
     def write(self, buffer: Buffer, name: str) -> None:
-        """Each warp writes its part, in the place of what was loaded."""
+        """Has each warp write its part of a buffer, in the place of what was loaded."""
         read = buffer.reads.get(self, 0)
         if read is None:
             raise unsafe(Rule.OVERWRITE, f"{self} writes over {name}, which something in flight reads")
@@ -81,11 +85,14 @@ class Role(Agent):
         self._wrote(buffer)
 
     def put(self, buffer: Buffer) -> None:
-        """Each warp computes its part. Products that read the buffer are over: one is all warps', and so is its wait."""
+        """Has each warp compute its part of a buffer.
+
+        Products that read the buffer are over: a product is all warps', and so is the wait for it.
+        """
         self._wrote(buffer)
 
     def fence(self) -> None:
-        """What its threads wrote is there for the TMA, and for products, and what they read has been read."""
+        """Fences what the role's threads wrote, for the TMA and for products, and ends what the threads have read."""
         for buffer in self.unfenced:
             buffer.written, buffer.fenced = self.now, True
         self.unfenced.clear()
@@ -96,7 +103,7 @@ class Role(Agent):
         self.reading.clear()
 
     def store(self, buffers: Sequence[Buffer]) -> None:
-        """One of its warps stores what all of them have written."""
+        """Stores, by one of the role's warps, what all of its warps have written."""
         for buffer in buffers:
             self._must_be_shared(buffer, "stores")
             buffer.reads[self] = None
@@ -117,7 +124,7 @@ class Role(Agent):
                 raise unsafe(Rule.IN_FLIGHT, f"{self} ends with a {what} in flight")
 
     def _all_made(self, time: int) -> bool:
-        """Whether all of its warps have made an event of its own."""
+        """Says whether all warps of the role have made the role's own event of this time."""
         return self.process.warps == 1 or time <= self.met
 
     def _wrote(self, buffer: Buffer) -> None:
@@ -137,7 +144,7 @@ class Role(Agent):
             buffer.reads[self] = end
 
     def _retire(self, flight: deque[list[Buffer]], left: int) -> None:
-        """The first of what is in flight ends, until so much is left."""
+        """Ends products or stores in flight, the oldest first, until only `left` are left."""
         while len(flight) > left:
             for buffer in flight.popleft():
                 if not any(buffer in other for other in flight):

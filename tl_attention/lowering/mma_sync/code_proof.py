@@ -1,7 +1,7 @@
-"""Proves the generated mma.sync kernel against the Program: the same operations in the same order, each of all its parts.
+"""This module proves the generated mma.sync kernel against the Program: all operations, each with all its parts, in order.
 
-Of registers more is read than of other lowerings: which matrix of which KV block each register of a fragment has, and that
-each product finds there what it multiplies.
+The proof reads more of registers than other lowerings' proofs: which matrix of which KV block each register of a
+fragment has, and that each product finds there what it multiplies.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tl_attention.proof.events import AnyOrder, Event, Expected, Place
 # The buffer that a statement's fragments are of, and their load.
 FRAGMENTS = {"frag_q": ("Q", Q_LOAD), "frag_k": ("K", "load_k"), "frag_v": ("V", "load_v"), KEEP_Q: ("Q", Q_LOAD)}
 ACCUMULATORS = {"mma0": "acc_s", "mma1": "acc_o"}
-# Of each array of fragments, the KV block and the matrix that each register has of it.
+# For each array of fragments, the KV block and the matrix that each register holds.
 Registers = dict[str, dict[int, tuple[int, Matrix]]]
-# Registers whose content is known: nothing but an ldmatrix may write them.
+# Arrays with a known content: nothing but an ldmatrix may write them.
 OF_FRAGMENTS = re.compile(rf"\b(?:{'|'.join(BUFFERS.values())})\b")
 OTHERS = "numbers: arithmetic"
 BYTES = {"acc_s": 4, "acc_o": 4}
 
 
 class MmaSyncProof(RowTileProof):
-    """The proof of one kernel."""
+    """A MmaSyncProof proves one mma.sync kernel."""
 
     @property
     def longest_first(self) -> bool:
@@ -49,7 +49,7 @@ class MmaSyncProof(RowTileProof):
 
     @cached_property
     def pieces(self) -> FragmentLayout:
-        """What its statements do to registers."""
+        """Returns what the kernel's statements do to registers."""
         return FragmentLayout(self.schedule, self.code.variant.tile_dim)
 
     @cached_property
@@ -101,11 +101,11 @@ class MmaSyncProof(RowTileProof):
             yield tile.mask(block, 0, self.rows)
 
     def _load(self, buffer: str, slot: int, place: Place) -> Iterator[Event]:
-        """All copies of a tile, as a group."""
+        """Yields all copies of a tile, as a group."""
         yield from (Event("load", buffer, slot, place=place), Event("commit copies"))
 
     def _fragments(self, statement: str, block: int, registers: Registers) -> AnyOrder:
-        """Each of a statement's registers gets its matrix, once."""
+        """Returns the loads of a statement's registers: each register gets its matrix, once."""
         buffer, load = FRAGMENTS[whole(statement)]
         block = 0 if load == Q_LOAD else block
         name, matrices = f"{buffer}_local", self.pieces.loaded(statement)
@@ -118,12 +118,12 @@ class MmaSyncProof(RowTileProof):
 
     @cached_property
     def _loaded(self) -> dict[tuple[str, int], AnyOrder]:
-        """The loads of a statement's fragments from a slot."""
+        """Keeps the loads of fragments that were asked for, by their statement and slot."""
         return {}
 
     @cached_property
     def _products(self) -> dict[str, AnyOrder]:
-        """Each of a statement's products, once."""
+        """Returns each statement's products, each once, in any order."""
         return {
             statement: AnyOrder(
                 frozenset(
@@ -137,14 +137,14 @@ class MmaSyncProof(RowTileProof):
         }
 
     def _check_registers(self, statement: str, block: int, registers: Registers) -> None:
-        """Raise Unsafe unless a statement's products find in their registers what they multiply."""
+        """Raises Unsafe unless a statement's products find in their registers what they multiply."""
         for (name, at), matrix in self.pieces.needed(statement).items():
             of, held = 0 if name == BUFFERS["frag_q"] else block, registers.get(name, {}).get(at, "nothing")
             if held != (of, matrix):
                 raise Unsafe(f"{statement}({block}) multiplies {held} of {name}[{at}], expected {of, matrix}")
 
     def _stores(self, tile: RowTiles) -> Iterator[Event]:
-        """The logarithms and the output of each 16 rows of all warps, from their own registers."""
+        """Yields the stores of the logarithms and the output of each 16 rows of all warps, from their own registers."""
         of_output = self.pieces.head_dim // SIDE * OF_D
         for kind, registers in (("lse", 2),) * self.lse + (("output", of_output),):
             for i in range(self.pieces.products):

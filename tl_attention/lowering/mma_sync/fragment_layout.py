@@ -1,8 +1,9 @@
-"""What each statement on fragments does to a thread's registers: which matrices they get, and which are multiplied.
+"""FragmentLayout says which matrices a statement loads into a thread's registers, and which registers it multiplies.
 
-A register is two elements, named by the first. In each has a lane what the fragment of an mma.sync m16n8k16 has of one
-8 x 8 matrix (PTX ISA, mma.m16n8k16): A's first two are rows 0 to 7 and 8 to 15 of the first eight columns, the last two of
-those behind; B's two are its first eight rows and those behind.
+A register is two elements, named by the first. In each register a lane has what the fragment of an mma.sync m16n8k16
+has of one 8 x 8 matrix (PTX ISA, mma.m16n8k16): A's first two registers are rows 0 to 7 and 8 to 15 of the first eight
+columns, the last two are these rows of the next eight columns; B's two registers are its first eight rows and the next
+eight.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from tl_attention.lowering.mma_sync.resources import DEPTH, Chunk, Fragments, fr
 from tl_attention.proof.code.tiles import SIDE, Matrix
 from tl_attention.schedule.schedule import Schedule
 
-# Elements of a register, and of A's fragment and B's, and what a product adds to.
+# The elements of a register, of a fragment of A and of B, and of the accumulators that a product adds to.
 PAIR, OF_A, OF_B, OF_D = 2, 8, 4, 4
 KEEP_Q = "keep"
 
-# Where an operand's registers start, and the tile that its matrices are of; none where numbers made it.
+# The array of an operand's registers, where they start, and the matrix in each; no matrix where numbers made it.
 Operand = tuple[str, int, dict[int, Matrix]]
 
 
 class Multiplied(NamedTuple):
-    """One mma.sync: its accumulators' first register, and its operands."""
+    """A Multiplied is an mma.sync: its operands A and B, each with an array, a first register, and matrices."""
 
     a: Operand
     b: Operand
@@ -34,7 +35,7 @@ class Multiplied(NamedTuple):
 
 @dataclass(frozen=True)
 class FragmentLayout:
-    """Those of a schedule's statements, for heads of so many columns."""
+    """A FragmentLayout has the matrices and products of a schedule's statements, for heads of `head_dim` columns."""
 
     schedule: Schedule
     head_dim: int
@@ -45,17 +46,17 @@ class FragmentLayout:
 
     @property
     def rows(self) -> int:
-        """The rows that all warps compute at a time."""
+        """Returns the rows that all warps compute at a time."""
         return rows_at_once(self.schedule.threads)
 
     @property
     def products(self) -> int:
-        """How many times so many rows a tile has."""
+        """Returns how many times a tile has the rows that all warps compute at a time."""
         return self.schedule.block_M // self.rows
 
     @cached_property
     def declared(self) -> dict[str, int]:
-        """Elements of each array in registers."""
+        """Returns the elements of each array in registers."""
         N, D, room = self.schedule.block_N, self.head_dim, self.fragments
         steps = {
             "Q_local": room.q_steps or D // DEPTH,
@@ -72,15 +73,15 @@ class FragmentLayout:
         }
 
     def loaded(self, statement: str) -> dict[int, Matrix]:
-        """The matrix that each register gets, by its number."""
+        """Returns the matrix that each register gets, by the register's number."""
         return self._loaded[statement]
 
     def multiplied(self, statement: str) -> dict[int, list[Multiplied]]:
-        """The products that add to each four accumulators, by the first of them."""
+        """Returns the products that add to each four accumulators, by the first of the four."""
         return self._multiplied[statement]
 
     def needed(self, statement: str) -> dict[tuple[str, int], Matrix]:
-        """The matrix that its products must find in each register of an array."""
+        """Returns the matrix that a statement's products must find in each register of an array."""
         return self._needed[statement]
 
     @cached_property
@@ -131,7 +132,7 @@ class FragmentLayout:
         return found
 
     def _steps(self, statement: str) -> range:
-        """Of a chunk, from its own first on; of all where it is not split."""
+        """Returns the steps of a statement's chunk, counted from the chunk's first; all steps where there are no chunks."""
         name, steps = whole(statement), self.fragments.chunks[statement].steps
         along = self.schedule.block_N if name in ("frag_v", "mma1") else self.head_dim
         return range(along // DEPTH if steps is None else steps)
@@ -169,6 +170,6 @@ class FragmentLayout:
 
 
 def _operand(name: str, matrices: dict[int, Matrix], offset: int, count: int) -> Operand:
-    """So many elements of what a step's registers have, from the offset on."""
+    """Returns an operand: `count` elements of the registers of a step, from `offset` on."""
     start = min(matrices) + offset
     return name, start, {at: matrices[at] for at in range(start, start + count, PAIR)}

@@ -1,4 +1,4 @@
-"""Nothing but products by mma.sync m16n8k16, from registers to registers: the speed of light of this lowering."""
+"""This kernel only multiplies, by mma.sync m16n8k16, from registers to registers: this lowering's speed of light."""
 
 from types import SimpleNamespace
 
@@ -7,9 +7,9 @@ import tilelang.language as T
 from tl_attention.hardware.warpgroup import WARP
 from tl_attention.lowering.mma_sync.operations import multiply
 
-# Of a block, one on each SM: two warps for each scheduler.
+# The warps of a block, one block on each SM: two warps for each scheduler.
 WARPS = 8
-# Of an iteration: fragments of 2 x 16 rows and of 8 x 8 columns, so that no product waits for the one before.
+# The fragments of an iteration: 2 x 16 rows and 8 x 8 columns, so that no product waits for the one before.
 ROWS, COLUMNS = 2, 8
 FLOPS_OF_A_PRODUCT = 2 * 16 * 8 * 16
 # Registers of Source for each thread: 8 elements for 16 rows, 4 for 8 columns.
@@ -17,13 +17,16 @@ ELEMENTS = 8 * ROWS + 4 * COLUMNS
 
 
 def flops(sms: int, iterations: int) -> int:
-    """Of one launch."""
+    """Returns the floating-point operations of one launch."""
     return sms * WARPS * iterations * ROWS * COLUMNS * FLOPS_OF_A_PRODUCT
 
 
 def products_kernel(*, dtype, sms):
-    """The prim_func: Output (sms, threads) = the sums of each thread's accumulators after `iterations` of the products of
-    the fragments that Source (threads, ELEMENTS) has for it. The sums keep the compiler from leaving products out."""
+    """Returns the prim_func of products alone.
+
+    Output (sms, threads) = the sums of each thread's accumulators after `iterations` of the products of the fragments
+    that Source (threads, ELEMENTS) has for the thread. The sums keep the compiler from leaving products out.
+    """
     c = SimpleNamespace(dtype=dtype)
     threads = WARPS * WARP
 

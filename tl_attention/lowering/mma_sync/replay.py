@@ -1,4 +1,4 @@
-"""Proves of a Program for mma.sync that its own waits and barriers are enough, whichever code runs it."""
+"""This module proves that the waits and barriers of a Program for mma.sync are enough, whichever code runs the Program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from tl_attention.program.program import Program, Step
 
 
 class _Slot:
-    """A tile in shared memory: of which block, whether its copies have arrived, are seen by all, and who may read it."""
+    """A _Slot is a tile in shared memory.
+
+    It says which block the tile is of, whether its copies have arrived, whether all threads see them, and whether a
+    warp may still read them.
+    """
 
     def __init__(self, block: int):
         self.block = block
@@ -18,7 +22,7 @@ class _Slot:
 
 
 def prove(program: Program) -> None:
-    """Raise ScheduleRefused with the read, or the copy, that is not safe, at whichever number of blocks."""
+    """Raises ScheduleRefused with the read, or the copy, that is not safe, at whichever number of blocks."""
     for blocks in range(program.least_blocks, program.least_blocks + 2 * program.span + 3):
         _Replay(program).run(program.phases.steps(blocks))
 
@@ -79,5 +83,5 @@ class _Replay:
 
 
 def refused(words: str) -> ScheduleRefused:
-    """What goes wrong between the threads of a block."""
+    """Returns the refusal for what goes wrong between the threads of a block."""
     return ScheduleRefused(words)

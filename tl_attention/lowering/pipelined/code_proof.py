@@ -1,7 +1,8 @@
-"""Proves the generated pipelined kernel against the Program: same order, enough waits, barriers and fences, right tiles.
+"""This module proves the generated pipelined kernel against the Program: order, waits, barriers, fences and tiles.
 
-`T.Pipelined` derives the waits for the loads itself, and TileLang 0.1.15 gets some orders wrong without a word (a
-load that was committed last is not waited for). So what it generated is checked, not what it was asked for.
+The order must be the same, waits, barriers and fences must be enough, and tiles must be right. `T.Pipelined` derives
+the waits for the loads itself, and TileLang 0.1.15 gets some orders wrong without a word (a load that was committed
+last is not waited for). So what TileLang generated is checked, not what it was asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tl_attention.proof.events import Event, Expected, Maybe
 
 
 class PipelinedProof(RowTileProof):
-    """The proof of one kernel, whose threads all do the same."""
+    """A PipelinedProof proves one kernel, whose threads all do the same."""
 
     @property
     def prelude(self) -> str:
@@ -43,14 +44,17 @@ class PipelinedProof(RowTileProof):
         if self.lse:
             yield Event("lse", place=tile.place())
         if any(descriptor.tensor == OUTPUT for descriptor in self.plan.descriptors):
-            # Through the buffer of Q.
+            # The output goes through the buffer of Q.
             yield Event("write", Q, reads=((Q, 0, 0),))
             yield Event("store", Q, reads=((Q, 0, 0),), place=tile.place())
         else:
             yield Event("output", value=tile.rows_from(0, self.rows), place=tile.place())
 
     def _issue(self, statement: str, block: int, tile: RowTiles) -> Iterator[Event | Maybe]:
-        """A load, or a product, which adds to what its accumulators have: -inf where scores are hidden."""
+        """Yields the events of a load, or of a product, which adds to what its accumulators have.
+
+        Accumulators have -inf where scores are hidden.
+        """
         load, *_ = self.program.table.loads_of(statement) or (statement,)
         ring = load.removeprefix("load_").upper()
         slot = block % self.program.buffers[load]
@@ -63,13 +67,16 @@ class PipelinedProof(RowTileProof):
         yield Event("product", ring, slot, reads=reads, place=(1,))
 
     def checked(self, found: Sequence[Event]) -> Sequence[Event]:
-        # Its waits and barriers are enough, wherever they stand: others that are enough are the same proof.
+        # Waits and barriers may stand anywhere, as long as they are enough.
         check_waits(found)
         return [*_masked([event for event in found if event.kind not in WAITS])]
 
 
 def _masked(events: Iterable[Event]) -> Iterator[Event]:
-    """The events, with a mask right before each product of K that has one, or more, anywhere behind the product before."""
+    """Yields the events, with one mask right before each product of K that has masks.
+
+    The masks may stand anywhere behind the product before.
+    """
     masked = False
     for event in events:
         if event.kind == "mask":

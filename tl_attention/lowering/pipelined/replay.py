@@ -1,4 +1,4 @@
-"""Replays what a block of the generated pipelined kernel did: every read finds what it should, and can see it."""
+"""This module replays what a block of the generated pipelined kernel did: every read finds its data, and can see it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAITS = {"commit copies", "copies wait", "sync", "fence", "products wait", "stor
 
 
 class Load(NamedTuple):
-    """A filling of a buffer: load number `block` of K or V, Q's, or the output on its way out."""
+    """A Load is a filling of a buffer: load number `block` of K or V, the load of Q, or the output on its way out."""
 
     name: str
     block: int
@@ -27,11 +27,12 @@ class Load(NamedTuple):
 
 
 class _Replay:
-    """Where each tile is, who can see it, who may overwrite it.
+    """A _Replay tracks where each tile is, who can see the tile, and who may overwrite it.
 
     Data that threads wrote, by themselves or by cp.async, must have arrived (for the thread that wrote it), be past a
     barrier of all threads (for the others), and past a fence (for the asynchronous proxy of products and TMA). For
-    cp.async TileLang lets one do that comes behind the copy's issue; NVIDIA's own loops over cp.async have none.
+    cp.async TileLang accepts a fence that comes behind the copy's issue; NVIDIA's own loops over cp.async have no
+    fence.
     """
 
     def __init__(self) -> None:
@@ -44,14 +45,14 @@ class _Replay:
         self.storing = False
 
     def step(self, event: Event) -> None:
-        # The synchronous model: each product is waited for where it is issued.
+        # In the synchronous model each product is waited for where it is issued.
         if self.in_flight and event.kind != "products wait":
             raise Unsafe(f"a product that reads {sorted(self.in_flight)} is not waited for at once")
         match event.kind:
             case "load":
                 self.groups[-1].add(self.fill(event, event.name))
             case "write":
-                # By the threads themselves: Q, from its place, and the output.
+                # The threads themselves write Q, from its place, and the output.
                 self.arrived.add(self.fill(event, Q if event.place else OUTPUT))
             case "commit copies":
                 self.groups.append(set())
@@ -63,7 +64,8 @@ class _Replay:
                 self.seen |= self.arrived
                 self.free |= self.read
             case "fence" if event.value:
-                # One by a thread serves what it can see, for what it does next; one by all threads whatever has arrived.
+                # A fence by a thread serves what the thread can see, for what it does next. A fence by all threads
+                # serves whatever has arrived.
                 self.fenced |= {load for load in self.seen if load.name == OUTPUT}
             case "fence":
                 self.fenced |= self.arrived.union(*self.groups)
@@ -108,7 +110,7 @@ class _Replay:
 
 
 def check_waits(events: Iterable[Event]) -> None:
-    """Raise Unsafe where a wait, a barrier or a fence is missing."""
+    """Raises Unsafe where a wait, a barrier or a fence is missing."""
     replay = _Replay()
     for event in events:
         replay.step(event)

@@ -1,4 +1,4 @@
-"""Proves the generated warp-specialised kernel: its threads run the events of their roles, on the tiles that they should.
+"""This module proves the generated warp-specialised kernel: its threads run the events of their roles, on the right tiles.
 
 `races.py` has proved these events; what else could make threads wait for each other is refused.
 """
@@ -50,7 +50,7 @@ TILES = 2
 
 
 class RolesProof(Proof):
-    """The proof of one kernel."""
+    """A RolesProof proves one warp-specialised kernel."""
 
     @cached_property
     def roles(self) -> Roles:
@@ -105,7 +105,7 @@ class RolesProof(Proof):
         heads = whole_groups(TILES * workers(self.schedule, self.code.variant), self.code.variant)
         for lengths in self.lengths(self.program.span + 2, self.rows, ROWS):
             yield Sizes(1, heads, *lengths)
-        # So long that no number of the code is longer. In batches, as heads times keys are bounded.
+        # Loops so long that no number in the code is larger: in batches, as heads times keys are bounded.
         yield Sizes(heads // self.code.variant.group, self.code.variant.group, 5, MOST_KEYS)
 
     def grids(self) -> Iterator[Sizes]:
@@ -141,7 +141,7 @@ class RolesProof(Proof):
         self.note(run, *streams.values())
 
     def _check_idle(self, run: Run, reading: Reading) -> None:
-        """The producer's other warps only start and end with the others."""
+        """Raises Unsafe unless the producer's other warps only start and end with the others."""
         threads = run.threads
         for block in range(self.roles.cluster):
             own = np.flatnonzero((threads.place == block) & (threads.y == self.roles.warpgroups) & (threads.x >= WARP))
@@ -158,7 +158,10 @@ class RolesProof(Proof):
         return np.flatnonzero(mine)
 
     def _started(self, events: list[Event], process: Process) -> list[Event]:
-        """The events after the mbarriers are initialised, which is the first thing to happen; registers are moved next."""
+        """Returns the events after the mbarriers are initialised.
+
+        The initialisation is the first thing to happen; registers are moved next. Raises Unsafe unless it is so.
+        """
         counts = {
             Event("init", name, slot, count)
             for name, count in self.roles.counts.items()
@@ -178,7 +181,10 @@ class RolesProof(Proof):
         return rest
 
     def _start(self, process: Process) -> list[Event]:
-        """What a process does behind the initialisation, before its role: it sees all barriers, and moves registers."""
+        """Returns what a process does between the initialisation and its role.
+
+        The process sees all barriers, and moves registers.
+        """
         split = split_registers(self.schedule)
         kind = "fewer registers" if process.warpgroup < 0 else "more registers"
         moved = [Event(kind, value=split[process.warpgroup < 0])] if split else []
@@ -186,7 +192,10 @@ class RolesProof(Proof):
 
 
 def _alone(process: Process, users: dict[tuple[int, int], Process], event: Event) -> bool:
-    """Whether it concerns the process alone: a fence, or a named barrier for as many threads as it has."""
+    """Says whether an event concerns its process alone: a fence, or a named barrier for the threads of the process.
+
+    Raises Unsafe where two processes of a block both use that named barrier.
+    """
     if event.kind == "sync" and event.name == NAMED and event.value == process.warps * WARP and event.index >= MEETING:
         user = users.setdefault((process.block, event.index), process)
         if user != process:

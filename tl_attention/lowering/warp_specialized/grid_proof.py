@@ -1,6 +1,6 @@
-"""Which tiles the blocks of a warp-specialised kernel work on in turn, and the proof that they do, of all tiles of a grid.
+"""This module proves that the blocks of a warp-specialised kernel work on all tiles of a grid, in turn.
 
-Every number is one tile, every tile is taken by one block, and all roles of a block work on the same one.
+Every number is one tile, every tile is taken by one block, and all roles of a block work on the same tile.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ MOST_TURNS, MOST_TILES, SAMPLE = 64, 1 << 13, 1 << 11
 
 
 def workers(schedule: Schedule, variant: Variant) -> int:
-    """Blocks, or clusters, that there are where they work on one tile after another: at least one."""
+    """Returns how many blocks, or clusters, work on one tile after another: at least one."""
     return max(1, variant.sms * schedule.kernel.blocks_per_sm // schedule.kernel.cluster)
 
 
 def whole_groups(heads: int, variant: Variant) -> int:
-    """At least so many heads, of which no group lacks any."""
+    """Returns the smallest multiple of a group's heads that is at least `heads`."""
     return ceildiv(heads, variant.group) * variant.group
 
 
 def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
-    """Small grids that show every way in which the order of tiles divides their number.
+    """Yields small grids that show every way in which the order of tiles divides their number.
 
-    Where few heads show it, as many of K and V.
+    Where few heads show it, a grid has as many heads of K and V.
     """
     # Late: it imports tilelang.
     from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, taper
@@ -54,11 +54,11 @@ def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
     # One row tile of many heads, so that a number in the order of tiles is not divided by anything else.
     yield Sizes(1, whole_groups(9 * workers(schedule, variant), variant), rows, rows + 1)
     yield Sizes(2, 3 * group, 5 * rows - rows // 3, 6 * rows)
-    # As many row tiles as divide the tapered tiles, and those but one, and heads beyond them.
+    # Numbers of row tiles that divide the number of tapered tiles, or one less than that, and heads beyond those.
     tapered = taper(variant.tile_dim, variant.tile_dim_v) * workers(schedule, variant)
     for tiles in (4, next(n for n in range(2, tapered) if (tapered - 1) % n == 0)):
         yield Sizes(1, whole_groups(tapered // tiles + 4, variant), tiles * rows, tiles * rows)
-    # The window's edges in tiles of their own, and keys before and after them that none of these sees.
+    # The window's edges lie in tiles of their own, with keys before and after them that no row of the tiles sees.
     for lengths in [*cuts(variant.mask, rows, schedule.block_N, ROWS)][:1]:
         yield Sizes(1, 3 * group, lengths.seq_q + 3 * rows, lengths.seq_kv + 4 * rows)
     # No tile, for blocks that look for one.
@@ -71,7 +71,7 @@ def grids(schedule: Schedule, variant: Variant) -> Iterator[Sizes]:
 
 
 class GridProof:
-    """The proof of one kernel's grid at some sizes."""
+    """A GridProof proves one kernel's grid at some sizes."""
 
     def __init__(self, proof: Proof, roles: Roles, sizes: Sizes):
         self.proof, self.roles, self.sizes = proof, roles, sizes
@@ -80,7 +80,10 @@ class GridProof:
         self.total = self.row_tiles * sizes.heads * sizes.batch
 
     def check(self) -> None:
-        """Raise Unsafe unless it holds."""
+        """Raises Unsafe unless the blocks work on all tiles of the grid, each once.
+
+        A large grid is checked by a sample.
+        """
         blocks = self._blocks()
         turns = ceildiv(self.total, blocks) + 1
         if turns > MOST_TURNS and self.total > MOST_TILES:
@@ -94,7 +97,10 @@ class GridProof:
         self.proof.note_places(run, [Event("tiles", place=tuple(numbers))])
 
     def _blocks(self) -> int:
-        """How many there are, which is how many there should be."""
+        """Returns how many blocks there are.
+
+        Raises Unsafe unless that is how many there should be.
+        """
         plan, cluster = self.proof.plan, self.roles.cluster
         grid = [part.at(self.sizes._asdict()) for part in plan.grid]
         one_tile = self.schedule.kernel.tile_scheduler == "one_tile"
@@ -104,7 +110,10 @@ class GridProof:
         return wanted
 
     def _check_sample(self, blocks: int) -> None:
-        """Of a large grid: the first and the last numbers are tiles, each another one; blocks take the next number."""
+        """Raises Unsafe where a sample of a large grid's tiles is wrong.
+
+        The first and the last numbers must be tiles, each another tile; blocks must take the next number.
+        """
         cluster = self.roles.cluster
         ends = np.concatenate([np.arange(SAMPLE), np.arange(self.total // cluster * cluster - SAMPLE, self.total)])
         some = np.unique(ends[(ends >= 0) & (ends < self.total)])
@@ -116,9 +125,9 @@ class GridProof:
         self.proof.note_places(run)
 
     def _grid(self, blocks: np.ndarray, count: int, whole: bool = True) -> tuple[Run, list[int]]:
-        """One thread of each warpgroup and producer of the blocks, for `count` tiles, which are all if `whole`.
+        """Runs one thread of each warpgroup and producer of the blocks, for `count` tiles.
 
-        And a number for each tile's place.
+        These are all tiles of the blocks if `whole`. Returns the run, and a number for each tile's place.
         """
         proof, cluster, reading = self.proof, self.roles.cluster, self.proof.reading(self.sizes)
         clusters = blocks[::cluster] // cluster
@@ -136,16 +145,16 @@ class GridProof:
         return run, [number for place, of in zip(places, tiles) for number in place[of.there].tolist()]
 
 
-# What the counter of tiles begins with in each run.
+# The first value of the counter of tiles, in each run.
 COUNTED = (0, 100_000)
 # More than any problem's tiles.
 NO_TILE = 1 << 40
 
 
 def check_samples(proof: Proof, roles: Roles) -> None:
-    """Raise Unsafe where a tile decides something besides where it lies, or is not followed by the next one."""
+    """Raises Unsafe where a tile decides more than its place, or is not followed by the next tile."""
     schedule, variant, cluster = proof.schedule, proof.code.variant, roles.cluster
-    # A section has as many heads as have so many keys, which divides by these.
+    # The number of heads in a section is a quotient by the number of keys, so there must be keys.
     keyless = schedule.kernel.tile_order != "sections"
     sizes, number = numbered(variant, proof.rows, schedule.block_N, without_keys=keyless)
     number = first_numbers(schedule, variant, number)
@@ -161,9 +170,10 @@ def check_samples(proof: Proof, roles: Roles) -> None:
 
 
 def first_numbers(schedule: Schedule, variant: Variant, number: np.ndarray) -> np.ndarray:
-    """The numbers of the tiles that clusters of these numbers begin with: the same, if they have a number.
+    """Returns the number of the tile that each cluster begins with; the clusters have these numbers.
 
-    The code of a single worker has none: it begins with the first tile.
+    A cluster begins with the tile of its own number. A single worker's code has no cluster number: it begins with the
+    first tile.
     """
     alone = workers(schedule, variant) == 1 and schedule.kernel.tile_scheduler != "one_tile"
     return np.zeros_like(number) if alone else number
@@ -172,7 +182,10 @@ def first_numbers(schedule: Schedule, variant: Variant, number: np.ndarray) -> n
 def turns(
     proof: Proof, sizes: Problems, number: np.ndarray, count: int, tensors: Mapping[str, Tensor], counted: int = 0
 ) -> list[RowTiles]:
-    """The tiles that clusters work on in turn, from those of these numbers on, an entry for each of their blocks."""
+    """Returns the tiles that clusters work on in turn: `count` times an entry for each block of the clusters.
+
+    The clusters begin with the tiles of these numbers.
+    """
     schedule, variant = proof.schedule, proof.code.variant
     scheduler, step = schedule.kernel.tile_scheduler, workers(schedule, variant)
     total = ceildiv(sizes.seq_q, proof.rows) * sizes.heads * sizes.batch
@@ -192,7 +205,7 @@ def turns(
 def _tiles(
     proof: Proof, sizes: Problems, number: np.ndarray, there: np.ndarray, tensors: Mapping[str, Tensor]
 ) -> RowTiles:
-    """The tiles of these numbers, each for all blocks of its cluster."""
+    """Returns the tiles of these numbers, each repeated for all blocks of a cluster."""
     cluster, block_M = proof.schedule.kernel.cluster, proof.schedule.block_M
     tile, head = placed(np.where(there, number, 0), sizes, proof.rows, proof.schedule, proof.code.variant)
     tile, head, there = (np.repeat(part, cluster) for part in (tile, head, there))
@@ -208,7 +221,10 @@ def _of_blocks(sizes: Problems, cluster: int) -> Problems:
 def placed(
     number: np.ndarray, sizes: Problems, rows: int, schedule: Schedule, variant: Variant
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(row tile, head of all batches) of the tiles with these numbers: `tiles.py`, said a second time for the proof."""
+    """Returns (row tile, head of all batches) of the tiles with these numbers.
+
+    The function says a second time, for the proof, what `tiles.py` says.
+    """
     # Late: it imports tilelang.
     from tl_attention.lowering.warp_specialized.tiles import SECTION_BYTES, taper
 

@@ -1,9 +1,9 @@
-"""What each role of the warp-specialised kernel does with barriers and shared memory, tile after tile.
+"""Roles say what each role of the warp-specialised kernel does with barriers and shared memory, tile after tile.
 
 A thread block has a warpgroup for every 64 rows of its tile and a producer warp. It works on one row tile after
 another; its rings go on from tile to tile: load number s of a ring is in slot s % depth. In a cluster block 0 loads K
-and V for all. `races.py` proves that the events of all roles go together, and `generated.py` that the generated code
-runs these and no others.
+and V for all. `races.py` proves that the events of all roles go together, and `code_proof.py` that the generated code
+runs these events and no others.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tl_attention.schedule.schedule import Schedule
 if TYPE_CHECKING:
     from tl_attention.proof.code.row_tiles import RowTiles
 
-    # How many KV blocks of a tile run, and where it lies, if that is asked for.
+    # For each tile, how many of its KV blocks run, and where the tile lies, if that is asked for.
     Work = Sequence[tuple[int, RowTiles | None]]
 
 
 @dataclass(frozen=True)
 class Roles:
-    """The roles of one cluster."""
+    """Roles are the roles of one cluster: its producer warps, and its warpgroups that compute."""
 
     program: Program
     warpgroups: int
@@ -54,7 +54,7 @@ class Roles:
 
     @property
     def output_through_q(self) -> bool:
-        """Whether the output leaves through the rows of Q_shared."""
+        """Says whether the output leaves through the rows of Q_shared."""
         return self.output == "tma"
 
     @property
@@ -63,12 +63,12 @@ class Roles:
 
     @cached_property
     def rings(self) -> dict[str, str]:
-        """What events call the buffer that each load fills: K for K_shared."""
+        """Returns what events call the buffer that each load fills: K for K_shared."""
         return {load: buffer.removesuffix("_shared") for buffer, load in self.table.rings.items()}
 
     @cached_property
     def take_turns(self) -> bool:
-        """Whether two warpgroups do, to issue their products."""
+        """Says whether two warpgroups take turns to issue their products."""
         return any(op.kind == "turn" for op in self.program.phases.steady.operations)
 
     @property
@@ -80,13 +80,13 @@ class Roles:
         )
 
     def slots(self, name: str) -> int:
-        """Buffers that a load has, and so the mbarriers of each of its two kinds."""
+        """Returns how many buffers a load has; there are as many full mbarriers, and as many empty ones."""
         depths = {self.rings[load]: depth for load, depth in self.program.buffers.items()}
         return {Q: self.warpgroups, P: self.warpgroups, TILE: 2, **depths}[name]
 
     @property
     def counts(self) -> dict[str, int]:
-        """The arrivals of a phase of each mbarrier: lanes of the producer warp, warps that compute."""
+        """Returns the arrivals of a phase of each mbarrier: lanes of the producer warp, warps that compute."""
         warps = WARPS * self.warpgroups
         counts = {"Q_full": WARP, "Q_empty": WARPS}
         for ring in self.rings.values():
@@ -95,13 +95,13 @@ class Roles:
 
     @property
     def together(self) -> tuple[Event, ...]:
-        """Where the blocks of a cluster meet, at their start and their end."""
+        """Returns where the blocks of a cluster meet, at their start and their end."""
         return (Event("sync", CLUSTER),) if self.cluster > 1 else ()
 
     def events(self, process: Process, lengths: Sequence[int], *, start: int = 0) -> Iterator[Event]:
-        """All that a process does for row tiles of so many KV blocks each, as other processes see it.
+        """Yields all that a process does for row tiles of so many KV blocks each, as other processes see it.
 
-        As if `start` loads of each ring, and as many tiles, had been before.
+        The process runs as if `start` loads of each ring, and as many tiles, had been before.
         """
         for event in self.expected(process, lengths, [None] * len(lengths), start=start):
             assert isinstance(event, Event)
@@ -110,7 +110,11 @@ class Roles:
     def expected(
         self, process: Process, lengths: Sequence[int], tiles: Sequence[RowTiles | None], *, start: int = 0
     ) -> Iterator[Event | Maybe]:
-        """The same for these tiles: where they lie, and what concerns the process alone, its masks and the rows that it stores."""
+        """Yields what a process does for these tiles, with the events that concern the process alone.
+
+        These are its masks and the rows that it stores. Events have their tiles' places. The process runs as if `start`
+        loads of each ring, and as many tiles, had been before.
+        """
         run = self._produce if process.warpgroup < 0 else self._compute
         yield from self.together
         yield from run(process, [*zip(lengths, tiles, strict=True)], start)
@@ -153,7 +157,7 @@ class Roles:
         yield Event("read", TILE, turn % 2, reads=((TILE, turn % 2, turn),))
 
     def _place(self, load: str, step: int) -> tuple[str, int, int]:
-        """(ring, slot, parity) of load number `step`."""
+        """Returns (ring, slot, parity) of load number `step`."""
         depth = self.program.buffers[load]
         return self.rings[load], step % depth, step // depth % 2
 
@@ -181,7 +185,7 @@ class Roles:
                     )
             yield from self._stored(tile, own) if tile else ()
             if self.output_through_q:
-                # TileLang lets all warpgroups meet before one writes where it believes that others read.
+                # TileLang makes all warpgroups meet before a warpgroup writes where TileLang believes that others read.
                 yield Event("sync", NAMED, MEETING, WARPGROUP * self.warpgroups)
                 ours = Event("sync", NAMED, OWN + group, WARPGROUP)
                 yield from (Event("write", Q, group, reads=q), Event("fence"), ours)
@@ -199,9 +203,9 @@ class Roles:
             yield Event("sync", NAMED, TURN, 2 * WARPGROUP)
 
     def _stored(self, tile: RowTiles, own: int) -> Iterator[Event | Maybe]:
-        """The rows, and their logarithms, that a warpgroup stores from registers: those that the problem has."""
+        """Yields the rows, and their logarithms, that a warpgroup stores from registers: the rows that the problem has."""
         rows = tile.rows_from(own, ROWS)
-        # Where each thread stores its own elements they tell how many rows that are.
+        # Where each thread stores its own elements, the elements tell how many rows are stored.
         told = {"lse": 0, "output": rows if self.output == "direct" else 0}
         for kind in ("lse",) * ("LSE" in tile.tensors) + ("output",) * (not self.output_through_q):
             event = Event(kind, value=told[kind], place=tile.place(own))
@@ -213,7 +217,10 @@ class Roles:
     def _operation(
         self, process: Process, op: Operation, number: int, q: tuple[Read, ...], opens: bool
     ) -> Iterator[Event]:
-        """`number` is that of its load in the ring; with `q`, products read Q_shared; whether the block `opens` its tile."""
+        """Yields the events of an operation; `number` is the number of the operation's load in the ring.
+
+        With `q`, products read Q_shared. `opens` says whether the block is the first of its tile.
+        """
         match op.kind:
             case "issue":
                 ring, slot, _ = self._place(self.table.loads_of(op.statement)[0], number)
@@ -221,7 +228,7 @@ class Roles:
                 p = ((P, process.warpgroup, number),) if self.p_in_shared else ()
                 read = set(map(whole, statement.reads))
                 reads = ((ring, slot, number), *(q if "Q_shared" in read else ()), *(p if "acc_s_cast" in read else ()))
-                # One that adds to what it writes clears it in a tile's first block, any other always.
+                # A product that adds to its accumulators clears them in a tile's first block, any other product always.
                 adds = int(not opens and not set(statement.writes).isdisjoint(statement.reads))
                 yield Event("product", ring, slot, reads=reads, place=(adds,))
             case "wait" if op.statement in self.table.products:
@@ -239,7 +246,7 @@ class Roles:
             case "pass":
                 yield Event("signal", NAMED, TURN + 1 - process.warpgroup, 2 * WARPGROUP)
             case "hold":
-                # A call takes four in eight: two take all of them.
+                # A call holds four registers in eight: two calls hold all of them.
                 first, end = op.registers
                 yield from (Event("hold", EXPONENTIALS, start, end) for start in (first, first + 4))
             case "hold_last":
@@ -259,7 +266,7 @@ class Roles:
 
 
 def tile_lists(program: Program) -> tuple[tuple[int, ...], ...]:
-    """KV blocks of a block's row tiles, one after another, that show every state of its rings: short ones and long."""
+    """Returns lists of the KV blocks of a block's row tiles, short and long: together they show every state of the rings."""
     least = program.least_blocks
     long = max(program.span, least)
     return (), (least,), (least, least + 2, least + 1, least, least), (long, long + 1, long + 2)

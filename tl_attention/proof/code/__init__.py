@@ -1,1 +1,1 @@
-"""The reading of generated code: CUDA run by all threads of a block, host code as the launch."""
+"""This package proves the code that TileLang generates: it reads the code, runs it, and compares what the code does."""

@@ -1,4 +1,4 @@
-"""How an expression depends on what a loop counts: so that a few periods stand for all iterations.
+"""Forms say how an expression depends on what a loop counts, so that a few periods stand for all iterations.
 
 What is counted - loops' counters, and what is carried from tile to tile - may occur affinely, or modulo a period.
 Expressions are evaluated on Forms by the same code that evaluates them on numbers.
@@ -13,7 +13,7 @@ from typing import Any
 
 from tl_attention.proof.code.expression import Expression
 
-# What a form may be.
+# The kinds of forms.
 INVARIANT, AFFINE, FLOORED, PERIODIC, THRESHOLD, OTHER = (
     "invariant",
     "affine",
@@ -28,14 +28,15 @@ Core = tuple[tuple[str, int | None], ...]
 
 @dataclass(frozen=True)
 class Form:
-    """An expression as a function of its core, a sum of counted variables times coefficients, None where unknown.
+    """A Form is an expression as a function of its core: a sum of counted variables times coefficients, None where unknown.
 
-    invariant   no counted variable; `value` where it is a number in the code
+    invariant   no counted variable; `value` where the expression is a number in the code
     affine      the core, times or plus what is invariant
-    floored     of the core divided by `period`
-    periodic    the same for cores that are equal modulo `period`, of the cores that are not negative: C's division rounds
+    floored     something affine in the core, divided by `period` and rounded
+    periodic    equal for cores that are equal modulo `period`, for the cores that are not negative: C's division rounds
                 towards 0, but what is counted grows, and a run begins where it is least
     threshold   a comparison of something affine
+    other       any other dependence on what is counted
     """
 
     kind: str
@@ -98,7 +99,7 @@ class Form:
     __ror__ = __or__
 
     def compared(self, other: Any) -> Form:
-        """A comparison."""
+        """Returns the form of a comparison with `other`."""
         found = _mixed(self, other)
         if found.kind == OTHER and {self.kind, form(other).kind} <= {INVARIANT, AFFINE, FLOORED}:
             return Form(THRESHOLD)
@@ -109,12 +110,12 @@ class Form:
 
 
 def form(value: Any) -> Form:
-    """A number, or what is unknown but invariant, as a form."""
+    """Returns the form of a number, or of what is unknown but invariant."""
     return value if isinstance(value, Form) else Form(INVARIANT, value=value)
 
 
 def counted(name: str) -> Form:
-    """A counted variable."""
+    """Returns the form of a counted variable."""
     return Form(AFFINE, ((name, 1),))
 
 
@@ -141,7 +142,7 @@ def _sum(a: Form, b: Form, sign: int) -> Form:
 
 
 def _mixed(a: Any, b: Any) -> Form:
-    """What two have in common, whichever operation puts them together."""
+    """Returns the form of two expressions that any operation puts together: what their forms have in common."""
     a, b = form(a), form(b)
     if a.kind == b.kind == INVARIANT:
         return form(None)
@@ -151,7 +152,7 @@ def _mixed(a: Any, b: Any) -> Form:
 
 
 def quotient(a: Any, b: Any) -> Form:
-    """a / b."""
+    """Returns the form of a / b."""
     a, b = form(a), form(b)
     if a.kind in (AFFINE, FLOORED) and b.kind == INVARIANT and b.value and _whole(a.core):
         return Form(FLOORED, a.core, a.period * b.value)
@@ -159,7 +160,7 @@ def quotient(a: Any, b: Any) -> Form:
 
 
 def remainder(a: Any, b: Any) -> Form:
-    """a % b."""
+    """Returns the form of a % b."""
     a, b = form(a), form(b)
     if a.kind in (AFFINE, FLOORED) and b.kind == INVARIANT and b.value and _whole(a.core):
         return Form(PERIODIC, a.core, a.period * b.value)
@@ -202,15 +203,18 @@ FORMS: dict[str, Any] = {
 
 
 class Forms(dict[str, Form]):
-    """The forms of variables: those that are not known are invariant."""
+    """Forms map variables to their forms: a variable that is not known is invariant."""
 
     def __missing__(self, name: str) -> Form:
-        # The functions of an expression are asked for here first.
+        # Python looks up the functions of an expression here first.
         if name in FORMS:
             raise KeyError(name)
         return form(None)
 
 
 def form_of(expression: Expression, names: Mapping[str, Form]) -> Form:
-    """An expression's form. Raises TypeError where an operator has none."""
+    """Returns an expression's form.
+
+    Raises TypeError where an operator has none.
+    """
     return form(expression(FORMS, names))

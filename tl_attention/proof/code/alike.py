@@ -1,9 +1,9 @@
-"""Holds what a tile does to be the same for all tiles: thousands of them, of as many problems, run at once.
+"""This module proves that code treats all tiles alike: it runs thousands of tiles, of as many problems, at once.
 
-Of each block one lane of a warp runs, and of each loop the first and the last iteration. Samples whose loops are equally
-long must run the same lines with the same values, but for where their tiles lie: a row, a head, an address is moved by
-exactly what the problem says. So neither a tile, nor a head, a sequence or a size decides anything else, and what full
-runs show of some tiles holds for all.
+One lane of a warp runs for each block, and the first and the last iteration of each loop. Samples whose loops are
+equally long must run the same lines with the same values, but for where their tiles lie: a row, a head, an address is
+moved by exactly what the problem says. So neither a tile, nor a head, a sequence or a size decides anything else, and
+what full runs show of some tiles holds for all.
 """
 
 from __future__ import annotations
@@ -25,20 +25,23 @@ from tl_attention.proof.code.tensors import Tensor
 from tl_attention.proof.code.text import Kernel
 from tl_attention.proof.code.verdict import Unsafe
 
-# Of a problem of fixed sizes: so many of its first tiles, and so many between the first and the last.
+# A problem of fixed sizes gives so many of its first tiles, and so many between the first and the last.
 FIRST, BETWEEN = 64, 1024
 # So many tiles are first ones, or last ones.
 EDGE = 50
 NONE = -1
-# Of the samples of one length: iterations above it count modulo the period.
+# Loops of at least so many iterations are alike if their lengths are equal modulo the period.
 SHORT = 3
 Array = np.ndarray
-# What multiplies, and is in every loop over KV blocks of those that compute.
+# Steps that multiply: every loop over KV blocks of threads that compute has one.
 PRODUCTS = ("product", "multiply")
 
 
 class Likeness:
-    """The comparison of the samples of one run with each other. `turns` are the tiles that blocks work on in turn."""
+    """A Likeness compares the samples of one run with each other.
+
+    `turns` are the tiles that blocks work on in turn.
+    """
 
     def __init__(self, run: Run, turns: Sequence[RowTiles], period: int):
         self.run, self.turns = run, turns
@@ -54,9 +57,9 @@ class Likeness:
         self.sizes = [np.bincount(group) for group in self.groups]
 
     def _groups(self, turn: int, period: int) -> Array:
-        """A number for each block: those with the same number have loops that are alike in this turn.
+        """Returns a number for each block: blocks with the same number have loops that are alike in this turn.
 
-        Of the turns before, how many KV blocks they had is left, modulo the period.
+        For the turns before, the number counts how many KV blocks they had, modulo the period.
         """
         tiles = self.turns[turn]
         rows_left = np.clip(tiles.sizes.seq_q - tiles.row, 0, tiles.cut.block_M)
@@ -74,7 +77,7 @@ class Likeness:
         return np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
 
     def check(self) -> None:
-        """Raise Unsafe unless all samples of a group do the same, each where its own tile lies."""
+        """Raises Unsafe unless all samples of a group do the same, each at the place of its own tile."""
         for seen in self.run.seen:
             group, sizes = self.groups[seen.turn], self.sizes[seen.turn]
             place = self.run.threads.place[seen.threads]
@@ -122,7 +125,10 @@ class Likeness:
                 )
 
     def trips(self, loops: Collection[int], turn: int) -> Array:
-        """(block, y): how many iterations the loops of these lines have together, in a turn."""
+        """Returns the iterations of the loops on these lines, added up, for each block and y in a turn.
+
+        The result has the shape (blocks, ys).
+        """
         found = np.zeros((len(self.turns[turn].row), self.run.threads.ys), dtype=np.int64)
         for seen in self.run.seen:
             if seen.kind == "loop" and seen.turn == turn and seen.line in loops:
@@ -133,10 +139,10 @@ class Likeness:
         return found
 
     def check_loops(self, loops: Sequence[For], ys: int, rows: int, program: Program) -> None:
-        """Raise Unsafe unless the loops over KV blocks, in `ys`, are as long as their tiles ask for.
+        """Raises Unsafe unless the loops over KV blocks, in `ys`, are as long as their tiles ask for.
 
-        Those without a mask run for no KV block that needs one: the last of all iterations would work on the block before
-        the tile's first, so far ahead of it as the Program says. A y has `rows` rows of its own.
+        Loops without a mask run for no KV block that needs one: the last of all iterations would work on the block
+        before the tile's first, so far ahead of it as the Program says. A y has `rows` rows of its own.
         """
         lines = {loop.line for loop in loops}
         others = {seen.line for seen in self.run.seen if seen.kind == "loop"}.difference(lines)
@@ -146,7 +152,7 @@ class Likeness:
             self._check_unmasked(lines, unmasked(loops), turn, ys, rows, program)
 
     def _check_length(self, loops: Collection[int], turn: int) -> None:
-        """Raise Unsafe unless each tile's loops have as many iterations more than it has KV blocks as any other's."""
+        """Raises Unsafe unless each tile's loops have as many iterations more than KV blocks as any other tile's loops."""
         start, end = self.blocks[turn]
         there = np.flatnonzero(self.turns[turn].there)
         trips = self.trips(loops, turn)[there]
@@ -159,7 +165,7 @@ class Likeness:
         self, lines: Collection[int], plain: Collection[int], turn: int, ys: int, rows: int, program: Program
     ) -> None:
         tiles = self.turns[turn]
-        # Scores are hidden so many iterations after that of their block's number.
+        # The mask of block n runs in iteration n + lag.
         lag = next(op.lag for op in program.phases.steady.operations if op.statement == "mask")
         trips = self.trips(plain, turn)
         behind = self.trips({line for line in lines if plain and line > max(plain)}, turn)
@@ -175,7 +181,10 @@ class Likeness:
                 raise Unsafe(f"a KV block with hidden keys is not masked for {words}")
 
     def _moves(self, seen: Seen, place: Array) -> Iterator[tuple[str, tuple[Array, ...]]]:
-        """The values that depend on a tile's place, each with what it is moved by; one of them must do."""
+        """Yields the values that depend on a tile's place, each with the bases that it may be moved by.
+
+        One of the bases must fit all threads.
+        """
         of, tiles = seen.values, self.turns[seen.turn]
         row, head, batch, head_kv = (part[place] for part in (tiles.row, tiles.head, tiles.batch, tiles.head_kv))
         kv_rows = tuple(tiles.cut.block_N * part[place] for part in self.blocks[seen.turn])
@@ -201,13 +210,13 @@ class Likeness:
     def _inside(
         self, of: Mapping[str, Any], base: Array, tensor: Tensor, row: Array, of_kv: bool, place: Array
     ) -> Array:
-        """Whether the row that a thread copies is one of the tensor's."""
+        """Says whether the row that a thread copies is a row of the tensor."""
         own = row + (of["source"] - base) // tensor.row_stride
         sizes = self.turns[0].sizes
         return (own < (sizes.seq_kv if of_kv else sizes.seq_q)[place]).astype(int)
 
     def _tensor(self, name: str, place: Array) -> Tensor:
-        """A tensor of each thread's own problem."""
+        """Returns the tensor of this name in each thread's own problem."""
         tensor = self.turns[0].tensors[name]
         strides = tuple(stride[place] if isinstance(stride, np.ndarray) else stride for stride in tensor.strides)
         return Tensor(tensor.shape, strides)
@@ -220,14 +229,14 @@ class Likeness:
 
 
 def _leaders(kin: Array) -> tuple[Array, Array]:
-    """An order in which kin stand together, and for each place in it that of the first of its kin."""
+    """Returns an order in which kin stand together, and for each place in the order the place of its first kin."""
     order = np.argsort(kin, kind="stable")
     ranked = kin[order]
     return order, np.searchsorted(ranked, ranked)
 
 
 def kv_loops(kernel: Kernel) -> list[For]:
-    """The loops over KV blocks of the threads that compute."""
+    """Returns the loops over KV blocks of the threads that compute."""
     loops = [node for node in every(kernel.body) if isinstance(node, For) and not node.unrolled]
     return [
         loop for loop in loops if any(isinstance(node, Step) and node.kind in PRODUCTS for node in every(loop.body))
@@ -235,7 +244,7 @@ def kv_loops(kernel: Kernel) -> list[For]:
 
 
 def unmasked(loops: Iterable[For]) -> set[int]:
-    """The lines of those that hide no scores."""
+    """Returns the lines of the loops that hide no scores."""
     return {
         loop.line for loop in loops if not any(isinstance(node, Arithmetic) and node.mask for node in every(loop.body))
     }
@@ -244,10 +253,10 @@ def unmasked(loops: Iterable[For]) -> set[int]:
 def numbered(
     variant: Variant, rows: int, block_N: int, *, without_rows: bool = True, without_keys: bool = True
 ) -> tuple[Problems, Array]:
-    """Problems, cut into tiles of `rows` rows, and the number of one tile of each.
+    """Returns problems, cut into tiles of `rows` rows, and the number of one tile of each problem.
 
-    Problems without rows, which have no tile, and without keys are among them only if so said. Where sizes are fixed there
-    is one problem, with many of its tiles.
+    Problems without rows, which have no tile, and without keys are among them only if so said. Where sizes are fixed
+    there is one problem, with many of its tiles.
     """
     if variant.sizes is None:
         sizes = drawn(variant.mask, rows, block_N, variant.group)
@@ -264,7 +273,7 @@ def numbered(
 
 
 def _drawn_numbers(row_tiles: Array, total: Array) -> Array:
-    """A tile of each problem: any, one of the first, one of the last, or one at an end of some head's rows."""
+    """Draws a tile of each problem: any, one of the first, one of the last, or one at an end of some head's rows."""
     draw = np.random.default_rng(31)
     near = draw.integers(0, EDGE, len(total))
     anywhere = (draw.random(len(total)) * total).astype(int)

@@ -1,6 +1,7 @@
-"""All statements of generated CUDA that are read, each shown beside what matches it; here those that order threads.
+"""This module lists the calls of generated CUDA that are read, and itself reads the calls that order threads.
 
-Those are mbarriers, named barriers, fences, the registers that warpgroups hand over, and the counter that hands out tiles.
+Each call stands beside an example of what matches its pattern. The calls that order threads are mbarriers, named
+barriers, fences, the registers that warpgroups hand over, and the counter that hands out tiles.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _named(kind: str) -> Callable[[re.Match[str], Declared], Made | None]:
 
 
 def _exchange(match: re.Match[str], declared: Declared) -> Made | None:
-    """Of four lanes: shuffles, which all lanes of a warp must run."""
+    """Reads an exchange among four lanes, by shuffles, which all lanes of a warp must run."""
     if match[1] != match[3] or match[1] not in declared.registers:
         return None
     return seen("exchange", value=int(match[2]))
@@ -81,7 +82,7 @@ def _count(match: re.Match[str], declared: Declared) -> Made:
 
     def act(run: Run, threads: Class, line: int) -> None:
         found = run.add(threads, counter, int(index), int(step))
-        # Where each block is of a problem of its own, it is the last one there.
+        # Where each block has a problem of its own, the block is the last one there.
         threads.names[variable] = 1 if run.lengths.ends and not run.whole else (found == int(last)) * 1
 
     return Made(act, frozenset({variable}))

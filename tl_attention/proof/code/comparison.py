@@ -1,4 +1,4 @@
-"""The comparison of what code does with what its lowering expects of it, event by event, and what may stand anywhere."""
+"""This module compares what code does with what its lowering expects, event by event; some events may stand anywhere."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tl_attention.proof.code.row_tiles import RowTiles
 from tl_attention.proof.code.verdict import Unsafe
 from tl_attention.proof.events import AnyOrder, Event, Expected, Maybe
 
-# What a tile begins with where a block works on several.
+# A tile begins with the wait for this barrier, where a block works on several tiles.
 Q_FULL = "Q_full"
-# In the tile of this index, so many iterations of a long loop.
+# The kind of an event: `value` iterations of a long loop are left out in the tile number `index`.
 LEFT_OUT = "left out"
 
 
 def executed(who: str, found: Sequence[Event], tiles: Sequence[RowTiles]) -> list[int]:
-    """How many KV blocks of each tile run, of which a loop may leave out the middle."""
+    """Returns how many KV blocks of each tile run, as a loop may leave out the middle."""
     counts = [tile.count for tile in tiles]
     for event in found:
         if event.kind == LEFT_OUT:
@@ -37,10 +37,10 @@ def compare(
     tiles: Sequence[RowTiles],
     alone: Callable[[Event], bool] = lambda event: False,
 ) -> None:
-    """Raise Unsafe unless all that was found is expected, in its order, and all that is expected was found.
+    """Raises Unsafe unless all that was found is expected, in its order, and all that is expected was found.
 
-    What is expected is asked for late: before, the tile, one of `tiles`, learns how many of its KV blocks were left out. An
-    event that concerns its process `alone` may stand anywhere.
+    The next expected event is asked for late: only after its tile, one of `tiles`, has learned how many of its KV
+    blocks were left out. An event that concerns its process `alone` may stand anywhere.
     """
     number, wanted, among = -1, None, set[Event]()
     for event in found:
@@ -72,16 +72,17 @@ def compare(
 
 
 def _words(wanted: Expected | None, among: set[Event]) -> str:
-    """What must come next, in words."""
+    """Says in words what must come next."""
     if isinstance(wanted, AnyOrder):
         return f"one of {len(among)} such as {min(among, key=str)}"
     return str(wanted or "none")
 
 
 def check_per_head(events: Sequence[Event], parameters: Iterable[str], heads: Sequence[int]) -> None:
-    """Raise Unsafe unless a process reads each such tensor at these heads, one for each of its tiles.
+    """Raises Unsafe unless a process reads each tensor with a number per head at these heads, one for each of its tiles.
 
-    It does so before it stores rows of that head and, where scores need the number, before the tile's first product.
+    The process does so before it stores rows of that head and, where scores need the number, before the tile's first
+    product.
     """
     for feature in features_of(parameters):
         if feature.name in TENSORS:

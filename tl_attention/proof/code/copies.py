@@ -1,4 +1,4 @@
-"""Calls that move tiles: by TMA, by cp.async, and by the threads themselves; and numbers of heads and rows."""
+"""This module reads the calls that move tiles, by TMA, by cp.async and by the threads, and numbers of heads and rows."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ ELEMENTS = {"uint1": 2, "uint2": 4, "uint4": 8}
 PUT, PER_HEAD = "put", "of its head"
 # Tensors that have a number for each head.
 TENSORS = tuple(feature.name for feature in INPUTS if feature.kind == "per head")
-# Of the logarithms of a thread's two rows.
+# The bytes of the logarithms of a thread's two rows, and the number of rows.
 LSE_BYTES, LSE_ROWS = 8, 2
-# Which thread of those that compute it is: all of them, from the first on.
+# A thread's number among all threads that compute, from the first on.
 OWN = "((int)threadIdx.x)"
-# By whether a device function is for bfloat16.
+# The dtype of a device function, by whether the function is for bfloat16.
 DTYPES = {"true": "bfloat16", "false": "float16"}
 # acc_o    (&(acc_o[64]))
 REGISTERS = re.compile(r"(?:(\w+)|\(&\((\w+)\[(\d+)\]\)\))$")
 
 
 def shared_address(text: str, declared: Declared) -> tuple[str, Expression]:
-    """(buffer, element) of an address in shared memory."""
+    """Returns (buffer, element) of an address in shared memory."""
     match = IN_SHARED.match(text)
     if not match:
         raise SyntaxError(f"{text[:80]!r} is no address in shared memory")
@@ -45,7 +45,7 @@ def shared_address(text: str, declared: Declared) -> tuple[str, Expression]:
 
 
 def _place(texts: Sequence[str], declared: Declared) -> dict[str, Expression]:
-    """The coordinates of a box."""
+    """Returns the coordinates of a box as expressions, by name."""
     return {
         name: declared.expression(text) for name, text in zip(("column", "row", "head", "batch"), texts, strict=True)
     }
@@ -83,7 +83,10 @@ def _cp_async(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _fetch(match: re.Match[str], declared: Declared) -> Made | None:
-    """Of global memory into a variable, which from then on says where it is from; -1 is zeros."""
+    """Reads a fetch from global memory into a variable; from then on the variable says where its elements are from.
+
+    A variable of -1 is zeros.
+    """
     variable, words, tensor, place = match.groups()
     if variable not in declared.registers or tensor in declared.registers:
         return None
@@ -154,7 +157,7 @@ def _output(match: re.Match[str], declared: Declared) -> Made | None:
 
 
 def registers_from(text: str) -> tuple[str, int]:
-    """(variable, element) that a device function's registers start with."""
+    """Returns (variable, element) that a device function's registers start with."""
     match = REGISTERS.match(text)
     if not match:
         raise SyntaxError(f"{text[:80]!r} are no registers")
@@ -175,10 +178,10 @@ def _vector_output(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _lse(match: re.Match[str], declared: Declared) -> Made:
-    """Which rows they are, and how many there may be.
+    """Reads a store of logarithms: which rows are stored, and how many there may be.
 
-    That each row is stored once, by one lane, is in the text of the device function. Which registers it is given, and the
-    scale, are for the numbers to show.
+    That each row is stored once, by one lane, is in the text of the device function. Which registers the function is
+    given, and the scale, are for the numbers to show.
     """
     given = arguments(match[1])
     place = IN_GLOBAL.match(given[3]) if len(given) == 6 and given[5] == OWN else None
@@ -195,7 +198,7 @@ def _lse(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _put(match: re.Match[str], declared: Declared) -> Made:
-    """Whose rows, which columns, and how wide the tile is.
+    """Reads a store of P to shared memory: whose rows, which columns, and how wide the tile is.
 
     That a warp puts its own 16 rows where a product reads them, each once, is in the text of the device function, as is
     the conversion. Which registers go there is for the numbers to show.
@@ -214,7 +217,8 @@ def _of_head(match: re.Match[str], declared: Declared) -> Made:
     return seen(PER_HEAD, match[2], value=declared.expression(match[3]))
 
 
-# Read as to the place in memory. Which of a thread's registers it is, or what zeros are, is for the numbers to show.
+# These kinds are read for the place in memory. Which of a thread's registers is moved, or what zeros are, is for the
+# numbers to show.
 WRITE, READ, OUTPUT, FETCH = (f"{kind}, numbers: registers" for kind in ("write", "read", "output", "fetch"))
 COPY_CALLS = (
     # tl::tma_load(K_desc, K_full[0], (&(((half_t*)K_shared)[(i * 8192)])), (i * 64), (j * 128), head_2, bz_2);

@@ -1,8 +1,8 @@
-"""Which lines of a kernel ran, in which iterations of a period: a line that did not shows nothing.
+"""Coverage says which lines of a kernel ran, in which iterations of a period: a line that did not run shows nothing.
 
-A line that synchronises, loads, multiplies or stores and did not run is a refusal, unless it never can: its condition
-is the same whatever the sizes, and was false for every thread of every block of a cluster; or sizes are fixed and no
-tile of that grid gets there.
+A line that synchronises, loads, multiplies or stores and did not run is a refusal, unless the line never can run: its
+condition is the same whatever the sizes, and was false for every thread of every block of a cluster; or sizes are fixed
+and no tile of that grid gets there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tl_attention.proof.code.verdict import Unsafe
 
 @dataclass
 class Coverage:
-    """Of all runs so far."""
+    """A Coverage gathers what all runs so far have shown."""
 
     ran: set[int] = field(default_factory=set)
     outcomes: dict[int, set[bool]] = field(default_factory=lambda: defaultdict(set))
@@ -32,12 +32,15 @@ class Coverage:
     compared: dict[tuple[int, int], set[tuple[int, tuple[str, ...]]]] = field(default_factory=lambda: defaultdict(set))
 
     def note_places(self, run: Run, steps: Collection[int]) -> None:
-        """Count a run that was held to the places of its tiles only: what its `steps` did, line by line, was not seen."""
+        """Counts a run that was held to the places of its tiles only.
+
+        What the run's `steps` did, line by line, was not seen.
+        """
         self.ran |= run.ran.difference(steps)
         self._note_ways(run)
 
     def note(self, run: Run) -> None:
-        """Count a run all of whose events were looked at."""
+        """Counts a run all of whose events were looked at."""
         self.ran |= run.ran
         self._note_ways(run)
         for line_and_core, residues in run.residues.items():
@@ -46,7 +49,7 @@ class Coverage:
             self.compared[comparison] |= found
 
     def _note_ways(self, run: Run) -> None:
-        """Which way conditions went, and the first tile of each line."""
+        """Notes which way conditions went in a run, and the first tile of each line."""
         for line, outcomes in run.outcomes.items():
             self.outcomes[line] |= outcomes
         sizes = Sizes(*(run.names[name] for name in Sizes._fields))
@@ -54,10 +57,10 @@ class Coverage:
             self.reached.setdefault(line, (sizes, tile))
 
     def wanting(self, iterations: Iterations, fixed: bool) -> list[tuple[int, Core]]:
-        """The lines that were not seen in every iteration of their period, and what has it.
+        """Returns the lines that were not seen in every iteration of a period, each with the core that has the period.
 
-        Of fixed sizes, and of short tiles, a loop that begins anew with each tile has no other iterations than those
-        that ran.
+        For fixed sizes, and short tiles, a loop that begins anew with each tile has no iterations other than those that
+        ran.
         """
         carried = {name for names in iterations.carried.values() for name in names}
         return [
@@ -69,9 +72,10 @@ class Coverage:
         ]
 
     def unreached(self, kernel: Kernel, iterations: Iterations, fixed: bool, short: bool = False) -> tuple[int, ...]:
-        """The lines that can never run. Raises Unsafe where others did not, or not in every iteration of the period.
+        """Returns the lines that can never run.
 
-        Where tiles are `short` whatever the sizes, loops may have no iteration.
+        Raises Unsafe where other lines did not run, or not in every iteration of the period. Where tiles are `short`
+        whatever the sizes, loops may have no iteration.
         """
         for line, core in self.wanting(iterations, fixed or short):
             names = " + ".join(name for name, _ in core)
@@ -80,7 +84,7 @@ class Coverage:
         for line, comparisons in iterations.comparisons.items():
             for number in range(len(comparisons)):
                 seen = self.compared[line, number]
-                # Once above it stays there; a loop of one iteration, at any size, has no second.
+                # A counter that is above stays above; a loop of one iteration, at any size, has no second.
                 if not fixed and len({at for _, at in seen}) > 1 and max(above for above, _ in seen) <= 0:
                     raise Unsafe(f"line {line + 1} compares what is counted with what no run gets to")
         dead: list[int] = []
@@ -98,7 +102,7 @@ class Coverage:
                 empty = short and isinstance(node, For) and node.trips.constant is None and not self._any_ran(node.body)
                 self._look(node.body, never or empty, dead, fixed, short)
             elif isinstance(node, If):
-                # The same for all sizes: every such thread was run.
+                # The condition depends on the thread alone, so it is the same for all sizes: every such thread was run.
                 plain = node.condition is not None and node.condition.names <= OF_A_THREAD
                 outcomes = self.outcomes[node.line]
                 self._look(node.body, never or (plain and True not in outcomes), dead, fixed, short)

@@ -1,4 +1,4 @@
-"""What a generated kernel declares: registers, shared memory, mbarriers; and the lines that touch registers alone."""
+"""This module reads what a generated kernel declares, registers, shared memory and mbarriers, and arithmetic on registers."""
 
 from __future__ import annotations
 
@@ -58,9 +58,11 @@ COMMENT, HEX_FLOAT = re.compile(r"/\*.*?\*/"), re.compile(r"0x[0-9a-f.]+p[+-]\d+
 
 @dataclass(frozen=True)
 class Declared:
-    """Bytes of each variable in registers, integers, offsets of buffers in dynamic shared memory, barriers, numbers.
+    """A Declared holds what a kernel declares, by name.
 
-    `sizes` are the kernel's own integer parameters.
+    It has the bytes of each variable in registers, the integers, the offsets of buffers in dynamic shared memory, the
+    number of mbarriers of each array, and the number of integers of each array in shared memory. `dynamic` says whether
+    dynamic shared memory is declared. The kernel's own integer parameters are among the integers.
     """
 
     registers: dict[str, int]
@@ -69,12 +71,12 @@ class Declared:
     barriers: dict[str, int]
     numbers: dict[str, int]
     dynamic: bool
-    # The expressions that were asked for since this was cleared.
+    # The expressions that were parsed since this list was cleared.
     used: list[Expression] = field(default_factory=list)
 
     @classmethod
     def of(cls, lines: Iterable[str], sizes: Iterable[str]) -> Declared:
-        """Those of a kernel's lines."""
+        """Reads the declarations of a kernel's lines; `sizes` are the kernel's own integer parameters."""
         lines = list(lines)
 
         def found(pattern: re.Pattern[str]) -> list[re.Match[str]]:
@@ -91,7 +93,7 @@ class Declared:
         )
 
     def kind_of(self, text: str) -> str | None:
-        """What a line is that touches registers alone, or declares something; else None."""
+        """Returns the kind of a line that touches registers alone, or declares something; else None."""
         if any(pattern.match(text) for pattern in ALLOCATIONS):
             return "allocation"
         if PLAIN.match(text):
@@ -107,7 +109,7 @@ class Declared:
         return "numbers: arithmetic"
 
     def pure(self, text: str) -> bool:
-        """Whether it is an expression that reads registers and integers alone, and changes nothing."""
+        """Says whether a text is an expression that reads registers and integers alone, and changes nothing."""
         plain = HEX_FLOAT.sub("0", COMMENT.sub("", text))
         used = IDENTIFIER.findall(plain)
         return not FOREIGN.search(plain) and all(
@@ -115,11 +117,11 @@ class Declared:
         )
 
     def registers_in(self, text: str) -> frozenset[str]:
-        """The variables in registers that a text names."""
+        """Returns the variables in registers that a text names."""
         return frozenset(WORD.findall(text)) & self.registers.keys()
 
     def written_by(self, text: str) -> str:
-        """The variable in registers that a line of arithmetic writes."""
+        """Returns the variable in registers that a line of arithmetic writes."""
         match = OF_ALL.match(text) or TARGET.match(text)
         assert match
         return match[2] if match.re is OF_ALL else match[1] or match[2] or match[3]
@@ -129,29 +131,47 @@ class Declared:
         return frozenset(self.registers.keys() | self.integers | PURE)
 
     def expression(self, text: str) -> Expression:
-        """The integer expression that a text is. Raises SyntaxError."""
+        """Parses a text as an integer expression, and keeps it in `used`.
+
+        Raises SyntaxError.
+        """
         self.used.append(parsed(text))
         return self.used[-1]
 
     def buffer(self, name: str) -> str:
-        """A buffer of shared memory that there is."""
+        """Returns the name of a buffer of shared memory.
+
+        Raises SyntaxError where no such buffer is declared.
+        """
         return _declared(name, self.buffers, "shared buffer")
 
     def barrier(self, name: str) -> str:
-        """An array of mbarriers that there is."""
+        """Returns the name of an array of mbarriers.
+
+        Raises SyntaxError where no such array is declared.
+        """
         return _declared(name, self.barriers, "mbarrier")
 
     def number(self, name: str) -> str:
-        """Integers in shared memory that there are."""
+        """Returns the name of integers in shared memory.
+
+        Raises SyntaxError where no such integers are declared.
+        """
         return _declared(name, self.numbers, "shared number")
 
     def register(self, name: str) -> str:
-        """A variable in registers that there is."""
+        """Returns the name of a variable in registers.
+
+        Raises SyntaxError where no such variable is declared.
+        """
         return _declared(name, self.registers, "variable")
 
 
 def declared_by(text: str) -> list[str]:
-    """The variables that a line declares, by their names in C++; not that of a loop, which is in the loop's block."""
+    """Returns the variables that a line declares, by their names in C++.
+
+    The variable of a loop is not among them: it is in the loop's block.
+    """
     if text.startswith("for "):
         return []
     return [name.format(*match.groups()) for pattern, name in DECLARATIONS if (match := pattern.match(text))]

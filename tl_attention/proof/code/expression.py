@@ -1,7 +1,8 @@
-"""Integer expressions of generated CUDA: parsed once, evaluated in the arithmetic that is handed in.
+"""This module parses integer expressions of generated CUDA once, and evaluates them in the arithmetic that it is given.
 
 A tree is nested tuples: ("number", 3), ("name", "blockIdx_x"), ("call", "min", a, b), and (operator, operands ...) with
-C's operators. `(int)threadIdx.x` is the name threadIdx_x, `tl::block_rank_in_cluster()` the name tl__block_rank_in_cluster.
+C's operators. `(int)threadIdx.x` is the name threadIdx_x, `tl::block_rank_in_cluster()` the name
+tl__block_rank_in_cluster.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ LEVELS = (
     ("*", "/", "%"),
 )
 SHIFTS, BITS = {"<<", ">>"}, 32
-# By a block's rank in its cluster, which is small, an integer may be shifted.
+# An integer may be shifted by a block's rank in its cluster, which is small.
 RANK = ("name", "tl__block_rank_in_cluster")
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
 # What stands behind a value, and so not behind a cast.
 AFTER_A_VALUE = {")", "]", ",", "?", ":", "*", "/", "%", *(token for level in LEVELS for token in level)}
-# What Python's own operators would say of no array, or differently from C.
+# Operators that Python does not have for arrays, or has with another meaning than C.
 FUNCTIONS = {"/": "quotient", "%": "remainder", "&&": "both", "||": "either", "?": "select", "!": "negation"}
 # What an expression that is not one of known integers raises.
 UNREADABLE = (NameError, SyntaxError, TypeError, ValueError, LookupError, ZeroDivisionError)
@@ -45,39 +46,45 @@ Tree = tuple
 
 @dataclass(frozen=True)
 class Expression:
-    """An integer expression, or a condition."""
+    """An Expression is an integer expression, or a condition."""
 
     tree: Tree
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The variables in it."""
+        """Returns the variables in the expression."""
         return frozenset(node[1] for node in walk(self.tree) if node[0] == "name")
 
     @cached_property
     def constant(self) -> int | None:
-        """The value of a plain number, else None."""
+        """Returns the value of a plain number, else None."""
         return self.tree[1] if self.tree[0] == "number" else None
 
     @cached_property
     def comparisons(self) -> tuple[Expression, ...]:
-        """The comparisons in it."""
+        """Returns the comparisons in the expression."""
         return tuple(Expression(node) for node in walk(self.tree) if node[0] in COMPARISONS)
 
     @cached_property
     def code(self) -> CodeType:
-        """As Python, whose functions are an arithmetic's."""
+        """Compiles the expression as Python, which calls the functions of an arithmetic."""
         return compile(_python(self.tree), str(self.tree)[:80], "eval")
 
     def __call__(self, arithmetic: dict[str, Any], names: Mapping[str, Any]) -> Any:
-        """The value in an arithmetic. Raises one of UNREADABLE where a name has none."""
+        """Returns the value in an arithmetic.
+
+        Raises one of UNREADABLE where a name has none.
+        """
         constant = self.constant
         return eval(self.code, arithmetic, names) if constant is None else constant
 
 
 @cache
 def parsed(text: str) -> Expression:
-    """The expression that a text is. Raises SyntaxError."""
+    """Parses a text as an expression.
+
+    Raises SyntaxError.
+    """
     tokens = _Tokens(TOKEN.findall(text))
     tree = _ternary(tokens)
     if tokens.next:
@@ -86,7 +93,7 @@ def parsed(text: str) -> Expression:
 
 
 def walk(tree: Tree) -> Iterator[Tree]:
-    """A tree and all below it."""
+    """Yields a tree and all trees below it."""
     yield tree
     for part in tree[1:]:
         if isinstance(part, tuple):
@@ -94,7 +101,7 @@ def walk(tree: Tree) -> Iterator[Tree]:
 
 
 def arguments(text: str) -> list[str]:
-    """What stands between a call's parentheses, cut at its commas."""
+    """Returns the arguments of a call: the text between its parentheses, cut at its commas."""
     found, depth, start = [], 0, 0
     for place, character in enumerate(text):
         depth += (character in "([") - (character in ")]")
@@ -121,7 +128,10 @@ class _Tokens:
             raise SyntaxError(f"{token!r} is missing in {' '.join(self.tokens)[:80]!r}")
 
     def cast(self) -> str:
-        """Takes a cast that changes no value, if one is next, and says to which type. Raises SyntaxError for others."""
+        """Takes a cast that changes no value, if one is next, and returns its type, else "".
+
+        Raises SyntaxError for other casts.
+        """
         name, closing, cast = (*self.tokens[self.place + 1 : self.place + 4], "", "", "")[:3]
         if self.next != "(" or closing != ")" or cast in ("", *AFTER_A_VALUE):
             return ""

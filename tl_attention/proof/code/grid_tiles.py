@@ -1,6 +1,6 @@
-"""Holds all blocks of a grid to the tiles that they should work on, tile after tile.
+"""This module proves that all blocks of a grid work on the right tiles, tile after tile.
 
-Of each loop over KV blocks the first and the last iteration run, so the first and the last block of a tile are seen.
+The first and the last iteration of each loop over KV blocks run, so the first and the last block of a tile are seen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Done = dict[tuple[str, int], np.ndarray]
 def check_places(
     run: Run, tiles: Sequence[RowTiles], reading: Reading, warpgroups: int, optional: Collection[str]
 ) -> None:
-    """Raise Unsafe unless everybody works on the rows of their block's tile, on the KV blocks that it needs.
+    """Raises Unsafe unless all threads work on the rows of their block's tile, on the KV blocks that the tile needs.
 
     The run is of one thread of each warpgroup and producer; `tiles` are those of its turns, an entry for each block.
     """
@@ -57,7 +57,7 @@ def check_places(
 
 
 def _wanted(of: RowTiles, warpgroups: int, optional: Collection[str]) -> Iterator[tuple[str, int, Any, Any, Any]]:
-    """What each warpgroup does at which places, which blocks must, and which may."""
+    """Yields what warpgroups should do: (what, warpgroup, places, which blocks must do so, which blocks may)."""
     there = of.there
     for group in range(warpgroups):
         own = np.stack([of.row + ROWS * group, of.head, of.batch], axis=-1)
@@ -110,7 +110,10 @@ def _rows(seen: Seen, run: Run, reading: Reading) -> Any:
 
 
 def _element(seen: Seen, run: Run, reading: Reading) -> Any:
-    """A thread's own elements: its first is that of its tile, whose place in the tile is for runs of all threads."""
+    """Yields the place of the first element that each thread stores itself: it is the first element of the tile.
+
+    Where in the tile an element lies is for runs of all threads to show.
+    """
     tensor = reading.tensors["Output"]
     element = np.broadcast_to(seen.values["element"], len(seen.threads))
     batch, head, row, column = tensor.split(element)
@@ -122,7 +125,7 @@ def _element(seen: Seen, run: Run, reading: Reading) -> Any:
 
 
 def _of_head(seen: Seen, run: Run, reading: Reading) -> Any:
-    """Of a head's number the head is all that there is to tell."""
+    """Yields the head that a per-head number is read for: the number has no other place."""
     head = np.broadcast_to(seen.values["value"], len(seen.threads))
     yield seen.name, run.threads.y[seen.threads], np.stack([head, head, head], axis=-1)
 

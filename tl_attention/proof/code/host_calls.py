@@ -1,9 +1,9 @@
-"""Reads the host function that TileLang 0.1.15 generates as C: what it is called with, and the calls that it makes.
+"""This module reads the host function that TileLang 0.1.15 generates as C: its arguments, and the calls that it makes.
 
-It checks its arguments and defines names on the way. Then it fills the slots of an argument stack one by one and calls
-a function, again and again: one call sets the device, one makes each TMA descriptor, one launches the kernel. Every
-line of it is of a form below, or the code is refused, so a TileLang that writes its host code in another way gives an
-error and never a wrong launch.
+The function checks its arguments and defines names on the way. Then it fills the slots of an argument stack one by one
+and calls a function, again and again: one call sets the device, one makes each TMA descriptor, one launches the kernel.
+Every line of it is of a form below, or the code is refused, so a TileLang that writes its host code in another way
+gives an error and never a wrong launch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ WORDS = {
 
 
 def form(example: str) -> re.Pattern[str]:
-    """The pattern of this C, in which each of WORDS is a group, and the same text wherever it recurs."""
+    """Returns the pattern of an example in C.
+
+    Each of WORDS in the example is a group, and stands for the same text wherever it recurs.
+    """
     pattern = re.escape(example.removeprefix("\n"))
     for word, varying in WORDS.items():
         before, found, after = pattern.partition(word)
@@ -81,7 +84,7 @@ READ_STRIDE = form("""
   }
   int64_t VARIABLE = CONDVAL;
 """)
-# What the kernel assumes of one, checked once the device is set.
+# A check of what the kernel assumes of a stride; it stands behind the call that sets the device.
 ASSUMED = form("""
   if (!(((VARIABLE % (int64_t)NUMBER) == (int64_t)0))) {
 LINES    return -1;
@@ -157,7 +160,10 @@ CALL = form("""
 
 @dataclass(frozen=True)
 class Dimension:
-    """What is read at run time off dimension `axis` of a tensor: its size, or its stride in elements."""
+    """A Dimension is a number that is read at run time off dimension `axis` of a tensor: its size, or its stride.
+
+    Strides count elements.
+    """
 
     name: str
     tensor: str
@@ -166,7 +172,10 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the host function is called with, in order, which of it are tensors, and what is read off those."""
+    """Arguments say what the host function is called with, in order.
+
+    `tensors` are the arguments that are tensors; `sizes` and `strides` are what is read off the tensors.
+    """
 
     names: tuple[str, ...]
     tensors: frozenset[str]
@@ -184,7 +193,7 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Slot:
-    """An argument of a call as written: what it is said to be, and its C text."""
+    """A Slot is an argument of a call as written: the kind that the code gives it, and its C text."""
 
     kind: Literal["int", "pointer", "float"]
     text: str
@@ -192,7 +201,10 @@ class Slot:
 
 @dataclass(frozen=True)
 class Call:
-    """A call that the host makes. `descriptor` is the TMA descriptor that has been given memory right before it."""
+    """A Call is a call that the host makes.
+
+    `descriptor` is the TMA descriptor that has been given memory right before the call.
+    """
 
     function: str
     descriptor: str | None
@@ -200,7 +212,10 @@ class Call:
 
 
 def read_host_source(source: str) -> tuple[Arguments, tuple[Call, ...]]:
-    """What the host function is called with and the calls that it makes, in order. Raises InputError."""
+    """Returns what the host function is called with and the calls that it makes, in order.
+
+    Raises InputError.
+    """
     starts = list(START.finditer(source))
     launch = source.find("(((TVMFFIAny*)stack_ffi_any)[")
     if len(starts) != 1 or launch < 0:
@@ -215,7 +230,7 @@ def read_host_source(source: str) -> tuple[Arguments, tuple[Call, ...]]:
 
 
 def unknown(what: str) -> InputError:
-    """Host code that cannot be read."""
+    """Returns the error for host code that cannot be read."""
     return InputError(f"host code: {what}: not in the form that TileLang 0.1.15 writes, so the launch cannot be read")
 
 
@@ -225,7 +240,7 @@ def _unread(source: str, at: int, where: str) -> InputError:
 
 
 def _definitions(source: str, at: int, end: int) -> Iterator[str]:
-    """The lines of the checks that define a name."""
+    """Yields the lines of the checks that define a name."""
     names: set[str] = set()
     while at < end:
         if match := DEFINITION.match(source, at, end):
@@ -248,7 +263,10 @@ def _once(name: str, names: set[str]) -> None:
 
 
 def _arguments(lines: list[str]) -> Arguments:
-    """What these definitions say, of which there must be all and no more."""
+    """Returns the arguments that the definitions say.
+
+    All definitions must be there, and no others.
+    """
     found = [match for line in lines if (match := ARGUMENT.fullmatch(line))]
     tensors = [match[1] for match in found if match[2]]
     if not tensors:
@@ -272,7 +290,10 @@ def _arguments(lines: list[str]) -> Arguments:
 
 
 def _calls(source: str, at: int) -> Iterator[Call]:
-    """The calls from here to the end of the function. Results are numbered from 1, and descriptors as what precedes."""
+    """Yields the calls from here to the end of the function.
+
+    Results are numbered from 1, and a descriptor has the number of the result before it.
+    """
     number = 0
     while number == 0 or not END.match(source, at):
         while assumed := ASSUMED.match(source, at):
@@ -287,7 +308,7 @@ def _calls(source: str, at: int) -> Iterator[Call]:
 
 
 def _slots(source: str, at: int) -> tuple[tuple[Slot, ...], re.Match[str]]:
-    """The arguments of a call, which are set in order, and the call."""
+    """Returns the arguments of a call, which are set in order, and the match of the call."""
     slots: list[Slot] = []
     while not (called := CALL.match(source, at)):
         found = [(kind, match) for kind, pattern in SLOTS.items() if (match := pattern.match(source, at))]

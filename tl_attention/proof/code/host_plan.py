@@ -1,6 +1,6 @@
-"""Reads how a kernel is launched off the calls that the host code of TileLang 0.1.15 makes.
+"""This module reads how a kernel is launched off the calls that the host code of TileLang 0.1.15 makes.
 
-The first sets the device, then one makes each TMA descriptor, and the last launches the kernel.
+The first call sets the device, then one call makes each TMA descriptor, and the last call launches the kernel.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CAST = "(int64_t)"
 FLOAT_NAME = re.compile(r"\(\(double\)(\w+)\)")
 # DLPack's number of CUDA, and the device of the tensors.
 DEVICE = (Slot("int", "((int64_t)2)"), Slot("int", "((int64_t)dev_id)"))
-# No subtraction: from sizes of 0 and up these never give a negative value, and for those C and Python agree, also on
+# There is no subtraction: from sizes of 0 and up no value is negative, and for such values C and Python agree, also on
 # division, which C rounds towards 0 and Python down.
 OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -45,18 +45,24 @@ OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 @dataclass(frozen=True)
 class Expression:
-    """Integer arithmetic over the runtime sizes and strides, as Python text; none of its values is negative."""
+    """An Expression is integer arithmetic over the runtime sizes and strides, as Python text.
+
+    None of its values is negative.
+    """
 
     text: str
 
     def at(self, sizes: Mapping[str, int]) -> int:
-        """The value for these sizes; KeyError if one is missing."""
+        """Returns the value for these sizes.
+
+        Raises KeyError if a size is missing.
+        """
         return _value(ast.parse(self.text, mode="eval").body, sizes)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of the kernel: a `pointer` (a tensor or a descriptor, by name), an integer or a float32."""
+    """A Parameter is a parameter of the kernel: a `pointer` (a tensor or a descriptor, by name), an integer or a float32."""
 
     name: str
     kind: Literal["pointer", "int", "int64_t", "float"]
@@ -64,9 +70,9 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """The arguments of one cuTensorMapEncodeTiled, innermost dimension first.
+    """A Descriptor holds the arguments of one cuTensorMapEncodeTiled, innermost dimension first.
 
-    `strides` are in bytes and leave out the innermost one, as CUDA does. The numbers of `dtype`, `interleave`,
+    `strides` are in bytes and leave out the innermost stride, as CUDA does. The numbers of `dtype`, `interleave`,
     `swizzle`, `l2_promotion` and `oob_fill` are those of CUDA's enumerations.
     """
 
@@ -84,13 +90,13 @@ class Descriptor:
 
     @property
     def options(self) -> dict[str, int]:
-        """The enumerations, by name, in the order of cuTensorMapEncodeTiled."""
+        """Returns the last four enumerations, by name, in the order of cuTensorMapEncodeTiled."""
         return {field.name: getattr(self, field.name) for field in fields(self)[-4:]}
 
 
 @dataclass(frozen=True)
 class HostPlan:
-    """Everything that the host does before and at the launch of one kernel.
+    """A HostPlan is everything that the host does before and at the launch of one kernel.
 
     `arguments` names what the host function is called with, in order.
     """
@@ -108,7 +114,10 @@ class HostPlan:
 
 
 def parse_host_source(source: str) -> HostPlan:
-    """The launch that `kernel.get_host_source()` describes. Raises InputError if it has an unknown form."""
+    """Returns the launch that `kernel.get_host_source()` describes.
+
+    Raises InputError if the source has an unknown form.
+    """
     arguments, calls = read_host_source(source)
     _check_order([call.function for call in calls])
     device, *creations, launch = calls
@@ -122,7 +131,7 @@ def parse_host_source(source: str) -> HostPlan:
 
 
 def _check_order(functions: list[str]) -> None:
-    """The device is set, the descriptors are made, and one kernel is launched."""
+    """Raises InputError unless the device is set, the descriptors are made, and one kernel is launched."""
     if CREATE_IM2COL in functions:
         raise InputError("host code: im2col TMA descriptors are not supported, expected tiled ones")
     if functions[-1].startswith("__tvm_"):
@@ -132,7 +141,11 @@ def _check_order(functions: list[str]) -> None:
 
 
 def _descriptor(call: Call, arguments: Arguments) -> Descriptor:
-    """desc, dtype, rank, address, dims, strides with the innermost, box, element strides, four enumerations."""
+    """Reads a TMA descriptor off the call that makes it.
+
+    The call has the arguments desc, dtype, rank, address, dims, strides with the innermost, box, element strides, and
+    four enumerations.
+    """
     slots = call.slots
     rank = _integer(slots[2]) if len(slots) > 4 else 0
     if len(slots) != 8 + 4 * rank or not 1 <= rank <= 5:
@@ -216,7 +229,10 @@ def _arithmetic(slot: Slot, known: frozenset[str]) -> Expression:
 
 @lru_cache(maxsize=1024)
 def _expression(text: str, known: frozenset[str]) -> Expression:
-    """C text to Python text: casts away, as every value is a size and far below 2**63, and `/` to `//`."""
+    """Translates C text to Python text: it drops the casts, and turns `/` into `//`.
+
+    No cast changes a value, as every value is a size and far below 2**63.
+    """
     try:
         tree = ast.parse(text.replace(CAST, "").replace("/", "//"), mode="eval")
     except SyntaxError:

@@ -1,8 +1,9 @@
-"""Which expressions of a kernel depend on what its loops count, or on its tile: refused where a few stand for nothing.
+"""This module finds which expressions of a kernel depend on what its loops count, or on its tile, and refuses some.
 
-A tile's place or a size may be compared for equality with nothing but the smallest numbers, and never its bits: what holds
-for one head or one length alone, or for one in a thousand, shows at no other, so no runs of samples would find it. The
-smallest of each are among them.
+It refuses an expression where a few iterations, or a few tiles, do not stand for all. A tile's place or a size may be
+compared for equality with nothing but the smallest numbers, and never its bits: what holds for one head or one length
+alone, or for one in a thousand, shows nowhere else, so no runs of samples would find it. The smallest places and sizes
+are among the samples.
 """
 
 from __future__ import annotations
@@ -19,18 +20,21 @@ from tl_attention.proof.code.expression import Expression, Tree, walk
 from tl_attention.proof.code.nodes import Assign, Declare, For, If, Leave, Step, While, every, expressions_of
 from tl_attention.proof.code.verdict import Unsafe
 
-# What a tile's place is known by, and sizes.
+# The names of what tells a tile's place, and of sizes.
 PLACES = frozenset({*Sizes._fields, "blockIdx_x", "blockIdx_y", "blockIdx_z"})
 EQUALITIES = {"==", "!="}
 SMALL = 4
 BITS_OF = {"&", "|", "^", "%"}
-# What a thread is known by.
+# The names of what tells a thread.
 OF_A_THREAD = {"threadIdx_x", "threadIdx_y", "tl__block_rank_in_cluster"}
 
 
 @dataclass(frozen=True)
 class CountedComparison:
-    """One of something counted with something that is not: what is left of it above the other, times `sign`, grows."""
+    """A CountedComparison compares something counted with something that is not counted.
+
+    `above` is the left side less the right side; times `sign`, it grows.
+    """
 
     above: Expression
     sign: int
@@ -38,7 +42,10 @@ class CountedComparison:
 
     @classmethod
     def of(cls, line: int, comparison: Expression, names: Forms) -> CountedComparison:
-        """That of a comparison. Raises Unsafe unless it is of counters that all grow, or all fall."""
+        """Reads a comparison on a line.
+
+        Raises Unsafe unless it compares counters that all grow, or all fall.
+        """
         above = Expression(("-", *comparison.tree[1:]))
         signs = {1 if factor > 0 else -1 for _, factor in form_of(above, names).core if factor}
         if len(signs) != 1:
@@ -48,12 +55,14 @@ class CountedComparison:
 
 @dataclass
 class Iterations:
-    """`cores` are, of each line, what it has modulo a period, and the period; `comparisons` those of something counted.
+    """Iterations say how often each line must have run, and what may depend on an iteration.
 
-    `cycles` are the loads after which a ring of the Program, with its parities, is where it was, and tiles likewise.
-    `carried` has, of each loop over tiles, what it counts from tile to tile. What has a period may be of `plain` variables
-    only besides: how long loops are, and which thread it is. Anything else of a tile, its place above all, would make an
-    iteration another one in some tiles; `mixed` are the variables that have such, as addresses may.
+    `cores` has, for each line, what the line has modulo a period, and the period; `comparisons` has the line's
+    comparisons of something counted. `cycles` are the numbers of loads after which a ring of the Program, with its
+    parities, is where it was, and tiles likewise. `carried` has, for each loop over tiles, what the loop counts from
+    tile to tile. A periodic expression may otherwise depend on `plain` variables only: loop lengths and thread ids. If
+    it depended on anything else of a tile, its place above all, iterations of different tiles would differ. `mixed` are
+    the variables that depend on such other things, as addresses may.
     """
 
     cycles: tuple[int, ...] = ()
@@ -65,7 +74,10 @@ class Iterations:
 
     @classmethod
     def of(cls, body: Iterable[Any], cycles: Iterable[int] = ()) -> Iterations:
-        """Those of a kernel's statements. Raises Unsafe."""
+        """Reads a kernel's statements.
+
+        Raises Unsafe.
+        """
         body = tuple(body)
         found = cls(tuple(cycles), plain=lengths_of(body) | of_a_thread(body))
         found._nodes(body, Forms())
@@ -73,19 +85,23 @@ class Iterations:
 
     @cached_property
     def period(self) -> int:
-        """Of all lines and of the Program."""
+        """Returns the common period of all lines and of the Program."""
         return lcm(*self.cycles, *(period for cores in self.cores.values() for period in cores.values()))
 
     def states(self, line: int, core: Core) -> int:
-        """In how many iterations a line must have run: its own period, and that of the ring whose slot, or parity, it has.
+        """Returns in how many iterations a line must have run.
 
-        A slot has half the period of its ring; what fits no ring is held to all of them.
+        The number covers the line's own period, and the period of the ring whose slot, or parity, the line has. A slot
+        has half the period of its ring; what fits no ring is held to all rings.
         """
         return self._states[line, core]
 
     @cached_property
     def _states(self) -> dict[tuple[int, Core], int]:
-        """Of all lines: it is asked for whenever one runs."""
+        """Returns the states of all lines and cores.
+
+        They are kept, because `states` is called whenever a line runs.
+        """
         return {
             (line, core): lcm(period, *([n for n in self.cycles if n in (period, 2 * period)] or self.cycles))
             for line, cores in self.cores.items()
@@ -113,7 +129,7 @@ class Iterations:
             elif isinstance(node, While):
                 self._while(node, names)
             elif isinstance(node, Leave):
-                # The number of a tile is what it compares.
+                # A Leave compares the number of a tile.
                 continue
             elif isinstance(node, If):
                 if node.condition:
@@ -175,7 +191,7 @@ class Iterations:
             )
 
     def _others(self, expression: Expression, names: Forms) -> set[str]:
-        """What is not plain in an expression."""
+        """Returns the variables in an expression that are not plain."""
         return {n for n in expression.names if n in self.mixed or (names[n].kind == INVARIANT and n not in self.plain)}
 
     def _check_plain(self, line: int, expression: Expression, names: Forms) -> None:
@@ -184,7 +200,7 @@ class Iterations:
 
 
 def lengths_of(body: Iterable[Any]) -> set[str]:
-    """The variables that say how long loops are, and those that they are copies of."""
+    """Returns the variables that say how long loops are, and the variables that those are copies of."""
     found: set[str] = set()
     copies: list[tuple[str, str]] = []
     for node in every(body):
@@ -198,7 +214,7 @@ def lengths_of(body: Iterable[Any]) -> set[str]:
 
 
 def of_a_thread(body: Iterable[Any]) -> set[str]:
-    """The variables that depend on the thread alone, or on the iteration of a loop that is written out."""
+    """Returns the variables that depend on the thread alone, or on the iteration of a loop that is written out."""
     nodes = list(every(body))
     found = {*OF_A_THREAD, *(node.variable for node in nodes if isinstance(node, For) and node.unrolled)}
     given: dict[str, set[str]] = {}
@@ -213,12 +229,12 @@ def of_a_thread(body: Iterable[Any]) -> set[str]:
 
 
 def form_other(line: int, name: str) -> Any:
-    """Refuses a variable that two branches leave with different forms."""
+    """Raises Unsafe for a variable that two branches leave with different forms."""
     raise Unsafe(f"line {line + 1}: {name} depends on an iteration in one branch in another way than in the other")
 
 
 def carried_by(body: Iterable[Any]) -> set[str]:
-    """The variables of a loop that are read before they are assigned in it, and assigned."""
+    """Returns the variables that a loop assigns, and reads before it assigns them."""
     read: set[str] = set()
     assigned: set[str] = set()
     _live(body, read, assigned)
@@ -241,7 +257,7 @@ def _live(nodes: Iterable[Any], read: set[str], assigned: set[str]) -> None:
 
 
 def check_equalities(body: Iterable[Any]) -> None:
-    """Raise Unsafe where something is compared for equality that depends on sizes, or on which tile a block has."""
+    """Raises Unsafe where something is compared for equality that depends on sizes, or on which tile a block has."""
     nodes = list(every(body))
     of_tiles = set(PLACES)
     while more := {name for node in nodes for name, read in _assigned(node) if of_tiles & read} - of_tiles:
@@ -257,7 +273,7 @@ def check_equalities(body: Iterable[Any]) -> None:
 
 
 def _names_of_bits(tree: Tree) -> frozenset[str]:
-    """The variables of which something has bits, or a remainder."""
+    """Returns the variables in parts of a tree that take bits, or a remainder."""
     return frozenset().union(*(Expression(part).names for part in walk(tree) if part[0] in BITS_OF))
 
 
@@ -266,7 +282,7 @@ def _is_small(tree: Tree) -> bool:
 
 
 def _assigned(node: Any) -> Iterable[tuple[str, frozenset[str]]]:
-    """The variables that a statement changes, each with what its value depends on."""
+    """Yields the variables that a statement changes, each with what its value depends on."""
     if isinstance(node, Assign):
         yield node.name, node.expression.names
     elif isinstance(node, Step):

@@ -1,4 +1,4 @@
-"""Holds what stands around a kernel to what it is: the prelude, the signature, and the launch, read off the host's code."""
+"""This module checks what stands around a kernel: the prelude, the signature, and the launch, read off the host's code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BEGIN_OF_PRELUDE = """#if defined(_MSC_VER) && !defined(__clang__) && _MSC_VER <
 #define alignas _tl_orig_alignas
 #endif
 """.splitlines()
-# Those that a kernel has of what it calls.
+# Which of these headers a kernel has depends on what it calls.
 OF_CALLS = ("instruction/wgmma", "instruction/mma", "intrin", "atomic", "barrier", "copy_sm90", "copy", "cluster")
 OF_ALL = ("reduce", "scan", "ldsm", "threadblock_swizzle", "debug")
 HEADERS = {"#include <math_constants.h>", *(f"#include <tl_templates/cuda/{name}.h>" for name in (*OF_CALLS, *OF_ALL))}
@@ -44,7 +44,7 @@ END_OF_PRELUDE = """#ifdef ENABLE_BF16
 
 
 def check_prelude(kernel: Kernel, functions: str) -> None:
-    """Raise Unsafe unless the kernel stands behind these device functions, TileLang's headers and its own declaration."""
+    """Raises Unsafe unless the kernel stands behind these device functions, TileLang's headers and its own declaration."""
     text = kernel.prelude + "\n"
     if not text.startswith(functions):
         raise Unsafe("what stands before the kernel is not its prelude")
@@ -58,7 +58,7 @@ def check_prelude(kernel: Kernel, functions: str) -> None:
 
 
 def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter, ...], dtype: str) -> None:
-    """The launch gives the kernel what it takes, in its order, and threads as many as it is made for."""
+    """Raises Unsafe unless the launch gives the kernel what it takes, in its order, and as many threads as it is made for."""
     names = tuple(parameter.name for parameter in parameters)
     if plan.arguments != names:
         raise Unsafe(f"its caller gives {', '.join(names)}, the host takes {', '.join(plan.arguments)}")
@@ -82,7 +82,7 @@ def check_signature(kernel: Kernel, plan: HostPlan, parameters: tuple[Parameter,
 
 
 def check_scalars(kernel: Kernel, source: str, parameters: tuple[Parameter, ...]) -> None:
-    """Each number that the kernel takes is in one of its lines of arithmetic, or is given to a function."""
+    """Raises Unsafe unless a line of arithmetic, or a call of a function, names each number that the kernel takes."""
     lines = source.splitlines()
     body = "\n".join(lines[number] for number in kernel.kinds)
     for parameter in parameters:
@@ -91,7 +91,10 @@ def check_scalars(kernel: Kernel, source: str, parameters: tuple[Parameter, ...]
 
 
 def check_strides(plan: HostPlan, parameters: tuple[Parameter, ...], strided: bool) -> None:
-    """Each stride that is read at run time is that of its name, and all are if the variant says so, else none."""
+    """Raises Unsafe unless each stride that is read at run time is the stride of its name.
+
+    All strides are read if the variant says so, else none.
+    """
     wanted = {(name, p.name, axis) for p in parameters if strided for axis, name in enumerate(p.strides)}
     found = {(stride.name, stride.tensor, stride.axis) for stride in plan.strides}
     if found != wanted:
@@ -100,7 +103,7 @@ def check_strides(plan: HostPlan, parameters: tuple[Parameter, ...], strided: bo
 
 
 def check_memory(kernel: Kernel, plan: HostPlan, tiles: Mapping[str, Tile]) -> None:
-    """Each tile's buffer has exactly its slots, and dynamic shared memory ends with the last."""
+    """Raises Unsafe unless each tile's buffer has exactly its slots, and the last ends dynamic shared memory."""
     declared = kernel.declared
     if not declared.dynamic or declared.buffers.keys() != tiles.keys():
         raise Unsafe(f"its buffers are {', '.join(declared.buffers) or 'none'}, expected {', '.join(tiles)}")
@@ -117,9 +120,10 @@ def check_memory(kernel: Kernel, plan: HostPlan, tiles: Mapping[str, Tile]) -> N
 def check_descriptors(
     plan: HostPlan, tiles: Mapping[str, Tile], tensors: Mapping[str, Tensor], sizes: Mapping[str, int], dtype: str
 ) -> None:
-    """Each descriptor is of its tensor, whole, as that lies in memory, and its box is a panel of its tile.
+    """Raises Unsafe unless each descriptor is of its whole tensor, and its box is a panel of its tile.
 
-    `sizes` has what is read at run time, by name. TMA fills what a box has beyond a tensor's dimensions with 0.
+    The descriptor must have the tensor as it lies in memory. `sizes` has what is read at run time, by name. TMA fills
+    what a box has beyond a tensor's dimensions with 0.
     """
     for size in plan.sizes:
         dims = tensors[size.tensor].shape if size.tensor in tensors else ()

@@ -1,4 +1,4 @@
-"""The statements of a kernel, as a tree."""
+"""Nodes are the statements of a kernel, as a tree."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ Act = Callable[[Any, Any, int], None]
 
 
 class Made(NamedTuple):
-    """What a call does: `act` runs it with (the run, the class of threads, the line). `changes` are variables."""
+    """A Made is what a call does: `act` runs it with (the run, the class of threads, the line).
+
+    `changes` are the variables that the call changes.
+    """
 
     act: Act
     changes: frozenset[str] = frozenset()
 
 
 class Registers(NamedTuple):
-    """The variables in registers that lines read or write, and those of them that they may write."""
+    """Registers are the variables in registers that lines read or write (`touched`), and those that they may write."""
 
     touched: frozenset[str] = frozenset()
     written: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, names: frozenset[str]) -> Registers:
-        """Those of a call, which may write whatever it is given."""
+        """Returns the registers of a call; the call may write whatever it is given."""
         return cls(names, names)
 
     def union(self, *others: Registers) -> Registers:
-        """All of these together."""
+        """Returns the registers of this and all others together."""
         every = (self, *others)
         return Registers(
             frozenset().union(*(one.touched for one in every)), frozenset().union(*(one.written for one in every))
@@ -42,7 +45,7 @@ NO_REGISTERS = Registers()
 
 @dataclass
 class Step:
-    """A call that is read."""
+    """A Step is a call that is read."""
 
     line: int
     kind: str
@@ -61,7 +64,7 @@ class Assign:
 
 @dataclass
 class Declare:
-    """Declares a variable that has no value yet."""
+    """A Declare declares a variable that has no value yet."""
 
     line: int
     name: str
@@ -86,7 +89,7 @@ class While:
 
 @dataclass
 class Leave:
-    """Ends a `while`."""
+    """A Leave ends a `while`."""
 
     line: int
     condition: Expression
@@ -94,7 +97,11 @@ class Leave:
 
 @dataclass
 class If:
-    """`elect` is 32 where one lane of each warp goes in, a multiple where one of so many threads, 0 of each y."""
+    """An If is a branch.
+
+    `elect` is 32 where one lane of each warp goes in, a multiple of 32 where one of so many threads goes in, and 0
+    where one thread of each y does.
+    """
 
     line: int
     condition: Expression | None
@@ -106,7 +113,10 @@ class If:
 
 @dataclass
 class Arithmetic:
-    """Lines that compute on registers. `mask` where they hide scores."""
+    """An Arithmetic is lines that compute on registers.
+
+    `mask` says whether they hide scores.
+    """
 
     lines: tuple[int, ...]
     mask: bool = False
@@ -114,7 +124,7 @@ class Arithmetic:
 
 
 def expressions_of(node: Any) -> tuple[Expression, ...]:
-    """The expressions that a statement has itself."""
+    """Returns the expressions that a statement has itself."""
     if isinstance(node, Step):
         return node.expressions
     found = {Assign: "expression", For: "trips", Leave: "condition", If: "condition"}.get(type(node))
@@ -123,7 +133,7 @@ def expressions_of(node: Any) -> tuple[Expression, ...]:
 
 
 def every(nodes: Iterable[Any]) -> Iterator[Any]:
-    """Statements, and all inside of them."""
+    """Yields statements, and all statements inside of them."""
     for node in nodes:
         yield node
         yield from every((*getattr(node, "body", ()), *getattr(node, "otherwise", ())))
@@ -135,7 +145,10 @@ def is_arithmetic(nodes: Sequence[Any]) -> bool:
 
 
 def only_numbers(nodes: Sequence[Any]) -> bool:
-    """Whether all that these do is left to the numbers, if not all of it."""
+    """Says whether statements are left, wholly or in part, for the numbers to show.
+
+    Every statement must be left so, and there must be some.
+    """
     return bool(nodes) and all(map(_is_numbers, nodes))
 
 
@@ -146,7 +159,7 @@ def _is_numbers(node: Any) -> bool:
 
 
 def joined(nodes: Sequence[Any]) -> tuple[Any, ...]:
-    """Arithmetic that stands together, as one."""
+    """Joins neighbouring arithmetic into one statement."""
     found: list[Any] = []
     for node in nodes:
         last = found[-1] if found else None
@@ -158,7 +171,7 @@ def joined(nodes: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def assigned_by(nodes: Iterable[Any]) -> frozenset[str]:
-    """The variables that these may change."""
+    """Returns the variables that these statements may change."""
     names: set[str] = set()
     for node in nodes:
         if isinstance(node, (Assign, Declare)):

@@ -1,7 +1,7 @@
-"""Calls that multiply, and what they need in registers.
+"""This module reads the calls that multiply, and the calls that bring factors into registers.
 
-Those are wgmma's descriptors, instructions, groups and waits, and the fences of their registers; ldmatrix and mma.sync; and
-shuffles among the four lanes that have a row.
+These are wgmma's descriptors, instructions, groups and waits, and the fences of their registers; ldmatrix and mma.sync;
+and shuffles among the four lanes that have a row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REGISTERS = re.compile(r"(?:reinterpret_cast<(?:const )?uint32_t\*>|\(\(uint32_t
 IN_REGISTERS = re.compile(r"\(&\((\w+)\[(.+)\]\)\)$")
 # reinterpret_cast<const unsigned*>(K_local + (j_1 * 4))
 MMA_OPERAND = re.compile(r"reinterpret_cast<(float|const unsigned)\*>\((\w+) \+ (.+)\)$")
-# Rows, columns and depth, that A is not transposed, and B is.
+# The rows, columns and depth of an mma.sync; A is not transposed, and B is.
 OF_AN_MMA = (16, 8, 16, "false", "true")
 DTYPES = {"kFloat16": "float16", "kBFloat16": "bfloat16", "kFloat32": "float32"}
 
@@ -62,7 +62,10 @@ def _offset(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _operand(text: str, declared: Declared) -> tuple[bool, str, Expression]:
-    """(descriptor or registers, what is added to it: units of 16 bytes, or registers' elements)."""
+    """Returns (whether it is a descriptor, a name, an offset) for an operand: a descriptor or registers.
+
+    The offset counts units of 16 bytes for a descriptor, elements for registers.
+    """
     matrix, registers = DESCRIPTOR.match(text), REGISTERS.match(text.removesuffix(")") if text[0] == "(" else text)
     if matrix:
         return True, matrix[1], declared.expression(matrix[2])
@@ -96,7 +99,7 @@ def _wgmma(match: re.Match[str], declared: Declared) -> Made:
 
 def _fence(match: re.Match[str], declared: Declared) -> Made | None:
     width, name, offset, count = match[1], declared.register(match[2]), int(match[3]), int(match[4])
-    # TileLang counts those of a whole tile, where a thread has fewer.
+    # TileLang counts the registers of a whole tile where a thread has fewer.
     if offset or 4 * count < declared.registers[name]:
         raise SyntaxError(f"a fence of {count} registers of {name} from {offset} on, not of all of them")
     # Two elements of 2 bytes are one register.
@@ -143,7 +146,7 @@ def _multiply(match: re.Match[str], declared: Declared) -> Made:
 
 
 def _exchange(match: re.Match[str], declared: Declared) -> Made | None:
-    """A shuffle, which all lanes of a warp must run."""
+    """Reads a shuffle, which all lanes of a warp must run."""
     if match[1] not in declared.registers:
         return None
     return seen("exchange")

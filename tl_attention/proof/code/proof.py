@@ -1,4 +1,7 @@
-"""What the proofs of all lowerings' generated code share: what is read, at which sizes, what ran, and the verdict."""
+"""This module holds what the proofs of all lowerings' generated code share.
+
+That is what is read, at which sizes, what ran, and the verdict.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +45,14 @@ from tl_attention.proof.code.verdict import GeneratedCode, Unsafe, Verdict
 from tl_attention.proof.events import Event, Expected
 from tl_attention.schedule.schedule import Schedule
 
-# Of a period: longer ones would take too long to run.
+# The longest period in iterations: a longer one would take too long to run.
 MOST_ITERATIONS = 4096
-# Of the longest loops that are tried; most of their iterations are left out.
+# The keys of the longest loops that are tried; most of their iterations are left out.
 MOST_KEYS = 1 << 24
 
 
 class Proof(ABC):
-    """The proof of one generated kernel."""
+    """A Proof proves one generated kernel."""
 
     def __init__(self, schedule: Schedule, program: Program, code: GeneratedCode):
         self.schedule, self.program, self.code = schedule, program, code
@@ -67,7 +70,10 @@ class Proof(ABC):
 
     @cached_property
     def iterations(self) -> Iterations:
-        """What depends on an iteration, in the code."""
+        """Returns what depends on an iteration, in the code.
+
+        Raises Unsafe where the period is too long to run.
+        """
         found = Iterations.of(self.kernel.body, self.cycles)
         if found.period > MOST_ITERATIONS:
             raise Unsafe(f"it repeats after {found.period} iterations, expected at most {MOST_ITERATIONS}")
@@ -76,31 +82,31 @@ class Proof(ABC):
     @property
     @abstractmethod
     def cycles(self) -> tuple[int, ...]:
-        """Loads after which each ring, and its parities, are where they were; tiles likewise."""
+        """Returns the numbers of loads after which each ring, and its parities, are where they were; tiles likewise."""
 
     @property
     def prelude(self) -> str:
-        """Device functions that stand before the kernel, to the letter."""
+        """Returns the device functions that stand before the kernel, to the letter."""
         return ""
 
     @property
     def lse(self) -> bool:
-        """Whether each row's logarithm is stored beside the output."""
+        """Says whether each row's logarithm is stored beside the output."""
         return "LSE" in self.code.variant.optional
 
     @property
     @abstractmethod
     def tiles(self) -> dict[str, Tile]:
-        """The buffers of shared memory, by name."""
+        """Returns the buffers of shared memory, by name."""
 
     @property
     def operands(self) -> tuple[Tile | str, Tile | str]:
-        """What the two products multiply K and V with: tiles, or registers."""
+        """Returns what the two products multiply K and V with: tiles, or registers."""
         return self.tiles["Q"], "acc_s_cast"
 
     @cached_property
     def products(self) -> dict[str, Product]:
-        """The products, by their accumulators."""
+        """Returns the products, by their accumulators."""
         (q, p), variant, block_N = self.operands, self.code.variant, self.schedule.block_N
         return {
             "acc_s": Product("acc_s", q, self.tiles["K"], block_N, variant.tile_dim, False),
@@ -109,54 +115,57 @@ class Proof(ABC):
 
     @property
     def barriers(self) -> dict[str, int]:
-        """How many mbarriers of each name it has."""
+        """Returns how many mbarriers of each name the kernel has."""
         return {}
 
     @property
     def numbers(self) -> dict[str, int]:
-        """How many integers of each name are in shared memory."""
+        """Returns how many integers of each name are in shared memory."""
         return {}
 
     @property
     @abstractmethod
     def rows(self) -> int:
-        """Of the tiles that share KV blocks."""
+        """Returns how many rows the tiles that share KV blocks have together."""
 
     @property
     def cut(self) -> Cut:
-        """How it cuts problems into tiles."""
+        """Returns how the kernel cuts problems into tiles."""
         schedule, variant = self.schedule, self.code.variant
         least = self.program.least_blocks
         return Cut(variant.mask, variant.group, self.rows, schedule.block_M, schedule.block_N, least, schedule.kv_order)
 
     @abstractmethod
     def sizes(self) -> Iterator[Sizes]:
-        """At which it is proved, where they are not fixed."""
+        """Yields the sizes at which the kernel is proved, where sizes are not fixed."""
 
     @abstractmethod
     def grids(self) -> Iterator[Sizes]:
-        """At which all tiles of the grid are looked at, where they are not fixed."""
+        """Yields the sizes at which all tiles of the grid are looked at, where sizes are not fixed."""
 
     @abstractmethod
     def check_at(self, sizes: Sizes, start: int, tile: int) -> None:
-        """Raise Unsafe unless some blocks, from that number of a tile on, do what they must at these sizes.
+        """Raises Unsafe unless some blocks, from tile number `tile` on, do what they must at these sizes.
 
-        As if `start` loads of each ring, and as many tiles, had been before.
+        The blocks run as if `start` loads of each ring, and as many tiles, had been before.
         """
 
     @abstractmethod
     def check_grid(self, sizes: Sizes) -> None:
-        """Raise Unsafe unless the blocks of a grid work on all of its tiles, each on the right rows of all tensors."""
+        """Raises Unsafe unless the blocks of a grid work on all of its tiles, each on the right rows of all tensors."""
 
     @abstractmethod
     def check_samples(self) -> None:
-        """Raise Unsafe where a tile, a head, a sequence or a size decides something besides where a tile lies."""
+        """Raises Unsafe where a tile, a head, a sequence or a size decides something besides where a tile lies."""
 
     def check_code(self) -> None:  # noqa: B027
-        """Raise Unsafe for what else shows without a run."""
+        """Raises Unsafe for what else shows without a run."""
 
     def verdict(self) -> Verdict:
-        """The verdict. Raises ScheduleRefused."""
+        """Proves the kernel, and returns the verdict.
+
+        Raises ScheduleRefused where the proof fails.
+        """
         try:
             self._check_frame()
             self.check_code()
@@ -182,7 +191,7 @@ class Proof(ABC):
             raise refusal(f"{error}{at}") from None
 
     def run(self, threads: Threads, names: Mapping[str, Any], tiles: int = 1, **how: Any) -> Run:
-        """A run of all threads of some blocks, with as much of long loops as shows all of their iterations."""
+        """Runs all threads of some blocks, with as much of long loops as shows all of their iterations."""
         period = self.iterations.period
         extent = Extent(tiles, self.program.span + period, period)
         run = Run(self.kernel, threads, names, extent, iterations=self.iterations, **how)
@@ -190,7 +199,10 @@ class Proof(ABC):
         return run
 
     def lengths(self, most: int, rows: int, edges: int) -> Iterator[Lengths]:
-        """Loops of up to `most` KV blocks, and the ways in which the edges of a mask lie to so many of a tile's rows."""
+        """Yields lengths: loops of up to `most` KV blocks, all ways a window cuts a tile's blocks, rows that see no key.
+
+        The loops are of at most `rows` rows. `edges` rows are masked together.
+        """
         mask, block_N = self.code.variant.mask, self.schedule.block_N
         yield from ends(most, rows, block_N)
         yield from cuts(mask, self.rows, block_N, edges)
@@ -199,7 +211,10 @@ class Proof(ABC):
     def check_alike(
         self, turns: Sequence[RowTiles], threads: Threads, names: Mapping[str, Any], ys: int, rows: int, **how: Any
     ) -> None:
-        """Raise Unsafe unless blocks of many problems treat all of these tiles alike; each y has `rows` rows of its own."""
+        """Raises Unsafe unless blocks of many problems treat all of these tiles alike.
+
+        Each y has `rows` rows of its own.
+        """
         given = {**self.sample_names(turns[0].sizes), **names}
         given = {n: value[threads.place] if isinstance(value, np.ndarray) else value for n, value in given.items()}
         lengths = Extent(len(turns), ends=True)
@@ -218,7 +233,10 @@ class Proof(ABC):
         alone: Callable[[Event], bool] = lambda event: False,
         computes: bool = True,
     ) -> None:
-        """Raise Unsafe unless a process does what is expected of it on these tiles, with what is of their heads if it computes."""
+        """Raises Unsafe unless a process does what is expected of it on these tiles.
+
+        A process that `computes` must read the numbers of its tiles' heads, too.
+        """
         check_per_head(found, self.code.variant.optional, [tile.head for tile in tiles if computes])
         compare(who, [event for event in found if event.kind != PER_HEAD], expected, tiles, alone)
 
@@ -243,21 +261,24 @@ class Proof(ABC):
     # --- for the runs ------------------------------------------------------------------------------------------
 
     def _shapes(self, sizes: Any) -> dict[str, tuple[int, ...]]:
-        """Dimensions of each tensor."""
+        """Returns the dimensions of each tensor."""
         known = self.code.variant.dims(sizes)
         return {p.name: tuple(known[d] for d in p.dims) for p in self.code.parameters if len(p.dims) >= 3}
 
     def tensors(self, sizes: Sizes) -> dict[str, Tensor]:
-        """The tensors, where they lie."""
+        """Returns the tensors, where they lie."""
         return tensors(self.code.parameters, self._shapes(sizes), self.code.variant.strided)
 
     def names(self, sizes: Sizes) -> dict[str, int]:
-        """What is read at run time: the sizes, and the strides if they are."""
+        """Returns what is read at run time: the sizes, and the strides if the variant is strided."""
         strides = stride_values(self.code.parameters, self.tensors(sizes)) if self.code.variant.strided else {}
         return {**sizes._asdict(), **strides}
 
     def sample_tensors(self, sizes: Problems) -> dict[str, Tensor]:
-        """The tensors of many problems; where strides are read at run time they are the same in all of them."""
+        """Returns the tensors of many problems.
+
+        Strides that are read at run time are the same in all problems.
+        """
         shapes, strided = self._shapes(sizes), self.code.variant.strided
         apart = {
             p.name: tuple(2**20 + 8 * (5 * n + dim) for dim in range(3)) for n, p in enumerate(self.code.parameters)
@@ -269,36 +290,39 @@ class Proof(ABC):
         }
 
     def sample_names(self, sizes: Problems) -> dict[str, Any]:
-        """What many problems read at run time."""
+        """Returns what many problems read at run time."""
         strides = stride_values(self.code.parameters, self.sample_tensors(sizes)) if self.code.variant.strided else {}
         return {**sizes._asdict(), **strides}
 
     def reading(self, sizes: Sizes) -> Reading:
-        """What events are read with."""
+        """Returns what events are read with."""
         boxes = {descriptor.name: descriptor.box[0] for descriptor in self.plan.descriptors}
         return Reading(self.tiles, self.products, self.tensors(sizes), self.code.variant.dtype, boxes)
 
     def note(self, run: Run, *streams: Iterable[Event]) -> None:
-        """Count what a run showed, all of whose events were looked at, and these into the digest."""
+        """Counts a run all of whose events were looked at, and takes its streams into the digest."""
         self.coverage.note(run)
         self._digest(streams)
 
     def note_places(self, run: Run, *streams: Iterable[Event]) -> None:
-        """Count a run that was held to the places of its tiles only, and these into the digest."""
+        """Counts a run that was held to the places of its tiles only, and takes its streams into the digest."""
         self.coverage.note_places(run, self._steps)
         self._digest(streams)
 
     @cached_property
     def _steps(self) -> frozenset[int]:
-        """The lines of calls; but what a counter of tiles is left as shows where all tiles are looked at."""
+        """Returns the lines of calls, except the calls on a counter of tiles.
+
+        What a counter of tiles is left as shows where all tiles are looked at.
+        """
         return frozenset(n.line for n in every(self.kernel.body) if isinstance(n, Step) and n.kind != COUNTER)
 
     @property
     def _short(self) -> bool:
-        """Whether a window lets no tile have so many KV blocks that every loop over them must have an iteration."""
+        """Says whether a window keeps tiles so short that some loops over KV blocks may have no iteration in any tile."""
         rows, block_N = self.rows, self.schedule.block_N
         most = most_blocks(self.code.variant.mask, rows, block_N)
-        # One warpgroup masks its own edges, and what the others' rows see besides.
+        # One warpgroup masks its own edges, and what only the rows of other warpgroups see.
         return most is not None and most <= self.program.span + 3 + (rows + ROWS) // block_N
 
     def _digest(self, streams: Iterable[Iterable[Event]]) -> None:
@@ -307,7 +331,7 @@ class Proof(ABC):
             self.digest.update(repr(told).encode())
 
     def _check_periods(self, fixed: bool) -> None:
-        """Run again from every iteration of its period where a line was not seen in every one of them."""
+        """Runs a tile again, from every iteration of a period, where a line was not seen in all of them."""
         tried: set[tuple[Sizes, int]] = set()
         while wanting := self.coverage.wanting(self.iterations, fixed or self._short):
             missing = [(line, core) for line, core in wanting if self.coverage.reached[line] not in tried]
@@ -333,5 +357,5 @@ class Proof(ABC):
 
 
 def refusal(what: str) -> ScheduleRefused:
-    """What generated code does wrong."""
+    """Returns the refusal of generated code for what it does wrong."""
     return ScheduleRefused(f"the kernel that TileLang 0.1.15 generates is not safe: {what}")

@@ -1,4 +1,4 @@
-"""The proof of kernels whose grid has a block for each row tile, and whose threads all do the same."""
+"""This module proves kernels whose grid has a block for each row tile, and whose threads all do the same."""
 
 from __future__ import annotations
 
@@ -27,19 +27,22 @@ from tl_attention.proof.events import Event, Expected
 
 
 class RowTileProof(Proof):
-    """A grid of (row tiles, heads, batch)."""
+    """A RowTileProof proves a kernel with a grid of (row tiles, heads, batch)."""
 
     @property
     def longest_first(self) -> bool:
-        """Whether a head's last row tile is its first block."""
+        """Says whether a head's last row tile is its first block."""
         return False
 
     @abstractmethod
     def expected(self, tile: RowTiles, executed: int) -> Iterator[Expected]:
-        """What a block does for its tile, of which so many KV blocks run."""
+        """Yields what a block does for its tile, of which `executed` KV blocks run."""
 
     def checked(self, found: Sequence[Event]) -> Sequence[Event]:
-        """The events that are held to what is expected. Raises Unsafe where the others are not enough."""
+        """Returns the events that are held to what is expected.
+
+        Raises Unsafe where the other events are not enough.
+        """
         return found
 
     @property
@@ -58,18 +61,21 @@ class RowTileProof(Proof):
         group = self.code.variant.group
         for lengths in self.lengths(self.program.span + self.iterations.period + 1, 2 * self.rows, self.rows):
             yield Sizes(2, 3 * group, *lengths)
-        # So long that no number of the code is longer.
+        # Loops so long that no number in the code is larger.
         yield Sizes(1, group, 5, MOST_KEYS)
 
     def grids(self) -> Iterator[Sizes]:
         block_M, block_N, group = self.schedule.block_M, self.schedule.block_N, self.code.variant.group
         yield Sizes(2, 2 * group, 2 * block_M + 1, 3 * block_M - 7)
-        # The window's edges in tiles of their own, and keys before and after them that none of these sees.
+        # The window's edges lie in tiles of their own, with keys before and after them that no row of the tiles sees.
         for lengths in [*cuts(self.code.variant.mask, block_M, block_N, block_M)][:1]:
             yield Sizes(1, group, lengths.seq_q + 3 * block_M, lengths.seq_kv + 4 * block_M)
 
     def check_grid(self, sizes: Sizes) -> None:
-        """Every block of the grid has its own tile; of a large grid, those at its corners, and where groups meet."""
+        """Raises Unsafe unless every block of the grid has its own tile.
+
+        In a large grid the blocks at the corners, and where groups meet, are looked at.
+        """
         tiles = row_tiles(AttentionShape.of(self.code.variant, sizes), self.schedule.block_M)
         group = self.code.variant.group
         x, y, z = ({*range(min(size, 3)), size - 1} for size in (tiles, sizes.heads, sizes.batch))
@@ -92,7 +98,7 @@ class RowTileProof(Proof):
     def _tiles(
         self, sizes: Any, row_tiles: Value, x: Value, y: Value, z: Value, tensors: Mapping[str, Tensor]
     ) -> RowTiles:
-        """Those of blocks x, y, z of grids of so many row tiles."""
+        """Returns the tiles of blocks x, y, z of grids that have `row_tiles` row tiles."""
         row = self.rows * (row_tiles - 1 - x if self.longest_first else x)
         return RowTiles(self.cut, sizes, row, y, z, 0 * x, x >= 0, tensors)
 

@@ -1,6 +1,7 @@
-"""The oracle of tiles: which rows one has, which KV blocks it visits, which of these need a mask, and where rows lie.
+"""This module is the oracle of tiles: it says which rows a tile has, and which KV blocks the tile visits.
 
-It answers for one tile, or for arrays of tiles of many problems.
+It also says which of the KV blocks need a mask, and where rows lie. It answers for one tile, or for arrays of tiles of
+many problems.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ ARRAYS = SimpleNamespace(min=np.minimum, max=np.maximum, ceildiv=ceildiv, Or=np.
 
 @dataclass(frozen=True)
 class Cut:
-    """How a kernel cuts problems into tiles: `rows` of them share KV blocks, `block_M` are one block's."""
+    """A Cut says how a kernel cuts problems into tiles.
+
+    `rows` rows share KV blocks, `block_M` of them are one block's.
+    """
 
     mask: Mask
     group: int
@@ -40,11 +44,11 @@ class Cut:
 
 @dataclass
 class RowTiles:
-    """Tiles of problems: numbers of one, or arrays with an entry for each.
+    """RowTiles are tiles of problems: numbers for one tile, or arrays with an entry for each tile.
 
-    `row` is a tile's first, `rank` its number among those that share KV blocks. `there` is false where a block has no tile
-    any more. Of long loops the middle is left out: blocks of one tile count as if it were not there, and `skipped` says
-    how many it has been so far.
+    `row` is a tile's first row, `rank` its number among the tiles that share KV blocks. `there` is false where a block
+    has no tile any more. The middle of a long loop is skipped. Block numbers of one tile ignore the gap; `skipped` says
+    how many blocks were skipped so far.
     """
 
     cut: Cut
@@ -64,59 +68,62 @@ class RowTiles:
 
     @cached_property
     def blocks(self) -> tuple[Value, Value]:
-        """The first KV block of each tile, and the end of its blocks."""
+        """Returns the first KV block of each tile, and the end of its blocks."""
         cut, first = self.cut, self.row - self.rank * self.cut.block_M
         return visited(self.sizes, cut.mask, first, cut.rows, cut.block_N, cut.least, self._arithmetic)
 
     def whole(self, offset: int, rows: int) -> tuple[Value, Value]:
-        """The first KV block of which so many rows, from the tile's `offset` on, see all, and the end of such blocks."""
+        """Returns the first KV block that `rows` rows, from the tile's `offset` on, see whole, and the end of such blocks."""
         cut = self.cut
         return whole_blocks(self.sizes, cut.mask, self.row + offset, rows, cut.block_N, self._arithmetic)
 
     @property
     def head_kv(self) -> Value:
-        """The head of K and V that the tile's own shares."""
+        """Returns the head of K and V that the tile's own head shares."""
         return self.head // self.cut.group
 
     # --- of one tile -------------------------------------------------------------------------------------------
 
     def one(self, number: int) -> RowTiles:
-        """The tile of this number."""
+        """Returns the tile of this number."""
         sizes = Lengths(*(int(length[number]) for length in (self.sizes.seq_q, self.sizes.seq_kv)))
         own: Any = {name: int(getattr(self, name)[number]) for name in ("row", "head", "batch", "rank", "there")}
         return replace(self, sizes=sizes, **own)
 
     @property
     def count(self) -> int:
-        """How many KV blocks it has."""
+        """Returns how many KV blocks the tile has."""
         first, end = self.blocks
         return end - first
 
     def skip(self, blocks: int) -> None:
-        """So many KV blocks of a long loop are left out before what follows."""
+        """Skips the next `blocks` KV blocks of a long loop."""
         self.skipped += blocks
 
     def rows_from(self, offset: int, rows: int) -> int:
-        """How many of so many rows, from the tile's `offset` on, the problem has."""
+        """Returns how many of `rows` rows, from the tile's `offset` on, the problem has."""
         return max(0, min(rows, self.sizes.seq_q - self.row - offset))
 
     def kv(self, block: int) -> int:
-        """The KV block of the loop's block number `block`."""
+        """Returns the KV block of the loop's block number `block`."""
         step, found = block + self.skipped, range(*self.blocks)
         if step >= len(found):
             raise Unsafe(f"it takes more than the {len(found)} KV blocks of rows from {self.row} on")
         return kv_index(step, found, self.cut.kv_order)
 
     def place(self, offset: int = 0) -> Place:
-        """(row, head, batch) of its rows from `offset` on."""
+        """Returns (row, head, batch) of the tile's rows from `offset` on."""
         return self.row + offset, self.head, self.batch
 
     def place_of_kv(self, block: int) -> Place:
-        """(row, head, batch) of the rows of K and V of the loop's block number `block`."""
+        """Returns (row, head, batch) of the rows of K and V of the loop's block number `block`."""
         return self.cut.block_N * self.kv(block), self.head_kv, self.batch
 
     def copied(self, tensor: str, block: int | None = None) -> Place:
-        """(element, rows) of Q's copies, or of those of a block of K or V: the first, and how many the tensor has there."""
+        """Returns (element, rows) of Q's copies, or of the copies of a block of K or V.
+
+        `element` is the first that is copied, `rows` how many rows the tensor has there.
+        """
         if block is None:
             first, rows = self.tensors[tensor].element(self.batch, self.head, self.row), self.cut.block_M
             return first, self.rows_from(0, rows)
@@ -126,6 +133,9 @@ class RowTiles:
         return self.tensors[tensor].element(batch, head, row), rows
 
     def mask(self, block: int, offset: int, rows: int) -> Event | Maybe:
-        """What hides scores of so many rows in the loop's block number `block`: needed where they do not see all of it."""
+        """Returns the mask of `rows` rows, from the tile's `offset` on, in the loop's block number `block`.
+
+        The mask is needed where the rows do not see all of the block, else it may be there.
+        """
         hides = self.row + offset < self.sizes.seq_q and self.kv(block) not in range(*self.whole(offset, rows))
         return Event("mask") if hides else Maybe(Event("mask"))

@@ -1,8 +1,8 @@
-"""Runs a generated kernel for all threads of some blocks, and keeps what it saw them do.
+"""This module runs a generated kernel for all threads of some blocks, and keeps what they do.
 
 Lines run in classes of threads (`threads.py`). Nothing waits: what a class does after a wait is what it does once the
-wait has passed, so roles may run one after another. A number in shared memory is the one that was put there as often
-before as it was read before: that reads and writes alternate is for the proof of the events to show.
+wait has passed, so roles may run one after another. The n-th read of a number in shared memory gets the n-th number
+that was put there: that reads and writes alternate is for the proof of the events to show.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ from tl_attention.proof.code.verdict import Unsafe
 
 @dataclass(slots=True)
 class Seen:
-    """What a line did, for the threads of a class, by number: each value is one for all of them or has one for each."""
+    """A Seen is what a line did, for the threads of a class, by number.
+
+    Each value is one for all threads, or has one for each of them.
+    """
 
     line: int
     kind: str
@@ -53,11 +56,11 @@ class Seen:
 
 @dataclass(frozen=True)
 class Extent:
-    """How much of long loops runs: `tiles` of a block, and iterations.
+    """An Extent says how much of long loops runs: `tiles` of a block, and iterations.
 
-    Of a loop of more than `head` + 2 * `period` iterations, these so many first and at least `period` last ones run,
-    and between them a multiple of `period` is left out. `ends` runs the first and the last iteration alone, for all
-    threads together however long their loops are.
+    If a loop has more than `head` + 2 * `period` iterations, the first `head` and at least the last `period` run, and
+    between them a multiple of `period` is left out. `ends` runs the first and the last iteration alone, for all threads
+    together however long their loops are.
     """
 
     tiles: int
@@ -66,7 +69,7 @@ class Extent:
     ends: bool = False
 
     def iterations(self, count: int) -> Iterator[tuple[int, int]]:
-        """(iteration, how many were left out before it)."""
+        """Yields (iteration, how many iterations were left out before it)."""
         rest = count - self.head
         if rest <= 2 * self.period:
             yield from ((t, 0) for t in range(count))
@@ -78,14 +81,15 @@ class Extent:
 
 @dataclass
 class Run:
-    """One run of a kernel: `seen` is what happened, `ran` the lines that ran, `outcomes` those of each condition.
+    """A Run is one run of a kernel.
 
-    `whole` is whether the blocks are those of a launch, and work on all of its tiles; `workers` is how many clusters
-    there are. `reached` has, for each line, the number of the first tile that it ran for.
+    `seen` is what happened, `ran` the lines that ran, `outcomes` the outcomes of each condition. `whole` is whether the
+    blocks are those of a launch, and work on all of its tiles; `workers` is how many clusters there are. `reached` has,
+    for each line, the number of the first tile that the line ran for.
 
     `turn` counts the tiles of a block. What loops over tiles count starts with `start`; `residues` are, modulo the
-    period, the values of what a line has modulo one. `compared` has, of what it compares with what it counts, how far
-    above that was, and in which iterations.
+    period, the values of what a line has modulo one. `compared` has, for each comparison with something counted, how
+    far the counted side was above the other, and in which iterations.
     """
 
     kernel: Kernel
@@ -107,7 +111,7 @@ class Run:
         self.residues: dict[tuple[int, Core], set[int]] = defaultdict(set)
         self.compared: dict[tuple[int, int], set[tuple[int, tuple[str, ...]]]] = defaultdict(set)
         self.counters = {name: list(values) for name, values in self.counter.items()}
-        # Which tensor a variable's elements are of.
+        # The tensor that a variable's elements come from, and how many elements it has, by variable.
         self.fetched: dict[str, tuple[str, int]] = {}
         self._last: dict[str, int] = {}
         self._put: dict[tuple[str, int, int], list[int]] = defaultdict(list)
@@ -121,7 +125,7 @@ class Run:
         self.noted: dict[tuple[str, int], np.ndarray] = {}
 
     def go(self) -> list[Seen]:
-        """Run all of it."""
+        """Runs the whole kernel, and returns what was seen."""
         threads = self.threads
         everyone = Class(
             np.arange(len(threads)),
@@ -139,20 +143,20 @@ class Run:
     # --- what calls ask for ------------------------------------------------------------------------------------
 
     def value(self, expression: Expression, threads: Class) -> Value:
-        """An expression's value for a class."""
+        """Returns an expression's value for a class."""
         self._class = threads
         return expression(self._arithmetic, threads.names)
 
     def see(self, threads: Class, line: int, kind: str, name: str = "", **values: Value) -> None:
-        """Keep what a class did."""
+        """Keeps what a class did."""
         self.seen.append(Seen(line, kind, name, threads.threads, values, self.turn))
 
     def rank_of(self, thread: int) -> int:
-        """A thread's block in its cluster."""
+        """Returns the number of a thread's block in its cluster."""
         return int(self.threads.block[thread]) % self.cluster
 
     def add(self, threads: Class, counter: str, index: int, step: int) -> np.ndarray:
-        """What an atomic addition found, one thread after another."""
+        """Returns what an atomic addition found, one thread after another."""
         counts = self.counters[counter]
         found = counts[index] + step * np.arange(len(threads.threads))
         counts[index] += step * len(threads.threads)
@@ -160,18 +164,24 @@ class Run:
         return found
 
     def set(self, threads: Class, counter: str, index: int, value: int) -> None:
-        """Write a counter: the last thread may that added to it, as no other comes after it."""
+        """Writes a counter.
+
+        Only the last thread that added to the counter may write it, as no other comes after that thread.
+        """
         if self.whole and threads.threads.tolist() != [self._last.get(counter)]:
             raise Unsafe(f"{len(threads.threads)} threads write {counter}, expected the last that added to it")
         self.counters[counter][index] = value
 
     def put(self, threads: Class, name: str, slot: Value, values: Value) -> None:
-        """Write numbers to shared memory, each thread its block's."""
+        """Writes numbers to shared memory; each thread writes to its block's."""
         for block, index, value in self._each(threads, slot, values):
             self._put[name, block, index].append(value)
 
     def get(self, threads: Class, name: str, slot: Value) -> Value:
-        """Read numbers from shared memory: a warp's n-th reading of a slot is of the n-th that was written."""
+        """Reads numbers from shared memory.
+
+        A warp's n-th reading of a slot gets the n-th number that was written there.
+        """
         warps, first, count = np.unique(threads.threads // self.threads.lanes, return_index=True, return_counts=True)
         blocks = self.threads.place[threads.threads[first]]
         slots = np.broadcast_to(slot, len(threads.threads))[first]
@@ -185,7 +195,7 @@ class Run:
         return zip(blocks.tolist(), *(np.broadcast_to(value, blocks.shape).tolist() for value in values))
 
     def _shuffle(self, lanes: int, value: Value, lane: int) -> Value:
-        """What `lane` of each warp has."""
+        """Returns what `lane` of each warp has."""
         here = self.threads.lanes
         if lanes != (1 << WARP) - 1 or not self._class or not self._class.whole_warps(here) or lane >= here:
             raise Unsafe(f"lanes {lanes:#x} of a warp take what lane {lane} has, expected all lanes of whole warps")
@@ -196,7 +206,7 @@ class Run:
     # --- statements --------------------------------------------------------------------------------------------
 
     def nodes(self, nodes: Iterable[Any], threads: Class) -> Class | None:
-        """Run statements; the threads that get to their end."""
+        """Runs statements, and returns the threads that get to their end."""
         for node in nodes:
             if isinstance(node, Arithmetic):
                 self.ran.update(node.lines)
@@ -218,7 +228,7 @@ class Run:
         return threads
 
     def _count(self, line: int, threads: Class) -> None:
-        """Note in which iterations, modulo the period, a line ran, and how its comparisons came out."""
+        """Notes in which iterations, modulo the period, a line ran, and how the line's comparisons came out."""
         for core in self.iterations.cores.get(line, ()):
             value = sum(factor * threads.names[name] for name, factor in core) % self.iterations.states(line, core)
             self.residues[line, core].update(value.tolist() if isinstance(value, np.ndarray) else (value,))
@@ -261,7 +271,7 @@ class Run:
         return threads
 
     def _ends(self, node: For, threads: Class, trips: Value) -> Class:
-        """The first and the last iteration, of all whose loops have them."""
+        """Runs the first and the last iteration of a loop, for the threads that have such iterations."""
         self.see(threads, node.line, "loop", value=trips)
         trips = np.broadcast_to(trips, threads.threads.shape)
         for chosen, iteration in ((trips >= 1, np.zeros_like(trips)), (trips >= 2, trips - 1)):
@@ -315,7 +325,10 @@ class Run:
         return found != 0 if isinstance(found, np.ndarray) else bool(found)
 
     def _elected(self, node: If, threads: Class) -> np.ndarray:
-        """The lane that goes in; the hardware may take any lane of a warp that has come together."""
+        """Says which lanes go in where lanes are elected.
+
+        The hardware may take any lane of a warp that has come together.
+        """
         if not threads.whole_warps(self.threads.lanes):
             raise Unsafe(f"line {node.line + 1} elects a lane of a part of a warp")
         x = self.threads.x[threads.threads]
@@ -325,7 +338,7 @@ class Run:
 
 
 def seen(kind: str, name: str = "", **values: Any) -> Made:
-    """A call that keeps what a class did, with the values that expressions have for it."""
+    """Returns a call that keeps what a class did, with the values that expressions have for it."""
     given = {key: value for key, value in values.items() if not isinstance(value, Expression)}
     evaluated = [(key, value) for key, value in values.items() if isinstance(value, Expression)]
 
@@ -337,7 +350,10 @@ def seen(kind: str, name: str = "", **values: Any) -> Made:
 
 
 def plain(kind: str) -> Callable[[str], Call]:
-    """A call that has no more to it than numbers in its text, which become `value`."""
+    """Returns a function that makes a call of a pattern.
+
+    The call has no more to it than numbers in its text, which become `value`.
+    """
 
     def named(pattern: str) -> Call:
         def build(match: re.Match[str], declared: Declared) -> Made:
@@ -349,7 +365,7 @@ def plain(kind: str) -> Callable[[str], Call]:
 
 
 def nothing(match: re.Match[str], declared: Declared) -> Made:
-    """What has no effect that counts."""
+    """Reads a call that has no effect that counts."""
     return Made(lambda run, threads, line: None)
 
 

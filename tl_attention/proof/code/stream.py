@@ -1,6 +1,7 @@
-"""What one process - a warpgroup, the producer warp, a whole block - did, as events, off what its threads were seen doing.
+"""This module turns what the threads of one process were seen doing into events.
 
-What must be done by all of its threads, or by one, was.
+A process is a warpgroup, the producer warp, or a whole block. The stream proves that all threads, or one thread, did
+what all, or one, must do.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tl_attention.proof.code.verdict import Unsafe
 from tl_attention.proof.code.wgmma_groups import WgmmaGroups
 from tl_attention.proof.events import CLUSTER, TILE, Event
 
-# Elements of a register.
+# The elements of a register.
 PAIR = 2
 # What all threads of a process do.
 BY_ALL = {
@@ -33,12 +34,12 @@ BY_ALL = {
     "commit copies", "copies wait", "rows of output", "rows of lse", PER_HEAD, PUT,
     "fragment", "multiply",
 }  # fmt: skip
-# What may stand among a product's instructions, or before its registers are fenced.
+# The kinds that may stand among a product's instructions, or before its registers are fenced.
 OF_A_PRODUCT = {"operand fence", "fence", "wgmma", "commit wgmma", "products wait"}
 
 
 class Stream:
-    """The events of the threads `own` of a run, of which `reading` says how they are read."""
+    """A Stream yields the events of the threads `own` of a run; `reading` says how they are read."""
 
     def __init__(self, run: Run, own: np.ndarray, who: str, reading: Reading):
         self.run, self.own, self.who, self.reading = run, own, who, reading
@@ -48,7 +49,10 @@ class Stream:
         self.stores = 0
 
     def events(self) -> Iterator[Event]:
-        """In order. Arrivals at one barrier of several blocks are one event."""
+        """Yields the events in order.
+
+        Arrivals at one barrier of several blocks are one event.
+        """
         last: Event | None = None
         for event in self._events():
             if last and last.kind == event.kind == "arrive" and replace(last, blocks=event.blocks) == event != last:
@@ -106,7 +110,7 @@ class Stream:
     # --- barriers ----------------------------------------------------------------------------------------------
 
     def _lanes(self, part: ThreadSlice) -> int:
-        """How many lanes of each of its warps run it."""
+        """Returns how many lanes of each warp of the process run the part."""
         lanes = self.run.threads.lanes
         counts = np.bincount(part.seen.threads[part.mine] // lanes)
         counts = counts[counts > 0]
@@ -215,13 +219,13 @@ class Stream:
 
 @lru_cache(maxsize=1 << 14)
 def fragment(tile: str, slot: int, registers: str, at: int, matrix: Matrix) -> Event:
-    """A matrix of a tile is loaded into the register of this number."""
+    """Returns the event of a matrix of a tile that is loaded into register number `at`."""
     return Event("fragment", tile, slot, reads=((registers, at, 0),), place=(*matrix,))
 
 
 @lru_cache(maxsize=1 << 14)
 def multiply(into: str, at: int, a: tuple[str, int], b: tuple[str, int]) -> Event:
-    """A product of what these registers have is added to four accumulators from this one on."""
+    """Returns the event of a product: four accumulators, from `at` on, add the product of the registers `a` and `b`."""
     return Event("multiply", into, at, reads=((*a, 0), (*b, 0)))
 
 

@@ -1,4 +1,7 @@
-"""Tensors in memory, contiguous or strided: where an element lies, and which element lies there."""
+"""This module says where an element of a tensor lies in memory, and which element lies there.
+
+Tensors are contiguous or strided.
+"""
 
 from __future__ import annotations
 
@@ -17,53 +20,60 @@ ALIGNED = 8
 
 @dataclass(frozen=True)
 class Tensor:
-    """Dimensions (batch, heads, rows, columns), and how many elements apart the steps of each are; the last has 1."""
+    """A Tensor has dimensions (batch, heads, rows, columns), and their strides in elements.
+
+    The stride of the last dimension is 1.
+    """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
     @property
     def rows(self) -> int:
-        """Of a head."""
+        """Returns the number of rows of a head."""
         return self.shape[ROW]
 
     @property
     def columns(self) -> int:
-        """Of a row."""
+        """Returns the number of columns of a row."""
         return self.shape[COLUMN]
 
     @property
     def row_stride(self) -> int:
-        """Elements from a row to the next."""
+        """Returns the number of elements from a row to the next."""
         return self.strides[ROW]
 
     def element(self, batch: Value, head: Value, row: Value) -> Value:
-        """The first element of a row, which may be one behind the head's last."""
+        """Returns the first element of a row; the row may be one behind the head's last."""
         return sum(place * stride for place, stride in zip((batch, head, row), self.strides))
 
     def split(self, element: Value, dims: Sequence[int] = (BATCH, HEAD, ROW)) -> tuple[Value, ...]:
-        """An element's place in each of the dimensions, and how far beyond that it is: in all of them, its column."""
+        """Returns an element's place in each of the dimensions, and how far beyond that the element is.
+
+        With all dimensions given the last number is the element's column.
+        """
         places: dict[int, Value] = {}
         for dim in sorted(dims, key=lambda dim: (-self.strides[dim], dim)):
             places[dim], element = divmod(element, self.strides[dim])
         return (*(places[dim] for dim in dims), element)
 
     def bounded(self, element: Value, rows: Value) -> tuple[Value, Value, Value, Value]:
-        """(batch, head, row, elements beyond the row's first) where so many rows are left, which may be none."""
+        """Returns (batch, head, row, elements beyond the row's first) where so many rows are left, which may be none."""
         row = self.rows - rows
         batch, head, beyond = self.split(element - row * self.row_stride, (BATCH, HEAD))
         return batch, head, row, beyond
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a contiguous tensor."""
+    """Returns the strides of a contiguous tensor."""
     return tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def told_apart(number: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of the tensor of this number, unlike those of any other dimension or tensor: all are padded, each by more.
+    """Returns strides of the tensor of this number, unlike the strides of any other dimension or tensor.
 
-    Its dimensions are nested in an order of its own: in one rows are innermost, in another they lie between heads.
+    All dimensions are padded, each by more. They are nested in an order of the tensor's own: in one rows are innermost,
+    in another they lie between heads.
     """
     orders = [order for order in permutations((BATCH, HEAD, ROW)) if order != (BATCH, HEAD, ROW)]
     strides, extent = {COLUMN: 1}, shape[COLUMN]
@@ -74,7 +84,10 @@ def told_apart(number: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def tensors(parameters: Sequence[Parameter], shapes: dict[str, tuple[int, ...]], strided: bool) -> dict[str, Tensor]:
-    """The tensors of a proof: contiguous, or, if strides are read at run time, told apart by them."""
+    """Returns the tensors of a proof.
+
+    The tensors are contiguous, or, if strides are read at run time, their strides tell them apart.
+    """
     laid = [p for p in parameters if p.name in shapes]
     return {
         p.name: Tensor(
@@ -85,7 +98,7 @@ def tensors(parameters: Sequence[Parameter], shapes: dict[str, tuple[int, ...]],
 
 
 def stride_values(parameters: Sequence[Parameter], found: dict[str, Tensor]) -> dict[str, int]:
-    """The values of the strides' names."""
+    """Returns the values of the strides, by their names."""
     return {
         name: stride for p in parameters if p.name in found for name, stride in zip(p.strides, found[p.name].strides)
     }

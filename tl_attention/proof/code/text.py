@@ -1,4 +1,4 @@
-"""The body of a generated kernel as a tree of statements.
+"""This module reads the body of a generated kernel as a tree of statements.
 
 Every line is a statement that is read (`calls`), an integer assignment, a loop, a branch, or arithmetic on registers.
 Loops and branches around nothing but arithmetic are arithmetic too. What is none of these is refused.
@@ -62,7 +62,10 @@ PARAMETER = re.compile(
 
 @dataclass(frozen=True)
 class Call:
-    """A statement that is read: what it looks like, and what makes of a match, and what is declared, what it does."""
+    """A Call is a statement that is read: it has a pattern, and a function that builds what the statement does.
+
+    The function gets a match of the pattern, and what the kernel declares.
+    """
 
     kind: str
     pattern: re.Pattern[str]
@@ -71,10 +74,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a kernel takes, in order: descriptors, tensors by address, integers and numbers, by kind.
+    """A Signature is what a kernel takes, in order: descriptors, tensors by address, integers and numbers, by kind.
 
-    ptxas gives each of its `threads` no more registers than leave room for so many `blocks` on an SM. `pointers` are the
-    types that the tensors by address have in C++. `prototype` is the line that declares the same kernel.
+    ptxas gives each of its `threads` no more registers than leave room for so many `blocks` on an SM. `pointers` are
+    the types that the tensors by address have in C++. `prototype` is the line that declares the same kernel.
     """
 
     threads: int
@@ -85,13 +88,13 @@ class Signature:
     pointers: tuple[tuple[str, str], ...]
 
     def of(self, kind: str) -> tuple[str, ...]:
-        """The names of a kind: descriptor, address, int, int64_t or float."""
+        """Returns the names of a kind of parameters: descriptor, address, int, int64_t or float."""
         return tuple(name for found, name in self.parameters if found == kind)
 
 
 @dataclass
 class Kernel:
-    """A kernel: what stands before its body, the body, what it declares, and what each of its lines is read as."""
+    """A Kernel has what stands before its body, the body, what it declares, and what each of its lines is read as."""
 
     prelude: str
     signature: Signature
@@ -101,7 +104,10 @@ class Kernel:
 
 
 def read(source: str, calls: Sequence[Call]) -> Kernel:
-    """The kernel of a source. Raises SyntaxError for a line that is none of what a kernel may have."""
+    """Reads the kernel of a source.
+
+    Raises SyntaxError for a line that is none of what a kernel may have.
+    """
     lines = source.splitlines()
     first = next((n for n, line in enumerate(lines) if "__launch_bounds__" in line), len(lines))
     signature = _signature(lines[first] if first < len(lines) else "")
@@ -127,7 +133,7 @@ def _signature(line: str) -> Signature:
 
 
 class _Block(NamedTuple):
-    """Statements up to a closing brace, the line that it is in, and that line's number."""
+    """A _Block is the statements up to a closing brace, the line that has the brace, and that line's number."""
 
     nodes: tuple[Any, ...]
     closing: str = ""
@@ -135,7 +141,10 @@ class _Block(NamedTuple):
 
 
 class _Reader:
-    """Reads lines; `scopes` are the variables in reach, those of the function first: no name has two of them."""
+    """A _Reader reads lines; `scopes` are the variables in reach, the function's own first.
+
+    No name has two variables in reach.
+    """
 
     def __init__(self, calls: Sequence[Call], declared: Declared, parameters: Set[str]):
         self.calls, self.declared = calls, declared
@@ -145,7 +154,7 @@ class _Reader:
         self.tags: dict[int, set[str]] = {}
 
     def block(self, lines: Iterator[tuple[int, str]], *variables: str) -> _Block:
-        """Statements up to a brace; `variables` are declared in front of it."""
+        """Reads the statements up to a brace; `variables` are declared in front of them."""
         nodes: list[Any] = []
         self.scopes.append(set())
         self.declare(variables)
@@ -161,14 +170,17 @@ class _Reader:
         return _Block(joined(nodes))
 
     def declare(self, names: Iterable[str]) -> None:
-        """Variables that are in reach from here on. Raises SyntaxError where another of that name is."""
+        """Declares variables that are in reach from here on.
+
+        Raises SyntaxError where another variable of that name is in reach.
+        """
         for name in names:
             if any(name in scope for scope in self.scopes):
                 raise SyntaxError(f"{name} is declared where another {name} is in reach")
             self.scopes[-1].add(name)
 
     def closed(self, number: int, lines: Iterator[tuple[int, str]], *variables: str) -> _Block:
-        """A block that has no else."""
+        """Reads a block that has no else."""
         block = self.block(lines, *variables)
         if block.closing != "}":
             raise SyntaxError(f"line {number + 1} opens a block that ends with {block.closing!r}")
@@ -217,12 +229,16 @@ class _Reader:
         return If(number, tree, int(elected[1]) if elected else None, body, otherwise, assigned_by(both))
 
     def control(self, own: Sequence[int], body: Sequence[Any]) -> None:
-        """How often it runs is read by what it orders, loads, multiplies or masks: where it does none of it, by none."""
+        """Keeps the kind of the lines of a loop or branch.
+
+        How often it runs is read by what it orders, loads, multiplies or masks; a body that does none of these leaves
+        the lines to the numbers.
+        """
         for line in own:
             self.kinds[line] = "control, numbers: arithmetic" if only_numbers(body) else "control"
 
     def arithmetic(self, own: Sequence[int], body: Sequence[Any], read: Set[str] = frozenset()) -> Arithmetic:
-        """All of a loop or branch as one; `read` are the registers that its condition reads."""
+        """Joins a loop or branch of arithmetic into one statement; `read` are the registers that the condition reads."""
         body = [node for node in body if isinstance(node, Arithmetic)]
         inner = tuple(line for node in body for line in node.lines)
         mask = set().union(*(self.tags.get(line, set()) for line in inner)) == TAGS.keys()

@@ -1,4 +1,4 @@
-"""What some threads of a process did, and what it is read with."""
+"""This module holds what some threads of a process did, and what the events are read with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tl_attention.proof.code.verdict import Unsafe
 
 @dataclass(frozen=True)
 class Reading:
-    """What every process's events are read with."""
+    """A Reading holds what every process's events are read with."""
 
     tiles: Mapping[str, Tile]
     products: Mapping[str, Product]
@@ -28,19 +28,22 @@ class Reading:
 
 @dataclass(slots=True)
 class ThreadSlice:
-    """What some threads of a process did: those of a Seen that are its own, `count` of them."""
+    """A ThreadSlice is what some threads of a process did: `count` threads of a Seen, those in `mine`."""
 
     seen: Seen
     mine: np.ndarray
     count: int
 
     def of(self, name: str) -> Value:
-        """A value, for each of the threads if it differs."""
+        """Returns a value; the value is an array with an entry for each of the threads where they differ."""
         value = self.seen.values[name]
         return value[self.mine] if isinstance(value, np.ndarray) and self.count < len(value) else value
 
     def one(self, name: str) -> int:
-        """A value that must be the same for all of them."""
+        """Returns a value that must be the same for all of the threads.
+
+        Raises Unsafe where it differs.
+        """
         value = self.of(name)
         if not isinstance(value, np.ndarray):
             return value
@@ -50,15 +53,15 @@ class ThreadSlice:
 
     @property
     def line(self) -> int:
-        """The line's number, from 1."""
+        """Returns the line's number, from 1."""
         return self.seen.line + 1
 
     def all_of(self, name: str) -> np.ndarray:
-        """A value of each of the threads."""
+        """Returns the value of each of the threads."""
         value = self.of(name)
         return value if isinstance(value, np.ndarray) else np.full(self.count, value)
 
     def by_one(self) -> None:
-        """Raise Unsafe unless one thread runs it."""
+        """Raises Unsafe unless one thread runs the line."""
         if self.count != 1:
             raise Unsafe(f"line {self.line}: {self.count} threads of one role run it, expected one")

@@ -1,8 +1,8 @@
-"""The threads that run generated code, in classes: those that every condition so far has sent the same way.
+"""This module holds the threads that run generated code in classes: every condition so far sent a class the same way.
 
-A class has one state. A variable whose value is the same in all of its threads is one number, any other an array with
-a value for each. A condition, or a loop's length, that differs between them splits the class; behind it the parts are
-one class again.
+A class has one state. A variable whose value is the same in all of its threads is one number, any other an array with a
+value for each thread. A condition, or a loop's length, that differs between the threads splits the class; behind the
+condition or loop the parts are one class again.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ Value = Any  # int, or an array of one value for each thread of a class
 
 @dataclass(frozen=True)
 class Threads:
-    """All threads of some blocks, by number: blocks one after another, in each y before x. `place` is a block's index.
+    """Threads are all threads of some blocks, by number: blocks one after another, in each y before x.
 
-    `lanes` is 32, or 1 where the first lane of a warp stands for all of it; `warps` says which warps of each y are there.
+    `place` is a block's index. `lanes` is 32, or 1 where the first lane of a warp stands for all of it; `warps` says
+    which warps of each y are there.
     """
 
     blocks: np.ndarray
@@ -49,20 +50,20 @@ class Threads:
 
 @dataclass
 class Class:
-    """Threads, by number, in order, and their variables."""
+    """A Class is threads, by number, in order, and their variables."""
 
     threads: np.ndarray
     names: dict[str, Value]
 
     def whole_warps(self, lanes: int) -> bool:
-        """Whether of each warp all lanes are here."""
+        """Says whether all lanes of each warp in the class are there."""
         if len(self.threads) % lanes:
             return False
         warps = self.threads.reshape(-1, lanes)
         return bool((warps[:, 0] % lanes == 0).all() and (warps[:, -1] - warps[:, 0] == lanes - 1).all())
 
     def part(self, chosen: np.ndarray) -> Class:
-        """The threads for which `chosen` is true, with a state of their own."""
+        """Returns the threads for which `chosen` is true, with a state of their own."""
         taken = {
             name: settled(value[chosen]) if isinstance(value, np.ndarray) else value
             for name, value in self.names.items()
@@ -70,7 +71,7 @@ class Class:
         return Class(self.threads[chosen], taken)
 
     def split(self, value: Value) -> Iterator[tuple[int, Class]]:
-        """(value, the threads that have it), the class itself where all have the same."""
+        """Yields (value, the threads that have it); the class itself where all threads have the same value."""
         if not isinstance(value, np.ndarray):
             yield int(value), self
             return
@@ -78,9 +79,10 @@ class Class:
             yield int(found), self.part(value == found)
 
     def rejoin(self, parts: Iterable[Class], assigned: Iterable[str]) -> None:
-        """Take the variables that were assigned in the parts, which together are this class, or less of it.
+        """Takes the variables that were assigned in the parts of this class.
 
-        A variable that some part does not have is unknown from here on.
+        The parts together are this class, or less of it. A variable that some part does not have is unknown from here
+        on.
         """
         parts = [part for part in parts if part is not self]
         if not parts:
@@ -105,14 +107,14 @@ class Class:
 
 
 def settled(value: Value) -> Value:
-    """One number for an array of equal ones."""
+    """Returns one number for an array of equal numbers, and any other value unchanged."""
     if isinstance(value, np.ndarray) and len(value) and (value == value[0]).all():
         return value[0].item()
     return value
 
 
 def _quotient(a: Value, b: Value) -> Value:
-    """C's, which rounds towards 0."""
+    """Returns C's quotient, which rounds towards 0."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         _check_divisor(b)
         return (a - np.fmod(a, b)) // b
@@ -127,7 +129,7 @@ def _remainder(a: Value, b: Value) -> Value:
 
 
 def _check_divisor(b: Value) -> None:
-    """numpy only warns, and gives a number."""
+    """Raises ZeroDivisionError where a divisor is 0: numpy only warns, and gives a number."""
     if not np.all(b):
         raise ZeroDivisionError("integer division or modulo by zero")
 

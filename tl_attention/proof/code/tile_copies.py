@@ -1,7 +1,7 @@
-"""What one process moves: the boxes, copies and stores of one tile, as the event that they are together.
+"""This module reads what one process moves: the boxes, copies and stores of one tile together become one event.
 
-Each fills, or reads, one slot, all of it and each element once, each 16 bytes in their place; it is of rows that follow
-each other in one head.
+Each event fills, or reads, one slot, all of it and each element once, each 16 bytes in their place; the event is of
+rows that follow each other in one head.
 """
 
 from __future__ import annotations
@@ -17,22 +17,28 @@ from tl_attention.proof.code.tiles import Tile
 from tl_attention.proof.code.verdict import Unsafe
 from tl_attention.proof.events import Event
 
-# What is one of several of the same that fill, read or write a tile.
+# The kinds of which several together fill, read or write a tile.
 OF_A_TILE = {"tma load", "tma store", "copy", "write", "output", "read"}
 
 
 class TileCopies:
-    """The tiles that a process of a run moves."""
+    """TileCopies reads the tiles that a process of a run moves."""
 
     def __init__(self, run: Run, reading: Reading):
         self.run, self.reading = run, reading
 
     def event(self, parts: Sequence[ThreadSlice]) -> Event:
-        """That of the parts of one tile. Raises Unsafe."""
+        """Returns the one event that the parts of a tile make together.
+
+        Raises Unsafe where the parts are no whole tile.
+        """
         return MOVES[parts[0].seen.kind](self, parts)
 
     def _boxes(self, parts: Sequence[ThreadSlice]) -> tuple[int, tuple[int, ...]]:
-        """(slot, (row, head, batch)) of a tile's boxes, which are all that it has."""
+        """Returns (slot, (row, head, batch)) of a tile's boxes.
+
+        Raises Unsafe unless the boxes are all that the tile has.
+        """
         seen = parts[0].seen
         tile = self.reading.tiles.get(seen.name)
         for part in parts:
@@ -69,12 +75,15 @@ class TileCopies:
         return Event("store", name, slot, reads=((name, slot, 0),), place=place)
 
     def _elements(self, parts: Sequence[ThreadSlice]) -> tuple[np.ndarray, int]:
-        """Every element that is touched first, and how many from there on."""
+        """Returns each access's first element, and how many elements an access touches from there on."""
         sizes = {part.seen.values["elements"] for part in parts}
         return _all("element", parts), sizes.pop() if len(sizes) == 1 else 0
 
     def _whole_slot(self, parts: Sequence[ThreadSlice]) -> int:
-        """The slot of a buffer that the threads together touch, each element once."""
+        """Returns the slot of a buffer that the threads together touch.
+
+        Raises Unsafe unless they touch each element once.
+        """
         seen = parts[0].seen
         tile = self.reading.tiles[seen.name]
         elements, width = self._elements(parts)
@@ -96,7 +105,10 @@ class TileCopies:
         return Event("load", parts[0].seen.name, slot, place=self._origin(parts, slot))
 
     def _origin(self, parts: Sequence[ThreadSlice], slot: int) -> tuple[int, int]:
-        """(element, rows) that a tile's copies are from, its first: each element in its place, else zeros."""
+        """Returns (element, rows): the first element that a tile is copied from, and how many rows are copied.
+
+        Raises Unsafe unless each element is in its place, or is zero behind the tensor.
+        """
         seen, name = parts[0].seen, parts[0].seen.name
         tile, line = self.reading.tiles[name], parts[0].line
         if seen.values["tensor"] != name:
@@ -104,7 +116,7 @@ class TileCopies:
 
         source, place = _all("source", parts), _all("element", parts) - slot * tile.elements
         inside = _all("inside", parts) != 0 if "inside" in seen.values else source >= 0
-        # Without a condition zeros have no source.
+        # Where copies have no condition, zeros have no source.
         known = np.ones_like(inside) if "inside" in seen.values else inside
         first = int(source[place == 0][0])
         row, column = (origin[place] for origin in tile.origins)
@@ -117,7 +129,10 @@ class TileCopies:
         return first, rows
 
     def _output(self, parts: Sequence[ThreadSlice]) -> Event:
-        """The rows of the output that the threads store, each element once."""
+        """Returns the event of the output's rows that the threads store.
+
+        Raises Unsafe unless they store each element once.
+        """
         seen = parts[0].seen
         tensor = self.reading.tensors[seen.name]
         elements, width = self._elements(parts)
@@ -132,12 +147,15 @@ class TileCopies:
 
 
 def _all(name: str, parts: Sequence[ThreadSlice]) -> np.ndarray:
-    """A value of each thread, one part after the other."""
+    """Returns a value of each thread, one part after the other."""
     return np.concatenate([part.all_of(name) for part in parts])
 
 
 def same_tile(first: Seen, seen: Seen) -> bool:
-    """Whether both are parts of one tile: what a line does again and again with nothing but arithmetic between."""
+    """Says whether two steps are parts of one tile.
+
+    A line that repeats with nothing but arithmetic between does parts of one tile.
+    """
     return seen.kind == first.kind and seen.name == first.name and "element" in seen.values and first.line == seen.line
 
 
@@ -152,7 +170,10 @@ MOVES = {
 
 
 def p_in_shared(part: ThreadSlice, reading: Reading) -> Event:
-    """The columns of a slot that a warpgroup puts there, as the product multiplies them: of the scores. Raises Unsafe."""
+    """Returns the event of the columns of P that a warpgroup puts into a slot, as the product multiplies P.
+
+    The columns must be of the scores. Raises Unsafe.
+    """
     scores, multiplied = reading.products.values()
     tile = multiplied.a
     if not isinstance(tile, Tile) or part.seen.name != tile.buffer:

@@ -1,4 +1,4 @@
-"""Tiles in shared memory, the products that read them, and the 8 x 8 matrices that an ldmatrix brings."""
+"""This module describes tiles in shared memory, the products that read them, and the 8 x 8 matrices of an ldmatrix."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ DEPTH = 16
 
 @dataclass(frozen=True)
 class Tile:
-    """A buffer of shared memory: `slots` tiles of a tensor's rows and columns, swizzled or row after row.
+    """A Tile is a buffer of shared memory: `slots` tiles of a tensor's rows and columns, swizzled or row after row.
 
-    The tensor may have fewer columns, `width` of them: the others are 0.
+    The tensor may have fewer columns, `width` of them: the tile's other columns are 0.
     """
 
     buffer: str
@@ -37,23 +37,24 @@ class Tile:
 
     @property
     def width(self) -> int:
-        """Columns of the tensor."""
+        """Returns the number of columns of the tensor."""
         return self.columns if self.of_tensor is None else self.of_tensor
 
     @property
     def elements(self) -> int:
-        """Of one slot."""
+        """Returns the number of elements of one slot."""
         return self.rows * self.columns
 
     @property
     def panel(self) -> int:
-        """Columns that stand together."""
+        """Returns the number of columns that stand together."""
         return next(panel for panel in PANELS if self.columns % panel == 0) if self.swizzled else self.columns
 
     def place(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        """Where 16 bytes of a row stand in a slot, in elements: of each 8 rows, chunk c of row r is chunk c ^ r.
+        """Returns where 16 bytes of a row stand in a slot, in elements: of each 8 rows, chunk c of row r is chunk c ^ r.
 
-        In panels of 64 bytes, two rows of which are as long as one of 128, it is c ^ (r / 2), in those of 32 c ^ (r / 4).
+        In panels of 64 bytes, two rows of which are as long as one of 128, the chunk is c ^ (r / 2), in panels of 32
+        bytes c ^ (r / 4).
         """
         if not self.swizzled:
             return row * self.columns + column
@@ -63,19 +64,19 @@ class Tile:
 
     @cached_property
     def origins(self) -> tuple[np.ndarray, np.ndarray]:
-        """(row, column) of each element of a slot."""
+        """Returns (row, column) of each element of a slot."""
         row, column = np.divmod(np.arange(self.elements), self.columns)
         at = np.argsort(self.place(row, column))
         return row[at], column[at]
 
     def boxes(self) -> list[tuple[int, int]]:
-        """(first column, element in the slot) of each TMA box."""
+        """Returns (first column, element in the slot) of each TMA box."""
         return [(column, column * self.rows) for column in range(0, self.columns, self.panel)]
 
 
 @dataclass(frozen=True)
 class Product:
-    """Accumulators = [accumulators +] A B, A rows of 64 for each warpgroup.
+    """A Product is accumulators = [accumulators +] A B, where A has 64 rows for each warpgroup.
 
     `a` is a Tile, or the name of registers; `b` is K-major as K is for Q K^T, or not, as V is for P V.
     """
@@ -89,28 +90,28 @@ class Product:
 
     @property
     def steps(self) -> int:
-        """Instructions of one product."""
+        """Returns the number of instructions of one product."""
         return self.depth // DEPTH
 
     def form(self, dtype: str) -> tuple[object, ...]:
-        """What an instruction's template says: types, sizes, whether A and B are transposed, their signs."""
+        """Returns what an instruction's template says: types, sizes, whether A and B are transposed, their signs."""
         transposed = str(self.b_transposed).lower()
         return (dtype, dtype, "float32", ROWS, self.columns, DEPTH, "false", transposed, "1", "1")
 
     def a_offset(self, step: int, warpgroup: np.ndarray) -> np.ndarray:
-        """Bytes from the start of A's buffer, or the register, of an instruction's A."""
+        """Returns the bytes from the start of A's buffer to an instruction's A, or the first of its registers."""
         if isinstance(self.a, str):
             return np.full_like(warpgroup, step * DEPTH * ROWS // 128)
         own = warpgroup * (self.a.elements if self.a.rows == ROWS else ROWS * self.a.panel)
         return DTYPE_BYTES * (own + _along_k(step, self.a))
 
     def b_offset(self, step: int) -> int:
-        """Bytes from the start of B's slot."""
+        """Returns the bytes from the start of B's slot to an instruction's B."""
         return DTYPE_BYTES * (step * DEPTH * self.b.panel if self.b_transposed else _along_k(step, self.b))
 
     @property
     def b_layout(self) -> tuple[int, int, int]:
-        """Swizzle, and the bytes / 16 from panel to panel and from 8 rows to the next."""
+        """Returns the swizzle of B, and the bytes / 16 from panel to panel and from 8 rows to the next."""
         if not self.b_transposed:
             return k_major(self.b)
         panel = self.b.panel
@@ -118,23 +119,29 @@ class Product:
 
 
 def _layout(panel: int, leading: int) -> tuple[int, int, int]:
-    """A descriptor's template: 128-byte swizzle, 64 or 32, and leading and stride offsets in units of 16 bytes."""
+    """Returns a descriptor's template: the swizzle (128, 64 or 32 bytes), and leading and stride offsets.
+
+    The offsets count units of 16 bytes.
+    """
     return (1 + PANELS.index(panel), leading, 8 * panel * DTYPE_BYTES // 16)
 
 
 def k_major(tile: Tile) -> tuple[int, int, int]:
-    """That of a matrix whose rows go along K: the leading offset is not used."""
+    """Returns the layout of a matrix whose rows go along K: the leading offset is not used."""
     return _layout(tile.panel, 1)
 
 
 def _along_k(step: int, tile: Tile) -> int:
-    """Elements from the start of a K-major tile to the columns of a step."""
+    """Returns the elements from the start of a K-major tile to the columns of a step."""
     column = step * DEPTH
     return column // tile.panel * tile.rows * tile.panel + column % tile.panel
 
 
 class Matrix(NamedTuple):
-    """Where one starts in its tile, for the first warp; the next warp's is `apart` rows further down, or the same."""
+    """A Matrix says where an 8 x 8 matrix starts in its tile, for the first warp.
+
+    The next warp's matrix is `apart` rows further down, or the same matrix where `apart` is 0.
+    """
 
     row: int
     column: int
@@ -146,9 +153,10 @@ Brought = tuple[int, tuple[Matrix, ...]]
 
 
 def matrices(tile: Tile, elements: np.ndarray, count: int, transposed: bool) -> Brought | None:
-    """(slot, `count` matrices) at these elements of a tile's buffer, one for each thread; None where they are none.
+    """Returns (slot, `count` matrices) at these elements of a tile's buffer, one for each thread, or None.
 
-    Of each warp, lanes 8 m to 8 m + 7 give where the rows of matrix m stand, 8 elements each (PTX ISA, ldmatrix).
+    It returns None where the elements are no rows of such matrices in one slot. In each warp, lanes 8 m to 8 m + 7 give
+    where the rows of matrix m stand, 8 elements each (PTX ISA, ldmatrix).
     """
     return _matrices(tile, np.asarray(elements, dtype=np.int64).tobytes(), count, transposed)
 

@@ -1,4 +1,4 @@
-"""What the proof of generated code reads, and what it says."""
+"""This module holds the input of the proof of generated code, and its verdict."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tl_attention.problem.variant import Variant
 
 
 class Unsafe(Exception):
-    """What generated code does wrong, in words, on the way to the refusal."""
+    """An Unsafe says in words what generated code does wrong, on the way to the refusal."""
 
 
 @dataclass(frozen=True)
 class GeneratedCode:
-    """What TileLang made of a schedule, and for what: the device's CUDA and the host's C, each whole."""
+    """GeneratedCode is what TileLang made of a schedule, and for what: the device's CUDA and the host's C, each whole."""
 
     source: str
     host_source: str
@@ -24,7 +24,10 @@ class GeneratedCode:
 
     @cached_property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of one block, off the launch. Raises InputError where that cannot be read."""
+        """Returns the dynamic shared memory of one block, read off the launch.
+
+        Raises InputError where that cannot be read.
+        """
         # Late: a kernel that was proved before is loaded without the proof.
         from tl_attention.proof.code.host_plan import parse_host_source
 
@@ -33,10 +36,10 @@ class GeneratedCode:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of generated code that is accepted; a refusal is ScheduleRefused.
+    """A Verdict is given to generated code that is accepted; code that is not raises ScheduleRefused.
 
     `kinds` says of every line of the source what it is read as, and is "" outside the kernel's body; `unreached` has
-    the numbers, from 0, of the lines that can never run. `digest` is that of all events, coordinates and bytes.
+    the numbers, from 0, of the lines that can never run. `digest` is the digest of all events, coordinates and bytes.
     """
 
     kinds: tuple[str, ...]

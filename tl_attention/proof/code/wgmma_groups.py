@@ -1,7 +1,7 @@
-"""The products of one process: its instructions between warpgroup_arrive and commit, their waits, their registers' fences.
+"""This module reads the products of one process: the instructions between warpgroup_arrive and commit, waits and fences.
 
-A wait names no register. So before a product, and behind the wait for it, the code must fence the registers that it
-reads and writes, or the compiler may move what computes on them.
+A wait names no register. So before a product, and behind the wait for it, the code must fence the registers that the
+product reads and writes, or the compiler may move what computes on them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tl_attention.proof.events import Event, Read
 
 
 class WgmmaGroups:
-    """`warpgroups` is the number, in its block, of each thread's."""
+    """WgmmaGroups reads the products of a process; `warpgroups` has the number of each thread's warpgroup in its block."""
 
     def __init__(self, reading: Reading, warpgroups: np.ndarray):
         self.reading, self.warpgroups = reading, warpgroups
@@ -29,7 +29,7 @@ class WgmmaGroups:
         self.unfenced: set[str] = set()
 
     def check_settled(self, part: ThreadSlice) -> None:
-        """Refuse what comes between a product's lines, or before its registers are fenced."""
+        """Raises Unsafe for a step that comes between a product's lines, or before the product's registers are fenced."""
         if self.open is not None:
             raise Unsafe(f"line {part.line}: {part.seen.kind} stands among a product's instructions")
         if self.unfenced:
@@ -37,9 +37,9 @@ class WgmmaGroups:
             raise Unsafe(f"line {part.line}: {names} of a product is not fenced before what follows it")
 
     def check_registers(self, part: ThreadSlice) -> None:
-        """Refuse what touches the accumulators of a product in flight, or writes registers that it reads.
+        """Raises Unsafe for what touches accumulators of a product in flight, or writes registers that the product reads.
 
-        Until the wait for it that is undefined (PTX ISA, wgmma.mma_async: "accessing the registers").
+        Until the wait for the product that is undefined (PTX ISA, wgmma.mma_async: "accessing the registers").
         """
         touched, written = part.seen.registers
         for product in self.in_flight if touched else ():
@@ -51,21 +51,27 @@ class WgmmaGroups:
                 raise Unsafe(f"line {part.line}: {product.a} is written before the wait for the product that reads it")
 
     def computed(self) -> None:
-        """Threads compute on registers: what was fenced is so no more."""
+        """Notes that threads compute on registers: what was fenced is fenced no longer."""
         self.fenced.clear()
 
     def arrive(self, part: ThreadSlice) -> None:
-        """What comes next is a product."""
+        """Opens the product whose instructions come next."""
         self.open = []
 
     def instruction(self, part: ThreadSlice) -> None:
-        """One of a product."""
+        """Adds an instruction to the open product.
+
+        Raises Unsafe where no product is open.
+        """
         if self.open is None:
             raise Unsafe(f"line {part.line}: a product is issued with no warpgroup_arrive before it")
         self.open.append(part)
 
     def commit(self, part: ThreadSlice) -> Iterator[Event]:
-        """The product that the instructions are."""
+        """Ends the open product, and yields its event.
+
+        Raises Unsafe where the instructions are no product, or its registers are not fenced.
+        """
         instructions, self.open = self.open, None
         if not instructions:
             raise Unsafe(f"line {part.line}: it commits no product")
@@ -108,7 +114,10 @@ class WgmmaGroups:
         return Event("product", product.b.buffer, slot, reads=reads, place=(keeps[0],))
 
     def wait(self, part: ThreadSlice) -> Iterator[Event]:
-        """Those before the last few are done: their accumulators may be read once they are fenced."""
+        """Yields the wait for all products but the last few.
+
+        The accumulators of the finished products may be read once they are fenced.
+        """
         left = part.one("value")
         if self.open is not None:
             self.check_settled(part)
@@ -117,6 +126,6 @@ class WgmmaGroups:
         yield Event("products wait", value=left)
 
     def fence_operand(self, part: ThreadSlice) -> None:
-        """Registers that the compiler must have where they stand."""
+        """Notes a fence of registers, which the compiler must have where they stand."""
         self.fenced.add(part.seen.name)
         self.unfenced.discard(part.seen.name)
