@@ -1,1 +1,1 @@
-"""A lowering makes a TileLang kernel of a Program, and has a folder here. Only these folders and compiler/ import tilelang."""
+"""A lowering makes a TileLang kernel of a Program, and has a folder here. Kernels begin with `import tilelang`; everything else imports it late."""

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from tl_attention.loop.attention import FRAGMENTS, IN_CHUNKS, NAMES, NUMBER
+from tl_attention.loop.exp2 import COEFFICIENTS
 from tl_attention.schedule.key_words import shown, suggestion
 
 # --- how a key names a statement: by name, by number in source order, or a chunk of a split one as `exp.0` ------------
@@ -215,7 +216,9 @@ class Exp2Polynomial(_Options):
 
     every: StrictInt = Field(ge=1, le=64, description="every n-th exponential of a thread")
     first: StrictInt = Field(0, ge=0, le=127, description="the first of them, counted from 0")
-    degree: StrictInt = Field(3, ge=2, le=5, description="its degree; exp2.py has the error of each")
+    degree: StrictInt = Field(
+        3, ge=min(COEFFICIENTS), le=max(COEFFICIENTS), description="its degree; exp2.py has the error of each"
+    )
 
 
 class SoftmaxOptions(_Options):
