@@ -1,1 +1,1 @@
-"""The kernels of "flash attention from scratch" by the notation that it has for them, each a schedule."""
+"""The kernels of "flash attention from scratch" are schedules here, each found by that text's own notation."""

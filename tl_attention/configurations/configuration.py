@@ -1,7 +1,8 @@
-"""`(128, 64, 64, 4): async+eager+swizzled+load_0_2_0_fragments+buffer+opt_softmax`: a kernel as a tile and what is on.
+"""A configuration is a kernel in a notation that has its tile and the options that are on.
 
-The notation is that of "flash attention from scratch" (part 6, kernel 7). Numbers are head_dim, query rows and keys of a
-tile, and warps; then come the options, always in this order, those that are off left out.
+`(128, 64, 64, 4): async+eager+swizzled+load_0_2_0_fragments+buffer+opt_softmax` is one. The notation is that of "flash
+attention from scratch" (part 6, kernel 7). The numbers are head_dim, query rows and keys of a tile, and warps. The
+options that are on follow, always in this order.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ MOST_SHOWN = 80
 
 @dataclass(frozen=True)
 class Configuration:
-    """One kernel of the notation. K and V come by cp.async: `async` is always on.
+    """A Configuration is one kernel of the notation. K and V come by cp.async: `async` is always on.
 
     `q_fragments`, `k_fragments`, `v_fragments` are how many fragments are loaded at a time: WHOLE or STEP; a whole Q
     stays in registers. `eager` copies K and V as early as their buffers are free, `buffer` loads a step's fragments
@@ -82,17 +83,17 @@ class Configuration:
 
     @property
     def tile(self) -> tuple[int, int, int, int]:
-        """(head_dim, block_M, block_N, warps), the numbers of the notation."""
+        """Returns (head_dim, block_M, block_N, warps), the numbers of the notation."""
         return self.head_dim, self.block_M, self.block_N, self.warps
 
     @property
     def fragments(self) -> tuple[int, int, int]:
-        """How many of Q, of K and of V are loaded at a time."""
+        """Returns how many fragments of Q, of K and of V are loaded at a time."""
         return self.q_fragments, self.k_fragments, self.v_fragments
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Returns how many threads a block has."""
         return self.warps * WARP
 
     def __str__(self) -> str:
@@ -101,12 +102,12 @@ class Configuration:
 
 
 def tile_text(tile: tuple[int, ...]) -> str:
-    """The tile as the notation has it: `(128, 64, 64, 4)`."""
+    """Returns the tile as the notation spells it: `(128, 64, 64, 4)`."""
     return f"({', '.join(map(str, tile))})"
 
 
 def parse(text: str) -> Configuration:
-    """The configuration that this is the notation of, as `str` writes it. Raises InputError."""
+    """Returns the configuration that a text in the notation names, spelled as `str` spells it. Raises InputError."""
     try:
         found = _parsed(text)
     except InputError as error:
@@ -150,7 +151,7 @@ SOFTMAX = ("max_prev", "max_init", "row_max", "max_merge", "scale", "exp", "row_
 
 
 def schedule_of(configuration: Configuration) -> Schedule:
-    """The schedule that runs as the configuration says.
+    """Returns the schedule that runs as the configuration says.
 
     An iteration computes the scores of a KV block, their softmax, and the output of the same block. Where it is `eager`,
     V(t) is copied right behind the barrier with which iteration t starts, and K(t+1) right behind the softmax, before the
@@ -197,13 +198,16 @@ def _schedule(configuration: Configuration) -> Schedule:
 
 
 def _steps(columns: int) -> tuple[int, ...] | None:
-    """The widths of the steps in which so many columns are multiplied; None for a single one, which is not split."""
+    """Returns the widths of the steps in which so many columns are multiplied; None for a single step: it is not split."""
     count = columns // STEP_COLUMNS
     return (STEP_COLUMNS,) * count if count > 1 else None
 
 
 def _multiplied(product: str, loads: dict[str, int], widths: tuple[int, ...] | None, buffer: bool) -> list[str]:
-    """A product's steps, and the loads of their fragments: `loads` has how many of each operand come at a time."""
+    """Returns a product's steps in order, with the loads of their fragments.
+
+    `loads` says how many fragments each load brings at a time.
+    """
     multiplied = chunk_names(product, widths)
     steps = len(multiplied)
     order = [name for load, count in loads.items() if count == WHOLE for name in chunk_names(load, widths)]

@@ -1,4 +1,7 @@
-"""What "flash attention from scratch" (part 6) chooses from, and what it found on an RTX 3090: the best of each tile."""
+"""These are the configurations that "flash attention from scratch" (part 6) chooses from, and the best that it found.
+
+It found the best configuration of each tile on an RTX 3090.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ CARD = CARDS["sm_86"]
 
 
 def space() -> Iterator[Configuration]:
-    """Every configuration of it, all of them eager and swizzled, tile by tile: rows, keys, fragments, buffer, softmax.
+    """Yields every configuration that the text chooses from, all of them eager and swizzled.
 
-    A buffer where no fragments are loaded in steps is no configuration: of 2 x 2 x 2^3 x 2 x 2 = 128 there are 120.
+    They come tile by tile: rows, keys, fragments, buffer, softmax. A buffer where no fragments are loaded in steps is
+    no configuration: of 2 x 2 x 2^3 x 2 x 2 = 128 combinations, 120 are left.
     """
     at_once = WHOLE, STEP
     for M, N, q, k, v in product(ROWS, KEYS, at_once, at_once, at_once):
@@ -29,7 +33,10 @@ def space() -> Iterator[Configuration]:
 
 @dataclass(frozen=True)
 class Published:
-    """A line of its tables: at 4096 keys so many TFLOPS; of a thread registers and bytes spilled, of a block shared memory."""
+    """A Published is a line of the text's tables: a configuration, its TFLOPS at 4096 keys, and what it takes of an SM.
+
+    `registers` and `stack_bytes`, which are spilled, are a thread's; `shared_bytes` are a block's.
+    """
 
     configuration: Configuration
     tflops: float

@@ -1,1 +1,1 @@
-"""Schedules as files: YAML with its line numbers, bases, names that ship, the JSON Schema for editors."""
+"""This room reads schedules from files: YAML with line numbers, bases, names that ship, the JSON Schema for editors."""

@@ -1,4 +1,4 @@
-"""The schedules that ship, by name: the path under schedules/ without suffix, such as `experiments/sections`."""
+"""Each schedule that ships has a name: its path under schedules/ without suffix, such as `experiments/sections`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_SUGGESTED = 3
 
 
 def names(under: str = "") -> list[str]:
-    """The names right under a folder of schedules/, by default those at its top, sorted; none if there is no folder."""
+    """Returns the names right under a folder of schedules/, by default its top, sorted; none if there is no folder."""
     folder = _root() / under
     if under and not (NAME.fullmatch(under) and os.path.isdir(folder)):
         return []
@@ -26,24 +26,27 @@ def names(under: str = "") -> list[str]:
 
 
 def folders() -> list[str]:
-    """The folders of schedules/ that hold schedules, such as `experiments`, its top left out."""
+    """Returns the folders of schedules/ that hold schedules, such as `experiments`, without the top."""
     below = {path.parent.relative_to(_root()).as_posix() for path in _root().rglob(f"*{SUFFIX}")}
     return sorted(below - {"."})
 
 
 def all_names() -> list[str]:
-    """Every name: those at the top, then those of each folder."""
+    """Returns every name: those at the top first, then those of each folder."""
     return [name for under in ("", *folders()) for name in names(under)]
 
 
 def path_of(name: str) -> Path | None:
-    """The file of the schedule of this name, or None."""
+    """Returns the file of the schedule of this name; None if no schedule has the name."""
     path = _root() / f"{name}{SUFFIX}"
     return path if NAME.fullmatch(name) and os.path.isfile(path) else None
 
 
 def unknown(text: str, folder: Path = Path()) -> InputError:
-    """That no schedule has this name, with the file in the folder that may be meant, or the names that come closest."""
+    """Returns the error that no schedule has this name.
+
+    It names the file in the folder that may be meant, or the names that come closest.
+    """
     found = f"no schedule is named {text[:60]!r}"
     if file := next(
         (f"{text}{suffix}" for suffix in SUFFIXES if text and os.path.isfile(folder / f"{text}{suffix}")), ""
@@ -57,7 +60,7 @@ def unknown(text: str, folder: Path = Path()) -> InputError:
 
 
 def closest(text: str) -> list[str]:
-    """The names that the text may have meant: one with the same last part, or else one spelled much the same."""
+    """Returns the names that the text may have meant: those with the same last part, or else those spelled alike."""
     known = all_names()
     last = text.rpartition("/")[2]
     same = [name for name in known if name.rpartition("/")[2] == last]

@@ -1,4 +1,4 @@
-"""Which schedule serves a call that names none: that of the first rule of defaults.yaml whose conditions all hold."""
+"""A call that names no schedule gets that of the first rule of defaults.yaml whose conditions all hold."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ NONE_YET = "none yet"
 
 
 class Case(NamedTuple):
-    """What rules ask for of a call: its head size, dtype and mask, its lengths, the heads of Q that share a K, the words
-    of its features, and the card that it runs on."""
+    """A Case has what rules ask about a call.
+
+    That is its head size, dtype and mask, its lengths, the heads of Q that share a K, the words of its features, and
+    the card that it runs on.
+    """
 
     head_size: HeadSize
     dtype: str
@@ -48,13 +51,13 @@ class Case(NamedTuple):
 
     @classmethod
     def of(cls, shape: AttentionShape, arch: str = HOPPER.arch) -> Case:
-        """That of a problem on a card."""
+        """Returns the case of a problem on a card."""
         lengths, asked = (shape.seq_q, shape.seq_kv), frozenset(shape.asked)
         return cls(shape.head_size, shape.dtype, kind_of(shape.mask), *lengths, shape.group, asked, arch)
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """Its values for KEYS, in their order."""
+        """Returns the case's values for KEYS, in the same order."""
         return (*self[:6], *(word in self.asked for word in BY_WORD), self.arch)
 
     def __str__(self) -> str:
@@ -83,11 +86,11 @@ Line = Annotated[str, Field(min_length=1), AfterValidator(one_line)]
 
 
 class _Rule(BaseModel):
-    """Conditions, all of which must hold, a schedule, one sentence why, and the record that says so.
+    """A rule has conditions, all of which must hold, a schedule, one sentence why, and the record that says so.
 
-    A condition that is left out always holds, but for `archs`: without it a rule is for Hopper. `head_dims` are those of
-    tiles: a smaller tensor has the next larger one, and K and V of two sizes that are not named together have that of the
-    larger.
+    A condition that is left out always holds, except `archs`: without it a rule is for Hopper. `head_dims` are sizes of
+    tiles. A smaller tensor has the next larger tile; K and V of two sizes that are not named together have the larger
+    one's.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -104,18 +107,18 @@ class _Rule(BaseModel):
     record: Line
 
     def holds(self, key: str, value: Any) -> bool:
-        """Whether the condition of a key holds for this value of a case."""
+        """Says whether the condition of a key holds for this value of a case."""
         wanted = getattr(self, key)
         if key == "head_dims":
             return is_meant(value, wanted)
         return wanted in (None, value) if key in BY_WORD else value in wanted
 
     def unmet(self, case: Case) -> str | None:
-        """The key of the first condition that does not hold; None if the rule serves the case."""
+        """Returns the key of the first condition that does not hold; None if the rule serves the case."""
         return next((key for key, value in zip(KEYS, case.values) if not self.holds(key, value)), None)
 
     def condition(self, key: str) -> str:
-        """A condition in words: `seq_q up to 64`."""
+        """Returns a condition in words: `seq_q up to 64`."""
         value = getattr(self, key)
         if isinstance(value, bool):
             return f"{key} {str(value).lower()}"
@@ -123,12 +126,12 @@ class _Rule(BaseModel):
 
     @property
     def conditions(self) -> list[str]:
-        """All that the rule has, in words."""
+        """Returns all conditions that the rule states, in words."""
         return [self.condition(key) for key in KEYS if key in self.model_fields_set]
 
     @property
     def served(self) -> str:
-        """The cases that it serves on its cards, in words."""
+        """Returns the cases that the rule serves on its cards, in words."""
         return ", ".join(words for words in self.conditions if not words.startswith("archs ")) or "any case"
 
 
@@ -143,7 +146,7 @@ def _words(numbers: range) -> str:
 
 
 class _Keys(BaseModel):
-    """The keys of the file."""
+    """These are the keys of a file of rules."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -152,13 +155,16 @@ class _Keys(BaseModel):
 
 @dataclass(frozen=True)
 class Defaults:
-    """Rules, of which the first that serves a case counts, and the file that they stand in."""
+    """Defaults are the rules of a file, together with the file. The first rule that serves a case counts."""
 
     file: YamlFile
     rules: tuple[Rule, ...]
 
     def number(self, case: Case) -> int:
-        """The index of the rule that serves a case: every case on Hopper has one. Raises InputError where there is none."""
+        """Returns the index of the rule that serves a case. Raises InputError where no rule does.
+
+        Every case on Hopper has a rule.
+        """
         found = self.find(case)
         if found is None:
             served = dict.fromkeys(rule.served for rule in self.rules if case.arch in rule.archs)
@@ -167,25 +173,28 @@ class Defaults:
         return found
 
     def find(self, case: Case) -> int | None:
-        """The same, None where there is none."""
+        """Returns the index of the rule that serves a case; None where no rule does."""
         return next((number for number, rule in enumerate(self.rules) if rule.unmet(case) is None), None)
 
     def line(self, number: int) -> int:
-        """The line of a rule in the file."""
+        """Returns the line of a rule in the file."""
         return self.file.line(("rules", number))
 
 
 @functools.lru_cache(MOST_KEPT)
 def default_schedule(shape: AttentionShape, arch: str = HOPPER.arch) -> str:
-    """The name of the schedule that runs a problem on a card where none is asked for. Raises InputError where none does."""
+    """Returns the name of the schedule that runs a problem on a card where none is asked for.
+
+    Raises InputError where no schedule does.
+    """
     found = defaults()
     return found.rules[found.number(Case.of(shape, arch))].schedule
 
 
 def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch) -> list[str]:
-    """The names of those that run a problem like it where none is asked for, whatever its lengths: first the shortest's.
+    """Returns the names of the schedules that run such a problem of any lengths where none is asked for.
 
-    Raises InputError where a card has none for some length.
+    The schedule of the shortest lengths comes first. Raises InputError where a card has none for some length.
     """
     found, case = defaults(), Case.of(shape, arch)
     # Of each range of lengths that no rule tells apart the fewest rows, and the most keys: where a mask hides later keys,
@@ -198,18 +207,21 @@ def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch) -> list[st
 
 @functools.cache
 def defaults() -> Defaults:
-    """Those that ship. A test sees that they serve every case, each some, by schedules that are meant for it."""
+    """Returns the rules that ship.
+
+    A test sees that they serve every case, each some, by schedules that are meant for it.
+    """
     return read(FILE)
 
 
 def read(path: Path) -> Defaults:
-    """Those of a file. Raises InputError with `file:line: key: message`."""
+    """Reads the rules of a file. Raises InputError with `file:line: key: message`."""
     file = yaml_text.read(path)
     return Defaults(file, checked(file, _Keys, file.fields).rules)
 
 
 def edges(rules: Sequence[Rule], key: str) -> list[int]:
-    """Of a key for numbers, the first of each range in which no rule tells any two apart."""
+    """Returns the first number of each range in which no rule tells two values of a key apart."""
     ranges = [getattr(rule, key) for rule in rules]
     found = {1, *(edge for numbers in ranges for edge in (numbers.start, numbers.stop))}
     return sorted(edge for edge in found if edge <= LONGEST)

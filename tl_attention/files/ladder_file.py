@@ -1,7 +1,7 @@
-"""A ladder: schedules step by step, each one idea away from the step that it is measured against, and a text's figures.
+"""A ladder has schedules step by step, each one idea away from the step that it is measured against.
 
-`results/ladder-NAME.yaml` says what the steps are, beside the record of them; schedules that only a ladder has are in
-`schedules/ladders/NAME/`.
+Beside them stand the figures of a text. `results/ladder-NAME.yaml` says what the steps are, and stands beside the
+record of them; schedules that only a ladder has are in `schedules/ladders/NAME/`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _named(value: object) -> Named:
 
 
 def _problem(value: object, info: ValidationInfo) -> AttentionShape:
-    """The problem of a text, with the dtype and the mask of the keys before it."""
+    """Returns the problem that a text names, with the dtype and the mask of the keys before it."""
     if not isinstance(value, str):
         raise PydanticKnownError("string_type")
     dtype, causal = info.data.get("dtype", "fp16"), info.data.get("causal", False)
@@ -59,9 +59,10 @@ class _Keys(BaseModel):
 
 
 class Step(_Keys):
-    """One step. `schedule` is None where the step has no meaning here, which `note` then says.
+    """A Step is one step of a ladder. `schedule` is None where the step has no meaning here, which `note` then says.
 
-    `against` is the name of the step that it is measured against: the one before that has a schedule, unless given.
+    `against` is the name of the step that this one is measured against: unless given, the last one before it that has a
+    schedule.
     """
 
     name: Short = Field(description="unique in the ladder")
@@ -74,21 +75,21 @@ class Step(_Keys):
 
 
 class Tile(_Keys):
-    """A kernel that is compiled and not timed: its registers and spills are shown beside the text's."""
+    """A Tile is a kernel that is compiled and not timed: its registers and spills are shown beside the text's."""
 
     schedule: OfSchedule
     text: Text = Field(description="what the text has of it")
 
 
 class Headline(_Keys):
-    """What the text is known for, and the step that stands beside it here."""
+    """A Headline is what the text is known for, and the step that stands beside that here."""
 
     step: str
     text: Text
 
 
 def _in_order(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The steps, each with the one that it is measured against."""
+    """Returns the steps, each with the step that it is measured against. Raises RuleBroken for a step that cannot be."""
     found: list[Step] = []
     for number, step in enumerate(steps):
         if any(step.name == earlier.name for earlier in found):
@@ -108,7 +109,7 @@ def _in_order(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 class Ladder(_Keys):
-    """What is measured beside each other, in the order of the text."""
+    """A Ladder lists what is measured side by side, in the order of the text."""
 
     _name: str = ""
     title: Text
@@ -137,31 +138,34 @@ class Ladder(_Keys):
 
     @property
     def name(self) -> str:
-        """What the ladder is called: a part of its file's name."""
+        """Returns what the ladder is called: a part of its file's name."""
         return self._name
 
     @property
     def measured(self) -> tuple[Step, ...]:
-        """The steps that have a schedule."""
+        """Returns the steps that have a schedule."""
         return tuple(step for step in self.steps if step.schedule)
 
     def step(self, name: str) -> Step:
-        """The step of this name."""
+        """Returns the step of this name."""
         return next(step for step in self.steps if step.name == name)
 
 
 def ladder_names() -> list[str]:
-    """The ladders that ship, sorted."""
+    """Returns the names of the ladders that ship, sorted."""
     return sorted(path.stem.removeprefix(START) for path in _root().glob(f"{START}*{SUFFIX}"))
 
 
 def record_name(name: str) -> str:
-    """The file in results/ that has the record of the ladder of this name."""
+    """Returns the name of the file in results/ that has the record of this ladder."""
     return f"{START}{name}-h200.jsonl"
 
 
 def load_ladder(name: str | Path) -> Ladder:
-    """The ladder that ships under this name, or that of a file. Raises InputError with `file:line: key: message`."""
+    """Loads the ladder that ships under this name, or the ladder of a file.
+
+    Raises InputError with `file:line: key: message`.
+    """
     text = str(name)
     path = Path(text) if text.endswith(SUFFIX) else _root() / f"{START}{text}{SUFFIX}"
     if not path.is_file():

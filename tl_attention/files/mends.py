@@ -1,4 +1,4 @@
-"""Values of keys with which a broken rule between keys is met, and the lines that give them."""
+"""A Mend meets a broken rule by a new value of a key; this module finds mends, and the lines that give them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Need = tuple[KeyPath, Any] | str
 
 
 class Mend(NamedTuple):
-    """A value of a key, and the keys with it."""
+    """A Mend is a new value of one key, and all keys with that value."""
 
     value: Any
     keys: Keys
@@ -36,7 +36,10 @@ def broken_by(rule: Check, keys: Keys) -> RuleBroken | None:
 
 
 def mended(keys: Keys, broken: RuleBroken, key: KeyPath) -> Mend | None:
-    """The value of a key with which the rule is met: the one with the fewest other rules broken. None where there is none."""
+    """Finds the value of a key that meets the broken rule; None where there is none.
+
+    Of several values it takes the one with which the fewest other rules are broken.
+    """
     before: Any = keys
     for part in key:
         before = getattr(before, str(part), None)
@@ -55,7 +58,7 @@ def mended(keys: Keys, broken: RuleBroken, key: KeyPath) -> Mend | None:
 
 
 def _candidates(key: KeyPath, before: Any) -> Iterator[Any]:
-    """The default, then what else the key may be, numbers from the one that it is."""
+    """Yields the values to try for a key: its default, then all others, numbers by their distance from the present one."""
     field = field_at(Keys, key)
     if field is None:
         return
@@ -70,19 +73,19 @@ def _candidates(key: KeyPath, before: Any) -> Iterator[Any]:
 
 
 def _as_given(value: Any, key: KeyPath) -> Any:
-    """A value as a file would give it: null for a default that says nothing."""
+    """Returns a value as a file would give it: null for a default that says nothing."""
     field = field_at(Keys, key)
     is_nothing = isinstance(value, BaseModel) or value == ()
     return None if is_nothing and field is not None and value == field.default else value
 
 
 def of_file(key: KeyPath) -> KeyPath:
-    """The part of a key's path that a file gives as a whole: a list is given with all of its entries."""
+    """Returns the part of a key's path that a file gives as a whole: a list is given with all of its entries."""
     return key[: next((depth for depth, part in enumerate(key) if isinstance(part, int)), len(key))]
 
 
 def _with_value(keys: Keys, key: KeyPath, value: Any) -> Keys | None:
-    """The keys with another value; None where the key cannot have it."""
+    """Returns the keys with another value of one key; None where that key cannot have the value."""
     fields: dict[Any, Any] = keys.model_dump()
     inside = fields
     for part in key[:-1]:
@@ -97,7 +100,7 @@ def _with_value(keys: Keys, key: KeyPath, value: Any) -> Keys | None:
 
 
 def need_of(keys: Keys, key: KeyPath, mend: Mend | None, is_in_base: bool) -> Need:
-    """What has to stand beside the author's key."""
+    """Returns what has to stand beside the author's key: a key and its value, or what to change in words."""
     if mend is None:
         return f"{'another ' if is_in_base else ''}`{key[0]}`"
     if key == ("group",) and mend.value:
@@ -111,7 +114,7 @@ def need_of(keys: Keys, key: KeyPath, mend: Mend | None, is_in_base: bool) -> Ne
 
 
 def lines_of(needs: Iterable[Need]) -> str:
-    """The lines, of each key one: a file has a key once."""
+    """Returns the lines that give these needs, in words. Each key has one line: a file has a key once."""
     lines: dict[str, str] = {}
     given: dict[Any, Any] = {}
     for need in needs:

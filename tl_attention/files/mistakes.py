@@ -1,7 +1,8 @@
-"""Every mistake of a schedule file, each at the line that its author wrote, with what to change where a rule is broken.
+"""This module tells every mistake of a schedule file, each at the line that its author wrote.
 
-A rule between keys is told at a key that its author wrote. Keys that only a base gives may have to change too: values
-for them are looked for, and with these the other rules are looked at.
+It also tells what to change where a rule is broken. A rule between keys is told at a key that the author wrote. Keys
+that only a base gives may have to change too: this module looks for values for them, and checks the other rules with
+these.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ MOST_SHOWN = 40
 
 @dataclass(frozen=True)
 class _Mistake:
-    """The key to blame and what is wrong. `needs` have to stand beside it, `about` are the keys that they give.
+    """A _Mistake is what is wrong with a file, and the key to blame.
 
-    `missing` are keys that have no line.
+    `needs` have to stand beside the key, and `about` are the keys that the needs give. `missing` are keys that have no
+    line.
     """
 
     key: KeyPath
@@ -48,7 +50,10 @@ class _Mistake:
 
 @dataclass(frozen=True)
 class _Sources:
-    """A file and its bases, the outermost first. `more` are keys that count as if the author of the file had written them."""
+    """_Sources are a file and its bases, the outermost first.
+
+    `more` are keys that count as if the author of the file had written them.
+    """
 
     files: Sequence[YamlFile]
     more: tuple[KeyPath, ...] = ()
@@ -58,16 +63,16 @@ class _Sources:
         return len(self.files) > 1
 
     def own(self, key: KeyPath) -> bool:
-        """Whether the author of the file wrote the key."""
+        """Says whether the author of the file wrote the key."""
         return not self.has_base or key in self.more or self.files[0].gives(key)
 
     def base(self, key: KeyPath) -> bool:
-        """Whether a base gives the key."""
+        """Says whether a base gives the key."""
         return any(base.gives(key) for base in self.files[1:])
 
 
 def all_mistakes(files: Sequence[YamlFile], fields: dict[str, Any], model: type[Keys]) -> InputError:
-    """The error with a line for each mistake of the outermost file, whose `fields` are merged with its bases'."""
+    """Returns the error with a line for each mistake of the outermost file; `fields` are merged with its bases'."""
     file, sources = files[0], _Sources(files)
     told = [(fault.line, f"{file.path}:{fault.line}: {fault.message}") for fault in file.faults]
     for together in _together(_mistakes(fields, model, sources, {fault.key for fault in file.faults})):
@@ -80,7 +85,11 @@ def all_mistakes(files: Sequence[YamlFile], fields: dict[str, Any], model: type[
 
 
 def blamed(files: Sequence[YamlFile], key: KeyPath, message: str, kind: str = "") -> str:
-    """`file:line: kind: key: message`. The outermost file that has all of the key, or else the most of it, has the line."""
+    """Returns the message as `file:line: kind: key: message`.
+
+    The outermost file that has all of the key, or else the most of it, is to blame. If that is a base, the line is that
+    of the outermost file's `base` key, and the message names the line in the base.
+    """
     file = files[0]
     if not key:
         return f"{file.path}: {kind}{message}"
@@ -97,7 +106,7 @@ def blamed(files: Sequence[YamlFile], key: KeyPath, message: str, kind: str = ""
 def _mistakes(
     fields: Mapping[str, Any], model: type[Keys], sources: _Sources, faulty: set[KeyPath]
 ) -> Iterator[_Mistake]:
-    """All of the fields of a model; of `faulty` keys nothing is told."""
+    """Yields every mistake in the fields of a model; of `faulty` keys nothing is told."""
     try:
         model(**fields)
         return
@@ -126,7 +135,10 @@ def _mistakes(
 
 
 def _keys_without(fields: Mapping[str, Any], faulty: set[KeyPath]) -> Keys | None:
-    """The keys, those that are faulty as by default or as anything; None where it is the lowering, whose rules they are."""
+    """Returns the keys with defaults or stand-ins for those that are faulty; None where no keys can be made.
+
+    None are made where the lowering is faulty, as the rules are those of the lowering.
+    """
     clean: dict[str, Any] = {key: value for key, value in fields.items() if key in Keys.model_fields}
     for key in faulty:
         if not key or key[0] not in clean:
@@ -144,9 +156,10 @@ def _keys_without(fields: Mapping[str, Any], faulty: set[KeyPath]) -> Keys | Non
 
 @dataclass
 class _Broken:
-    """The rules that keys break, found one after another. In a trial no ways out of them are looked for.
+    """_Broken finds the rules that keys break, one after another.
 
-    Of `faulty` keys no rules are asked. `changed` has for which key of the author others were changed.
+    In a trial it looks for no way out of them. It asks no rules about `faulty` keys. `changed` maps each key that was
+    changed to the author's key that asked for the change.
     """
 
     keys: Keys
@@ -170,14 +183,17 @@ class _Broken:
                 self.faulty = self.faulty | {of_file(broken.key)}
 
     def _asked(self) -> Iterator[tuple[Check, RuleBroken]]:
-        """The rules that are broken, with what they say, without those about faulty keys."""
+        """Yields the rules that are broken, with what they say, except rules about faulty keys."""
         for rule in rules_of(self.keys.dialect):
             broken = broken_by(rule, self.keys)
             if broken and not any(_is_touched(key, self.faulty) for key in (broken.key, *broken.others)):
                 yield rule, broken
 
     def _told(self, rule: Check, broken: RuleBroken) -> tuple[_Mistake, Keys | None]:
-        """The mistake, and the keys with another value of the base's key, with which the rule is met."""
+        """Returns the mistake of a broken rule, and the keys with a value of the base's key that meets the rule.
+
+        The keys are None where no key of a base is changed.
+        """
         own, base = self.sources.own, self.sources.base
         if own(broken.key) and broken.key not in self.changed:
             if rule in ORDER_GIVEN:
@@ -197,7 +213,7 @@ class _Broken:
         return _Mistake(written[0], broken.why, (need,), (broken.key,)), mend.keys if mend else None
 
     def _way_out(self, broken: RuleBroken) -> str:
-        """What to do about a key that the author wrote: that, or change keys of the base as well."""
+        """Returns what to do about a key that the author wrote: change that key, or keys of the base as well."""
         keys, sources = self.keys, self.sources
         if self.is_trial:
             return ""
@@ -218,7 +234,7 @@ class _Broken:
 
 
 def _is_touched(key: KeyPath, faulty: set[KeyPath]) -> bool:
-    """Whether one of the faulty keys is this one, above it or below it."""
+    """Says whether one of the faulty keys is this key, above it or below it."""
     return any(key[: len(other)] == other[: len(key)] for other in faulty)
 
 
@@ -226,7 +242,7 @@ def _is_touched(key: KeyPath, faulty: set[KeyPath]) -> bool:
 
 
 def _together(found: Iterator[_Mistake]) -> list[list[_Mistake]]:
-    """The mistakes, those that one key of the author's makes in one, and all missing keys in one."""
+    """Groups the mistakes that are told as one: those with needs of one key of the author's, and all missing keys."""
     mistakes = list(found)
     groups: dict[Any, list[_Mistake]] = {}
     # Beside a value that cannot be, nothing else is needed.
@@ -257,7 +273,7 @@ def _words(files: Sequence[YamlFile], together: list[_Mistake], fields: dict[str
 
 
 def _where(files: Sequence[YamlFile], together: list[_Mistake]) -> str:
-    """Which lines of a base have the keys that need to change."""
+    """Returns which lines of a base have the keys that need to change, in words."""
     abouts = [key for mistake in together for key in mistake.about]
     for above, source in pairwise(files):
         lines = sorted({source.line(key) for key in abouts if source.gives(key)})

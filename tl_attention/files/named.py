@@ -1,4 +1,4 @@
-"""Finds the schedule that a text means: the name of one that ships, a file, a configuration's notation, or a label.
+"""This module finds the schedule that a text means: a name that ships, a file, a configuration's notation, or a label.
 
 A second call with the same text takes a few microseconds: the result is kept until one of its files, bases included,
 changes.
@@ -29,7 +29,7 @@ _kept: dict[str, Named] = {}
 
 
 def resolve(what: str | Path) -> Named:
-    """Find the schedule with this name, in this file, of this configuration or with this label.
+    """Finds the schedule with this name, in this file, of this configuration or with this label.
 
     A name that ships comes first, whatever the current folder holds. Text that ends in .yaml or .yml, or that is the path
     of a file, is read. Other text that begins with ( is the notation of a configuration. Raises InputError that says where
@@ -45,7 +45,7 @@ def resolve(what: str | Path) -> Named:
 
 
 def load(what: str | Path) -> Schedule:
-    """Read a schedule, for `attention(..., schedule=...)`. It is exported as `tl_attention.load_schedule`.
+    """Reads a schedule, for `attention(..., schedule=...)`. It is exported as `tl_attention.load_schedule`.
 
     A file is read again only after it, or a file that it names as its base, has changed.
 
@@ -63,7 +63,10 @@ def load(what: str | Path) -> Schedule:
 
 
 def expand(text: str) -> list[str]:
-    """The schedules of a folder or of a part of the catalogue, such as `experiments`, sorted; else the text itself."""
+    """Returns the schedules of a folder, or of a part of the catalogue such as `experiments`; else the text itself.
+
+    The schedules are sorted. Raises InputError for a folder without schedules.
+    """
     # No text, which an unset variable of a shell gives, is not the catalogue's top.
     if text and catalogue.path_of(text) is None:
         if os.path.isdir(text):

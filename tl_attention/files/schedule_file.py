@@ -1,7 +1,8 @@
-"""Schedules as YAML files: whole, or `base: best` and only the keys that differ from it.
+"""A schedule's YAML file is whole, or has `base: best` and only the keys that differ from that base.
 
-Of a base, mappings merge key by key, lists and plain values replace. An explicit null returns an optional key to its
-default, with a base or without. Every error names the file, the line and the key, also where a base has it.
+Mappings merge with the base's key by key; lists and plain values replace the base's. An explicit null returns an
+optional key to its default, with a base or without. Every error names the file, the line and the key, also where a base
+has the key.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ T = TypeVar("T")
 
 
 def one_line(text: str) -> str:
-    """The text. Raises unless it is one line that a terminal can show."""
+    """Returns the text. Raises PydanticCustomError unless it is one line that a terminal can show."""
     if not text.isprintable():
         raise PydanticCustomError("one_line", "expected one line of printable text")
     return text
 
 
 def each_once(values: tuple[T, ...]) -> tuple[T, ...]:
-    """The values. Raises where one of them is there twice."""
+    """Returns the values. Raises PydanticCustomError where one of them is there twice."""
     if len(set(values)) < len(values):
         raise PydanticCustomError("each_once", "expected each once")
     return values
@@ -75,9 +76,9 @@ FILE_KEYS = tuple(name for name in ScheduleKeys.model_fields if name not in Sche
 
 @dataclass(frozen=True)
 class Named:
-    """A schedule, what it is called in tables, what the user wrote for it, and the head sizes that it is meant for.
+    """A Named is a schedule with its name in tables, the user's text for it, and the head sizes that it is meant for.
 
-    `sources` are the files that it was read from, its bases last; a configuration and a label have none.
+    `sources` are the files that the schedule was read from, its bases last; a configuration and a label have none.
     """
 
     name: str
@@ -89,34 +90,38 @@ class Named:
 
     @property
     def in_words(self) -> str:
-        """The name and the file's summary, or what the file changes in its base; nothing for a label."""
+        """Returns the schedule in words.
+
+        A file has its name with its summary, or with what it changes in its base; a configuration is its notation, and
+        a label says nothing more.
+        """
         if self.sources:
             return f"{self.name}: {self.summary or self._changes or 'its file has no summary'}"
         return "" if LABEL.match(self.text) else self.text
 
     @property
     def _changes(self) -> str:
-        """What the file changes in its base, in words; nothing without a base."""
+        """Returns what the file changes in its base, in words; nothing without a base."""
         fields = self.sources[0].fields
         keys = " and ".join(", ".join(key for key in fields if key not in FILE_KEYS).rsplit(", ", 1))
         return f"{fields['base']} {f'with another {keys}' if keys else 'unchanged'}" if "base" in fields else ""
 
     @property
     def meant_for(self) -> str:
-        """The head sizes in words."""
+        """Returns the head sizes that the schedule is meant for, in words."""
         return f"is meant for {named_head_dims(self.head_dims)}"
 
     def refuse_unmeant(self, size: HeadSize) -> None:
-        """Raise InputError for a head size that it is not meant for."""
+        """Raises InputError for a head size that the schedule is not meant for."""
         if not is_meant(size, self.head_dims):
             raise self._refused(f"it {self.meant_for}, not {size}", ("head_dims",))
 
     def refused(self, refusal: ScheduleRefused) -> InputError:
-        """The refusal with the file and the line to blame, or with what was written."""
+        """Returns the refusal with the file and the line to blame, or with what the user wrote for the schedule."""
         return self._refused(str(refusal), refusal.key, *refusal.others)
 
     def _refused(self, message: str, key: KeyPath, *others: KeyPath) -> InputError:
-        """At the line of the file, or of its base key if a base has the key.
+        """Returns the error at the line of the file, or of its base key if a base has the key.
 
         Of several keys, the one to blame is the first that stands in the outermost file with any of them.
         """
@@ -127,7 +132,10 @@ class Named:
         return InputError(blamed(self.sources, found, message + self._unmeant(found), "refused: "))
 
     def _unmeant(self, key: KeyPath) -> str:
-        """That the base is meant for some head sizes, where only these may be why its key is wrong."""
+        """Returns the words that the base is meant for other head sizes; empty where these explain nothing.
+
+        The head sizes may be why a key of the base is wrong, unless the file itself gives that key or head sizes.
+        """
         own, *bases = self.sources
         meant = next((base.fields["head_dims"] for base in bases if "head_dims" in base.fields), None)
         if own.gives(key) or own.gives(("head_dims",)) or not meant:
@@ -138,12 +146,15 @@ class Named:
 
 
 def load(path: str | Path) -> Schedule:
-    """Read one schedule. Raises InputError with `file:line: key: message`."""
+    """Reads one schedule. Raises InputError with `file:line: key: message`."""
     return load_file(path).schedule
 
 
 def load_file(path: str | Path) -> Named:
-    """Read one schedule and what its file says about it. Raises InputError with `file:line: key: message` a mistake."""
+    """Reads one schedule and what its file says about it.
+
+    Raises InputError with `file:line: key: message` for each mistake.
+    """
     sources = _with_bases(yaml_text.read_faulty(Path(path)))
     own = {key: value for key, value in sources[0].fields.items() if key in FILE_KEYS and value is not None}
     fields = _merged(sources) | own
@@ -158,7 +169,7 @@ def load_file(path: str | Path) -> Named:
 
 
 def _with_bases(file: YamlFile) -> tuple[YamlFile, ...]:
-    """The file, its base, the base of that, and so on."""
+    """Returns the file, its base, the base of that base, and so on."""
     sources = [file]
     while "base" in sources[-1].fields:
         last = sources[-1]
@@ -198,7 +209,7 @@ def _base_path(file: YamlFile, where: str) -> Path:
 
 
 def _merged(sources: tuple[YamlFile, ...]) -> dict[str, Any]:
-    """The schedule's keys: those of the last base, changed by each file before it."""
+    """Returns the schedule's keys: those of the last base, changed by each file before it."""
     found = [{k: v for k, v in source.fields.items() if k not in FILE_KEYS} for source in sources]
     return functools.reduce(lambda base, own: _merge(base, own, Schedule), reversed(found), {})
 

@@ -1,4 +1,4 @@
-"""The JSON Schema of a schedule file, by which editors complete and check it."""
+"""This module makes the JSON Schema of schedule files, by which editors complete and check them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NULL = {"type": "null"}
 
 
 def json_schema() -> str:
-    """The JSON Schema of a schedule file, as committed beside the schedules.
+    """Returns the JSON Schema of a schedule file, as committed beside the schedules.
 
     A file may give null for a key that has a default. A file with a base has some of the keys; what a whole file needs
     besides stands under `else`.
@@ -42,7 +42,10 @@ def json_schema() -> str:
 
 
 def _loosened(model: Schema, models: dict[str, Schema]) -> Schema:
-    """Make a model's schema, and those below it, what a file with a base may give. Returns what a whole one must."""
+    """Changes a model's schema, and the schemas below it, to what a file with a base may give.
+
+    Returns what a whole file must give.
+    """
     must: Schema = {"required": required} if (required := model.pop("required", None)) else {}
     whole: Schema = {}
     for key, entry in model["properties"].items():
@@ -58,7 +61,7 @@ def _loosened(model: Schema, models: dict[str, Schema]) -> Schema:
 
 
 def _rules() -> tuple[list[tuple[str, Keywords]], list[Schema]]:
-    """What the rules say: of a key wherever it stands, and of the keys of a whole file."""
+    """Returns what the rules say: about single keys wherever they stand, and about the keys of a whole file together."""
     lowerings: dict[Rule | Implying, list[str]] = {}
     for dialect in dialects():
         for rule in rules_of(dialect):
@@ -75,7 +78,7 @@ def _rules() -> tuple[list[tuple[str, Keywords]], list[Schema]]:
 
 
 def _say(said: list[Said], rule: Rule | Implying) -> None:
-    """Under one `if` with another rule of the same, where both speak of different keys."""
+    """Adds a rule to what is said: under the `if` of a rule with the same condition, where that speaks of other keys."""
     for given, needs in said:
         if given == rule.given and not needs.keys() & rule.needs.keys():
             needs.update(rule.needs)
@@ -95,7 +98,7 @@ def _if(given: Where, then: Schema) -> Schema:
 
 
 def _mapping(where: Where, model: type[BaseModel] = Keys) -> Schema:
-    """Keys that are so, in a file that may leave out those that are so by default."""
+    """Returns the schema of keys that are as `where`, in a file that may leave out those that are so by default."""
     below: dict[str, dict[str, Keywords]] = {}
     for path, keywords in where.items():
         key, _, rest = path.partition(".")
@@ -113,13 +116,13 @@ def _mapping(where: Where, model: type[BaseModel] = Keys) -> Schema:
 
 
 def _with(entry: Schema, keywords: Keywords) -> Schema:
-    """A key's schema with what else is said of it, also of its items."""
+    """Returns a key's schema with these keywords too, also of its items."""
     inside = {keyword: _with(entry[keyword], more) for keyword, more in keywords.items() if isinstance(more, dict)}
     return entry | dict(keywords) | inside
 
 
 class _UntitledKeys(GenerateJsonSchema):
-    """Titles that only repeat the key would hide its description in an editor."""
+    """This generator gives keys no titles: titles that repeat the key would hide its description in an editor."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""A file that a user names: read at once and up to a size, whatever it is, and written whole or not at all."""
+"""A file that a user names is read at once and up to a size, whatever it is, and written whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ MIB = 2**20
 
 
 def read(path: Path, most_bytes: int, kind: str) -> tuple[bytes, os.stat_result]:
-    """What is in the file, pipe or device, and what the system says of it. `kind` is what it should be, for the error.
+    """Returns what is in the file, pipe or device, and what the system says of it.
 
-    Raises InputError where it cannot be read, and where it has more than so many bytes, as /dev/zero has.
+    `kind` is what the file should be, for the error. Raises InputError where the file cannot be read, and where it has
+    more than `most_bytes`, as /dev/zero has.
     """
     try:
         with open(path, "rb", opener=_at_once) as file:
@@ -32,7 +33,10 @@ def read(path: Path, most_bytes: int, kind: str) -> tuple[bytes, os.stat_result]
 
 
 def write(path: Path, text: str) -> None:
-    """Write the file; on a full disk what stood there before stays. Raises InputError where it cannot be written."""
+    """Writes the file. Raises InputError where it cannot be written.
+
+    If the disk is full, what stood there before stays.
+    """
     target = Path(os.path.realpath(path))
     unfinished = target.with_name(f"{target.name}.{uuid4().hex}")
     try:
@@ -50,7 +54,10 @@ def write(path: Path, text: str) -> None:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open without waiting for a writer: of a pipe that has none nothing is read, of one that has what it writes."""
+    """Opens a path without waiting for a writer.
+
+    A pipe without a writer reads as empty; a pipe with a writer gives what that writes.
+    """
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     os.set_blocking(descriptor, True)
     return descriptor

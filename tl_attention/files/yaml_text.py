@@ -1,7 +1,7 @@
-"""A file of plain YAML as keys and values, with the line of each: what schedule files and defaults.yaml are read by.
+"""This module reads plain YAML, of schedule files, ladders and defaults.yaml, as keys and values with their lines.
 
-Plain: one document, no tags, anchors or aliases, little nesting, decimal numbers, no key twice. Each mistake is a line
-of an InputError that begins with `file:line`.
+Plain YAML is one document with no tags, anchors or aliases, little nesting, decimal numbers, and no key twice. Each
+mistake is a line of an InputError that begins with `file:line`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Stamp = tuple[int, int, int, int]
 
 
 def stamp(path: str | Path) -> Stamp | None:
-    """The file's stamp now, or None if there is none."""
+    """Returns the file's stamp now, or None if there is no file."""
     try:
         return _stamp(os.stat(path))
     except (OSError, ValueError):
@@ -54,7 +54,7 @@ def _stamp(status: os.stat_result) -> Stamp:
 
 @dataclass(frozen=True)
 class Fault:
-    """A mistake in a key's text: its line, the key, and the words that name the key."""
+    """A Fault is a mistake in a key's text: its line, the key, and the words that name the key."""
 
     line: int
     key: KeyPath
@@ -63,7 +63,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class YamlFile:
-    """The keys of one file, nested as they stand in it, the file's stamp when it was read, and the faults of its text."""
+    """A YamlFile has the nested keys of one file, the file's stamp when it was read, and the faults of its text."""
 
     path: Path
     fields: dict[str, Any]
@@ -72,15 +72,18 @@ class YamlFile:
     faults: tuple[Fault, ...] = ()
 
     def line(self, key: KeyPath) -> int:
-        """The line of the innermost part of `key` that the file has; the first line with a key if it has none."""
+        """Returns the line of the innermost part of `key` that the file has; the first line with a key if it has none."""
         return self._find(key)[0]
 
     def has(self, key: KeyPath) -> int:
-        """How many parts of `key`, from the first, the file has."""
+        """Returns how many parts of `key`, from the first, the file has."""
         return self._find(key)[1]
 
     def gives(self, key: KeyPath) -> bool:
-        """Whether the file says what the key is: it has all of it, or returns what is above it to the default by a null."""
+        """Says whether the file decides what the key is.
+
+        It does if it has all of the key, or returns what is above the key to the default by a null.
+        """
         depth = self.has(key)
         value: Any = self.fields
         for part in key[:depth]:
@@ -88,7 +91,7 @@ class YamlFile:
         return depth == len(key) or (depth > 0 and not isinstance(value, dict))
 
     def placed(self, key: KeyPath, message: str, kind: str = "", at: KeyPath | None = None) -> str:
-        """The message as `file:line: kind: key: message`, at the line of the key, or of another."""
+        """Returns the message as `file:line: kind: key: message`, at the line of the key, or of the key `at`."""
         name = "" if message.startswith(dotted(key)) else dotted(key)
         return f"{self.path}:{self.line(key if at is None else at)}: {kind}{name}{message}"
 
@@ -111,7 +114,7 @@ class YamlFile:
 
 
 def checked(file: YamlFile, model: type[Checked], fields: dict[str, Any], *where: str | int) -> Checked:
-    """A model of the fields that stand at `where`. Raises InputError with `file:line: key: message`."""
+    """Returns a model of the fields that stand at `where`. Raises InputError with `file:line: key: message`."""
     try:
         return model(**fields)
     except ValueError as error:
@@ -120,12 +123,12 @@ def checked(file: YamlFile, model: type[Checked], fields: dict[str, Any], *where
 
 
 def blamed(file: YamlFile, key: KeyPath, message: str) -> InputError:
-    """The error at a key's line."""
+    """Returns the error at a key's line."""
     return InputError(file.placed(key, message))
 
 
 def read(path: Path) -> YamlFile:
-    """Read one file. Raises InputError with `file:line: message` for each mistake of its text."""
+    """Reads one file. Raises InputError with `file:line: message` for each mistake of its text."""
     file = read_faulty(path)
     if file.faults:
         raise InputError(*(f"{path}:{fault.line}: {fault.message}" for fault in file.faults))
@@ -133,7 +136,10 @@ def read(path: Path) -> YamlFile:
 
 
 def read_faulty(path: Path) -> YamlFile:
-    """Read one file that may have faults, keys that cannot be read as what they should be; other mistakes raise."""
+    """Reads one file that may have faults: keys that cannot be read as what they should be.
+
+    Other mistakes raise InputError.
+    """
     text, as_of = _text(path)
     node = _compose(text, path)
     if not isinstance(node, yaml.MappingNode):
@@ -144,7 +150,7 @@ def read_faulty(path: Path) -> YamlFile:
 
 
 def _instead(node: yaml.Node) -> str:
-    """What a file without keys may have meant by what it has."""
+    """Returns what a file without keys may have meant by what it has, to end a message with."""
     if isinstance(node, yaml.SequenceNode):
         return ", found a list: remove the dashes or the brackets around the keys"
     words = _no_colon(node.value) if isinstance(node, yaml.ScalarNode) and "\n" not in node.value else ""
@@ -166,7 +172,10 @@ def _text(path: Path) -> tuple[str, Stamp]:
 
 
 def _compose(text: str, path: Path) -> yaml.Node:
-    """The node tree of plain YAML: one document, no tags, anchors or aliases, little nesting."""
+    """Returns the node tree of plain YAML: one document, no tags, anchors or aliases, little nesting.
+
+    Raises InputError for text that is no plain YAML.
+    """
     try:
         nesting = 0
         documents = 0
@@ -198,7 +207,7 @@ def _compose(text: str, path: Path) -> yaml.Node:
 
 
 def _construct(node: yaml.MappingNode, faults: list[Fault], above: KeyPath = ()) -> dict[str, Any]:
-    """The keys of a mapping, and of the mappings in it, each once. `_compose` has bounded the nesting."""
+    """Returns the keys of a mapping, and of the mappings in it, each once. `_compose` has bounded the nesting."""
     fields: dict[str, Any] = {}
     lines: dict[str, int] = {}
     for key, value in node.value:
@@ -217,7 +226,7 @@ def _construct(node: yaml.MappingNode, faults: list[Fault], above: KeyPath = ())
 
 
 def _below(node: yaml.Node, faults: list[Fault], name: KeyPath) -> Any:
-    """What a key, or an entry of a list of mappings, holds."""
+    """Returns what a key, or an entry of a list of mappings, holds."""
     if isinstance(node, yaml.MappingNode):
         return _construct(node, faults, name)
     if isinstance(node, yaml.SequenceNode) and any(isinstance(entry, yaml.MappingNode) for entry in node.value):
@@ -226,7 +235,7 @@ def _below(node: yaml.Node, faults: list[Fault], name: KeyPath) -> Any:
 
 
 def _value(node: yaml.Node, faults: list[Fault], name: KeyPath) -> Any:
-    """What the node holds; None where it has a fault."""
+    """Returns what the node holds; None where it has a fault, which goes into `faults`."""
     for scalar in _scalars(node):
         if scalar.tag in DECIMAL:
             form, words = DECIMAL[scalar.tag]
@@ -245,7 +254,7 @@ def _value(node: yaml.Node, faults: list[Fault], name: KeyPath) -> Any:
 
 
 def _scalars(node: yaml.Node) -> list[yaml.ScalarNode]:
-    """The values below a node. Recursion is safe: `_compose` has bounded the nesting."""
+    """Returns the values below a node. Recursion is safe: `_compose` has bounded the nesting."""
     if isinstance(node, yaml.MappingNode):
         return [scalar for pair in node.value for part in pair for scalar in _scalars(part)]
     if isinstance(node, yaml.SequenceNode):
@@ -266,7 +275,7 @@ MOST_SHOWN = 40
 
 
 def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
-    """The line to blame, counted from 1, and the words."""
+    """Returns the line to blame, counted from 1, and the words for what is wrong."""
     # PyYAML ends lines there too.
     lines = re.split(r"\r\n|[\r\n\x85\u2028\u2029]", text.removeprefix("\ufeff"))
     problem, mark = error.problem or error.context or "", error.problem_mark or error.context_mark
@@ -297,7 +306,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
 
 
 def _no_colon(line: str) -> str:
-    """What is missing in a line that should be a key and its value."""
+    """Returns what is missing in a line that should be a key and its value, in words."""
     text = re.split(r"\s#", line)[0].strip().removeprefix("- ").strip()
     if found := re.fullmatch(r"([\w.]+):(\S.*)", text):
         return f"no space behind the colon of {_cut(found[1])}, expected `{_cut(f'{found[1]}: {found[2]}')}`"
@@ -318,7 +327,10 @@ def _not_closed(opened: re.Match[str], began: int, at: int, is_key: bool) -> tup
 
 
 def _second_colon(lines: list[str], at: int, column: int) -> tuple[int, str]:
-    """A colon where no key can stand: two on one line, a key that is indented too far, or a line before it without one."""
+    """Returns the line to blame, and the words, for a colon where no key can stand.
+
+    Two colons are on one line, a key is indented too far, or the line before has no colon.
+    """
     line = lines[at]
     key = KEY.match(line)
     if key and column > key.end("key") + 1 and key["value"]:

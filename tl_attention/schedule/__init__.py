@@ -1,1 +1,1 @@
-"""Schedule: the frozen description of one kernel, its keys, its label, and the rules that it meets by itself."""
+"""A Schedule is the frozen description of one kernel: this room has its keys, its label and the rules between keys."""

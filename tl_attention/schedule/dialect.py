@@ -1,6 +1,6 @@
-"""What a lowering lets a schedule say, and the registry of lowerings.
+"""A Dialect says which keys and statements a lowering gives to schedules. This module keeps the registry of dialects.
 
-Lowerings stand further down: each registers here by name, and a schedule asks for its own.
+Lowerings come later in the import order: each registers its dialect here by name, and a schedule looks up its own.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ Check = Callable[[Any], None]
 
 @dataclass(frozen=True, eq=False)
 class Dialect:
-    """A lowering as schedules see it.
+    """A Dialect is a lowering as schedules see it.
 
-    `words` say what it does in the JSON Schema. `model` is how it drives the machine, None where the compiler decides
-    the order and there is no Program; `table` has the statements of its loop, `own_statements` those that a schedule
-    places beside the source's, `absent` those that the loop of a given schedule lacks. `options` are the optional keys
-    that it takes, whole (`softmax`) or one by one (`kernel.k_stages`), `rules` what else it asks of a schedule. `passes`
-    make the Program that its kernel runs of the one that is derived; `emitted` says that the kernel runs it operation by
-    operation, else the compiler places all but the loads and products.
+    `words` say in the JSON Schema what the lowering does. `model` is how it drives the machine; None where the compiler
+    decides the order and there is no Program. `table` has the statements of its loop, `own_statements` those that a
+    schedule places beside the source's, `absent` those that the loop of a given schedule lacks. `options` are the
+    optional keys that the lowering takes, whole (`softmax`) or one by one (`kernel.k_stages`), and `rules` are what
+    else it asks of a schedule. `passes` turn the derived Program into the one that the kernel runs. `emitted` says that
+    the kernel runs that Program operation by operation; otherwise the compiler places everything but the loads and
+    products.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Dialect:
     emitted: bool = False
 
     def takes(self, path: str) -> bool:
-        """Whether a schedule may have this optional key: `split.exp`, or any of those below `split`."""
+        """Says whether a schedule may have this optional key, such as `split.exp`, or any key below it."""
         return any(f"{path}.".startswith(f"{option}.") or option.startswith(f"{path}.") for option in self.options)
 
 
@@ -53,17 +54,17 @@ _DIALECTS: dict[str, Dialect] = {}
 
 
 def register(dialect: Dialect) -> None:
-    """Make a lowering known to schedules."""
+    """Makes a lowering known to schedules."""
     _DIALECTS[dialect.name] = dialect
 
 
 def dialects() -> tuple[Dialect, ...]:
-    """All that are known, in the order in which they were registered."""
+    """Returns all known dialects, in the order in which they were registered."""
     return tuple(_DIALECTS.values())
 
 
 def dialect_of(name: str) -> Dialect:
-    """The lowering of this name. Raises InputError that lists the known ones."""
+    """Returns the dialect of the lowering of this name. Raises InputError that lists the known lowerings."""
     if name not in _DIALECTS:
         raise InputError(f"lowering: {name[:40]!r} is none, expected one of {', '.join(_DIALECTS)}")
     return _DIALECTS[name]

@@ -1,4 +1,4 @@
-"""The keys of a model as its fields have them: the one at a path, those below it, and the values that each may hold."""
+"""This module looks up a model's keys: the field at a path, the keys below it, and the values that a key may hold."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ LIMITS = ("ge", "le", "multiple_of", "min_length", "max_length")
 
 
 def model_of(annotation: Any) -> Model | None:
-    """The model that a key's value is, or is a list of, where it is one: its keys are nested below it."""
+    """Returns the model that a key's value is, or is a list of; None for other values.
+
+    The keys of that model are nested below the key.
+    """
     choices = (choice for choice in (annotation, *get_args(annotation)) if isinstance(choice, type))
     return next((choice for choice in choices if issubclass(choice, BaseModel)), None)
 
 
 def model_at(model: Model | None, path: Sequence[str | int]) -> Model | None:
-    """The model that a path leads to; a list's place leads to what it is a list of. None where there is no model."""
+    """Returns the model that a path leads to; None where there is no model.
+
+    A place in a list leads to the model of the list's entries.
+    """
     for part in path:
         if isinstance(part, str):
             model = model_of(model.model_fields[part].annotation) if model and part in model.model_fields else None
@@ -29,22 +35,22 @@ def model_at(model: Model | None, path: Sequence[str | int]) -> Model | None:
 
 
 def field_at(model: Model | None, path: Sequence[str | int]) -> FieldInfo | None:
-    """The field of the key at a path; None where there is none."""
+    """Returns the field of the key at a path; None where there is no such key."""
     inner = model_at(model, path[:-1]) if path else None
     return inner.model_fields.get(str(path[-1])) if inner else None
 
 
 def choices(field: FieldInfo) -> tuple[Any, ...]:
-    """Every value of a key by itself, the absent one first; none where they cannot be listed, as a text's.
+    """Returns every value that a key may hold, None first; no value where they cannot be listed, as for a text.
 
-    Of a float these are the whole numbers between its bounds. Of a nested model there is one instance for each
-    combination of its required keys, the others as by default.
+    For a float these are the whole numbers between its bounds. For a nested model there is one instance for each
+    combination of its required keys, with defaults elsewhere.
     """
     return tuple(_values(field.annotation, _limits(field.metadata)))
 
 
 def _limits(metadata: Sequence[Any]) -> dict[str, int]:
-    """The bounds that an annotation states, by pydantic's names."""
+    """Returns the bounds that an annotation states, by pydantic's names."""
     return {name: value for one in metadata for name in LIMITS if (value := getattr(one, name, None)) is not None}
 
 

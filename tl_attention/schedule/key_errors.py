@@ -1,6 +1,6 @@
-"""What pydantic or a rule objected to in a file's keys, as one line that says what was expected and what was found.
+"""This module words what pydantic or a rule objects to in a file's keys: one line with what was expected and found.
 
-It also says what the author meant by a key that is not known where it stands, or by a value of another kind.
+The line also says what the author meant by a key that is unknown where it stands, or by a value of the wrong kind.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ EXAMPLES = {
 
 
 class RuleBroken(ValueError):
-    """A rule between keys is broken.
+    """RuleBroken is raised for keys that break a rule between them.
 
-    `key` is the path to blame, such as ("order", 2), and `others` are the other keys of the rule. A file that changes one
-    of these blames it instead: `why` says then what is wrong. `advice` is what to do about `key`, and `offers` are values
-    of keys that would work.
+    `key` is the path to blame, such as ("order", 2), and `others` are the other keys of the rule. If a file changes one
+    of the others, that key is blamed instead, and `why` says what is wrong. `advice` is what to do about `key`, and
+    `offers` are values of keys that would work.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class RuleBroken(ValueError):
 
 
 def first_error(error: ValueError, model: Model | None = None) -> tuple[KeyPath, str]:
-    """(key path, message) of what to mend first; `model` tells which keys there are."""
+    """Returns (key path, message) of what to mend first; `model` tells which keys there are."""
     details = getattr(error, "errors", None)
     if details is None:
         return getattr(error, "key", ()), str(error)
@@ -57,7 +57,7 @@ def first_error(error: ValueError, model: Model | None = None) -> tuple[KeyPath,
 
 
 def key_and_message(detail: Any, model: Model | None = None) -> tuple[KeyPath, str]:
-    """(key path, message) of one of pydantic's objections."""
+    """Returns (key path, message) of one of pydantic's objections; `model` tells which keys there are."""
     key, cause = detail["loc"], detail.get("ctx", {}).get("error")
     if isinstance(cause, RuleBroken):
         return cause.key, str(cause)
@@ -104,7 +104,7 @@ def _entries(count: int | None) -> str:
 
 
 def _unknown(key: KeyPath, value: Any, model: Model | None) -> str:
-    """That the key is unknown, and which key, or which place, is the right one."""
+    """Returns the message that a key is unknown, with the key, or the place, that is the right one."""
     above, name = key[:-1], str(key[-1])
     keys = _keys_at(model, above)
     if (found := re.fullmatch(r"(\w+) *([:=]) *(.+)", name)) and found[1] in keys:
@@ -122,7 +122,10 @@ def _unknown(key: KeyPath, value: Any, model: Model | None) -> str:
 
 
 def _meant(key: KeyPath, value: Any, model: Model | None) -> str:
-    """What would be right in place of a value of another kind, where that is plain; it follows what was found."""
+    """Returns what is right in place of a value of the wrong kind; empty where that is not plain.
+
+    The words end a message, behind what was found.
+    """
     name = key[-1] if key else ""
     field = field_at(model, key)
     if isinstance(name, int) or field is None:
@@ -145,7 +148,7 @@ def _keys_at(model: Model | None, path: KeyPath) -> tuple[str, ...]:
 
 
 def _meant_below(name: str, value: Any, keys: tuple[str, ...]) -> str:
-    """A key that has keys below it was given something else."""
+    """Returns what is right for a key that has keys below it and was given something else, to end a message with."""
     example = line_of((name,), EXAMPLES[name]) if name in EXAMPLES else f"{name}: {{{keys[0]}: ...}}"
     if isinstance(value, (list, tuple)):
         is_dashed = any(isinstance(entry, dict) for entry in value)
@@ -157,7 +160,10 @@ def _meant_below(name: str, value: Any, keys: tuple[str, ...]) -> str:
 
 
 def _dotted(name: str, above: KeyPath, model: Model | None) -> KeyPath | None:
-    """The path that a key with dots means, from where it stands or from the top; its last part as far as it is known."""
+    """Returns the path that a key with dots means, from where it stands or from the top; None where there is none.
+
+    An unknown last part is replaced by the known key that is spelled most like it.
+    """
     parts = tuple(name.split("."))
     for start in (above, ()):
         below = _keys_at(model, (*start, *parts[:-1]))
@@ -169,7 +175,7 @@ def _dotted(name: str, above: KeyPath, model: Model | None) -> KeyPath | None:
 
 
 def _elsewhere(name: str, value: Any, homes: list[KeyPath], above: KeyPath) -> str:
-    """That the key stands elsewhere; of several places the first that its value fits."""
+    """Returns the message that the key belongs elsewhere; of several places it shows the first that the value fits."""
     if () in homes:
         return f"unknown key here: {name} is no key of {dotted(above).rstrip(': ')}, remove the spaces before it"
     fits = [home for home in homes if isinstance(value, list) == (home[0] == "split")] or homes
@@ -179,7 +185,7 @@ def _elsewhere(name: str, value: Any, homes: list[KeyPath], above: KeyPath) -> s
 
 
 def _homes(name: str, model: Model | None, above: KeyPath = ()) -> Iterator[KeyPath]:
-    """The places at which a key of this name is known."""
+    """Yields the places at which a key of this name is known."""
     for key, field in model.model_fields.items() if model else ():
         if key == name:
             yield above

@@ -1,4 +1,4 @@
-"""Keys and values in words: paths with dots, what was found, what a file would have, and the name that was meant."""
+"""This module puts keys and values into words: paths with dots, values as files spell them, names that were meant."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PLAIN = re.compile(r"[\w.+-]+")
 
 
 def dotted(key: KeyPath) -> str:
-    """("order", 2) -> `order[2]: `."""
+    """Returns a key's path with dots and brackets: ("order", 2) gives `order[2]: `."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
     return f"{text.removeprefix('.')}: " if text else ""
 
 
 def shown(value: Any) -> str:
-    """A value as a YAML file would spell it, shortened."""
+    """Returns a value as a YAML file would spell it, shortened."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -36,7 +36,7 @@ def shown(value: Any) -> str:
 
 
 def spelled(value: Any) -> str:
-    """A value as a line of a YAML file has it, in full; what is not there is null."""
+    """Returns a value in full, as a line of a YAML file has it; None, and a model of nothing but defaults, are null."""
     if isinstance(value, BaseModel):
         value = {name: inner for name, inner in value if inner != type(value).model_fields[name].default} or None
     if value is None:
@@ -51,7 +51,7 @@ def spelled(value: Any) -> str:
 
 
 def line_of(key: KeyPath, value: Any) -> str:
-    """The line that gives the key this value, `kernel: {output: tma}`, with dots for a value that is long."""
+    """Returns the line that gives the key this value, `kernel: {output: tma}`, with dots for a value that is long."""
     if len(spelled(value)) > LINE_CHARACTERS:
         value = "..."
     for part in reversed(key[1:]):
@@ -60,7 +60,7 @@ def line_of(key: KeyPath, value: Any) -> str:
 
 
 def listed(texts: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """Returns texts as a list in words: `a, b and c`."""
     *others, last = texts
     return f"{', '.join(others)} and {last}" if others else last
 
@@ -70,7 +70,7 @@ def _short(text: str) -> str:
 
 
 def suggestion(text: str, choices: Sequence[str]) -> str:
-    """`did you mean mma1? `, or nothing where no choice is spelled much like the text."""
+    """Returns `did you mean mma1? `, or nothing where no choice is spelled much like the text."""
     by_lower = {choice.lower(): choice for choice in choices}
     close = difflib.get_close_matches(text.lower(), by_lower, n=1, cutoff=0.7)
     return f"did you mean {by_lower[close[0]]}? " if close else ""

@@ -1,4 +1,4 @@
-"""The keys of a schedule: what each may hold by itself, and what they say together.
+"""Keys has the keys of a schedule, with what each may hold by itself and what they say together.
 
 The rules between keys are in `rules.py`; `schedule.py` holds a schedule to them.
 """
@@ -33,7 +33,7 @@ def _known_lowering(name: Any) -> Any:
 
 
 def _describe_lowerings(schema: dict[str, Any]) -> None:
-    """Called when the JSON Schema is made: a lowering may be registered after this module is imported."""
+    """Describes the lowerings when the JSON Schema is made: some may be registered after this module is imported."""
     schema["description"] = "; ".join(f"{dialect.name}: {dialect.words}" for dialect in dialects())
     schema["enum"] = [dialect.name for dialect in dialects()]
 
@@ -103,19 +103,20 @@ class Keys(BaseModel):
 
     @property
     def has_program(self) -> bool:
-        """Whether this schedule orders the loop itself, so that there is a Program to prove and to show."""
+        """Says whether this schedule orders the loop itself, so that there is a Program to prove and to show."""
         return self.dialect.model is not None
 
     @property
     def dialect(self) -> Dialect:
-        """Which keys and statements the schedule's lowering has."""
+        """Returns the dialect of the schedule's lowering, which says what keys and statements there are."""
         return dialect_of(self.lowering)
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """The statements, or the chunks that `split` makes of them, that the groups partition.
+        """Returns the statements that the groups partition, or the chunks that `split` makes of them.
 
-        They are the 15 of the source, and the statements that only the lowering's loop has.
+        These are the 15 of the source and those that only the lowering's loop has, without those that this schedule's
+        loop lacks.
         """
         absent = self.dialect.absent(self)
         names = (name for name in (*SOURCE.names, *self.dialect.own_statements) if name not in absent)
@@ -123,7 +124,7 @@ class Keys(BaseModel):
 
     @property
     def table(self) -> Table:
-        """The statements of the lowering's kernel with what they read and write, cut into chunks as `split` says."""
+        """Returns the statements of the lowering's kernel with what they read and write, cut into chunks by `split`."""
         base, absent = self.dialect.table, self.dialect.absent(self)
         if absent:
             base = replace(base, statements=tuple(s for s in base.statements if s.name not in absent))
@@ -134,22 +135,22 @@ class Keys(BaseModel):
         return in_slots(table, [(name, stage) for names, stage in self.emission for name in names])
 
     def buffers(self, load: str) -> int:
-        """How many buffers a producer group's load, "load_k" or "load_v", fills."""
+        """Returns how many buffers a producer group's load, "load_k" or "load_v", fills."""
         own = {"load_k": self.kernel.k_stages, "load_v": self.kernel.v_stages}[load]
         return self.num_stages if own is None else own
 
     @property
     def producers(self) -> tuple[str, ...]:
-        """The loads that run ahead, in the order in which the producer issues them."""
+        """Returns the loads that run ahead, in the order in which the producer issues them."""
         return tuple(g[0] for g, order in zip(self.group, self.order) if order == PRODUCER)
 
     @property
     def emission(self) -> tuple[tuple[tuple[str, ...], int], ...]:
-        """(statements, stage) of each group that is not a producer, in the order of the steady state."""
+        """Returns (statements, stage) of each group that is not a producer, in the order of the steady state."""
         placed = [(order, g, stage) for g, order, stage in zip(self.group, self.order, self.stage) if order != PRODUCER]
         return tuple((g, stage) for _, g, stage in sorted(placed, key=lambda entry: entry[0]))
 
     @property
     def depth(self) -> int:
-        """How many pipeline stages the groups use, producers not counted."""
+        """Returns how many pipeline stages the groups use, producers not counted."""
         return 1 + max((stage for _, stage in self.emission), default=0)

@@ -1,6 +1,6 @@
-"""The optional keys of a schedule: what a lowering may let it choose beyond order, stage and group.
+"""These are the optional keys of a schedule: what a lowering may let it choose beyond order, stage and group.
 
-docs/experiments.md has what each was predicted to do, and did.
+docs/experiments.md has the predicted and the measured effect of each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RENAMED = {"logsum": "sum_merge"}
 
 
 def _to_name(statement: Any) -> Any:
-    """A statement's number or name, to its name."""
+    """Returns the name of a statement that is given by number or name. Raises PydanticCustomError for anything else."""
     if isinstance(statement, int) and not isinstance(statement, bool) and 0 <= statement < len(NAMES):
         return NAMES[statement]
     if isinstance(statement, str) and (statement in NUMBER or CHUNK.fullmatch(statement)):
@@ -68,10 +68,10 @@ StatementName = Annotated[
 
 
 class _Words:
-    """What each value of an option does, as `explain` says it of the one in force.
+    """_Words has what each value of an option does, in the words in which `explain` tells the value in force.
 
-    `any_value` are the words for a value without words of its own, formatted with it: {0}, or {0.every} for one of
-    its keys. Where there are none the others describe the key in the JSON Schema.
+    `any_value` are the words for a value without words of its own, formatted with that value: {0}, or {0.every} for one
+    of its keys. If `any_value` is empty, the words of all other values describe the key in the JSON Schema.
     """
 
     def __init__(self, values: Mapping[Any, str], any_value: str):
@@ -79,14 +79,14 @@ class _Words:
         self._any_value = any_value
 
     def of(self, value: Any) -> str:
-        """What this value does; nothing if there is nothing to say."""
+        """Returns what this value does; nothing if there is nothing to say."""
         if value in self._values:
             return self._values[value]
         text = " + ".join(map(str, value)) if isinstance(value, tuple) else value
         return "" if value is None else self._any_value.format(text)
 
     def __call__(self, schema: dict[str, Any]) -> None:
-        """Describe the key in its JSON Schema; pydantic calls this."""
+        """Describes the key in its JSON Schema; pydantic calls this."""
         if not self._any_value:
             of_each = (
                 f"{value if isinstance(value, str) else shown(value)}: {words}" for value, words in self._values.items()
@@ -95,22 +95,22 @@ class _Words:
 
 
 def _option(default: Any, values: Mapping[Any, str] | None = None, any_value: str = "", **limits: Any) -> Any:
-    """A key that may be left out, with what its values do: see `_Words`."""
+    """Returns the field of a key that may be left out, with what its values do: see `_Words`."""
     return Field(default, json_schema_extra=_Words(values or {}, any_value), **limits)
 
 
 def _choice(default: str, **values: str) -> Any:
-    """A key that is one of several words, with what each does."""
+    """Returns the field of a key that is one of several words, with what each word does."""
     return _option(default, values)
 
 
 def _switch(default: bool, *, on: str, off: str) -> Any:
-    """A key that is true or false, with what each does."""
+    """Returns the field of a key that is true or false, with what each of the two does."""
     return _option(default, {True: on, False: off})
 
 
 def words_of(field: FieldInfo, value: Any) -> str:
-    """What the value of an option does; nothing if its field has no words."""
+    """Returns what the value of an option does; nothing if its field has no words."""
     words = field.json_schema_extra
     return words.of(value) if isinstance(words, _Words) else ""
 
@@ -282,7 +282,7 @@ class Split(_Options):
     mma1: Columns | None = _chunks("keys of each chunk of mma1 and frag_v, block_N in total")
 
     def columns(self, statement: str) -> tuple[int, ...] | None:
-        """The widths of a statement's chunks, or None if it is whole."""
+        """Returns the widths of a statement's chunks, or None if it is whole."""
         return getattr(self, FRAGMENTS.get(statement, statement), None)
 
 

@@ -1,7 +1,7 @@
-"""Rules between keys, each stated once: it checks a schedule, and the JSON Schema of schedule files is made of it.
+"""A rule between keys is stated once: it checks schedules, and the JSON Schema of schedule files is made from it.
 
-First what a rule is; then those that a schedule of any lowering must meet by itself. What keys hold is said in keywords of
-JSON Schema, by their paths: `{"kernel.output": {"const": "tma"}}`.
+This module first says what a rule is, and then has the rules that a schedule of any lowering must meet by itself.
+Keywords of JSON Schema say what keys hold, by the keys' paths: `{"kernel.output": {"const": "tma"}}`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Where = Mapping[str, Keywords]
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """Where the keys are as `given`, they must be as in `needs`; `told` says of one that breaks it what is wrong.
+    """A Rule says that keys which are as `given` must be as in `needs`.
 
-    `blamed` is the key at which that is told, and `advice` is what to do about that key. `why` is what is wrong where
-    another key of the rule is changed.
+    `told` says what is wrong with a schedule that breaks the rule. `blamed` is the key at which that is told, and
+    `advice` is what to do about that key. `why` is what is wrong where another key of the rule is changed.
     """
 
     blamed: str
@@ -51,7 +51,10 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class Implying:
-    """A rule that takes a function to check, and what follows from it: that is for JSON Schema alone."""
+    """An Implying is a rule that a function checks.
+
+    `given` and `needs` say what follows from the function, for the JSON Schema alone.
+    """
 
     check: Callable[[Keys], None]
     needs: Where
@@ -67,17 +70,17 @@ def implies(needs: Where, given: Where | None = None) -> Callable[[Callable[[Key
 
 
 def holds(s: Keys, where: Where) -> bool:
-    """Whether the keys of a schedule are so."""
+    """Says whether the keys of a schedule meet the keywords at their paths."""
     return all(is_so(operator.attrgetter(path)(s), keywords) for path, keywords in where.items())
 
 
 def is_so(value: Any, keywords: Keywords) -> bool:
-    """Whether the value of a key is so."""
+    """Says whether the value of a key meets all of these keywords."""
     return all(HOLDS[keyword](value, bound) for keyword, bound in keywords.items())
 
 
 def _given_keys(keys: BaseModel) -> int:
-    """Those that are not as by default: one that is says nothing."""
+    """Counts the keys that differ from their defaults: a default says nothing."""
     return sum(getattr(keys, name) != field.default for name, field in type(keys).model_fields.items())
 
 
@@ -105,7 +108,7 @@ MOST_GROUPS = MOST_WHOLE + len(IN_CHUNKS) * (MOST_CHUNKS - 1)
 
 @cache
 def rules_of(dialect: Dialect) -> tuple[Check, ...]:
-    """What a schedule of this lowering must meet. In this order: the first that is broken is told."""
+    """Returns the rules that a schedule of this lowering must meet, in order: the first that is broken is told."""
     order = ORDER_LEFT_OUT if dialect.model is None else ORDER_GIVEN
     # A key that is left out as a whole is told as a whole.
     options = (
@@ -190,13 +193,13 @@ def _groups_partition_the_statements(s: Keys) -> None:
 
 
 def _cut_by(name: str) -> tuple[KeyPath, ...]:
-    """The keys that say whether there is such a statement, or chunk."""
+    """Returns the keys that decide whether there is a statement, or chunk, of this name."""
     options = [("kernel", "q_operand")] if name == "frag_q" else []
     return ("split", FRAGMENTS.get(whole(name), whole(name))), *options, ("lowering",)
 
 
 def recut_groups(s: Keys) -> tuple[tuple[str, ...], ...]:
-    """The groups with the chunks that `split` makes, all of a statement's where its first one stood."""
+    """Returns the groups with the chunks that `split` makes, all of a statement's where its first one stood."""
     chunks: dict[str, list[str]] = {}
     for name in s.statements:
         chunks.setdefault(whole(name), []).append(name)
@@ -204,7 +207,7 @@ def recut_groups(s: Keys) -> tuple[tuple[str, ...], ...]:
 
 
 def parts(s: Keys, name: str) -> str:
-    """Which chunks of a statement there are, in words that say why."""
+    """Returns which chunks of a statement there are, in words that say why."""
     if name not in map(whole, s.statements):
         known = name in (*SOURCE.names, *s.dialect.own_statements)
         return f"lowering {s.lowering} has none{' with these options' if known else ''}"

@@ -23,11 +23,11 @@ from tl_attention.schedule.rules import rules_of
 
 
 class Schedule(Keys):
-    """One schedule: keys that obey every rule of its lowering. It is frozen and hashable, and equal keys make equal ones.
+    """A Schedule has keys that obey every rule of its lowering. It is frozen and hashable.
 
-    Read one with `load_schedule(name_or_file)` or `Schedule.from_label(label)`, or give the keys of a schedule file as
-    keyword arguments. A key that the file may leave out has the same default here. Keys with a dot in a message, such as
-    kernel.cluster, are attributes of an attribute: `schedule.kernel.cluster`.
+    Schedules with equal keys are equal. Read one with `load_schedule(name_or_file)` or `Schedule.from_label(label)`, or
+    give the keys of a schedule file as keyword arguments. A key that the file may leave out has the same default here.
+    Keys with a dot in a message, such as kernel.cluster, are attributes of an attribute: `schedule.kernel.cluster`.
 
     Attributes:
         lowering: which code generator makes the kernel: "inferred", "pipelined", "warp_specialized" or "mma_sync".
@@ -57,11 +57,11 @@ class Schedule(Keys):
 
     @property
     def label(self) -> str:
-        """The schedule as one word without spaces, which `Schedule.from_label` reads back. Equal labels mean equal keys.
+        """Returns the schedule as one word without spaces, which `Schedule.from_label` reads back.
 
-        It names the lowering, the tile, `t` and the threads, `n` and the stages, and `desc` for a descending kv_order. Each
-        group follows as the numbers of its statements and `p` for a producer, or `o<order>s<stage>`. Options that are not
-        the default come last, each behind a `~`. An example is
+        Equal labels mean equal keys. The label names the lowering, the tile, `t` and the threads, `n` and the stages,
+        and `desc` for a descending kv_order. Each group follows as the numbers of its statements and `p` for a
+        producer, or `o<order>s<stage>`. Options that are not the default come last, each behind a `~`. An example is
         pipelined_128x128_t256_n2_0p_1-2o0s0_3-11o3s0_12o1s1_13p_14o2s1.
         """
         parts = [self.lowering, f"{self.block_M}x{self.block_N}", f"t{self.threads}", f"n{self.num_stages}"]
@@ -74,7 +74,7 @@ class Schedule(Keys):
 
     @classmethod
     def from_label(cls, label: str) -> Schedule:
-        """Return the schedule that has this label.
+        """Returns the schedule that has this label.
 
         Raises InputError (a ValueError) for text that is no label, for keys that break a rule, and for a label that is not
         spelled as `label` spells it.
@@ -111,7 +111,7 @@ EXAMPLE_LABEL = "pipelined_128x128_t256_n2_0p_1-2o0s0_3-11o3s0_12o1s1_13p_14o2s1
 
 
 def _runs(group: tuple[str, ...]) -> str:
-    """Statements 3, 4, 5, 9 and chunk 1 of 8 -> 3-5+9+8.1."""
+    """Returns a group's statements as runs of their numbers: 3, 4, 5, 9 and chunk 1 of 8 give 3-5+9+8.1."""
     runs: list[list[int | str]] = []
     for name in group:
         number = NUMBER[whole(name)]
@@ -140,13 +140,13 @@ def _from_runs(text: str) -> list[int | str]:
 
 
 def changed_options(schedule: BaseModel) -> Iterator[tuple[str, Any]]:
-    """(path such as kernel.cluster, value) of each option that is not the default."""
+    """Yields (path such as kernel.cluster, value) of each option that is not the default."""
     for key in OPTION_KEYS:
         yield from _changed(key, getattr(schedule, key))
 
 
 def _options_label(schedule: BaseModel) -> list[str]:
-    """One `path=value` for each of them, and for each such key of an option that has its own."""
+    """Returns one `path=value` for each changed option, and for each changed key below an option."""
     return [part for path, value in changed_options(schedule) for part in _parts(path, value)]
 
 
@@ -172,7 +172,10 @@ def _text(value: Any) -> str:
 
 
 def _options_from_label(parts: list[str]) -> dict[str, Any]:
-    """The nested fields that these parts give; pydantic checks them. Raises InputError for a part that is no option."""
+    """Returns the nested fields that these parts of a label give; pydantic checks the values.
+
+    Raises InputError for a part that is no option.
+    """
     fields: dict[str, Any] = {}
     for part in parts:
         path, equals, text = part.partition("=")
