@@ -1,1 +1,1 @@
-"""The cards that kernels are compiled for, and which GPU is at hand."""
+"""This room has the cards that kernels are compiled for, and finds the GPU at hand."""

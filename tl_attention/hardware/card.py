@@ -1,4 +1,4 @@
-"""The cards that kernels are compiled for, each with what a kernel may use of it."""
+"""Kernels are compiled for these cards. A Card says what a kernel may use of it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ SHARED_GRANULE = 128
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU as kernels see it: its SMs, and the limits of one. Of each block's shared memory the system keeps a part.
+    """A Card is a GPU as kernels see it: its SMs, and the limits of one SM.
 
-    `arch` is what the compiler is asked for, `name` the GPUs that it runs on, `sms` how many SMs the largest of them has.
-    Sources: CUDA C++ Programming Guide, technical specifications per compute capability; cuda_occupancy.h of the CUDA
-    toolkit for how registers and shared memory are given out; the GPUs' data sheets for the SMs.
+    The system keeps a part of each block's shared memory. `arch` is what the compiler is asked for, `name` the GPUs
+    that it runs on, `sms` how many SMs the largest of them has. Sources: CUDA C++ Programming Guide, technical
+    specifications per compute capability; cuda_occupancy.h of the CUDA toolkit for how registers and shared memory are
+    given out; the GPUs' data sheets for the SMs.
     """
 
     arch: Arch
@@ -42,18 +43,19 @@ class Card:
         return f"{self.arch} ({self.name})"
 
     def shared_available(self, blocks: int = 1) -> int:
-        """Bytes of shared memory that each block may have when so many are on the SM."""
+        """Returns the bytes of shared memory that each block may have when so many blocks are on the SM."""
         return min(self.shared_bytes_per_sm // blocks - self.shared_bytes_reserved, self.shared_bytes_per_block)
 
     def registers_available(self, threads: int, blocks: int = 1) -> int:
-        """Registers that each thread of a block may have when so many blocks are on the SM."""
+        """Returns how many registers each thread of a block may have when so many blocks are on the SM."""
         share = self.registers_per_sm // (threads * blocks) // self.registers_granule * self.registers_granule
         return min(share, self.registers_per_thread)
 
     def blocks_that_fit(self, threads: int, registers: int, shared_bytes: int) -> int:
-        """How many blocks an SM holds at once, of so many threads with so many registers each; 0 if not even one.
+        """Returns how many blocks of so many threads an SM holds at once; 0 if not even one.
 
-        `shared_bytes` are a block's own, static and dynamic, without what the system keeps.
+        Each thread has so many `registers`. `shared_bytes` are a block's own, static and dynamic, without what the
+        system keeps.
         """
         if shared_bytes > self.shared_bytes_per_block:
             return 0
@@ -65,7 +67,10 @@ class Card:
         return min(by_registers, self.shared_bytes_per_sm // taken, by_threads, self.blocks_per_sm)
 
     def warps_per_sm(self, threads: int, registers: int, shared_bytes: int) -> int:
-        """How many warps an SM holds at once, in the blocks that fit: its occupancy, as tables of kernels have it."""
+        """Returns how many warps an SM holds at once, in the blocks that fit.
+
+        Tables of kernels call this number the occupancy.
+        """
         return self.blocks_that_fit(threads, registers, shared_bytes) * _ceildiv(threads, WARP)
 
 
@@ -86,12 +91,15 @@ KNOWN = ", ".join(f"{major}.{minor} ({card.name})" for (major, minor), card in _
 
 
 def known_card(capability: tuple[int, int]) -> Card | None:
-    """The card of this compute capability. The machine code of one is not taken to run on the next."""
+    """Returns the card of this compute capability; None where it is not known.
+
+    The machine code of one capability is not taken to run on the next.
+    """
     return _BY_CAPABILITY.get(capability)
 
 
 def card_of(capability: tuple[int, int], name: str) -> Card:
-    """The card of the GPU of this name and compute capability. Raises InputError that lists the known ones."""
+    """Returns the card of the GPU of this name and compute capability. Raises InputError that lists the known cards."""
     card = known_card(capability)
     if card is None:
         major, minor = capability

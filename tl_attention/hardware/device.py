@@ -1,4 +1,4 @@
-"""Which GPUs are there."""
+"""This module finds the GPUs that CUDA shows to this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ CAPABILITY_MAJOR, CAPABILITY_MINOR, SMS = 75, 76, 16
 
 
 class VisibleGpu(NamedTuple):
-    """A GPU that CUDA shows to this process: its UUID as NVML spells it, its name, its compute capability, its SMs."""
+    """A VisibleGpu is a GPU that CUDA shows to this process.
+
+    It has its UUID as NVML spells that, its name, its compute capability, and its number of SMs.
+    """
 
     uuid: str
     name: str
@@ -24,12 +27,15 @@ class VisibleGpu(NamedTuple):
 
     @property
     def card(self) -> Card | None:
-        """Which of the known cards it is; None for another."""
+        """Returns which of the known cards the GPU is; None for another."""
         return known_card(self.capability)
 
 
 def visible_gpus() -> tuple[VisibleGpu, ...]:
-    """Those that CUDA_VISIBLE_DEVICES leaves, device 0 first. Asked of the driver's library: torch takes seconds."""
+    """Returns the GPUs that CUDA_VISIBLE_DEVICES leaves, device 0 first; none where CUDA does not work.
+
+    It asks the driver's library: torch takes seconds.
+    """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -55,7 +61,10 @@ def visible_gpus() -> tuple[VisibleGpu, ...]:
 
 @functools.cache
 def card_at_hand() -> Card:
-    """The card of this process's first GPU, with its own number of SMs; an H100 (SXM) where there is none, or another."""
+    """Returns the card of this process's first GPU, with its own number of SMs.
+
+    It is an H100 (SXM) where there is no GPU, or an unknown one.
+    """
     for gpu in visible_gpus()[:1]:
         if gpu.card is not None:
             return replace(gpu.card, sms=gpu.sms)
@@ -63,11 +72,14 @@ def card_at_hand() -> Card:
 
 
 def card_of_arch(arch: str) -> Card:
-    """The card that is compiled for by this arch, with the SMs of the GPU at hand if it is that."""
+    """Returns the card that this arch is compiled for, with the SMs of the GPU at hand if that is such a card."""
     here = card_at_hand()
     return here if arch == here.arch else CARDS[arch]
 
 
 def another_gpu(arch: str) -> VisibleGpu | None:
-    """This process's first GPU where it is another card: what is compiled for this arch may not be launched on it."""
+    """Returns this process's first GPU where it is another card than this arch's; else None.
+
+    What is compiled for the arch may not be launched on that GPU.
+    """
     return next((gpu for gpu in visible_gpus()[:1] if gpu.card is None or gpu.card.arch != arch), None)

@@ -1,4 +1,4 @@
-"""A warpgroup in numbers."""
+"""These are a warpgroup's numbers, and those of named barriers."""
 
 WARP = 32
 WARPS = 4  # of a warpgroup

@@ -1,1 +1,1 @@
-"""What is computed: sizes, dtype and mask of one attention forward, and how it is cut into tiles. Plain data."""
+"""A problem is what one attention forward computes: its sizes, dtype and mask, and its tiles. All of it is plain data."""

@@ -1,6 +1,6 @@
-"""The sizes that kernels can count: they compute with integers of 32 bits, and no problem within these bounds overflows one.
+"""Kernels compute with integers of 32 bits, and no problem within these bounds overflows one.
 
-Offsets of elements have 64 bits. What has 32, in all lowerings:
+Offsets of elements have 64 bits. These numbers have 32 bits in all lowerings:
 
 - Rows and keys: a query's own key, the ends of blocks, the sides of a window. Each is a sum of at most seq_q, seq_kv and
   both sides, rounded up to tiles.
@@ -11,7 +11,7 @@ Offsets of elements have 64 bits. What has 32, in all lowerings:
 - The KV blocks that a persistent block has loaded in a launch, of 64 rows and 16 keys or more. 8 blocks or more take an
   equal share of the tiles, nearly: then each loads fewer than 2^31 blocks.
 
-Each bound is one for every schedule. So a few problems are refused that some schedules could run.
+Every schedule has the same bounds, so a few problems are refused that some schedules could run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PAIRS = 2**47
 
 
 def check_sizes(batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, mask: Mask) -> None:
-    """Raise InputError for sizes beyond a bound: which, and the bound."""
+    """Raises InputError for sizes beyond a bound. The message names the size and the bound."""
     for what, value, most in _bounds(batch, heads, heads_kv, seq_q, seq_kv, mask):
         if value > most:
             raise InputError(f"{what} is {shown(value)}, expected at most {most}")
@@ -41,7 +41,7 @@ def check_sizes(batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, 
 def _bounds(
     batch: int, heads: int, heads_kv: int, seq_q: int, seq_kv: int, mask: Mask
 ) -> Iterator[tuple[str, int, int]]:
-    """What is bounded, how much it is here, and how much it may be."""
+    """Yields what is bounded, how much it is here, and how much it may be."""
     yield "batch", batch, GRID_YZ
     yield "heads", heads, GRID_YZ
     yield "seq_q + seq_kv", seq_q + seq_kv, LARGEST - ROOM

@@ -1,8 +1,8 @@
-"""The features that a call may ask for beside its sizes, dtype and mask: one row each, which everything else asks.
+"""A feature is what a call may ask for beside its sizes, dtype and mask; FEATURES has one row for each.
 
-What a feature computes stands in three more places: in `lowering/features.py` for the kernels, in `oracle/features.py` for
-the numbers that they are held to, and in the docstring of `attention`, whose argument it is. Here is also what a parameter
-of a kernel is, and what a scale may be.
+All other code asks these rows. What a feature computes stands in three more places: in `lowering/features.py` for the
+kernels, in `oracle/features.py` for the numbers that kernels are held to, and in the docstring of `attention`, which
+has an argument for each feature. This module also says what a parameter of a kernel is, and which scales there may be.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ EXPECTED_SCALE = f"2^-126 to {SCALES[1]:g}"
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a kernel: `dims` are a tensor's dimensions by name, outermost first, contiguous.
+    """A Parameter is one parameter of a kernel: a tensor or a number.
 
-    An input or an output is a tensor of the caller's, a scalar a number; a counter is a tensor that a launch finds and
-    leaves zero, so the caller need not see it. The dtype is the variant's where it is empty. An `optional` parameter
-    is there where the variant, or the schedule, asks for it.
+    `dims` are a tensor's dimensions by name, outermost first, contiguous. An input or an output is a tensor of the
+    caller's, a scalar is a number; a counter is a tensor that a launch finds zero and leaves zero, so the caller need
+    not see it. An empty `dtype` is the variant's. An `optional` parameter is there where the variant, or the schedule,
+    asks for it.
     """
 
     name: str
@@ -35,19 +36,22 @@ class Parameter:
 
     @property
     def strides(self) -> tuple[str, ...]:
-        """The names of its strides in a strided variant, in elements, outermost first; the last dimension's is 1."""
+        """Returns the names of the parameter's strides in a strided variant, in elements, outermost first.
+
+        Inputs and outputs of four dimensions have strides. That of the last dimension is 1, and has no name.
+        """
         if len(self.dims) < 4 or self.kind not in ("input", "output"):
             return ()
         return tuple(f"{self.name}_{dim}_stride" for dim in ("batch", "head", "row"))
 
 
 def in_range(scale: float) -> bool:
-    """Whether kernels may multiply scores by it."""
+    """Says whether kernels may multiply scores by this scale."""
     return SCALES[0] <= scale <= SCALES[1]
 
 
 def scale_of(scale: object) -> float:
-    """The factor of the scores. Raises InputError."""
+    """Returns the factor of the scores as a float. Raises InputError for one that kernels cannot multiply by."""
     if not isinstance(scale, (int, float)) or isinstance(scale, bool) or not in_range(scale):
         raise InputError(f"scale is {shown(scale)}, expected a number from {EXPECTED_SCALE}")
     return float(scale)
@@ -74,17 +78,22 @@ def _softcap_with_scale(value: float, scale: float) -> None:
 # One object each, so that they are told apart as such.
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """One row. `word` names it: in a problem, in records, cells and rules, and on the command line.
+    """A Feature is what a call may ask for; `word` names it.
 
-    `argument` is what `attention` takes for it, `parameter` what a kernel does. `check` gives the number that a value means,
-    or raises InputError; `check_with_scale` does so for one that does not go with a scale. `help` describes the option, `words` are what a refusal calls it, `elsewhere` what other libraries call the argument,
-    and `transformers` what a layer of Transformers does. `peers` have it, each by an argument of that name. `has_gradient`
-    says whether a call with it may have one.
+    The word stands in a problem, in records, cells and rules, and on the command line.
 
-    `on_scores` is what the device function is called, if there is one, that changes all scores of a thread at once.
-    `before_scores` says of a tensor that scores need it, others only a row's total; `without_keys` that it is a score of
-    its own, which also a row without a key has. The interpreter verifies kernels at `tried`, of a tensor's heads at that
-    and one more for each; on a GPU tensors are `drawn`: normal numbers of this mean and standard deviation.
+    `argument` is what `attention` takes for the feature, `parameter` what a kernel takes. `check` returns the number
+    that a value means, or raises InputError; `check_with_scale` raises InputError for a value that does not go with a
+    scale. `help` describes the option, `words` are what a refusal calls the feature, `elsewhere` are what other
+    libraries call the argument, and `transformers` is what a layer of Transformers calls it. `peers` maps each peer
+    that has the feature to the name of its argument. `has_gradient` says whether a call with the feature may have a
+    gradient.
+
+    `on_scores` names the device function that changes all scores of a thread at once, if there is one. `before_scores`
+    says of a tensor that scores need it; other tensors are needed for a row's total alone. `without_keys` says of a
+    tensor that it is a score of its own, which a row without a key has too. The interpreter verifies kernels at the
+    value `tried`; a tensor has `tried` for its first head, and one more for each further head. On a GPU tensors are
+    `drawn`: normal numbers of this mean and standard deviation.
     """
 
     word: str
@@ -107,26 +116,26 @@ class Feature:
 
     @property
     def name(self) -> str:
-        """The name of the kernel's parameter."""
+        """Returns the name of the kernel's parameter."""
         return self.parameter.name
 
     @property
     def is_number(self) -> bool:
-        """Whether a problem has its number, instead of whether it is there."""
+        """Says whether a problem has the feature's number, instead of whether the feature is there."""
         return self.kind == "number"
 
     @property
     def off(self) -> Value:
-        """What a problem has that does not ask for it."""
+        """Returns the value of a problem that does not ask for the feature."""
         return 0.0 if self.is_number else False
 
     @property
     def option(self) -> str:
-        """Its option on the command line."""
+        """Returns the feature's option on the command line."""
         return f"--{self.word.replace('_', '-')}"
 
     def checked(self, value: object) -> Value:
-        """What a problem has of it. Raises InputError."""
+        """Returns what a problem has of the feature. Raises InputError for a value that is none."""
         if self.is_number:
             return self.check(value)
         if not isinstance(value, bool):
@@ -134,7 +143,7 @@ class Feature:
         return value
 
     def said(self, value: Value) -> str:
-        """It, in the words of a problem."""
+        """Returns the feature with this value, in the words of a problem."""
         return f"{self.word} {value:g}" if self.is_number else self.words.removeprefix("the ")
 
 
@@ -188,7 +197,7 @@ NUMBERS = tuple(feature for feature in FEATURES if feature.is_number)
 
 
 class Asked(Mapping[str, Value]):
-    """The features that a problem asks for, by word; what it does not ask for is off. Hashable.
+    """Asked are the features that a problem asks for, by word; every other feature is off. An Asked is hashable.
 
     `pairs` are words and values. `Asked(softcap=30.0, lse=True)` raises InputError for a value that is none, and TypeError
     for a word that is none.
@@ -225,19 +234,19 @@ class Asked(Mapping[str, Value]):
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """Their rows."""
+        """Returns the rows of the features that are asked for."""
         return tuple(BY_WORD[word] for word in self)
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The kernel's optional parameters for them, by name."""
+        """Returns the names of the kernel's optional parameters for the features that are asked for."""
         return tuple(feature.name for feature in self.features)
 
     def __str__(self) -> str:
         return ", ".join(BY_WORD[word].said(value) for word, value in self.pairs)
 
     def but(self, **values: object) -> Asked:
-        """The same, but for these."""
+        """Returns the features that are asked for, with these values changed. Raises as the constructor does."""
         return Asked(**{**dict(self.pairs), **values})
 
 
@@ -245,11 +254,11 @@ NOTHING = Asked()
 
 
 def features_of(parameters: Iterable[str]) -> tuple[Feature, ...]:
-    """The rows of kernels' parameters, in the table's order."""
+    """Returns the features that kernels have these parameters for, in the table's order."""
     names = {*parameters}
     return tuple(feature for feature in FEATURES if feature.name in names)
 
 
 def taken_from(options: dict[str, Any]) -> dict[str, Any]:
-    """The features among options by word, which are taken out of these."""
+    """Takes the features out of options by word, and returns them."""
     return {word: options.pop(word) for word in BY_WORD if word in options}

@@ -1,4 +1,4 @@
-"""Head sizes: those that kernels have tiles of, and those of tensors, which are loaded into the next larger tile."""
+"""Kernels have tiles of a few head sizes; a tensor of any other head size is loaded into the next larger tile."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ SUPPORTED = f"a multiple of {MULTIPLE} up to {TILE_DIMS[-1]}"
 
 
 def check_head_dim(head_size: HeadSize) -> None:
-    """Raise InputError for a head size that tensors may not have."""
+    """Raises InputError for a head size that tensors may not have."""
     for name, head_dim in zip(("head_dim", "head_dim_v"), sizes_of(head_size)):
         if isinstance(head_dim, bool) or not 0 < head_dim <= TILE_DIMS[-1] or head_dim % MULTIPLE:
             raise InputError(f"{name} {shown(head_dim)} is not supported, expected {SUPPORTED}")
 
 
 def head_size(head_dim: int, head_dim_v: int) -> HeadSize:
-    """That of a case."""
+    """Returns the head size of a case: a number, or `192/128` where the two differ."""
     return head_dim if head_dim == head_dim_v else f"{head_dim}/{head_dim_v}"
 
 
 def sizes_of(head_size: HeadSize) -> tuple[int, int]:
-    """(head_dim, head_dim_v)."""
+    """Returns (head_dim, head_dim_v) of a head size."""
     if isinstance(head_size, int):
         return head_size, head_size
     head_dim, _, head_dim_v = head_size.partition("/")
@@ -42,7 +42,7 @@ def sizes_of(head_size: HeadSize) -> tuple[int, int]:
 
 
 def parse_head_size(text: str) -> HeadSize:
-    """The head size that `128` or `192/128` is. Raises ValueError."""
+    """Returns the head size that a text, such as `128` or `192/128`, names. Raises ValueError."""
     head_dim, slash, head_dim_v = text.partition("/")
     size = head_size(int(head_dim), int(head_dim_v if slash else head_dim))
     if min(sizes_of(size)) < 1:
@@ -51,22 +51,25 @@ def parse_head_size(text: str) -> HeadSize:
 
 
 def tile_dim(head_dim: int) -> int:
-    """Columns of the tile that a tensor of this head size is loaded into."""
+    """Returns how many columns the tile has that a tensor of this head size is loaded into."""
     return next(columns for columns in TILE_DIMS if head_dim <= columns)
 
 
 def tile_size(size: HeadSize) -> HeadSize:
-    """The head size of its tiles."""
+    """Returns the head size of the tiles that tensors of this head size are loaded into."""
     head_dim, head_dim_v = sizes_of(size)
     return head_size(tile_dim(head_dim), tile_dim(head_dim_v))
 
 
 def is_meant(size: HeadSize, meant: Sequence[HeadSize]) -> bool:
-    """Whether a schedule for some sizes of tiles is meant for this case: what is made for 192 runs 192/128 too."""
+    """Says whether a schedule that is meant for some sizes of tiles is meant for this head size.
+
+    A schedule for 192 runs 192/128 too.
+    """
     tile = tile_size(size)
     return tile in meant or max(sizes_of(tile)) in meant
 
 
 def named_head_dims(sizes: Sequence[HeadSize]) -> str:
-    """`head_dim 64 and 128`."""
+    """Returns head sizes in words: `head_dim 64 and 128`."""
     return f"head_dim {' and '.join(map(str, sizes))}"

@@ -1,7 +1,8 @@
-"""The lengths at which a kernel is proved, verified and interpreted: each way in which a tile's rows and KV blocks end.
+"""Kernels are proved, verified and interpreted at lengths that show each way in which a tile's rows and KV blocks end.
 
-What is rounded shows at the edges of rounding: a whole number of tiles, and one more. Whatever is rounded down to nothing
-shows at a length of 1. A mask's edges move with seq_kv - seq_q, so each of its residues modulo block_N is another case.
+A fault in rounding shows at the edges of rounding: at a whole number of tiles, and at one more. A fault in what is
+rounded down to nothing shows at a length of 1. A mask's edges move with seq_kv - seq_q, so each residue of that
+difference modulo block_N is another case.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ LONGEST = 1 << 24, (1 << 31) - (1 << 20)
 
 
 class Lengths(NamedTuple):
-    """The lengths of a sequence: of its queries, and of its keys."""
+    """Lengths are those of one sequence: how many queries it has, and how many keys."""
 
     seq_q: int
     seq_kv: int
 
     @property
     def past_len(self) -> int:
-        """Keys that precede the first query."""
+        """Returns how many keys precede the first query."""
         return self.seq_kv - self.seq_q
 
     def __str__(self) -> str:
@@ -43,9 +44,9 @@ class Lengths(NamedTuple):
 
 
 def ends(most: int, rows: int, block_N: int) -> Iterator[Lengths]:
-    """1 to `most` KV blocks, the last one ragged, whole, and with a single key, of at most `rows` rows.
+    """Yields lengths of 1 to `most` KV blocks and at most `rows` rows.
 
-    No query is before the first key.
+    The last block is ragged, whole, or has a single key. No query is before the first key.
     """
     for blocks in range(1, most + 1):
         whole = blocks * block_N
@@ -54,9 +55,10 @@ def ends(most: int, rows: int, block_N: int) -> Iterator[Lengths]:
 
 
 def edges(mask: Mask, block_N: int) -> Iterator[Lengths]:
-    """Lengths at which a mask's edges stand at, and near, the edges of KV blocks, for some of the rows; none if full.
+    """Yields lengths at which a mask's edges stand at, and near, the edges of KV blocks, for some of the rows.
 
-    There are so many rows that ROWS of them lie to the KV blocks in each way that there is, and keys behind all of these.
+    It yields none for a full mask. There are so many rows that groups of ROWS rows lie to the KV blocks in every
+    possible way, and keys behind all of these.
     """
     rows, right = math.lcm(ROWS, block_N) + ROWS, mask.right or 0
     before = ceildiv(mask.left or 0, block_N) * block_N + block_N
@@ -67,10 +69,11 @@ def edges(mask: Mask, block_N: int) -> Iterator[Lengths]:
 
 
 def cuts(mask: Mask, rows: int, block_N: int, together: int) -> Iterator[Lengths]:
-    """Lengths at which a window cuts the KV blocks of a first tile of `rows` rows: none where it is no window.
+    """Yields lengths at which a window cuts the KV blocks of a first tile of `rows` rows; none for other masks.
 
-    Every way in which an edge falls into blocks is among them: at the first and at the last key of a block and between,
-    of the tile and of its first rows, so many of which are masked `together`. One has queries before the first key.
+    The lengths have every way in which an edge falls into blocks: at the first key of a block, at the last, and
+    between. That is so for the edges of the tile and for those of its first rows; `together` rows are masked together.
+    One has queries before the first key.
     """
     if mask.left is None and not mask.right:
         return
@@ -89,25 +92,31 @@ def cuts(mask: Mask, rows: int, block_N: int, together: int) -> Iterator[Lengths
 
 
 def without_keys(mask: Mask, rows: int, block_N: int) -> Iterator[Lengths]:
-    """Lengths at which the rows of a first tile of `rows` rows see no key, and some of the next; none if all see one."""
+    """Yields lengths at which all rows of a first tile of `rows` rows, and some of the next, see no key.
+
+    It yields none where a mask lets all rows see a key.
+    """
     if mask.right is not None:
         keys = block_N + 3
         yield Lengths(keys + mask.right + rows + rows // 3, keys)
 
 
 def most_blocks(mask: Mask, rows: int, block_N: int) -> int | None:
-    """The most KV blocks that a tile of `rows` rows can have at any size; None where there is no such number."""
+    """Returns the most KV blocks that a tile of `rows` rows can have at any size.
+
+    It returns None where there is no such number.
+    """
     if mask.left is None or mask.right is None:
         return None
     return (max(rows + mask.left + mask.right, 2) - 2) // block_N + 2
 
 
 def ragged(mask: Mask, block_M: int, block_N: int) -> tuple[Lengths, ...]:
-    """Lengths of the sequences of a problem that an interpreter can run.
+    """Returns the lengths of the sequences of a problem that an interpreter can run.
 
-    The first has more than a row tile and three KV blocks, at both ends of which a window cuts, unless it is so long on
-    the right that this would take too long. The others have no queries, no keys, and less keys than queries, so that rows
-    see none where the mask is closed on the right.
+    The first sequence has more than a row tile and three KV blocks, at both ends of which a window cuts, unless the
+    window is so long on the right that this would take too long. The others have no queries, no keys, and fewer keys
+    than queries, so that rows see no key where the mask is closed on the right.
     """
     seq_q = block_M + 37 + min(mask.right or 0, MOST_AFTER)
     first = Lengths(seq_q, seq_q + 3 * block_N + 5 + (mask.left or 0))
@@ -115,7 +124,7 @@ def ragged(mask: Mask, block_M: int, block_N: int) -> tuple[Lengths, ...]:
 
 
 class Problems(NamedTuple):
-    """The sizes of many problems: each is an array, under the name that one problem's size has."""
+    """Problems are the sizes of many problems: each field is an array, under the name that one problem's size has."""
 
     batch: np.ndarray
     heads: np.ndarray
@@ -124,15 +133,15 @@ class Problems(NamedTuple):
 
     @property
     def past_len(self) -> np.ndarray:
-        """Keys that precede the first query of each."""
+        """Returns how many keys precede the first query of each problem."""
         return self.seq_kv - self.seq_q
 
 
 def drawn(mask: Mask, rows: int, block_N: int, group: int) -> Problems:
-    """Problems: every residue of seq_kv - seq_q modulo block_N, with all kinds of batches and heads.
+    """Draws problems with every residue of seq_kv - seq_q modulo block_N, and with all kinds of batches and heads.
 
-    Some have queries that stand before the first key, some rows that see none, some sequences of length 0. The same for the
-    same arguments. Tiles have `rows` rows; `group` heads of Q share one of K and V.
+    Some problems have queries that stand before the first key, some have rows that see no key, and some have sequences
+    of length 0. Equal arguments give equal problems. Tiles have `rows` rows; `group` heads of Q share one of K and V.
     """
     # Late: light commands import this file.
     import numpy as np

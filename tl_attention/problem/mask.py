@@ -1,4 +1,4 @@
-"""Which keys a query sees."""
+"""A mask says which keys a query sees."""
 
 import operator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tl_attention.errors import InputError, shown
 
 
 def ceildiv(a: Any, b: Any) -> Any:
-    """The quotient rounded up, of integers and of arrays of them."""
+    """Returns the quotient rounded up, of integers and of arrays of integers."""
     return -(-a // b)
 
 
@@ -19,15 +19,16 @@ INTEGERS = SimpleNamespace(min=min, max=max, ceildiv=ceildiv, Or=operator.or_)
 
 @dataclass(frozen=True)
 class Mask:
-    """Query i stands at key i + past_len, past_len = seq_kv - seq_q: queries and keys end together.
+    """A Mask says which keys a query sees: from `left` before its own key to `right` after it, where None is all of
+    them.
 
-    It sees the keys from `left` before its own to `right` after it, of those that there are; None is all of them.
+    Query i stands at key i + past_len, past_len = seq_kv - seq_q: queries and keys end together.
 
-    Of a tile, whose queries stand at first_key to end_key - 1, the KV blocks from `first_block` to `end_block` are
-    needed, and of these only the ones from `first_whole` to `end_whole` need no mask.
+    For a tile with queries at first_key to end_key - 1, the KV blocks from `first_block` to `end_block` are needed, and
+    of these only the blocks from `first_whole` to `end_whole` need no mask.
 
-    It is for integers of Python, tensors of torch and expressions of TileLang alike: `ops` has min, max, ceildiv and Or
-    for what is passed, as `tilelang.language` does for its own. `own_key` is where a query stands; `key` counts from
+    The methods work on Python ints, torch tensors and TileLang expressions; `ops` supplies min, max, ceildiv and Or for
+    that kind of number, as `tilelang.language` does for its own. `own_key` is where a query stands; `key` counts from
     key `first` on.
     """
 
@@ -36,46 +37,48 @@ class Mask:
 
     @property
     def suffix(self) -> str:
-        """What follows a dtype where people read both: nothing for a full mask."""
+        """Returns what follows a dtype where people read both: nothing for a full mask."""
         return {FULL: "", CAUSAL: " causal"}.get(self, f" window {self.left, self.right}")
 
     @property
     def grows(self) -> bool:
-        """Whether later queries see more keys."""
+        """Says whether later queries see more keys."""
         return self.left is None and self.right is not None
 
     def hidden(self, key, own_key, seq_kv, ops, first=0):
-        """Whether a key is hidden from a query."""
+        """Says whether a key is hidden from a query."""
         end = seq_kv if self.right is None else ops.min(seq_kv, own_key + 1 + self.right)
         too_late = key >= end - first
         return too_late if self.left is None else ops.Or(too_late, key < own_key - self.left - first)
 
     def first_block(self, first_key, block_N, ops):
-        """The first KV block that any query from `first_key` on reaches back to."""
+        """Returns the first KV block that any query from `first_key` on reaches back to."""
         return 0 if self.left is None else ops.max(first_key - self.left, 0) // block_N
 
     def end_block(self, blocks, end_key, block_N, ops):
-        """The end of the KV blocks, of `blocks`, that any query before `end_key` reaches."""
+        """Returns the end of the KV blocks, of `blocks`, that any query before `end_key` reaches."""
         return blocks if self.right is None else ops.min(blocks, ops.ceildiv(end_key + self.right, block_N))
 
     def first_whole(self, end_key, block_N, ops):
-        """The first KV block to whose first key all queries before `end_key` reach back."""
+        """Returns the first KV block to whose first key all queries before `end_key` reach back."""
         return 0 if self.left is None else ops.ceildiv(ops.max(end_key - 1 - self.left, 0), block_N)
 
     def end_whole(self, blocks, first_key, block_N, ops):
-        """The end of the KV blocks, of `blocks` full ones, to whose last key all queries from `first_key` on reach."""
+        """Returns the end of the KV blocks, of `blocks` full ones, whose last key all queries from `first_key` on
+        reach.
+        """
         return blocks if self.right is None else ops.min(blocks, (first_key + 1 + self.right) // block_N)
 
     def rows_before(self, seq_q: int, seq_kv: int) -> int:
-        """How many queries stand so far before the first key that they do not reach it."""
+        """Returns how many queries stand so far before the first key that they do not reach it."""
         return 0 if self.right is None else max(0, seq_q - seq_kv - self.right)
 
     def pairs(self, seq_q: int, seq_kv: int) -> int:
-        """How many (query, key) pairs are not hidden."""
+        """Returns how many (query, key) pairs are not hidden."""
         past_len = seq_kv - seq_q
 
         def before(key: int) -> int:
-            """Pairs whose key comes before that key of query 0, the next of query 1, and so on."""
+            """Counts the pairs with a key before `key` for query 0, before `key` + 1 for query 1, and so on."""
             return _sum_from_0(key, seq_q) - _sum_from_0(key - seq_kv, seq_q)
 
         end = seq_q * seq_kv if self.right is None else before(past_len + 1 + self.right)
@@ -87,7 +90,7 @@ CAUSAL = Mask(right=0)
 
 
 def _sum_from_0(first: int, count: int) -> int:
-    """max(first, 0) + max(first + 1, 0) + ..., `count` terms."""
+    """Returns max(first, 0) + max(first + 1, 0) + ..., `count` terms."""
     last = first + count - 1
     return (max(last, 0) * max(last + 1, 0) - max(first - 1, 0) * max(first, 0)) // 2
 
@@ -105,7 +108,7 @@ WINDOW_TEXT = "LEFT,RIGHT: keys that a query sees before and after its own, -1 i
 
 
 def masked(causal: bool, window: object = (OPEN, OPEN)) -> Mask:
-    """The mask of these arguments, of which it is the intersection: -1 is an open side. Raises InputError."""
+    """Returns the mask that hides what either argument hides; a side of -1 is open. Raises InputError."""
     if not isinstance(window, (tuple, list)) or len(window) != 2 or not all(map(_is_side, window)):
         expected = "two integers (left, right) of at least -1 and below 2^63; -1 is open"
         raise InputError(f"window_size is {shown(window)}, expected {expected}")
@@ -114,7 +117,7 @@ def masked(causal: bool, window: object = (OPEN, OPEN)) -> Mask:
 
 
 def kind_of(mask: Mask) -> MaskKind:
-    """Which of them a mask is."""
+    """Returns which of the kinds of masks a mask is."""
     if mask == FULL:
         return "full"
     if mask == CAUSAL:
@@ -123,12 +126,12 @@ def kind_of(mask: Mask) -> MaskKind:
 
 
 def sides(mask: Mask) -> list[int]:
-    """The window of a mask, as `masked` takes it."""
+    """Returns the window of a mask, as `masked` takes it."""
     return [OPEN if side is None else side for side in (mask.left, mask.right)]
 
 
 def is_window(mask: Mask) -> bool:
-    """Whether it is neither full nor causal."""
+    """Says whether a mask is neither full nor causal."""
     return mask not in (FULL, CAUSAL)
 
 
@@ -137,7 +140,7 @@ def _is_side(side: object) -> bool:
 
 
 def parse_window(text: str) -> tuple[int, ...]:
-    """The sides that a text in the form of WINDOW_TEXT names. Raises InputError."""
+    """Returns the sides that a text in the form of WINDOW_TEXT names. Raises InputError."""
     try:
         return tuple(int(side) for side in text.split(","))
     except ValueError:
@@ -145,7 +148,10 @@ def parse_window(text: str) -> tuple[int, ...]:
 
 
 def fitted(mask: Mask, seq_q: int, seq_kv: int) -> Mask:
-    """The mask without the sides that hide no key at these sizes, so that they are not compiled in; right 0 stays."""
+    """Returns the mask without the sides that hide no key at these sizes, so that they are not compiled in.
+
+    A right side of 0 stays.
+    """
     left = None if mask.left is not None and mask.left >= seq_kv - 1 else mask.left
     right = None if mask.right and mask.right >= seq_q - 1 else mask.right
     return Mask(left, right)

@@ -1,4 +1,4 @@
-"""The attention problem: sizes, dtype, masking, and the work that they imply."""
+"""An AttentionShape is an attention problem: its sizes, dtype and mask, and the work that they imply."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ GROUPED = "/"
 
 
 def check_dtype(dtype: str) -> None:
-    """Raise InputError unless kernels compute in this dtype."""
+    """Raises InputError unless kernels compute in this dtype."""
     if dtype not in DTYPES:
         raise InputError(f"shape: dtype {shown(dtype)} is not supported, expected one of {DTYPES}")
 
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """Sizes of one attention forward, tensors laid out (batch, heads, seq, head_dim).
+    """An AttentionShape has the sizes of one attention forward; tensors are laid out (batch, heads, seq, head_dim).
 
-    It is a list of sequences: `batch` of seq_q queries and seq_kv keys, unless `lengths` are given, which are those of
-    each sequence; then seq_q and seq_kv are the largest. Any may be 0, and a query may see no key: its output is 0, its
-    LSE -inf, or that of the scores that have no key.
+    It is a list of sequences: `batch` sequences of seq_q queries and seq_kv keys, unless `lengths` gives those of each
+    sequence; then seq_q and seq_kv are the largest. Any length may be 0. A query may see no key: then its output is 0,
+    and its LSE is -inf, or that of the scores that have no key.
 
-    K and V have `heads_kv` heads, each shared by as many of Q's `heads` in a row: one for each unless given. V and the
-    output have `head_dim_v` columns: as many as Q and K unless given. `asked` are the features that are asked for.
+    K and V have `heads_kv` heads, each shared by equally many heads in a row of Q's `heads`; by default they have as
+    many as Q. V and the output have `head_dim_v` columns, by default as many as Q and K. `asked` are the features that
+    are asked for.
     """
 
     batch: int
@@ -81,7 +82,7 @@ class AttentionShape:
         check_dtype(self.dtype)
 
     def check_every_row(self) -> None:
-        """Raise InputError unless there are rows, each of which sees a key."""
+        """Raises InputError unless there are rows, each of which sees a key."""
         for name in ("seq_q", "seq_kv"):
             if getattr(self, name) == 0:
                 raise InputError(f"shape: {name} is 0, expected an integer of at least 1")
@@ -97,11 +98,11 @@ class AttentionShape:
 
     @property
     def sizes(self) -> Sizes:
-        """What a kernel may read at run time."""
+        """Returns the sizes that a kernel may read at run time."""
         return Sizes(self.batch, self.heads, self.seq_q, self.seq_kv)
 
     def check_one_length(self) -> None:
-        """Raise InputError for sequences of different lengths, which one tensor does not hold."""
+        """Raises InputError for sequences of different lengths, which one tensor does not hold."""
         if len(self.each) > 1:
             raise InputError(
                 f"shape: {self} has sequences of different lengths, expected one of its sequences at a time"
@@ -109,24 +110,24 @@ class AttentionShape:
 
     @classmethod
     def ragged(cls, lengths: Sequence[Lengths], heads: int, head_dim: int, **more: Any) -> AttentionShape:
-        """The problem of sequences of these lengths, at least one of them."""
+        """Returns the problem of sequences of these lengths. Raises InputError unless there is at least one."""
         lengths = tuple(Lengths(*of_one) for of_one in lengths)
         batch, seq_q, seq_kv = _all_of(lengths)
         return cls(batch, heads, seq_q, seq_kv, head_dim, **more, lengths=lengths)
 
     def sequence(self, number: int) -> AttentionShape:
-        """The problem of one sequence alone."""
+        """Returns the problem of one sequence alone."""
         seq_q, seq_kv = self.lengths[number] if self.lengths else (self.seq_q, self.seq_kv)
         return replace(self, batch=1, seq_q=seq_q, seq_kv=seq_kv, lengths=())
 
     @property
     def each(self) -> tuple[Lengths, ...]:
-        """The lengths that there are, each once."""
+        """Returns the lengths that there are, each once."""
         return tuple(dict.fromkeys(self.lengths)) or (Lengths(self.seq_q, self.seq_kv),)
 
     @property
     def unusual(self) -> tuple[Unusual, ...]:
-        """The lengths ask this of a kernel, which not every kernel computes."""
+        """Returns what the lengths ask of a kernel that not every kernel computes."""
         found: dict[Unusual, bool] = {
             "sequences of different lengths": len(self.each) > 1,
             "a sequence of length 0": any(0 in lengths for lengths in self.each),
@@ -135,61 +136,64 @@ class AttentionShape:
         return tuple(words for words, there in found.items() if there)
 
     def variant(self, fixed: bool = False) -> Variant:
-        """What is compiled for it: for its sizes alone if `fixed`, else for all."""
+        """Returns the variant to compile for this problem: for its sizes alone if `fixed`, else for all sizes."""
         sizes, optional = self.sizes if fixed else None, frozenset(self.asked.parameters)
         return Variant(self.head_dim, self.dtype, self.mask, self.head_dim_v, sizes, optional, self.group)
 
     def asking(self, **features: object) -> AttentionShape:
-        """The same, with these features by word instead of its own. Raises InputError for a value that is none."""
+        """Returns the problem with these features, by word, instead of its own values for them.
+
+        Raises InputError for a value that is none.
+        """
         try:
             return replace(self, asked=self.asked.but(**features))
         except InputError as error:
             raise InputError(f"shape: {error}") from None
 
     def resized(self, sizes: Sizes) -> AttentionShape:
-        """The same at other sizes, as many of Q's heads sharing one of K and V."""
+        """Returns the problem at other sizes, where as many of Q's heads share one of K and V."""
         return replace(self, **sizes._asdict(), heads_kv=sizes.heads // self.group, lengths=())
 
     @classmethod
     def of(cls, variant: Variant, sizes: Sizes) -> AttentionShape:
-        """The problem that a kernel for the variant computes at these sizes, what is optional left out."""
+        """Returns the problem that a kernel for the variant computes at these sizes, without features."""
         heads_kv = sizes.heads // variant.group
         return cls(*sizes, variant.head_dim, variant.dtype, variant.mask, variant.head_dim_v, heads_kv)
 
     @property
     def group(self) -> int:
-        """Heads of Q that share one of K and V."""
+        """Returns how many heads of Q share one of K and V."""
         return self.heads // self.heads_kv
 
     @property
     def head_size(self) -> HeadSize:
-        """That of Q and K, and of V where it is another."""
+        """Returns the head size of Q and K, and of V where that differs."""
         return head_size(self.head_dim, self.head_dim_v)
 
     @property
     def past_len(self) -> int:
-        """Keys that precede the first query."""
+        """Returns how many keys precede the first query."""
         return self.seq_kv - self.seq_q
 
     @property
     def pairs(self) -> int:
-        """Unmasked (query, key) pairs of one head, in all sequences."""
+        """Returns how many (query, key) pairs of one head are not hidden, in all sequences."""
         if not self.lengths:
             return self.batch * self.mask.pairs(self.seq_q, self.seq_kv)
         return sum(self.mask.pairs(*lengths) for lengths in self.lengths)
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the two products, masked pairs left out; softmax is not counted."""
+        """Returns the floating-point operations of the two products, without hidden pairs and without softmax."""
         return 2 * self.heads * self.pairs * (self.head_dim + self.head_dim_v)
 
     @classmethod
     def parse(
         cls, text: str, *, dtype: str = "float16", causal: bool = False, window: str = "-1,-1", **more: Any
     ) -> AttentionShape:
-        """The shape that a text in the form of SHAPE_TEXT names, each of whose rows sees a key.
+        """Returns the shape that a text in the form of SHAPE_TEXT names. Raises InputError.
 
-        `window` is left,right, -1 open; `more` are features by word.
+        Each of its rows must see a key. `window` is a text left,right, where -1 is open; `more` are features by word.
         """
         *sizes, of_head = text.split(",")
         grouped = len(sizes) > 1 and GROUPED in sizes[1]
@@ -219,14 +223,14 @@ class AttentionShape:
 
 
 def _all_of(lengths: Sequence[Lengths]) -> tuple[int, int, int]:
-    """How many there are, and the most queries and keys."""
+    """Returns how many lengths there are, and the most queries and keys. Raises InputError if there are none."""
     if not lengths:
         raise InputError("shape: there are no lengths, expected those of at least one sequence")
     return len(lengths), max(of_one.seq_q for of_one in lengths), max(of_one.seq_kv for of_one in lengths)
 
 
 def parse_dtype(name: str) -> str:
-    """`fp16`, `bf16` or the full name, to the full name."""
+    """Returns the full name of the dtype that `fp16`, `bf16` or a full name means. Raises InputError for others."""
     if name not in DTYPE_NAMES:
         raise InputError(f"dtype: {name[:40]!r} is not supported, expected one of {tuple(DTYPE_NAMES)}")
     return DTYPE_NAMES[name]

@@ -1,4 +1,4 @@
-"""How a problem is cut into tiles: which KV blocks a row tile visits, in which order, and which of these need no mask."""
+"""A problem is cut into tiles: a row tile visits some KV blocks, in some order, and some of these need no mask."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from tl_attention.problem.shape import AttentionShape
 
 
 def row_tiles(shape: AttentionShape, block_M: int) -> int:
-    """Row tiles of one head."""
+    """Returns how many row tiles one head has."""
     return ceildiv(shape.seq_q, block_M)
 
 
 def visited(
     of: Any, mask: Mask, first_row: Any, rows: int, block_N: int, at_least: int = 1, ops: Any = INTEGERS
 ) -> tuple[Any, Any]:
-    """The first KV block that `rows` rows from `first_row` on visit, and the end of these, which is that of what they need.
+    """Returns the first KV block that `rows` rows from `first_row` on visit, and the end of these blocks.
 
-    `of` has the sequence's lengths. `at_least` pads short loops with later blocks, which are masked whole. It is for
-    integers, and for arrays with their `ops`.
+    The rows visit the blocks that they need, and so many later ones that there are `at_least` blocks: later blocks pad
+    a short loop, and are masked whole. `of` has the sequence's lengths. The arguments are integers, or arrays with
+    their `ops`.
     """
     first_key = first_row + of.past_len
     first = mask.first_block(first_key, block_N, ops) + 0 * first_key
@@ -28,23 +29,26 @@ def visited(
 
 
 def whole_blocks(of: Any, mask: Mask, first_row: Any, rows: int, block_N: int, ops: Any = INTEGERS) -> tuple[Any, Any]:
-    """The first KV block all of whose keys all of these rows see, and the end of such blocks."""
+    """Returns the first KV block of which all these rows see every key, and the end of such blocks."""
     first_key = first_row + of.past_len
     first = mask.first_whole(first_key + rows, block_N, ops)
     return first, mask.end_whole(of.seq_kv // block_N, first_key, block_N, ops)
 
 
 def kv_blocks(shape: AttentionShape, block_M: int, block_N: int, tile: int, at_least: int = 1) -> range:
-    """The KV blocks that row tile `tile` visits."""
+    """Returns the KV blocks that row tile `tile` visits."""
     return range(*visited(shape, shape.mask, tile * block_M, block_M, block_N, at_least))
 
 
 def kv_index(step: int, blocks: range, kv_order: str) -> int:
-    """The KV block that loop step `step` works on."""
+    """Returns the KV block that loop step `step` works on."""
     return blocks[-1 - step] if kv_order == "descending" else blocks[step]
 
 
 def visited_over_visible(shape: AttentionShape, rows: int, block_N: int, at_least: int = 1) -> float:
-    """(query, key) pairs of a sequence that tiles of `rows` rows, a cluster's together, compute over those not hidden."""
+    """Returns the (query, key) pairs of a sequence that its tiles compute, divided by the pairs that are not hidden.
+
+    Tiles have `rows` rows; the tiles of a cluster count together.
+    """
     blocks = sum(len(kv_blocks(shape, rows, block_N, tile, at_least)) for tile in range(row_tiles(shape, rows)))
     return blocks * rows * block_N / shape.mask.pairs(shape.seq_q, shape.seq_kv)

@@ -1,4 +1,4 @@
-"""Bytes that one attention forward moves at least, and those that its tiles move: what a GPU's counters are held to."""
+"""These are the bytes that an attention forward must move, and those that its tiles move, to hold GPU counters to."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LSE_BYTES = 4
 
 @dataclass(frozen=True)
 class Tiling:
-    """A kernel's tiles, as far as its loads show them: `block_M` queries and blocks of `block_N` keys.
+    """A Tiling has a kernel's tiles as far as its loads show them: `block_M` queries, and blocks of `block_N` keys.
 
-    A tile visits at least `least_blocks` KV blocks. `cluster` tiles of neighbouring rows share each load of K and V, and so
-    visit the same blocks.
+    A tile visits at least `least_blocks` KV blocks. `cluster` tiles of neighbouring rows share each load of K and V,
+    and so visit the same blocks.
 
-    `whole_boxes` says what a load past the end of a tensor counts. TMA's boxes count whole: ncu counts the rows beyond the
-    last key on an H200 as if they were there, and rows of Q and columns are taken to be no other. cp.async is told how
-    much there is, and fetches no more.
+    `whole_boxes` says whether a load past the end of a tensor counts whole. TMA's boxes do: ncu counts the rows beyond
+    the last key on an H200 as if they were there, and rows of Q and columns are taken to be no other. cp.async is told
+    how much there is, and fetches no more.
     """
 
     block_M: int
@@ -32,7 +32,7 @@ class Tiling:
 
 
 def inputs(shape: AttentionShape) -> int:
-    """Bytes of Q, K and V, each once: the least that DRAM is read.
+    """Returns the bytes of Q, K and V, each once: the least that DRAM is read.
 
     2 x batch x (heads x seq_q x head_dim + heads_kv x seq_kv x (head_dim + head_dim_v)). Sinks, 4 bytes a head, are left out.
     """
@@ -42,13 +42,16 @@ def inputs(shape: AttentionShape) -> int:
 
 
 def outputs(shape: AttentionShape) -> int:
-    """Bytes of the output once, 2 x batch x heads x seq_q x head_dim_v, and of the LSE, 4 a row, where it is asked for."""
+    """Returns the bytes of the output once, and of the LSE where it is asked for.
+
+    That is 2 x batch x heads x seq_q x head_dim_v, and 4 for each row's LSE.
+    """
     row = DTYPE_BYTES * shape.head_dim_v + (LSE_BYTES if "lse" in shape.asked else 0)
     return shape.batch * shape.heads * shape.seq_q * row
 
 
 def read_from_l2(shape: AttentionShape, tiling: Tiling) -> int:
-    """Bytes that the SMs read from L2, a load that a cluster shares counted once.
+    """Returns the bytes that the SMs read from L2: a load that a cluster shares counts once.
 
     2 x batch x heads x (rows of Q x head_dim + keys x (head_dim + head_dim_v)): each tile's rows once, and for each cluster
     the keys of the KV blocks that it visits.
@@ -57,7 +60,10 @@ def read_from_l2(shape: AttentionShape, tiling: Tiling) -> int:
 
 
 def arriving_in_sms(shape: AttentionShape, tiling: Tiling) -> int:
-    """Bytes that arrive in the SMs: as `read_from_l2`, a load that a cluster shares counted once for each of its tiles."""
+    """Returns the bytes that arrive in the SMs: a load that a cluster shares counts once for each of its tiles.
+
+    All else is as in `read_from_l2`.
+    """
     return _loaded(shape, tiling, times=tiling.cluster)
 
 
@@ -73,7 +79,7 @@ def _loaded(shape: AttentionShape, tiling: Tiling, times: int) -> int:
 
 
 def _keys(shape: AttentionShape, tiling: Tiling, rows: int, number: int) -> int:
-    """Keys that a cluster of so many rows loads."""
+    """Returns how many keys a cluster of so many rows loads, the one of this number."""
     blocks = kv_blocks(shape, rows, tiling.block_N, number, tiling.least_blocks)
     first, end = blocks.start * tiling.block_N, blocks.stop * tiling.block_N
     return end - first if tiling.whole_boxes else max(min(end, shape.seq_kv) - first, 0)

@@ -1,4 +1,4 @@
-"""What is compiled: everything that one kernel is made for beside its schedule, and the kernel's parameters."""
+"""A Variant is what a kernel is compiled for beside its schedule. The kernel's parameters are here too."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from tl_attention.problem.mask import FULL, Mask
 
 
 class Sizes(NamedTuple):
-    """The sizes that a kernel may read at run time."""
+    """Sizes are those that a kernel may read at run time."""
 
     batch: int
     heads: int
@@ -32,14 +32,14 @@ KERNEL_PARAMETERS = (
 
 @dataclass(frozen=True)
 class Variant:
-    """What a kernel computes: attention of these head sizes, in this dtype, under this mask.
+    """A Variant is what a kernel computes: attention of these head sizes, in this dtype, under this mask.
 
-    `head_dim` is that of Q and K, `head_dim_v` that of V and the output: the same unless given. `sizes` None leaves
-    them to run time. `optional` names the parameters of the features that there are. `group` heads of Q share one of K
-    and V: `Sizes.heads` counts Q's. `strided` leaves to run time how the caller's tensors lie in memory, too: each has a
-    stride of its own for every dimension but the last, which is contiguous. The sizes are the tensors': a kernel's tiles
-    have `tile_dim` and `tile_dim_v` columns, of which those beyond the tensors' are 0. It is compiled for cards of `arch`,
-    and runs on no other. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any.
+    `head_dim` is that of Q and K, `head_dim_v` that of V and the output, by default the same. `sizes` None leaves the
+    sizes to run time. `optional` names the parameters of the features that there are. `group` heads of Q share one of K
+    and V: `Sizes.heads` counts Q's. `strided` leaves to run time, too, how the caller's tensors lie in memory: each
+    tensor has a stride for every dimension but the last, which is contiguous. Head sizes are the tensors': a kernel's
+    tiles have `tile_dim` and `tile_dim_v` columns, and columns beyond the tensors' are 0. The kernel is compiled for
+    cards of `arch`, and runs on no other. A persistent kernel fills a GPU of `sms` SMs; it computes the same on any.
     """
 
     head_dim: int
@@ -57,36 +57,36 @@ class Variant:
         object.__setattr__(self, "head_dim_v", self.head_dim_v or self.head_dim)
 
     def dims(self, sizes: Sizes) -> dict[str | int, Any]:
-        """Every dimension by name: for integers and for expressions of TileLang alike."""
+        """Returns every dimension by name. The sizes may be integers or expressions of TileLang."""
         heads_kv = sizes.heads if self.group == 1 else sizes.heads // self.group
         known: dict[str | int, Any] = dict(zip(Sizes._fields, sizes))
         return known | {"heads_kv": heads_kv, "head_dim": self.head_dim, "head_dim_v": self.head_dim_v}
 
     @property
     def card(self) -> Card:
-        """The card of its arch."""
+        """Returns the card of the variant's arch."""
         return CARDS[self.arch]
 
     @property
     def head_size(self) -> HeadSize:
-        """Both."""
+        """Returns the head size of Q and K, and of V where that differs."""
         return head_size(self.head_dim, self.head_dim_v)
 
     @property
     def tile_dim(self) -> int:
-        """Columns of the tiles of Q and K."""
+        """Returns how many columns the tiles of Q and K have."""
         return tile_dim(self.head_dim)
 
     @property
     def tile_dim_v(self) -> int:
-        """Columns of the tiles of V and the output."""
+        """Returns how many columns the tiles of V and the output have."""
         return tile_dim(self.head_dim_v)
 
     @property
     def narrow(self) -> bool:
-        """Whether a tensor has fewer columns than its tile."""
+        """Says whether a tensor has fewer columns than its tile."""
         return (self.head_dim, self.head_dim_v) != (self.tile_dim, self.tile_dim_v)
 
     def parameters(self, *of_schedule: str) -> tuple[Parameter, ...]:
-        """What a kernel for this variant takes, with the optional ones that its schedule asks for by name."""
+        """Returns the parameters of a kernel for this variant, with the optional ones that its schedule names."""
         return tuple(p for p in KERNEL_PARAMETERS if not p.optional or p.name in self.optional | {*of_schedule})
