@@ -1,4 +1,4 @@
-"""FlashAttention's forward pass for H100-class GPUs, written in TileLang. Its pipeline schedule is a YAML file.
+"""This package is FlashAttention's forward pass for H100-class GPUs, in TileLang. Its pipeline schedule is a YAML file.
 
     from tl_attention import attention
 

@@ -1,13 +1,13 @@
-"""The two errors that this package raises for its callers, and how an error shows a caller's value."""
+"""This package raises two errors for its callers. They are defined here, as is how an error shows a caller's value."""
 
 from __future__ import annotations
 
 
 class InputError(ValueError):
-    """Bad input: an argument, a file or a machine that cannot do what was asked. It is a ValueError.
+    """An InputError is raised for bad input: an argument, a file, or a machine that cannot do what was asked.
 
-    Each line of the message says what was wrong, what was expected, and where. A file can have several mistakes: then the
-    message has a line for each, and each is an argument of the error.
+    It is a ValueError. Each line of the message says what was wrong, what was expected, and where. A file can have
+    several mistakes: then the message has a line for each, and each is an argument of the error.
     """
 
     def __str__(self) -> str:
@@ -15,12 +15,14 @@ class InputError(ValueError):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The lines of the message."""
+        """Returns the lines of the message."""
         return self.args
 
 
 class ScheduleRefused(InputError):
-    """A well-formed schedule that cannot run. The message names the dependence or the limit that it breaks.
+    """A ScheduleRefused is raised for a well-formed schedule that cannot run.
+
+    The message names the dependence or the limit that the schedule breaks.
 
     Attributes:
         key: the path of the schedule's key to blame, such as ("split", "exp"). It is empty if no single key is to blame.
@@ -34,7 +36,7 @@ class ScheduleRefused(InputError):
 
 
 def shown(value: object, most: int = 60) -> str:
-    """What stands for a caller's value in an error: its repr on one line, cut short; its type where it has no repr."""
+    """Returns what stands for a caller's value in an error: its repr on one line, cut short; without a repr its type."""
     try:
         text = printable(repr(value))
     except Exception:  # Any class has a repr of its own, and an int of 5000 digits has none.
@@ -43,5 +45,5 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with what a terminal would act on, or could not show, as escapes: a name may hold anything."""
+    """Returns the text with escapes for what a terminal would act on, or could not show: a name may hold anything."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""Where the schedules and records that travel with the package are: beside it in a checkout, inside it in a wheel."""
+"""The schedules and records that travel with the package are beside it in a checkout, and inside it in a wheel."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ PACKAGE = Path(__file__).parent
 
 
 def folder(name: str) -> Path:
-    """The folder `schedules` or `results`. The wheel maps both into the package: see pyproject.toml."""
+    """Returns the folder `schedules` or `results`. The wheel maps both into the package: see pyproject.toml."""
     inside = PACKAGE / name
     return inside if inside.is_dir() else PACKAGE.parent / name

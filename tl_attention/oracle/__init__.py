@@ -1,1 +1,1 @@
-"""What the kernels are compared with: attention in fp64, and the Program run on the CPU."""
+"""An oracle is what the kernels are compared with: attention in fp64, and the Program run on the CPU."""

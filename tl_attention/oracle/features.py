@@ -1,4 +1,7 @@
-"""What each feature of a call computes: by its definition, for the reference, and as a kernel does it, for the interpreter."""
+"""An InOracle has what one feature of a call computes.
+
+The reference computes a feature by its definition, the interpreter as a kernel does.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ Change = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class InOracle:
-    """A feature, whose value is a number, or that of one head.
+    """An InOracle has what one feature computes from its value, a number, or that of one head.
 
-    `scores(value)` changes scaled scores by definition. A kernel changes what its product gives, before that is scaled by
-    `factor`: `products(value, factor)` does so, and gives the factor that scales the rest. `is_score` says that the value is
-    one more score of each row, which has no key.
+    `scores(value)` returns the change of scaled scores by definition. A kernel changes what its product gives, before
+    that is scaled by `factor`: `products(value, factor)` returns that change, and the factor that scales the rest.
+    `is_score` says that the value is one more score of each row, which has no key.
     """
 
     scores: Callable[[Any], Change] | None = None
@@ -42,9 +45,10 @@ IN_ORACLE = {"softcap": InOracle(_softcap, _softcap_of_products), "sinks": InOra
 
 
 def of_head(asked: Mapping[str, Any], head: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """The values of one head, of those that are asked for: numbers, and of tensors (heads,) 0-dimensional ones of a dtype.
+    """Returns the values that one head has of the features that are asked for.
 
-    Raises TypeError for a word that is none.
+    A number stays as it is; a tensor (heads,) gives a 0-dimensional one of the dtype. Raises TypeError for a word that
+    is no feature.
     """
     if unknown := asked.keys() - BY_WORD.keys():
         raise TypeError(f"{sorted(unknown)[0]!r} is no feature, expected some of {', '.join(IN_ORACLE)}")
@@ -59,14 +63,14 @@ def _is_there(value: Any) -> bool:
 
 
 def changes(values: Mapping[str, Any]) -> Iterator[Change]:
-    """What is done to scaled scores, in turn."""
+    """Yields what is done to scaled scores, in turn."""
     for word, value in values.items():
         if change := IN_ORACLE[word].scores:
             yield change(value)
 
 
 def changes_of_products(values: Mapping[str, Any], factor: float) -> tuple[list[Change], float]:
-    """What a kernel does to its products, in turn, and the factor by which it scales them then."""
+    """Returns what a kernel does to its products, in turn, and the factor by which it scales them then."""
     done = []
     for word, value in values.items():
         if change := IN_ORACLE[word].products:
@@ -76,5 +80,5 @@ def changes_of_products(values: Mapping[str, Any], factor: float) -> tuple[list[
 
 
 def more_scores(values: Mapping[str, Any]) -> list[Tensor]:
-    """The scores of a row besides those of its keys."""
+    """Returns the scores of a row besides those of its keys."""
     return [value for word, value in values.items() if IN_ORACLE[word].is_score]

@@ -1,4 +1,7 @@
-"""Runs a Program on the CPU with torch: the pipelined order, the real number of buffers, both adversaries."""
+"""This interpreter runs a Program on the CPU with torch.
+
+It keeps the pipelined order and the real number of buffers, and runs under both adversaries.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def interpret(
     lse: Tensor | None = None,
     **asked: Any,
 ) -> Tensor:
-    """Attention by the Program on the CPU, in tiles of any size.
+    """Computes attention by the Program on the CPU, in tiles of any size.
 
     `inputs` are q (batch, heads, seq_q, head_dim), k (batch, heads_kv, seq_kv, head_dim) and v (batch, heads_kv, seq_kv,
     head_dim_v), fp16 or bf16; returns (batch, heads, seq_q, head_dim_v) in q's dtype. Each row's logarithm is written to
@@ -71,10 +74,10 @@ def interpret(
 
 
 def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0) -> dict[str, ErrorReport]:
-    """Both runs of the interpreter against fp64 on sequences of several lengths: {"late": ..., "early": ...}.
+    """Compares both runs of the interpreter with fp64 on sequences of several lengths: {"late": ..., "early": ...}.
 
-    One has several tiles, others are empty or have rows without a key: all rows count as those of one. With "late LSE" and
-    "early LSE" where the variant has it.
+    One sequence has several tiles, others are empty or have rows without a key: all rows count as those of one. "late
+    LSE" and "early LSE" are added where the variant has an LSE.
     """
     lengths = ragged(variant.mask, schedule.block_M, schedule.block_N)
     # Two heads of K and V, if heads share them.
@@ -112,5 +115,5 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
 
 
 def _together(of_sequences: Iterable[Tensor]) -> Tensor:
-    """The rows of all sequences as those of one."""
+    """Returns the rows of all sequences as those of one."""
     return torch.cat([*of_sequences], dim=2)

@@ -1,4 +1,7 @@
-"""fp64 attention, attention in the kernel's own precision, and the error budget between them. Torch only."""
+"""This reference has attention in fp64, attention in the kernel's own precision, and the error budget between them.
+
+It needs torch only.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ CHUNK_SCORES = 1 << 27
 
 @dataclass(frozen=True)
 class ErrorReport:
-    """Error of an output against fp64, and what it may be.
+    """An ErrorReport has the error of an output against fp64, and what the error may be.
 
     `rms` is ||out - ref|| / ||ref||. The budget is twice the error of PyTorch's attention in the same precision;
     the largest single error may also differ by one rounding of the largest output.
@@ -38,7 +41,7 @@ class ErrorReport:
 
     @property
     def part(self) -> float:
-        """The largest error as a part of its budget."""
+        """Returns the largest error as a part of its budget."""
         return _part(self.max_abs, self.budget_max_abs)
 
     @property
@@ -53,7 +56,10 @@ class ErrorReport:
 
 
 def worst_of(reports: Sequence[ErrorReport]) -> ErrorReport:
-    """The largest of each of the two errors, as a part of its budget; they may be of different problems."""
+    """Returns the largest of each of the two errors, as a part of its budget.
+
+    The two may be of different problems. A report that is not finite is returned as it is.
+    """
     unusable = [report for report in reports if not report.finite]
     if unusable:
         return unusable[0]
@@ -70,9 +76,9 @@ def _part(error: float, budget: float) -> float:
 def make_inputs(
     shape: AttentionShape, seed: int, device: str = "cpu", spread: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K, V of the shape, of normal numbers with mean 0.5, so that the output's mean is not zero.
+    """Draws Q, K, V of the shape: normal numbers with mean 0.5, so that the output's mean is not zero.
 
-    Q is `spread` times that. Raises InputError for sequences of different lengths.
+    Q is multiplied by `spread`. Raises InputError for sequences of different lengths.
     """
     shape.check_one_length()
     generator = torch.Generator(device).manual_seed(seed)
@@ -87,7 +93,7 @@ def make_inputs(
 
 
 def make_asked(shape: AttentionShape, seed: int, device: str = "cpu") -> dict[str, Any]:
-    """The inputs that the shape's features need, by word: the numbers as they are, drawn fp32 (heads,) tensors."""
+    """Returns the inputs that the shape's features need, by word: numbers as they are, and drawn fp32 (heads,) tensors."""
     generator = torch.Generator(device).manual_seed(seed)
 
     def drawn(feature: Feature) -> Any:
@@ -100,19 +106,19 @@ def make_asked(shape: AttentionShape, seed: int, device: str = "cpu") -> dict[st
 
 
 def attention_fp64(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, **asked: Any) -> Tensor:
-    """Attention in float64, head by head and in row chunks. Same layout as the inputs, v's head size; returns float64.
+    """Computes attention in float64, head by head and in row chunks.
 
-    Heads of Q, a multiple of K's, share these in turn. A query that sees no key gets 0. `asked` are features by word:
-    numbers, or tensors (heads,).
+    The output has the layout of the inputs and v's head size, in float64. Heads of Q, a multiple of K's, share these in
+    turn. A query that sees no key gets 0. `asked` are features by word: numbers, or tensors (heads,).
     """
     return _attention(q, k, v, mask=mask, scale=scale, asked=asked, precise=True)
 
 
 def attention_same_precision(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, **asked: Any) -> Tensor:
-    """What PyTorch computes in the inputs' precision: fp32 accumulation, probabilities rounded to the inputs' dtype.
+    """Computes what PyTorch does in the inputs' precision: fp32 accumulation, and probabilities rounded.
 
-    On a GPU it is `scaled_dot_product_attention`. On the CPU, whose SDPA keeps fp32 throughout, and for
-    features, which SDPA has not, the same roundings written out.
+    The probabilities are rounded to the inputs' dtype. On a GPU this is `scaled_dot_product_attention`. On the CPU,
+    where SDPA keeps fp32 throughout, and for features, which SDPA does not have, the same roundings are written out.
     """
     if q.is_cuda and not of_head(asked, 0):
         # SDPA aligns its own causal mask at the top left.
@@ -128,29 +134,33 @@ def attention_same_precision(q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, sca
 
 
 def lse_fp64(q: Tensor, k: Tensor, *, mask: Mask, scale: float, **asked: Any) -> Tensor:
-    """The natural logarithm of each row's sum of exp(scaled score), sink included, in float64: (batch, heads, seq_q).
+    """Computes each row's LSE in float64, (batch, heads, seq_q).
 
-    -inf, or the sink, for a query that sees no key.
+    The LSE is the natural logarithm of the row's sum of exp(scaled score), sink included. A query that sees no key has
+    -inf, or the sink.
     """
     return attention_and_lse(q, k, k, mask=mask, scale=scale, precise=True, **asked)[1]
 
 
 def lse_same_precision(q: Tensor, k: Tensor, *, mask: Mask, scale: float, **asked: Any) -> Tensor:
-    """The same by PyTorch's products and logsumexp in fp32, in which kernels accumulate."""
+    """Computes each row's LSE by PyTorch's products and logsumexp in fp32, in which kernels accumulate."""
     return attention_and_lse(q, k, k, mask=mask, scale=scale, precise=False, **asked)[1]
 
 
 def attention_and_lse(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Mask, scale: float, precise: bool, **asked: Any
 ) -> tuple[Tensor, Tensor]:
-    """Both in one pass: in float64 if `precise`, else with the roundings of the inputs' precision written out."""
+    """Computes attention and each row's LSE in one pass, in float64 if `precise`.
+
+    Otherwise the roundings of the inputs' precision are written out.
+    """
     lse = torch.empty(q.shape[:3], dtype=torch.float64 if precise else torch.float32, device=q.device)
     output = _attention(q, k, v, mask=mask, scale=scale, asked=asked, precise=precise, lse=lse)
     return output, lse
 
 
 def compare_lse(lse: Tensor, exact: Tensor, same_precision: Tensor) -> ErrorReport:
-    """Error of `lse` against `exact` (float64), with the budget from `same_precision`, and LSE_ROUNDING for each row.
+    """Compares `lse` with `exact` (float64). The budget is from `same_precision`, and LSE_ROUNDING for each row.
 
     A row that sees no key must be -inf, any other finite.
     """
@@ -170,7 +180,7 @@ def compare_lse(lse: Tensor, exact: Tensor, same_precision: Tensor) -> ErrorRepo
 
 
 def compare(output: Tensor, exact: Tensor, same_precision: Tensor) -> ErrorReport:
-    """Error of `output` against `exact` (float64), with the budget from `same_precision`."""
+    """Compares `output` with `exact` (float64). The budget is from `same_precision`."""
     max_abs, rms, finite = _error(output, exact)
     peer_max, peer_rms, _ = _error(same_precision, exact)
     rounding = torch.finfo(output.dtype).eps / 2 * exact.abs().max().item()
@@ -188,15 +198,15 @@ def _error(output: Tensor, exact: Tensor) -> tuple[float, float, bool]:
 
 
 def _after(seq_q: int, seq_kv: int, first: int, last: int, device: torch.device) -> Tensor:
-    """How far each key lies after the own place of query rows first .. last - 1: queries and keys end together."""
+    """Returns how far each key lies after the own place of query rows first .. last - 1: queries and keys end together."""
     places = torch.arange(first, last, device=device)[:, None] + (seq_kv - seq_q)
     return torch.arange(seq_kv, device=device)[None, :] - places
 
 
 def _visible(mask: Mask, after: Tensor) -> Tensor:
-    """True where a query sees a key, by how far this lies after its own place.
+    """Returns True where a query sees a key, which lies `after` the query's own place.
 
-    What a mask means is stated here on its own: `problem.mask`, which everything else asks, is held to it.
+    This function states on its own what a mask means: `problem.mask`, which everything else asks, is held to it.
     """
     visible = torch.ones_like(after, dtype=torch.bool)
     if mask.left is not None:
@@ -217,7 +227,7 @@ def _attention(
     precise: bool,
     lse: Tensor | None = None,
 ) -> Tensor:
-    """Attention, and into `lse` its logarithms."""
+    """Computes attention, and writes each row's LSE into `lse`."""
     compute = torch.float64 if precise else torch.float32
     output = q.new_empty(*q.shape[:3], v.shape[3], dtype=compute if precise else q.dtype)
     seq_q, seq_kv = q.shape[2], k.shape[2]

@@ -1,7 +1,8 @@
-"""One row tile's buffers on the CPU, and what each statement of a loop computes on them, by the name of its `code`.
+"""A Tile has one row tile's buffers on the CPU; STATEMENT_CODE has what each statement of a loop computes on them.
 
-What a kernel would hold in registers or shared memory is a tensor here, and poisoned until it is written, so that a
-rule that is missing, or a wait or release in the wrong place, shows up as a wrong number.
+A statement finds its function by the name of its `code`. What a kernel would hold in registers or shared memory is a
+tensor here, and poisoned until it is written, so that a rule that is missing, or a wait or release in the wrong place,
+shows up as a wrong number.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Observer = Callable[[str, int, str, Tensor], None]
 
 @dataclass(frozen=True)
 class Tiles:
-    """How a loop is run: its tiles, the order of its KV blocks, its softmax.
+    """Tiles say how a loop is run: its tiles, the order of its KV blocks, its softmax.
 
     `code` replaces what some statements of the loop's table name. `observer(statement, block, buffer, value)` sees every read.
     """
@@ -45,7 +46,7 @@ class Tiles:
 
 
 class Tile:
-    """The buffers of one row tile of one head; `tile[name]` reads a buffer, `tile[name] = x` writes it.
+    """A Tile has the buffers of one row tile of one head; `tile[name]` reads a buffer, `tile[name] = x` writes it.
 
     acc_s is (block_M, block_N) fp32, acc_s_cast the same in the inputs' dtype, acc_o (block_M, head_dim_v) fp32, the
     row vectors (block_M,) fp32. Ring buffers are read and written in the slot of the statement that runs, and a chunk
@@ -93,7 +94,7 @@ class Tile:
             self.buffers[row_vector] = torch.full((M,), float("nan"))
 
     def run(self, statement: str, block: int, slot: dict[str, int]) -> None:
-        """Execute one statement for loop step `block`."""
+        """Executes one statement for loop step `block`."""
         self.statement, self.block, self.slot = statement, block, slot
         self.entry = self.statements[statement]
         self.columns = slice(*self.entry.columns) if self.entry.columns else slice(None)
@@ -109,7 +110,7 @@ class Tile:
         self.buffers[self._key(buffer)] = value
 
     def write_columns(self, buffer: str, value: Tensor) -> None:
-        """Write the columns of the statement that runs; values that were read before stay as they were."""
+        """Writes the columns of the statement that runs; values that were read before stay as they were."""
         changed = self.buffers[buffer].clone()
         changed[:, self.columns] = value
         self[buffer] = changed
@@ -119,16 +120,19 @@ class Tile:
 
     @property
     def first_key(self) -> int:
-        """The first key of the KV block that the current statement works on."""
+        """Returns the first key of the KV block that the current statement works on."""
         return kv_index(self.block, self.blocks, self.kv_order) * self.block_N
 
     def result(self) -> Tensor:
-        """The output rows, normalised, 0 for one that sees no key: (block_M, head_dim_v) in the inputs' dtype."""
+        """Returns the output rows, normalised: (block_M, head_dim_v) in the inputs' dtype. A row that sees no key is 0."""
         denominator, factor = self._with_more_scores()
         return torch.where(denominator == 0, 0.0, self.buffers["acc_o"] * factor / denominator).to(self.dtype)
 
     def _with_more_scores(self) -> tuple[Tensor, Tensor | float]:
-        """The denominators, (block_M, 1), with the scores that have no key; and what acc_o must be multiplied by."""
+        """Returns the denominators, (block_M, 1), with the scores that have no key.
+
+        It also returns what acc_o must be multiplied by.
+        """
         scores_max, denominator = (self.buffers[name][:, None] for name in ("scores_max", "denominator"))
         whole: Tensor | float = 1.0
         for more in self.more_scores:
@@ -141,9 +145,9 @@ class Tile:
         return denominator, whole
 
     def lse(self) -> Tensor:
-        """The natural logarithm of each row's sum, -inf for one that sees no key: (block_M,) fp32.
+        """Returns the natural logarithm of each row's sum, -inf for a row that sees no key: (block_M,) fp32.
 
-        Whatever maximum the exponentials were taken from.
+        The result does not depend on the maximum from which the exponentials were taken.
         """
         own = LN_2 * (self.buffers["scores_max"] * self.scale + self.buffers["denominator"].log2())
         for score in self.more_scores:
@@ -152,7 +156,7 @@ class Tile:
 
 
 def rows_of(x: Tensor, first: int, count: int) -> Tensor:
-    """Rows first .. first + count - 1 in fp32, zero beyond the end, as the copies into shared memory fill them."""
+    """Returns rows first .. first + count - 1 in fp32, zero beyond the end, as the copies into shared memory fill them."""
     rows = torch.zeros(count, x.shape[1])
     inside = x[first : first + count]
     rows[: len(inside)] = inside
@@ -177,13 +181,13 @@ def _load(t: Tile) -> None:
 
 
 def _places(t: Tile) -> tuple[Tensor, Tensor]:
-    """The numbers of the block's keys, (1, block_N), and where the tile's queries stand among them, (block_M, 1)."""
+    """Returns the block's keys by number, (1, block_N), and the places of the tile's queries among them, (block_M, 1)."""
     keys = t.first_key + torch.arange(t.block_N)[None, :]
     return keys, t.first_row + torch.arange(t.block_M)[:, None] + t.shape.past_len
 
 
 def _hidden(t: Tile) -> Tensor:
-    """True where a query of the tile may not see a key of the block."""
+    """Returns True where a query of the tile may not see a key of the block."""
     keys, own_keys = _places(t)
     return t.shape.mask.hidden(keys, own_keys, t.shape.seq_kv, TENSORS).expand(t.block_M, t.block_N)
 
@@ -210,7 +214,7 @@ def _max_init(t: Tile) -> None:
 
 
 def _change(t: Tile) -> None:
-    """What features do to scores, a part of row_max: what is hidden is -inf, and stays so."""
+    """Changes scores as features do, which is a part of row_max: hidden scores are -inf, and stay so."""
     for change in t.changes:
         keys, own_keys = _places(t)
         scores = t["acc_s"]
@@ -243,14 +247,14 @@ def _exp(t: Tile) -> None:
 
 
 def on_fma_units(polynomial: Exp2Polynomial, rows: int, columns: int) -> Tensor:
-    """True for the elements of a tile whose exponentials the polynomial computes, by their wgmma register."""
+    """Returns True for the elements of a tile whose exponentials the polynomial computes, by their wgmma register."""
     i, j = torch.arange(rows)[:, None], torch.arange(columns)[None, :]
     register = 4 * (j // 8) + 2 * (i // 8 % 2) + j % 2
     return (register >= polynomial.first) & ((register - polynomial.first) % polynomial.every == 0)
 
 
 def exp2(x: Tensor, degree: int) -> Tensor:
-    """2^x in fp32 by the polynomial of this degree, 0 from LOWEST down."""
+    """Returns 2^x in fp32 by the polynomial of this degree, 0 from LOWEST down."""
     x = x.clamp(min=LOWEST)
     power = torch.zeros_like(x)
     for coefficient in reversed(COEFFICIENTS[degree]):
@@ -277,7 +281,7 @@ def _cast(t: Tile) -> None:
 
 
 def _frag(t: Tile) -> None:
-    """Columns of a tile in shared memory, or rows of V: along what is multiplied."""
+    """Loads columns of a tile in shared memory, or rows of V: a part along the product's inner dimension."""
     [source], [fragment] = t.entry.reads, t.entry.writes
     t[fragment] = t[source][t.columns] if source == "V_shared" else t[source][:, t.columns]
 

@@ -72,8 +72,8 @@ def cuts(mask: Mask, rows: int, block_N: int, together: int) -> Iterator[Lengths
     """Yields lengths at which a window cuts the KV blocks of a first tile of `rows` rows; none for other masks.
 
     The lengths have every way in which an edge falls into blocks: at the first key of a block, at the last, and
-    between. That is so for the edges of the tile and for those of its first rows; `together` rows are masked together.
-    One has queries before the first key.
+    between. That is so for the edges of the tile, and for those of its first `together` rows, which are masked
+    together. One has queries before the first key.
     """
     if mask.left is None and not mask.right:
         return

@@ -1,1 +1,1 @@
-"""The Program: the loop as a short list of operations, derived from a schedule, and a machine that runs it."""
+"""A Program is the loop as a short list of operations, derived from a schedule. This room has a machine that runs it."""

@@ -1,4 +1,4 @@
-"""After how many exponentials a schedule asks for each product's wait, to stand beside where the machine code waits."""
+"""A schedule places each product's wait, counted here in exponentials, for comparison with the machine code's waits."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ COLUMNS_PER_EXPONENTIAL = 2
 
 @dataclass(frozen=True)
 class Asked:
-    """One iteration of the steady state: a thread's exponentials by MUFU, and those before each product's wait."""
+    """Asked counts a thread's exponentials by MUFU in one iteration of the steady state.
+
+    It has all of them, and how many come before each product's wait.
+    """
 
     exponentials: int
     product_waits: tuple[int, ...]
 
 
 def asked_waits(planned: Planned) -> Asked | None:
-    """None for a schedule without a Program. Raises ScheduleRefused where none can be derived."""
+    """Returns after how many exponentials a schedule places each product's wait; None without a Program.
+
+    Raises ScheduleRefused where no Program can be derived.
+    """
     schedule, program = planned.schedule, planned.program
     if program is None:
         return None
@@ -41,7 +47,7 @@ def asked_waits(planned: Planned) -> Asked | None:
 
 @cache
 def asked_waits_of(label: str) -> Asked | None:
-    """Those of a label's schedule; None for one that names no schedule with a Program."""
+    """Returns the waits of a label's schedule; None for a label that names no schedule with a Program."""
     try:
         return asked_waits(Planned(Schedule.from_label(label)))
     except InputError:
@@ -49,7 +55,10 @@ def asked_waits_of(label: str) -> Asked | None:
 
 
 def _exponentials(schedule: Schedule, statement: str) -> int:
-    """Exponentials of a thread by MUFU: of its rows' scores_scale, or of its columns that no polynomial computes."""
+    """Returns how many exponentials a statement computes of a thread by MUFU.
+
+    They are those of its rows' scores_scale, or of its columns that no polynomial computes.
+    """
     if statement == "scale":
         return ROWS_OF_A_THREAD
     if whole(statement) != "exp":

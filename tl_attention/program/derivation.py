@@ -1,4 +1,4 @@
-"""Schedule -> Program: waits, acquires and releases derived from what the statements read and write."""
+"""A schedule's Program is derived here: waits, acquires and releases follow from what statements read and write."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ PLACE_KEYS = ("order",), ("group",), ("stage",), ("split",)
 
 
 class Dependence(NamedTuple):
-    """`later` of KV block k + `distance` may not start before `earlier` of block k is done with `buffer`.
+    """A Dependence is an order that two statements must keep.
 
-    flow: one writes what the other reads; anti: one reads what the other overwrites; output: both write it.
+    `later` of KV block k + `distance` may not start before `earlier` of block k is done with `buffer`. By `kind`, flow:
+    one writes what the other reads; anti: one reads what the other overwrites; output: both write the buffer.
     """
 
     earlier: str
@@ -33,13 +34,13 @@ class Dependence(NamedTuple):
 
 
 def dependences(table: Table, buffers: Mapping[str, int]) -> tuple[Dependence, ...]:
-    """Every dependence between statements of a loop that runs in source order, rings having so many `buffers` by load.
+    """Returns every dependence between statements of a loop that runs in source order.
 
-    Two statements depend on each other where they touch the same memory and one of them writes it, also where a third
-    one writes it in between: what is implied by others is listed too. A buffer has one version, whose next use may
-    come with the same block or with the next one; a slot of a ring is used again as many blocks later as it has slots.
-    The values are not looked at: an order that breaks an edge may still be right, as where a statement writes what was
-    there before.
+    `buffers` has how many buffers each load's ring has. Two statements depend on each other where they touch the same
+    memory and one of them writes it, also where a third one writes it in between: what is implied by other dependences
+    is listed too. A buffer has one version: its next use may come with the same block or with the next one. A ring's
+    slot is used again as many blocks later as the ring has slots. The values are not looked at: an order that breaks a
+    dependence may still be right, as where a statement writes what was there before.
     """
 
     def distance(a: Statement, b: Statement, kind: DependenceKind, buffer: str) -> int:
@@ -55,7 +56,7 @@ def dependences(table: Table, buffers: Mapping[str, int]) -> tuple[Dependence, .
 
 
 def _shared(a: Statement, b: Statement) -> Iterator[tuple[str, DependenceKind]]:
-    """The buffers for which `b` depends on `a` when it comes later, and how."""
+    """Yields the buffers for which `b` depends on `a` when `b` comes later, each with the kind of dependence."""
     for buffer in dict.fromkeys((*a.reads, *a.writes)):
         if buffer in a.writes and buffer in b.reads:
             yield buffer, "flow"
@@ -66,9 +67,10 @@ def _shared(a: Statement, b: Statement) -> Iterator[tuple[str, DependenceKind]]:
 
 
 def derive(schedule: Schedule, model: Model | None = None) -> Program:
-    """The Program of a schedule that orders the loop itself. It need not be legal: see `legality.check`.
+    """Derives the Program of a schedule that orders the loop itself. It need not be legal: see `legality.check`.
 
-    `model` is the lowering's own by default. Raises ValueError for a lowering without a Program.
+    `model` is the lowering's own by default. Raises ValueError for a lowering without a Program, and ScheduleRefused
+    for a wait or a release at a place where it cannot be.
     """
     if not schedule.has_program:
         raise ValueError(f"lowering {schedule.lowering} has no Program: the compiler decides the order")
@@ -98,7 +100,10 @@ def derive(schedule: Schedule, model: Model | None = None) -> Program:
 
 
 def _as_the_kernel_has_it(emission: list[tuple[str, int]], table: Table) -> list[tuple[str, int]]:
-    """The order of the kernel's own statements: fused ones gone, moved ones right before where they belong."""
+    """Returns the order of the kernel's own statements.
+
+    Fused statements are gone, and moved ones stand right before where they belong.
+    """
     kept = []
     for name, stage in emission:
         kept += [(moved, stage) for moved, before in table.moved.items() if before == name]
@@ -108,7 +113,10 @@ def _as_the_kernel_has_it(emission: list[tuple[str, int]], table: Table) -> list
 
 
 def _placed_buffers(load: str, emission: list[tuple[str, int]], table: Table) -> int:
-    """Buffers that a load needs that is issued at a place in the order: the blocks between it and its readers."""
+    """Returns how many buffers a load needs that is issued at a place in the order.
+
+    They hold the blocks between the load and its readers.
+    """
     names = [name for name, _ in emission]
     stage = dict(emission)
     between = [
@@ -118,9 +126,9 @@ def _placed_buffers(load: str, emission: list[tuple[str, int]], table: Table) ->
 
 
 class _Iteration:
-    """Derives the operations of one iteration from the emission order.
+    """An _Iteration derives the operations of one iteration from the emission order.
 
-    When a statement is done is (iterations since it was issued, place in the order before which).
+    When a statement is done is (iterations since it was issued, place in the order before which it is done).
     """
 
     def __init__(
@@ -169,7 +177,10 @@ class _Iteration:
         yield from self._completions(len(self.emission))
 
     def _completions(self, place: int) -> Iterator[Operation]:
-        """The waits for products before this place, each with its releases, and the releases that a schedule places."""
+        """Yields the waits for products before this place, each with its releases.
+
+        The releases that a schedule places here follow.
+        """
         due = [
             (name, self.stage[name] + self.done[name][0]) for name in self.table.products if self.done[name][1] == place
         ]
@@ -182,19 +193,22 @@ class _Iteration:
                 yield Operation("release", load, lag)
 
     def _releases(self, reader: str, lag: int) -> Iterator[Operation]:
-        """Of the buffers that a statement, done now, was the last to read."""
+        """Yields the releases of the buffers that a statement, done now, was the last to read.
+
+        It leaves out releases that the schedule places.
+        """
         for load in self.table.loads_of(reader):
             if load not in self.released and self._last_reader(load) == reader:
                 yield Operation("release", load, lag)
 
     def _last_reader(self, load: str) -> str:
-        """Who is the last to be done with a block's buffer."""
+        """Returns the statement that is the last to be done with the buffer of a load's block."""
         return max(
             self.table.readers[load], key=lambda name: (self.stage[name] + self.done[name][0], self.done[name][1])
         )
 
     def _in_issue_order(self, done: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """Products complete in issue order, so one is also done where a later one has to be."""
+        """Returns when products are done: in issue order, so that one is also done where a later one has to be."""
         return {
             name: min(
                 (passed + (self.place[other] < self.place[name]), place) for other, (passed, place) in done.items()
@@ -203,7 +217,11 @@ class _Iteration:
         }
 
     def _earlier(self, product: str, before: str, derived: tuple[int, int]) -> tuple[int, int]:
-        """When a product is done that is waited for at `before`, the last one that comes by the derived place."""
+        """Returns when a product is done that a schedule waits for at `before`.
+
+        That is the last `before` that comes by the derived place. Raises ScheduleRefused if it does not come after the
+        product's issue.
+        """
         passed, place = derived
 
         def done(name: str) -> tuple[int, int]:
@@ -223,7 +241,11 @@ class _Iteration:
         return done(before)
 
     def _awaited(self, load: str, before: str) -> tuple[int, int]:
-        """(lag there, place) of the wait for a load at `before`, the last one that comes by its first reader."""
+        """Returns (lag there, place) of the wait for a load at `before`.
+
+        That is the last `before` that comes by the load's first reader. Raises ScheduleRefused for one that does not
+        come after the load's issue, if another statement does.
+        """
         first = min(self.table.readers[load], key=lambda name: (self.stage[name], self.place[name]))
 
         def at(name: str) -> tuple[int, int]:
@@ -244,9 +266,10 @@ class _Iteration:
         return at(before)
 
     def _later(self, load: str, before: str) -> tuple[int, int]:
-        """(place, lag there) of the release of a load's buffer: `before`, in the iteration in which its reader is done.
+        """Returns (place, lag there) of the release of a load's buffer at `before`.
 
-        A statement that has gone by then would come again an iteration later, which nobody who names it means.
+        The release is in the iteration in which the buffer's reader is done. Raises ScheduleRefused for a statement
+        that has gone by then: it would come again an iteration later, which nobody who names it means.
         """
         reader, buffer = self._last_reader(load), self.table.ring_of(load)
         passed, place = self.done[reader]
@@ -262,15 +285,18 @@ class _Iteration:
 
     @property
     def _nameable(self) -> list[str]:
-        """The statements that a schedule may name for a wait or a release, in order."""
+        """Returns the statements that a schedule may name for a wait or a release, in order."""
         return [name for name, _ in self.emission if name not in self.unnamed]
 
     def _named(self, statement: str) -> int:
-        """The place of a statement that a schedule names: a moved one, which it cannot, goes with the one behind it."""
+        """Returns the place of a statement that a schedule names.
+
+        It is that of the moved statements right before it, if there are some: a schedule cannot name these.
+        """
         return min(self.place[name] for name in (statement, *self.moved.get(statement, ())))
 
     def _first_conflict(self, name: str, edges: tuple[Dependence, ...]) -> tuple[int, int]:
-        """When a product must be done: before the first statement that depends on it."""
+        """Returns when a product must be done: before the first statement that depends on it."""
         needing = {edge.later for edge in edges if edge.earlier == name and not self._follow_each_other(edge)}
         length = len(self.emission)
         for step in range(self.place[name] + 1, self.place[name] + 1 + 2 * length):
@@ -279,7 +305,10 @@ class _Iteration:
         raise AssertionError(f"nothing ever needs {name}")
 
     def _follow_each_other(self, edge: Dependence) -> bool:
-        """Whether they are products that accumulate into the same registers: the second may be issued at once."""
+        """Says whether an edge is between products that accumulate into the same registers.
+
+        The second of these may be issued at once.
+        """
         statements = self.table.by_name[edge.earlier], self.table.by_name[edge.later]
         return all(s.kind == "product" and edge.buffer in s.writes for s in statements)
 

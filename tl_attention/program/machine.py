@@ -1,8 +1,9 @@
-"""Runs a Program's roles as processes, over any kind of value.
+"""This machine runs a Program's roles as processes, over any kind of value.
 
-What may happen next is a set of events: a role takes its next step, the oldest product in flight completes, or a
-load in flight arrives. A policy picks one. `LATE` and `EARLY` are the two adversaries: products as late as their
-waits allow while loads arrive, and rings are refilled, as early as they may; and the other way round.
+What may happen next is a set of events: a role takes its next step, the oldest product in flight completes, or a load
+in flight arrives. A policy picks one. `LATE` and `EARLY` are the two adversaries. With `LATE`, products complete as
+late as their waits allow, while loads arrive, and rings are refilled, as early as they may. `EARLY` is the other way
+round.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ Policy = Callable[[Sequence[Choice]], Choice]
 
 
 class State(Protocol):
-    """The values that statements read and write."""
+    """A State has the values that statements read and write."""
 
     def run(self, statement: str, block: int, slot: dict[str, int]) -> None:
-        """Execute `statement` for `block`; `slot` gives the ring slot of each load's buffer."""
+        """Executes `statement` for `block`; `slot` gives the ring slot of each load's buffer."""
 
 
 class Deadlock(Exception):
-    """No role can go on; `blocked` holds the step that each waits at."""
+    """A Deadlock is raised where no role can go on; `blocked` holds the step that each role waits at."""
 
     def __init__(self, blocked: dict[str, Step]):
         waits = "; ".join(
@@ -45,7 +46,7 @@ EARLY: Policy = _prefer("product", CONSUMER, PRODUCER, "load")
 
 
 def execute(program: Program, blocks: int, state: State, policy: Policy) -> None:
-    """Run the loop over `blocks` KV blocks. Raises Deadlock."""
+    """Runs the loop over `blocks` KV blocks. Raises Deadlock."""
     run = _Execution(program, blocks, state)
     while not run.finished:
         events = run.events()

@@ -1,4 +1,6 @@
-"""A schedule with its Program, as they are handed on from whoever asked for a kernel to all who make and prove it."""
+"""A Planned, a schedule with its Program, is handed from whoever asks for a kernel to all who make and prove the
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +15,30 @@ from tl_attention.schedule.schedule import Schedule
 
 @dataclass(frozen=True)
 class Planned:
-    """A schedule whose Program is derived when it is first asked for, once."""
+    """A Planned is a schedule with its Program, which is derived once, when it is first asked for."""
 
     schedule: Schedule
 
     @cached_property
     def program(self) -> Program | None:
-        """The Program, in the lowering's own model; None where the compiler decides the order.
+        """Returns the Program, in the lowering's own model; None where the compiler decides the order.
 
         Raises ScheduleRefused where none can be derived.
         """
         return derive(self.schedule) if self.schedule.has_program else None
 
     def in_model(self, model: Model | None) -> Program | None:
-        """The Program in another model than the lowering's; its own where none is named. Raises as `program` does."""
+        """Returns the Program in this model of the machine; in the lowering's own where none is named.
+
+        It returns None, and raises, as `program` does.
+        """
         if model in (None, self.schedule.dialect.model) or not self.schedule.has_program:
             return self.program
         return derive(self.schedule, model)
 
     @property
     def buffers(self) -> tuple[int, int]:
-        """Buffers of K_shared and of V_shared. Raises ScheduleRefused as `program` does."""
+        """Returns how many buffers K_shared and V_shared have. Raises ScheduleRefused as `program` does."""
         loads = self.schedule.table.loads
         found = self.program.buffers if self.program else dict.fromkeys(loads, self.schedule.num_stages)
         k, v = (found[load] for load in loads)

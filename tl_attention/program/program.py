@@ -1,14 +1,14 @@
-"""The Program: the loop as a short list of operations. `derivation.py` makes it from a schedule.
+"""A Program is the loop as a short list of operations. `derivation.py` makes it from a schedule.
 
-It is derived as one iteration of the steady state. Prologue and epilogue are the same iteration with the operations
-left out whose KV block does not exist, so there is one list to prove and to run. The lowering's passes then add what
-its kernel does besides, and leave out what it need not do: that is the whole Program, its phases, which is emitted,
+It is derived as one iteration of the steady state. Prologue and epilogue are the same iteration without the operations
+whose KV block does not exist, so there is one list to prove and to run. The lowering's passes then add what its kernel
+does besides, and leave out what the kernel need not do. The result is the whole Program, its phases: they are emitted,
 explained and compared with the generated code.
 
 Two models of the machine:
 
-`synchronous`, what `lowering: pipelined` gets from TileLang: every product is issued and waited for at once, and a
-load is issued by the threads that compute, `num_stages - 1` blocks ahead of its reader.
+`synchronous`, what `lowering: pipelined` gets from TileLang: every product is issued and waited for at once, and a load
+is issued by the threads that compute, `num_stages - 1` blocks ahead of its reader.
 
 `asynchronous`, what a Hopper SM can do: a producer issues the loads as far ahead as the rings allow, and a product
 stays in flight until an operation needs its result or overwrites its operands.
@@ -29,7 +29,7 @@ CONSUMER, PRODUCER = "consumer", "producer"
 
 
 class Operation(NamedTuple):
-    """One operation of an iteration: in iteration t it concerns KV block t - lag. `kind` is one of
+    """An Operation is a step of an iteration: in iteration t it concerns KV block t - lag. `kind` is one of
 
     run         a vector statement
     issue       a load or a product
@@ -53,14 +53,14 @@ class Operation(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """The operations of iteration t; in an epilogue t counts from the number of blocks."""
+    """An Iteration has the operations of iteration t; in an epilogue t counts from the number of blocks."""
 
     t: int
     operations: tuple[Operation, ...]
 
 
 class Step(NamedTuple):
-    """An operation in a given iteration: `block` is a number."""
+    """A Step is an operation in a given iteration: `block` is the number of its KV block."""
 
     op: Operation
     block: int
@@ -68,7 +68,10 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Phases:
-    """What a role does: the iterations before the loop, the one that repeats from its t on, and those behind it."""
+    """Phases are what a role does.
+
+    They are the iterations before the loop, the one that repeats from its t on, and those behind the loop.
+    """
 
     prologue: tuple[Iteration, ...]
     steady: Iteration
@@ -76,16 +79,16 @@ class Phases:
 
     @property
     def end(self) -> int:
-        """The first iteration behind those that repeat, from the number of blocks."""
+        """Returns the first iteration behind those that repeat, counted from the number of blocks."""
         return self.epilogue[0].t if self.epilogue else 0
 
     @property
     def least_blocks(self) -> int:
-        """The blocks of the shortest loop that prologue and epilogue make together."""
+        """Returns how many blocks the shortest loop has that prologue and epilogue make together."""
         return max(1, self.steady.t - self.end)
 
     def iterations(self, blocks: int) -> Iterator[Iteration]:
-        """Those of a loop over so many KV blocks, at least `least_blocks`, in order."""
+        """Yields the iterations of a loop over so many KV blocks, at least `least_blocks`, in order."""
         assert blocks >= self.least_blocks, f"{blocks} blocks, expected at least {self.least_blocks}"
         yield from self.prologue
         for t in range(self.steady.t, blocks + self.end):
@@ -94,16 +97,16 @@ class Phases:
             yield Iteration(blocks + t, operations)
 
     def steps(self, blocks: int) -> Iterator[Step]:
-        """The operations of `iterations`."""
+        """Yields the operations of a loop over so many KV blocks, each with its block."""
         for t, operations in self.iterations(blocks):
             for op in operations:
                 yield Step(op, t - op.lag)
 
 
 def unroll(operations: Sequence[Operation], blocks: int, products: Collection[str]) -> Iterator[Step]:
-    """All iterations of the same operations, without those whose block does not exist.
+    """Yields the steps of all iterations of the same operations, without those whose block does not exist.
 
-    The wait for a product leaves in flight what was issued after it.
+    The wait for a product leaves in flight the products that were issued after it.
     """
     issued: list[tuple[str, int]] = []
     lags = [op.lag for op in operations]
@@ -123,7 +126,10 @@ def unroll(operations: Sequence[Operation], blocks: int, products: Collection[st
 
 
 def phases_of(operations: Sequence[Operation], blocks: int, products: Collection[str]) -> Phases:
-    """The phases of a loop, found where the iterations of one over `blocks` blocks start and cease to repeat."""
+    """Returns the phases of a loop that repeats these operations.
+
+    They are found where the iterations of a loop over `blocks` blocks start and cease to repeat.
+    """
     iterations: dict[int, list[Operation]] = {}
     for op, block in unroll(operations, blocks, products):
         iterations.setdefault(block + op.lag, []).append(op)
@@ -139,10 +145,10 @@ def phases_of(operations: Sequence[Operation], blocks: int, products: Collection
 
 @dataclass(frozen=True)
 class Program:
-    """The operations of one iteration for each role, and the number of buffers of each load's ring.
+    """A Program has the operations of one iteration for each role, and the number of buffers of each load's ring.
 
-    `passes` make the phases that run of those of the consumer's iterations, in order. `emitted` says that the kernel runs
-    them one after another as they are; else TileLang places them.
+    `passes` turn the phases of the consumer's iterations into the phases that run, one pass after another. `emitted`
+    says that the kernel runs the operations one after another as they are; otherwise TileLang places them.
     """
 
     table: Table
@@ -154,13 +160,13 @@ class Program:
     emitted: bool = field(default=False, compare=False, repr=False)
 
     def roles(self, blocks: int) -> dict[str, tuple[Step, ...]]:
-        """Every role's steps for a loop over `blocks` KV blocks, in order, as derived: before any pass."""
+        """Returns every role's steps for a loop over `blocks` KV blocks, in order, as derived: before any pass."""
         listed = {CONSUMER: self.consumer, PRODUCER: self.producer}
         return {role: tuple(unroll(ops, blocks, self.table.products)) for role, ops in listed.items() if ops}
 
     @cached_property
     def phases(self) -> Phases:
-        """What the threads that compute do: the whole Program, after every pass."""
+        """Returns what the threads that compute do: the whole Program, after every pass."""
         phases = phases_of(self.consumer, 4 * self.span, self.table.products)
         for change in self.passes:
             phases = change(phases)
@@ -168,32 +174,35 @@ class Program:
 
     @property
     def counts_loads(self) -> bool:
-        """Whether a wait for a load leaves later ones in flight, as one for a product does: threads issue them in groups."""
+        """Says whether a wait for a load leaves later loads in flight, as a wait for a product does with products.
+
+        It does where threads issue loads in groups.
+        """
         return self.emitted and self.model == "synchronous"
 
     @property
     def loads(self) -> tuple[str, ...]:
-        """The producer's loads, in its order."""
+        """Returns the producer's loads, in its order."""
         return tuple(op.statement for op in self.producer if op.kind == "issue")
 
     @property
     def rings(self) -> str:
-        """Every ring with its number of buffers, in words: K_shared 2, V_shared 2."""
+        """Returns every ring with its number of buffers, in words: K_shared 2, V_shared 2."""
         return ", ".join(f"{self.table.ring_of(load)} {count}" for load, count in self.buffers.items())
 
     @property
     def iterations_around(self) -> tuple[int, int]:
-        """(first, last + 1) of the iterations of a one-block loop: how far prologue and epilogue reach."""
+        """Returns (first, last + 1) of the iterations of a one-block loop: how far prologue and epilogue reach."""
         lags = [op.lag for op in self.consumer]
         return min(lags), max(lags) + 1
 
     @property
     def least_blocks(self) -> int:
-        """Blocks that the loop runs at least: short loops get blocks that are masked whole.
+        """Returns how many blocks the loop runs at least: short loops get blocks that are masked whole.
 
-        Where TileLang places them it guards, in 0.1.15, each part of the prologue by itself, and with it the wait for a
-        load that an earlier part issued; a loop this long has no such guard. Prologue, steady state and epilogue that
-        are emitted one after another are this long together.
+        TileLang 0.1.15, where it places the operations, guards each part of the prologue by itself, and with it the
+        wait for a load that an earlier part issued; a loop this long has no such guard. Prologue, steady state and
+        epilogue that are emitted one after another are this long together.
         """
         if self.model == "synchronous" and not self.emitted:
             first, last = self.iterations_around
@@ -202,11 +211,11 @@ class Program:
 
     @property
     def span(self) -> int:
-        """Blocks after which the loop shows every state it can be in: pipeline depth and rings."""
+        """Returns after how many blocks the loop has shown every state it can be in: pipeline depth and rings."""
         first, last = self.iterations_around
         return last - first + max(self.buffers.values())
 
 
 def offset(distance: int, origin: str = "t") -> str:
-    """A block relative to iteration t, or to another one: `t`, `t-1`."""
+    """Returns a block relative to iteration t, or to another one, as text: `t`, `t-1`."""
     return origin if distance == 0 else f"{origin}{distance:+d}"
