@@ -23,7 +23,8 @@ from tl_attention.schedule.options import KernelOptions, SoftmaxOptions, Split, 
 from tl_attention.schedule.schedule import Schedule
 
 EXAMPLE = "(128, 64, 64, 4): async+eager+swizzled+load_0_2_0_fragments+buffer+opt_softmax"
-# Of an operand's fragments, 8 columns wide: all of the tile's before the first product, or those of one step of 16.
+# How many of an operand's fragments, 8 columns wide, are loaded at a time: all of the tile's before the first
+# product, or those of one step of 16 columns.
 WHOLE, STEP = 0, 2
 # What a fragment load of 2 brings: the columns that an mma.sync multiplies.
 STEP_COLUMNS = 16

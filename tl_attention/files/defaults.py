@@ -23,7 +23,7 @@ from tl_attention.problem.mask import MASK_KINDS, MaskKind, kind_of
 from tl_attention.problem.shape import DTYPES, AttentionShape, Dtype
 
 FILE = Path(__file__).with_name("defaults.yaml")
-# Of problems: a model has few, but for its lengths.
+# Problems for which the schedule is kept: a model has few, apart from its lengths.
 MOST_KEPT = 4096
 # Longer than any tensor.
 LONGEST = 2**62
@@ -197,8 +197,8 @@ def default_schedules(shape: AttentionShape, arch: str = HOPPER.arch) -> list[st
     The schedule of the shortest lengths comes first. Raises InputError where a card has none for some length.
     """
     found, case = defaults(), Case.of(shape, arch)
-    # Of each range of lengths that no rule tells apart the fewest rows, and the most keys: where a mask hides later keys,
-    # there are only so many rows that see one.
+    # Each range of lengths that no rule tells apart is tried at its fewest rows and its most keys: where a mask hides
+    # later keys, there are only so many rows that see one.
     rows, keys = edges(found.rules, "seq_q"), [*(edge - 1 for edge in edges(found.rules, "seq_kv")[1:]), LONGEST]
     lengths = [(q, kv) for q in rows for kv in keys if shape.mask.right is None or q <= kv + shape.mask.right]
     numbers = (found.number(case._replace(seq_q=q, seq_kv=kv)) for q, kv in lengths)

@@ -26,7 +26,7 @@ from tl_attention.schedule.rules import KEYS_OF_ORDER, OF_EVERY_LOWERING, ORDER_
 
 # The base that gives what a schedule of the lowering needs.
 BASES = {"pipelined": "seed", "mma_sync": "mma_sync", "inferred": "inferred"}
-# Stand for keys that are missing or wrong, so that the rules about the others can be asked.
+# These stand for keys that are missing or wrong, so that the rules about the others can be asked.
 STAND_INS = {"block_M": 128, "block_N": 128, "threads": 256, "num_stages": 2}
 MOST_RULES = 40
 MOST_TOLD = 20
@@ -126,7 +126,7 @@ def _mistakes(
     missing = tuple(key for key in needed if (key,) in absent - faulty and key not in guessed and "base" not in guessed)
     if missing:
         yield _Mistake((), "", missing=missing)
-    # Where the lowering may be that of a base which is missing, its rules say nothing.
+    # The lowering may be that of a base which is missing: then the rules of this one say nothing.
     if absent and not sources.has_base and "lowering" not in fields:
         return
     faulty = faulty | {detail["loc"] for detail in details} | absent

@@ -70,7 +70,7 @@ class ScheduleKeys(Schedule):
     ] = DEFAULT_HEAD_DIMS
 
 
-# About the file, not the schedule: they are no part of its label, and a base's are not taken over.
+# Keys about the file, not the schedule: they are no part of its label, and a base's are not taken over.
 FILE_KEYS = tuple(name for name in ScheduleKeys.model_fields if name not in Schedule.model_fields)
 
 

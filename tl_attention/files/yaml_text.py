@@ -36,7 +36,7 @@ DECIMAL = {
 }
 
 
-# Of a file: as long as it is the same, so is what was read.
+# As long as the stamp of a file is the same, so is what was read from it.
 Stamp = tuple[int, int, int, int]
 
 
@@ -276,7 +276,7 @@ MOST_SHOWN = 40
 
 def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
     """Returns the line to blame, counted from 1, and the words for what is wrong."""
-    # PyYAML ends lines there too.
+    # PyYAML ends lines at all of these.
     lines = re.split(r"\r\n|[\r\n\x85\u2028\u2029]", text.removeprefix("\ufeff"))
     problem, mark = error.problem or error.context or "", error.problem_mark or error.context_mark
     began = error.context_mark

@@ -11,7 +11,7 @@ from tl_attention.hardware.warpgroup import WARP
 Arch = Literal["sm_80", "sm_86", "sm_89", "sm_90a", "sm_120"]
 ARCHS: tuple[Arch, ...] = get_args(Arch)
 KIB = 1024
-# Of an SM: each has a share of its registers, and gives these to a warp's threads together.
+# An SM's partitions: each has a share of its registers, and gives these to a warp's threads together.
 PARTITIONS, REGISTERS_OF_A_WARP = 4, 256
 SHARED_GRANULE = 128
 

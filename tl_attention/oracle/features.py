@@ -14,7 +14,8 @@ from torch import Tensor
 
 from tl_attention.problem.features import BY_WORD
 
-# What becomes of scores (queries, keys), where `after` says how far each key lies after its query's own place.
+# A Change returns what becomes of scores (queries, keys), where `after` says how far each key lies after its query's
+# own place.
 Change = Callable[[Tensor, Tensor], Tensor]
 
 

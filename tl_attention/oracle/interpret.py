@@ -87,7 +87,7 @@ def verify(program: Program, schedule: Schedule, variant: Variant, seed: int = 0
     options: dict[str, Any] = {"mask": variant.mask, "scale": variant.head_dim**-0.5}
     for feature in features_of(variant.optional):
         if feature in INPUTS:
-            # Another of each head, so that those of two cannot be mixed up.
+            # Each head has another value, so that two heads cannot be mixed up.
             of_heads = feature.tried + torch.arange(heads, dtype=torch.float32)
             options[feature.word] = feature.tried if feature.is_number else of_heads
     tiles = Tiles(schedule.block_M, schedule.block_N, schedule.kv_order, schedule.softmax)

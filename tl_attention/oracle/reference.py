@@ -18,9 +18,10 @@ from tl_attention.problem.mask import CAUSAL, FULL, Mask
 from tl_attention.problem.shape import AttentionShape
 
 BUDGET = 2.0
-# Of a row's LSE, absolute: where all exponentials of a row are off by a part e of them, their logarithm is off by e.
-# Polynomials of degree 3 are off by up to 8.6e-5, those of degree 2 by up to 2.1e-3, to either side. What else a kernel
-# rounds is less: a score by a part of 1e-6 or so of what it is the sum of, and maximum, scale and logarithm in fp32.
+# The absolute rounding of a row's LSE: where all exponentials of a row are off by a part e of them, their logarithm
+# is off by e. Polynomials of degree 3 are off by up to 8.6e-5, those of degree 2 by up to 2.1e-3, to either side.
+# What else a kernel rounds is less: a score by a part of 1e-6 or so of what it is the sum of, and maximum, scale and
+# logarithm in fp32.
 LSE_ROUNDING = 2.0**-10
 CHUNK_SCORES = 1 << 27
 
@@ -235,7 +236,7 @@ def _attention(
     plain = mask == FULL and not of_head(asked, 0)
     for first in range(0, seq_q, rows):
         last = min(first + rows, seq_q)
-        # Numbers of scores, which a plain problem needs none of.
+        # A plain problem does not need to know how far keys lie after queries.
         after = torch.empty(0) if plain else _after(seq_q, seq_kv, first, last, q.device)
         visible = None if mask == FULL else _visible(mask, after)
         for b in range(q.shape[0]):
@@ -247,7 +248,7 @@ def _attention(
                     scores = change(scores, after)
                 if visible is not None:
                     scores = scores.masked_fill_(~visible, float("-inf"))
-                # Keys more, which have no value.
+                # These are scores of further keys, which have no value.
                 more = [score.to(compute).expand(len(scores), 1) for score in more_scores(of_features)]
                 everything = torch.cat([scores, *more], dim=1) if more else scores
                 if lse is not None:

@@ -82,7 +82,7 @@ class Tile:
         self.unwritten = torch.full((N, shape.head_dim), float("nan"))
         self.buffers: dict[object, Tensor] = {
             "Q_shared": rows_of(inputs["Q"], self.first_row, M),
-            # Of a loop that finds Q in registers.
+            # For a loop that finds Q in registers.
             "Q_local": rows_of(inputs["Q"], self.first_row, M),
             "acc_s": torch.full((M, N), float("nan")),
             "acc_s_cast": torch.full((M, N), float("nan")),

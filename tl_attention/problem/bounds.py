@@ -22,12 +22,13 @@ from tl_attention.errors import InputError, shown
 from tl_attention.problem.mask import Mask
 
 LARGEST = 2**31 - 1
-# For what is rounded up to tiles, for short loops that are padded to the pipeline's depth, and for the tile that each block
-# asks for when there are none left: thousands at most.
+# Room for what is rounded up to tiles, for short loops that are padded to the pipeline's depth, and for the tile that
+# each block asks for when there are none left: thousands at most.
 ROOM = 2**16
 # CUDA's limit for a grid's y (heads) and z (batch), which the lowerings but warp_specialized have.
 GRID_YZ = 65_535
-# 100 seconds of an H200 at head_dim 128. In tiles of 64 x 16 they are 2^37 blocks, in those that ship 2^33 or so.
+# Pairs that take an H200 100 seconds at head_dim 128. In tiles of 64 x 16 they are 2^37 blocks, in those that ship
+# 2^33 or so.
 PAIRS = 2**47
 
 

@@ -57,14 +57,14 @@ def scale_of(scale: object) -> float:
     return float(scale)
 
 
-# A number of the call; a tensor with one fp32 for each head of Q; or a result more.
+# A feature is a number of the call; a tensor with one fp32 for each head of Q; or one more result.
 Kind = Literal["number", "per head", "result"]
 # What a problem has of a feature: the number, or whether it is there.
 Value = float | bool
 
 
 def _softcap(value: object) -> float:
-    low, high = 1e-20, 1e20  # So that fp32 has the scale divided by it.
+    low, high = 1e-20, 1e20  # Within these, fp32 can hold the scale divided by the cap.
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not (value == 0 or low <= value <= high):
         raise InputError(f"softcap is {shown(value)}, expected 0, which is off, or {low:g} to {high:g}")
     return float(value)
@@ -75,7 +75,7 @@ def _softcap_with_scale(value: float, scale: float) -> None:
         raise InputError(f"scale / softcap is {scale / value:g}, expected {EXPECTED_SCALE}")
 
 
-# One object each, so that they are told apart as such.
+# Each feature is one object, so features are compared by identity.
 @dataclass(frozen=True, eq=False)
 class Feature:
     """A Feature is what a call may ask for; `word` names it.

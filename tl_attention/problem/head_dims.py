@@ -7,16 +7,16 @@ from typing import Literal, get_args
 
 from tl_attention.errors import InputError, shown
 
-# Of a whole case: a number, or `192/128` where V and the output have another than Q and K.
+# The head size of a whole case: a number, or `192/128` where V and the output have another one than Q and K.
 HeadSize = int | str
-# What schedules say that they are meant for: columns of tiles. 192/128 is that of DeepSeek's latent attention.
+# The head sizes that schedules may be meant for, in columns of tiles. DeepSeek's latent attention has 192/128.
 TileSize = Literal[64, 96, 128, 192, "192/128", 256]
 TILE_SIZES: tuple[TileSize, ...] = get_args(TileSize)
-# Columns of a tile in shared memory. One beyond the tensor's is 0: TMA fills it.
+# Columns of a tile in shared memory. A column beyond the tensor's is 0: TMA fills it.
 TILE_DIMS = tuple(size for size in TILE_SIZES if isinstance(size, int))
 # What a schedule is meant for unless it says so.
 DEFAULT_HEAD_DIMS: tuple[TileSize, ...] = (64, 128)
-# Of a tensor's: its rows are multiples of 16 bytes, as TMA and 16-byte copies need.
+# A tensor's head size is a multiple of this: its rows are multiples of 16 bytes, as TMA and 16-byte copies need.
 MULTIPLE = 8
 SUPPORTED = f"a multiple of {MULTIPLE} up to {TILE_DIMS[-1]}"
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 ROWS = 64
 # Beside an edge: a fault that moves it by up to three keys shows.
 NEAR = range(-2, 3)
-# Of the keys after a query's own, in an interpreter's problem.
+# The most keys after a query's own that an interpreter's problem allows for.
 MOST_AFTER = 2048
-# Problems of each residue of seq_kv - seq_q.
+# How many problems each residue of seq_kv - seq_q has.
 OF_RESIDUE = 4
 LONGEST = 1 << 24, (1 << 31) - (1 << 20)
 
@@ -143,7 +143,7 @@ def drawn(mask: Mask, rows: int, block_N: int, group: int) -> Problems:
     Some problems have queries that stand before the first key, some have rows that see no key, and some have sequences
     of length 0. Equal arguments give equal problems. Tiles have `rows` rows; `group` heads of Q share one of K and V.
     """
-    # Late: light commands import this file.
+    # numpy is imported late: light commands import this file.
     import numpy as np
 
     draw = np.random.default_rng(29)

@@ -19,7 +19,7 @@ INTEGERS = SimpleNamespace(min=min, max=max, ceildiv=ceildiv, Or=operator.or_)
 
 @dataclass(frozen=True)
 class Mask:
-    """A Mask says which keys a query sees: from `left` before its own key to `right` after it; None stands for all.
+    """A Mask says which keys a query sees: from `left` before its own key to `right` after it; None is an open side.
 
     Query i stands at key i + past_len, past_len = seq_kv - seq_q: queries and keys end together.
 
@@ -63,7 +63,7 @@ class Mask:
         return 0 if self.left is None else ops.ceildiv(ops.max(end_key - 1 - self.left, 0), block_N)
 
     def end_whole(self, blocks, first_key, block_N, ops):
-        """Returns the end of the KV blocks, of `blocks` full ones, which all queries from `first_key` on see whole."""
+        """Returns the end of the KV blocks, of `blocks` full ones, to whose end all queries from `first_key` on reach."""
         return blocks if self.right is None else ops.min(blocks, (first_key + 1 + self.right) // block_N)
 
     def rows_before(self, seq_q: int, seq_kv: int) -> int:

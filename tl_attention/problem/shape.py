@@ -151,7 +151,7 @@ class AttentionShape:
             raise InputError(f"shape: {error}") from None
 
     def resized(self, sizes: Sizes) -> AttentionShape:
-        """Returns the problem at other sizes, where as many of Q's heads share one of K and V."""
+        """Returns the problem at other sizes; as many of Q's heads share one of K and V as before."""
         return replace(self, **sizes._asdict(), heads_kv=sizes.heads // self.group, lengths=())
 
     @classmethod

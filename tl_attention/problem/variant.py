@@ -10,7 +10,7 @@ from tl_attention.problem.mask import FULL, Mask
 
 
 class Sizes(NamedTuple):
-    """Sizes are those that a kernel may read at run time."""
+    """Sizes has the sizes of a problem that a kernel may read at run time."""
 
     batch: int
     heads: int

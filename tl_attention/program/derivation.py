@@ -91,7 +91,7 @@ def derive(schedule: Schedule, model: Model | None = None) -> Program:
     }
     iteration = _Iteration(emission, table, model, buffers, schedule.wait_before, schedule.release_before)
     producer = tuple(Operation(kind, load, 0) for load in producers for kind in ("acquire", "issue"))
-    # What a lowering adds is said of its own model.
+    # What a lowering adds holds for its own model only.
     own = model == schedule.dialect.model
     passes = schedule.dialect.passes if own else ()
     bound = tuple(partial(change, schedule=schedule, buffers=buffers) for change in passes)

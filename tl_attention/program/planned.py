@@ -1,6 +1,4 @@
-"""A Planned, a schedule with its Program, is handed from whoever asks for a kernel to all who make and prove the
-kernel.
-"""
+"""A Planned is a schedule with its Program. All who make and prove a kernel get it from whoever asked for the kernel."""
 
 from __future__ import annotations
 

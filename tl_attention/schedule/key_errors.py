@@ -13,7 +13,7 @@ from tl_attention.errors import InputError
 from tl_attention.schedule.fields import Model, field_at, model_at, model_of
 from tl_attention.schedule.key_words import KeyPath, dotted, line_of, shown, suggestion
 
-# A key below each that has keys.
+# For each key that has keys below it, an example of one.
 EXAMPLES = {
     "kernel": {"cluster": 1},
     "softmax": {"row_max": "thread"},

@@ -23,7 +23,7 @@ MOST_CHUNKS = 16
 CHUNK = re.compile(rf"({'|'.join(IN_CHUNKS)})\.([0-9]|1[0-5])")
 EVERY_NAME = (*NAMES, *(f"{name}.{chunk}" for name in IN_CHUNKS for chunk in range(MOST_CHUNKS)))
 
-# What a statement was called once.
+# Statements that once had another name.
 RENAMED = {"logsum": "sum_merge"}
 
 
@@ -320,5 +320,5 @@ OPTIONS: dict[str, type[_Options]] = {
     "release_before": Releases,
 }
 OPTION_KEYS = tuple(OPTIONS)
-# Each by its path: `kernel.k_stages`.
+# Each option by its path: `kernel.k_stages`.
 OPTION_PATHS = tuple(f"{key}.{name}" for key, options in OPTIONS.items() for name in options.model_fields)

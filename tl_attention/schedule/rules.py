@@ -101,7 +101,7 @@ HOLDS: dict[str, Callable[[Any, Any], bool]] = {
 # --- the rules of every lowering ---------------------------------------------------------------------------------------
 
 KEYS_OF_ORDER = ("group", "order", "stage")
-# Groups of a schedule that splits nothing, and of one that splits all it can: none is empty.
+# The most groups of a schedule that splits nothing, and of one that splits all it can: no group is empty.
 MOST_WHOLE = len(NAMES)
 MOST_GROUPS = MOST_WHOLE + len(IN_CHUNKS) * (MOST_CHUNKS - 1)
 
@@ -136,7 +136,7 @@ def _order_left_out(key: str) -> Rule:
         key,
         lambda s: f"lowering {s.lowering} leaves the order to the compiler",
         needs={key: {"maxItems": 0}},
-        # The first of those that are there is told.
+        # The first of the keys that are there is told.
         given={before: {"maxItems": 0} for before in KEYS_OF_ORDER[: KEYS_OF_ORDER.index(key)]},
         advice=lambda s: f"remove {' and '.join(name for name in KEYS_OF_ORDER if getattr(s, name))}",
     )
