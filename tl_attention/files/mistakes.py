@@ -87,8 +87,9 @@ def all_mistakes(files: Sequence[YamlFile], fields: dict[str, Any], model: type[
 def blamed(files: Sequence[YamlFile], key: KeyPath, message: str, kind: str = "") -> str:
     """Returns the message as `file:line: kind: key: message`.
 
-    The outermost file that has all of the key, or else the most of it, is to blame. If that is a base, the line is that
-    of the outermost file's `base` key, and the message names the line in the base.
+    The outermost file that has all of the key, or else the most of it, is to blame. If that is a base, and the
+    outermost file does not decide the key itself, the line is that of the outermost file's `base` key, and the message
+    names the line in the base. An empty key has no line.
     """
     file = files[0]
     if not key:

@@ -57,7 +57,7 @@ class ErrorReport:
 
 
 def worst_of(reports: Sequence[ErrorReport]) -> ErrorReport:
-    """Returns the largest of each of the two errors, as a part of its budget.
+    """Returns the worst rms and the worst single error, each as a part of its budget.
 
     The two may be of different problems. A report that is not finite is returned as it is.
     """

@@ -64,7 +64,7 @@ Value = float | bool
 
 
 def _softcap(value: object) -> float:
-    low, high = 1e-20, 1e20  # Within these, fp32 can hold the scale divided by the cap.
+    low, high = 1e-20, 1e20  # So that fp32 has the scale divided by it.
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not (value == 0 or low <= value <= high):
         raise InputError(f"softcap is {shown(value)}, expected 0, which is off, or {low:g} to {high:g}")
     return float(value)
