@@ -69,20 +69,20 @@ except Exception as error:
 
 # --- the TileLang program ------------------------------------------------------------------------------------------
 
-# Which keys a query sees.
+# A mask says which keys a query sees.
 
 
 @dataclass(frozen=True)
 class Mask:
-    """Query i stands at key i + past_len, past_len = seq_kv - seq_q: queries and keys end together.
+    """A Mask says which keys a query sees: from `left` before its own key to `right` after it; None is an open side.
 
-    It sees the keys from `left` before its own to `right` after it, of those that there are; None is all of them.
+    Query i stands at key i + past_len, past_len = seq_kv - seq_q: queries and keys end together.
 
-    Of a tile, whose queries stand at first_key to end_key - 1, the KV blocks from `first_block` to `end_block` are
-    needed, and of these only the ones from `first_whole` to `end_whole` need no mask.
+    For a tile with queries at first_key to end_key - 1, the KV blocks from `first_block` to `end_block` are needed, and
+    of these only the blocks from `first_whole` to `end_whole` need no mask.
 
-    It is for integers of Python, tensors of torch and expressions of TileLang alike: `ops` has min, max, ceildiv and Or
-    for what is passed, as `tilelang.language` does for its own. `own_key` is where a query stands; `key` counts from
+    The methods work on Python ints, torch tensors and TileLang expressions; `ops` supplies min, max, ceildiv and Or for
+    that kind of number, as `tilelang.language` does for its own. `own_key` is where a query stands; `key` counts from
     key `first` on.
     """
 
@@ -90,21 +90,21 @@ class Mask:
     right: int | None = None
 
     def hidden(self, key, own_key, seq_kv, ops, first=0):
-        """Whether a key is hidden from a query."""
+        """Says whether a key is hidden from a query."""
         end = seq_kv
         too_late = key >= end - first
         return too_late
 
     def end_block(self, blocks, end_key, block_N, ops):
-        """The end of the KV blocks, of `blocks`, that any query before `end_key` reaches."""
+        """Returns the end of the KV blocks, of `blocks`, that any query before `end_key` reaches."""
         return blocks
 
     def end_whole(self, blocks, first_key, block_N, ops):
-        """The end of the KV blocks, of `blocks` full ones, to whose last key all queries from `first_key` on reach."""
+        """Returns the end of the KV blocks, of `blocks` full ones, to whose end all queries from `first_key` on reach."""
         return blocks
 
 
-# A warpgroup in numbers.
+# These are a warpgroup's numbers, and those of named barriers.
 
 
 WARP = 32
