@@ -183,7 +183,7 @@ def bench(
 
 
 def default_schedules(every: bool, card: Card) -> list[str]:
-    """Returns what `bench` takes when nothing is named: all, or the few of WITHOUT_GPU where all could not be timed."""
+    """Returns the schedules that `bench` takes by default: all, or WITHOUT_GPU for Hopper where no such GPU is here."""
     texts, is_timed = texts_of(()), visible_gpus() and not another_gpu(card.arch)
     if every or is_timed or card.arch != HOPPER.arch:
         return texts

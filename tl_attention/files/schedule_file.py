@@ -32,14 +32,14 @@ T = TypeVar("T")
 
 
 def one_line(text: str) -> str:
-    """Returns the text. Raises PydanticCustomError unless it is one line that a terminal can show."""
+    """Checks that a text is one line that a terminal can show, and returns it. Raises PydanticCustomError for another."""
     if not text.isprintable():
         raise PydanticCustomError("one_line", "expected one line of printable text")
     return text
 
 
 def each_once(values: tuple[T, ...]) -> tuple[T, ...]:
-    """Returns the values. Raises PydanticCustomError where one of them is there twice."""
+    """Checks that no value is there twice, and returns the values. Raises PydanticCustomError where one is."""
     if len(set(values)) < len(values):
         raise PydanticCustomError("each_once", "expected each once")
     return values

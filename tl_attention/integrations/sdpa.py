@@ -95,7 +95,7 @@ def sdpa_forward(
 
 
 def flash_forward(query: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
-    """Computes flash attention of tensors (batch, seq, heads, head_dim).
+    """Stands in for PyTorch's `_flash_attention_forward`, with its arguments; tensors are (batch, seq, heads, head_dim).
 
     Returns the output, the LSE, and what dropout would have drawn.
     """

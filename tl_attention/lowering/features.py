@@ -68,7 +68,7 @@ def add_sink(rows, s, c):
 
 
 def sink_score(sink, per_score):
-    """Returns the score that a sink is worth."""
+    """Returns a sink as a score before scaling: times `per_score` it is sink x log2 e; at most HIGHEST."""
     score = sink * LOG2_E / per_score
     return T.if_then_else(score > T.float32(HIGHEST), T.float32(HIGHEST), score)
 

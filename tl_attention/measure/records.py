@@ -314,7 +314,7 @@ def _number(text: str) -> float:
 
 
 def parse_line(kind: type[Parsed], line: bytes, where: str) -> Parsed:
-    """Returns the row of a line, of any kind that has a `problem`.
+    """Reads a line of JSON as a row of the class `kind`, such as Row or CellRow, and checks it.
 
     Raises InputError that begins with `where`, as FILE:LINE.
     """

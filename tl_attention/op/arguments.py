@@ -32,7 +32,7 @@ def by_word(values: Sequence[Any]) -> Given:
 
 
 def bhsd(tensor: Tensor, layout: str) -> Tensor:
-    """Returns a view (batch, heads, seq, head_dim) of a 4D tensor, and anything else as it is.
+    """Returns a 4D tensor of this layout seen as (batch, heads, seq, head_dim), and anything else as it is.
 
     The checks of shapes name what is anything else.
     """

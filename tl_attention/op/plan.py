@@ -142,7 +142,7 @@ def _place(tensor: Tensor) -> Place:
 
 
 class Plans(dict[Key | None, Plan]):
-    """Plans are kept by key. A call without a key, None, finds no plan."""
+    """Plans map a call's key (`key_of`) to the Plan that launches such calls. A call without a key, None, finds none."""
 
     def keep(self, key: Key, plan: Plan) -> None:
         """Keeps a plan for later calls of its key. All plans are forgotten when there are too many."""

@@ -14,7 +14,7 @@ LSE_BYTES = 4
 
 @dataclass(frozen=True)
 class Tiling:
-    """A Tiling has a kernel's tiles as far as its loads show them: `block_M` queries, and blocks of `block_N` keys.
+    """A Tiling is what a kernel's bytes depend on: tiles of `block_M` queries, and blocks of `block_N` keys.
 
     A tile visits at least `least_blocks` KV blocks. `cluster` tiles of neighbouring rows share each load of K and V,
     and so visit the same blocks.

@@ -85,7 +85,7 @@ class Role(Agent):
         self._wrote(buffer)
 
     def put(self, buffer: Buffer) -> None:
-        """Has each warp compute its part of a buffer.
+        """Notes that the role's warps compute a buffer now, each its part, which no fence has shown yet.
 
         Products that read the buffer are over: a product is all warps', and so is the wait for it.
         """

@@ -79,7 +79,7 @@ class _Words:
         self._any_value = any_value
 
     def of(self, value: Any) -> str:
-        """Returns what this value does; nothing if there is nothing to say."""
+        """Returns the words for what an option does at this value, "" where there are none."""
         if value in self._values:
             return self._values[value]
         text = " + ".join(map(str, value)) if isinstance(value, tuple) else value

@@ -27,7 +27,7 @@ Operand = tuple[str, int, dict[int, Matrix]]
 
 
 class Multiplied(NamedTuple):
-    """A Multiplied is an mma.sync: its operands A and B, each with an array, a first register, and matrices."""
+    """A Multiplied is one mma.sync: operands A and B, each (array, first register, the matrix in each register)."""
 
     a: Operand
     b: Operand
@@ -35,7 +35,7 @@ class Multiplied(NamedTuple):
 
 @dataclass(frozen=True)
 class FragmentLayout:
-    """A FragmentLayout has the matrices and products of a schedule's statements, for heads of `head_dim` columns."""
+    """A FragmentLayout says, per statement, which 8 x 8 matrix each register gets and which registers each mma.sync multiplies."""
 
     schedule: Schedule
     head_dim: int
