@@ -21,10 +21,11 @@ class InKernel:
     Scores are what Q K^T gives, and the kernel scales them by a `factor` before the softmax, in natural units: log2 e comes
     after it.
 
-    `score(x, after, factor, s)` is what becomes of a score whose key lies `after` keys behind its query's own place (make a
-    float of that integer before a condition on it: the proof follows conditions on integers), and `factor_behind(factor, given)` the factor from then on. `operand(factor, given)` is what the device function that does
-    so for all scores of a thread, `on_scores`, is given beside them. `totals(rows, s, c)`, a macro, changes the rows'
-    maxima and totals, or stores something of them; if it `rescales`, what the output must be multiplied by is in
+    `score(x, after, factor, s)` is what becomes of a score whose key lies `after` keys behind its query's own place
+    (make a float of that integer before a condition on it: the proof follows conditions on integers), and
+    `factor_behind(factor, given)` the factor from then on. `operand(factor, given)` is what the device function that
+    does so for all scores of a thread, `on_scores`, is given beside them. `totals(rows, s, c)`, a macro, changes the
+    rows' maxima and totals, or stores something of them; if it `rescales`, what the output must be multiplied by is in
     scores_max_prev then.
     """
 
