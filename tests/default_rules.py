@@ -1,4 +1,4 @@
-"""What the rules of defaults.yaml must be together, and that each names a schedule and a record that there are."""
+"""The rules of defaults.yaml are held here to serve every case, and to name schedules and records that exist."""
 
 from __future__ import annotations
 

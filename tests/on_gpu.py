@@ -1,4 +1,4 @@
-"""What tests of `attention(q, k, v)` on a GPU share: inputs that no run had before, and the comparison with fp64."""
+"""Tests of `attention(q, k, v)` on a GPU share these: inputs that no run had before, and the comparison with fp64."""
 
 from __future__ import annotations
 

@@ -84,6 +84,13 @@ def test_fp64_attention_is_pytorchs():
         torch.testing.assert_close(attention_fp64(q, k, v, mask=mask, scale=0.3), expected, rtol=1e-12, atol=1e-12)
 
 
+def test_a_query_that_sees_one_key_gets_its_value_and_one_that_sees_none_gets_0():
+    q, k, v = make_inputs(AttentionShape(1, 1, 5, 3, 64), 0)
+    for attention in (attention_fp64, attention_same_precision):
+        output = attention(q, k, v, mask=CAUSAL, scale=0.3)[0, 0]
+        assert not output[:2].any() and output[2:].isfinite().all() and torch.equal(output[2].half(), v[0, 0, 0])
+
+
 def test_inputs_have_a_mean_and_depend_on_the_seed():
     q, k, v = make_inputs(AttentionShape(1, 2, 512, 512, 64), 5)
     assert all(0.45 < x.float().mean() < 0.55 for x in (q, k, v))

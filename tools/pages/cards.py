@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from pages.cells import SHORT
 from pages.made import RESULTS, filling
 from tl_attention.hardware.card import CARDS, Card
 from tl_attention.lowering.registry import lowering_of
@@ -17,7 +18,6 @@ from tl_attention.show.table import markdown
 RECORD = RESULTS / "cards.jsonl"
 # Kernels for this arch have run where the project's records were made.
 RUN_ON = "sm_90a"
-SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
 HEAD = """Each cell of the second table has four numbers of the kernel for that card: registers per thread, bytes of stack per
 thread (registers spill to the stack), bytes of shared memory per thread block, and how many such thread blocks fit an

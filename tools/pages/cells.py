@@ -17,6 +17,7 @@ from tl_attention.show.cells import binding_peer
 from tl_attention.show.report import PEER_NAMES
 from tl_attention.show.table import markdown
 
+SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 # The cards that were measured; most records are of CARD alone.
 CARDS = ("h100", "h200")
 CARD = "h200"

@@ -7,11 +7,10 @@ from statistics import geometric_mean
 
 from pictures import panels
 from pictures.panels import Key
-from pictures.style import SHORT
 
 from pages import ladder_profile
+from pages.cells import SHORT, record
 from pages.cells import read as read_cells
-from pages.cells import record
 from pages.float_instructions import FloatInstructions, float_instructions
 from tl_attention.files.ladder_file import Ladder
 from tl_attention.measure.cell import OURS, SCHEDULE

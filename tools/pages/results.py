@@ -7,7 +7,7 @@ from statistics import geometric_mean
 
 from pages.answers import QUESTIONS, answers, of_l
 from pages.answers import evaluations as evaluations_of
-from pages.cells import CARDS, heads_of, read, record
+from pages.cells import CARDS, SHORT, heads_of, read, record
 from pages.made import RESULTS, Make
 from pages.records import lines as lines_of
 from pages.records import records
@@ -33,7 +33,6 @@ GRID_LINES = (("bfloat16", "fa3"), ("bfloat16", "cudnn"), ("float16", "cudnn"))
 README_LINES = (GRID_LINES[0], GRID_LINES[1])
 # Problem L's groups in the record of cells.
 OF_L = {"bfloat16": "L", "float16": "L_fp16"}
-SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 
 HEAD = """# Results
 

@@ -10,9 +10,10 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from pages.cells import SHORT
 
 from pictures.sheet import WIDTH, Picture, Sheet, measured
-from pictures.style import COLOURS, LINE, MARKERS, NAMES, PAPER, SHORT, SMALL, TEXT, Style
+from pictures.style import COLOURS, LINE, MARKERS, NAMES, PAPER, SMALL, TEXT, Style
 from tl_attention.measure.cell import OTHERS, OURS, UNMASKED
 from tl_attention.measure.cell_records import AGAIN, CellRow, is_cell
 from tl_attention.measure.records import Measured, Row, parse_line, parse_object, read_lines

@@ -12,9 +12,9 @@ from statistics import geometric_mean
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
-from pages.cells import CARDS, divided, read, record
+from pages.cells import CARDS, divided, length, read, record
 
-from pictures.panels import Key, by_panel, length, problem, words
+from pictures.panels import Key, by_panel, problem, words
 from pictures.sheet import MARGIN, WIDTH, Picture, Sheet, measured
 from pictures.style import NAMES, NORMAL, PAPER, SMALL, TEXT, ink_on
 from tl_attention.measure.cell import OURS

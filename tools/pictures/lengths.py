@@ -9,9 +9,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from pages.cells import divided, read, record
+from pages.cells import divided, length, read, record
 
-from pictures.panels import Key, by_panel, length, problem, words
+from pictures.panels import Key, by_panel, problem, words
 from pictures.sheet import MARGIN, WIDTH, Picture, Sheet, measured
 from pictures.style import COLOURS, DASHES, MARKERS, NAMES, Style
 from tl_attention.measure.cell import OURS

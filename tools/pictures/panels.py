@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pictures.style import SHORT
+from pages.cells import SHORT
+
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.problem.head_dims import HeadSize
 from tl_attention.problem.mask import FULL, Mask
@@ -49,8 +50,3 @@ def problem(rows: Sequence[CellRow]) -> str:
     sizes = sorted({str(row.shape.head_size) for row in rows}, key=lambda size: (len(size), size))
     tokens = sorted({row.shape.batch * row.shape.seq_kv for row in rows})
     return f"head_dim {' and '.join(sizes)}, batch {' or '.join(map(str, tokens))} / length"
-
-
-def length(seq: int) -> str:
-    """Writes a length, as in `4k`."""
-    return f"{seq // 1024}k" if seq % 1024 == 0 else str(seq)

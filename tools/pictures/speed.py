@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from pages.cells import SHORT, heads_of, length
 
-from pictures.panels import length
 from pictures.sheet import MARGIN, WIDTH, Sheet, measured, svg_of
-from pictures.style import NAMES, SHORT, SMALL, TEXT, styled
+from pictures.style import NAMES, SMALL, TEXT, styled
 from tl_attention.measure.cell import OURS
 from tl_attention.measure.cell_records import CellRow
 from tl_attention.problem.mask import CAUSAL
@@ -86,7 +86,6 @@ def group(axes: Axes, left: float, cells: Sequence[CellRow], peer: str) -> float
         if found := row.speed(OURS, peer):
             axes.bar(at, found.ratio - 1, BAR, 1, color=list(MASKS.values())[causal])
     shape = cells[0].shape
-    heads = str(shape.heads) if shape.group == 1 else f"{shape.heads} on {shape.heads_kv}"
     also = (
         f"softcap {shape.asked['softcap']:g}"
         if shape.asked["softcap"]
@@ -94,7 +93,7 @@ def group(axes: Axes, left: float, cells: Sequence[CellRow], peer: str) -> float
     )
     for at, seq in enumerate(lengths):
         _below(axes, left + at + 0.5, 0, length(seq))
-    for line, words in enumerate((str(shape.head_size), heads, also), 1):
+    for line, words in enumerate((str(shape.head_size), heads_of(shape), also), 1):
         _below(axes, left + len(lengths) / 2, line, words)
     return left + len(lengths)
 

@@ -20,7 +20,6 @@ COLOURS = {OURS: "#12355b", "fa3": "#c2410c", "cudnn": "#2a9d8f", "flash2": "#e3
 MARKERS = {OURS: "o", "fa3": "s", "cudnn": "^", "flash2": "D"}
 DASHES: dict[str, Any] = {OURS: "-", "fa3": (0, (4, 1.5)), "cudnn": (0, (7, 2, 1.5, 2)), "flash2": (0, (1.5, 1.5))}
 NAMES = {OURS: "tl-attention", **PEER_NAMES}
-SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
 # Letters are drawn as paths of matplotlib's own font, and identifiers hashed with a fixed salt.
 RC: Style = {

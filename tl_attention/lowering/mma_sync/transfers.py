@@ -1,5 +1,6 @@
-"""What goes between global memory and a thread block: tiles by cp.async, 16 bytes of a row at a time, where these stand in
-shared memory, and the rows of the output.
+"""Tiles move here from global to shared memory by cp.async, 16 bytes of a row at a time, and rows of the output back.
+
+Places in shared memory are worked out here too.
 """
 
 from dataclasses import dataclass
