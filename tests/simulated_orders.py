@@ -15,11 +15,11 @@ class TooMany(Exception):
     """Raised where there are more states than were asked for."""
 
 
-def explore(machine: Machine, states: int, reduced: bool = True) -> Fault | None:
+def explore(machine: Machine, states: int) -> Fault | None:
     """Tries all orders, and returns a fault that some order has. Raises TooMany beyond so many states.
 
-    States that were seen are not entered again. If `reduced`, no other order is tried where what happens next commutes
-    with all that anybody else may ever do.
+    States that were seen are not entered again. No other order is tried where what happens next commutes with all that
+    anybody else may ever do.
     """
     futures = _futures(machine)
     seen: set[tuple[int, ...]] = set()
@@ -27,7 +27,7 @@ def explore(machine: Machine, states: int, reduced: bool = True) -> Fault | None
     while stack:
         state = stack.pop()
         try:
-            choices = _run_alone(machine, futures if reduced else None, state)
+            choices = _run_alone(machine, futures, state)
         except Fault as fault:
             return fault
         if len(choices) < 2:
@@ -48,7 +48,7 @@ def explore(machine: Machine, states: int, reduced: bool = True) -> Fault | None
     return None
 
 
-def _run_alone(machine: Machine, futures: list[list[Masks]] | None, state: State) -> list[int]:
+def _run_alone(machine: Machine, futures: list[list[Masks]], state: State) -> list[int]:
     """Goes on while one choice is enough, and returns the choices where one is not. Raises Fault."""
     while True:
         choices = machine.choices(state)
@@ -56,7 +56,7 @@ def _run_alone(machine: Machine, futures: list[list[Masks]] | None, state: State
             machine.check_the_end(state)
             return []
         if len(choices) > 1:
-            lone = _commuting(machine, futures, state, choices) if futures else None
+            lone = _commuting(machine, futures, state, choices)
             if lone is None:
                 return choices
             choices = [lone]
