@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from faults.lines import CHECKED, COMMITS, COPIES
-from faults.table import Row, each, edit
+from faults.table import SMALL, Row, each, edit, edits
 
 K_LOAD = r"(\n *tl::cp_async_gs_conditional<16>\(\(&\(\(\(half_t\*\)K_shared\)\[\(*)kv( & 1\) \* 16384\).*?)\(&\(K\["
 V_LOAD = r"(\n *tl::cp_async_gs<16>\(\(&\(\(\(half_t\*\))V_shared(\)\[\(*)\(kv \+ 1\)( & 1\) \* 16384\).*?)\(&\(V\["
@@ -123,8 +123,8 @@ ROWS = [
     Row("half of Q",
         edit("best", r"operation 13 of the producer of block 0 is wait K_empty\[1\] \(1\), expected",
             r"(wg_1 = 0; wg_1 < )2", r"\g<1>1"),
-        edit("seed", "write of Q is not of one slot, each element once", r"(int i = 0; i < )8", r"\g<1>4"),
-        edit("mma_sync_small", "copy of Q is not of one slot, each element once", r"(int i = 0; i < )8", r"\g<1>4")),
+        *edits(SMALL[1:], ("write of Q is not of one slot, each element once",
+            "copy of Q is not of one slot, each element once"), r"(int i = 0; i < )8", r"\g<1>4")),
     Row("loads that are not committed", TRANSACTIONS,
         edit("seed", r"mma1\(1\) does not wait for load_v\(1\)",
             r"(i_12 \* 1024\).*\n *\}\n) *tl::cp_async_commit\(\);\n", r"\1"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faults.table import Row, edit
+from faults.table import LARGE, Row, edit, edits
 
 BODY = r"^( +)(extern __shared__ .*)$"
 NO_INTEGERS = "its integers are loops' own"
@@ -67,8 +67,7 @@ ROWS = [
             r"^( +)(int tile = 0;)",
             r"\1int batch = 1;\n\1\2",
         ),
-        edit("seed", "heads is declared where another heads is in reach", BODY, r"\1int heads = 1;\n\1\2"),
-        edit("mma_sync", "heads is declared where another heads is in reach", BODY, r"\1int heads = 1;\n\1\2"),
+        *edits(LARGE[1:], "heads is declared where another heads is in reach", BODY, r"\1int heads = 1;\n\1\2"),
     ),
     Row(
         "a cast to fewer bits",

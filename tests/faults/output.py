@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from faults.lines import STORES
-from faults.table import Row, each, edit
+from faults.table import Row, each, edit, edits
 
 STORE = r"( *tl::fence_proxy_async\(\);\n)( *#pragma unroll\n.*\n *tl::tma_store\()"
 LAST_ROW = r"(tl_attention_store<.*, \(seq_q) - first_row_\d+\)\);"
@@ -18,13 +18,9 @@ ROWS = [
         each("mma_sync_small, asked", "a store of logarithms of a form that is not known|is output .*, expected output",
             STORES, r"(?:(acc_o)\[\d+|(scores_max)\[\d+)\]", r"\1\2[32]")),
     Row("an output that is not committed",
-        edit("output_tma", "waits for a store that is not committed", r" *tl::tma_store_arrive\(\);\n"),
-        edit("seed", "waits for a store that is not committed", r" *tl::tma_store_arrive\(\);\n"), NO_TMA_OUTPUT),
+        *edits(("output_tma", "seed"), "waits for a store that is not committed", r" *tl::tma_store_arrive\(\);\n"), NO_TMA_OUTPUT),
     Row("a store that is committed before it is issued",
-        edit("output_tma", "waits for a store that is not committed",
-            r"( *#pragma unroll\n *for \(int i_\d+ = 0;.*\n *tl::tma_store\(.*\n *\}\n)( *tl::tma_store_arrive\(\);\n)",
-            r"\2\1"),
-        edit("seed", "waits for a store that is not committed",
+        *edits(("output_tma", "seed"), "waits for a store that is not committed",
             r"( *#pragma unroll\n *for \(int i_\d+ = 0;.*\n *tl::tma_store\(.*\n *\}\n)( *tl::tma_store_arrive\(\);\n)",
             r"\2\1"), NO_TMA_OUTPUT),
     Row("no fence before the output is stored",
@@ -73,9 +69,8 @@ ROWS = [
         each("mma_sync_small, asked", r"is (lse|output)\b.*, expected (lse|output)", STORES, r"\(int\)blockIdx\.y",
             "(int)blockIdx.z")),
     Row("an output of V_shared",
-        edit("output_tma", r"boxes of columns and elements \[\(0, 0\), \(64, 4096\)\] of V, expected",
-            r"(tma_store\(Output_desc, .*\))Q_shared", r"\1V_shared"),
-        edit("seed", "the output is stored with no barrier, or no fence", r"(tma_store\(Output_desc, .*\))Q_shared",
+        *edits(("output_tma", "seed"), (r"boxes of columns and elements \[\(0, 0\), \(64, 4096\)\] of V, expected",
+            "the output is stored with no barrier, or no fence"), r"(tma_store\(Output_desc, .*\))Q_shared",
             r"\1V_shared"), NO_TMA_OUTPUT),
     Row("an output whose writing is not fenced",
         edit("output_tma", r"expected fence \(0\)", r"tl::fence_proxy_async\(\);(\s+tl::__sync_thread_partial.*)", "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faults.table import Row, edit
+from faults.table import SMALL, Row, edit, edits
 
 Q_WAIT = r"( +)(Q_full\[[^;]*\]\.wait\(.*\);\n)"
 IN_PLACE = "see V in K's shared memory"
@@ -34,9 +34,7 @@ ROWS = [
         edit("best", r"warpgroup 0 of block 0 starts with .* fewer registers \(24\)", "reg_alloc<240>",
             "reg_dealloc<24>"), NO_ROLES),
     Row("shared memory of K that is not declared",
-        edit("best", "shared buffer K is not declared", r" *void\* K_shared = .*\n"),
-        edit("seed", "shared buffer K is not declared", r" *void\* K_shared = .*\n"),
-        edit("mma_sync_small", "shared buffer K is not declared", r" *void\* K_shared = .*\n")),
+        *edits(SMALL, "shared buffer K is not declared", r" *void\* K_shared = .*\n")),
     Row("V in K's shared memory",
         edit("best", "it has 0 buffers for load_k from byte 0 on, the Program has 2",
             r"(void\* V_shared .*buf_dyn_shmem \+ )\d+", r"\g<1>0"),
@@ -100,9 +98,7 @@ ROWS = [
     Row("a return before the end",
         edit("best", "'return;' is nothing that is known", Q_WAIT,
             r"\1\2\1if (((int)threadIdx.x) == 5) {\n\1  return;\n\1}\n"),
-        edit("seed", "is nothing that is known", r"__syncthreads\(\);",
-            r"\g<0>\nif (((int)threadIdx.x) == 5) {\nreturn;\n}", which="first"),
-        edit("mma_sync_small", "is nothing that is known", r"__syncthreads\(\);",
+        *edits(SMALL[1:], "is nothing that is known", r"__syncthreads\(\);",
             r"\g<0>\nif (((int)threadIdx.x) == 5) {\nreturn;\n}", which="first")),
     Row("a loop left early",
         edit("best", r"tile 4 of block 0: .* of output of warpgroup 0 is \[-1, -1, -1\], expected",

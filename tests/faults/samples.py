@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faults.table import Row, edit
+from faults.table import LARGE, Row, edit, edits
 
 ONE_TILE = "it has no mbarriers"
 ALL_MASKED = "it masks every KV block"
@@ -118,15 +118,8 @@ ROWS = [
             "\\1if (head_1 < 5000) {\n\\2\n}",
             which="first",
         ),
-        edit(
-            "seed",
-            "runs for some tiles alone|does not run|barrier",
-            BARRIER,
-            "\\1if (((int)blockIdx.y) < 3) {\n__syncthreads();\n}",
-            which="first",
-        ),
-        edit(
-            "mma_sync",
+        *edits(
+            LARGE[1:],
             "runs for some tiles alone|does not run|barrier",
             BARRIER,
             "\\1if (((int)blockIdx.y) < 3) {\n__syncthreads();\n}",
@@ -254,15 +247,8 @@ ROWS = [
             r"int head_2 = head;",
             "int head_2 = (head == 1234 ? 0 : head);",
         ),
-        edit(
-            "seed",
-            "asks whether blockIdx_y equals something",
-            r"(cp_async.*)\(\(int\)blockIdx\.y\)",
-            r"\1(((int)blockIdx.y) == 1234 ? 0 : ((int)blockIdx.y))",
-            which="first",
-        ),
-        edit(
-            "mma_sync",
+        *edits(
+            LARGE[1:],
             "asks whether blockIdx_y equals something",
             r"(cp_async.*)\(\(int\)blockIdx\.y\)",
             r"\1(((int)blockIdx.y) == 1234 ? 0 : ((int)blockIdx.y))",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from faults.host import argument, number
-from faults.table import Row, edit
+from faults.table import Row, edit, edits
 
 COLUMNS = r" && \(\(\(\(int\)threadIdx\.x\) & 15\) < 13\)"
 NO_FUNCTION = "its strided output is stored without a device function: see the output's rows by the head's stride"
@@ -46,10 +46,8 @@ ROWS = [
             r"(for \(int i = 0; i < 3; \+\+i\) \{\n *tl::tma_load\(K_desc.*\(i \* )32\)", r"\g<1>64)"), BY_16_BYTES,
         WHOLE_TILES),
     Row("Q K^T with a step less",
-        edit("d192_128_causal, asked", "a product of 11 instructions, expected 12", r"(for \(int ki = 0; ki < )12",
-            r"\g<1>11"),
-        edit("seed_64x64, asked", "a product of 11 instructions, expected 12", r"(for \(int ki = 0; ki < )12",
-            r"\g<1>11"), WHOLE_TILES),
+        *edits(("d192_128_causal, asked", "seed_64x64, asked"), "a product of 11 instructions, expected 12",
+            r"(for \(int ki = 0; ki < )12", r"\g<1>11"), WHOLE_TILES),
     Row("Q K^T with the steps of the tensor's columns",
         edit("d192_128_causal, asked", "a product of 9 instructions, expected 12", r"(for \(int ki = 0; ki < )12",
             r"\g<1>9"), NO_96, WHOLE_TILES),

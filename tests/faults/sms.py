@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faults.table import Row, edit
+from faults.table import SMALL, Row, edit, edits
 
 BOUNDS = r"__launch_bounds__\(256, 2\)"
 ONE_BLOCK = "it has one block on an SM, a tile for each block, and moves no registers"
@@ -13,14 +13,12 @@ ROWS = [
         edit("short", "registers are those of 3 blocks on an SM, expected 2", BOUNDS, "__launch_bounds__(256, 3)"), ONE_BLOCK),
     Row("registers of two blocks where there is one",
         edit("best", "those of 2 blocks .* expected 1", r"__launch_bounds__\(384, 1\)", "__launch_bounds__(384, 2)"),
-        edit("seed", "its registers are those of 2 blocks on an SM, expected 1", r"__launch_bounds__\((\d+), 1\)",
-            r"__launch_bounds__(\1, 2)"),
-        edit("mma_sync_small", "its registers are those of 2 blocks on an SM, expected 1",
+        *edits(SMALL[1:], "its registers are those of 2 blocks on an SM, expected 1",
             r"__launch_bounds__\((\d+), 1\)", r"__launch_bounds__(\1, 2)")),
     Row("no bound", edit("short", "is no kernel of a form that is known", BOUNDS, "__launch_bounds__(256)"),
-        edit("seed", r"'extern .C. __global__ void __launch_bounds__\(256\) attention_kernel\(const",
-            r"__launch_bounds__\((\d+), 1\)", r"__launch_bounds__(\1)"),
-        edit("mma_sync_small", r"'extern .C. __global__ void __launch_bounds__\(128\) attention_kernel\(const",
+        *edits(SMALL[1:],
+            (r"'extern .C. __global__ void __launch_bounds__\(256\) attention_kernel\(const",
+            r"'extern .C. __global__ void __launch_bounds__\(128\) attention_kernel\(const"),
             r"__launch_bounds__\((\d+), 1\)", r"__launch_bounds__(\1)")),
     Row("registers that are not there",
         edit("short", r"starts with .*more registers \(240\)", r"reg_alloc<232>", "reg_alloc<240>"), ONE_BLOCK),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faults.table import Row, edit
+from faults.table import ASKED, Row, edit, edits
 
 READ = r"( *)own\[0\] = Sinks\[\(\(int64_t\)(\w+|\(\(int\)blockIdx\.y\))\)\];\n"
 STORE = r"( *)(tl_attention_store<.*\n)"
@@ -10,11 +10,9 @@ NO_SINKS = "it computes no softcap and no sinks"
 NUMBERS = "its cap is arithmetic of its own, which is left to the numbers"
 ROWS = [
     Row("the sink of the next head",
-        edit("best, asked", r"Sinks of heads \[1\]", READ, r"\1own[0] = Sinks[(\2 + 1)];\n"),
-        edit("seed, asked", r"Sinks of heads \[1\]", READ, r"\1own[0] = Sinks[(\2 + 1)];\n"), NO_SINKS),
+        *edits(ASKED[:2], r"Sinks of heads \[1\]", READ, r"\1own[0] = Sinks[(\2 + 1)];\n"), NO_SINKS),
     Row("the sink of the first head",
-        edit("best, asked", r"Sinks of heads? \[?0", READ, r"\1own[0] = Sinks[0];\n"),
-        edit("seed, asked", r"Sinks of heads? \[?0", READ, r"\1own[0] = Sinks[0];\n"), NO_SINKS),
+        *edits(ASKED[:2], r"Sinks of heads? \[?0", READ, r"\1own[0] = Sinks[0];\n"), NO_SINKS),
     Row("the sink of the batch",
         edit("best_causal, asked", r"Sinks of heads? \[?0", READ, r"\1own[0] = Sinks[bz_1];\n"),
         edit("seed, asked", r"Sinks of heads \[1\]", READ, r"\1own[0] = Sinks[((int64_t)((int)blockIdx.z))];\n"),
@@ -26,14 +24,12 @@ ROWS = [
     Row("the sink of the tile", edit("best, asked", "Sinks of head", READ, r"\1own[0] = Sinks[tile_1];\n"),
         edit("seed, asked", r"it stores rows of head 14 with Sinks of heads \[0\]", READ,
             r"\1own[0] = Sinks[((int64_t)((int)blockIdx.x))];\n"), NO_SINKS),
-    Row("no sink is read", edit("best, asked", r"with Sinks of heads \[\]", READ, ""),
-        edit("seed, asked", r"with Sinks of heads \[\]", READ, ""), NO_SINKS),
-    Row("two sinks are read", edit("ws_seed, asked", r"Sinks of heads \[0, 0", READ, r"\g<0>\g<0>"),
-        edit("seed, asked", r"Sinks of heads \[0, 0", READ, r"\g<0>\g<0>"), NO_SINKS),
+    Row("no sink is read",
+        *edits(ASKED[:2], r"with Sinks of heads \[\]", READ, ""), NO_SINKS),
+    Row("two sinks are read",
+        *edits(("ws_seed, asked", "seed, asked"), r"Sinks of heads \[0, 0", READ, r"\g<0>\g<0>"), NO_SINKS),
     Row("half of the threads read a sink",
-        edit("best, asked", "64 of the 128 threads of .* run it", READ,
-            r"\1if (((int)threadIdx.x) < 64) {\n\g<0>\1}\n"),
-        edit("seed, asked", "64 of the 256 threads of block .* run it", READ,
+        *edits(ASKED[:2], ("64 of the 128 threads of .* run it", "64 of the 256 threads of block .* run it"), READ,
             r"\1if (((int)threadIdx.x) < 64) {\n\g<0>\1}\n"), NO_SINKS),
     Row("the sink is read behind the store",
         edit("best, asked", r"with Sinks of heads \[\]", rf"{READ}([\s\S]*?)\n{STORE}",
@@ -41,23 +37,18 @@ ROWS = [
         edit("seed, asked", r"it stores rows of head 0 with Sinks of heads \[\]", rf"{READ}([\s\S]*?)\n\}}\n",
             r"\3\n\1own[0] = Sinks[\2];\n}\n"), NO_SINKS),
     Row("another tensor's element for a sink",
-        edit("best, asked", "is nothing that is known", r"= Sinks\[", "= Output["),
-        edit("seed, asked", "is nothing that is known", r"= Sinks\[", "= Output["), NO_SINKS),
+        *edits(ASKED[:2], "is nothing that is known", r"= Sinks\[", "= Output["), NO_SINKS),
     Row("a cap of some of the scores",
         edit("best, asked", "is nothing that is known", r"cap<88, false>", "cap<80, false>"), NUMBERS, NO_SINKS),
     Row("another cap", edit("best, asked", "is not its prelude", r"furthest <= 0\.375f", "furthest <= 9.5f"), NUMBERS,
         NO_SINKS),
     Row("the sink of a thread",
-        edit("best, asked", "value differs between threads", READ, r"\1own[0] = Sinks[((int)threadIdx.x)];\n"),
-        edit("seed, asked", "value differs between threads", READ, r"\1own[0] = Sinks[((int)threadIdx.x)];\n"),
+        *edits(ASKED[:2], "value differs between threads", READ, r"\1own[0] = Sinks[((int)threadIdx.x)];\n"),
         NO_SINKS),
     Row("the scale for the softcap",
-        edit("best, asked", "is launched with", r"\(\(double\)softcap\)", "((double)softmax_scale)", host=True),
-        edit("seed, asked", "is launched with", r"\(\(double\)softcap\)", "((double)softmax_scale)", host=True),
+        *edits(ASKED[:2], "is launched with", r"\(\(double\)softcap\)", "((double)softmax_scale)", host=True),
         NO_SINKS),
     Row("V's address for the sinks'",
-        edit("best, asked", "in the form that TileLang|is launched with",
-            r"(stack_ffi_any\)\[\d+\]\.v_ptr\) = )Sinks;\n", r"\1V;\n", host=True),
-        edit("seed, asked", "in the form that TileLang|is launched with",
+        *edits(ASKED[:2], "in the form that TileLang|is launched with",
             r"(stack_ffi_any\)\[\d+\]\.v_ptr\) = )Sinks;\n", r"\1V;\n", host=True), NO_SINKS),
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faults.table import Row, edit
+from faults.table import LARGE, Row, edit, edits
 
 ONE_AT_ONCE = "each product is waited for where it is issued"
 NO_WGMMA = "a product is over with its instruction"
@@ -73,20 +73,8 @@ ROWS = [
     ),
     Row(
         "a kernel declared as another",
-        edit(
-            "best",
-            "stands before the kernel",
-            r"(attention_kernel\(.*), float softmax_scale\);",
-            r"\1, int softmax_scale);",
-        ),
-        edit(
-            "seed",
-            "stands before the kernel",
-            r"(attention_kernel\(.*), float softmax_scale\);",
-            r"\1, int softmax_scale);",
-        ),
-        edit(
-            "mma_sync",
+        *edits(
+            LARGE,
             "stands before the kernel",
             r"(attention_kernel\(.*), float softmax_scale\);",
             r"\1, int softmax_scale);",
@@ -94,20 +82,8 @@ ROWS = [
     ),
     Row(
         "a macro behind the prelude",
-        edit(
-            "best",
-            "'#define seq_kv seq_q' stands before the kernel",
-            "(#ifdef ENABLE_BF16)",
-            r"#define seq_kv seq_q\n\1",
-        ),
-        edit(
-            "seed",
-            "'#define seq_kv seq_q' stands before the kernel",
-            "(#ifdef ENABLE_BF16)",
-            r"#define seq_kv seq_q\n\1",
-        ),
-        edit(
-            "mma_sync",
+        *edits(
+            LARGE,
             "'#define seq_kv seq_q' stands before the kernel",
             "(#ifdef ENABLE_BF16)",
             r"#define seq_kv seq_q\n\1",
@@ -115,17 +91,11 @@ ROWS = [
     ),
     Row(
         "another header",
-        edit("best", "'#include <mine.h>' stands before the kernel", "(#ifdef ENABLE_BF16)", r"#include <mine.h>\n\1"),
-        edit("seed", "'#include <mine.h>' stands before the kernel", "(#ifdef ENABLE_BF16)", r"#include <mine.h>\n\1"),
-        edit(
-            "mma_sync", "'#include <mine.h>' stands before the kernel", "(#ifdef ENABLE_BF16)", r"#include <mine.h>\n\1"
-        ),
+        *edits(LARGE, "'#include <mine.h>' stands before the kernel", "(#ifdef ENABLE_BF16)", r"#include <mine.h>\n\1"),
     ),
     Row(
         "alignment that stays another",
-        edit("best", "stands before the kernel", "^#undef alignas\n#define alignas .*\n", ""),
-        edit("seed", "stands before the kernel", "^#undef alignas\n#define alignas .*\n", ""),
-        edit("mma_sync", "stands before the kernel", "^#undef alignas\n#define alignas .*\n", ""),
+        *edits(LARGE, "stands before the kernel", "^#undef alignas\n#define alignas .*\n", ""),
     ),
     Row(
         "scores read before the wait for their product",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from golden_kernels import KERNELS
 from once import Kernel, lowered
@@ -13,6 +14,10 @@ from faults.others import OTHERS
 from tl_attention.proof.code.verdict import GeneratedCode
 
 LOWERINGS = ("warp_specialized", "pipelined", "mma_sync")
+# Kernels of the lowerings, in this order.
+SMALL = ("best", "seed", "mma_sync_small")
+LARGE = ("best", "seed", "mma_sync")
+ASKED = ("best, asked", "seed, asked", "mma_sync_small, asked")
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,12 @@ def edit(kernel: str, words: str, *texts: str, host: bool = False, within: str =
     """Makes an edit: of `texts`, each second one replaces the one before it; a last one without a second is removed."""
     pairs = tuple(zip(texts[::2], (*texts[1::2], "")))
     return Edit(kernel, words, pairs, host, within, which)
+
+
+def edits(kernels: tuple[str, ...], words: str | tuple[str, ...], *texts: str, **options: Any) -> list[Edit]:
+    """Makes cells of the same edit in several kernels; `words` are those of all refusals, or of each."""
+    said = [words] * len(kernels) if isinstance(words, str) else words
+    return [edit(kernel, own, *texts, **options) for kernel, own in zip(kernels, said, strict=True)]
 
 
 def each(kernel: str, words: str, lines: str, pattern: str = ".+", replacement: str = "") -> Edit:

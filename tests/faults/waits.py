@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from faults.lines import SYNCS, WAITS
-from faults.table import Row, each, edit
+from faults.table import SMALL, Row, each, edit, edits
 
 Q_WAIT = r"( +)(Q_full\[[^;]*\]\.wait\(.*\);\n)"
 LANES = r"if \(tl::tl_shuffle_elect<32>\(\)\) \{"
@@ -28,9 +28,8 @@ ROWS = [
     Row("a wait by two lanes",
         edit("best", "2 of the 128 threads of warpgroup 0 of block 0 run it", Q_WAIT,
             r"\1if (((((int)threadIdx.x) == 0) || (((int)threadIdx.x) == 127))) {\n\1  \2\1}\n"),
-        edit("seed", r"2 of the 256 threads of block \(0, 2, 1\) run it", r"( *tl::cp_async_wait<\d>\(\);)",
-            r"if (((((int)threadIdx.x) == 0) || (((int)threadIdx.x) == 127))) {\n\1\n}", which="first"),
-        edit("mma_sync_small", r"2 of the 128 threads of block \(0, 2, 1\) run it", r"( *tl::cp_async_wait<\d>\(\);)",
+        *edits(SMALL[1:], (r"2 of the 256 threads of block \(0, 2, 1\) run it",
+            r"2 of the 128 threads of block \(0, 2, 1\) run it"), r"( *tl::cp_async_wait<\d>\(\);)",
             r"if (((((int)threadIdx.x) == 0) || (((int)threadIdx.x) == 127))) {\n\1\n}", which="first")),
     Row("a wait by every other lane",
         edit("best", "64 of the 128 threads of warpgroup 0 of block 0 run it", Q_WAIT,
@@ -131,10 +130,8 @@ ROWS = [
     Row("a barrier of an unknown kind",
         edit("best", r"cannot be read: line \d+: 'tl::syncthreads_partial\(other\);' is nothing that is known",
             r"(Q_full\[[^;]*\.wait\(.*\);)", r"\1\n      tl::syncthreads_partial(other);", which="first"),
-        edit("seed", "is nothing that is known", r"__syncthreads\(\);", "tl::syncthreads_partial(other);",
-            which="first"),
-        edit("mma_sync_small", "is nothing that is known", r"__syncthreads\(\);", "tl::syncthreads_partial(other);",
-            which="first")),
+        *edits(SMALL[1:], "is nothing that is known", r"__syncthreads\(\);",
+            "tl::syncthreads_partial(other);", which="first")),
     Row("rings that start again with every tile",
         edit("best", r"wait K_empty\[0\]|wait K_full\[0\]", r"(base\w*) = \(\1 \+ blocks\w*\);", "", which="first"), NO_MBARRIERS),
     Row("a tile's number not released",
