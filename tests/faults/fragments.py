@@ -26,7 +26,7 @@ ROWS = [
     Row("twice a fragment", DESCRIPTORS, DESCRIPTORS,
         each("mma_sync_x2", r"is fragment [QKV]\b.*, expected one of", f"{FRAGMENTS}2", "_x2", "_x4")),
     Row("a swizzle of fragments that is a sum", DESCRIPTORS, DESCRIPTORS,
-        each("mma_sync_small", "addresses that are no rows of 8 x 8 matrices", FRAGMENTS, r" \^ ", " + ")),
+        each("mma_sync_small", "addresses that are no rows of 8 x 8 matrices", FRAGMENTS, r" \^ ", " + "), long=True),
     Row("a swizzle of copies that is a sum", DESCRIPTORS, DESCRIPTORS,
         each("mma_sync_small", "copy of [QKV] is not of one slot, each element once", COPIES, r" \^ ", " + ")),
     Row("another row of lanes", DESCRIPTORS, DESCRIPTORS,

@@ -48,11 +48,13 @@ ROWS = [
             r"(visible = .*first_row \+ seq_kv\) \+ )1",
             r"\g<1>3",
         ),
+        long=True,
     ),
     Row(
         "an mbarrier with other counts in later blocks",
         edit("best", TILE, r"K_empty\[0\]\.init\((\d+)\)", rf"K_empty[0].init(\1 + {LATER})"),
         ONE_TILE,
+        long=True,
     ),
     Row(
         "an mbarrier with other counts in later blocks, where sizes are fixed",
@@ -69,11 +71,13 @@ ROWS = [
             which="first",
         ),
         "it takes no turns",
+        long=True,
     ),
     Row(
         "bytes announced twice in later blocks",
         edit("best", TILE, r"expect_transaction\((\d+)\)", rf"expect_transaction(\1 + \1 * {LATER})", which="first"),
         ONE_TILE,
+        long=True,
     ),
     Row(
         "other bytes for long queries",
@@ -81,11 +85,13 @@ ROWS = [
             "best", TILE, r"expect_transaction\((\d+)\)", r"expect_transaction(5000 < seq_q ? 64 : \1)", which="first"
         ),
         ONE_TILE,
+        long=True,
     ),
     Row(
         "a named barrier of more threads in later blocks",
         edit("best", TILE, r"__named_barrier_arrive\(1, 256\)", f"__named_barrier_arrive(1, (256 + 128 * {LATER}))"),
         ONE_TILE,
+        long=True,
     ),
     Row(
         "a release that one block leaves out",
@@ -108,6 +114,7 @@ ROWS = [
             which="first",
         ),
         ONE_TILE,
+        long=True,
     ),
     Row(
         "a barrier that few heads have",
@@ -125,11 +132,13 @@ ROWS = [
             "\\1if (((int)blockIdx.y) < 3) {\n__syncthreads();\n}",
             which="first",
         ),
+        long=True,
     ),
     Row(
         "an MMA1 that clears the output in later blocks",
         edit("best", TILE, r"\(\(blocks_3 == 1\) \? 0 : 1\)", rf"((blocks_3 == 1) ? 0 : (1 - {LATER}))", which="first"),
         "its products take no number of a block",
+        long=True,
     ),
     Row(
         "a step to the next tile that many batches do not take",
@@ -232,12 +241,14 @@ ROWS = [
         edit("best", PLACE, r"int bz_2 = bz;", "int bz_2 = (bz & 1023);"),
         edit("seed", PLACE, r"(cp_async.*Z)".replace("Z", r"\(\(int\)blockIdx\.z\)"), r"\1 & 3", which="first"),
         edit("mma_sync", PLACE, r"(cp_async.*)\(\(int\)blockIdx\.z\)", r"\1(((int)blockIdx.z) & 3)", which="first"),
+        long=True,
     ),
     Row(
         "the head modulo a power of 2",
         edit("best", PLACE, r"int head_2 = head;", "int head_2 = (head & 2047);"),
         edit("seed", PLACE, r"(cp_async.*)\(\(int\)blockIdx\.y\)", r"\1(((int)blockIdx.y) & 2047)", which="first"),
         edit("mma_sync", PLACE, r"(cp_async.*)\(\(int\)blockIdx\.y\)", r"\1(((int)blockIdx.y) & 1023)", which="first"),
+        long=True,
     ),
     Row(
         "another head for one",
@@ -260,6 +271,7 @@ ROWS = [
         edit("best_causal, asked", PLACE, r"Sinks\[\(\(int64_t\)(\w+)\)\]", r"Sinks[min(\1, 2000)]"),
         edit("seed, asked", PLACE, r"Sinks\[(.*)\];", r"Sinks[min(\1, 2000)];"),
         "it takes no sinks",
+        long=True,
     ),
     Row(
         "a softmax left out where the last KV block has one key",
@@ -271,5 +283,6 @@ ROWS = [
             r"\g<1>126\2",
         ),
         "its arithmetic is under conditions of the loop alone",
+        long=True,
     ),
 ]

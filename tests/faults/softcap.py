@@ -23,7 +23,7 @@ ROWS = [
             r"\1own[0] = Sinks[((\2) & 3)];\n"), NO_SINKS),
     Row("the sink of the tile", edit("best, asked", "Sinks of head", READ, r"\1own[0] = Sinks[tile_1];\n"),
         edit("seed, asked", r"it stores rows of head 14 with Sinks of heads \[0\]", READ,
-            r"\1own[0] = Sinks[((int64_t)((int)blockIdx.x))];\n"), NO_SINKS),
+            r"\1own[0] = Sinks[((int64_t)((int)blockIdx.x))];\n"), NO_SINKS, long=True),
     Row("no sink is read",
         *edits(ASKED[:2], r"with Sinks of heads \[\]", READ, ""), NO_SINKS),
     Row("two sinks are read",

@@ -121,5 +121,5 @@ ROWS = [
         edit("seed, asked", r"is load V.* at \(397480, 128\), expected .* at \(351112, 128\)", r"(&\(V\[.*)V_batch_stride(.*\(int64_t\)k\) )",
             r"\1K_batch_stride\2"),
         each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
-            "tl::cp_async_gs.*V_shared", "V_batch_stride", "K_batch_stride")),
+            "tl::cp_async_gs.*V_shared", "V_batch_stride", "K_batch_stride"), long=True),
 ]  # fmt: skip

@@ -77,12 +77,17 @@ Cell = Edit | str
 
 @dataclass(frozen=True)
 class Row:
-    """A row is one fault, by its name, in each lowering. What pipelined kernels lack, mma_sync lacks too by default."""
+    """A row is one fault, by its name, in each lowering. What pipelined kernels lack, mma_sync lacks too by default.
+
+    `make test-all` alone tries what is `long`: a fault whose refusal takes longer than 0.25 s, and needs no line of the
+    proof that no other fault needs. Most are of `best`, where a tile is refused that only few problems have.
+    """
 
     name: str
     warp_specialized: Cell
     pipelined: Cell
     mma_sync: Cell = ""
+    long: bool = False
 
     def __post_init__(self) -> None:
         if not self.mma_sync:
