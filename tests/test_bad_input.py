@@ -241,16 +241,6 @@ def test_explain_shows_a_schedule_and_then_says_of_which_file_the_refusal_is(cli
     assert result.stderr.startswith(f"error: {path}:10: refused: order: row_max(t)") and result.stderr.count("\n") == 1
 
 
-def test_explain_refuses_what_check_refuses_at_the_head_sizes_that_a_file_is_meant_for(cli, changed_seed) -> None:
-    path = changed_seed("num_stages: 2", "num_stages: 4")
-    for command in ("explain", "check"):
-        result = cli(command, path)
-        assert result.exit_code == 2
-        assert result.stderr.startswith(f"error: {path}:7: refused: num_stages: needs 294,912 bytes")
-    result = cli("explain", "seed_stages4")
-    assert result.exit_code == 0 and result.stdout.endswith("\nfits the SM at head_dim 64\n")
-
-
 @pytest.mark.parametrize("command", [["check"], ["list", "--labels"]], ids=" ".join)
 def test_of_several_files_each_bad_one_gets_its_line_and_the_others_are_still_done(command, cli, tmp_path, seed_path):
     bad = tmp_path / "bad.yaml"

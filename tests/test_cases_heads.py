@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from mutations import SCHEDULES, shipped
+from mutations import shipped
 
 from tl_attention.errors import InputError
-from tl_attention.files.schedule_file import load
 from tl_attention.lowering.pipelined.code_proof import PipelinedProof
 from tl_attention.lowering.warp_specialized.grid_proof import grids
 from tl_attention.measure.candidate import MANY, verified_on
 from tl_attention.measure.records import Row, parse_line, problem_of
 from tl_attention.op.rows import Rows
-from tl_attention.oracle.interpret import POLICIES, interpret, verify
+from tl_attention.oracle.interpret import POLICIES, interpret
 from tl_attention.oracle.reference import attention_fp64, attention_same_precision, compare, make_inputs
 from tl_attention.oracle.tile import Tiles
 from tl_attention.problem.mask import CAUSAL, FULL, Mask
@@ -106,11 +105,6 @@ def test_the_interpreter_shares_heads(heads, heads_kv, name, mask):
         tiles = Tiles(32, 16, schedule.kv_order)
         error = compare(interpret(derive(schedule), (q, k, v), tiles, policy=policy, **options), exact, peer)
         assert error.ok, str(error)
-
-
-def test_a_schedule_is_verified_on_the_cpu_with_shared_heads():
-    schedule = load(SCHEDULES / "seed_64x64.yaml")
-    assert all(report.ok for report in verify(derive(schedule), schedule, Variant(64, "float16", group=2)).values())
 
 
 def test_what_a_kernel_is_verified_on_has_its_groups():

@@ -160,19 +160,6 @@ def _meant_for(folder: Path, dims: tuple[str, str]) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (["best"], "Missing argument 'B'"),
-        (["best", "bets"], "no schedule is named 'bets': did you mean best?"),
-        (["best", "seed", "--head-dim", "100"], "head_dim 100 is not supported"),
-        (["best", "seed", "--dtype", "fp8"], "'fp8'"),
-    ],
-)
-def test_bad_input_of_diff_is_told_in_one_line(arguments, words, error_of) -> None:
-    assert words in error_of("diff", *arguments)
-
-
 def test_the_places_of_a_loop_are_facts_of_their_own() -> None:
     loop = Loop(10, {"HGMMA": 2}, 90, product_waits=(0, 20), arrives=(3,))
     report = StaticReport(registers=168, stack_bytes=0, shared_bytes=1024, loops=(loop,))

@@ -174,10 +174,6 @@ def test_explain_is_for_the_head_sizes_that_the_file_is_meant_for_unless_another
     assert inferred.stdout.endswith("\n\nfits the SM at head_dim 64\nfits the SM at head_dim 128\n")
 
 
-def test_a_head_dim_that_the_kernels_do_not_have_is_refused_before_anything_is_shown(error_of) -> None:
-    assert "head_dim 100 is not supported" in error_of("explain", SCHEDULES / "seed.yaml", "--head-dim", 100)
-
-
 def test_chunks_waits_and_releases_are_shown_where_they_stand() -> None:
     text = explain(Planned(fa3(*CHUNKED, split=TWO, wait_before={"mma1": "exp.1"}, release_before={"load_k": "exp.1"})))
     assert (

@@ -8,8 +8,7 @@ import pytest
 from mutations import shipped
 from specialized import REST, fa3
 
-from tl_attention.errors import InputError, ScheduleRefused
-from tl_attention.files.schedule_file import load
+from tl_attention.errors import ScheduleRefused
 from tl_attention.hardware.card import HOPPER, Card
 from tl_attention.lowering.registry import lowering_of
 from tl_attention.problem.mask import CAUSAL
@@ -33,34 +32,6 @@ def test_flops_count_unmasked_pairs_only():
     assert AttentionShape(4, 64, 8192, 8192, 128).flops == 4 * 4 * 64 * 8192 * 8192 * 128 == 8_796_093_022_208
     causal = AttentionShape(1, 1, 3, 5, 64, mask=CAUSAL)
     assert causal.pairs == 3 + 4 + 5 and causal.past_len == 2
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["4,64,8192", "4,64,8192,128,128,1", "a,b,c,d", "", "4,64,0,128", "4,64,8192,100", "-1,64,8192,128", "1e3,1,1,64"],
-)
-def test_shapes_that_are_none_are_refused(text):
-    with pytest.raises(InputError, match="^shape: .*expected"):
-        AttentionShape.parse(text)
-
-
-def test_causal_needs_as_many_keys_as_queries():
-    with pytest.raises(InputError, match="seq_kv >= seq_q, got seq_q 9 and seq_kv 8"):
-        AttentionShape.parse("1,1,9,8,64", causal=True)
-
-
-def test_a_tile_beyond_shared_memory_is_refused_with_the_arithmetic():
-    four = load("schedules/seed_stages4.yaml")
-    with pytest.raises(ScheduleRefused, match=r"294,912 bytes .* 232,448: \(block_M 128 \+ \(4 \+ 4 buffers\)"):
-        check_fits(four, 128)
-    check_fits(four, 64)
-    assert takes(four).shared_bytes == (128 + 8 * 128) * 128 * 2
-
-
-def test_a_tile_beyond_the_registers_is_refused_with_the_arithmetic():
-    wide = shipped()["seed"].model_copy(update={"block_M": 192, "threads": 384, "block_N": 160})
-    with pytest.raises(ScheduleRefused, match="194 registers per thread .* 384 threads have 168"):
-        check_fits(wide, 128)
 
 
 def specialized(rows: int = 128, **changes) -> Schedule:

@@ -191,18 +191,3 @@ def test_a_rule_is_passed_over_for_its_first_condition_that_is_not_met(cli) -> N
     assert passed[:2] == ["short: seq_q up to 64", "short_wide: head_dims 192, 192/128, 256"]
     assert passed[2:4] == ["softcap_causal: masks causal, window, causal_window", "softcap: softcap true"]
     assert "best: head_dims 128" in passed and "d64_causal: masks causal" in passed
-
-
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (["--shape", "1,1,64,100"], "shape: head_dim 100 is not supported"),
-        (["--shape", "1,8/3,64,64"], "shape: 8 heads, expected a multiple of K's and V's 3"),
-        (["--shape", "1,1,0,64"], "shape: seq_q is 0, expected an integer of at least 1"),
-        (["--window", "-2,0"], "window_size is (-2, 0), expected two integers"),
-        (["--dtype", "fp8"], "'fp8' is not one of"),
-        (["best"], "unexpected extra argument"),
-    ],
-)
-def test_a_problem_that_is_none_is_refused_in_one_line(error_of, arguments, words) -> None:
-    assert words in error_of("which", *arguments)
