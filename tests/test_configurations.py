@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 from mma_sync_schedules import SHIPPED
-from test_mma_sync_passes import told
+from test_mma_sync_table import told
 from tiers import exhaustive
 
 from tl_attention.compiler.compile import compile_kernel

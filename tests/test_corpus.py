@@ -1,4 +1,4 @@
-"""The corpus of generated code is drawn by its seed, lowered as it is compiled, and judged again; differences are shown."""
+"""The corpus of generated code is drawn by its seed and judged again; the proof refuses no good kernel of tests/corpus.xz."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import corpus
 import pytest
 from checkouts import Checkout
 from click.testing import CliRunner, Result
-from kernel_case import ACCEPTED, GeneratedCase, draw_random, generated, rebuilt
+from kernel_case import ACCEPTED, NOT_LOWERED, GeneratedCase, draw_random, generated, judge, lower, rebuilt
 from same_code import Case
-from tiers import exhaustive
+from tiers import exhaustive, sampled
 
 from tl_attention.compiler.compile import compile_kernel
 
@@ -154,3 +155,46 @@ def test_no_time_leaves_all_out_and_says_so(tmp_path: Path) -> None:
 def test_why_there_is_no_result(work: Callable[[int], object], argument: int, words: str) -> None:
     with Checkout(ROOT).processes(1) as pool:
         assert corpus.died(pool.schedule(work, args=[argument], timeout=1), 1) == words
+
+
+FILE = Path(__file__).parent / "corpus.xz"
+BYTES, LEAST = 400_000, 300
+# As many tests, so that they run beside each other.
+PARTS = 150
+# Every so many parts are judged in make test-all; `tools/corpus.py compare tests/corpus.xz` judges them all.
+EACH = 3
+# What the proof refuses, by the words of its verdict: faults of TileLang's pipeline, and loads that the reader does not know.
+REFUSED = ("does not wait for", "buffers for load_k from byte", "is nothing that is known")
+
+
+@cache
+def cases() -> tuple[GeneratedCase, ...]:
+    """Reads all drawn cases that TileLang lowered."""
+    return tuple(case for case in corpus.read(FILE) if case.source)
+
+
+@pytest.mark.parametrize("part", sampled(range(0, PARTS, EACH), [0]))
+def test_verdicts_stand(part: int) -> None:
+    for case in cases()[part::PARTS]:
+        assert judge(ROOT, case)[0] == case.verdict, str(case)
+
+
+def test_it_holds_so_many_kernels_in_a_file_of_a_sane_size() -> None:
+    every = corpus.read(FILE)
+    assert len(cases()) >= LEAST and FILE.stat().st_size <= BYTES
+    assert len({case.same_kernel() for case in every}) == len(every)
+    assert {rebuilt(case)[0].lowering for case in every} == {"pipelined", "warp_specialized"}
+    assert all(case.source or case.verdict.startswith(NOT_LOWERED) for case in every)
+    for case in cases():
+        assert case.verdict == ACCEPTED or any(words in case.verdict for words in REFUSED), f"{case}: {case.verdict}"
+        assert case.verdict == ACCEPTED or rebuilt(case)[0].lowering == "pipelined", str(case)
+
+
+@exhaustive
+@pytest.mark.parametrize("lowering", ["pipelined", "warp_specialized"])
+def test_lowering_gives_the_same_text(lowering: str) -> None:
+    case = next(case for case in cases() if rebuilt(case)[0].lowering == lowering)
+    # It switches TileLang's cache off, so it has a process of its own.
+    with Checkout(ROOT).processes(1, "tests") as pool:
+        made = pool.schedule(lower, args=[ROOT, case]).result()
+    assert (made.source, made.host_source) == (case.source, case.host_source), f"{case}: draw the corpus anew"

@@ -1,15 +1,25 @@
-"""A refusal says the broken dependence in words, or the deadlock."""
+"""A refusal says the broken dependence in words, or the deadlock; only orders that break an edge of the graph are refused."""
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+from contextlib import suppress
+
 import pytest
-from mutations import fitting_head_dim, shipped
+from mutations import fitting_head_dim, mutate, shipped, with_options
+from specialized import SPECIALIZED
+from tiers import sampled
 
 from tl_attention.errors import ScheduleRefused
+from tl_attention.loop.attention import SOURCE
 from tl_attention.lowering.preflight import refuse_unless_safe
-from tl_attention.program.derivation import derive
+from tl_attention.lowering.warp_specialized.dialect import TABLE
+from tl_attention.program.derivation import Dependence, dependences, derive
 from tl_attention.program.planned import Planned
-from tl_attention.proof.legality import check
+from tl_attention.program.program import Program
+from tl_attention.proof.legality import Violation, check, find_violation
+from tl_attention.schedule.keys import PRODUCER
 from tl_attention.schedule.schedule import Schedule
 
 SOFTMAX = list(range(3, 12))
@@ -74,3 +84,120 @@ def test_num_stages_must_tell_the_buffers_that_placed_loads_get():
 @pytest.mark.parametrize("name", shipped())
 def test_descending_kv_order_changes_no_dependence(name):
     refuse_unless_safe(Planned(shipped()[name].model_copy(update={"kv_order": "descending"})), fitting_head_dim(name))
+
+
+MODELS = ("synchronous", "asynchronous")
+TWO = {"load_k": 2, "load_v": 2}
+SHARDS, MUTANTS = 4, 150
+
+
+def edges_of(table, buffer: str, buffers=TWO) -> set[tuple[str, str, int, str]]:
+    return {edge[:4] for edge in dependences(table, buffers) if edge.buffer == buffer}
+
+
+def test_the_edges_of_an_accumulator_a_ring_and_a_value_that_is_carried_over() -> None:
+    assert edges_of(SOURCE, "acc_o") == {
+        *(("rescale", "mma1", 0, kind) for kind in ("flow", "anti", "output")),
+        *(("mma1", "rescale", 1, kind) for kind in ("flow", "anti", "output")),
+        *((name, name, 1, kind) for name in ("rescale", "mma1") for kind in ("flow", "anti", "output")),
+    }
+    for depth in (1, 3):
+        assert edges_of(SOURCE, "K_shared", {"load_k": depth, "load_v": 2}) == {
+            ("load_k", "mma0", 0, "flow"),
+            ("mma0", "load_k", depth, "anti"),
+            ("load_k", "load_k", depth, "output"),
+        }
+    assert edges_of(TABLE, "scores_max_prev") == {
+        ("max_prev", "scale", 0, "flow"),
+        ("scale", "max_prev", 1, "anti"),
+        ("max_prev", "max_prev", 1, "output"),
+    }
+    # What the loop never writes makes nobody wait.
+    assert not [edge for edge in dependences(SOURCE, TWO) if edge.buffer in ("K", "V", "Q_shared")]
+
+
+def test_chunks_depend_on_each_other_where_their_columns_meet() -> None:
+    schedule = shipped()["best"]
+    between = {(edge.earlier, edge.later) for edge in dependences(schedule.table, TWO) if edge.distance == 0}
+    assert ("exp.0", "cast") in between and ("exp.1", "cast") in between and ("exp.0", "exp.1") not in between
+
+
+def broken(program: Program) -> list[Dependence]:
+    """Returns the edges between the consumer's statements that its order breaks; a load of the producer waits by itself."""
+    emitted = [op for op in program.consumer if op.kind in ("run", "issue")]
+    start = {op.statement: op.lag * len(emitted) + place for place, op in enumerate(emitted)}
+    return [
+        edge
+        for edge in dependences(program.table, program.buffers)
+        if {edge.earlier, edge.later} <= {*start}
+        and start[edge.later] + edge.distance * len(emitted) <= start[edge.earlier]
+        and edge.earlier != edge.later
+    ]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_schedules_break_no_edge(name, model) -> None:
+    assert not broken(derive(shipped()[name], model))
+
+
+@pytest.mark.parametrize("shard", sampled(range(SHARDS), [0]))
+def test_an_order_is_refused_if_and_only_if_it_breaks_an_edge(shard) -> None:
+    """In this loop no statement writes the value that was there before, so values tell no more than edges do.
+
+    A refusal names a buffer of a broken edge. An order may also deadlock: a load behind its reader, a ring too small.
+    """
+    rng = random.Random(5000 + shard)
+    counts: Counter[str] = Counter()
+    while counts.total() < MUTANTS:
+        base = rng.choice(list(shipped().values()))
+        if base.lowering == "warp_specialized" and rng.random() < 0.5:
+            base = with_options(rng.choice(SPECIALIZED), rng)
+        with suppress(ScheduleRefused):  # A wait or a release without a place.
+            program = derive(mutate(base, rng), rng.choice(MODELS))
+            found, violation = broken(program), find_violation(program)
+            if isinstance(violation, Violation):
+                assert violation.buffer in {edge.buffer for edge in found}, violation.words
+                counts["refused"] += 1
+            else:
+                assert violation or not found, f"accepted, but it breaks {found[0]}"
+                counts["deadlock" if violation else "legal"] += 1
+    print(f"\nshard {shard}: {dict(counts)}")
+    assert counts["refused"] >= 40 and counts["legal"] >= 20
+
+
+def without(edge: Dependence) -> Schedule:
+    """Returns source order but for one edge: its second statement comes right before its first, or a block ahead of all."""
+    names = [name for name in SOURCE.names if name not in SOURCE.loads]
+    stage = dict.fromkeys(names, 0)
+    if edge.distance:
+        stage = {name: int(name != edge.later) for name in names}
+    else:
+        names.remove(edge.later)
+        names.insert(names.index(edge.earlier), edge.later)
+    groups = [["load_k"], *([name] for name in names), ["load_v"]]
+    return Schedule(
+        block_M=128,
+        block_N=128,
+        threads=256,
+        num_stages=2,
+        group=groups,
+        order=[PRODUCER, *range(len(names)), PRODUCER],
+        stage=[PRODUCER, *(stage[name] for name in names), PRODUCER],
+    )
+
+
+ORDERED = [
+    edge
+    for edge in dependences(SOURCE, TWO)
+    if edge.earlier != edge.later and not {edge.earlier, edge.later} & {*SOURCE.loads}
+]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_single_edge_that_is_broken_is_refused(model) -> None:
+    assert len(ORDERED) > 60
+    for edge in ORDERED:
+        program = derive(without(edge), model)
+        assert edge in broken(program)
+        assert isinstance(find_violation(program), Violation), edge

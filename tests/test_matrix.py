@@ -5,7 +5,7 @@ The budget is against fp64. Two commands run the test, in a few minutes each on 
     pytest -m gpu -n 15 --dist worksteal tests/test_matrix.py -k half1
     pytest -m gpu -n 15 --dist worksteal tests/test_matrix.py -k half2
 
-test_matrix_cases.py checks that the list has what it must have, and test_matrix_check.py checks the check of a case.
+test_matrix_cases.py checks the list, and the check of a case.
 """
 
 from __future__ import annotations
