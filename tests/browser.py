@@ -1,7 +1,5 @@
 """Runs Debian's chromium, headless, and says what is wrong with a page that it shows."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator, Sequence

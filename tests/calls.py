@@ -1,7 +1,5 @@
 """Calls of attention() here differ in one thing, and each says what it does: which kernel it launches, how, or its error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Reads off a generated kernel's text what its processes do, as events: tests look at what the proof reads."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tl_attention.hardware.warpgroup import WARP, WARPS

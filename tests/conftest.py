@@ -1,7 +1,5 @@
 """Tests share what is here: the command line in this process, the seed schedule with one line changed, and the GPU tests."""
 
-from __future__ import annotations
-
 import compileall
 import json
 import os

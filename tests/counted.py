@@ -1,7 +1,5 @@
 """Counts the kernels that attention() launches, whichever they are."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A covering design has few combinations of values, in which every pair of values occurs."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations

@@ -1,7 +1,5 @@
 """The rules of defaults.yaml are held here to serve every case, and to name schedules and records that exist."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Event programs of warp-specialised kernels are small enough here to run in many orders, and get random faults."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Reads the operations off the text of `explain`, and finds the loops that they make in generated code."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import NamedTuple

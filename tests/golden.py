@@ -5,8 +5,6 @@ has the texts. To lower a kernel takes 6 s, to trace it and compare the key 0.3 
 the stale kernels and says what changed; `--all` lowers every kernel.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

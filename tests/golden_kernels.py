@@ -4,8 +4,6 @@ Every kernel that stands here as it is shipped has another that is asked for eve
 a call are in one kernel, and each feature of a call with each option of a schedule. tests/test_golden.py checks that.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

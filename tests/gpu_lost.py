@@ -1,7 +1,5 @@
 """Waits for the GPU with a limit. If a kernel hangs or fails, its process is of no more use: every later call fails too."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

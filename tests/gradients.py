@@ -1,7 +1,5 @@
 """Computes gradients of attention in fp64, and stands in for PyTorch's FlashAttention backward on the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Guarded tensors lie in memory in a given way, with numbers around them that nobody may read or write."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

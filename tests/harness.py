@@ -1,7 +1,5 @@
 """Tests of the leaderboard's harness share these texts of submissions, most of which attack the harness."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from textwrap import indent

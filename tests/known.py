@@ -1,7 +1,5 @@
 """Earlier measurements are found here by the code and by all that its times depend on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

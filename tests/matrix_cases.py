@@ -1,7 +1,5 @@
 """The matrix test has these cases: each kernel's calls of attention(), at which lengths, and where the tensors lie."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Draws and calls one case of the matrix test, and compares it with fp64 and with what it may touch."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterator

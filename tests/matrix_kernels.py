@@ -3,8 +3,6 @@
 The list is a pure function of a committed seed and of the schedules that run by default.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from functools import cache, cached_property

@@ -14,8 +14,6 @@ Each warp of a process runs by itself; its first issues loads and stores. An arr
 a time of its own, but before the warp's next arrival anywhere, which releases what comes before it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from simulated_puts import Puts

@@ -1,7 +1,5 @@
 """Has the shipped schedules of the mma_sync lowering, and makes others that differ from one of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mutations import SCHEDULES

@@ -1,7 +1,5 @@
 """The processes of test_mutation_tools.py make these calls; a spawned process imports them by name."""
 
-from __future__ import annotations
-
 import os
 
 from code_mutants.on_gpu import HUNG, RIGHT, Result, compiled

@@ -1,7 +1,5 @@
 """Changes schedules and Programs at random, and runs them on a small problem."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from functools import cache

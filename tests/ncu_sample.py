@@ -4,8 +4,6 @@ Both samples are of (4, 64, 8192, 128). `FP16` has the launches of seed, best, f
 `BF16` has the launches of best, experiments/one_tile and FlashAttention-3, with fewer counters.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs all of attention() on the CPU, with the reference in the place of its kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace

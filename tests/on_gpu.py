@@ -1,7 +1,5 @@
 """Tests of `attention(q, k, v)` on a GPU share these: inputs that no run had before, and the comparison with fp64."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

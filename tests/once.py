@@ -4,8 +4,6 @@ The first process to ask does the work, under a lock, and keeps the result in th
 run.
 """
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import hashlib

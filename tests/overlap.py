@@ -1,7 +1,5 @@
 """Makes warp-specialised schedules for tests: FlashAttention-3's order, and other orders of its groups."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mutations import shipped

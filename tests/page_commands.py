@@ -5,8 +5,6 @@ command, and the lines below are what the command prints: `...` alone stands for
 rest of the line.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """test_score_bias.py runs these tests in a copy of the package in which score_bias.patch was applied."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Gives faulty event programs to the proof and to the simulator: an accepted program must run in every order."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Numbers are drawn on the CPU and copied, so that nothing but the kernels runs on the GPU.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from dataclasses import replace

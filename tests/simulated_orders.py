@@ -1,7 +1,5 @@
 """Runs a simulated program in all orders, or in random and biased ones."""
 
-from __future__ import annotations
-
 import random
 
 from mbarrier_simulator import Machine

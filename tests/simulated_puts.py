@@ -1,7 +1,5 @@
 """Warps put parts in a buffer for the products of their warpgroup, by the rules that mbarrier_simulator.py states."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 

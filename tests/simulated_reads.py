@@ -1,7 +1,5 @@
 """Warps read buffers themselves: until a fence, a load by TMA over such a buffer is a fault (see mbarrier_simulator.py)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tl_attention.proof.events import Event, Process

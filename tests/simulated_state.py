@@ -1,7 +1,5 @@
 """Numbers are the state of a simulated cluster; operations change them by the rules that mbarrier_simulator.py states."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 WARP = 32

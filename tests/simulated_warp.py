@@ -1,7 +1,5 @@
 """Makes operations of the run of one warp, by the rules that mbarrier_simulator.py states."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Any
 

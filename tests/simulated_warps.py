@@ -4,8 +4,6 @@ Each warp copies its half of a tile. A copy may land at once, or as late as a wa
 ahead of the other as far as a barrier lets it. Where a read finds another block in its tile, the Program is wrong.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Callable, Iterator

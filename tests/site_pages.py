@@ -1,7 +1,5 @@
 """A run's tests share one site; this module builds it, and reads its pages and their Markdown."""
 
-from __future__ import annotations
-
 import fcntl
 import re
 import subprocess

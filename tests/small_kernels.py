@@ -1,7 +1,5 @@
 """Makes small kernels in the form of generated ones, for tests of how generated kernels are read and run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Makes schedules of the warp-specialised lowering with options: one by hand, and a random sample."""
 
-from __future__ import annotations
-
 import functools
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Stands in for compilers and a GPU in tests of what is measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Tests of packed submissions share the texts, each made once, and fresh interpreters to run them in."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A problem may ask for a softcap, sinks and the LSE besides its output, from the command line to the record."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

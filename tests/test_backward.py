@@ -1,7 +1,5 @@
 """`attention` has a gradient: tests check its plumbing on the CPU with stand-ins, and a Hopper GPU's against fp64."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

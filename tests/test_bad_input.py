@@ -1,7 +1,5 @@
 """A bad schedule file gives one line on stderr with file, line, key, what was found and expected, and exit code 2."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

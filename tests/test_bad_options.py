@@ -1,7 +1,5 @@
 """Bad options, outputs and machines give one line on stderr and exit code 2; no traceback, and nothing is left behind."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

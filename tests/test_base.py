@@ -1,7 +1,5 @@
 """A schedule file may say `base: best`: tests check what merges, and at which file, line and key a mistake is told."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every candidate ends as one row with a status and a reason, whatever happens to the candidate. A stand-in plays the GPU."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

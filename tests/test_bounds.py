@@ -1,7 +1,5 @@
 """Kernels can count sizes up to bounds: larger sizes are refused, and no sum of accepted sizes leaves 32 bits."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Tests check cards: their limits, which GPU is which, what a lowering is compiled for, and what is refused on which card."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

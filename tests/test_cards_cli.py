@@ -1,7 +1,5 @@
 """`--arch` names a card that is not at hand: commands compile, check and speak for it. attention() takes a card at hand."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 

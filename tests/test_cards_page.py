@@ -1,7 +1,5 @@
 """Tests check the tables of docs/CARDS.md, and the record from which the tables are made."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import measure

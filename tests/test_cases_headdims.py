@@ -1,7 +1,5 @@
 """Tests check how head sizes are told, and which schedules run them. Their faults are in tests/faults/sizes.py."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

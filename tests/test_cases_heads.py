@@ -1,7 +1,5 @@
 """Grouped heads are compiled, proved, compared with a reference and recorded. Their faults are in tests/faults/heads.py."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from mutations import shipped

@@ -1,7 +1,5 @@
 """A device function stores the LSE, by one line that is read and proved. The faults of the LSE are in tests/faults/lse.py."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A warp puts P in shared memory: tests check where, and in which order with products. Faults: tests/faults/pshared.py."""
 
-from __future__ import annotations
-
 import functools
 import re
 

@@ -4,8 +4,6 @@ The proof leaves to the numbers the cap's arithmetic, whether hidden keys are ke
 made of a sink.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Tests check what kernels that read strides are passed, and what a proof distinguishes. Faults: tests/faults/strides.py."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests check where windows cut, and what users may say. On a GPU: test_op_windows.py. Faults: tests/faults/windows.py."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Files of cells, and cells: each is measured beside its peers, whatever becomes of the others. A stand-in times."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

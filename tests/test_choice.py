@@ -1,7 +1,5 @@
 """A configuration is chosen: some kernels are left out for a reason, others are timed in turn. Stand-ins compile and time."""
 
-from __future__ import annotations
-
 import pytest
 from known import Known
 from stand_in import Compilers, Gpu, on_a_machine

@@ -1,7 +1,5 @@
 """Tests check what each command prints and leaves behind, and that light commands start without torch."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`submit` packs a schedule, and with --evaluate runs submissions under the contract and records them."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial

@@ -1,7 +1,5 @@
 """The proof lets no mutant of `tools/mutate_code.py` pass that it must not; a person has judged some that do no harm."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

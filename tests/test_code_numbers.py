@@ -1,7 +1,5 @@
 """The proof leaves some faults to the numbers: a fault of each kind passes the proof, and the GPU shows the fault."""
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import re

@@ -1,7 +1,5 @@
 """The mma.sync kernel as generated is proved for all options and problems. Tests here compile and run nothing."""
 
-from __future__ import annotations
-
 import functools
 import random
 from typing import Any

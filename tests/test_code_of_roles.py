@@ -1,7 +1,5 @@
 """The warp-specialised kernel as generated runs the events of its roles, and nothing of its masked loop may be left out."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The command line gives help in groups, with examples that work, and tells mistakes with what to type."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

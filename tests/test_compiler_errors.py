@@ -1,7 +1,5 @@
 """If a kernel cannot be built, the reason is the compiler's own first error, from texts of nvcc and TileLang."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Kernels of "flash attention from scratch" are read and written in its notation, wherever a schedule's name is taken."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Terminal and file show progress, and lines that no terminal breaks inside a word."""
 
-from __future__ import annotations
-
 import ctypes
 
 import pytest

@@ -1,7 +1,5 @@
 """The corpus of generated code is drawn by its seed and judged again; the proof refuses no good kernel of tests/corpus.xz."""
 
-from __future__ import annotations
-
 import lzma
 import os
 import time

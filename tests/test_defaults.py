@@ -1,7 +1,5 @@
 """defaults.yaml says which schedule serves a call that names none, and `which` shows the rule."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,7 +1,5 @@
 """`diff` compares two schedules' keys, Programs and code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

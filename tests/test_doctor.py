@@ -1,7 +1,5 @@
 """`doctor` says what a machine has, and refuses a torch for CUDA 12 before anything is compiled."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A command that is ended from outside, by SIGTERM above all, leaves no process, no empty file and no warning behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The sizes at which a kernel is verified show all ways in which its loop over KV blocks begins and ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The examples run as they are on a GPU; elsewhere they run on the CPU with the fp64 reference as kernels, card by card."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`explain` says what a schedule takes of the SM, its options and chunks, and what is proved and refused."""
 
-from __future__ import annotations
-
 import json
 import re
 

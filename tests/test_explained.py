@@ -1,7 +1,5 @@
 """What `explain` lists is what the kernel does, operation by operation: as TileLang traced it, and as generated."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from itertools import product

@@ -1,7 +1,5 @@
 """Every fault of the table is refused in its words, and the kernels without a fault pass."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

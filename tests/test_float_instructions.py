@@ -1,7 +1,5 @@
 """The formula says which floating-point instructions of the softmax the machine code has, and what fusing the scale saves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The golden code is what TileLang generates, and its kernels are a covering set."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import replace
 from itertools import combinations, product

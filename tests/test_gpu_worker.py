@@ -1,7 +1,5 @@
 """The worker checks kernels: here PyTorch's attention on the CPU stands in for kernels, some with faults."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

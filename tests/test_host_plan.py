@@ -1,7 +1,5 @@
 """A kernel's launch is read off the host code that TileLang generates; any change of it changes the plan or is refused."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

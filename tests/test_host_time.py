@@ -1,7 +1,5 @@
 """Tests run `tools/measure.py host` without a GPU: what it counts, in which order, and that it says what it needs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Tests check the attention and the masks for Transformers without Transformers: a layer, SDPA and masks are stand-ins."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Tensors may lie in memory in many ways: strides, layouts, and shared elements. Nothing here needs a GPU."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

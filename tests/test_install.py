@@ -5,8 +5,6 @@ of the cuda-toolkit that they pin requires (Requires-Dist of their wheels, as `p
 it). A CPU build of torch requires none of it, and would hide a conflict.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import tomllib

@@ -1,7 +1,5 @@
 """Interpreter and reference are right on every kind of problem, and the interpreter is wrong where it should be."""
 
-from __future__ import annotations
-
 import itertools
 import struct
 from dataclasses import replace

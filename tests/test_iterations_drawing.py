@@ -1,7 +1,5 @@
 """Tests check the drawings of two iterations, and the facts that they show."""
 
-from __future__ import annotations
-
 from itertools import combinations, pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """The kernel as TileLang sees it agrees with the statement table and with the Program. Tests here run nothing."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The name of a finished kernel changes with each part of what makes the kernel, and with nothing else."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Ladders: their files, their runs on a stand-in, their tables, the choice, and the rate of plain peers."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A compiled kernel is launched by the function of its library, with a counter of tiles. No test here needs a GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

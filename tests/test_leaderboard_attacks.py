@@ -3,8 +3,6 @@
 What a submission makes of its process stands in the place of the worker, and nothing of it runs in this process.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """An evaluation has test lines, messages, the stop rule and its summary, and rows; tests check where lines are run."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

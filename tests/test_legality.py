@@ -1,7 +1,5 @@
 """A refusal says the broken dependence in words, or the deadlock; only orders that break an edge of the graph are refused."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Sizes, limits and the problem's arithmetic; thread blocks share an SM, and each may take only its part."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

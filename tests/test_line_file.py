@@ -1,7 +1,5 @@
 """Many processes append to one file: every whole line stays, whatever happens to the other lines."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

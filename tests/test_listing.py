@@ -1,7 +1,5 @@
 """`list` and the recorded times that it shows; `which`, the rule that says so, and what was passed over."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

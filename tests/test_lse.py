@@ -1,7 +1,5 @@
 """Tests check the LSE on the CPU: the references, the interpreter in every kind of kernel, and what `attention` refuses."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

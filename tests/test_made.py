@@ -1,7 +1,5 @@
 """Made pages and pictures are what `tools/make.py` would make of the records, schedules and rules."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A mask's answers are compared with every query and key, one by one."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

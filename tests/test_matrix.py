@@ -8,8 +8,6 @@ The budget is against fp64. Two commands run the test, in a few minutes each on 
 test_matrix_cases.py checks the list, and the check of a case.
 """
 
-from __future__ import annotations
-
 import pytest
 from matrix_cases import cases
 from matrix_check import fault_of

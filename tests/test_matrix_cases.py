@@ -1,7 +1,5 @@
 """The list of the matrix test has what it must have, and the check of a case accepts what is right and finds each fault."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """mma_sync refuses by rules, each with its words and its key, in the file and in the JSON Schema."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

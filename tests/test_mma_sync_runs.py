@@ -1,7 +1,5 @@
 """mma_sync's Programs, shipped, faulty and random, are right in every run on the CPU, or are refused."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator

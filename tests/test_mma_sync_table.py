@@ -1,7 +1,5 @@
 """mma_sync's schedules differ in one idea each; tests check their statements, fragments, waits and barriers."""
 
-from __future__ import annotations
-
 import difflib
 from itertools import combinations
 

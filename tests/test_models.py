@@ -1,7 +1,5 @@
 """Transformers' models, tiny and with random weights, run on the kernels: on a Hopper GPU, or by the reference on the CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests check the parts of `tools/mutate_code.py` and `tools/run_mutants.py`: which mutants there are, and their outcomes."""
 
-from __future__ import annotations
-
 import base64
 import json
 import lzma

@@ -1,7 +1,5 @@
 """Schedules are mutated at random: an accepted one is right, and a refused one is refused for a read that differs."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

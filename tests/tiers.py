@@ -1,7 +1,5 @@
 """Tests have two tiers: `make test` runs all that are not marked exhaustive, and `make test-all` the others as well."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Any
 

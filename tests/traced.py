@@ -1,7 +1,5 @@
 """Reads off TileLang's TVM what a kernel really is: the statements as traced, the loop as lowered."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The table has faults, each of which is put into generated code of the lowerings that can have it, and is refused."""
 
-from __future__ import annotations
-
 from faults import (
     fragments,
     heads,

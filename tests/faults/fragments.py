@@ -1,7 +1,5 @@
 """These faults concern the fragments of mma.sync, in every line that loads one."""
 
-from __future__ import annotations
-
 from faults.lines import COPIES, FRAGMENTS, PRODUCTS
 from faults.table import Row, each
 

@@ -1,7 +1,5 @@
 """These faults concern grouped heads."""
 
-from __future__ import annotations
-
 from faults.lines import COPIES
 from faults.table import Row, each, edit
 

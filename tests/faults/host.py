@@ -1,7 +1,5 @@
 """Patterns here find values in the host's code, in the calls that make TMA descriptors and that launch."""
 
-from __future__ import annotations
-
 
 def slot(number: int, value: str, after: str) -> str:
     """Returns a pattern of an argument, up to its value, of the call with first argument `after`."""

@@ -1,7 +1,5 @@
 """These faults are in the host's code, which fills TMA descriptors and launches."""
 
-from __future__ import annotations
-
 from faults.host import address, argument, number, passed
 from faults.table import LARGE, SMALL, Row, edit, edits
 

@@ -1,7 +1,5 @@
 """Lines of mma_sync kernels that copy, wait, meet, load a fragment, multiply, store or loop start as these patterns say."""
 
-from __future__ import annotations
-
 WAITS, SYNCS, COMMITS = r"tl::cp_async_wait<", r"__syncthreads\(\);", r"tl::cp_async_commit\(\);"
 COPIES, CHECKED = r"tl::cp_async_gs", r"tl::cp_async_gs_conditional"
 FRAGMENTS, PRODUCTS, STORES = r"tl::ptx_ldmatrix_x", r"tl::mma_sync<", r"tl_attention_store(?:_lse|<)"

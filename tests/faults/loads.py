@@ -1,7 +1,5 @@
 """These faults concern loads: boxes of TMA and copies by cp.async."""
 
-from __future__ import annotations
-
 from faults.lines import CHECKED, COMMITS, COPIES
 from faults.table import SMALL, Row, each, edit, edits
 

@@ -1,7 +1,5 @@
 """These faults concern how the LSE is stored."""
 
-from __future__ import annotations
-
 from faults.table import ASKED, Row, edit, edits, only_if
 
 STORE = r"tl_attention_store_lse\("

@@ -1,7 +1,5 @@
 """These faults are in names, casts and numbers of the C++, which the reader must know in full."""
 
-from __future__ import annotations
-
 from faults.table import LARGE, Row, edit, edits
 
 BODY = r"^( +)(extern __shared__ .*)$"

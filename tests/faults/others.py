@@ -1,7 +1,5 @@
 """These kernels get faults, are not in the golden code, and are lowered for `make test-all` alone."""
 
-from __future__ import annotations
-
 from mutations import shipped
 from once import Given
 

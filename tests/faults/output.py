@@ -1,7 +1,5 @@
 """These faults concern how the output is stored."""
 
-from __future__ import annotations
-
 from faults.lines import STORES
 from faults.table import Row, each, edit, edits
 

@@ -1,7 +1,5 @@
 """These faults concern products: their operands, accumulators, commits and waits."""
 
-from __future__ import annotations
-
 from faults.lines import FRAGMENTS, PRODUCTS
 from faults.table import SMALL, Row, each, edit, edits
 

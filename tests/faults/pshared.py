@@ -1,7 +1,5 @@
 """These faults concern P in shared memory."""
 
-from __future__ import annotations
-
 from faults.table import Row, edit
 
 FENCE = r"^ *tl::fence_proxy_async\(\);\n"

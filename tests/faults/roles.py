@@ -1,7 +1,5 @@
 """These faults concern how roles start, take tiles and turns, and end, and which shared memory is declared."""
 
-from __future__ import annotations
-
 from faults.table import SMALL, Row, edit, edits
 
 Q_WAIT = r"( +)(Q_full\[[^;]*\]\.wait\(.*\);\n)"

@@ -1,7 +1,5 @@
 """Only some tiles have these faults: a block's number, a head, a sequence or a length decides what it should not."""
 
-from __future__ import annotations
-
 from faults.table import LARGE, Row, edit, edits
 
 ONE_TILE = "it has no mbarriers"

@@ -1,7 +1,5 @@
 """These faults concern head sizes: of K and V, and of their tiles."""
 
-from __future__ import annotations
-
 from faults.host import argument, number
 from faults.table import Row, edit, edits
 

@@ -1,7 +1,5 @@
 """These faults concern how many thread blocks there are, on each SM and on all."""
 
-from __future__ import annotations
-
 from faults.table import SMALL, Row, edit, edits
 
 BOUNDS = r"__launch_bounds__\(256, 2\)"

@@ -1,7 +1,5 @@
 """These faults concern sinks and the softcap."""
 
-from __future__ import annotations
-
 from faults.table import ASKED, Row, edit, edits
 
 READ = r"( *)own\[0\] = Sinks\[\(\(int64_t\)(\w+|\(\(int\)blockIdx\.y\))\)\];\n"

@@ -1,7 +1,5 @@
 """These faults are in statements, directives and declarations of the C++, and in reads of registers before they are set."""
 
-from __future__ import annotations
-
 from faults.table import LARGE, Row, edit, edits
 
 ONE_AT_ONCE = "each product is waited for where it is issued"

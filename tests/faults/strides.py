@@ -1,7 +1,5 @@
 """These faults concern strides."""
 
-from __future__ import annotations
-
 from faults.host import slot
 from faults.table import ASKED, Row, each, edit, edits
 

@@ -1,7 +1,5 @@
 """A fault is put into generated code as text: a row for each fault has a cell for each lowering that has a proof."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """These faults concern which rows, heads and blocks a kernel works on, and masks."""
 
-from __future__ import annotations
-
 from faults.lines import LOOPS
 from faults.table import Row, each, edit
 

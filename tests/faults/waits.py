@@ -1,7 +1,5 @@
 """These faults concern what orders threads: waits, releases, turns, barriers and fences."""
 
-from __future__ import annotations
-
 from faults.lines import SYNCS, WAITS
 from faults.table import SMALL, Row, each, edit, edits
 

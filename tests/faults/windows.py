@@ -1,7 +1,5 @@
 """These faults concern windows."""
 
-from __future__ import annotations
-
 from faults.table import Row, edit
 
 ONE_FIRST = "a block's warps take the same blocks: see the producer's first block, and the loop at the right edge"
