@@ -7,13 +7,12 @@ import pytest
 import torch
 from code_mutants.kernels import lowered
 from code_mutants.reading import prove
-from default_rules import load
 from golden_kernels import GoldenKernel
 from on_cpu import on_cpu
 
 import tl_attention
 from tl_attention import InputError, ScheduleRefused, attention
-from tl_attention.files.defaults import FILE, Case
+from tl_attention.files.defaults import FILE, Case, read
 from tl_attention.lowering import features
 from tl_attention.measure.peers import why_not
 from tl_attention.measure.records import problem_of, read_rows, shape_of
@@ -96,7 +95,7 @@ def test_the_command_line_verifies_it_and_records_it(cli, tmp_path) -> None:
 def test_a_rule_may_ask_for_it(tmp_path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(FILE.read_text().replace("rules:\n", RULE))
-    found = load(file)
+    found = read(file)
     shapes = SHAPE, SHAPE.asking(score_bias=BIAS)
     assert [found.rules[found.number(Case.of(shape))].schedule for shape in shapes] == ["short", "d64"]
 

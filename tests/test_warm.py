@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 import pytest
-from default_rules import load
 from mutations import shipped
 from pool_jobs import compile_by_name
 
@@ -199,11 +198,6 @@ def test_it_compiles_into_the_cache_and_finds_the_kernel_there_the_second_time(c
 
 
 # --- which schedules serve a call of any lengths -----------------------------------------------------------------------
-
-
-def test_those_that_ship_are_what_a_file_of_rules_must_be() -> None:
-    """A process does not look at every schedule for `defaults`, so this test does."""
-    assert load(defaults.FILE).rules == defaults.defaults().rules
 
 
 @pytest.mark.parametrize("mask", [FULL, CAUSAL, Mask(100, 0), Mask(100, 7)], ids=str)
