@@ -4,6 +4,8 @@ import compileall
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -29,6 +31,19 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         "no chromium, chromedriver and selenium here",
     ),
 }
+
+
+def python(*arguments: str, cwd: str | Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python in a process of its own, which finds the package, the tests and the tools."""
+    folders = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tools"), os.environ.get("PYTHONPATH", "")]
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)} | environment,
+    )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,13 +1,10 @@
 """Tests check what each command prints and leaves behind, and that light commands start without torch."""
 
 import importlib
-import os
-import subprocess
-import sys
 import tomllib
-from pathlib import Path
 
 import pytest
+from conftest import ROOT, python
 
 import tl_attention
 from tl_attention.cli import main
@@ -15,21 +12,9 @@ from tl_attention.files.schedule_file import load, load_file
 from tl_attention.measure.records import read_rows
 from tl_attention.problem.head_dims import is_meant
 
-ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BLOCKED = "import sys; sys.modules.update(torch=None, tilelang=None, tvm=None, numpy=None); "
 INFERRED = str(ROOT / "schedules" / "inferred.yaml")
-
-
-def python(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
 
 
 @pytest.mark.parametrize(

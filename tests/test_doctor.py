@@ -1,11 +1,11 @@
 """`doctor` says what a machine has, and refuses a torch for CUDA 12 before anything is compiled."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from conftest import python
 from mutations import shipped
 from test_toolchain import toolkit
 
@@ -17,19 +17,11 @@ from tl_attention.measure import doctor
 from tl_attention.measure.machine import Gpu
 from tl_attention.problem.variant import Variant
 
-ROOT = Path(__file__).parents[1]
 SEED, VARIANT = shipped()["seed"], Variant(128, "float16")
 
 
 def test_doctor_says_what_compiles_and_that_run_would_work() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tl_attention", "doctor"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        cwd="/",
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    done = python("-m", "tl_attention", "doctor", cwd="/")
     assert done.returncode == 0, done.stderr
     for words in ("torch ", "TileLang      0.1.15", "nvcc ", "ptxas ", "compiles      yes", "cache ", "ready: "):
         assert words in done.stdout, done.stdout

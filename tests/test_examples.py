@@ -1,15 +1,13 @@
 """The examples run as they are on a GPU; elsewhere they run on the CPU with the fp64 reference as kernels, card by card."""
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from itertools import cycle, product
-from pathlib import Path
 
 import pytest
 import torch
+from conftest import ROOT, python
 from gradients import flash_on_cpu
 from on_cpu import Kernels, on_cpu
 from tiers import exhaustive, sampled
@@ -21,7 +19,6 @@ from tl_attention.op import arguments
 from tl_attention.program.planned import Planned
 
 __all__ = ["flash_on_cpu", "on_cpu"]
-ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "common")
 # What an example needs besides, as a marker.
 MARKS = {"hugging_face_model": pytest.mark.transformers}
@@ -29,18 +26,6 @@ EXAMPLES = [pytest.param(name, marks=MARKS.get(name, ())) for name in NAMES]
 # Of an example that takes long.
 FEWER = {"transformer_block": {"steps": 2}}
 WITHOUT_LONG = [pytest.param(name, marks=exhaustive if name in FEWER else MARKS.get(name, ())) for name in NAMES]
-
-
-def python(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs an example in a process of its own, as a user starts it."""
-    return subprocess.run(
-        [sys.executable, f"examples/{name}.py"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])} | environment,
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +111,7 @@ def test_where_no_schedule_is_for_the_card_an_example_says_so_in_one_line(arch, 
 
 
 def test_without_a_gpu_an_example_says_so_in_one_line() -> None:
-    done = python(NAMES[0], CUDA_VISIBLE_DEVICES="")
+    done = python(f"examples/{NAMES[0]}.py", CUDA_VISIBLE_DEVICES="")
     words = "error: torch sees no CUDA GPU, which this example needs\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", words)
 
@@ -144,5 +129,5 @@ def test_without_transformers_its_example_says_what_to_install_in_one_line(monke
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs(name) -> None:
-    done = python(name)
+    done = python(f"examples/{name}.py")
     assert done.returncode == 0 and "largest difference" in done.stdout, done.stderr

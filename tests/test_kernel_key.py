@@ -1,13 +1,11 @@
 """The name of a finished kernel changes with each part of what makes the kernel, and with nothing else."""
 
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import python
 from mutations import shipped
 from test_rooms import MODULES, imported
 from tiers import sampled
@@ -19,7 +17,6 @@ from tl_attention.compiler.toolchain import FLAGS, Nvcc
 from tl_attention.problem.mask import CAUSAL
 from tl_attention.problem.variant import Sizes, Variant
 
-ROOT = PACKAGE.parent
 SCHEDULE = shipped()["best"]
 VARIANT = Variant(128, "float16", optional=frozenset({"LSE", "softcap", "Sinks"}))
 
@@ -157,14 +154,8 @@ def shipped_keys() -> list[str]:
 @pytest.mark.parametrize("seed", sampled(["1", "2"], ["1"]))
 def test_every_process_has_the_same_keys(seed) -> None:
     script = "import test_kernel_key; print(*test_kernel_key.shipped_keys())"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{ROOT / 'tools'}", "PYTHONHASHSEED": seed},
-    )
-    assert done.stdout.split() == shipped_keys()
+    done = python("-c", script, PYTHONHASHSEED=seed)
+    assert done.stdout.split() == shipped_keys(), done.stderr
     # Some files say only for which other head size a schedule is meant.
     assert len({*shipped_keys()}) == len({*shipped().values()}) > 40
 
