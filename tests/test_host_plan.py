@@ -1,7 +1,8 @@
 """A kernel's launch is read off the host code that TileLang generates; any change of it changes the plan or is refused."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -155,7 +156,9 @@ def exchanges(lines: list[str]) -> Iterator[list[str]]:
             yield [*lines[:n], lines[n + 1], lines[n], *lines[n + 2 :]]
 
 
-def replacements(lines: list[str], pattern: re.Pattern[str], others: list[str] | None) -> Iterator[list[str]]:
+def replacements(
+    lines: list[str], pattern: re.Pattern[str] = LITERAL, others: Sequence[str] = ()
+) -> Iterator[list[str]]:
     """Yields the text with each number replaced by its neighbours and its double, or each of the names by the others."""
     group = pattern.groups
     for n in read_lines(lines):
@@ -167,18 +170,6 @@ def replacements(lines: list[str], pattern: re.Pattern[str], others: list[str] |
                     yield [*lines[:n], line[: match.start(group)] + other + line[match.end(group) :], *lines[n + 1 :]]
 
 
-def literals(lines: list[str]) -> Iterator[list[str]]:
-    return replacements(lines, LITERAL, None)
-
-
-def names(lines: list[str]) -> Iterator[list[str]]:
-    return replacements(lines, NAME, ["Q", "V_desc", "seq_q", "heads"])
-
-
-def handles(lines: list[str]) -> Iterator[list[str]]:
-    return replacements(lines, HANDLE, ["Q", "K", "Output"])
-
-
 @pytest.fixture(scope="module", params=NAMES)
 def host_lines(request: pytest.FixtureRequest) -> list[str]:
     return lowered(KERNELS[request.param]).host_source.split("\n")
@@ -186,7 +177,14 @@ def host_lines(request: pytest.FixtureRequest) -> list[str]:
 
 @pytest.mark.parametrize(
     "mutants, least",
-    [(deletions, 200), (repetitions, 200), (exchanges, 150), (literals, 500), (names, 90), (handles, 40)],
+    [
+        (deletions, 200),
+        (repetitions, 200),
+        (exchanges, 150),
+        (replacements, 500),
+        (partial(replacements, pattern=NAME, others=("Q", "V_desc", "seq_q", "heads")), 90),
+        (partial(replacements, pattern=HANDLE, others=("Q", "K", "Output")), 40),
+    ],
 )
 def test_a_change_of_the_launch_changes_the_plan_or_is_refused(host_lines, mutants, least):
     plan = parse_host_source("\n".join(host_lines))

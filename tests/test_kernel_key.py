@@ -1,6 +1,8 @@
 """The name of a finished kernel changes with each part of what makes the kernel, and with nothing else."""
 
+import platform
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,57 +62,33 @@ def test_another_variant_has_another_key(name, nvcc) -> None:
     assert kernel_key(SCHEDULE, replace(VARIANT, **VARIANTS[name]), nvcc) != kernel_key(SCHEDULE, VARIANT, nvcc)
 
 
-def of_another_tilelang(monkeypatch, nvcc) -> Nvcc:
-    monkeypatch.setattr(module, "installed", lambda name: "0.1.16" if name == "tilelang" else installed(name))
-    return nvcc
+def of_another(package: str) -> Callable[[str], str]:
+    return lambda name: "another" if name == package else installed(name)
 
 
-def of_another_tvm_ffi(monkeypatch, nvcc) -> Nvcc:
-    monkeypatch.setattr(module, "installed", lambda name: "0.1.11" if name == "apache-tvm-ffi" else installed(name))
-    return nvcc
-
-
-def of_another_package_text(monkeypatch, nvcc) -> Nvcc:
-    monkeypatch.setattr(module, "VERSION", VERSION[::-1])
-    return nvcc
-
-
-def of_another_machine(monkeypatch, nvcc) -> Nvcc:
-    monkeypatch.setattr("platform.machine", lambda: "another")
-    return nvcc
-
-
-def replaced(tool: str, monkeypatch, nvcc) -> Nvcc:
-    (nvcc.home / tool).write_text("xy")
-    return nvcc
-
-
-def told(variable: str, monkeypatch, nvcc) -> Nvcc:
-    monkeypatch.setenv(variable, "/another")
-    return nvcc
-
-
-CHANGES = {
-    "nvcc": lambda patch, nvcc: replace(nvcc, version="13.0.89"),
-    "ptxas": lambda patch, nvcc: replace(nvcc, ptxas="13.0.89"),
-    "TileLang": of_another_tilelang,
-    "tvm-ffi": of_another_tvm_ffi,
-    "text of the package": of_another_package_text,
-    "machine": of_another_machine,
-    **{tool: lambda patch, nvcc, tool=tool: replaced(tool, patch, nvcc) for tool in TOOLS},
-    **{
-        variable: lambda patch, nvcc, variable=variable: told(variable, patch, nvcc)
-        for variable in (*FLAGS, module.OPTION, *module.HEADERS)
-    },
+PATCHES = {
+    "TileLang": (module, "installed", of_another("tilelang")),
+    "tvm-ffi": (module, "installed", of_another("apache-tvm-ffi")),
+    "text of the package": (module, "VERSION", VERSION[::-1]),
+    "machine": (platform, "machine", lambda: "another"),
 }
+VARIABLES = (*FLAGS, module.OPTION, *module.HEADERS)
 
 
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("what", [*PATCHES, "version", "ptxas", *TOOLS, *VARIABLES])
 def test_whatever_else_makes_a_kernel_changes_its_key(what, nvcc, monkeypatch) -> None:
-    for variable in (*FLAGS, module.OPTION, *module.HEADERS):
+    for variable in VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     before = kernel_key(SCHEDULE, VARIANT, nvcc)
-    assert kernel_key(SCHEDULE, VARIANT, CHANGES[what](monkeypatch, nvcc)) != before
+    if what in PATCHES:
+        monkeypatch.setattr(*PATCHES[what])
+    elif what in TOOLS:
+        (nvcc.home / what).write_text("xy")
+    elif what in VARIABLES:
+        monkeypatch.setenv(what, "/another")
+    else:
+        nvcc = replace(nvcc, **{what: "13.0.89"})
+    assert kernel_key(SCHEDULE, VARIANT, nvcc) != before
 
 
 def test_what_tilelang_sets_itself_when_it_is_imported_does_not(nvcc, monkeypatch) -> None:

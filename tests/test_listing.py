@@ -9,11 +9,8 @@ import pytest
 
 from tl_attention.files import catalogue
 from tl_attention.files.defaults import FILE, defaults
-from tl_attention.files.named import resolve
 from tl_attention.measure import records as measured
 from tl_attention.measure.records import read_rows
-from tl_attention.problem.mask import CAUSAL, FULL
-from tl_attention.problem.shape import AttentionShape
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -97,28 +94,6 @@ def test_without_a_record_the_list_has_no_times_and_no_heading(cli, records) -> 
     lines = cli("list").stdout.splitlines()
     assert len(lines) == len(catalogue.names())
     assert re.fullmatch(r"best +the fastest measured without a causal mask", lines[0])
-
-
-def label(name: str) -> str:
-    return resolve(name).schedule.label
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_recorded_times_are_those_of_problem_l_in_fp16_with_sizes_read_at_run_time(causal) -> None:
-    rows = measured.run_of({label("best"), label("seed")}, causal)
-    assert {row.name: f"{row.median_ms:.3f}" for row in rows} == {
-        name: recorded_ms(name, causal) for name in ("best", "seed")
-    }
-    problem = AttentionShape(4, 64, 8192, 8192, 128, "float16", CAUSAL if causal else FULL)
-    assert {(row.sizes, row.device, row.shape) for row in rows} == {("runtime", "NVIDIA H200", problem)}
-
-
-def test_a_time_is_found_by_what_the_schedule_is_not_by_what_a_file_is_called() -> None:
-    [row] = measured.run_of({label("experiments/causal/no_ping_pong")}, True)
-    assert row.name == "no_ping_pong" and row.problem["dtype"] == "bfloat16"
-    # Of the same last name, but another schedule, which was never timed so.
-    assert measured.run_of({label("experiments/no_ping_pong")}, True) == []
-    assert measured.run_of({"another", "best", "cudnn"}, False) == []
 
 
 def test_rows_are_every_timed_row_of_the_records_and_no_other(records) -> None:
