@@ -27,7 +27,6 @@ REFUSED = {
         "threads: 256 threads do not fit block_M 192: each of 8 warps computes 16 rows at a time, so expected block_M to be "
         "a multiple of 128",
     ),
-    "order of blocks": ("kv_order: ascending", "kv_order: expected descending, the only order of this lowering"),
     "keys of mma1": ("split: {mma1: [16, 16, 16, 32]}", "split.mma1: 80 columns in total, expected block_N 64"),
     "an option of warp_specialized": (
         "kernel: {cluster: 1}",

@@ -1,11 +1,12 @@
 """Only some tiles have these faults: a block's number, a head, a sequence or a length decides what it should not."""
 
-from faults.table import LARGE, Row, edit, edits
+from faults.table import LARGE, Row, edit, edits, only_if
 
 ONE_TILE = "it has no mbarriers"
 ALL_MASKED = "it masks every KV block"
 LATER = r"(2 <= ((int)blockIdx.x))"
 TILE, PLACE = "depends on the tile", "is not where that of other tiles is"
+SOME, OFFSET = "runs for some tiles alone", "tl::increase_descriptor_offset<int>"
 BARRIER = r"^( +)__syncthreads\(\);$"
 ROWS = [
     Row(
@@ -63,7 +64,7 @@ ROWS = [
         "a turn that is not passed on in later tiles, where sizes are fixed",
         edit(
             "best, fixed",
-            "runs for some tiles alone",
+            SOME,
             r"^( +)(tl::__named_barrier_arrive\(\(2 - wg_2\), 256\);)",
             "\\1if (tile_1 < 70) {\n\\2\n}",
             which="first",
@@ -106,7 +107,7 @@ ROWS = [
         "a release that late blocks leave out",
         edit(
             "best",
-            "runs for some tiles alone",
+            SOME,
             r"^( +)(K_empty\[.*\]\.arrive\(.*\);)$",
             "\\1if (((int)blockIdx.x) < 131) {\n\\2\n}",
             which="first",
@@ -118,7 +119,7 @@ ROWS = [
         "a barrier that few heads have",
         edit(
             "best",
-            "runs for some tiles alone",
+            SOME,
             r"^( +)(tl::__named_barrier_arrive\(\(2 - wg_2\), 256\);)",
             "\\1if (head_1 < 5000) {\n\\2\n}",
             which="first",
@@ -140,12 +141,7 @@ ROWS = [
     ),
     Row(
         "a step to the next tile that many batches do not take",
-        edit(
-            "best",
-            "runs where there is no tile",
-            r"^( +)(tile_1 = \(tile_1 \+ 66\);)",
-            "\\1if (batch < 1000) {\n\\2\n}",
-        ),
+        edit("best", "runs where there is no tile", *only_if("batch < 1000"), within=r"tile_1 = \(tile_1 \+ 66\);"),
         ONE_TILE,
     ),
     Row(
@@ -160,18 +156,8 @@ ROWS = [
     ),
     Row(
         "the buffer of a product under a condition of sizes",
-        edit(
-            "best",
-            "runs for some tiles alone",
-            r"^( +)(tl::increase_descriptor_offset<int>\(desc_b,.*;)",
-            "\\1if (batch < 1000) {\n\\2\n}",
-        ),
-        edit(
-            "fa3_pipelined",
-            "runs for some tiles alone",
-            r"^( +)(tl::increase_descriptor_offset<int>\(desc_b_2,.*;)",
-            "\\1if (seq_q < 5000) {\n\\2\n}",
-        ),
+        edit("best", SOME, *only_if("batch < 1000"), within=rf"{OFFSET}\(desc_b,"),
+        edit("fa3_pipelined", SOME, *only_if("seq_q < 5000"), within=rf"{OFFSET}\(desc_b_2,"),
         "it has no descriptors",
     ),
     Row(
@@ -184,7 +170,7 @@ ROWS = [
         "its arithmetic is under conditions of the loop alone",
         edit(
             "seed_causal",
-            "runs for some tiles alone",
+            SOME,
             r"(255\) - )seq_q(\)\) / 128\), 2\) \+ kv_1\) < 3)",
             r"\1min(seq_q, 2000)\2",
             which="first",
@@ -210,17 +196,12 @@ ROWS = [
     ),
     Row(
         "rows of the output that many sequences do not move",
-        edit("best_causal", PLACE, r"^( +)(first_row_1 = \(first_row_1 \* 128\);)", "\\1if (batch < 1000) {\n\\2\n}"),
+        edit("best_causal", PLACE, *only_if("batch < 1000"), within=r"first_row_1 = \(first_row_1 \* 128\);"),
         "its rows are those of its block",
     ),
     Row(
         "a counter of tiles that is left after many sequences",
-        edit(
-            "best_causal",
-            "runs for some tiles alone",
-            r"^( +)(TileCounter\[0\] = 0;)",
-            "\\1if (batch < 1000) {\n\\2\n}",
-        ),
+        edit("best_causal", SOME, *only_if("batch < 1000"), within=r"TileCounter\[0\] = 0;"),
         "it has no counter",
     ),
     Row(
@@ -276,7 +257,7 @@ ROWS = [
         "its arithmetic is under conditions of the loop alone",
         edit(
             "seed",
-            "runs for some tiles alone",
+            SOME,
             r"(<= \(\(seq_kv \+ )127(\) >> 7\)\) \|\| .*\{\n *\*\(float2\*\)\(scores_max_prev)",
             r"\g<1>126\2",
         ),
