@@ -16,8 +16,7 @@ a time of its own, but before the warp's next arrival anywhere, which releases w
 
 from collections.abc import Mapping, Sequence
 
-from simulated_puts import Puts
-from simulated_reads import Reads
+from simulated_buffers import Puts, Reads
 from simulated_state import ENDED, LOADED, Fault, Operation, State
 from simulated_warp import Warp
 

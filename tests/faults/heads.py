@@ -1,7 +1,7 @@
 """These faults concern grouped heads."""
 
 from faults.lines import COPIES
-from faults.table import Row, each, edit
+from faults.table import Edit, Row, each, edit
 
 HEAD = r"\(\(head_2 / 5\) \+ \(\(head_2 % 5\) >> 31\)\)"
 K_LOAD, V_LOAD = (rf"(tma_load_multicast\({name}_desc, .*, ){HEAD}(, bz_2\);)" for name in "KV")
@@ -17,6 +17,12 @@ def of_descriptor(name: str, slot: int) -> str:
     return rf"(?s)(void\* {name}_desc = stack_\d;.*?\[{slot}\]\.v_int64\) = )[^;]*;"
 
 
+def copies(name: str, pattern: str, replacement: str) -> Edit:
+    """Makes a fault of each copy of K or V by cp.async."""
+    loads = rf"{COPIES}.*{name}_shared"
+    return each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]", loads, pattern, replacement)
+
+
 INSIDE = r"(K_shared\)\[\(*k & 1\) \* 16384\).*\(int\)blockIdx\.y\) / 5\) < \(\(heads / )5\)"
 GROUP_OF_2 = "its groups are of two heads: see those of other groups"
 NOT_SEEN = "not refused: its proof reads the first and the last heads of grids that are smaller"
@@ -26,32 +32,26 @@ ROWS_ALONE = "its copies test rows and no heads"
 ROWS = [
     Row("K's head is Q's", edit("best, asked", NOT_AS_V, K_LOAD, r"\1head_2\2"),
         edit("seed, asked", r"is load K.* at .*, expected load K.* at", K_IN_LOOP, r"\g<1>1)"),
-        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
-            r"tl::cp_async_gs.*K_shared", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1")),
+        copies("K", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1")),
     Row("K's head is of a group twice as large", edit("best, asked", NOT_AS_V, K_LOAD, r"\1(head_2 / 10)\2"),
         edit("seed, asked", r"is load K.* at .*, expected load K.* at", K_IN_LOOP, r"\g<1>10)"),
-        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
-            r"tl::cp_async_gs.*K_shared", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1 >> (int64_t)2")),
+        copies("K", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1 >> (int64_t)2")),
     Row("K's head is of a smaller group", edit("best, asked", NOT_AS_V, K_LOAD, r"\1(head_2 / 4)\2"),
         edit("seed, asked", r"is load K.* at .*, expected load K.* at", K_IN_LOOP, r"\g<1>4)"), GROUP_OF_2),
     Row("K's head is the place in the group", edit("best, asked", NOT_AS_V, K_LOAD, r"\1(head_2 % 5)\2"),
         edit("seed, asked", r"is load K.* at .*, expected load K.* at",
             r"(K_shared\)\[\(*k & 1\) \* 16384\).*&\(K\[.*blockIdx\.y\)\)) / (\(int64_t\)5\))", r"\1 % \2"),
-        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
-            r"tl::cp_async_gs.*K_shared", r"(&\(K\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
-            r"\1\2 % (int64_t)2")),
+        copies("K", r"(&\(K\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1", r"\1\2 % (int64_t)2")),
     Row("K's head is the next", edit("best, asked", NOT_AS_V, K_LOAD, r"\1((head_2 / 5) + 1)\2"),
         edit("seed, asked", r"is load K.* at .*, expected load K.* at", K_IN_LOOP, r"\g<1>5 + (int64_t)1)"),
-        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
-            r"tl::cp_async_gs.*K_shared", r"(&\(K\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
+        copies("K", r"(&\(K\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
             r"\1(\2 >> (int64_t)1) + (int64_t)1")),
     Row("groups that begin one head early",
         edit("best, asked", r"tile 0 of block 8: \(row, head, batch\) of K first of warpgroup 0 is \[176, 1, 0\], expected \[176, 0, 0\]", K_LOAD, r"\1((head_2 + 1) / 5)\2"),
         edit("seed, asked", r"is load K.* at .*, expected load K.* at",
             r"(K_shared\)\[\(*k & 1\) \* 16384\).*&\(K\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\)( / \(int64_t\)5\))",
             r"\1(((int64_t)((int)blockIdx.y)) + (int64_t)1)\2"),
-        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
-            r"tl::cp_async_gs.*K_shared", r"(&\(K\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\) >>",
+        copies("K", r"(&\(K\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\) >>",
             r"\1(((int64_t)((int)blockIdx.y)) + (int64_t)1) >>"), long=True),
     Row("groups that begin one head late", edit("best, asked", r"tile 0 of block 10: \(row, head, batch\) of K first of warpgroup 0 is \[176, 0, 0\], expected \[176, 1, 0\]", K_LOAD, r"\1(max((head_2 - 1), 0) / 5)\2"),
         edit("seed, asked", r"is load K.* at \(34816, 121\), expected .* at \(137488, 121\)",
@@ -71,32 +71,26 @@ ROWS = [
             r"(\[\(*kv & 1\) \* 12288\).*&\(K\[.*blockIdx\.y\)\) >> \(int64_t\))3", r"\g<1>2"), GROUP_OF_2),
     Row("V's head is Q's", edit("best, asked", NOT_AS_V, V_LOAD, r"\1head_2\2"),
         edit("seed, asked", r"is load V.* at .*, expected load V.* at", V_IN_LOOP, r"\g<1>1)"),
-        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
-            r"tl::cp_async_gs.*V_shared", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1")),
+        copies("V", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1")),
     Row("V's head is of another group", edit("best, asked", NOT_AS_V, V_LOAD, r"\1(head_2 / 10)\2"),
         edit("seed, asked", r"is load V.* at .*, expected load V.* at", V_IN_LOOP, r"\g<1>10)"),
-        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
-            r"tl::cp_async_gs.*V_shared", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1 >> (int64_t)2")),
+        copies("V", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1 >> (int64_t)2")),
     Row("V's groups that begin one head early",
         edit("best, asked", r"tile 0 of block 8: \(row, head, batch\) of V first of warpgroup 0 is \[176, 1, 0\], expected \[176, 0, 0\]", V_LOAD, r"\1((head_2 + 1) / 5)\2"),
         edit("seed, asked", r"is load V.* at .*, expected load V.* at",
             r"(V_shared\)\[\(*k \+ 1\) & 1\) \* 16384\).*&\(V\[.*)\(\(int64_t\)\(\(int\)blockIdx\.y\)\)( / \(int64_t"
             r"\)5\))", r"\1(((int64_t)((int)blockIdx.y)) + (int64_t)1)\2"),
-        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
-            r"tl::cp_async_gs.*V_shared", r"(&\(V\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
+        copies("V", r"(&\(V\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
             r"\1(\2 + (int64_t)1) >> (int64_t)1"), long=True),
     Row("K's and V's head is Q's", edit("best, asked", NOT_ITS_HEAD, K_LOAD, r"\1head_2\2", V_LOAD, r"\1head_2\2"),
         edit("seed, asked", r"is load K.* at .*, expected load K.* at", K_IN_LOOP, r"\g<1>1)", V_IN_LOOP,
             r"\g<1>1)"),
-        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]", rf"{COPIES}.*[KV]_shared",
-            r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1")),
+        copies("[KV]", r"(blockIdx\.y\)\)) >> \(int64_t\)1", r"\1")),
     Row("K's and V's head is of a group twice as large",
         edit("best, asked", NOT_ITS_HEAD, K_LOAD, r"\1(head_2 / 10)\2", V_LOAD, r"\1(head_2 / 10)\2"),
         edit("seed, asked", r"is load K.* at \(174520, 86\), expected .* at \(267672, 86\)", K_IN_LOOP, r"\g<1>10)", V_IN_LOOP,
             r"\g<1>10)"),
-        each("mma_sync_small, asked",
-            r"is load [QKV]\b.*, expected load [QKV]",
-            r"tl::cp_async_gs.*[KV]_shared", r"(&\([KV]\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
+        copies("[KV]", r"(&\([KV]\[.*)(\(\(int64_t\)\(\(int\)blockIdx\.y\)\)) >> \(int64_t\)1",
             r"\1\2 >> (int64_t)2")),
     Row("K's head is another from the fortieth on",
         edit("best, asked", r"tile 3 of block 4: \(row, head, batch\) of K first of warpgroup 0 is \[176, 41, 0\], expected \[176, 40, 0\]", K_LOAD,
@@ -108,8 +102,7 @@ ROWS = [
     Row("K's batches are as far apart as Q's", edit("best, asked", "strides of K_desc", of_descriptor("K", 11),
             r"\1(((int64_t)(seq_kv * heads)) * (int64_t)256);", host=True),
         edit("seed, asked", r"is load K.* at .*, expected load K.* at", r"(K_shared\)\[\(*k & 1\) \* 16384\).*)K_batch_stride", r"\1Q_batch_stride"),
-        each("mma_sync_small, asked", r"is load [QKV]\b.*, expected load [QKV]",
-            r"tl::cp_async_gs.*K_shared", "K_batch_stride", "Q_batch_stride")),
+        copies("K", "K_batch_stride", "Q_batch_stride")),
     Row("V has Q's heads",
         edit("best, asked", "dimensions of V_desc", of_descriptor("V", 6), r"\1((int64_t)heads);", host=True), NO_HEAD_MAP),
     Row("Q has K's heads",
